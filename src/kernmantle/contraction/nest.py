@@ -1,0 +1,71 @@
+"""Loop nests: a program with its axes given roles and its arrays given storage types. One nest, one kernel.
+
+Roles: ``m`` and ``n`` span the output tile, ``k`` is the inner reduced loop and ``l`` the outer one; three
+batch roles ``a``, ``b``, ``c`` lie outside everything. Any role may be missing, its extent is then 1.
+Every port (operand, then output) has one stride per role, in elements, 0 where it lacks the role.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..expr.node import Node
+from .semirings import Reduction
+
+BATCH = "abc"
+ROLES = "abcmnkl"
+SIZES = (*ROLES, "splits")
+
+
+@dataclass(frozen=True)
+class Port:
+    """One array of a kernel: which tile and reduction roles (of "mnkl") it has and how it is stored.
+
+    Storage types are f16 bf16 f32 f64 i8 u8 i16 i32 i64 bool. Batch roles are not listed: every port has
+    batch strides, 0 where it is shared.
+    """
+
+    name: str
+    roles: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Nest:
+    """What one kernel computes.
+
+    ``outputs`` read the finished accumulators s0, s1, ... and the ports without k and l. With ``partial`` the
+    kernel writes the raw registers of every reduction instead, one set per range of the outermost reduced
+    loop: the ranges are the role "splits", whose stride takes the place of k in the outputs.
+    ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
+    With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it.
+    """
+
+    operands: tuple[Port, ...]
+    numbers: tuple[str, ...]
+    outs: tuple[Port, ...]
+    map: tuple[Node, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Node, ...]
+    compute: str
+    symmetric: bool = False
+    partial: bool = False
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Operands, then outputs: the order of the pointers and of the strides."""
+        return self.operands + self.outs
+
+
+# Arguments of every kernel, in this order:
+#   pointers  one per port
+#   integers  the extents of SIZES, then for each port its strides for ROLES
+#   numbers   one float64 per name in Nest.numbers
+def size_slot(role: str) -> int:
+    """Place of an extent among the integers."""
+    return SIZES.index(role)
+
+
+def stride_slot(port: int, role: str) -> int:
+    """Place of a stride among the integers."""
+    return len(SIZES) + port * len(ROLES) + ROLES.index(role)

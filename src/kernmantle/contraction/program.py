@@ -1,0 +1,169 @@
+"""Programs: ``out[...] = outputs(reduce(map(operands)))`` over named axes, possibly one nested in another.
+
+A program knows nothing of shapes, devices or arrays. Its text is canonical: it is the argument of the torch
+operator, the key of every cache and what a pickle holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ..expr.node import Node, var, variables
+from ..expr.show import from_ssa, pretty, to_ssa
+from .semirings import REDUCTIONS, Reduction, fold, semiring
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input: a tensor over some axes, a number (axes "", passed by value) or an inner program."""
+
+    name: str
+    axes: str
+    number: bool = False
+    inner: Program | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """``out[out] = outputs(⊕ map)``: the reduced axes are those of the operands that ``out`` lacks.
+
+    ``map`` has one entry per accumulator, reduced by the entry of ``reductions`` at the same place; ``outputs``
+    are expressions over the accumulators s0, s1, ... and the operands without a reduced axis. With
+    ``symmetric`` the operands x0 and x1 are one tensor, given once.
+    """
+
+    operands: tuple[Operand, ...]
+    out: str
+    map: tuple[Node, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Node, ...]
+    symmetric: bool = False
+
+    @property
+    def axes(self) -> str:
+        """Every axis: those of the output, then the reduced ones in order of appearance."""
+        order = self.out + "".join(operand.axes for operand in self.operands)
+        return "".join(dict.fromkeys(order))
+
+    @property
+    def reduced(self) -> str:
+        """The axes that are reduced away."""
+        return self.axes[len(self.out) :]
+
+    @property
+    def tensors(self) -> tuple[Operand, ...]:
+        """The operands whose arrays the caller passes, in order."""
+        twin = "x1" if self.symmetric else None
+        return tuple(op for op in self.operands if not op.number and op.name != twin)
+
+    @property
+    def numbers(self) -> tuple[Operand, ...]:
+        """The operands passed by value, in order."""
+        return tuple(op for op in self.operands if op.number)
+
+    @property
+    def equation(self) -> str:
+        """The equation of the array operands."""
+        return ",".join(op.axes for op in self.operands if not op.number) + "->" + self.out
+
+    def operand(self, name: str) -> Operand:
+        """Operand of that name."""
+        return next(op for op in self.operands if op.name == name)
+
+    def pruned(self) -> Program:
+        """Without the operands that neither map nor outputs mention, where no axis is lost by it."""
+        steps = [node for red in self.reductions if red.is_fold for node in red.step]
+        used = set(variables([*self.map, *self.outputs, *steps]))
+        kept = tuple(op for op in self.operands if op.name in used)
+        pruned = replace(self, operands=kept)
+        return pruned if set(pruned.axes) == set(self.axes) else self
+
+    @property
+    def text(self) -> str:
+        """Canonical text; ``Program.parse`` is its inverse."""
+        return _text(self)
+
+    @staticmethod
+    def parse(text: str) -> Program:
+        """Program of a canonical text."""
+        return _parse(text)
+
+    def __str__(self) -> str:
+        maps = ", ".join(
+            f"{red.name} {pretty(red.step[0] if red.is_fold else value)}"
+            for red, value in zip(self.reductions, self.map, strict=True)
+        )
+        tail = ", ".join(map(pretty, self.outputs))
+        inner = "".join(f"; {op.name} = ({op.inner})" for op in self.operands if op.inner is not None)
+        return f"{self.equation}: {maps}{'' if tail == 's0' else ' -> ' + tail}{inner}"
+
+
+def _reduction_document(reduction: Reduction) -> object:
+    if reduction.name in REDUCTIONS:
+        return reduction.name
+    return [reduction.name, to_ssa(reduction.step), repr(reduction.init[0])]
+
+
+def _reduction(document: Any) -> Reduction:
+    if isinstance(document, str):
+        return REDUCTIONS[document]
+    name, step, init = document
+    (expression,) = from_ssa(step)
+    make = fold if name == "fold" else semiring
+    number = float(init) if init not in ("True", "False") else init == "True"
+    return make(expression, int(number) if isinstance(number, float) and number.is_integer() else number)
+
+
+def _operand_document(operand: Operand) -> list[object]:
+    if operand.inner is not None:
+        return [operand.name, operand.axes, _document(operand.inner)]
+    return [operand.name, operand.axes, "number"] if operand.number else [operand.name, operand.axes]
+
+
+def _operand(document: list[Any]) -> Operand:
+    name, axes, *rest = document
+    inner = _program(rest[0]) if rest and isinstance(rest[0], dict) else None
+    return Operand(name, axes, rest == ["number"], inner)
+
+
+def _document(program: Program) -> dict[str, object]:
+    return {
+        "operands": [_operand_document(operand) for operand in program.operands],
+        "out": program.out,
+        "map": to_ssa(program.map),
+        "reduce": [_reduction_document(reduction) for reduction in program.reductions],
+        "outputs": to_ssa(program.outputs),
+        **({"symmetric": True} if program.symmetric else {}),
+    }
+
+
+def _program(document: dict[str, Any]) -> Program:
+    return Program(
+        tuple(_operand(entry) for entry in document["operands"]),
+        document["out"],
+        from_ssa(document["map"]),
+        tuple(_reduction(entry) for entry in document["reduce"]),
+        from_ssa(document["outputs"]),
+        document.get("symmetric", False),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _text(program: Program) -> str:
+    return json.dumps(_document(program), separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Program:
+    return _program(json.loads(text))
+
+
+def elementwise(operands: Sequence[Operand], out: str, outputs: Sequence[Node]) -> Program:
+    """Program without a reduction: each output is an expression of the operands."""
+    maps = tuple(outputs)
+    reductions = (REDUCTIONS["sum"],) * len(maps)
+    return Program(tuple(operands), out, maps, reductions, tuple(var(f"s{i}") for i in range(len(maps))))

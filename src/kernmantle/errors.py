@@ -1,0 +1,63 @@
+"""Every error the library raises, each also a standard exception that callers already catch."""
+
+from __future__ import annotations
+
+
+class KernmantleError(Exception):
+    """Base of all errors raised here."""
+
+
+class TraceError(KernmantleError, TypeError):
+    """A lambda that cannot be turned into an expression; names its source line."""
+
+
+class EquationError(KernmantleError, ValueError):
+    """An equation that does not parse or does not fit its operands."""
+
+
+class ShapeError(KernmantleError, ValueError):
+    """Arrays whose shapes do not fit together."""
+
+
+class DtypeError(KernmantleError, TypeError):
+    """Arrays whose types do not fit together or are not supported."""
+
+
+class DeviceError(KernmantleError, ValueError):
+    """Arrays on different devices, or on one without a backend."""
+
+
+class ParameterError(KernmantleError, ValueError):
+    """A parameter that is missing, unknown, out of range or not broadcastable."""
+
+
+class OutputError(KernmantleError, ValueError):
+    """An ``out`` that cannot take the result."""
+
+
+class GradientError(KernmantleError, RuntimeError):
+    """A gradient was asked of something that has none."""
+
+
+class BackendError(KernmantleError, RuntimeError):
+    """A backend that is missing, too old or cannot run this program."""
+
+
+class CompileError(KernmantleError, RuntimeError):
+    """A kernel that did not compile; names the kernel and where its source was kept."""
+
+
+class LaunchError(KernmantleError, RuntimeError):
+    """A kernel that failed to start or to finish."""
+
+
+class OutOfMemoryError(KernmantleError, MemoryError):
+    """Not enough memory for the result or the workspace."""
+
+
+class CacheWarning(UserWarning):
+    """The kernel cache could not be read or written; work goes on from memory."""
+
+
+class KernmantleWarning(UserWarning):
+    """A slower general path was taken."""

@@ -1,0 +1,202 @@
+"""Arrays of any library in, the same kind out: torch, numpy, CuPy and whatever speaks DLPack.
+
+Memory is shared both ways, never copied, except for numpy views that torch cannot describe (negative strides).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .errors import DeviceError, DtypeError, GradientError, OutputError
+
+Wrap = Callable[[Any], Any]
+_NUMPY_KINDS = "biufc"
+_IMMUTABLE = {"jax", "jaxlib"}
+_CONVERSIONS = {
+    "list": "numpy.asarray(...)",
+    "tuple": "numpy.asarray(...)",
+    "DataFrame": "to_numpy()",
+    "Series": "to_numpy()",
+}
+
+
+def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tensor], Wrap]:
+    """Inputs as tensors on the same memory, and a function that turns results into the kind of the first.
+
+    Parameters
+    ----------
+    *inputs : array
+        torch tensors, numpy arrays, or arrays with ``__dlpack__`` or ``__cuda_array_interface__``.
+    names : sequence of str
+        What to call them in errors; by default "argument 1" and so on.
+
+    Returns
+    -------
+    list of torch.Tensor, callable
+        The callable takes a tensor, None, or a tuple or list of these.
+
+    Raises
+    ------
+    DtypeError
+        For what is no array, or an array torch cannot hold; names the argument.
+    """
+    for value in inputs:
+        if type(value) is not torch.Tensor:
+            break
+    else:
+        if all(value.layout is torch.strided for value in inputs):  # pyright: ignore[reportAttributeAccessIssue]
+            return list(inputs), _identity  # pyright: ignore[reportReturnType]
+    labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(inputs))]
+    tensors = [_to_tensor(value, label) for value, label in zip(inputs, labels, strict=True)]
+    first = inputs[0]
+    if isinstance(first, torch.Tensor):
+        return tensors, _identity
+    for tensor, label in zip(tensors, labels, strict=True):
+        if tensor.requires_grad:
+            kind = type(first).__name__
+            raise GradientError(
+                f"{labels[0]} is a {kind}, so the result would be one and lose the gradient of {label}; "
+                f"pass {labels[0]} as a tensor or {label}.detach()"
+            )
+    return tensors, _nested(_exporter(first, labels[0]))
+
+
+def unwrap_out(out: object, name: str = "out") -> torch.Tensor:
+    """Tensor on the memory of ``out``, to be written in place; raises OutputError where that cannot be."""
+    if isinstance(out, torch.Tensor):
+        return out
+    if isinstance(out, np.ndarray):
+        if not out.flags.writeable:
+            raise OutputError(f"{name} is a read-only numpy array")
+        if any(stride < 0 or stride % out.itemsize for stride in out.strides):
+            raise OutputError(f"{name} is a numpy view with strides {out.strides} bytes, which torch cannot write to")
+        return _to_tensor(out, name)
+    if _root(out) in _IMMUTABLE:
+        raise OutputError(f"{name} is a {_described(out)}, which cannot be written to")
+    if getattr(out, "__cuda_array_interface__", {"data": (0, True)})["data"][1]:
+        raise OutputError(f"{name} must be a writable torch tensor, numpy array or CUDA array, not {_described(out)}")
+    return _to_tensor(out, name)
+
+
+def check_same_device(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> torch.device:
+    """Their one device; DeviceError naming the first two that differ."""
+    device = tensors[0].device
+    for tensor, name in zip(tensors, names, strict=True):
+        if tensor.device != device:
+            raise DeviceError(f"{names[0]} is on {device} but {name} is on {tensor.device}; move one with .to()")
+    return device
+
+
+def check_same_dtype(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> torch.dtype:
+    """Their one dtype; DtypeError naming the first two that differ."""
+    dtype = tensors[0].dtype
+    for tensor, name in zip(tensors, names, strict=True):
+        if tensor.dtype != dtype:
+            raise DtypeError(
+                f"{names[0]} is {dtype_name(dtype)} but {name} is {dtype_name(tensor.dtype)}; convert one of them"
+            )
+    return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Name without the library: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _identity(result: Any) -> Any:
+    return result
+
+
+def _nested(one: Callable[[torch.Tensor], object]) -> Wrap:
+    def wrap(result: Any) -> Any:
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(wrap, result))
+        return None if result is None else one(result)
+
+    return wrap
+
+
+def _to_tensor(value: object, name: str) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise DtypeError(f"{name} has layout {value.layout}; only strided tensors are taken: call .to_dense()")
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _from_numpy(value, name)
+    for protocol, take in (("__dlpack__", torch.from_dlpack), ("__cuda_array_interface__", _from_cuda_interface)):
+        if hasattr(value, protocol):
+            try:
+                return take(value)
+            except (TypeError, ValueError, BufferError, RuntimeError) as error:
+                raise DtypeError(f"{name} is a {_described(value)} that torch cannot share: {error}") from error
+    advice = _CONVERSIONS.get(type(value).__name__)
+    raise DtypeError(
+        f"{name} must be a torch tensor, a numpy array or another array with __dlpack__, not {_described(value)}"
+        + (f"; convert it with {advice}" if advice else "")
+    )
+
+
+def _from_cuda_interface(value: Any) -> torch.Tensor:
+    return torch.as_tensor(value, device="cuda")
+
+
+class _Exposed:
+    """The memory of a read-only numpy array, offered without the flag; keeps the array alive.
+
+    torch warns about every read-only array, and the inputs of a kernel are never written.
+    """
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self.array = array
+
+
+def _from_numpy(value: np.ndarray[Any, Any] | np.generic, name: str) -> torch.Tensor:
+    if isinstance(value, np.ma.MaskedArray):
+        raise DtypeError(f"{name} is a masked array and its mask would be lost; call .filled(...)")
+    array = np.asarray(value)
+    if array.dtype.kind not in _NUMPY_KINDS:
+        raise DtypeError(f"{name} is a numpy array of {array.dtype}; numbers or booleans are needed")
+    if not array.dtype.isnative:
+        raise DtypeError(
+            f"{name} is a numpy array in foreign byte order ({array.dtype.str}); "
+            f'convert it with x.astype(x.dtype.newbyteorder("="))'
+        )
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.copy()
+    if not array.flags.writeable:
+        array = np.asarray(_Exposed(array))
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        raise DtypeError(f"{name} is a numpy array of {array.dtype}, which torch does not have") from None
+
+
+def _exporter(first: object, name: str) -> Callable[[torch.Tensor], object]:
+    if isinstance(first, (np.ndarray, np.generic)):
+        return lambda tensor: tensor.cpu().numpy()
+    library: Any = sys.modules.get(_root(first))
+    if hasattr(first, "__array_namespace__"):
+        library = first.__array_namespace__()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    if hasattr(library, "from_dlpack"):
+        return library.from_dlpack
+    if hasattr(first, "__cuda_array_interface__"):
+        # A tensor offers this interface as well.
+        return _identity
+    raise DtypeError(f"{name} is a {_described(first)}, whose library cannot take a result back (no from_dlpack)")
+
+
+def _root(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _described(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

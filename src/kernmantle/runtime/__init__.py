@@ -1,0 +1,1 @@
+"""Text to bytes to launch: the cache and the compilers. Knows nothing of contractions."""

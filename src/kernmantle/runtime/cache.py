@@ -1,0 +1,201 @@
+"""The kernel cache: what was compiled once is not compiled again, by this process or any other.
+
+It keeps bytes under a digest of everything they follow from and knows nothing of any compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import platformdirs
+
+from ..config import current
+from ..errors import CacheWarning
+from .store import Corrupt, Entry, Store, sha256
+
+SCHEMA = 1
+_MEMORY_BYTES = 64 << 20
+Fact = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Key:
+    """Everything the binary follows from.
+
+    ``headers`` is the ``fingerprint`` of the files that the source includes, ``options`` the final arguments of
+    the compiler, in their order. ``name`` is for people only and no part of the digest.
+    """
+
+    target: str
+    compiler: str
+    source: str
+    headers: str = ""
+    options: tuple[str, ...] = ()
+    name: str = field(default="kernel", compare=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """Name of the entry, the same in every process and on every machine."""
+        parts = [SCHEMA, self.target, self.compiler, self.source, self.headers, self.options]
+        return sha256(json.dumps(parts).encode())
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a compiler made, and facts about it worth keeping (registers, spills, seconds)."""
+
+    binary: bytes
+    info: Mapping[str, Fact] = field(default_factory=dict[str, Fact])
+
+
+def fingerprint(headers: Mapping[str, str | bytes]) -> str:
+    """Digest of header files given as name -> contents, in whatever order."""
+    total = hashlib.sha256()
+    for name in sorted(headers):
+        contents = headers[name]
+        data = contents.encode() if isinstance(contents, str) else contents
+        total.update(f"{name}\0{len(data)}\0".encode() + data)
+    return total.hexdigest()
+
+
+class Cache:
+    """Compiled kernels in memory and, where it can be had, on disk.
+
+    A damaged entry counts as absent, with a ``CacheWarning``. A directory that cannot be written or read is
+    reported once and done without. Threads that want one kernel build it once; processes may each build it, and
+    the first to finish is kept.
+    """
+
+    def __init__(self, directory: Path | str | None = None) -> None:
+        self.directory = Path(directory) if directory is not None else platformdirs.user_cache_path("kernmantle", False)
+        self._store = Store(self.directory, SCHEMA)
+        self._memory: OrderedDict[str, Built] = OrderedDict()
+        self._held = 0
+        self._lock = threading.Lock()
+        self._building: dict[str, threading.Lock] = {}
+        self._warned = False
+
+    def fetch(self, key: Key, build: Callable[[], Built]) -> bytes:
+        """Binary of a key, built and kept where it is not there yet."""
+        return self.fetch_built(key, build).binary
+
+    def fetch_built(self, key: Key, build: Callable[[], Built]) -> Built:
+        """As ``fetch``, with the facts that were kept beside the binary."""
+        found = self._recall(key.digest)
+        if found is not None:
+            return found
+        with self._lock:
+            turn = self._building.setdefault(key.digest, threading.Lock())
+        try:
+            with turn:
+                found = self.find(key)
+                if found is None:
+                    found = build()
+                    self._remember(key.digest, found)
+                    self._save(key, found)
+                return found
+        finally:
+            with self._lock:
+                self._building.pop(key.digest, None)
+
+    def find(self, key: Key) -> Built | None:
+        """What is kept under a key, None where nothing is."""
+        found = self._recall(key.digest)
+        if found is not None:
+            return found
+        try:
+            stored = self._store.read(key.digest)
+        except Corrupt as error:
+            warnings.warn(f"a damaged entry of the kernel cache is made anew: {error}", CacheWarning, stacklevel=3)
+            return None
+        except OSError as error:
+            self._without_disk(error)
+            return None
+        if stored is None:
+            return None
+        found = Built(stored[0], stored[1].get("info", {}))
+        self._remember(key.digest, found)
+        return found
+
+    def entries(self) -> list[Entry]:
+        """Kept kernels, the most recently used first."""
+        return sorted(self._store.entries(), key=lambda entry: -entry.used)
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self._store.size()
+
+    def clear(self) -> int:
+        """Forget everything; returns the bytes freed on disk."""
+        with self._lock:
+            self._memory.clear()
+            self._held = 0
+        before = self.size()
+        self._store.clear()
+        return before - self.size()
+
+    def prune(self, max_bytes: int) -> list[Entry]:
+        """Remove the least recently used kernels until the rest fits; returns what went."""
+        self._store.sweep()
+        gone: list[Entry] = []
+        total = 0
+        for entry in self.entries():
+            total += entry.size
+            if total > max_bytes:
+                self._store.remove(entry.digest)
+                gone.append(entry)
+        return gone
+
+    def _save(self, key: Key, built: Built) -> None:
+        meta = {
+            "schema": SCHEMA,
+            "target": key.target,
+            "compiler": key.compiler,
+            "headers": key.headers,
+            "options": key.options,
+            "info": dict(built.info),
+        }
+        try:
+            self._store.write(key.digest, key.name, key.source, built.binary, meta)
+        except OSError as error:
+            self._without_disk(error)
+
+    def _recall(self, digest: str) -> Built | None:
+        with self._lock:
+            found = self._memory.get(digest)
+            if found is not None:
+                self._memory.move_to_end(digest)
+            return found
+
+    def _remember(self, digest: str, built: Built) -> None:
+        with self._lock:
+            if digest not in self._memory:
+                self._held += len(built.binary)
+            self._memory[digest] = built
+            while self._held > _MEMORY_BYTES and len(self._memory) > 1:
+                self._held -= len(self._memory.popitem(last=False)[1].binary)
+
+    def _without_disk(self, error: OSError) -> None:
+        with self._lock:
+            first, self._warned = not self._warned, True
+        if first:
+            message = f"the kernel cache in {self.directory} cannot be used, kernels stay in memory: {error}"
+            warnings.warn(message, CacheWarning, stacklevel=4)
+
+
+@lru_cache(maxsize=8)
+def _at(directory: Path | None) -> Cache:
+    return Cache(directory)
+
+
+def current_cache() -> Cache:
+    """Cache of the configuration in force: one object per directory and process."""
+    return _at(current().cache_dir)

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from threading import Lock
 from weakref import WeakValueDictionary
 
 Number = bool | int | float
+Order = tuple[int, str, str]
 
 _INTERNED: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
+_INTERNING = Lock()
 _EXACT_INTEGER = 2**53
+_LONGEST_ORDER = 160
+_LONGEST_REPR = 400
 
 
 class Node:
-    """One vertex of an expression: ``op`` is "const", "var" or the name of a row of ``ops.OPS``."""
+    """One vertex of an expression: ``op`` is "const", "var" or the name of a row of ``ops.OPS``.
 
-    __slots__ = ("__weakref__", "args", "op", "value")
+    ``order`` sorts the arguments of commutative operations: it depends on the expression alone, never on
+    identities, and compares liftable literals last so that their values rarely decide.
+    """
+
+    __slots__ = ("__weakref__", "args", "op", "order", "value")
 
     op: str
+    order: Order
     args: tuple[Node, ...]
     value: Number | str | None
 
@@ -34,18 +45,22 @@ class Node:
         object.__setattr__(node, "op", op)
         object.__setattr__(node, "args", args)
         object.__setattr__(node, "value", value)
-        return _INTERNED.setdefault(key, node)
+        object.__setattr__(node, "order", _order(op, args, value))
+        with _INTERNING:
+            return _INTERNED.setdefault(key, node)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Node is immutable; cannot set {name!r}")
 
-    def __reduce__(self) -> tuple[type[Node], tuple[object, ...]]:
-        return Node, (self.op, self.args, self.value)
+    def __reduce__(self) -> tuple[Callable[[list[Record]], Node], tuple[list[Record]]]:
+        return _unpickle, (_records(self),)
 
     def __repr__(self) -> str:
-        if self.op in ("const", "var"):
-            return str(self.value)
-        return f"{self.op}({', '.join(map(repr, self.args))})"
+        text: dict[int, str] = {}
+        for node in postorder([self]):
+            joined = f"{node.op}({', '.join(text[id(arg)] for arg in node.args)})" if node.args else str(node.value)
+            text[id(node)] = joined if len(joined) <= _LONGEST_REPR else f"{node.op}(...)"
+        return text[id(self)]
 
     @property
     def name(self) -> str:
@@ -57,6 +72,45 @@ class Node:
     def number(self) -> Number | None:
         """Value of a constant, None for anything else."""
         return self.value if self.op == "const" and not isinstance(self.value, str) else None
+
+
+Record = tuple[str, tuple[int, ...], Number | str | None]
+
+
+def _records(root: Node) -> list[Record]:
+    """Flat form of an expression, whose depth no pickle recurses into."""
+    order = postorder([root])
+    position = {id(node): index for index, node in enumerate(order)}
+    return [(node.op, tuple(position[id(arg)] for arg in node.args), node.value) for node in order]
+
+
+def _unpickle(records: list[Record]) -> Node:
+    built: list[Node] = []
+    for op, args, value in records:
+        built.append(Node(op, tuple(built[arg] for arg in args), value))
+    return built[-1]
+
+
+def liftable(value: Number | None) -> bool:
+    """Whether a literal is passed as a parameter rather than compiled in."""
+    return value is not None and not isinstance(value, bool) and math.isfinite(value) and value not in (-1, 0, 1, 2)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST_ORDER:
+        return text
+    return text[: _LONGEST_ORDER // 2] + "#" + blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _order(op: str, args: tuple[Node, ...], value: Number | str | None) -> Order:
+    if op == "var":
+        return 0, str(value), ""
+    if op == "const":
+        assert not isinstance(value, str)
+        return 2, "~" if liftable(value) else repr(value), repr(value)
+    shape = f"{op}({','.join(arg.order[1] for arg in args)})"
+    exact = f"{op}({','.join(arg.order[2] or arg.order[1] for arg in args)})"
+    return 1, _shortened(shape), _shortened(exact)
 
 
 def var(name: str) -> Node:

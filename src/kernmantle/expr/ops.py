@@ -7,10 +7,11 @@ masked at the operation's singular points, so that a zero cotangent can never me
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .node import Node, Number, const
+from . import ieee
+from .node import Node, Number, const, postorder
 
 Partials = tuple[Node | None, ...]
 REAL = (-3.0, 3.0)
@@ -78,18 +79,17 @@ def _pow_partials(node: Node) -> Partials:
 
 
 def _div_partials(node: Node) -> Partials:
-    top, bottom = node.args
+    bottom = node.args[1]
     pole = _node("eq", bottom, 0)
     return (
         _masked(pole, _node("rcp", bottom)),
-        _masked(pole, _node("neg", _node("div", top, _mul(bottom, bottom)))),
+        _masked(pole, _node("neg", _node("div", node, bottom))),
     )
 
 
 def _copysign_partials(node: Node) -> Partials:
     magnitude, sign = node.args
-    flip = _node("copysign", _node("where", _node("eq", magnitude, 0), 0, 1), _node("mul", magnitude, sign))
-    return _node("where", _node("eq", sign, 0), _node("sign", magnitude), flip), None
+    return _mul(_node("sign", magnitude), _node("copysign", 1, sign)), None
 
 
 def _where_partials(node: Node) -> Partials:
@@ -100,25 +100,6 @@ def _one(slope: Callable[[Node, Node], Node]) -> Callable[[Node], Partials]:
     return lambda node: (slope(node, node.args[0]),)
 
 
-def _float_pow(base: Number, exponent: Number) -> Number:
-    if base == 0 and exponent < 0:
-        return math.inf
-    result = base**exponent
-    return math.nan if isinstance(result, complex) else result
-
-
-def _pole(function: Callable[[float], float], at_zero: float) -> Callable[[float], float]:
-    return lambda x: at_zero if x == 0 else (function(x) if x > 0 else math.nan)
-
-
-def _extremum(pick: Callable[[Number, Number], Number]) -> Callable[[Number, Number], Number]:
-    return lambda a, b: math.nan if a != a or b != b else pick(a, b)
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
-
-
 _SQRT_PI = math.sqrt(math.pi)
 _LN2 = math.log(2.0)
 
@@ -126,31 +107,31 @@ _ROWS = (
     Op("add", 2, lambda a, b: a + b, lambda n: (const(1), const(1)), "+", "add", ("add",), commutative=True, integer=True),
     Op("sub", 2, lambda a, b: a - b, lambda n: (const(1), const(-1)), "-", "subtract", ("sub", "subtract"), integer=True),
     Op("mul", 2, lambda a, b: a * b, lambda n: (n.args[1], n.args[0]), "*", "multiply", ("mul", "multiply"), commutative=True, integer=True),
-    Op("div", 2, lambda a, b: a / b, _div_partials, "/", "divide", ("div", "divide", "true_divide"), (REAL, POSITIVE), singular="b = 0: slope 0"),
-    Op("pow", 2, _float_pow, _pow_partials, "**", "power", ("pow",), (POSITIVE, REAL), singular="a = 0, b < 1: slope 0"),
+    Op("div", 2, ieee.divide, _div_partials, "/", "divide", ("div", "divide", "true_divide"), (REAL, POSITIVE), singular="b = 0: slope 0"),
+    Op("pow", 2, ieee.power, _pow_partials, "**", "power", ("pow",), (POSITIVE, REAL), singular="a = 0, b < 1: slope 0"),
     Op("neg", 1, lambda a: -a, lambda n: (const(-1),), None, "negative", ("neg", "negative"), integer=True),
     Op("abs", 1, abs, _one(lambda n, x: _node("sign", x)), None, "absolute", ("abs", "absolute"), integer=True, singular="0: slope 0"),
-    Op("sign", 1, lambda a: a if a != a else (a > 0) - (a < 0), lambda n: (None,), None, "sign", ("sign", "sgn"), integer=True),
+    Op("sign", 1, ieee.sign, lambda n: (None,), None, "sign", ("sign", "sgn"), integer=True),
     Op("copysign", 2, math.copysign, _copysign_partials, None, "copysign", ("copysign",), singular="a = 0: slope 0"),
-    Op("min", 2, _extremum(min), _tie("lt"), None, "minimum", ("minimum", "min", "fmin"), commutative=True, integer=True, singular="a = b: shared"),
-    Op("max", 2, _extremum(max), _tie("gt"), None, "maximum", ("maximum", "max", "fmax"), commutative=True, integer=True, singular="a = b: shared"),
-    Op("sqrt", 1, lambda a: math.sqrt(a) if a >= 0 else math.nan, _one(lambda n, x: _masked(_node("eq", x, 0), _mul(0.5, _node("rsqrt", x)))), None, "sqrt", ("sqrt",), (POSITIVE,), singular="0: slope 0"),
-    Op("rsqrt", 1, _pole(lambda a: 1 / math.sqrt(a), math.inf), _one(lambda n, x: _masked(_node("eq", x, 0), _mul(-0.5, _node("div", n, x)))), None, "", ("rsqrt",), (POSITIVE,), singular="0: slope 0"),
-    Op("rcp", 1, lambda a: 1 / a if a != 0 else math.copysign(math.inf, a), _one(lambda n, x: _masked(_node("eq", x, 0), _node("neg", _mul(n, n)))), None, "reciprocal", ("reciprocal",), (POSITIVE,), singular="0: slope 0"),
-    Op("exp", 1, math.exp, _one(lambda n, x: n), None, "exp", ("exp",)),
-    Op("exp2", 1, lambda a: 2.0**a, _one(lambda n, x: _mul(_LN2, n)), None, "exp2", ("exp2",)),
-    Op("expm1", 1, math.expm1, _one(lambda n, x: _node("exp", x)), None, "expm1", ("expm1",)),
-    Op("log", 1, _pole(math.log, -math.inf), _one(lambda n, x: _masked(_node("eq", x, 0), _node("rcp", x))), None, "log", ("log",), (POSITIVE,), singular="0: slope 0"),
-    Op("log2", 1, _pole(math.log2, -math.inf), _one(lambda n, x: _masked(_node("eq", x, 0), _mul(1 / _LN2, _node("rcp", x)))), None, "log2", ("log2",), (POSITIVE,), singular="0: slope 0"),
-    Op("log1p", 1, lambda a: math.log1p(a) if a > -1 else (-math.inf if a == -1 else math.nan), _one(lambda n, x: _masked(_node("eq", x, -1), _node("rcp", _node("add", 1, x)))), None, "log1p", ("log1p",), ((-0.9, 3.0),), singular="-1: slope 0"),
-    Op("sin", 1, math.sin, _one(lambda n, x: _node("cos", x)), None, "sin", ("sin",)),
-    Op("cos", 1, math.cos, _one(lambda n, x: _node("neg", _node("sin", x))), None, "cos", ("cos",)),
-    Op("tan", 1, math.tan, _one(lambda n, x: _node("add", 1, _mul(n, n))), None, "tan", ("tan",), ((-1.2, 1.2),)),
-    Op("acos", 1, lambda a: math.acos(a) if abs(a) <= 1 else math.nan, _one(lambda n, x: _masked(_node("ge", _node("abs", x), 1), _node("neg", _node("rsqrt", _node("sub", 1, _mul(x, x)))))), None, "arccos", ("acos", "arccos"), ((-0.95, 0.95),), singular="-1, 1: slope 0"),
+    Op("min", 2, ieee.extremum(min), _tie("lt"), None, "minimum", ("minimum", "min"), commutative=True, integer=True, singular="a = b: shared"),
+    Op("max", 2, ieee.extremum(max), _tie("gt"), None, "maximum", ("maximum", "max"), commutative=True, integer=True, singular="a = b: shared"),
+    Op("sqrt", 1, ieee.total(math.sqrt), _one(lambda n, x: _masked(_node("eq", x, 0), _mul(0.5, _node("rsqrt", x)))), None, "sqrt", ("sqrt",), (POSITIVE,), singular="0: slope 0"),
+    Op("rsqrt", 1, ieee.rsqrt, _one(lambda n, x: _masked(_node("eq", x, 0), _mul(-0.5, _mul(n, _mul(n, n))))), None, "", ("rsqrt",), (POSITIVE,), singular="0: slope 0"),
+    Op("rcp", 1, lambda a: ieee.divide(1, a), _one(lambda n, x: _masked(_node("eq", x, 0), _node("neg", _mul(n, n)))), None, "reciprocal", ("reciprocal",), (POSITIVE,), singular="0: slope 0"),
+    Op("exp", 1, ieee.total(math.exp), _one(lambda n, x: n), None, "exp", ("exp",)),
+    Op("exp2", 1, lambda a: ieee.power(2.0, a), _one(lambda n, x: _mul(_LN2, n)), None, "exp2", ("exp2",)),
+    Op("expm1", 1, ieee.total(math.expm1), _one(lambda n, x: _node("exp", x)), None, "expm1", ("expm1",)),
+    Op("log", 1, ieee.pole(math.log, 0, -math.inf), _one(lambda n, x: _masked(_node("eq", x, 0), _node("rcp", x))), None, "log", ("log",), (POSITIVE,), singular="0: slope 0"),
+    Op("log2", 1, ieee.pole(math.log2, 0, -math.inf), _one(lambda n, x: _masked(_node("eq", x, 0), _mul(1 / _LN2, _node("rcp", x)))), None, "log2", ("log2",), (POSITIVE,), singular="0: slope 0"),
+    Op("log1p", 1, ieee.pole(math.log1p, -1, -math.inf), _one(lambda n, x: _masked(_node("eq", x, -1), _node("rcp", _node("add", 1, x)))), None, "log1p", ("log1p",), ((-0.9, 3.0),), singular="-1: slope 0"),
+    Op("sin", 1, ieee.total(math.sin), _one(lambda n, x: _node("cos", x)), None, "sin", ("sin",)),
+    Op("cos", 1, ieee.total(math.cos), _one(lambda n, x: _node("neg", _node("sin", x))), None, "cos", ("cos",)),
+    Op("tan", 1, ieee.total(math.tan), _one(lambda n, x: _node("add", 1, _mul(n, n))), None, "tan", ("tan",), ((-1.2, 1.2),)),
+    Op("acos", 1, ieee.total(math.acos), _one(lambda n, x: _masked(_node("ge", _node("abs", x), 1), _node("neg", _node("rsqrt", _node("sub", 1, _mul(x, x)))))), None, "arccos", ("acos", "arccos"), ((-0.95, 0.95),), singular="-1, 1: slope 0"),
     Op("tanh", 1, math.tanh, _one(lambda n, x: _node("sub", 1, _mul(n, n))), None, "tanh", ("tanh",)),
     Op("erf", 1, math.erf, _one(lambda n, x: _mul(2 / _SQRT_PI, _node("exp", _node("neg", _mul(x, x))))), None, "", ("erf",)),
-    Op("sigmoid", 1, _sigmoid, _one(lambda n, x: _mul(n, _node("sub", 1, n))), None, "", ("sigmoid", "expit")),
-    Op("floor", 1, math.floor, lambda n: (None,), None, "floor", ("floor",)),
+    Op("sigmoid", 1, ieee.sigmoid, _one(lambda n, x: _mul(n, _node("sub", 1, n))), None, "", ("sigmoid", "expit")),
+    Op("floor", 1, ieee.floor, lambda n: (None,), None, "floor", ("floor",)),
     Op("lt", 2, lambda a, b: a < b, None, "<", "less", ("lt", "less"), boolean=True, integer=True),
     Op("le", 2, lambda a, b: a <= b, None, "<=", "less_equal", ("le", "less_equal"), boolean=True, integer=True),
     Op("gt", 2, lambda a, b: a > b, None, ">", "greater", ("gt", "greater"), boolean=True, integer=True),
@@ -164,3 +145,16 @@ _ROWS = (
 )  # fmt: skip
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+
+
+def evaluate(roots: Sequence[Node], values: Mapping[str, Number]) -> tuple[Number, ...]:
+    """Values of expressions on Python numbers."""
+    known: dict[int, Number] = {}
+    for node in postorder(roots):
+        if node.op == "var":
+            known[id(node)] = values[node.name]
+        elif node.number is not None:
+            known[id(node)] = node.number
+        else:
+            known[id(node)] = OPS[node.op].value(*(known[id(arg)] for arg in node.args))
+    return tuple(known[id(root)] for root in roots)

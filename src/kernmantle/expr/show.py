@@ -11,7 +11,9 @@ from .ops import OPS
 
 _PRECEDENCE = {"or": 1, "and": 2, "not": 3, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4}
 _PRECEDENCE |= {"add": 5, "sub": 5, "mul": 6, "div": 6, "neg": 7, "pow": 8}
-_NUMBER = re.compile(r"-?(\d|inf|nan)")
+_NUMBER = re.compile(r"-?(\d.*|inf|nan)")
+_LONGEST = 600
+_WORDS = ("true", "false", "inf", "nan")
 
 
 def _literal(value: Number) -> str:
@@ -30,7 +32,7 @@ def to_ssa(roots: Sequence[Node]) -> str:
     lines: list[str] = []
     for node in postorder(roots):
         if node.op == "var":
-            names[id(node)] = node.name
+            names[id(node)] = f"${node.name}" if node.name in _WORDS else node.name
         elif node.number is not None:
             names[id(node)] = _literal(node.number)
         else:
@@ -46,7 +48,9 @@ def from_ssa(text: str) -> tuple[Node, ...]:
     def value(token: str) -> Node:
         if token.startswith("%"):
             return built[int(token[1:])]
-        return const(_number(token)) if token in ("true", "false") or _NUMBER.match(token) else var(token)
+        if token in ("true", "false") or _NUMBER.fullmatch(token):
+            return const(_number(token))
+        return var(token.removeprefix("$"))
 
     *lines, last = text.split(";")
     for line in lines:
@@ -55,22 +59,35 @@ def from_ssa(text: str) -> tuple[Node, ...]:
     return tuple(map(value, last.split(" ")[1:]))
 
 
-def pretty(node: Node, context: int = 0) -> str:
-    """Python-like source of an expression."""
+def _bracketed(text: tuple[str, int], context: int) -> str:
+    return f"({text[0]})" if text[1] < context else text[0]
+
+
+def _spell(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
+    """Source of one node and its precedence, given those of its arguments."""
     if node.op == "var":
-        return node.name
+        return node.name, 9
     if node.number is not None:
         number = node.number
-        return str(number) if isinstance(number, bool) or math.isfinite(number) else f"{float(number)}"
+        text = str(number) if isinstance(number, bool) or math.isfinite(number) else f"{float(number)}"
+        return text, 7 if text.startswith("-") else 9
     level = _PRECEDENCE.get(node.op, 9)
     symbol = OPS[node.op].infix
     if symbol is not None:
-        left, right = node.args
-        text = f"{pretty(left, level + (node.op == 'pow'))} {symbol} {pretty(right, level + (node.op != 'pow'))}"
-    elif node.op == "neg":
-        text = "-" + pretty(node.args[0], level)
-    elif node.op == "not":
-        text = "~" + pretty(node.args[0], level)
-    else:
-        return f"{node.op}({', '.join(map(pretty, node.args))})"
-    return f"({text})" if level < context else text
+        (left, right), power = args, node.op == "pow"
+        head = _bracketed(left, level + power)
+        if node.op == "add" and right[0].startswith("-") and node.args[1].number is not None:
+            return f"{head} - {right[0][1:]}", level
+        return f"{head} {symbol} {_bracketed(right, level + (not power))}", level
+    if node.op in ("neg", "not"):
+        return ("-" if node.op == "neg" else "~") + _bracketed(args[0], level + 1), level
+    return f"{node.op}({', '.join(text for text, _ in args)})", 9
+
+
+def pretty(node: Node) -> str:
+    """Python-like source of an expression; parts of more than a screen are elided."""
+    texts: dict[int, tuple[str, int]] = {}
+    for part in postorder([node]):
+        text, level = _spell(part, [texts[id(arg)] for arg in part.args])
+        texts[id(part)] = (text, level) if len(text) <= _LONGEST else (f"{part.op}(...)", 9)
+    return texts[id(node)][0]

@@ -1,0 +1,1 @@
+"""Scalar expressions: what a lambda computes. Standard library only."""

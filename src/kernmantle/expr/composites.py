@@ -1,0 +1,185 @@
+"""Every function a lambda may call, by each name it is known under, as builders of nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .node import Node, const
+from .ops import OPS
+
+Builder = Callable[..., Node]
+
+_LN2, _LN10 = math.log(2.0), math.log(10.0)
+
+
+def _op(name: str, *args: Node) -> Node:
+    return Node(name, args)
+
+
+def _square(x: Node) -> Node:
+    return _op("mul", x, x)
+
+
+def _cube(x: Node) -> Node:
+    return _op("mul", _square(x), x)
+
+
+def _relu(x: Node) -> Node:
+    return _op("max", x, const(0))
+
+
+def _clamp(x: Node, min: Node | None = None, max: Node | None = None) -> Node:
+    if min is None and max is None:
+        raise TypeError("clamp needs min or max")
+    above = x if min is None else _op("max", x, min)
+    return above if max is None else _op("min", above, max)
+
+
+def _clip(x: Node, a_min: Node | None = None, a_max: Node | None = None) -> Node:
+    return _clamp(x, a_min, a_max)
+
+
+def _fma(a: Node, b: Node, c: Node) -> Node:
+    return _op("add", _op("mul", a, b), c)
+
+
+def _addcmul(c: Node, a: Node, b: Node) -> Node:
+    return _fma(a, b, c)
+
+
+def _lerp(start: Node, end: Node, weight: Node) -> Node:
+    return _fma(weight, _op("sub", end, start), start)
+
+
+def _shifted_exp(a: Node, b: Node) -> Node:
+    """exp(-|a - b|), which is 1 for equal infinities."""
+    gap = _op("where", _op("eq", a, b), const(0), _op("sub", a, b))
+    return _op("exp", _op("neg", _op("abs", gap)))
+
+
+def _logaddexp(a: Node, b: Node) -> Node:
+    return _op("add", _op("max", a, b), _op("log1p", _shifted_exp(a, b)))
+
+
+def _logaddexp2(a: Node, b: Node) -> Node:
+    ln2 = const(_LN2)
+    return _op("div", _logaddexp(_op("mul", a, ln2), _op("mul", b, ln2)), ln2)
+
+
+def _softplus(x: Node) -> Node:
+    return _op("add", _relu(x), _op("log1p", _op("exp", _op("neg", _op("abs", x)))))
+
+
+def _hypot(a: Node, b: Node) -> Node:
+    """Scaled by the larger side, so that nothing overflows on the way."""
+    wide, narrow = _op("max", _op("abs", a), _op("abs", b)), _op("min", _op("abs", a), _op("abs", b))
+    ratio = _op("where", _op("eq", wide, narrow), _op("where", _op("eq", wide, const(0)), const(0), const(1)), _op("div", narrow, wide))
+    return _op("mul", wide, _op("sqrt", _op("add", const(1), _square(ratio))))
+
+
+def _xlogy(x: Node, y: Node) -> Node:
+    silent = _op("and", _op("eq", x, const(0)), _op("eq", y, y))
+    return _op("where", silent, const(0), _op("mul", x, _op("log", y)))
+
+
+def _isnan(x: Node) -> Node:
+    return _op("ne", x, x)
+
+
+def _isinf(x: Node) -> Node:
+    return _op("eq", _op("abs", x), const(math.inf))
+
+
+def _isfinite(x: Node) -> Node:
+    return _op("lt", _op("abs", x), const(math.inf))
+
+
+def _skipping(extremum: str) -> Builder:
+    def build(a: Node, b: Node) -> Node:
+        return _op("where", _isnan(a), b, _op("where", _isnan(b), a, _op(extremum, a, b)))
+
+    return build
+
+
+def _positive(x: Node) -> Node:
+    return x
+
+
+def _log10(x: Node) -> Node:
+    return _op("div", _op("log", x), const(_LN10))
+
+
+def _asin(x: Node) -> Node:
+    return _op("sub", const(math.pi / 2), _op("acos", x))
+
+
+def _sinh(x: Node) -> Node:
+    """From expm1, which keeps its digits near zero."""
+    grown = _op("expm1", _op("abs", x))
+    value = _op("mul", const(0.5), _op("add", grown, _op("div", grown, _op("add", grown, const(1)))))
+    return _op("copysign", _op("where", _op("eq", grown, const(math.inf)), grown, value), x)
+
+
+def _cosh(x: Node) -> Node:
+    grown = _op("exp", _op("abs", x))
+    return _op("mul", const(0.5), _op("add", grown, _op("rcp", grown)))
+
+
+def _ceil(x: Node) -> Node:
+    return _op("neg", _op("floor", _op("neg", x)))
+
+
+def _trunc(x: Node) -> Node:
+    return _op("copysign", _op("floor", _op("abs", x)), x)
+
+
+def _floor_divide(a: Node, b: Node) -> Node:
+    return _op("floor", _op("div", a, b))
+
+
+def _remainder(a: Node, b: Node) -> Node:
+    return _op("sub", a, _op("mul", _floor_divide(a, b), b))
+
+
+def _xor(a: Node, b: Node) -> Node:
+    return _op("ne", _op("not", a), _op("not", b))
+
+
+COMPOSITES: dict[str, Builder] = {
+    "square": _square, "cube": _cube, "relu": _relu, "clamp": _clamp, "clip": _clip, "fma": _fma,
+    "addcmul": _addcmul, "lerp": _lerp, "logaddexp": _logaddexp, "logaddexp2": _logaddexp2,
+    "softplus": _softplus, "hypot": _hypot, "xlogy": _xlogy, "isnan": _isnan, "isinf": _isinf,
+    "isfinite": _isfinite, "fmin": _skipping("min"), "fmax": _skipping("max"), "positive": _positive,
+    "log10": _log10, "asin": _asin, "arcsin": _asin, "sinh": _sinh, "cosh": _cosh, "ceil": _ceil,
+    "trunc": _trunc, "fix": _trunc, "floor_divide": _floor_divide, "remainder": _remainder,
+    "logical_xor": _xor, "bitwise_xor": _xor,
+}  # fmt: skip
+
+_ALIASES = {
+    "float_power": "pow", "fabs": "abs", "invert": "not", "true_divide": "div", "not_equal": "ne", "equal": "eq",
+}  # fmt: skip
+
+
+def _row(name: str, arity: int) -> Builder:
+    def build(*args: Node, **named: Node) -> Node:
+        if named:
+            raise TypeError(f"{name} takes no {', '.join(named)}")
+        if len(args) != arity:
+            raise TypeError(f"{name} takes {arity} argument{'s' * (arity > 1)}, not {len(args)}")
+        return Node(name, args)
+
+    return build
+
+
+def _spellings() -> dict[str, Builder]:
+    table = dict(COMPOSITES)
+    for row in OPS.values():
+        builder = _row(row.name, row.arity)
+        for name in (row.name, *row.torch, row.numpy):
+            if name:
+                table[name] = builder
+    return table | {alias: table[name] for alias, name in _ALIASES.items()}
+
+
+SPELLINGS: dict[str, Builder] = _spellings()

@@ -45,12 +45,8 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
     DtypeError
         For what is no array, or an array torch cannot hold; names the argument.
     """
-    for value in inputs:
-        if type(value) is not torch.Tensor:
-            break
-    else:
-        if all(value.layout is torch.strided for value in inputs):  # pyright: ignore[reportAttributeAccessIssue]
-            return list(inputs), _identity  # pyright: ignore[reportReturnType]
+    if all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in inputs):
+        return list(inputs), _identity  # pyright: ignore[reportReturnType]
     labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(inputs))]
     tensors = [_to_tensor(value, label) for value, label in zip(inputs, labels, strict=True)]
     first = inputs[0]

@@ -1,0 +1,49 @@
+# Each target makes its own environment in .venv, from nothing.
+PYTHON ?= python3
+PYTEST_ARGS ?= -n auto --maxprocesses=4
+BENCH_ARGS ?= cpu
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+
+# A machine with a GPU gets torch with CUDA, any other gets torch without it.
+ifeq ($(GPU),yes)
+CONSTRAINTS := constraints.txt
+EXTRAS := test,demo,cuda13
+else
+CONSTRAINTS := constraints-cpu.txt
+EXTRAS := test,demo
+endif
+TORCH := $(PIP) install --quiet --constraint $(CONSTRAINTS) torch
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/ready
+	$(BIN)/python -m kernmantle demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: .venv/ready
+	$(BIN)/python -m kernmantle bench $(BENCH_ARGS)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+
+# The build without CUDA may not be in the configured index: then it is taken from PyTorch's own.
+.venv/ready: pyproject.toml constraints.txt constraints-cpu.txt
+	$(PYTHON) -m venv --clear .venv
+	$(TORCH) || $(TORCH) --index-url $(TORCH_INDEX)
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[$(EXTRAS)]'
+	touch $@
+
+.venv/lint: .venv/ready
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) ruff 'pyright[nodejs]'
+	touch $@

@@ -1,0 +1,59 @@
+"""One temporary kernel cache per run, one torch thread per worker, and tests that must not be skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+
+import hypothesis
+import pytest
+import torch
+
+REQUIREMENTS = {"cuda": "an NVIDIA GPU"}
+
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=500, print_blob=True)
+hypothesis.settings.load_profile("fixed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require",
+        action="append",
+        default=[],
+        choices=sorted(REQUIREMENTS),
+        help="fail, instead of skip, the tests with this marker that cannot run here",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        torch.set_num_threads(1)
+        return
+    for variable in [name for name in os.environ if name.startswith("KERNMANTLE_")]:
+        del os.environ[variable]
+    directory = tempfile.mkdtemp(prefix="kernmantle-tests-")
+    os.environ["KERNMANTLE_CACHE_DIR"] = directory
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason=f"needs {REQUIREMENTS['cuda']}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    wanted = [name for name in item.config.getoption("--require") if item.get_closest_marker(name)]
+    if report.skipped and wanted and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but --require={wanted[0]} was given: it needs {REQUIREMENTS[wanted[0]]}"
+    return report

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from .node import Node, Number, const, postorder, var
 from .ops import OPS
 
-_PRECEDENCE = {"or": 1, "and": 2, "not": 3, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4}
-_PRECEDENCE |= {"add": 5, "sub": 5, "mul": 6, "div": 6, "neg": 7, "pow": 8}
+_PRECEDENCE = {"lt": 1, "le": 1, "gt": 1, "ge": 1, "eq": 1, "ne": 1, "or": 2, "and": 3}
+_PRECEDENCE |= {"add": 5, "sub": 5, "mul": 6, "div": 6, "neg": 7, "not": 7, "pow": 8}
+_COMPARISON = 1
 _NUMBER = re.compile(r"-?(\d.*|inf|nan)")
 _LONGEST = 600
 _WORDS = ("true", "false", "inf", "nan")
@@ -75,12 +76,12 @@ def _spell(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
     symbol = OPS[node.op].infix
     if symbol is not None:
         (left, right), power = args, node.op == "pow"
-        head = _bracketed(left, level + power)
+        head = _bracketed(left, level + (power or level == _COMPARISON))
         if node.op == "add" and right[0].startswith("-") and node.args[1].number is not None:
             return f"{head} - {right[0][1:]}", level
         return f"{head} {symbol} {_bracketed(right, level + (not power))}", level
     if node.op in ("neg", "not"):
-        return ("-" if node.op == "neg" else "~") + _bracketed(args[0], level + 1), level
+        return ("-" if node.op == "neg" else "~") + _bracketed(args[0], level), level
     return f"{node.op}({', '.join(text for text, _ in args)})", 9
 
 

@@ -1,0 +1,187 @@
+"""Canonical expressions: constants folded, rules applied, commutative arguments in one order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .node import Node, Number, const, liftable, postorder, rewrite, var, variables
+from .ops import OPS
+from .rules import rewritten
+
+POWER_CLASSES = (0.5, 1, 1.5, 2, 2.5, 3, 4)
+_LARGEST_EXPONENT = 100
+
+
+def _folded(node: Node) -> Node | None:
+    numbers = [arg.number for arg in node.args]
+    values = [number for number in numbers if number is not None]
+    if len(values) < len(numbers):
+        return None
+    return const(OPS[node.op].value(*values))
+
+
+def _ordered(node: Node) -> Node:
+    if OPS[node.op].commutative and node.args[0].order > node.args[1].order:
+        return Node(node.op, (node.args[1], node.args[0]))
+    return node
+
+
+def _backwards(node: Node) -> bool:
+    return node.op == "sub" and node.args[0].order > node.args[1].order
+
+
+def _swapped(node: Node) -> Node:
+    return Node("sub", (node.args[1], node.args[0]))
+
+
+def _turned(node: Node) -> Node | None:
+    """Differences in one order below even functions and in products of two of them."""
+    if node.op in ("abs", "cos") and _backwards(node.args[0]):
+        return Node(node.op, (_swapped(node.args[0]),))
+    if node.op == "mul":
+        left, right = node.args
+        if left is right and _backwards(left):
+            return Node("mul", (_swapped(left), _swapped(left)))
+        if left.op == right.op == "sub" and left is not right and (_backwards(left) or _backwards(right)):
+            factors = tuple(_swapped(arg) if _backwards(arg) else arg for arg in node.args)
+            product = Node("mul", factors)
+            return product if _backwards(left) and _backwards(right) else Node("neg", (product,))
+    return None
+
+
+def _exact_reciprocal(node: Node) -> Node | None:
+    """Division by a power of two as the product of equal value."""
+    number = node.args[1].number if node.op == "div" else None
+    if number is None or isinstance(number, bool) or number == 0 or not math.isfinite(number):
+        return None
+    mantissa, exponent = math.frexp(number)
+    if abs(mantissa) != 0.5 or abs(exponent) > _LARGEST_EXPONENT:
+        return None
+    return Node("mul", (node.args[0], const(1 / number)))
+
+
+def _chosen(node: Node) -> Node | None:
+    """Branch of a ``where`` on a number."""
+    number = node.args[0].number if node.op == "where" else None
+    return None if number is None else node.args[1] if number else node.args[2]
+
+
+def _step(node: Node, finite: bool) -> Node | None:
+    for rule in (_folded, _turned, _exact_reciprocal, _chosen):
+        new = rule(node)
+        if new is not None and new is not node:
+            return new
+    return rewritten(node, finite)
+
+
+def _simplified(roots: Sequence[Node], finite: bool, known: dict[Node, Node]) -> None:
+    """Fill ``known`` with the canonical form of everything below the roots."""
+    stack = list(roots)
+    while stack:
+        node = stack[-1]
+        if node in known:
+            stack.pop()
+            continue
+        pending = [arg for arg in node.args if arg not in known]
+        if pending:
+            stack.extend(pending)
+            continue
+        if not node.args:
+            known[node] = node
+            continue
+        rebuilt = _ordered(Node(node.op, tuple(known[arg] for arg in node.args)))
+        if rebuilt not in known:
+            new = _step(rebuilt, finite)
+            if new is None:
+                known[rebuilt] = rebuilt
+            else:
+                _simplified([new], finite, known)
+                known[rebuilt] = known[new]
+        known[node] = known[rebuilt]
+
+
+@lru_cache(maxsize=1024)
+def _cached(roots: tuple[Node, ...], finite: bool) -> tuple[Node, ...]:
+    known: dict[Node, Node] = {}
+    _simplified(roots, finite, known)
+    return tuple(known[root] for root in roots)
+
+
+def simplify(roots: Sequence[Node], finite: bool = False) -> tuple[Node, ...]:
+    """Canonical form of expressions.
+
+    Parameters
+    ----------
+    roots
+        The expressions.
+    finite
+        Also use the rules that hold for finite values only, such as ``0 * x -> 0``; for derivatives.
+
+    Returns
+    -------
+    tuple of Node
+        Expressions of equal value, up to rounding and the sign of zero; expressions that the rules prove equal
+        become the same.
+    """
+    return _cached(tuple(roots), finite)
+
+
+def _is_class_exponent(node: Node) -> bool:
+    number = node.number
+    return number is not None and not isinstance(number, bool) and abs(number) in POWER_CLASSES
+
+
+def lift(roots: Sequence[Node]) -> tuple[tuple[Node, ...], dict[str, Number]]:
+    """Turn numeric literals into variables, so that their values do not matter to the compiled code.
+
+    Parameters
+    ----------
+    roots
+        Simplified expressions.
+
+    Returns
+    -------
+    roots : tuple of Node
+        The expressions over further variables c0, c1, ..., one per distinct literal in order of appearance.
+        Booleans, infinities, NaN, -1, 0, 1, 2 and exponents of a power class stay.
+    values : dict
+        Number of each new variable.
+    """
+    taken = set(variables(roots))
+    fresh = (name for name in (f"c{index}" for index in range(len(taken) + len(postorder(roots)))) if name not in taken)
+    names: dict[Node, str] = {}
+
+    def leaf(node: Node) -> Node:
+        if not liftable(node.number):
+            return node
+        return var(names[node])
+
+    def build(node: Node, args: tuple[Node, ...]) -> Node:
+        if node.op == "pow" and _is_class_exponent(node.args[1]):
+            args = (args[0], node.args[1])
+        return _ordered(Node(node.op, args))
+
+    for node in _lifted_order(roots):
+        names[node] = next(fresh)
+    lifted = rewrite(roots, lambda node: leaf(node) if node in names else node, build)
+    values = {name: node.number for node, name in names.items() if node.number is not None}
+    return tuple(lifted), values
+
+
+def _lifted_order(roots: Sequence[Node]) -> list[Node]:
+    """Literals that some operation uses other than as an exponent of a power class."""
+    used = {
+        arg
+        for node in postorder(roots)
+        for place, arg in enumerate(node.args)
+        if liftable(arg.number) and not (node.op == "pow" and place == 1 and _is_class_exponent(arg))
+    }
+    used |= {root for root in roots if liftable(root.number)}
+    return [node for node in postorder(roots) if node in used]
+
+
+def exponents(roots: Sequence[Node]) -> set[str]:
+    """Names of the variables that appear in the exponent of a power."""
+    return {name for node in postorder(roots) if node.op == "pow" for name in variables([node.args[1]])}

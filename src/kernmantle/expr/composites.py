@@ -29,15 +29,18 @@ def _relu(x: Node) -> Node:
     return _op("max", x, const(0))
 
 
-def _clamp(x: Node, min: Node | None = None, max: Node | None = None) -> Node:
-    if min is None and max is None:
+def _clamp(x: Node, *bounds: Node | None, **named: Node | None) -> Node:
+    """Clamped like torch.clamp(x, min, max) and numpy.clip(x, a_min, a_max)."""
+    unknown = set(named) - {"min", "max", "a_min", "a_max"}
+    if unknown or len(bounds) > 2:
+        raise TypeError(f"clamp takes min and max, not {', '.join(sorted(unknown)) or len(bounds)}")
+    low, high = (*bounds, None, None)[:2]
+    low = named.get("min", named.get("a_min", low))
+    high = named.get("max", named.get("a_max", high))
+    if low is None and high is None:
         raise TypeError("clamp needs min or max")
-    above = x if min is None else _op("max", x, min)
-    return above if max is None else _op("min", above, max)
-
-
-def _clip(x: Node, a_min: Node | None = None, a_max: Node | None = None) -> Node:
-    return _clamp(x, a_min, a_max)
+    above = x if low is None else _op("max", x, low)
+    return above if high is None else _op("min", above, high)
 
 
 def _fma(a: Node, b: Node, c: Node) -> Node:
@@ -73,8 +76,9 @@ def _softplus(x: Node) -> Node:
 
 def _hypot(a: Node, b: Node) -> Node:
     """Scaled by the larger side, so that nothing overflows on the way."""
-    wide, narrow = _op("max", _op("abs", a), _op("abs", b)), _op("min", _op("abs", a), _op("abs", b))
-    ratio = _op("where", _op("eq", wide, narrow), _op("where", _op("eq", wide, const(0)), const(0), const(1)), _op("div", narrow, wide))
+    sides = _op("abs", a), _op("abs", b)
+    wide, narrow = _op("max", *sides), _op("min", *sides)
+    ratio = _op("where", _op("eq", wide, narrow), const(1), _op("div", narrow, wide))
     return _op("mul", wide, _op("sqrt", _op("add", const(1), _square(ratio))))
 
 
@@ -147,7 +151,7 @@ def _xor(a: Node, b: Node) -> Node:
 
 
 COMPOSITES: dict[str, Builder] = {
-    "square": _square, "cube": _cube, "relu": _relu, "clamp": _clamp, "clip": _clip, "fma": _fma,
+    "square": _square, "cube": _cube, "relu": _relu, "clamp": _clamp, "clip": _clamp, "fma": _fma,
     "addcmul": _addcmul, "lerp": _lerp, "logaddexp": _logaddexp, "logaddexp2": _logaddexp2,
     "softplus": _softplus, "hypot": _hypot, "xlogy": _xlogy, "isnan": _isnan, "isinf": _isinf,
     "isfinite": _isfinite, "fmin": _skipping("min"), "fmax": _skipping("max"), "positive": _positive,

@@ -35,14 +35,14 @@ def _plus(left: Node, right: Node) -> Node:
 
 def _tangent(node: Node, tangents: Sequence[Node]) -> Node:
     """Derivative of an operation given those of its arguments."""
-    derivative = OPS[node.op].derivative
-    if derivative is None or all(tangent is _ZERO for tangent in tangents):
+    row = OPS[node.op]
+    if not row.slopes or all(tangent is _ZERO for tangent in tangents):
         return _ZERO
     if node.op == "where":
         _, yes, no = tangents
         return yes if yes is no else Node("where", (node.args[0], yes, no))
     total = _ZERO
-    for slope, tangent in zip(derivative(node), tangents, strict=True):
+    for slope, tangent in zip(row.partials(node), tangents, strict=True):
         if slope is not None:
             total = _plus(total, _times(slope, tangent))
     return total

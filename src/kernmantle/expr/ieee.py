@@ -42,9 +42,9 @@ def divide(a: float, b: float) -> float:
 
 def power(base: float, exponent: float) -> float:
     """Power as C's ``pow``; exact for integers of moderate size."""
-    if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
-        if int(base).bit_length() * exponent <= _LARGEST_INTEGER_BITS:
-            return int(base) ** int(exponent)
+    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0
+    if whole and int(base).bit_length() * exponent <= _LARGEST_INTEGER_BITS:
+        return int(base) ** int(exponent)
     odd = exponent % 2 == 1
     try:
         return math.pow(base, exponent)

@@ -18,6 +18,7 @@ Order = tuple[int, str, str]
 _INTERNED: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
 _INTERNING = Lock()
 _EXACT_INTEGER = 2**53
+_INFINITE = 2**1024
 _LONGEST_ORDER = 160
 _LONGEST_REPR = 400
 
@@ -37,6 +38,7 @@ class Node:
     value: Number | str | None
 
     def __new__(cls, op: str, args: tuple[Node, ...] = (), value: Number | str | None = None) -> Node:
+        """Return the one node of this operation, arguments and value."""
         key = (op, tuple(map(id, args)), type(value), repr(value))
         found = _INTERNED.get(key)
         if found is not None:
@@ -120,9 +122,10 @@ def var(name: str) -> Node:
 
 def const(value: Number) -> Node:
     """Constant; a float with an exact integer value becomes that integer, so 2 and 2.0 are one node."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_INTEGER:
-        if value != 0.0 or math.copysign(1.0, value) > 0:
-            value = int(value)
+    if isinstance(value, int) and abs(value) >= _INFINITE:
+        value = math.inf if value > 0 else -math.inf
+    elif isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_INTEGER and repr(value) != "-0.0":
+        value = int(value)
     return Node("const", (), value)
 
 
@@ -147,7 +150,9 @@ def variables(roots: Iterable[Node]) -> list[str]:
     return [node.name for node in postorder(roots) if node.op == "var"]
 
 
-def rewrite(roots: Iterable[Node], leaf: Callable[[Node], Node], build: Callable[[Node, tuple[Node, ...]], Node]) -> list[Node]:
+def rewrite(
+    roots: Iterable[Node], leaf: Callable[[Node], Node], build: Callable[[Node, tuple[Node, ...]], Node]
+) -> list[Node]:
     """Rebuild expressions bottom-up: ``leaf`` maps constants and variables, ``build`` the operations."""
     roots = list(roots)
     new: dict[int, Node] = {}

@@ -1,31 +1,39 @@
 """The table of scalar operations: one row says everything about an operation but how a backend spells it.
 
-``derivative`` takes the node and returns one partial per argument (None: identically zero). Partials are
-masked at the operation's singular points, so that a zero cotangent can never meet an infinite slope.
+Slopes are patterns over the arguments ``a b c`` and the result ``n``, one per argument. They are masked at the
+operation's singular points, so that a zero cotangent can never meet an infinite slope.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from . import ieee
-from .node import Node, Number, const, postorder
+from .node import Node, Number, postorder
+from .pattern import fill, read
 
 Partials = tuple[Node | None, ...]
 REAL = (-3.0, 3.0)
 POSITIVE = (0.1, 4.0)
+_N = TypeVar("_N", bound=Number)
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operation: its names, its value on Python numbers, its derivative and where it may be tested."""
+    """One operation: its names, its value on Python numbers, its slopes and where it may be tested.
+
+    ``slopes`` has one pattern per argument, "" where the slope is zero everywhere; no slopes at all mark an
+    operation whose result has no derivative, such as a comparison.
+    """
 
     name: str
     arity: int
     value: Callable[..., Number]
-    derivative: Callable[[Node], Partials] | None = None
+    slopes: tuple[str, ...] = ()
     infix: str | None = None
     numpy: str = ""
     torch: tuple[str, ...] = ()
@@ -40,111 +48,156 @@ class Op:
         """Interval to draw each argument from in tests."""
         return self.domain or (REAL,) * self.arity
 
-
-def _node(op: str, *args: Node | Number) -> Node:
-    return Node(op, tuple(arg if isinstance(arg, Node) else const(arg) for arg in args))
-
-
-def _mul(*factors: Node | Number) -> Node:
-    product = factors[0] if isinstance(factors[0], Node) else const(factors[0])
-    for factor in factors[1:]:
-        product = _node("mul", product, factor)
-    return product
+    def partials(self, node: Node) -> Partials:
+        """Slope by each argument of a node of this operation, None where it is zero everywhere."""
+        names = {**dict(zip("abc", node.args, strict=False)), "n": node}
+        return tuple(fill(read(slope), names) if slope else None for slope in self.slopes)
 
 
-def _masked(singular: Node, slope: Node, otherwise: Node | Number = 0) -> Node:
-    return _node("where", singular, otherwise, slope)
+def _whole(
+    name: str,
+    value: Callable[..., Number],
+    slopes: tuple[str, ...],
+    numpy: str,
+    *torch: str,
+    infix: str | None = None,
+    commutative: bool = False,
+    singular: str = "none",
+) -> Op:
+    """Row of arithmetic that integers have too."""
+    arity = len(slopes)
+    return Op(
+        name, arity, value, slopes, infix, numpy, torch, commutative=commutative, integer=True, singular=singular
+    )  # fmt: skip
 
 
-def _tie(winner: str) -> Callable[[Node], Partials]:
-    """min and max: the extremum takes the slope, ties share it equally."""
+def _arithmetic() -> tuple[Op, ...]:
+    def rcp(a: float) -> float:
+        return ieee.divide(1, a)
 
-    def partials(node: Node) -> Partials:
-        a, b = node.args
-        half = const(0.5)
-        return (
-            _node("where", _node("eq", a, b), half, _node("where", _node(winner, a, b), 1, 0)),
-            _node("where", _node("eq", a, b), half, _node("where", _node(winner, b, a), 1, 0)),
-        )
+    def negative(a: float) -> float:
+        return -a
 
-    return partials
+    def absolute(a: float) -> float:
+        return abs(a)
 
-
-def _pow_partials(node: Node) -> Partials:
-    base, exponent = node.args
-    at_zero = _node("eq", base, 0)
-    steep = _node("and", at_zero, _node("lt", exponent, 1))
-    slope = _mul(exponent, _node("pow", base, _node("sub", exponent, 1)))
-    return _masked(steep, slope), _masked(at_zero, _mul(node, _node("log", base)))
-
-
-def _div_partials(node: Node) -> Partials:
-    bottom = node.args[1]
-    pole = _node("eq", bottom, 0)
+    less, more = (f"where(eq(a,b),0.5,where(lt({order}),1,0))" for order in ("a,b", "b,a"))
+    ratio = "where(eq(b,0),0,rcp(b))", "where(eq(b,0),0,neg(div(n,b)))"
+    power = "where(and(eq(a,0),lt(b,1)),0,mul(b,pow(a,sub(b,1))))", "where(eq(a,0),0,mul(n,log(a)))"
+    copied = "mul(sign(a),copysign(1,b))", ""
+    inverse = "where(eq(a,0),0,neg(mul(n,n)))"
+    at_b, at_a, tie, zero = "b = 0: slope 0", "a = 0, b < 1: slope 0", "a = b: shared", "0: slope 0"
+    lowest, largest = ieee.extremum(min), ieee.extremum(max)
     return (
-        _masked(pole, _node("rcp", bottom)),
-        _masked(pole, _node("neg", _node("div", node, bottom))),
+        _whole("add", operator.add, ("1", "1"), "add", "add", infix="+", commutative=True),
+        _whole("sub", operator.sub, ("1", "-1"), "subtract", "sub", "subtract", infix="-"),
+        _whole("mul", operator.mul, ("b", "a"), "multiply", "mul", "multiply", infix="*", commutative=True),
+        _whole("neg", negative, ("-1",), "negative", "neg", "negative"),
+        _whole("abs", absolute, ("sign(a)",), "absolute", "abs", "absolute", singular=zero),
+        _whole("sign", ieee.sign, ("",), "sign", "sign", "sgn"),
+        _whole("min", lowest, (less, more), "minimum", "minimum", "min", commutative=True, singular=tie),
+        _whole("max", largest, (more, less), "maximum", "maximum", "max", commutative=True, singular=tie),
+        Op(
+            "div", 2, ieee.divide, ratio, "/", "divide", ("div", "divide", "true_divide"), (REAL, POSITIVE),
+            singular=at_b,
+        ),
+        Op("pow", 2, ieee.power, power, "**", "power", ("pow",), (POSITIVE, REAL), singular=at_a),
+        Op("copysign", 2, math.copysign, copied, None, "copysign", ("copysign",), singular="a = 0: slope 0"),
+        Op("rcp", 1, rcp, (inverse,), None, "reciprocal", ("reciprocal",), (POSITIVE,), singular=zero),
+        Op("floor", 1, ieee.floor, ("",), None, "floor", ("floor",)),
+    )  # fmt: skip
+
+
+def _function(
+    name: str,
+    value: Callable[[float], float],
+    slope: str,
+    numpy: str = "",
+    domain: tuple[float, float] = REAL,
+    also: tuple[str, ...] = (),
+    pole: str = "",
+) -> Op:
+    """Row of a function of one real number; ``pole`` is where its slope is infinite."""
+    singular = f"{pole}: slope 0" if pole else "none"
+    return Op(name, 1, value, (slope,), None, numpy, (name, *also), (domain,), singular=singular)
+
+
+def _functions() -> tuple[Op, ...]:
+    def exp2(a: float) -> float:
+        return ieee.power(2.0, a)
+
+    ln2 = math.log(2.0)
+    erf = f"mul({2 / math.sqrt(math.pi)!r},exp(neg(mul(a,a))))"
+    acos = "where(ge(abs(a),1),0,neg(rsqrt(sub(1,mul(a,a)))))"
+    root = "where(eq(a,0),0,mul(0.5,rsqrt(a)))"
+    inverse_root = "where(eq(a,0),0,mul(-0.5,mul(n,mul(n,n))))"
+    positive = POSITIVE
+    return (
+        _function("sqrt", ieee.total(math.sqrt), root, "sqrt", positive, pole="0"),
+        _function("rsqrt", ieee.rsqrt, inverse_root, "", positive, pole="0"),
+        _function("exp", ieee.total(math.exp), "n", "exp"),
+        _function("exp2", exp2, f"mul({ln2!r},n)", "exp2"),
+        _function("expm1", ieee.total(math.expm1), "exp(a)", "expm1"),
+        _function("log", ieee.pole(math.log, 0, -math.inf), "where(eq(a,0),0,rcp(a))", "log", positive, pole="0"),
+        _function(
+            "log2", ieee.pole(math.log2, 0, -math.inf), f"where(eq(a,0),0,mul({1 / ln2!r},rcp(a)))", "log2", positive,
+            pole="0",
+        ),
+        _function(
+            "log1p", ieee.pole(math.log1p, -1, -math.inf), "where(eq(a,-1),0,rcp(add(1,a)))", "log1p", (-0.9, 3.0),
+            pole="-1",
+        ),
+        _function("sin", ieee.total(math.sin), "cos(a)", "sin"),
+        _function("cos", ieee.total(math.cos), "neg(sin(a))", "cos"),
+        _function("tan", ieee.total(math.tan), "add(1,mul(n,n))", "tan", (-1.2, 1.2)),
+        _function("acos", ieee.total(math.acos), acos, "arccos", (-0.95, 0.95), ("arccos",), pole="-1, 1"),
+        _function("tanh", math.tanh, "sub(1,mul(n,n))", "tanh"),
+        _function("erf", math.erf, erf),
+        _function("sigmoid", ieee.sigmoid, "mul(n,sub(1,n))", also=("expit",)),
+    )  # fmt: skip
+
+
+def _logical(
+    name: str,
+    value: Callable[..., bool],
+    infix: str,
+    *names: str,
+    commutative: bool = False,
+) -> Op:
+    """Row of two arguments whose result is true or false."""
+    torch = names or (f"logical_{name}", f"bitwise_{name}")
+    return Op(name, 2, value, (), infix, torch[0], torch, boolean=True, commutative=commutative, integer=True)
+
+
+def _logicals() -> tuple[Op, ...]:
+    def land(a: Number, b: Number) -> bool:
+        return bool(a) and bool(b)
+
+    def lor(a: Number, b: Number) -> bool:
+        return bool(a) or bool(b)
+
+    def lnot(a: Number) -> bool:
+        return not a
+
+    def where(c: Number, a: _N, b: _N) -> _N:
+        return a if c else b
+
+    chosen = ("", "where(a,1,0)", "where(a,0,1)")
+    return (
+        _logical("lt", operator.lt, "<", "less", "lt"),
+        _logical("le", operator.le, "<=", "less_equal", "le"),
+        _logical("gt", operator.gt, ">", "greater", "gt"),
+        _logical("ge", operator.ge, ">=", "greater_equal", "ge"),
+        _logical("ne", operator.ne, "!=", "not_equal", "ne", commutative=True),
+        Op("eq", 2, operator.eq, (), "==", "equal", ("eq",), boolean=True, commutative=True, integer=True),
+        _logical("and", land, "&", commutative=True),
+        _logical("or", lor, "|", commutative=True),
+        Op("not", 1, lnot, (), None, "logical_not", ("logical_not", "bitwise_not"), boolean=True, integer=True),
+        Op("where", 3, where, chosen, None, "where", ("where",), integer=True),
     )
 
 
-def _copysign_partials(node: Node) -> Partials:
-    magnitude, sign = node.args
-    return _mul(_node("sign", magnitude), _node("copysign", 1, sign)), None
-
-
-def _where_partials(node: Node) -> Partials:
-    return None, _node("where", node.args[0], 1, 0), _node("where", node.args[0], 0, 1)
-
-
-def _one(slope: Callable[[Node, Node], Node]) -> Callable[[Node], Partials]:
-    return lambda node: (slope(node, node.args[0]),)
-
-
-_SQRT_PI = math.sqrt(math.pi)
-_LN2 = math.log(2.0)
-
-_ROWS = (
-    Op("add", 2, lambda a, b: a + b, lambda n: (const(1), const(1)), "+", "add", ("add",), commutative=True, integer=True),
-    Op("sub", 2, lambda a, b: a - b, lambda n: (const(1), const(-1)), "-", "subtract", ("sub", "subtract"), integer=True),
-    Op("mul", 2, lambda a, b: a * b, lambda n: (n.args[1], n.args[0]), "*", "multiply", ("mul", "multiply"), commutative=True, integer=True),
-    Op("div", 2, ieee.divide, _div_partials, "/", "divide", ("div", "divide", "true_divide"), (REAL, POSITIVE), singular="b = 0: slope 0"),
-    Op("pow", 2, ieee.power, _pow_partials, "**", "power", ("pow",), (POSITIVE, REAL), singular="a = 0, b < 1: slope 0"),
-    Op("neg", 1, lambda a: -a, lambda n: (const(-1),), None, "negative", ("neg", "negative"), integer=True),
-    Op("abs", 1, abs, _one(lambda n, x: _node("sign", x)), None, "absolute", ("abs", "absolute"), integer=True, singular="0: slope 0"),
-    Op("sign", 1, ieee.sign, lambda n: (None,), None, "sign", ("sign", "sgn"), integer=True),
-    Op("copysign", 2, math.copysign, _copysign_partials, None, "copysign", ("copysign",), singular="a = 0: slope 0"),
-    Op("min", 2, ieee.extremum(min), _tie("lt"), None, "minimum", ("minimum", "min"), commutative=True, integer=True, singular="a = b: shared"),
-    Op("max", 2, ieee.extremum(max), _tie("gt"), None, "maximum", ("maximum", "max"), commutative=True, integer=True, singular="a = b: shared"),
-    Op("sqrt", 1, ieee.total(math.sqrt), _one(lambda n, x: _masked(_node("eq", x, 0), _mul(0.5, _node("rsqrt", x)))), None, "sqrt", ("sqrt",), (POSITIVE,), singular="0: slope 0"),
-    Op("rsqrt", 1, ieee.rsqrt, _one(lambda n, x: _masked(_node("eq", x, 0), _mul(-0.5, _mul(n, _mul(n, n))))), None, "", ("rsqrt",), (POSITIVE,), singular="0: slope 0"),
-    Op("rcp", 1, lambda a: ieee.divide(1, a), _one(lambda n, x: _masked(_node("eq", x, 0), _node("neg", _mul(n, n)))), None, "reciprocal", ("reciprocal",), (POSITIVE,), singular="0: slope 0"),
-    Op("exp", 1, ieee.total(math.exp), _one(lambda n, x: n), None, "exp", ("exp",)),
-    Op("exp2", 1, lambda a: ieee.power(2.0, a), _one(lambda n, x: _mul(_LN2, n)), None, "exp2", ("exp2",)),
-    Op("expm1", 1, ieee.total(math.expm1), _one(lambda n, x: _node("exp", x)), None, "expm1", ("expm1",)),
-    Op("log", 1, ieee.pole(math.log, 0, -math.inf), _one(lambda n, x: _masked(_node("eq", x, 0), _node("rcp", x))), None, "log", ("log",), (POSITIVE,), singular="0: slope 0"),
-    Op("log2", 1, ieee.pole(math.log2, 0, -math.inf), _one(lambda n, x: _masked(_node("eq", x, 0), _mul(1 / _LN2, _node("rcp", x)))), None, "log2", ("log2",), (POSITIVE,), singular="0: slope 0"),
-    Op("log1p", 1, ieee.pole(math.log1p, -1, -math.inf), _one(lambda n, x: _masked(_node("eq", x, -1), _node("rcp", _node("add", 1, x)))), None, "log1p", ("log1p",), ((-0.9, 3.0),), singular="-1: slope 0"),
-    Op("sin", 1, ieee.total(math.sin), _one(lambda n, x: _node("cos", x)), None, "sin", ("sin",)),
-    Op("cos", 1, ieee.total(math.cos), _one(lambda n, x: _node("neg", _node("sin", x))), None, "cos", ("cos",)),
-    Op("tan", 1, ieee.total(math.tan), _one(lambda n, x: _node("add", 1, _mul(n, n))), None, "tan", ("tan",), ((-1.2, 1.2),)),
-    Op("acos", 1, ieee.total(math.acos), _one(lambda n, x: _masked(_node("ge", _node("abs", x), 1), _node("neg", _node("rsqrt", _node("sub", 1, _mul(x, x)))))), None, "arccos", ("acos", "arccos"), ((-0.95, 0.95),), singular="-1, 1: slope 0"),
-    Op("tanh", 1, math.tanh, _one(lambda n, x: _node("sub", 1, _mul(n, n))), None, "tanh", ("tanh",)),
-    Op("erf", 1, math.erf, _one(lambda n, x: _mul(2 / _SQRT_PI, _node("exp", _node("neg", _mul(x, x))))), None, "", ("erf",)),
-    Op("sigmoid", 1, ieee.sigmoid, _one(lambda n, x: _mul(n, _node("sub", 1, n))), None, "", ("sigmoid", "expit")),
-    Op("floor", 1, ieee.floor, lambda n: (None,), None, "floor", ("floor",)),
-    Op("lt", 2, lambda a, b: a < b, None, "<", "less", ("lt", "less"), boolean=True, integer=True),
-    Op("le", 2, lambda a, b: a <= b, None, "<=", "less_equal", ("le", "less_equal"), boolean=True, integer=True),
-    Op("gt", 2, lambda a, b: a > b, None, ">", "greater", ("gt", "greater"), boolean=True, integer=True),
-    Op("ge", 2, lambda a, b: a >= b, None, ">=", "greater_equal", ("ge", "greater_equal"), boolean=True, integer=True),
-    Op("eq", 2, lambda a, b: a == b, None, "==", "equal", ("eq",), boolean=True, commutative=True, integer=True),
-    Op("ne", 2, lambda a, b: a != b, None, "!=", "not_equal", ("ne", "not_equal"), boolean=True, commutative=True, integer=True),
-    Op("and", 2, lambda a, b: bool(a) and bool(b), None, "&", "logical_and", ("logical_and", "bitwise_and"), boolean=True, commutative=True, integer=True),
-    Op("or", 2, lambda a, b: bool(a) or bool(b), None, "|", "logical_or", ("logical_or", "bitwise_or"), boolean=True, commutative=True, integer=True),
-    Op("not", 1, lambda a: not a, None, None, "logical_not", ("logical_not", "bitwise_not"), boolean=True, integer=True),
-    Op("where", 3, lambda c, a, b: a if c else b, _where_partials, None, "where", ("where",), integer=True),
-)  # fmt: skip
-
-OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+OPS: dict[str, Op] = {row.name: row for row in _arithmetic() + _functions() + _logicals()}
 
 
 def evaluate(roots: Sequence[Node], values: Mapping[str, Number]) -> tuple[Number, ...]:

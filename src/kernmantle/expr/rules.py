@@ -8,36 +8,16 @@ are ``finite`` are used where values are known to be finite (derivatives) and on
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from .node import Node, Number, const, var
+from .node import Node
 from .ops import OPS
+from .pattern import fill, read
 
-_TOKEN = re.compile(r"\s*([(),]|[^\s(),]+)")
-_WORDS: dict[str, Number] = {"true": True, "false": False, "inf": float("inf"), "-inf": float("-inf")}
 Binding = Mapping[str, Node]
-
-
-def read_pattern(text: str) -> Node:
-    """Expression written as nested calls of operations."""
-    tokens = [match.group(1) for match in _TOKEN.finditer(text)]
-
-    def expression() -> Node:
-        head = tokens.pop(0)
-        if tokens and tokens[0] == "(":
-            args: list[Node] = []
-            while tokens.pop(0) != ")":
-                args.append(expression())
-            return Node(head, tuple(args))
-        if head in _WORDS:
-            return const(_WORDS[head])
-        return var(head) if head.isidentifier() else const(float(head))
-
-    return expression()
 
 
 @dataclass(frozen=True)
@@ -52,12 +32,12 @@ class Rule:
     @cached_property
     def before(self) -> Node:
         """Pattern to match."""
-        return read_pattern(self.left)
+        return read(self.left)
 
     @cached_property
     def after(self) -> Node:
         """What replaces it."""
-        return read_pattern(self.right)
+        return read(self.right)
 
 
 def _normal(x: str) -> str:
@@ -252,12 +232,6 @@ def _match(pattern: Node, node: Node, bound: Binding) -> Binding | None:
     return None
 
 
-def _fill(pattern: Node, bound: Binding) -> Node:
-    if pattern.op == "var":
-        return bound[pattern.name]
-    return Node(pattern.op, tuple(_fill(arg, bound) for arg in pattern.args)) if pattern.args else pattern
-
-
 def _by_operation(finite: bool) -> dict[str, tuple[Rule, ...]]:
     table: dict[str, list[Rule]] = defaultdict(list)
     for rule in RULES:
@@ -272,7 +246,7 @@ _TABLES = {finite: _by_operation(finite) for finite in (False, True)}
 def apply(rule: Rule, node: Node) -> Node | None:
     """The node rewritten by a rule, None where the rule does not fit."""
     bound = _match(rule.before, node, {})
-    return None if bound is None else _fill(rule.after, bound)
+    return None if bound is None else fill(rule.after, bound)
 
 
 def rewritten(node: Node, finite: bool) -> Node | None:

@@ -9,8 +9,17 @@ from collections.abc import Sequence
 from .node import Node, Number, const, postorder, var
 from .ops import OPS
 
-_PRECEDENCE = {"lt": 1, "le": 1, "gt": 1, "ge": 1, "eq": 1, "ne": 1, "or": 2, "and": 3}
-_PRECEDENCE |= {"add": 5, "sub": 5, "mul": 6, "div": 6, "neg": 7, "not": 7, "pow": 8}
+_LEVELS = (
+    ("lt", "le", "gt", "ge", "eq", "ne"),
+    ("or",),
+    ("and",),
+    ("add", "sub"),
+    ("mul", "div"),
+    ("neg", "not"),
+    ("pow",),
+)
+_PRECEDENCE = {op: level for level, ops in enumerate(_LEVELS, 1) for op in ops}
+_SIGNED, _ATOM = 6, 8
 _COMPARISON = 1
 _NUMBER = re.compile(r"-?(\d.*|inf|nan)")
 _LONGEST = 600
@@ -67,12 +76,12 @@ def _bracketed(text: tuple[str, int], context: int) -> str:
 def _spell(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
     """Source of one node and its precedence, given those of its arguments."""
     if node.op == "var":
-        return node.name, 9
+        return node.name, _ATOM
     if node.number is not None:
         number = node.number
         text = str(number) if isinstance(number, bool) or math.isfinite(number) else f"{float(number)}"
-        return text, 7 if text.startswith("-") else 9
-    level = _PRECEDENCE.get(node.op, 9)
+        return text, _SIGNED if text.startswith("-") else _ATOM
+    level = _PRECEDENCE.get(node.op, _ATOM)
     symbol = OPS[node.op].infix
     if symbol is not None:
         (left, right), power = args, node.op == "pow"
@@ -82,7 +91,7 @@ def _spell(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
         return f"{head} {symbol} {_bracketed(right, level + (not power))}", level
     if node.op in ("neg", "not"):
         return ("-" if node.op == "neg" else "~") + _bracketed(args[0], level), level
-    return f"{node.op}({', '.join(text for text, _ in args)})", 9
+    return f"{node.op}({', '.join(text for text, _ in args)})", _ATOM
 
 
 def pretty(node: Node) -> str:
@@ -90,5 +99,5 @@ def pretty(node: Node) -> str:
     texts: dict[int, tuple[str, int]] = {}
     for part in postorder([node]):
         text, level = _spell(part, [texts[id(arg)] for arg in part.args])
-        texts[id(part)] = (text, level) if len(text) <= _LONGEST else (f"{part.op}(...)", 9)
+        texts[id(part)] = (text, level) if len(text) <= _LONGEST else (f"{part.op}(...)", _ATOM)
     return texts[id(node)][0]

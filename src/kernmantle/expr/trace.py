@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ..errors import ParameterError, TraceError
 from .node import Node
@@ -84,7 +84,7 @@ def signature(
 
 
 def _roots(function: Callable[..., Any], what: str, result: Any) -> tuple[Node, ...]:
-    values: tuple[Any, ...] = tuple(result) if isinstance(result, tuple | list) else (result,)
+    values: tuple[Any, ...] = tuple(cast("Iterable[Any]", result)) if isinstance(result, tuple | list) else (result,)
     if not values:
         raise _error(function, what, "returned no value", "return one value per accumulator")
     for value in values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import linecache
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import TraceError
@@ -109,11 +110,21 @@ def _binary(name: str, swapped: bool = False) -> Any:
 
 
 def _unary(name: str) -> Any:
-    return lambda self: call(name, (self,))
+    def operator(self: Traced) -> Traced:
+        return call(name, (self,))
+
+    return operator
+
+
+def _method(value: Traced, name: str) -> Callable[..., Traced]:
+    def method(*args: Any, **kwargs: Any) -> Traced:
+        return call(name, (value, *args), kwargs)
+
+    return method
 
 
 def _no(problem: str, advice: str) -> Any:
-    def method(self: Traced, *args: Any, **kwargs: Any) -> NoReturn:
+    def method(*_: Any) -> NoReturn:
         refuse(problem, advice)
 
     return method
@@ -173,7 +184,7 @@ class Traced:
             refuse("pow() with a modulus is unknown to tracing", "use (x ** y) % m")
         return call("pow", (self, other))
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> bool:  # noqa: PLE0304, it never returns
         _, source = _user_line()
         advice = [text for pattern, text in _CHOICES if pattern in source]
         generic = "use km.where(condition, a, b), & | ~, km.minimum and km.maximum"
@@ -185,7 +196,7 @@ class Traced:
 
     def __getattr__(self, name: str) -> Any:
         if name in SPELLINGS:
-            return lambda *args, **kwargs: call(name, (self, *args), kwargs)
+            return _method(self, name)
         if name.startswith("__"):
             raise AttributeError(name)
         if name.endswith("_") and name[:-1] in SPELLINGS:

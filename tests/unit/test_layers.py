@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "ops": {"codegen", "runtime", "arrays"}, "distances": {"ops"}, "kernels": {"distances"},
     "kron": {"kernels"}, "kronsparse": {"kernels"}, "linalg": {"kernels"},
     "distributed": {"kron", "kronsparse", "linalg"},
-    "estimators": {"distributed"}, "integrations": {"distributed"}, "compat": {"distributed"}, "testing": {"distributed"},
+    "estimators": {"distributed"}, "integrations": {"distributed"}, "compat": {"distributed"},
+    "testing": {"distributed"},
     "bench": {"distributed", "testing"}, "cli": {"bench", "estimators", "integrations", "compat"},
     "__main__": {"cli"},
 }  # fmt: skip
@@ -98,12 +99,12 @@ def test_allowed_imports_pass():
 
 
 def test_importing_the_library_loads_nothing_heavy():
-    heavy = [f"kernmantle.{room}" for room in LAZY] + sorted(OPTIONAL)
+    heavy = [*(f"kernmantle.{room}" for room in LAZY), *sorted(OPTIONAL), "torch._dynamo", "torch._inductor", "rich"]
     code = f"""
 import sys, torch
 before = set(sys.modules)
 import kernmantle
 print([name for name in {heavy} if name in sys.modules and name not in before])
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == "[]", result.stdout + result.stderr

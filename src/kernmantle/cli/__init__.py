@@ -1,0 +1,41 @@
+"""The command line: a table of commands, each loaded only when it is called.
+
+A command is a module with ``main(arguments) -> int``; adding one is adding a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .._version import __version__
+from ..errors import KernmantleError
+
+COMMANDS = {
+    "demo": ("kernmantle.cli.demo", "kernel regression and nearest neighbours on real data"),
+    "info": ("kernmantle.cli.info", "versions, devices, what works here and what does not, and why"),
+    "bench": ("kernmantle.bench.__main__", "time the library against its peers"),
+    "cache": ("kernmantle.cli.cache", "list, prune or clear the compiled kernels"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``kernmantle <command> ...``; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        "kernmantle",
+        description="Fused contractions for kernel machines and structured layers.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands:\n" + "\n".join(f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items()),
+    )
+    parser.add_argument("--version", action="version", version=f"kernmantle {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
+    command = parser.parse_args(given[:1]).command
+    try:
+        return import_module(COMMANDS[command][0]).main(given[1:])
+    except KernmantleError as error:
+        print(f"kernmantle {command}: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,120 @@
+"""``kernmantle info``: what is here, what works, and why the rest does not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib import metadata
+
+import llvmlite.binding
+import torch
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from .._version import __version__
+from ..config import config
+from ..errors import KernmantleError
+from ..ops.contract import contract
+from ..runtime.cache import Cache, current_cache
+
+Rows = list[tuple[str, str]]
+BACKENDS = {"llvm": "cpu", "reference": "cpu", "cuda": "cuda"}
+_SIMD = ("avx2", "avx512f", "fma", "neon", "sve")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit status."""
+    argparse.ArgumentParser("kernmantle info", description=__doc__).parse_args(arguments)
+    console = Console()
+    sections = {
+        "versions": versions(),
+        "devices": devices(),
+        "backends": [(name, backend_state(name)) for name in BACKENDS],
+        "extras": extras(_requirements()),
+        "cache": cache_state(current_cache()),
+    }
+    for title, rows in sections.items():
+        table = Table(title=title, title_justify="left", show_header=False)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    return 0
+
+
+def versions() -> Rows:
+    """Versions of what the results depend on."""
+    llvm = ".".join(map(str, llvmlite.binding.llvm_version_info))
+    found = [("kernmantle", __version__), ("Python", platform.python_version()), ("system", platform.platform())]
+    found += [(name, metadata.version(name)) for name in ("torch", "numpy", "llvmlite")]
+    return [*found, ("LLVM", llvm)]
+
+
+def devices() -> Rows:
+    """Processors, with what their kernels may use."""
+    features = llvmlite.binding.get_host_cpu_features()
+    simd = " ".join(name for name in _SIMD if features.get(name)) or "baseline"
+    cpu = llvmlite.binding.get_host_cpu_name()
+    rows = [("cpu", f"{cpu}, {os.cpu_count()} threads ({torch.get_num_threads()} in use), {simd}")]
+    for index in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(index)
+        rows.append((f"cuda:{index}", f"{card.name}, sm_{card.major}{card.minor}, {decimal(card.total_memory)}"))
+    return rows
+
+
+def backend_state(name: str) -> str:
+    """Whether a backend works, found by using it."""
+    device = BACKENDS[name]
+    if device == "cuda" and torch.version.cuda is None:
+        return "no: this build of torch has no CUDA"
+    if device == "cuda" and not torch.cuda.is_available():
+        return "no: torch finds no GPU or no driver for it"
+    x = torch.arange(6.0, device=device).reshape(2, 3)
+    try:
+        with config(backend=name):
+            distance = contract("mk,nk->mn", lambda a, b: abs(a - b), x, x)
+    except (KernmantleError, ImportError, OSError) as error:
+        return f"no: {error}"
+    return "works" if distance.tolist() == [[0, 9], [9, 0]] else "no: its results are wrong on this machine"
+
+
+def extras(requirements: Sequence[str]) -> Rows:
+    """What is installed of every extra, from the requirements that the package declares."""
+    packages: defaultdict[str, list[str]] = defaultdict(list)
+    for requirement in requirements:
+        extra, package = re.search(r"extra == ['\"](\w+)['\"]", requirement), re.match(r"[\w.-]+", requirement)
+        if extra and package:
+            packages[extra[1]].append(package[0])
+    rows: Rows = []
+    for extra, names in packages.items():
+        missing = [name for name in names if not _installed(name)]
+        rows.append(
+            (extra, f"needs {', '.join(missing)}: pip install 'kernmantle[{extra}]'" if missing else "installed")
+        )
+    return rows or [("unknown", "kernmantle runs from its source, without being installed")]
+
+
+def cache_state(cache: Cache) -> Rows:
+    """Where compiled kernels are kept and how many."""
+    parent = next(path for path in (cache.directory, *cache.directory.parents) if path.exists())
+    writable = parent.is_dir() and os.access(parent, os.W_OK)
+    state = f"{len(cache.entries())} kernels, {decimal(cache.size())}"
+    return [("directory", str(cache.directory)), ("holds", state if writable else f"{state}; it cannot be written to")]
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires("kernmantle") or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False

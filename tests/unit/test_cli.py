@@ -1,0 +1,100 @@
+"""The command line: every row of its table, and what the commands print."""
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+import torch
+
+from kernmantle import __version__
+from kernmantle.cli import COMMANDS, cache, info, main
+from kernmantle.runtime.cache import Built, Cache, Key
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert "usage: " in capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert all(name in out and text in out for name, (_, text) in COMMANDS.items())
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["cache", "nonsense"], ["cache", "prune", "much"]])
+def test_wrong_arguments_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "usage: kernmantle" in capsys.readouterr().err
+
+
+def test_as_a_module():
+    command = [sys.executable, "-m", "kernmantle", "--version"]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert result.stdout.split() == ["kernmantle", __version__]
+
+
+def test_cache_lists_prunes_and_clears(tmp_path, capsys):
+    kept = Cache(tmp_path)
+    for source in ("one", "two"):
+        kept.fetch(Key("cpu:avx2", "compiler 1", source, name=f"gram {source}"), lambda: Built(bytes(3000)))
+    at = ["cache", "--directory", str(tmp_path)]
+    assert main(at) == main([*at, "list"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("gram") == 4
+    assert out.count("2 kernels, ") == 2
+    assert main([*at, "prune", "4k"]) == 0
+    assert "removed 1 kernels, freed 3.3 kB" in capsys.readouterr().out
+    assert main([*at, "clear"]) == 0
+    assert "freed 3.3 kB" in capsys.readouterr().out
+    assert main(at) == 0
+    assert "0 kernels, 0 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("12", 12), ("500k", 500_000), ("1.5GB", 1_500_000_000)])
+def test_sizes(text, size):
+    assert cache._bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (120, "2 min"), (7200, "2 h"), (172800, "2 d")]
+)
+def test_ages(seconds, text):
+    assert cache._age(seconds) == text
+
+
+def test_info_prints_every_section(capsys):
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    for word in ("versions", torch.__version__, "devices", "backends", "extras", "cache"):
+        assert word in out
+
+
+def test_backends_are_tried():
+    assert info.backend_state("llvm") == "works"
+    assert info.backend_state("reference") == "works"
+    assert (info.backend_state("cuda") == "works") == torch.cuda.is_available()
+
+
+def test_a_backend_that_errs_is_reported(monkeypatch):
+    monkeypatch.setattr(info, "contract", lambda *arguments: torch.zeros(2, 2))
+    assert info.backend_state("llvm") == "no: its results are wrong on this machine"
+
+
+def test_extras_are_read_from_the_package():
+    rows = dict(info.extras(['torch>=2; extra == "a"', "no-such-thing>=1 ; (linux) and extra == 'b'", "numpy"]))
+    assert rows == {"a": "installed", "b": "needs no-such-thing: pip install 'kernmantle[b]'"}
+    assert info.extras([])[0][0] == "unknown"
+
+
+def test_an_uninstalled_package_has_no_requirements(monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(info.metadata, "requires", missing)
+    assert info._requirements() == []

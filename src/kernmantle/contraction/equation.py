@@ -94,7 +94,7 @@ class Extents:
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """Broadcast shape, or None if they do not broadcast."""
-    rank = max(map(len, shapes), default=0)
+    rank = max([0, *map(len, shapes)])
     result = [1] * rank
     for shape in shapes:
         for place, size in enumerate(shape, rank - len(shape)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ..expr.node import Node, var, variables
+from ..expr.node import Node, substitute, var, variables
 from ..expr.show import from_ssa, pretty, to_ssa
 from .semirings import REDUCTIONS, Reduction, fold, semiring
 
@@ -75,12 +75,26 @@ class Program:
         return next(op for op in self.operands if op.name == name)
 
     def pruned(self) -> Program:
-        """Without the operands that neither map nor outputs mention, where no axis is lost by it."""
+        """Without the operands that nothing mentions, as far as no axis is lost; the last ones go first."""
         steps = [node for red in self.reductions if red.is_fold for node in red.step]
         used = set(variables([*self.map, *self.outputs, *steps]))
-        kept = tuple(op for op in self.operands if op.name in used)
-        pruned = replace(self, operands=kept)
-        return pruned if set(pruned.axes) == set(self.axes) else self
+        kept = list(self.operands)
+        for operand in reversed(self.operands):
+            if operand.name not in used:
+                others = [other for other in kept if other is not operand]
+                if set(operand.axes) <= {axis for other in others for axis in other.axes}:
+                    kept = others
+        return replace(self, operands=tuple(kept))
+
+    def renamed(self) -> Program:
+        """With operands named x0, x1, ... (arrays) and p0, p1, ... (numbers), so that none can collide."""
+        arrays = [op.name for op in self.operands if not op.number]
+        new = {name: f"x{i}" for i, name in enumerate(arrays)}
+        new |= {op.name: f"p{i}" for i, op in enumerate(self.numbers)}
+        by = {old: var(name) for old, name in new.items()}
+        operands = tuple(replace(op, name=new[op.name]) for op in self.operands)
+        maps, outputs = tuple(substitute(self.map, by)), tuple(substitute(self.outputs, by))
+        return replace(self, operands=operands, map=maps, outputs=outputs)
 
     @property
     def text(self) -> str:
@@ -102,13 +116,15 @@ class Program:
         return f"{self.equation}: {maps}{'' if tail == 's0' else ' -> ' + tail}{inner}"
 
 
-def _reduction_document(reduction: Reduction) -> object:
+def reduction_document(reduction: Reduction) -> object:
+    """A reduction as JSON: its name, or what a user's is made of."""
     if reduction.name in REDUCTIONS:
         return reduction.name
     return [reduction.name, to_ssa(reduction.step), repr(reduction.init[0])]
 
 
-def _reduction(document: Any) -> Reduction:
+def reduction_of(document: Any) -> Reduction:
+    """Inverse of ``reduction_document``."""
     if isinstance(document, str):
         return REDUCTIONS[document]
     name, step, init = document
@@ -135,7 +151,7 @@ def _document(program: Program) -> dict[str, object]:
         "operands": [_operand_document(operand) for operand in program.operands],
         "out": program.out,
         "map": to_ssa(program.map),
-        "reduce": [_reduction_document(reduction) for reduction in program.reductions],
+        "reduce": [reduction_document(reduction) for reduction in program.reductions],
         "outputs": to_ssa(program.outputs),
         **({"symmetric": True} if program.symmetric else {}),
     }
@@ -146,7 +162,7 @@ def _program(document: dict[str, Any]) -> Program:
         tuple(_operand(entry) for entry in document["operands"]),
         document["out"],
         from_ssa(document["map"]),
-        tuple(_reduction(entry) for entry in document["reduce"]),
+        tuple(reduction_of(entry) for entry in document["reduce"]),
         from_ssa(document["outputs"]),
         document.get("symmetric", False),
     )

@@ -1,0 +1,16 @@
+"""Fused contractions for kernel machines and structured layers. By convention ``import kernmantle as km``."""
+
+from . import errors
+from ._version import __version__
+from .config import config
+from .contraction.definition import Fold, Semiring
+from .expr.functions import FUNCTIONS as _FUNCTIONS
+from .ops.contract import Contraction, contract
+
+__all__ = ["Contraction", "Fold", "Semiring", "__version__", "config", "contract", "errors", *_FUNCTIONS]
+
+
+def __getattr__(name: str) -> object:
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

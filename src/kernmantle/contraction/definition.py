@@ -1,0 +1,270 @@
+"""What a user wrote, traced once; programs are made from it when the kinds of its parameters are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from ..errors import EquationError, ParameterError
+from ..expr.differentiate import is_symmetric
+from ..expr.node import Node, Number, const, substitute, var, variables
+from ..expr.show import from_ssa, to_ssa
+from ..expr.simplify import exponents, lift, simplify
+from ..expr.trace import signature, trace
+from .equation import Equation, parse
+from .program import Operand, Program, reduction_document, reduction_of
+from .semirings import REDUCTIONS, Reduction, fold, semiring
+
+Lambda = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Semiring:
+    """Reduction by an associative and commutative ``plus`` with identity ``zero``; it has no gradient.
+
+    Parameters
+    ----------
+    plus : callable
+        ``plus(a, b)``, traced once.
+    zero : number
+        The value with ``plus(zero, a) == a`` for every ``a``; also the result over an empty axis.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> largest = km.Semiring(lambda a, b: km.maximum(a, b), float("-inf"))
+    >>> km.contract("mk,nk->mn", lambda a, b: a + b, np.eye(2), np.eye(2), reduce=largest)
+    array([[2., 1.],
+           [1., 2.]])
+    """
+
+    plus: Lambda
+    zero: Number
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Reduction in order whose ``step(acc, *operands)`` sees the accumulator; it has no gradient.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(acc, a, b, ...) -> acc``, traced once; it takes the place of the map.
+    init : number
+        The accumulator before the first position.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> horner = km.Fold(lambda acc, a, b: acc * b + a, 0.0)
+    >>> km.contract("mk,n->mn", None, np.array([[1.0, 2.0, 3.0]]), np.array([10.0]), reduce=horner)
+    array([[123.]])
+    """
+
+    step: Lambda
+    init: Number
+
+
+Reduce = str | Semiring | Fold | Sequence["str | Semiring"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Traced expressions over operands x0, x1, ... (the equation's order) and parameters by their names."""
+
+    equation: Equation
+    map: tuple[Node, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Node, ...]
+    single: bool
+    parameters: tuple[str, ...]
+    defaults: tuple[tuple[str, Number], ...]
+
+    @property
+    def text(self) -> str:
+        """Canonical text; ``Definition.parse`` is its inverse."""
+        return json.dumps(
+            [
+                self.equation.text,
+                to_ssa(self.map),
+                [reduction_document(reduction) for reduction in self.reductions],
+                to_ssa(self.outputs),
+                self.single,
+                self.parameters,
+                [[name, repr(value)] for name, value in self.defaults],
+            ]
+        )
+
+    @staticmethod
+    def parse(text: str) -> Definition:
+        """Definition of a canonical text."""
+        return _parse(text)
+
+    @property
+    def operand_names(self) -> dict[str, str]:
+        """Canonical name of every named operand."""
+        return {name: f"x{i}" for i, name in enumerate(self.equation.names) if name is not None}
+
+    @property
+    def exponents(self) -> frozenset[str]:
+        """Parameters that stand in an exponent."""
+        return frozenset(exponents(self.map + self.outputs)) & set(self.parameters)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Definition:
+    equation, maps, reductions, outputs, single, parameters, defaults = json.loads(text)
+    return Definition(
+        parse(equation), from_ssa(maps), tuple(map(reduction_of, reductions)), from_ssa(outputs), single,
+        tuple(parameters), tuple((name, float(value)) for name, value in defaults),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A program and where the values of its operands come from."""
+
+    program: Program
+    tensor_parameters: tuple[str, ...]
+    numbers: tuple[str | Number, ...]
+
+
+def _reduction(entry: object) -> Reduction:
+    if isinstance(entry, Semiring):
+        traced = trace(entry.plus, [var("s0"), var("t")], {}, what="plus of the semiring")
+        return semiring(simplify(traced.roots)[0], entry.zero)
+    if isinstance(entry, str) and entry in REDUCTIONS:
+        return REDUCTIONS[entry]
+    near = get_close_matches(str(entry), REDUCTIONS, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ParameterError(f"reduce={entry!r} is none of {', '.join(REDUCTIONS)}, a Semiring or a Fold{hint}")
+
+
+def _environment(function: Lambda, count: int, known: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Number]]:
+    names, defaults = signature(function, count)
+    return {name: known.get(name, var(name)) for name in names}, dict(defaults)
+
+
+def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lambda | None = None) -> Definition:
+    """Trace a map, a reduction and an epilogue over an equation."""
+    parsed = parse(equation)
+    names = {name: var(f"x{i}") for i, name in enumerate(parsed.names) if name is not None}
+    positional = [var(f"x{i}") for i, name in enumerate(parsed.names) if name is None]
+    defaults: dict[str, Number] = {}
+    if isinstance(reduce, Fold):
+        if map is not None:
+            raise ParameterError("a Fold takes the place of the map: pass map=None with reduce=Fold(step, init)")
+        environment, defaults = _environment(reduce.step, len(positional) + 1, names)
+        traced = trace(reduce.step, [var("s0"), *positional], environment, what="step of the fold")
+        maps, reductions = (const(0),), (fold(traced.roots[0], reduce.init),)
+        single = True
+    else:
+        if map is None:
+            raise ParameterError("map=None is for reduce=Fold(step, init) only: pass a lambda over the operands")
+        environment, defaults = _environment(map, len(positional), names)
+        traced = trace(map, positional, environment, what="map")
+        maps, single = traced.roots, not traced.is_tuple
+        entries = list(reduce) if isinstance(reduce, (tuple, list)) else [reduce] * len(maps)
+        if len(entries) != len(maps):
+            raise ParameterError(f"reduce names {len(entries)} reductions, the map returns {len(maps)} values")
+        reductions = tuple(_reduction(entry) for entry in entries)
+    accumulators = [var(f"s{i}") for i in range(len(maps))]
+    outputs: tuple[Node, ...] = tuple(accumulators)
+    if epilogue is not None:
+        environment, more = _environment(epilogue, len(maps), names)
+        defaults |= more
+        traced = trace(epilogue, accumulators, environment, what="epilogue")
+        outputs, single = traced.roots, not traced.is_tuple
+    return _checked(parsed, maps, reductions, outputs, single, defaults)
+
+
+def _checked(
+    equation: Equation,
+    maps: tuple[Node, ...],
+    reductions: tuple[Reduction, ...],
+    outputs: tuple[Node, ...],
+    single: bool,
+    defaults: Mapping[str, Number],
+) -> Definition:
+    steps = [node for red in reductions if red.is_fold for node in red.step]
+    internal = {"s0", "t", "index"} if steps else set[str]()
+    operands = {f"x{i}" for i in range(len(equation.operands))}
+    accumulators = {f"s{i}" for i in range(len(maps))}
+    used = [*variables([*maps, *steps]), *variables(outputs)]
+    parameters = tuple(dict.fromkeys(n for n in used if n not in operands | accumulators | internal))
+    for name in variables(outputs):
+        if name in operands:
+            axes = equation.operands[int(name[1:])]
+            lost = [axis for axis in axes if axis not in equation.out]
+            if lost:
+                raise EquationError(
+                    f"the epilogue of {equation.text!r} reads an operand over {axes!r}, "
+                    f"but axis {lost[0]!r} is reduced before the epilogue runs"
+                )
+    reduced = [axis for axis in equation.letters if axis not in equation.out]
+    for reduction in reductions:
+        if (reduction.is_fold or reduction.result == "index") and len(reduced) != 1:
+            raise EquationError(
+                f"{reduction.name} needs exactly one reduced axis, {equation.text!r} reduces {len(reduced)}"
+            )
+    return Definition(
+        equation, simplify(maps), tuple(replace(r, step=simplify(r.step)) if r.is_fold else r for r in reductions),
+        simplify(outputs), single, parameters, tuple(sorted(defaults.items())),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def bind(
+    definition: Definition,
+    tensors: frozenset[str],
+    literals: tuple[tuple[str, Number], ...] = (),
+    symmetric: bool = False,
+) -> Binding:
+    """Program of a definition whose parameters in ``tensors`` are arrays, in ``literals`` part of the program."""
+    equation = definition.equation
+    letters = equation.letters
+    canonical = {x: "".join(letters[axis] for axis in axes) for x, axes in _operands(equation).items()}
+    values = {name: const(value) for name, value in literals}
+    folds = [red.is_fold for red in definition.reductions]
+    roots = [*definition.map, *definition.outputs, *(red.step[0] for red in definition.reductions if red.is_fold)]
+    roots = list(simplify(substitute(roots, values)))
+    lifted, numbers = lift(roots)
+    used = [name for name in variables(lifted) if name in definition.parameters]
+    rename = {name: f"p{i}" for i, name in enumerate(used)}
+    lifted = substitute(lifted, {name: var(new) for name, new in rename.items()})
+    count, outs = len(definition.map), len(definition.outputs)
+    steps = iter(lifted[count + outs :])
+    reductions = tuple(
+        replace(red, step=(next(steps),)) if is_fold else red
+        for red, is_fold in zip(definition.reductions, folds, strict=True)
+    )
+    operands = [Operand(x, axes) for x, axes in canonical.items()]
+    operands += [Operand(rename[name], "", number=name not in tensors) for name in used]
+    operands += [Operand(name, "", number=True) for name in numbers]
+    out = "".join(letters[axis] for axis in equation.out)
+    maps, outputs = tuple(lifted[:count]), tuple(lifted[count : count + outs])
+    program = Program(tuple(operands), out, maps, reductions, outputs, symmetric)
+    by_value = [name for name in used if name not in tensors]
+    return Binding(program, tuple(n for n in used if n in tensors), (*by_value, *numbers.values()))
+
+
+def _operands(equation: Equation) -> dict[str, str]:
+    return {f"x{i}": axes for i, axes in enumerate(equation.operands)}
+
+
+def symmetric(definition: Definition) -> bool:
+    """Whether the map treats its first two operands alike, so that one array for both needs half the work."""
+    axes = definition.equation.operands
+    out, shared = definition.equation.out, set(axes[0]) & set(axes[1]) if len(axes) > 1 else set[str]()
+    if len(out) != 2 or len(axes) < 2 or any(red.is_fold for red in definition.reductions):
+        return False
+    own = [set(a) - shared for a in axes[:2]]
+    if own != [{out[0]}, {out[1]}] or any(set(a) & set(out) for a in axes[2:]):
+        return False
+    if axes[0].replace(out[0], "") != axes[1].replace(out[1], "") or axes[0].index(out[0]) != axes[1].index(out[1]):
+        return False
+    return all(is_symmetric([root], "x0", "x1") for root in definition.map)

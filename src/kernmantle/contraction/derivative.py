@@ -1,0 +1,219 @@
+"""Derivatives of programs, as programs.
+
+For ``out = u(s, x)`` with accumulators ``s_i = ⊕_reduced f_i(x)`` and cotangents g, the chain rule splits in two:
+
+* the cotangent of an accumulator, ``h_i = Σ_o g_o ∂u_o/∂s_i``, a program without reduction (``cotangent``);
+* the gradient of an operand over axes A, ``Σ_(axes − A) Σ_i h_i w_i ∂f_i/∂x``, a sum over the other axes
+  (``pullback``), plus ``Σ_(out − A) Σ_o g_o ∂u_o/∂x`` where the outputs read x themselves (``direct``).
+
+The weight ``w_i = ∂s_i/∂f_i`` of one term depends on the reduction (``_WEIGHTS``): 1 for a sum, the share of the
+ties for min and max, the softmax weight for logsumexp, the product of the other factors for prod. It is a
+function of the mapped value, of the accumulator (operand ``a{i}``) and of statistics of the ties (operands
+``b{i}``, ``z{i}``) which ``statistics`` computes with one more program. Each result is differentiable again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..expr.differentiate import differentiate
+from ..expr.node import Node, const, substitute, var
+from ..expr.simplify import simplify
+from .program import Operand, Program, elementwise
+from .semirings import REDUCTIONS, Reduction
+
+SUM = REDUCTIONS["sum"]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Slope of a reduction in one mapped value f, given its accumulator a and statistics b, z.
+
+    ``statistics`` are (reduction, mapped expression) pairs over f and a that yield b and z.
+    """
+
+    slope: Callable[[Node, Node, Node, Node], Node]
+    statistics: tuple[tuple[str, Callable[[Node, Node], Node]], ...] = ()
+    reads_accumulator: bool = False
+
+
+def _op(name: str, *args: Node) -> Node:
+    return Node(name, args)
+
+
+def _tie_share(value: Node, best: Node, count: Node, _: Node) -> Node:
+    return _op("where", _op("eq", value, best), _op("rcp", count), const(0))
+
+
+def _softmax(value: Node, total: Node, *_: Node) -> Node:
+    return _op("where", _op("eq", total, const(float("-inf"))), const(0), _op("exp", _op("sub", value, total)))
+
+
+def _cofactor(value: Node, _: Node, others: Node, zeros: Node) -> Node:
+    """Product of all other factors, from the product of the non-zero ones and the number of zeros."""
+    at_zero = _op("where", _op("eq", zeros, const(1)), others, const(0))
+    elsewhere = _op("where", _op("eq", zeros, const(0)), _op("div", others, value), const(0))
+    return _op("where", _op("eq", value, const(0)), at_zero, elsewhere)
+
+
+def _is_best(value: Node, best: Node) -> Node:
+    return _op("where", _op("eq", value, best), const(1), const(0))
+
+
+def _non_zero(value: Node, _: Node) -> Node:
+    return _op("where", _op("eq", value, const(0)), const(1), value)
+
+
+def _zero(value: Node, _: Node) -> Node:
+    return _op("where", _op("eq", value, const(0)), const(1), const(0))
+
+
+_EXTREMUM = Weight(_tie_share, (("sum", _is_best),), reads_accumulator=True)
+_WEIGHTS: dict[str, Weight] = {
+    "sum": Weight(lambda *_: const(1)),
+    "min": _EXTREMUM,
+    "max": _EXTREMUM,
+    "logsumexp": Weight(_softmax, reads_accumulator=True),
+    "prod": Weight(_cofactor, (("prod", _non_zero), ("sum", _zero))),
+}
+
+
+def undifferentiable(program: Program) -> Reduction | None:
+    """The first reduction that has no gradient, if any."""
+    return next((red for red in program.reductions if not red.differentiable), None)
+
+
+def with_accumulators(program: Program) -> Program:
+    """The program with its raw accumulators as further outputs."""
+    return replace(program, outputs=program.outputs + tuple(_accumulators(program)))
+
+
+def _accumulators(program: Program) -> list[Node]:
+    return [var(f"s{i}") for i in range(len(program.reductions))]
+
+
+def accumulator_is_output(program: Program) -> bool:
+    """Whether every accumulator is an output as it is, in order: nothing more needs to be saved."""
+    return list(program.outputs) == _accumulators(program)
+
+
+def reads_accumulators(program: Program) -> bool:
+    """Whether the slope of some reduction depends on its accumulator."""
+    return any(_WEIGHTS[red.name].reads_accumulator for red in program.reductions if red.name in _WEIGHTS)
+
+
+def _output_operands(program: Program) -> list[Operand]:
+    return [op for op in program.operands if set(op.axes) <= set(program.out)]
+
+
+def _saved(roots: Sequence[Node], count: int) -> list[Node]:
+    """Accumulators s_i read as the saved operands a_i."""
+    return substitute(roots, {f"s{i}": var(f"a{i}") for i in range(count)})
+
+
+def _weighted_outputs(program: Program, name: str, present: Sequence[bool]) -> Node:
+    total: Node = const(0)
+    for o, (output, given) in enumerate(zip(program.outputs, present, strict=True)):
+        if given:
+            (slope,) = differentiate(output, [name])
+            total = _op("add", total, _op("mul", var(f"g{o}"), slope))
+    (total,) = _saved([total], len(program.reductions))
+    return simplify([total], finite=True)[0]
+
+
+def _cotangent_operands(program: Program, present: Sequence[bool]) -> list[Operand]:
+    gradients = [Operand(f"g{o}", program.out) for o, given in enumerate(present) if given]
+    saved = [Operand(f"a{i}", program.out) for i in range(len(program.reductions))]
+    return [*_output_operands(program), *gradients, *saved]
+
+
+def cotangent(program: Program, accumulator: int, present: Sequence[bool]) -> Program | None:
+    """Program of h_i from the cotangents g_o of the outputs that are ``present``; None if it is zero."""
+    total = _weighted_outputs(program, f"s{accumulator}", present)
+    if total.number == 0:
+        return None
+    return elementwise(_cotangent_operands(program, present), program.out, [total]).pruned()
+
+
+def direct(program: Program, name: str, present: Sequence[bool]) -> Program | None:
+    """Gradient of an operand that the outputs read, through the outputs alone; None if there is none."""
+    operand = program.operand(name)
+    if not set(operand.axes) <= set(program.out):
+        return None
+    total = _weighted_outputs(program, name, present)
+    if total.number == 0:
+        return None
+    operands = _cotangent_operands(program, present)
+    return Program(tuple(operands), operand.axes, (total,), (SUM,), (var("s0"),)).pruned()
+
+
+def statistics(program: Program, accumulator: int) -> Program | None:
+    """Program of the statistics b_i, z_i that the slope of a reduction needs; None if it needs none."""
+    value = program.map[accumulator]
+    weight = _WEIGHTS[program.reductions[accumulator].name]
+    if not weight.statistics:
+        return None
+    saved = var(f"a{accumulator}")
+    maps = tuple(mapped(value, saved) for _, mapped in weight.statistics)
+    reductions = tuple(REDUCTIONS[name] for name, _ in weight.statistics)
+    operands = (*program.operands, Operand(saved.name, program.out))
+    outputs = tuple(var(f"s{i}") for i in range(len(maps)))
+    return Program(operands, program.out, simplify(maps), reductions, outputs).pruned()
+
+
+def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | None:
+    """Gradient of an operand from the cotangents h_i that are ``present``; None if it is zero.
+
+    Its operands are the program's, h_i, and where the slope reads them a_i, b_i, z_i.
+    """
+    total: Node = const(0)
+    operands = list(program.operands)
+    for i, (reduction, value, given) in enumerate(zip(program.reductions, program.map, present, strict=True)):
+        if not given:
+            continue
+        names = [f"{letter}{i}" for letter in "habz"]
+        (slope,) = differentiate(value, [name])
+        share = _WEIGHTS[reduction.name].slope(value, *map(var, names[1:]))
+        total = _op("add", total, _op("mul", var(names[0]), _op("mul", share, slope)))
+        operands += [Operand(extra, program.out) for extra in names]
+    (total,) = simplify([total], finite=True)
+    if total.number == 0:
+        return None
+    return Program(tuple(operands), program.operand(name).axes, (total,), (SUM,), (var("s0"),)).pruned()
+
+
+def tangent(program: Program, accumulator: int, moving: Sequence[str]) -> Program | None:
+    """Directional derivative of an accumulator along tangents t_<name> of the operands in ``moving``."""
+    value = program.map[accumulator]
+    names = [f"{letter}{accumulator}" for letter in "abz"]
+    slopes = differentiate(value, list(moving))
+    total: Node = const(0)
+    for name, slope in zip(moving, slopes, strict=True):
+        total = _op("add", total, _op("mul", slope, var(f"t_{name}")))
+    share = _WEIGHTS[program.reductions[accumulator].name].slope(value, *map(var, names))
+    (total,) = simplify([_op("mul", share, total)], finite=True)
+    if total.number == 0:
+        return None
+    extra = [Operand(f"t_{name}", program.operand(name).axes) for name in moving]
+    operands = (*program.operands, *extra, *(Operand(saved, program.out) for saved in names))
+    return Program(operands, program.out, (total,), (SUM,), (var("s0"),)).pruned()
+
+
+def output_tangent(program: Program, moving: Sequence[str], present: Sequence[bool]) -> Program:
+    """Directional derivatives of the outputs, from tangents u_i of the accumulators that are ``present``."""
+    names = [name for name in moving if set(program.operand(name).axes) <= set(program.out)]
+    roots: list[Node] = []
+    for output in program.outputs:
+        total: Node = const(0)
+        for i, given in enumerate(present):
+            if given:
+                total = _op("add", total, _op("mul", differentiate(output, [f"s{i}"])[0], var(f"u{i}")))
+        for name, slope in zip(names, differentiate(output, names), strict=True):
+            total = _op("add", total, _op("mul", slope, var(f"t_{name}")))
+        roots.append(total)
+    roots = list(simplify(_saved(roots, len(program.reductions)), finite=True))
+    extra = [Operand(f"u{i}", program.out) for i, given in enumerate(present) if given]
+    extra += [Operand(f"t_{name}", program.operand(name).axes) for name in names]
+    extra += [Operand(f"a{i}", program.out) for i in range(len(program.reductions))]
+    return elementwise([*_output_operands(program), *extra], program.out, roots).pruned()

@@ -1,0 +1,222 @@
+"""Derivatives in torch: one autograd.Function whose backward and jvp are contractions again, to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, wraps
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from ..contraction import derivative
+from ..contraction.program import Program
+from .dtypes import NAMES
+from .execute import Types, execute
+from .operator import contract
+
+Tensors = Sequence[torch.Tensor]
+Values = Mapping[str, Any]
+Rule = tuple[str, int, tuple[str, ...], tuple[str, ...]]
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Cached, and evaluated while torch.compile traces: texts in, texts out."""
+    cached = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return cached(*args)
+
+    return torch.compiler.assume_constant_result(call)
+
+
+@constant
+def saving(text: str, types_text: str) -> tuple[str, str]:
+    """The program that also returns its raw accumulators, when its outputs do not hold them exactly."""
+    program, types = Program.parse(text), Types.parse(types_text)
+    rounded = any(name != types.compute for name in types.outs)
+    if derivative.accumulator_is_output(program) and not (rounded and derivative.reads_accumulators(program)):
+        return text, types_text
+    outs = types.outs + (types.compute,) * len(program.reductions)
+    return derivative.with_accumulators(program).text, replace(types, outs=outs).text
+
+
+@constant
+def _shape_of(text: str) -> tuple[int, int, tuple[str, ...], tuple[str, ...], bool]:
+    """Numbers of outputs and accumulators, names of tensors and numbers, symmetry."""
+    program = Program.parse(text)
+    tensors, numbers = [op.name for op in program.tensors], [op.name for op in program.numbers]
+    return len(program.outputs), len(program.reductions), tuple(tensors), tuple(numbers), program.symmetric
+
+
+@constant
+def _rule(kind: str, text: str, *args: Any) -> Rule | None:
+    """A derived program and the values it takes; None if it is zero."""
+    program = getattr(derivative, kind)(replace(Program.parse(text), symmetric=False), *args)
+    if program is None:
+        return None
+    names = [[op.name for op in group] for group in (program.tensors, program.numbers)]
+    return program.renamed().text, len(program.outputs), tuple(names[0]), tuple(names[1])
+
+
+@constant
+def _typed(types: str, outs: int | str) -> str:
+    """Types of a derived program: so many outputs of the arithmetic's type, or one of the type named."""
+    own = Types.parse(types)
+    return replace(own, outs=(own.compute,) * outs if isinstance(outs, int) else (outs,)).text
+
+
+def _call(rule: Rule, types: str, values: Values) -> list[torch.Tensor]:
+    text, _, tensors, numbers = rule
+    return apply(text, types, [values[name] for name in numbers], [values[name] for name in tensors])
+
+
+def _values(text: str, tensors: Tensors, numbers: Sequence[float], accumulators: Tensors) -> dict[str, Any]:
+    _, _, names, number_names, symmetric = _shape_of(text)
+    values: dict[str, Any] = dict(zip(names, tensors, strict=True)) | dict(zip(number_names, numbers, strict=True))
+    if symmetric:
+        values["x1"] = values["x0"]
+    return values | {f"a{i}": value for i, value in enumerate(accumulators)}
+
+
+def _with_statistics(text: str, i: int, values: dict[str, Any], types: str) -> None:
+    """Add what the slope of accumulator i needs beyond the accumulator itself."""
+    extra = _rule("statistics", text, i)
+    if extra:
+        results = _call(extra, _typed(types, extra[1]), values)
+        values |= {f"{letter}{i}": value for letter, value in zip("bz", results, strict=False)}
+
+
+def _cotangents(
+    text: str, types: str, values: dict[str, Any], grads: Sequence[torch.Tensor | None]
+) -> tuple[bool, ...]:
+    """Put h_i into ``values``; says which exist."""
+    outputs, accumulators, _, _, symmetric = _shape_of(text)
+    present = tuple(grad is not None for grad in grads[:outputs])
+    values |= {f"g{o}": grad for o, grad in enumerate(grads[:outputs]) if grad is not None}
+    identity = len(grads) == outputs
+    found: list[bool] = []
+    for i in range(accumulators):
+        through = [] if identity else [grads[outputs + i]]
+        if identity:
+            through.append(grads[i])
+        else:
+            rule = _rule("cotangent", text, i, present)
+            through += _call(rule, _typed(types, 1), values) if rule else []
+        parts = [part for part in through if part is not None]
+        found.append(bool(parts))
+        if parts:
+            total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+            values[f"h{i}"] = total + total.mT if symmetric else total
+            _with_statistics(text, i, values, types)
+    return tuple(found)
+
+
+def _gradient(text: str, types: str, name: str, values: dict[str, Any], present: Sequence[tuple[bool, ...]]) -> torch.Tensor | None:
+    """Gradient of one operand, through the accumulators and through the outputs."""
+    operand = values[name]
+    own = _typed(types, NAMES[operand.dtype])
+    total: torch.Tensor | None = None
+    for kind, given in (("pullback", present[0]), ("direct", present[1])):
+        rule = _rule(kind, text, name, given)
+        if rule:
+            (part,) = _call(rule, own, values)
+            total = part if total is None else total + part
+    return total if total is None else total.sum_to_size(operand.shape)
+
+
+def _split(text: str, values: Sequence[Any]) -> tuple[Sequence[float], Tensors]:
+    count = len(_shape_of(text)[3])
+    return values[:count], values[count:]
+
+
+class Contract(torch.autograd.Function):
+    """Outputs of a program, then its accumulators if they are not the outputs."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(text: str, full: str, types: str, *values: Any) -> tuple[torch.Tensor, ...]:
+        numbers, tensors = _split(text, values)
+        return tuple(contract(list(tensors), list(numbers), full, types))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        text, full, types, *values = inputs
+        numbers, tensors = _split(text, values)
+        accumulators = _shape_of(text)[1]
+        ctx.text, ctx.full, ctx.types, ctx.numbers = text, full, types, numbers
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[out for out in output if not out.is_floating_point()])
+        saved = output[len(output) - accumulators :]
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.save_for_forward(*tensors, *saved)
+        ctx.count = len(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        tensors, accumulators = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        values = _values(ctx.text, tensors, ctx.numbers, accumulators)
+        through = _cotangents(ctx.text, ctx.types, values, grads)
+        present = (through, tuple(grad is not None for grad in grads[: _shape_of(ctx.text)[0]]))
+        results: list[torch.Tensor | None] = []
+        for name, needed in zip(_shape_of(ctx.text)[2], ctx.needs_input_grad[3 + len(ctx.numbers) :], strict=True):
+            results.append(_gradient(ctx.text, ctx.types, name, values, present) if needed else None)
+        return *(None,) * (3 + len(ctx.numbers)), *results
+
+
+class ContractWithJvp(Contract):
+    """With forward mode, which torch.compile does not accept in a Function."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[torch.Tensor | None, ...]:
+        tensors, accumulators = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        values = _values(ctx.text, tensors, ctx.numbers, accumulators)
+        return _tangents(ctx.text, ctx.types, values, tangents[3 + len(ctx.numbers) :], accumulators, ctx.full == ctx.text)
+
+
+def _tangents(
+    text: str, types: str, values: dict[str, Any], tangents: Sequence[torch.Tensor | None], accumulators: Tensors, identity: bool
+) -> tuple[torch.Tensor | None, ...]:
+    outputs, count, names, _, symmetric = _shape_of(text)
+    moving = {name: tangent for name, tangent in zip(names, tangents, strict=True) if tangent is not None}
+    if symmetric and "x0" in moving:
+        moving["x1"] = moving["x0"]
+    values |= {f"t_{name}": tangent for name, tangent in moving.items()}
+    inner: list[torch.Tensor | None] = []
+    for i in range(count):
+        _with_statistics(text, i, values, types)
+        rule = _rule("tangent", text, i, tuple(moving))
+        inner.append(_call(rule, _typed(types, 1), values)[0] if rule else None)
+    values |= {f"u{i}": value for i, value in enumerate(inner) if value is not None}
+    if identity:
+        return tuple(
+            None if value is None else value.to(acc.dtype) for value, acc in zip(inner, accumulators, strict=True)
+        )
+    rule = _rule("output_tangent", text, tuple(moving), tuple(value is not None for value in inner))
+    return (*_call(rule, _typed(types, outputs), values), *inner)
+
+
+def _plain(tensors: Tensors) -> bool:
+    """Whether nothing is watching: no transform, no mode, no forward AD, no subclass, no compiler."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_dispatch_stack() == 0
+        and forward_ad._current_level < 0
+        and all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
+    )
+
+
+def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> list[torch.Tensor]:
+    """Outputs of a program, with whatever derivative is being recorded."""
+    compiling = torch.compiler.is_compiling()
+    tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if not tracked and not compiling and _plain(tensors):
+        return execute(text, types, tensors, numbers)
+    if not any(tensor.is_floating_point() for tensor in tensors) or (compiling and not tracked):
+        return contract(list(tensors), list(numbers), text, types)
+    full, extended = saving(text, types)
+    function = Contract if compiling else ContractWithJvp
+    return list(function.apply(text, full, extended, *numbers, *tensors)[: _shape_of(text)[0]])

@@ -1,0 +1,144 @@
+"""What a call was given, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..arrays import check_same_device, check_same_dtype, unwrap_out
+from ..contraction.definition import Definition
+from ..contraction.equation import Equation, Extents, extents
+from ..errors import DtypeError, GradientError, OutputError, ParameterError
+from .dtypes import DTYPES
+from .execute import Types
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value travels as a kernel argument rather than as an array."""
+    return isinstance(value, (bool, int, float, np.number, np.bool_)) or (
+        isinstance(value, np.ndarray) and value.ndim == 0
+    )
+
+
+def number_of(value: Any) -> float | int:
+    """Python number of a scalar."""
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) else value
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of one call: arrays in the equation's order, then parameters that are arrays; and numbers."""
+
+    arrays: tuple[Any, ...]
+    labels: tuple[str, ...]
+    count: int
+    names: tuple[str, ...]
+    numbers: Mapping[str, Any]
+    tensors: tuple[torch.Tensor, ...] = ()
+
+    @staticmethod
+    def of(definition: Definition, operands: Sequence[Any], given: Mapping[str, Any]) -> Call:
+        """Sort positional and named arguments into arrays and numbers."""
+        rest = iter(enumerate(operands))
+        arrays: list[Any] = []
+        labels: list[str] = []
+        for name in definition.equation.names:
+            if name is None:
+                place, value = next(rest)
+                arrays.append(value)
+                labels.append(f"operand {place}")
+            else:
+                arrays.append(given[name])
+                labels.append(f"operand {name!r}")
+        for place, label in enumerate(labels):
+            if is_number(arrays[place]) and not hasattr(arrays[place], "shape"):
+                raise DtypeError(f"{label} is a number; pass an array, or make it a named parameter of the lambda")
+        numbers = {name: given[name] for name in definition.parameters if is_number(given[name])}
+        host = {name: _host_number(given[name], arrays[0]) for name in definition.parameters if name not in numbers}
+        numbers |= {name: value for name, value in host.items() if value is not None}
+        names = tuple(name for name in definition.parameters if name not in numbers)
+        arrays += [given[name] for name in names]
+        labels += [f"parameter {name!r}" for name in names]
+        return Call(tuple(arrays), tuple(labels), len(definition.equation.names), names, numbers)
+
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Call:
+        """With every array as a tensor; float32 where autocast asks for it."""
+        kind = tensors[0].device.type
+        if torch.is_autocast_enabled(kind):
+            tensors = [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
+        if self.count > 1 and self.arrays[0] is self.arrays[1]:
+            tensors = [tensors[0], tensors[0], *tensors[2:]]
+        return replace(self, tensors=tuple(tensors))
+
+    @property
+    def operands(self) -> tuple[torch.Tensor, ...]:
+        """Tensors of the equation's operands."""
+        return self.tensors[: self.count]
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Tensors of the parameters."""
+        return dict(zip(self.names, self.tensors[self.count :], strict=True))
+
+
+def _host_number(value: Any, operand: Any) -> float | None:
+    """A constant 0-d CPU tensor beside operands on a device is a number: reading it costs no synchronisation."""
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad:
+        if isinstance(operand, torch.Tensor) and operand.device.type != "cpu":
+            return value.item()
+    return None
+
+
+def check_call(equation: Equation, call: Call) -> Extents:
+    """Extents of the call, or the error that says what does not fit."""
+    check_same_device(call.tensors, call.labels)
+    check_same_dtype(call.operands, call.labels[: call.count])
+    for name, tensor in call.parameters.items():
+        if tensor.is_complex() or tensor.dtype == torch.bool:
+            raise ParameterError(f"parameter {name!r} has dtype {tensor.dtype}; pass real numbers")
+        if tensor.is_floating_point() and not call.operands[0].is_floating_point():
+            raise DtypeError(f"parameter {name!r} is floating point, the operands are {call.operands[0].dtype}")
+    axes = [*equation.operands, *("" for _ in call.names)]
+    return extents(call.labels, axes, [tuple(t.shape) for t in call.tensors], equation.text)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def check_out(
+    out: Any, shape: Sequence[int], types: str, values: Sequence[torch.Tensor], tracked: bool, single: bool
+) -> list[torch.Tensor]:
+    """Tensors to write to, or the error that says why they cannot take the result."""
+    if tracked:
+        raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
+    given = [out] if single else list(out)
+    dtypes = Types.parse(types).outs
+    if len(given) != len(dtypes):
+        raise OutputError(f"out has {len(given)} arrays, the contraction has {len(dtypes)} outputs")
+    targets = [unwrap_out(entry) for entry in given]
+    for target, dtype in zip(targets, dtypes, strict=True):
+        if tuple(target.shape) != tuple(shape):
+            raise OutputError(f"out has shape {tuple(target.shape)}, the result has {tuple(shape)}")
+        if target.dtype != DTYPES[dtype]:
+            raise OutputError(f"out has dtype {target.dtype}, the result has {DTYPES[dtype]}")
+        if target.device != values[0].device:
+            raise OutputError(f"out is on {target.device}, the operands are on {values[0].device}")
+        if target.requires_grad:
+            raise GradientError("out requires a gradient; pass out.detach() or drop out=")
+        if any(size > 1 and stride == 0 for size, stride in zip(target.shape, target.stride(), strict=True)):
+            raise OutputError("out has elements that share memory (an expanded view); pass one with its own memory")
+        start, stop = _span(target)
+        for value in values:
+            first, last = _span(value)
+            if start < last and first < stop:
+                raise OutputError("out overlaps an operand in memory; pass one with its own memory")
+    return targets

@@ -1,0 +1,232 @@
+"""The front door of fused contractions: ``contract`` once, ``Contraction`` for reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..arrays import unwrap
+from ..contraction.definition import Definition, Reduce, bind, define, symmetric
+from ..contraction.derivative import undifferentiable
+from ..contraction.lower import result_kind
+from ..contraction.program import Program
+from ..errors import GradientError, ParameterError, ShapeError
+from ..expr.node import Number
+from ..expr.simplify import POWER_CLASSES
+from .autograd import apply, constant
+from .checks import Call, check_call, check_out, number_of
+from .dtypes import check_integer, compute_type, name_of, stored_type
+from .execute import Types, execute, route
+
+
+class Bound(NamedTuple):
+    """A program's text, where its values come from, and the reduction that keeps it from having a gradient."""
+
+    text: str
+    tensor_parameters: tuple[str, ...]
+    numbers: tuple[str | Number, ...]
+    without_gradient: str
+
+
+@constant
+def _bound(text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], twin: bool) -> Bound:
+    definition = Definition.parse(text)
+    binding = bind(definition, frozenset(tensors), literals, twin)
+    reduction = undifferentiable(binding.program)
+    missing = "" if reduction is None else reduction.name
+    return Bound(binding.program.text, binding.tensor_parameters, binding.numbers, missing)
+
+
+@constant
+def _types(text: str, stored: tuple[str, ...], numbers: tuple[float, ...], precision: str) -> str:
+    program, compute = Program.parse(text), compute_type(stored)
+    check_integer(program, compute, numbers)
+    outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
+    return Types(compute, outs, precision).text
+
+
+def _parsed(text: str) -> Contraction:
+    return Contraction._from(Definition.parse(text))
+
+
+class Contraction:
+    """A fused contraction ``out[...] = epilogue(reduce(map(operands)))``, traced once and called many times.
+
+    The equation names the axes of every operand and of the output; axes missing from the output are reduced;
+    batch axes are implicit on the left and broadcast. An operand may be named (``"mk,nk,w:k->mn"``), it is then
+    passed by keyword and reaches map and epilogue by that name.
+
+    Parameters
+    ----------
+    equation : str
+        For example ``"mk,nk->mn"``.
+    map : callable or None
+        Lambda of the operands in the equation's order and of named parameters; may return a tuple, one entry
+        per accumulator. None with a :class:`Fold`.
+    reduce : str, Semiring, Fold or sequence of these
+        ``"sum" "prod" "min" "max" "logsumexp" "any" "all" "argmin" "argmax"``, or one's own.
+    epilogue : callable, optional
+        Lambda of the accumulators, named operands without a reduced axis, and parameters.
+
+    Raises
+    ------
+    EquationError, TraceError, ParameterError
+        When the definition does not make sense; nothing is compiled before.
+
+    Notes
+    -----
+    Calls take ``(*operands, params=None, out=None, precision=None, **parameters)``. Operands are tensors, numpy
+    or DLPack arrays of one dtype and device; the result is of the same kind. float16 and bfloat16 are computed
+    in float32, integers in their own type. Parameters are numbers or (batched) tensors and never compile anew.
+    Gradients of every order exist for operands and parameters under sum, prod, min, max and logsumexp. One
+    evaluation of the map per element of all axes, memory of inputs and output only.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> closest = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), reduce="max")
+    >>> closest(np.array([[0.0, 1.0]]), np.array([[2.0, 4.0], [0.0, 1.0]]))
+    array([[3., 0.]])
+    """
+
+    def __init__(
+        self,
+        equation: str,
+        map: Callable[..., Any] | None,
+        *,
+        reduce: Reduce = "sum",
+        epilogue: Callable[..., Any] | None = None,
+    ) -> None:
+        self._set(define(equation, map, reduce, epilogue))
+
+    @classmethod
+    def _from(cls, definition: Definition) -> Contraction:
+        self = cls.__new__(cls)
+        self._set(definition)
+        return self
+
+    def _set(self, definition: Definition) -> None:
+        self.definition = definition
+        self.text = definition.text
+        self.is_symmetric = symmetric(definition)
+        self._exponents = definition.exponents
+        self._last = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _parsed, (self.text,)
+
+    def __repr__(self) -> str:
+        text = str(bind(self.definition, frozenset(), (), False).program)
+        ran = f", ran as {self._last}" if self._last else ""
+        return f"Contraction({self.definition.equation.text!r}: {text.partition(': ')[2]}{ran})"
+
+    @property
+    def program(self) -> Program:
+        """The program with every parameter passed by value."""
+        return bind(self.definition, frozenset()).program
+
+    def __call__(
+        self,
+        *operands: Any,
+        params: Mapping[str, Any] | None = None,
+        out: Any = None,
+        precision: str | None = None,
+        **named: Any,
+    ) -> Any:
+        """Evaluate on operands, see the class."""
+        call = self._gather(operands, {**(params or {}), **named})
+        tensors, wrap = unwrap(*call.arrays, names=call.labels)
+        call = call.with_tensors(tensors)
+        geometry = check_call(self.definition.equation, call)
+        bound, values, numbers = self._bind(call)
+        stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
+        types = _types(bound.text, stored, tuple(numbers), precision or "default")
+        shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
+        tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
+        if tracked and bound.without_gradient:
+            raise GradientError(
+                f"a reduction by {bound.without_gradient} has no gradient; detach the operands, use "
+                "torch.no_grad(), or one of sum, prod, min, max, logsumexp"
+            )
+        if out is None:
+            results = apply(bound.text, types, numbers, values)
+        else:
+            targets = check_out(out, shape, types, values, tracked, self.definition.single)
+            results = execute(bound.text, types, values, numbers, targets)
+        if not torch.compiler.is_compiling():
+            self._last = route(bound.text, types, values)
+        if out is not None:
+            return out
+        return wrap(results[0] if self.definition.single else tuple(results))
+
+    def _gather(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Call:
+        definition = self.definition
+        wanted = len(definition.equation.positional)
+        if len(operands) != wanted:
+            raise ShapeError(f"equation {definition.equation.text!r} takes {wanted} operands, got {len(operands)}")
+        known = {*definition.parameters, *definition.operand_names}
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            listing = ", ".join(sorted(known)) or "none"
+            raise ParameterError(f"unknown parameter {unknown[0]!r}; this contraction has {listing}")
+        given = {**dict(definition.defaults), **named}
+        missing = [name for name in known if name not in given]
+        if missing:
+            raise ParameterError(f"parameter {sorted(missing)[0]!r} is missing: pass it by name or in params=")
+        return Call.of(definition, operands, given)
+
+    def _bind(self, call: Call) -> tuple[Bound, list[torch.Tensor], list[float]]:
+        values = {name: number_of(value) for name, value in call.numbers.items()}
+        twin = self.is_symmetric and call.operands[0] is call.operands[1]
+        literals = [(n, v) for n, v in values.items() if n in self._exponents and v in POWER_CLASSES]
+        bound = _bound(self.text, call.names, tuple(literals), twin)
+        operands = [tensor for place, tensor in enumerate(call.operands) if not (twin and place == 1)]
+        tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]
+        numbers = [float(values[entry]) if isinstance(entry, str) else float(entry) for entry in bound.numbers]
+        return bound, tensors, numbers
+
+
+def contract(
+    equation: str,
+    map: Callable[..., Any] | None,
+    *operands: Any,
+    reduce: Reduce = "sum",
+    epilogue: Callable[..., Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    out: Any = None,
+    precision: str | None = None,
+    **named: Any,
+) -> Any:
+    """One fused contraction, ``Contraction(equation, map, ...)(*operands, ...)``.
+
+    Parameters
+    ----------
+    equation, map, reduce, epilogue
+        See :class:`Contraction`.
+    *operands : array
+        The unnamed operands, in the equation's order.
+    params, **named
+        Parameters (numbers, 0-d or batched tensors) and named operands.
+    out : array, optional
+        Written in place; of the result's shape and dtype, not overlapping an operand, and without a gradient.
+    precision : {None, "ieee", "tf32"}
+        Arithmetic of recognised matrix products.
+
+    Returns
+    -------
+    array or tuple of arrays
+        One per output expression.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> x, y = np.array([[0.0, 3.0]]), np.array([[1.0, 1.0]])
+    >>> km.contract("mk,nk->mn", lambda a, b: a + b, x, y, reduce="min")
+    array([[1.]])
+    >>> km.contract("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, x, y, p=2, epilogue=lambda s, p: s ** (1 / p))
+    array([[2.23606798]])
+    """
+    contraction = Contraction(equation, map, reduce=reduce, epilogue=epilogue)
+    return contraction(*operands, params=params, out=out, precision=precision, **named)

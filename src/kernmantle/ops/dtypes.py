@@ -1,0 +1,63 @@
+"""Names of storage types, and the type that arithmetic on them uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..contraction.program import Program
+from ..errors import DtypeError
+from ..expr.node import postorder
+from ..expr.ops import OPS
+
+NAMES: dict[torch.dtype, str] = {
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "bool",
+}
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+_COMPUTE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32", "i16": "i32", "bool": "i32"}
+
+
+def name_of(dtype: torch.dtype, what: str) -> str:
+    """Name of a storage type, or DtypeError."""
+    if dtype not in NAMES:
+        supported = ", ".join(str(known) for known in NAMES)
+        raise DtypeError(f"{what} has dtype {dtype}; supported are {supported}")
+    return NAMES[dtype]
+
+
+def compute_type(dtypes: Sequence[str]) -> str:
+    """Type of the arithmetic for operands stored so: the widest, halves and small integers widened."""
+    wide = {_COMPUTE.get(dtype, dtype) for dtype in dtypes}
+    return next((candidate for candidate in ("f64", "f32", "i64") if candidate in wide), "i32")
+
+
+def stored_type(kind: str, operand: str) -> str:
+    """Storage type of a result of that kind for operands stored as ``operand``; sums over bool are int64."""
+    if kind == "value":
+        return "i64" if operand == "bool" else operand
+    return {"bool": "bool", "index": "i64"}[kind]
+
+
+def check_integer(program: Program, compute: str, numbers: Sequence[float]) -> None:
+    """DtypeError if integer arithmetic cannot represent what the program computes."""
+    if compute not in ("i32", "i64"):
+        return
+    steps = [node for red in program.reductions for node in red.step if red.is_fold]
+    for node in postorder([*program.map, *program.outputs, *steps]):
+        if node.op in OPS and not OPS[node.op].integer:
+            raise DtypeError(f"{node.op} needs floating-point operands; convert them with .float() first")
+    fraction = next((n for n in numbers if n != int(n)), None)
+    if fraction is not None:
+        raise DtypeError(f"the number {fraction} meets integer operands; convert them with .float() first")
+    if any(red.floating for red in program.reductions):
+        raise DtypeError("logsumexp needs floating-point operands; convert them with .float() first")

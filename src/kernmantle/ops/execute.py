@@ -1,0 +1,244 @@
+"""Runs a program on tensors: the vendor's matmul, a compiled kernel or the reference evaluator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from ..codegen import reference
+from ..config import current
+from ..contraction import recognise
+from ..contraction.lower import Lowering, lower
+from ..contraction.program import Operand, Program, elementwise
+from ..errors import OutOfMemoryError
+from ..expr.node import substitute, var
+from .dtypes import DTYPES, NAMES
+from .layout import Geometry, Strided, aligned, arguments, geometry, strided
+from .namespaces import torch_namespace
+from .targets import Target, target_for
+
+Tensors = Sequence[torch.Tensor]
+Runner = Callable[[Tensors, Sequence[float], Tensors], None]
+_PREPARED: dict[tuple[object, ...], Prepared] = {}
+_PREPARED_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Types:
+    """Type of the arithmetic and of each output, and how exact products must be."""
+
+    compute: str
+    outs: tuple[str, ...]
+    precision: str = "default"
+
+    @property
+    def text(self) -> str:
+        """Inverse of ``parse``."""
+        return ";".join([self.compute, ",".join(self.outs), self.precision])
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def parse(text: str) -> Types:
+        """Types of a text."""
+        compute, outs, precision = text.split(";")
+        return Types(compute, tuple(outs.split(",")), precision)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything about a call that does not depend on the values."""
+
+    run: Runner
+    shape: tuple[int, ...]
+    route: str
+
+
+def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Uninitialised tensor, or OutOfMemoryError that says how much was wanted."""
+    try:
+        return torch.empty(shape, dtype=dtype, device=device)
+    except RuntimeError as error:
+        size = math.prod(shape) * dtype.itemsize
+        raise OutOfMemoryError(
+            f"cannot allocate the result of shape {tuple(shape)} ({size / 2**30:.1f} GiB) on {device}; "
+            "use smaller blocks, or a form that never stores it"
+        ) from error
+
+
+def execute(
+    text: str, types: str, tensors: Tensors, numbers: Sequence[float], outs: Tensors | None = None
+) -> list[torch.Tensor]:
+    """Outputs of the program ``text``; ``outs`` are written in place when given."""
+    prepared = prepare(text, types, tensors, outs)
+    device = tensors[0].device
+    if outs is None:
+        outs = [allocate(prepared.shape, DTYPES[name], device) for name in Types.parse(types).outs]
+    prepared.run(tensors, numbers, outs)
+    return list(outs)
+
+
+def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Prepared:
+    """Plan of a call, kept by shapes, strides and types."""
+    settings = current()
+    arrays = [*tensors, *(outs or ())]
+    key = (text, types, settings.backend, tuple((t.shape, t.stride(), t.dtype, t.device) for t in arrays))
+    found = _PREPARED.get(key)
+    if found is None:
+        if len(_PREPARED) >= _PREPARED_LIMIT:
+            _PREPARED.clear()
+        found = _PREPARED[key] = _prepare(Program.parse(text), Types.parse(types), tensors, outs)
+    return found
+
+
+def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | None) -> Prepared:
+    geo = geometry(program, [tuple(t.shape) for t in tensors])
+    shape = geo.out_shape(program.out)
+    target = target_for(tensors[0].device)
+    product = recognise.matmul(program)
+    if product is not None and types.compute in ("f32", "f64") and types.precision != "ieee":
+        return Prepared(_matmul_runner(program, product, types), shape, "matmul")
+    if target is None or any(operand.inner is not None for operand in program.operands):
+        return Prepared(_reference_runner(program, types, geo), shape, "reference")
+    return Prepared(_kernel_runner(program, types, geo, tensors, outs, target), shape, target.name)
+
+
+def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Array of every operand by name, the twin included."""
+    named = {operand.name: tensor for operand, tensor in zip(program.tensors, tensors, strict=True)}
+    return named | ({"x1": named["x0"]} if program.symmetric else {})
+
+
+def _reference_runner(program: Program, types: Types, geo: Geometry) -> Runner:
+    def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        compute = DTYPES[types.compute]
+        ns = torch_namespace(compute, tensors[0].device)
+        arrays = {name: t if t.dtype == torch.bool else t.to(compute) for name, t in _paired(program, tensors).items()}
+        for operand, number in zip(program.numbers, numbers, strict=True):
+            arrays[operand.name] = ns.full((), number, "value")
+        limit = current().chunk_bytes // (4 * compute.itemsize)
+        for out, result in zip(outs, reference.run(program, arrays, geo.sizes, ns, limit), strict=True):
+            out.copy_(result.expand(out.shape))
+
+    return run
+
+
+def finishing(program: Program) -> Program | None:
+    """Elementwise program of the outputs from finished accumulators a0, a1, ...; None if they are the outputs."""
+    count = len(program.reductions)
+    if list(program.outputs) == [var(f"s{i}") for i in range(count)]:
+        return None
+    operands = [op for op in program.operands if set(op.axes) <= set(program.out)]
+    operands += [Operand(f"a{i}", program.out) for i in range(count)]
+    saved = {f"s{i}": var(f"a{i}") for i in range(count)}
+    return elementwise(operands, program.out, substitute(program.outputs, saved)).pruned()
+
+
+def _finish(program: Program, types: Types, tensors: Tensors, numbers: Sequence[float], finished: Tensors, outs: Tensors) -> None:
+    """Write the outputs from the finished accumulators."""
+    last = finishing(program)
+    if last is None:
+        for out, value in zip(outs, finished, strict=True):
+            out.copy_(value)
+        return
+    arrays = _paired(program, tensors) | {f"a{i}": value for i, value in enumerate(finished)}
+    values = {operand.name: number for operand, number in zip(program.numbers, numbers, strict=True)}
+    execute(last.text, types.text, [arrays[op.name] for op in last.tensors], [values[op.name] for op in last.numbers], outs)
+
+
+def _matmul_runner(program: Program, product: recognise.Matmul, types: Types) -> Runner:
+    left_axes, right_axes = program.operand(product.left).axes, program.operand(product.right).axes
+    axis = product.reduced
+    rows, columns = left_axes.replace(axis, ""), right_axes.replace(axis, "")
+    swap = program.out != rows + columns
+    direct = finishing(program) is None
+
+    def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        arrays = _paired(program, tensors)
+        left, right = arrays[product.left], arrays[product.right]
+        compute = DTYPES[types.compute]
+        if not (direct and left.dtype == right.dtype == outs[0].dtype):
+            left, right = left.to(compute), right.to(compute)
+        left = aligned(left, left_axes, rows + axis)
+        right = aligned(right, right_axes, axis + columns)
+        left = left if rows else left.unsqueeze(-2)
+        right = right if columns else right.unsqueeze(-1)
+        result = right.mT @ left.mT if swap else left @ right
+        result = result.reshape((*result.shape[:-2], *result.shape[-2:][: len(program.out)])) if len(program.out) == 2 else (
+            result.reshape((*result.shape[:-2], *(max(result.shape[-2:]),) * len(program.out)))
+        )
+        _finish(program, types, tensors, numbers, [result.expand(outs[0].shape)], outs)
+
+    return run
+
+
+def _kernel_runner(
+    program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target
+) -> Runner:
+    arrays = list(_paired_in_order(program, tensors))
+    lowering = lower(program, geo.sizes, [NAMES[t.dtype] for t in arrays], types.outs, types.compute, target.parallel)
+    rank = len(geo.batch)
+    named = [operand for operand in program.operands if not operand.number]
+    ports = [strided(op.axes, t.shape, t.stride(), rank) for op, t in zip(named, arrays, strict=True)]
+    axes = program.out + lowering.partial
+    shape = geo.out_shape(axes)
+    if lowering.is_partial:
+        shape = (lowering.splits, *shape)
+    targets = outs if outs is not None and not lowering.is_partial else None
+    strides = [t.stride() for t in targets] if targets else [_contiguous(shape)] * len(lowering.nest.outs)
+    lead = 1 if lowering.is_partial else 0
+    ports += [strided(axes, shape[lead:], stride[lead:], rank) for stride in strides]
+    splits = [stride[0] if lead else 0 for stride in strides]
+    calls = arguments(lowering, geo, ports, splits)
+    launch = target.prepare(lowering.nest, calls.integers, tensors[0].device)
+    itemsizes = [t.element_size() for t in arrays] + [DTYPES[port.dtype].itemsize for port in lowering.nest.outs]
+
+    def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        written = outs
+        if lowering.is_partial:
+            written = [allocate(shape, DTYPES[port.dtype], outs[0].device) for port in lowering.nest.outs]
+        pointers = [t.data_ptr() for t in (*_paired_in_order(program, tensors), *written)]
+        for offsets in calls.offsets:
+            launch([p + o * size for p, o, size in zip(pointers, offsets, itemsizes, strict=True)], numbers)
+        if lowering.is_partial:
+            _finish(program, types, tensors, numbers, _joined(program, types, lowering, written), outs)
+
+    return run
+
+
+def _paired_in_order(program: Program, tensors: Tensors) -> Tensors:
+    if not program.symmetric:
+        return tensors
+    arrays = _paired(program, tensors)
+    return [arrays[operand.name] for operand in program.operands if not operand.number]
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * max(extent, 1))
+    return tuple(reversed(strides)) if shape else ()
+
+
+def _joined(program: Program, types: Types, lowering: Lowering, registers: Tensors) -> list[torch.Tensor]:
+    """Finished accumulators from partial registers: joined over the partial axes, then over the splits."""
+    ns = torch_namespace(DTYPES[types.compute], registers[0].device)
+    finished: list[torch.Tensor] = []
+    place = 0
+    for reduction in program.reductions:
+        state = list(registers[place : place + len(reduction.kinds)])
+        place += len(reduction.kinds)
+        for _ in lowering.partial:
+            state = [register[..., 0] for register in reference.merge_axis(reduction, state, -1, ns)]
+        state = [register[0] for register in reference.merge_axis(reduction, state, -state[0].dim(), ns)]
+        env = {f"s{i}": register for i, register in enumerate(state)}
+        finished += reference.evaluate([reduction.finish], env, ns)
+    return finished
+
+
+def route(text: str, types: str, tensors: Tensors) -> str:
+    """What ran, or would run, for these tensors."""
+    return prepare(text, types, tensors, None).route

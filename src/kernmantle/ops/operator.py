@@ -1,0 +1,57 @@
+"""The torch operator ``kernmantle::contract``: autograd-free, its argument the canonical text of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..contraction.program import Program
+from .dtypes import DTYPES
+from .execute import Types, execute
+from .layout import geometry
+
+_LIBRARY = torch.library.Library("kernmantle", "DEF")
+_LIBRARY.define("contract(Tensor[] tensors, float[] numbers, str program, str types) -> Tensor[]")
+
+
+def _run(tensors: list[torch.Tensor], numbers: list[float], program: str, types: str) -> list[torch.Tensor]:
+    return execute(program, types, tensors, numbers)
+
+
+for _key in ("CPU", "CUDA"):
+    _LIBRARY.impl("contract", _run, _key)
+
+
+@torch.library.register_fake("kernmantle::contract", lib=_LIBRARY)
+def _fake(tensors: list[torch.Tensor], numbers: list[float], program: str, types: str) -> list[torch.Tensor]:
+    parsed = Program.parse(program)
+    shape = geometry(parsed, [tuple(t.shape) for t in tensors]).out_shape(parsed.out)
+    return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
+
+
+def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:
+    """A tensor whose mapped axis is first, with 1-axes behind it so that all batch axes align."""
+    lead = tensor.dim() - 1 - axes
+    return tensor.reshape(tensor.shape[0], *(1,) * (batch_rank - lead), *tensor.shape[1:])
+
+
+def _vmap(info: Any, in_dims: Any, tensors: Any, numbers: list[float], program: str, types: str) -> tuple[Any, Any]:
+    operands = Program.parse(program).tensors
+    dims: Sequence[int | None] = in_dims[0]
+    ranks = [
+        tensor.dim() - len(operand.axes) - (dim is not None)
+        for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
+    ]
+    moved = [
+        tensor if dim is None else front(tensor.movedim(dim, 0), len(operand.axes), max(ranks))
+        for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
+    ]
+    results = contract(moved, numbers, program, types)
+    return results, [0] * len(results)
+
+
+torch.library.register_vmap("kernmantle::contract", _vmap, lib=_LIBRARY)
+
+contract = torch.ops.kernmantle.contract.default

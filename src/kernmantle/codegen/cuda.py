@@ -1,0 +1,269 @@
+"""CUDA C++ text of a plan: functors for the expressions and one instantiation of a template of ``kernels``."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from ..contraction.cuda_plan import CudaPlan, register_kinds, staged
+from ..contraction.nest import ROLES, SIZES, Port, size_slot, stride_slot
+from ..contraction.semirings import Reduction
+from ..expr.node import variables
+from .cuda_spell import TYPES, Typed, Writer, cast, literal
+
+ENTRY = "kernmantle_kernel"
+STORAGE = {
+    "f16": "km::f16", "bf16": "km::bf16", "f32": "float", "f64": "double", "i8": "signed char", "u8": "unsigned char",
+    "i16": "short", "i32": "int", "i64": "km::i64", "bool": "km::boolean",
+}  # fmt: skip
+COMPUTE = {"f32": "float", "f64": "double", "i32": "int", "i64": "km::i64", "bool": "bool"}
+_KINDS = (("rows", "Row"), ("columns", "Column"), ("lines", "Line"), ("cells", "Cell"))
+
+
+@lru_cache(maxsize=1)
+def headers() -> dict[str, str]:
+    """The templates, by the name they are included as."""
+    folder = Path(__file__).parent / "kernels"
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cuh"))}
+
+
+def _ports(plan: CudaPlan) -> list[str]:
+    lines: list[str] = []
+    names = [port.name for port in plan.nest.ports]
+    for kind, template in _KINDS:
+        lines.append(f"    template <int I> struct {template};")
+    for place in range(len(plan.nest.outs)):
+        if place == 0:
+            lines.append("    template <int I> struct Out;")
+    lines.append("};")
+    held = staged(plan.nest)
+    for kind, template in _KINDS:
+        for index, port in enumerate(held[kind]):
+            place = names.index(port.name)
+            lines += _port(template, index, port, place, plan)
+    first = len(plan.nest.operands)
+    kinds = _out_kinds(plan)
+    for index, port in enumerate(plan.nest.outs):
+        width = plan.access[first + index].width
+        stored = STORAGE[port.dtype]
+        lines += [
+            f"template <> struct Body::Out<{index}> {{  // {port.name}",
+            f"    typedef {stored} T;",
+            f"    static constexpr int PORT = {first + index};",
+            f"    static constexpr bool VECTOR = {literal(width > 1, 'bool')};",
+            f"    static __device__ __forceinline__ T of(const Outs& o) {{ return km::Store<T>::from({kinds[index]}(o.o{index})); }}",
+            "};",
+        ]
+    return lines
+
+
+def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> list[str]:
+    access = plan.access[place]
+    tile = "ROLE_N" if template == "Column" else "ROLE_M"
+    varies = bool(set(port.roles) & set("kl"))
+    return [
+        f"template <> struct Body::{template}<{index}> {{  // {port.name}",
+        f"    typedef {STORAGE[port.dtype]} T;",
+        f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width};",
+        f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run == 'k' else 'ALONG_TILE'};",
+        f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
+        "};",
+    ]
+
+
+def _out_kinds(plan: CudaPlan) -> list[str]:
+    """C++ types of the values the outputs are stored from."""
+    if plan.nest.partial:
+        return [TYPES[kind].replace("C", "Body::C") for kind in register_kinds(plan.nest)]
+    writer, values = _outputs(plan)
+    return [TYPES[kind].replace("C", "Body::C") for _, kind in values]
+
+
+def _registers(plan: CudaPlan) -> list[tuple[Reduction, list[str]]]:
+    """Per accumulator the names of its registers."""
+    named: list[tuple[Reduction, list[str]]] = []
+    count = 0
+    for reduction in plan.nest.reductions:
+        named.append((reduction, [f"r{count + i}" for i in range(len(reduction.kinds))]))
+        count += len(reduction.kinds)
+    return named
+
+
+def _numbers(plan: CudaPlan) -> dict[str, Typed]:
+    return {name: (f"number.v{i}", "value") for i, name in enumerate(plan.nest.numbers)}
+
+
+def _state(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
+    pairs = enumerate(zip(names, reduction.kinds, strict=True))
+    return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in pairs}
+
+
+def _floating(plan: CudaPlan) -> bool:
+    return plan.nest.compute in ("f32", "f64")
+
+
+def _step(plan: CudaPlan) -> list[str]:
+    held = staged(plan.nest)
+    environment = _numbers(plan) | {"index": ("position", "index")}
+    for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
+        environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
+    lines: list[str] = []
+    mapped = Writer(environment, _floating(plan))
+    values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
+    live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
+    for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
+        values[place] = value
+    lines += mapped.lines
+    for place, (reduction, names) in enumerate(_registers(plan)):
+        state = _state(reduction, names, "s")
+        writer = Writer(environment | state | {"t": values[place]}, _floating(plan), f"u{place}_")
+        new = writer.expressions(reduction.step)
+        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
+    return lines
+
+
+def _reads_mapped(reduction: Reduction) -> bool:
+    return "t" in variables(reduction.step)
+
+
+def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: str) -> list[str]:
+    """Write all registers after all are computed."""
+    casts = [cast(typed, kind) for typed, kind in zip(new, reduction.kinds, strict=True)]
+    if len(names) == 1:
+        return [f"s.{names[0]} = {casts[0]};"]
+    kinds = zip(reduction.kinds, casts, strict=True)
+    hold = [f"const {TYPES[kind]} {prefix}{i} = {text};" for i, (kind, text) in enumerate(kinds)]
+    return hold + [f"s.{name} = {prefix}{i};" for i, name in enumerate(names)]
+
+
+def _merge(plan: CudaPlan) -> list[str]:
+    lines: list[str] = []
+    for place, (reduction, names) in enumerate(_registers(plan)):
+        if reduction.merge is None:
+            continue
+        environment = _state(reduction, names, "s") | _state(reduction, names, "r", "r") | _numbers(plan)
+        writer = Writer(environment, _floating(plan), f"u{place}_")
+        new = writer.expressions(reduction.merge)
+        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
+    return lines
+
+
+def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
+    environment = _numbers(plan)
+    lines: list[str] = []
+    for place, port in enumerate(plan.nest.operands):
+        if not set(port.roles) & set("kl"):
+            environment[port.name] = (f"e{place}", "value")
+    for place, (reduction, names) in enumerate(_registers(plan)):
+        finish = Writer(_state(reduction, names, "s") | _numbers(plan), _floating(plan), f"u{place}_")
+        (environment[f"s{place}"],) = finish.expressions([reduction.finish])
+        lines += finish.lines
+    writer = Writer(environment, _floating(plan))
+    values = writer.expressions(plan.nest.outputs)
+    used = variables(plan.nest.outputs)
+    loads = [
+        f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, {_coordinates(port)});"
+        for place, port in enumerate(plan.nest.operands)
+        if port.name in used
+    ]
+    writer.lines = loads + lines + writer.lines
+    return writer, values
+
+
+def _coordinates(port: Port) -> str:
+    return ", ".join(role if role in port.roles else "0" for role in "mn")
+
+
+def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
+    """Members of the output record and the statements that fill it."""
+    if plan.nest.partial:
+        kinds = register_kinds(plan.nest)
+        members = [f"{TYPES[kind]} o{i};" for i, kind in enumerate(kinds)]
+        return members, ["Outs o;", *(f"o.o{i} = s.r{i};" for i in range(len(kinds))), "return o;"]
+    writer, values = _outputs(plan)
+    members = [f"{TYPES[kind]} o{i};" for i, (_, kind) in enumerate(values)]
+    fill = [f"o.o{i} = {text};" for i, (text, _) in enumerate(values)]
+    return members, [*writer.lines, "Outs o;", *fill, "return o;"]
+
+
+def _function(head: str, lines: list[str]) -> list[str]:
+    return [f"    static __device__ __forceinline__ {head} {{", *(f"        {line}" for line in lines), "    }"]
+
+
+def _body(plan: CudaPlan) -> list[str]:
+    nest, held = plan.nest, staged(plan.nest)
+    members, finish = _finish(plan)
+    registers = [
+        f"        {TYPES[kind]} {name};" for red, names in _registers(plan) for kind, name in zip(red.kinds, names, strict=True)
+    ]
+    initial = [
+        f"s.{name} = {literal(init, kind)};"
+        for red, names in _registers(plan)
+        for init, kind, name in zip(red.init, red.kinds, names, strict=True)
+    ]
+    has_outer = any("l" in port.roles for port in nest.ports)
+    counts = ", ".join(f"{kind.upper()} = {len(held[kind])}" for kind, _ in _KINDS)
+    at = "const C* a, const C* b, const C* c, const C* d"
+    return [
+        "struct Body {",
+        f"    typedef {COMPUTE[nest.compute]} C;",
+        f"    static constexpr int {counts}, OUTS = {len(nest.outs)};",
+        f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')};",
+        "    struct Numbers {",
+        *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
+        "    };",
+        f"    typedef km::Arguments<{len(nest.ports)}, Numbers> Args;",
+        "    struct Registers {",
+        *registers,
+        "    };",
+        "    struct Outs {",
+        *(f"        {member}" for member in members),
+        "    };",
+        *_function("void initial(Registers& s)", initial),
+        *_function(f"void step(Registers& s, {at}, const Numbers& number, km::i64 position)", _step(plan)),
+        *_function("void merge(Registers& s, const Registers& r)", _merge(plan)),
+        *_function(
+            "Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s)",
+            ["const Numbers& number = g.number;", *finish],
+        ),
+        *_ports(plan),
+    ]
+
+
+def _entry(plan: CudaPlan) -> list[str]:
+    nest, tile = plan.nest, plan.tile
+    slots = set(plan.integers)
+
+    def integer(slot: int, otherwise: int) -> str:
+        return f"i{slot}" if slot in slots else str(otherwise)
+
+    parameters = [f"void* p{i}" for i in range(len(nest.ports))]
+    parameters += [f"km::i64 i{slot}" for slot in plan.integers]
+    parameters += [f"double v{i}" for i in range(len(nest.numbers))]
+    sizes = ", ".join(integer(size_slot(role), 1) for role in SIZES)
+    rows = (
+        "{" + ", ".join(integer(stride_slot(place, role), 0) for role in ROLES) + "}" for place in range(len(nest.ports))
+    )
+    pointers = ", ".join(f"p{i}" for i in range(len(nest.ports)))
+    numbers = ", ".join(f"Body::C(v{i})" for i in range(len(nest.numbers)))
+    shape = ", ".join(
+        map(str, (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll))
+    )
+    return [
+        f"typedef km::GramTile<{shape}, {literal(plan.symmetric, 'bool')}> Tile;",
+        f'static_assert(km::gram_shared_bytes<Body, Tile>() <= {plan.shared}, "shared memory");',
+        "",
+        f'extern "C" __global__ void __launch_bounds__({tile.threads}, {plan.resident}) {ENTRY}(',
+        f"    {', '.join(parameters)}) {{",
+        "    const Body::Args g = {",
+        f"        {{{pointers}}}, {{{sizes}}},",
+        f"        {{{', '.join(rows)}}},",
+        f"        {{{numbers}}}}};",
+        "    km::gram<Body, Tile>(g);",
+        "}",
+    ]
+
+
+def emit(plan: CudaPlan) -> str:
+    """Source of the kernel ``ENTRY`` that runs a plan."""
+    return "\n".join([f"// {plan}", '#include "gram.cuh"', "", *_body(plan), "", *_entry(plan), ""])

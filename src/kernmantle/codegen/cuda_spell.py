@@ -1,0 +1,118 @@
+"""Scalar expressions as CUDA C++ statements: a row of the table per operation, kinds converted where they meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ..expr.node import Node, Number, postorder
+from ..expr.ops import OPS
+
+# A name is a function of namespace km; anything with braces is a pattern over the arguments.
+SPELLINGS: dict[str, str] = {
+    "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}", "pow": "pow",
+    "abs": "abs", "sign": "sign", "copysign": "copysign", "min": "min", "max": "max", "sqrt": "sqrt",
+    "rsqrt": "rsqrt", "rcp": "rcp", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2",
+    "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "acos": "acos", "tanh": "tanh", "erf": "erf",
+    "sigmoid": "sigmoid", "floor": "floor", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}",
+    "eq": "{} == {}", "ne": "{} != {}", "and": "{} && {}", "or": "{} || {}", "not": "!{}", "where": "{} ? {} : {}",
+}  # fmt: skip
+
+TYPES = {"value": "C", "bool": "bool", "index": "km::i64"}
+_CONDITIONS = {"and": (0, 1), "or": (0, 1), "not": (0,), "where": (0,)}
+_RUNS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
+_PRODUCTS = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 4: "({0} * {0}) * ({0} * {0})"}
+
+Typed = tuple[str, str]
+"""Text of a value and its kind: "value", "bool" or "index"."""
+
+
+def literal(value: Number, kind: str = "value") -> str:
+    """A number as a constant of that kind."""
+    if kind == "bool":
+        return "true" if value else "false"
+    if kind == "index":
+        return f"km::i64({int(value)})"
+    if isinstance(value, bool):
+        return f"C({int(value)})"
+    if math.isnan(value):
+        return "km::not_a_number<C>()"
+    if math.isinf(value):
+        return "km::infinity<C>()" if value > 0 else "km::negative_infinity<C>()"
+    if isinstance(value, int) and abs(value) >= 2**31:
+        return f"C({float(value)!r})" if abs(value) >= 2**62 else f"C({value}ll)"
+    return f"C({value!r})"
+
+
+def cast(typed: Typed, kind: str) -> str:
+    """Text of a value as another kind."""
+    text, own = typed
+    if own == kind:
+        return text
+    if kind == "bool":
+        return f"({text} != {'C' if own == 'value' else TYPES[own]}(0))"
+    return f"{TYPES[kind]}({text})"
+
+
+def _power(base: str, node: Node) -> str | None:
+    exponent = node.args[1].number
+    if exponent is None or isinstance(exponent, bool):
+        return None
+    if exponent in _PRODUCTS:
+        return _PRODUCTS[int(exponent)].format(base)
+    never_negative = node.args[0].op in ("abs", "sqrt", "exp", "exp2")
+    return _RUNS[exponent].format(base) if exponent in _RUNS and never_negative else None
+
+
+class Writer:
+    """Collects the statements of one function body."""
+
+    def __init__(self, environment: Mapping[str, Typed], floating: bool, prefix: str = "t"):
+        self.environment = environment
+        self.floating = floating
+        self.prefix = prefix
+        self.lines: list[str] = []
+        self._known: dict[int, Typed] = {}
+
+    def expressions(self, roots: Sequence[Node]) -> list[Typed]:
+        """Statements for every node below the roots; returns what the roots are called."""
+        for node in postorder(roots):
+            if id(node) not in self._known:
+                self._known[id(node)] = self._name(node)
+        return [self._known[id(root)] for root in roots]
+
+    def _name(self, node: Node) -> Typed:
+        if node.op == "var":
+            return self.environment[node.name]
+        if node.number is not None:
+            kind = "bool" if isinstance(node.number, bool) else "value"
+            return literal(node.number, kind), kind
+        text, kind = self._operation(node)
+        name = f"{self.prefix}{len(self.lines)}"
+        self.lines.append(f"const {TYPES[kind]} {name} = {text};")
+        return name, kind
+
+    def _operation(self, node: Node) -> Typed:
+        args = [self._known[id(arg)] for arg in node.args]
+        conditions = _CONDITIONS.get(node.op, ())
+        values = [kind for place, (_, kind) in enumerate(args) if place not in conditions]
+        wanted = "index" if "index" in values else "value"
+        if node.op == "where" and set(values) == {"bool"}:
+            wanted = "bool"
+        texts = [
+            self._argument(node.args[place], typed, "bool" if place in conditions else wanted)
+            for place, typed in enumerate(args)
+        ]
+        kind = "bool" if OPS[node.op].boolean else wanted
+        special = _power(texts[0], node) if node.op == "pow" and self.floating else None
+        if special is not None:
+            return special, kind
+        spelling = SPELLINGS[node.op]
+        if "{}" in spelling:
+            return spelling.format(*texts), kind
+        return f"km::{spelling}({', '.join(texts)})", kind
+
+    def _argument(self, node: Node, typed: Typed, kind: str) -> str:
+        if node.number is not None:
+            return literal(node.number, kind)
+        return cast(typed, kind)

@@ -1,0 +1,320 @@
+// out[m, n] = outputs(reduce over l, k of map(rows[m, k], columns[n, k], ...)) on tiles kept in registers.
+//
+// A block has GROUPS groups of TX x TY threads; each group reduces its own contiguous range of k into a
+// (TY TM) x (TX TN) tile, and the groups' registers are merged in order. Operands are staged, transposed, in two
+// alternating pieces of shared memory. Positions past the end are never reduced, so any map and any identity is right.
+#pragma once
+#include "tile.cuh"
+
+namespace km {
+
+template <int TY_, int TX_, int TM_, int TN_, int DEPTH_, int GROUPS_, int UNROLL_, bool SYMMETRIC_>
+struct GramTile {
+    static constexpr int TY = TY_, TX = TX_, TM = TM_, TN = TN_, DEPTH = DEPTH_, GROUPS = GROUPS_, UNROLL = UNROLL_;
+    static constexpr int BM = TY * TM, BN = TX * TN, GROUP_THREADS = TX * TY, THREADS = GROUP_THREADS * GROUPS;
+    static constexpr bool SYMMETRIC = SYMMETRIC_;
+    static constexpr int BAND = 16;
+};
+
+template <class C, int SPAN>
+struct Pitch {
+    static constexpr int VW = 16 / sizeof(C) < 4 ? 16 / sizeof(C) : 4;
+    static constexpr int value = SPAN % VW ? SPAN : SPAN + VW;
+};
+
+// How the TM rows of a thread lie in the tile: runs of WIDTH neighbours, THREADS * WIDTH apart.
+template <class C, int COUNT, int THREADS>
+struct Lay {
+    static constexpr int VW = 16 / sizeof(C) < 4 ? 16 / sizeof(C) : 4;
+    static constexpr int WIDTH = COUNT % VW == 0 ? VW : (COUNT % 2 == 0 && VW >= 2 ? 2 : 1);
+    static __device__ __forceinline__ int at(int i, int thread) {
+        return i / WIDTH * (THREADS * WIDTH) + thread * WIDTH + i % WIDTH;
+    }
+    static __device__ __forceinline__ void read(C* to, const C* row, int thread) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i += WIDTH) {
+            const Pack<C, WIDTH> p = *(const Pack<C, WIDTH>*)(row + at(i, thread));
+#pragma unroll
+            for (int v = 0; v < WIDTH; ++v) to[i + v] = p.v[v];
+        }
+    }
+};
+
+template <int N>
+struct AtLeastOne {
+    static constexpr int value = N > 0 ? N : 1;
+};
+
+// Compile-time loop: f(Index<0>()), ..., f(Index<N - 1>()).
+template <int I>
+struct Index {
+    static constexpr int value = I;
+};
+template <int I, int N, class F>
+KM_DEVICE void each(F&& f) {
+    if constexpr (I < N) {
+        f(Index<I>());
+        each<I + 1, N>(f);
+    }
+}
+
+
+template <template <int> class Port, int I, int N, class C, int SPAN, int DEPTH, int THREADS>
+struct FetchList {
+    Fetch<Port<I>, C, SPAN, DEPTH, THREADS> head;
+    FetchList<Port, I + 1, N, C, SPAN, DEPTH, THREADS> tail;
+
+    template <class Args>
+    __device__ __forceinline__ void read(const Args& g, const Place& p, i64 tile, i64 k, i64 l, int thread, i64 tiles, i64 depths) {
+        typedef Port<I> P;
+        typedef typename P::T T;
+        const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + l * g.stride[P::PORT][ROLE_L]
+                        + k * g.stride[P::PORT][ROLE_K] + tile * g.stride[P::PORT][P::TILE];
+        head.read(base, g.stride[P::PORT][P::TILE], g.stride[P::PORT][ROLE_K], thread, tiles, depths);
+        tail.read(g, p, tile, k, l, thread, tiles, depths);
+    }
+    template <int PITCH>
+    __device__ __forceinline__ void write(C* shared, int thread) const {
+        head.template write<PITCH>(shared, thread);
+        tail.template write<PITCH>(shared + DEPTH * PITCH, thread);
+    }
+};
+template <template <int> class Port, int N, class C, int SPAN, int DEPTH, int THREADS>
+struct FetchList<Port, N, N, C, SPAN, DEPTH, THREADS> {
+    template <class Args>
+    __device__ __forceinline__ void read(const Args&, const Place&, i64, i64, i64, int, i64, i64) {}
+    template <int PITCH>
+    __device__ __forceinline__ void write(C*, int) const {}
+};
+
+// Bytes of shared memory: two stages of every group, or the registers of the groups while they are merged.
+template <class Body, class Tile>
+__device__ constexpr int gram_stage_words() {
+    typedef typename Body::C C;
+    return Tile::DEPTH * (Body::ROWS * Pitch<C, Tile::BM>::value + Body::COLUMNS * Pitch<C, Tile::BN>::value + Body::LINES);
+}
+template <class Body, class Tile>
+__device__ constexpr int gram_shared_bytes() {
+    constexpr int stages = 2 * Tile::GROUPS * gram_stage_words<Body, Tile>() * (int)sizeof(typename Body::C);
+    constexpr int merge = Tile::GROUPS > 1 ? Tile::THREADS * Tile::TM * Tile::TN * (int)sizeof(typename Body::Registers) : 0;
+    return stages > merge ? stages : merge;
+}
+
+template <class Body, class Tile>
+struct Gram {
+    typedef typename Body::C C;
+    typedef typename Body::Args Args;
+    typedef typename Body::Registers Registers;
+    static constexpr int TM = Tile::TM, TN = Tile::TN, BM = Tile::BM, BN = Tile::BN, DEPTH = Tile::DEPTH;
+    static constexpr int GT = Tile::GROUP_THREADS;
+    static constexpr int PM = Pitch<C, BM>::value, PN = Pitch<C, BN>::value;
+    static constexpr int STAGE = gram_stage_words<Body, Tile>();
+    typedef Lay<C, TM, Tile::TY> RowLay;
+    typedef Lay<C, TN, Tile::TX> ColumnLay;
+
+    const Args& g;
+    const Place& p;
+    const int tx, ty;
+    Registers state[TM][TN];
+    C cell[AtLeastOne<Body::CELLS>::value][TM][TN];
+
+    __device__ __forceinline__ Gram(const Args& g_, const Place& p_, int thread)
+        : g(g_), p(p_), tx(thread % Tile::TX), ty(thread / Tile::TX) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) Body::initial(state[i][j]);
+    }
+
+    __device__ __forceinline__ i64 row(int i) const { return p.m + RowLay::at(i, ty); }
+    __device__ __forceinline__ i64 column(int j) const { return p.n + ColumnLay::at(j, tx); }
+
+    // Operands over both tile axes: those without a reduced axis once a tile, the others at every step.
+    template <bool VARYING>
+    __device__ __forceinline__ void read_cells(i64 k, i64 l) {
+        each<0, Body::CELLS>([&](auto index) {
+            typedef typename Body::template Cell<decltype(index)::value> P;
+            if constexpr (P::VARIES == VARYING) {
+                typedef typename P::T T;
+                const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + k * g.stride[P::PORT][ROLE_K]
+                                + l * g.stride[P::PORT][ROLE_L];
+#pragma unroll
+                for (int i = 0; i < TM; ++i)
+#pragma unroll
+                    for (int j = 0; j < TN; ++j) {
+                        const i64 m = row(i), n = column(j);
+                        const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
+                        const T* at = base + m * g.stride[P::PORT][ROLE_M] + n * g.stride[P::PORT][ROLE_N];
+                        cell[decltype(index)::value][i][j] = inside ? convert<C>(load_pack<T, 1>(at).v[0]) : C(0);
+                    }
+            }
+        });
+    }
+
+    __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l) {
+        C a[AtLeastOne<Body::ROWS>::value][TM], b[AtLeastOne<Body::COLUMNS>::value][TN], c[AtLeastOne<Body::LINES>::value];
+        const C* columns = stage + Body::ROWS * DEPTH * PM;
+        const C* lines = columns + Body::COLUMNS * DEPTH * PN;
+#pragma unroll
+        for (int o = 0; o < Body::ROWS; ++o) RowLay::read(a[o], stage + (o * DEPTH + kk) * PM, ty);
+#pragma unroll
+        for (int o = 0; o < Body::COLUMNS; ++o) ColumnLay::read(b[o], columns + (o * DEPTH + kk) * PN, tx);
+#pragma unroll
+        for (int o = 0; o < Body::LINES; ++o) c[o] = lines[o * DEPTH + kk];
+        read_cells<true>(k, l);
+        const i64 position = l * g.size[ROLE_K] + k;
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                C av[AtLeastOne<Body::ROWS>::value], bv[AtLeastOne<Body::COLUMNS>::value], dv[AtLeastOne<Body::CELLS>::value];
+#pragma unroll
+                for (int o = 0; o < Body::ROWS; ++o) av[o] = a[o][i];
+#pragma unroll
+                for (int o = 0; o < Body::COLUMNS; ++o) bv[o] = b[o][j];
+#pragma unroll
+                for (int o = 0; o < Body::CELLS; ++o) dv[o] = cell[o][i][j];
+                Body::step(state[i][j], av, bv, c, dv, g.number, position);
+            }
+    }
+
+    __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths) {
+        if (depths >= DEPTH) {
+#pragma unroll(Tile::UNROLL)
+            for (int kk = 0; kk < DEPTH; ++kk) step(stage, kk, k + kk, l);
+        } else {
+#pragma unroll 1
+            for (int kk = 0; kk < (int)depths; ++kk) step(stage, kk, k + kk, l);
+        }
+    }
+
+    // Registers of the groups joined pairwise, earlier ranges first; group 0 ends with the whole.
+    __device__ __forceinline__ void merge(Registers* shared, int group, int thread) {
+#pragma unroll 1
+        for (int gap = 1; gap < Tile::GROUPS; gap *= 2) {
+            __syncthreads();
+            if (group % (2 * gap) == gap) {
+#pragma unroll
+                for (int c = 0; c < TM * TN; ++c) shared[(group * TM * TN + c) * GT + thread] = state[c / TN][c % TN];
+            }
+            __syncthreads();
+            if (group % (2 * gap) == 0) {
+#pragma unroll
+                for (int c = 0; c < TM * TN; ++c)
+                    Body::merge(state[c / TN][c % TN], shared[((group + gap) * TM * TN + c) * GT + thread]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void finish() {
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const i64 m = row(i);
+            if (m < g.size[ROLE_M]) {
+#pragma unroll
+                for (int j = 0; j < TN; j += ColumnLay::WIDTH) {
+                    const i64 n = column(j);
+                    typename Body::Outs out[ColumnLay::WIDTH];
+                    bool whole = n + ColumnLay::WIDTH <= g.size[ROLE_N];
+                    if (Tile::SYMMETRIC) whole = whole && n + ColumnLay::WIDTH - 1 <= m;
+#pragma unroll
+                    for (int v = 0; v < ColumnLay::WIDTH; ++v)
+                        if (n + v < g.size[ROLE_N]) out[v] = Body::outputs(g, p, m, n + v, state[i][j + v]);
+                    each<0, Body::OUTS>([&](auto index) {
+                        typedef typename Body::template Out<decltype(index)::value> P;
+                        typedef typename P::T T;
+                        const i64* s = g.stride[P::PORT];
+                        T* base = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + p.split * s[ROLE_K];
+                        T* at = base + m * s[ROLE_M] + n * s[ROLE_N];
+                        if (P::VECTOR && whole) {
+                            Pack<T, ColumnLay::WIDTH> pack;
+#pragma unroll
+                            for (int v = 0; v < ColumnLay::WIDTH; ++v) pack.v[v] = P::of(out[v]);
+                            *(Pack<T, ColumnLay::WIDTH>*)at = pack;
+                        } else {
+#pragma unroll
+                            for (int v = 0; v < ColumnLay::WIDTH; ++v)
+                                if (n + v < g.size[ROLE_N] && (!Tile::SYMMETRIC || n + v <= m)) at[v * s[ROLE_N]] = P::of(out[v]);
+                        }
+                        if (Tile::SYMMETRIC) {
+#pragma unroll
+                            for (int v = 0; v < ColumnLay::WIDTH; ++v)
+                                if (n + v < m) base[(n + v) * s[ROLE_M] + m * s[ROLE_N]] = P::of(out[v]);
+                        }
+                    });
+                }
+            }
+        }
+    }
+};
+
+template <class Body, class Tile>
+__device__ __forceinline__ void gram(const typename Body::Args& g) {
+    typedef typename Body::C C;
+    typedef Gram<Body, Tile> G;
+    constexpr int DEPTH = Tile::DEPTH, GT = Tile::GROUP_THREADS;
+    extern __shared__ __align__(16) unsigned char raw[];
+    const int thread = threadIdx.x % GT, group = threadIdx.x / GT;
+    C* shared = (C*)raw + (i64)group * 2 * G::STAGE;
+    constexpr int COLUMNS_AT = Body::ROWS * DEPTH * G::PM, LINES_AT = COLUMNS_AT + Body::COLUMNS * DEPTH * G::PN;
+
+    const i64 tiles = count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g);
+    for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const Place p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+        // the split takes a range of the outermost reduced loop, the group a range of k within it
+        i64 l0 = 0, l1 = g.size[ROLE_L], k0 = 0, k1 = g.size[ROLE_K];
+        i64& first = Body::OUTER_LOOP ? l0 : k0;
+        i64& end = Body::OUTER_LOOP ? l1 : k1;
+        const i64 share = ceil_div(end, g.size[SPLITS]);
+        first = p.split * share;
+        if (first + share < end) end = first + share;
+        const i64 range = k1 > k0 ? k1 - k0 : 0, each_group = Tile::GROUPS > 1 ? ceil_div(range, Tile::GROUPS) : range;
+        const i64 pieces = ceil_div(each_group, DEPTH), rounds = l1 > l0 ? (l1 - l0) * pieces : 0;
+        const i64 kb = k0 + group * each_group, ke = kb + each_group < k1 ? kb + each_group : k1;
+
+        G tile(g, p, thread);
+        tile.template read_cells<false>(0, 0);
+        FetchList<Body::template Row, 0, Body::ROWS, C, Tile::BM, DEPTH, GT> rows;
+        FetchList<Body::template Column, 0, Body::COLUMNS, C, Tile::BN, DEPTH, GT> columns;
+        FetchList<Body::template Line, 0, Body::LINES, C, 1, DEPTH, GT> lines;
+        auto read = [&](i64 k, i64 l) {
+            const i64 depths = ke - k;
+            rows.read(g, p, p.m, k, l, thread, g.size[ROLE_M] - p.m, depths);
+            columns.read(g, p, p.n, k, l, thread, g.size[ROLE_N] - p.n, depths);
+            lines.read(g, p, 0, k, l, thread, 1, depths);
+        };
+        auto write = [&](C* stage) {
+            rows.template write<G::PM>(stage, thread);
+            columns.template write<G::PN>(stage + COLUMNS_AT, thread);
+            lines.template write<1>(stage + LINES_AT, thread);
+        };
+        i64 l = l0, k = kb, piece = 0;
+        if (rounds > 0) {
+            read(k, l);
+            write(shared);
+        }
+        __syncthreads();
+        int now = 0;
+#pragma unroll 1
+        for (i64 round = 0; round < rounds; ++round) {
+            i64 next_k = k + DEPTH, next_l = l;
+            if (++piece == pieces) {
+                piece = 0;
+                next_k = kb;
+                ++next_l;
+            }
+            if (round + 1 < rounds) read(next_k, next_l);
+            tile.steps(shared + now * G::STAGE, k, l, ke - k);
+            now ^= 1;
+            if (round + 1 < rounds) write(shared + now * G::STAGE);
+            __syncthreads();
+            k = next_k;
+            l = next_l;
+        }
+        if constexpr (Tile::GROUPS > 1) tile.merge((typename G::Registers*)raw, group, thread);
+        if (group == 0) tile.finish();
+        __syncthreads();
+    }
+}
+
+}  // namespace km

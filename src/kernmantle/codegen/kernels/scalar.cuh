@@ -1,0 +1,206 @@
+// Storage types, loads and stores, and the scalar operations that generated functors spell. Needs no CUDA header.
+#pragma once
+
+namespace km {
+
+typedef long long i64;
+
+struct f16 {
+    unsigned short bits;
+};
+struct bf16 {
+    unsigned short bits;
+};
+struct boolean {
+    unsigned char bits;
+};
+
+#define KM_DEVICE __device__ __forceinline__
+
+// Up to 16 bytes moved as one access.
+template <class T, int V>
+struct alignas(sizeof(T) * V) Pack {
+    T v[V];
+};
+
+template <int BYTES>
+struct Word;
+template <>
+struct Word<1> { typedef unsigned char type; };
+template <>
+struct Word<2> { typedef unsigned short type; };
+template <>
+struct Word<4> { typedef unsigned int type; };
+template <>
+struct Word<8> { typedef uint2 type; };
+template <>
+struct Word<16> { typedef uint4 type; };
+
+// Read of memory that the kernel never writes.
+template <class T, int V>
+KM_DEVICE Pack<T, V> load_pack(const T* at) {
+    typedef typename Word<sizeof(T) * V>::type W;
+    union {
+        W word;
+        Pack<T, V> pack;
+    } both;
+    both.word = __ldg((const W*)at);
+    return both.pack;
+}
+
+template <class C, class T>
+KM_DEVICE C convert(T x) {
+    return C(x);
+}
+template <class C>
+KM_DEVICE C convert(boolean x) {
+    return C(x.bits != 0);
+}
+template <class C>
+KM_DEVICE C convert(f16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return C(y);
+}
+template <class C>
+KM_DEVICE C convert(bf16 x) {
+    return C(__uint_as_float((unsigned int)x.bits << 16));
+}
+
+// Narrow to a storage type; float64 goes to the half types through float32.
+template <class T>
+struct Store {
+    template <class C>
+    static __device__ __forceinline__ T from(C x) { return T(x); }
+};
+template <>
+struct Store<boolean> {
+    template <class C>
+    static __device__ __forceinline__ boolean from(C x) { return boolean{(unsigned char)(x != C(0))}; }
+};
+template <>
+struct Store<f16> {
+    template <class C>
+    static __device__ __forceinline__ f16 from(C x) {
+        f16 y;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(float(x)));
+        return y;
+    }
+};
+template <>
+struct Store<bf16> {
+    template <class C>
+    static __device__ __forceinline__ bf16 from(C x) {
+        bf16 y;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(float(x)));
+        return y;
+    }
+};
+
+template <class C>
+KM_DEVICE C infinity();
+template <>
+__device__ __forceinline__ float infinity<float>() { return __int_as_float(0x7f800000); }
+template <>
+__device__ __forceinline__ double infinity<double>() { return __longlong_as_double(0x7ff0000000000000ll); }
+template <>
+__device__ __forceinline__ int infinity<int>() { return 0x7fffffff; }
+template <>
+__device__ __forceinline__ i64 infinity<i64>() { return 0x7fffffffffffffffll; }
+template <>
+__device__ __forceinline__ bool infinity<bool>() { return true; }
+
+template <class C>
+KM_DEVICE C negative_infinity() { return C(-infinity<C>()); }
+template <>
+__device__ __forceinline__ int negative_infinity<int>() { return -0x7fffffff - 1; }
+template <>
+__device__ __forceinline__ i64 negative_infinity<i64>() { return -0x7fffffffffffffffll - 1; }
+template <>
+__device__ __forceinline__ bool negative_infinity<bool>() { return false; }
+
+template <class C>
+KM_DEVICE C not_a_number() { return infinity<C>() - infinity<C>(); }
+template <>
+__device__ __forceinline__ float not_a_number<float>() { return __int_as_float(0x7fffffff); }
+template <>
+__device__ __forceinline__ double not_a_number<double>() { return __longlong_as_double(0x7fffffffffffffffll); }
+
+// Extrema that are NaN where an argument is.
+template <class C>
+KM_DEVICE C min(C a, C b) { return (a < b || a != a) ? a : b; }
+template <class C>
+KM_DEVICE C max(C a, C b) { return (a > b || a != a) ? a : b; }
+template <>
+__device__ __forceinline__ float min<float>(float a, float b) {
+    float c;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+template <>
+__device__ __forceinline__ float max<float>(float a, float b) {
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+
+template <class C>
+KM_DEVICE C abs(C a) { return a < C(0) ? C(-a) : a; }
+template <>
+__device__ __forceinline__ float abs<float>(float a) { return fabsf(a); }
+template <>
+__device__ __forceinline__ double abs<double>(double a) { return fabs(a); }
+template <>
+__device__ __forceinline__ bool abs<bool>(bool a) { return a; }
+
+template <class C>
+KM_DEVICE C sign(C a) { return a != a ? a : C((a > C(0)) - (a < C(0))); }
+template <class C>
+KM_DEVICE C copysign(C a, C b) { return (b < C(0)) ? C(-abs(a)) : abs(a); }
+template <>
+__device__ __forceinline__ float copysign<float>(float a, float b) { return ::copysignf(a, b); }
+template <>
+__device__ __forceinline__ double copysign<double>(double a, double b) { return ::copysign(a, b); }
+
+#define KM_FUNCTION(name, single, twice)            \
+    KM_DEVICE float name(float a) { return single; } \
+    KM_DEVICE double name(double a) { return twice; }
+KM_FUNCTION(sqrt, ::sqrtf(a), ::sqrt(a))
+KM_FUNCTION(rsqrt, ::rsqrtf(a), ::rsqrt(a))
+KM_FUNCTION(rcp, 1.0f / a, 1.0 / a)
+KM_FUNCTION(exp, ::expf(a), ::exp(a))
+KM_FUNCTION(exp2, ::exp2f(a), ::exp2(a))
+KM_FUNCTION(expm1, ::expm1f(a), ::expm1(a))
+KM_FUNCTION(log, ::logf(a), ::log(a))
+KM_FUNCTION(log2, ::log2f(a), ::log2(a))
+KM_FUNCTION(log1p, ::log1pf(a), ::log1p(a))
+KM_FUNCTION(sin, ::sinf(a), ::sin(a))
+KM_FUNCTION(cos, ::cosf(a), ::cos(a))
+KM_FUNCTION(tan, ::tanf(a), ::tan(a))
+KM_FUNCTION(acos, ::acosf(a), ::acos(a))
+KM_FUNCTION(tanh, ::tanhf(a), ::tanh(a))
+KM_FUNCTION(erf, ::erff(a), ::erf(a))
+KM_FUNCTION(floor, ::floorf(a), ::floor(a))
+#undef KM_FUNCTION
+
+template <class C>
+KM_DEVICE C sigmoid(C a) {
+    const C e = exp(-abs(a));
+    return (a < C(0) ? e : C(1)) / (C(1) + e);
+}
+
+KM_DEVICE float pow(float a, float b) { return ::powf(a, b); }
+KM_DEVICE double pow(double a, double b) { return ::pow(a, b); }
+template <class C>
+KM_DEVICE C pow_integer(C a, C b) {
+    C result = C(b >= C(0) || a == C(1));
+    for (; b > C(0); b = C(b / 2)) {
+        if (b % 2) result = C(result * a);
+        a = C(a * a);
+    }
+    return result;
+}
+KM_DEVICE int pow(int a, int b) { return pow_integer(a, b); }
+KM_DEVICE i64 pow(i64 a, i64 b) { return pow_integer(a, b); }
+
+}  // namespace km

@@ -1,0 +1,148 @@
+// What every tiled kernel shares: its arguments, the order of its tiles and the reading of its operands.
+#pragma once
+#include "scalar.cuh"
+
+namespace km {
+
+enum Role { ROLE_A, ROLE_B, ROLE_C, ROLE_M, ROLE_N, ROLE_K, ROLE_L, SPLITS };
+enum Run { ALONG_K, ALONG_TILE };
+
+// Extents by role and, for each port, its strides by role in elements.
+template <int PORTS, class Numbers>
+struct Arguments {
+    void* pointer[PORTS];
+    i64 size[8];
+    i64 stride[PORTS][7];
+    Numbers number;
+};
+
+// Place of one output tile.
+struct Place {
+    i64 a, b, c, m, n, split;
+};
+
+KM_DEVICE i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+
+// Row and column of the t-th tile of the lower triangle, row by row: t = i (i + 1) / 2 + j with j <= i.
+KM_DEVICE void triangle(i64 t, i64& i, i64& j) {
+    i = (i64)((::sqrt(8.0 * (double)t + 1.0) - 1.0) * 0.5);
+    while (i * (i + 1) / 2 > t) --i;
+    while ((i + 1) * (i + 2) / 2 <= t) ++i;
+    j = t - i * (i + 1) / 2;
+}
+
+// The t-th tile. Bands of GROUP tile rows are walked column by column, so that tiles in flight share operands.
+template <int BM, int BN, int GROUP, bool SYMMETRIC, class Args>
+KM_DEVICE Place place_of(const Args& g, i64 t) {
+    Place p;
+    const i64 gm = ceil_div(g.size[ROLE_M], BM), gn = ceil_div(g.size[ROLE_N], BN);
+    const i64 tiles = SYMMETRIC ? gm * (gm + 1) / 2 : gm * gn;
+    i64 batch = t / tiles;
+    t -= batch * tiles;
+    p.split = batch % g.size[SPLITS];
+    batch /= g.size[SPLITS];
+    p.c = batch % g.size[ROLE_C];
+    batch /= g.size[ROLE_C];
+    p.b = batch % g.size[ROLE_B];
+    p.a = batch / g.size[ROLE_B];
+    if (SYMMETRIC) {
+        triangle(t, p.m, p.n);
+    } else {
+        const i64 band = t / (GROUP * gn), first = band * GROUP, rest = t - band * GROUP * gn;
+        const i64 rows = gm - first < GROUP ? gm - first : GROUP;
+        p.m = first + rest % rows;
+        p.n = rest / rows;
+    }
+    p.m *= BM;
+    p.n *= BN;
+    return p;
+}
+
+template <bool SYMMETRIC, int BM, int BN, class Args>
+KM_DEVICE i64 count_tiles(const Args& g) {
+    const i64 gm = ceil_div(g.size[ROLE_M], BM), gn = ceil_div(g.size[ROLE_N], BN);
+    const i64 tiles = SYMMETRIC ? gm * (gm + 1) / 2 : gm * gn;
+    return tiles * g.size[SPLITS] * g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C];
+}
+
+// Offset of a port's first element of a tile's batch entry.
+template <class Args>
+KM_DEVICE i64 batch_offset(const Args& g, int port, const Place& p) {
+    return p.a * g.stride[port][ROLE_A] + p.b * g.stride[port][ROLE_B] + p.c * g.stride[port][ROLE_C];
+}
+
+// One element of a port that has no reduced axis.
+template <class C, class T, int PORT, class Args>
+KM_DEVICE C load_at(const Args& g, const Place& p, i64 m, i64 n) {
+    const T* base = (const T*)g.pointer[PORT] + batch_offset(g, PORT, p);
+    return convert<C>(load_pack<T, 1>(base + m * g.stride[PORT][ROLE_M] + n * g.stride[PORT][ROLE_N]).v[0]);
+}
+
+// Elements of a (SPAN x DEPTH) piece of one operand on their way from global to shared memory. P tells the storage
+// type T, the place PORT among the ports, the role of its tile axis TILE, along which axis its elements RUN
+// contiguously and how many of them make one access.
+template <class P, class C, int SPAN, int DEPTH, int THREADS>
+struct Fetch {
+    typedef typename P::T T;
+    static constexpr int VEC = P::VEC < (P::RUN == ALONG_K ? DEPTH : SPAN) ? P::VEC : (P::RUN == ALONG_K ? DEPTH : SPAN);
+    static constexpr int SLOTS = SPAN * DEPTH / VEC;
+    static constexpr int COUNT = (SLOTS + THREADS - 1) / THREADS;
+    Pack<T, VEC> held[COUNT];
+
+    static __device__ __forceinline__ void where(int slot, int& tile, int& depth) {
+        if (P::RUN == ALONG_K) {
+            depth = slot % (DEPTH / VEC) * VEC;
+            tile = slot / (DEPTH / VEC);
+        } else {
+            tile = slot % (SPAN / VEC) * VEC;
+            depth = slot / (SPAN / VEC);
+        }
+    }
+
+    // Reads what lies inside (tiles, depths); the rest is zero and must never be reduced.
+    __device__ __forceinline__ void read(const T* base, i64 tile_stride, i64 depth_stride, int thread, i64 tiles, i64 depths) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int slot = thread + i * THREADS;
+            int tile, depth;
+            where(slot, tile, depth);
+            const bool mine = SLOTS % THREADS == 0 || slot < SLOTS;
+            const T* from = base + tile * tile_stride + depth * depth_stride;
+            const int last_tile = P::RUN == ALONG_K ? tile : tile + VEC - 1;
+            const int last_depth = P::RUN == ALONG_K ? depth + VEC - 1 : depth;
+            if (mine && last_tile < tiles && last_depth < depths) {
+                held[i] = load_pack<T, VEC>(from);
+            } else {
+#pragma unroll
+                for (int v = 0; v < VEC; ++v) {
+                    const int t = P::RUN == ALONG_K ? tile : tile + v, d = P::RUN == ALONG_K ? depth + v : depth;
+                    const i64 step = P::RUN == ALONG_K ? depth_stride : tile_stride;
+                    held[i].v[v] = T();
+                    if (mine && t < tiles && d < depths) held[i].v[v] = load_pack<T, 1>(from + v * step).v[0];
+                }
+            }
+        }
+    }
+
+    // Writes them transposed: [depth][tile], rows PITCH apart.
+    template <int PITCH>
+    __device__ __forceinline__ void write(C* shared, int thread) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int slot = thread + i * THREADS;
+            int tile, depth;
+            where(slot, tile, depth);
+            if (SLOTS % THREADS == 0 || slot < SLOTS) {
+                if (P::RUN == ALONG_K) {
+#pragma unroll
+                    for (int v = 0; v < VEC; ++v) shared[(depth + v) * PITCH + tile] = convert<C>(held[i].v[v]);
+                } else {
+#pragma unroll
+                    for (int v = 0; v < VEC; ++v) shared[depth * PITCH + tile + v] = convert<C>(held[i].v[v]);
+                }
+            }
+        }
+    }
+};
+
+}  // namespace km

@@ -1,0 +1,340 @@
+"""How the GPU runs a nest: which tile, which vector widths, which arguments. Pure arithmetic on sizes and strides.
+
+A plan depends on sizes only through the choices it records, so one compiled kernel serves every size that
+makes the same choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..expr.node import Node, postorder, variables
+from .nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
+
+BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
+_HEAVY = {"pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"}
+_WIDEST = 16
+_GRID_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What a plan needs to know of a device; ``arch`` is its compute capability as "sm_90"."""
+
+    arch: str
+    sm_count: int
+    shared_per_block: int = 99 << 10
+    shared_per_sm: int = 100 << 10
+    registers_per_sm: int = 1 << 16
+    threads_per_sm: int = 1536
+
+    @property
+    def capability(self) -> int:
+        """Compute capability as a number, 90 for "sm_90"."""
+        return int("".join(filter(str.isdigit, self.arch)))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where the arrays of one call lie: per port its strides for ROLES, in elements, and its alignment in bytes."""
+
+    strides: tuple[tuple[int, ...], ...]
+    alignment: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``threads_m x threads_n`` threads of ``rows x columns`` cells each; ``groups`` of them share the range of k."""
+
+    name: str
+    threads_m: int
+    threads_n: int
+    rows: int
+    columns: int
+    depth: int
+    groups: int
+    unroll: int
+    resident: int
+    efficiency: float
+
+    @property
+    def m(self) -> int:
+        """Rows of the output tile."""
+        return self.threads_m * self.rows
+
+    @property
+    def n(self) -> int:
+        """Columns of the output tile."""
+        return self.threads_n * self.columns
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.threads_m * self.threads_n * self.groups
+
+
+TILES = (
+    Tile("large", 16, 16, 8, 8, 16, 1, 4, 2, 0.85),
+    Tile("wide", 16, 16, 8, 4, 16, 1, 4, 2, 0.75),
+    Tile("middle", 16, 16, 4, 4, 16, 1, 8, 3, 0.7),
+    Tile("small", 8, 8, 4, 4, 16, 4, 8, 2, 0.6),
+    Tile("slim", 8, 8, 4, 2, 16, 4, 8, 2, 0.5),
+    Tile("tiny", 8, 8, 2, 2, 16, 4, 8, 2, 0.35),
+    Tile("dot", 8, 8, 1, 1, 16, 4, 8, 2, 0.2),
+    Tile("rows", 8, 1, 1, 1, 16, 32, 8, 2, 0.1),
+    Tile("columns", 1, 8, 1, 1, 16, 32, 8, 2, 0.1),
+    Tile("one", 1, 1, 1, 1, 16, 128, 8, 2, 0.05),
+)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a port is read or written: along which axis its elements run ("k" or "tile"), how many at once."""
+
+    run: str
+    width: int
+
+
+@dataclass(frozen=True)
+class CudaPlan:
+    """Everything the emitter needs, and nothing of the sizes."""
+
+    nest: Nest
+    arch: str
+    schema: str
+    tile: Tile
+    access: tuple[Access, ...]
+    symmetric: bool
+    batch: str
+    integers: tuple[int, ...]
+    shared: int
+    resident: int
+    numerics: str
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.tile.threads
+
+    def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
+        """Blocks to launch for these sizes."""
+        return _launched(self, sizes, limits)
+
+    def arguments(self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]) -> tuple[int | float, ...]:
+        """What the kernel is launched with, from the argument lists that ``contraction.nest`` lays down."""
+        return (*pointers, *(integers[slot] for slot in self.integers), *numbers)
+
+    def __str__(self) -> str:
+        tile, split = self.tile, f" x {self.tile.groups} ranges of k" if self.tile.groups > 1 else ""
+        widths = ", ".join(
+            f"{port.name} {access.width}{'k' if access.run == 'k' else 't'}"
+            for port, access in zip(self.nest.ports, self.access, strict=True)
+        )
+        return (
+            f"{self.schema} {self.arch} tile {tile.m}x{tile.n}x{tile.depth} ({tile.rows}x{tile.columns} a thread, "
+            f"{tile.threads} threads{split}) access [{widths}] {'symmetric ' if self.symmetric else ''}{self.numerics}"
+        )
+
+
+def staged(nest: Nest) -> dict[str, tuple[Port, ...]]:
+    """The operands the map reads by how they are held: "rows" and "columns" of the tile, "lines" along k, "cells"."""
+    steps = [node for reduction in nest.reductions for node in reduction.step]
+    used = set(variables([*nest.map, *steps]))
+    kinds: dict[str, list[Port]] = {"rows": [], "columns": [], "lines": [], "cells": []}
+    for port in nest.operands:
+        if port.name in used:
+            over_m, over_n = "m" in port.roles, "n" in port.roles
+            kind = {(True, True): "cells", (True, False): "rows", (False, True): "columns"}.get((over_m, over_n), "lines")
+            kinds[kind].append(port)
+    return {kind: tuple(ports) for kind, ports in kinds.items()}
+
+
+def register_kinds(nest: Nest) -> tuple[str, ...]:
+    """Kinds of all registers of all accumulators, in order."""
+    return tuple(kind for reduction in nest.reductions for kind in reduction.kinds)
+
+
+def cell_words(nest: Nest) -> int:
+    """32-bit registers one output cell takes."""
+    value = max(1, BYTES[nest.compute] // 4)
+    kinds = {"value": value, "bool": 1, "index": 2}
+    return sum(kinds[kind] for kind in register_kinds(nest)) + value * len(staged(nest)["cells"])
+
+
+def is_heavy(nest: Nest) -> bool:
+    """Whether a step calls a function, so that many small threads hide its latency better than few large ones."""
+    steps = [node for reduction in nest.reductions for node in reduction.step]
+    return any(node.op in _HEAVY for node in postorder([*nest.map, *steps]))
+
+
+def _stage_words(nest: Nest, tile: Tile) -> int:
+    value = BYTES[nest.compute]
+    wide = min(4, _WIDEST // value)
+    kinds = staged(nest)
+
+    def pitch(span: int) -> int:
+        return span if span % wide else span + wide
+
+    return tile.depth * (
+        len(kinds["rows"]) * pitch(tile.m) + len(kinds["columns"]) * pitch(tile.n) + len(kinds["lines"])
+    )
+
+
+def register_bytes(nest: Nest) -> int:
+    """Bytes of one cell's registers as the compiler lays them out."""
+    sizes = [{"value": BYTES[nest.compute], "bool": 1, "index": 8}[kind] for kind in register_kinds(nest)]
+    offset = 0
+    for size in sizes:
+        offset = -(-offset // size) * size + size
+    widest = max(sizes, default=1)
+    return -(-offset // widest) * widest
+
+
+def shared_bytes(nest: Nest, tile: Tile) -> int:
+    """Dynamic shared memory of the gram template."""
+    stages = 2 * tile.groups * _stage_words(nest, tile) * BYTES[nest.compute]
+    merge = tile.threads * tile.rows * tile.columns * register_bytes(nest) if tile.groups > 1 else 0
+    return max(stages, merge)
+
+
+def _width(strides: Sequence[int], sizes: Mapping[str, int], along: str, size: int, alignment: int) -> int:
+    """Most elements of one access along a role: it must be contiguous, everything else a multiple of it."""
+    if sizes[along] > 1 and strides[ROLES.index(along)] != 1:
+        return 1
+    others = [stride for role, stride in zip(ROLES, strides, strict=True) if role != along and sizes[role] > 1]
+    width = _WIDEST // size
+    while width > 1 and (alignment % (width * size) or any(stride % width for stride in others)):
+        width //= 2
+    return min(width, 8)
+
+
+def _access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int) -> Access:
+    tile_role = "n" if "n" in port.roles and "m" not in port.roles else "m"
+    size = BYTES[port.dtype]
+    along_k = sizes["k"] > 1 and "k" in port.roles and strides[ROLES.index("k")] == 1
+    if along_k or tile_role not in port.roles:
+        return Access("k", _width(strides, sizes, "k", size, alignment) if along_k else 1)
+    contiguous = sizes[tile_role] > 1 and strides[ROLES.index(tile_role)] == 1
+    return Access("tile", _width(strides, sizes, tile_role, size, alignment) if contiguous else 1)
+
+
+def _out_access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int, run: int) -> Access:
+    """Outputs are written ``run`` neighbouring columns at a time where that is one aligned access."""
+    size = BYTES[port.dtype]
+    contiguous = sizes["n"] > 1 and strides[ROLES.index("n")] == 1
+    others = [s for role, s in zip(ROLES, strides, strict=True) if role != "n" and (sizes[role] > 1 or role == "k")]
+    fits = run > 1 and contiguous and run * size <= _WIDEST and alignment % (run * size) == 0
+    return Access("tile", run if fits and not any(s % run for s in others) else 1)
+
+
+def column_run(nest: Nest, tile: Tile) -> int:
+    """Neighbouring columns that a thread owns."""
+    wide = min(4, _WIDEST // BYTES[nest.compute])
+    if tile.columns % wide == 0:
+        return wide
+    return 2 if tile.columns % 2 == 0 and wide >= 2 else 1
+
+
+def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
+    rows, columns = -(-sizes["m"] // tile.m), -(-sizes["n"] // tile.n)
+    outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
+    return (rows * (rows + 1) // 2 if symmetric else rows * columns) * outer
+
+
+def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
+    return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), _GRID_LIMIT))
+
+
+def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> int:
+    """Blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
+    registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
+    by_registers = limits.registers_per_sm // (-(-registers // 8) * 8 * tile.threads)
+    by_shared = limits.shared_per_sm // max(1, shared + 1024)
+    return max(1, min(by_registers, by_shared, limits.threads_per_sm // tile.threads, 32))
+
+
+def _cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
+    """Cycles by a coarse model: issue slots of the busiest multiprocessor, and a latency per wave and per stage."""
+    tiles = _tiles(tile, sizes, symmetric)
+    together = blocks_per_sm(tile, cell_words(nest), shared_bytes(nest, tile), limits)
+    steps = sizes["k"] * sizes["l"] / sizes["splits"]
+    issue = math.ceil(tiles / limits.sm_count) * tile.m * tile.n * (steps + 4) / (64 * tile.efficiency)
+    stages = math.ceil(sizes["k"] / tile.groups / tile.depth) * sizes["l"]
+    return issue + math.ceil(tiles / (limits.sm_count * together)) * (1500 + 600 * stages + 100 * tile.groups)
+
+
+def _fits(tile: Tile, nest: Nest, symmetric: bool, limits: DeviceLimits) -> bool:
+    cells = tile.rows * tile.columns
+    room = cells * cell_words(nest) <= 72 or cells == 1
+    small = cells <= 16 or not is_heavy(nest)
+    in_order = tile.groups == 1 or not any(reduction.is_fold for reduction in nest.reductions)
+    square = tile.m == tile.n or not symmetric
+    return room and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
+
+
+def _in_order(tile: Tile) -> Tile:
+    """The tile without its groups, for reductions that cannot be cut."""
+    return Tile(tile.name, tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, 1, tile.unroll, 1, tile.efficiency)
+
+
+def may_mirror(nest: Nest) -> bool:
+    """Whether computing half and mirroring it is right: no other array knows rows from columns."""
+    others = [port for port in nest.operands if port.name not in ("x0", "x1")]
+    return nest.symmetric and not any(set(port.roles) & set("mn") for port in others)
+
+
+def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Slots of the extents and strides the kernel takes; batch roles of extent 1 are left out."""
+    batch = [role for role in "abc" if sizes[role] > 1]
+    roles = [*batch, *(role for role in "mnkl" if any(role in port.roles for port in nest.ports))]
+    slots = [size_slot(role) for role in roles]
+    if nest.partial:
+        slots.append(SIZES.index("splits"))
+    for place, port in enumerate(nest.ports):
+        mine = [role for role in roles if role in batch or role in port.roles]
+        if nest.partial and place >= len(nest.operands):
+            mine.append("k")
+        slots += [stride_slot(place, role) for role in mine]
+    return tuple(slots)
+
+
+def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaPlan:
+    """Choose how to run a nest.
+
+    Parameters
+    ----------
+    nest : Nest
+    sizes : mapping
+        The extents of SIZES.
+    limits : DeviceLimits
+    facts : Facts
+        Strides and alignments of the ports, operands first.
+    """
+    symmetric = may_mirror(nest)
+    folds = any(reduction.is_fold for reduction in nest.reductions)
+    family = [_in_order(tile) if folds else tile for tile in TILES]
+    valid = [tile for tile in family if _fits(tile, nest, symmetric, limits)]
+    tile = min(valid, key=lambda one: _cost(one, nest, sizes, symmetric, limits))
+    accesses: list[Access] = []
+    for place, port in enumerate(nest.ports):
+        strides, alignment = facts.strides[place], facts.alignment[place]
+        if place < len(nest.operands):
+            accesses.append(_access(port, strides, sizes, alignment))
+        else:
+            accesses.append(_out_access(port, strides, sizes, alignment, column_run(nest, tile)))
+    shared = shared_bytes(nest, tile)
+    return CudaPlan(
+        nest,
+        limits.arch,
+        "gram",
+        tile,
+        tuple(accesses),
+        symmetric,
+        "".join(role for role in "abc" if sizes[role] > 1),
+        _used_integers(nest, sizes),
+        shared,
+        tile.resident if tile.rows * tile.columns * cell_words(nest) <= 64 else 1,
+        f"{nest.compute} ieee",
+    )

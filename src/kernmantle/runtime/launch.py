@@ -1,0 +1,99 @@
+"""Machine code to running kernels: loading, and launches on a given stream without a sync or a copy.
+
+The caller makes the device of the stream current (torch's device guard does). A kernel takes plain Python
+integers (pointers and 64-bit integers) and floats (float64), in the order of its parameters.
+"""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any
+
+from ..errors import LaunchError
+from .device import core
+
+_FREE_SHARED = 48 << 10
+_streams: dict[tuple[int, int], Any] = {}
+_configs: dict[tuple[int, int, int], Any] = {}
+_MOST_REMEMBERED = 4096
+
+
+def _stream(handle: int, device: int) -> Any:
+    found = _streams.get((handle, device))
+    if found is None:
+        if len(_streams) >= _MOST_REMEMBERED:
+            _streams.clear()
+        found = core().Stream.from_handle(handle)
+        _streams[(handle, device)] = found
+    return found
+
+
+def _config(blocks: int, threads: int, shared: int) -> Any:
+    found = _configs.get((blocks, threads, shared))
+    if found is None:
+        if len(_configs) >= _MOST_REMEMBERED:
+            _configs.clear()
+        found = core().LaunchConfig(grid=blocks, block=threads, shmem_size=shared)
+        _configs[(blocks, threads, shared)] = found
+    return found
+
+
+class Kernel:
+    """A kernel of a loaded binary, good for every device of its architecture.
+
+    Parameters
+    ----------
+    binary : bytes
+        Machine code.
+    entry : str
+        Name of the kernel in it.
+    threads : int
+        Threads of a block.
+    shared : int
+        Bytes of dynamic shared memory of a block.
+    title : str
+        What messages call it.
+    """
+
+    def __init__(self, binary: bytes, entry: str, threads: int, shared: int = 0, title: str = "") -> None:
+        self.title = title or entry
+        self.threads, self.shared = threads, shared
+        self._ready: set[int] = set()
+        self._lock = threading.Lock()
+        self._launch = core().launch
+        try:
+            self._code = core().ObjectCode.from_cubin(binary, name=self.title)
+            self._kernel = self._code.get_kernel(entry)
+        except Exception as error:
+            raise LaunchError(f"kernel {self.title!r} could not be loaded: {error}") from error
+
+    def _prepare(self, device: int) -> None:
+        """Allow the kernel its shared memory on a device, once."""
+        with self._lock:
+            if device in self._ready:
+                return
+            if self.shared > _FREE_SHARED:
+                driver = import_module("cuda.bindings.driver")
+                name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                handle = driver.CUkernel(int(self._kernel.handle))
+                (status,) = driver.cuKernelSetAttribute(name, self.shared, handle, driver.CUdevice(device))
+                if int(status) != 0:
+                    raise LaunchError(f"kernel {self.title!r} cannot have {self.shared} bytes of shared memory: {status}")
+            self._ready.add(device)
+
+    def occupancy(self) -> int:
+        """Blocks of it that share a multiprocessor of the current device."""
+        return int(self._kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, self.shared))
+
+    def __call__(self, device: int, stream: int, blocks: int, arguments: tuple[int | float, ...]) -> None:
+        """Launch on the stream of that handle, which belongs to the device that is current."""
+        if device not in self._ready:
+            self._prepare(device)
+        config = _config(blocks, self.threads, self.shared)
+        try:
+            self._launch(_stream(stream, device), config, self._kernel, *arguments)
+        except Exception as error:
+            raise LaunchError(
+                f"kernel {self.title!r} did not start with {blocks} blocks of {self.threads} threads: {error}"
+            ) from error

@@ -1,0 +1,139 @@
+"""Runs nests on a GPU with cuda.core alone, so that compute-sanitizer sees nothing but these kernels.
+
+``python -m tests.cuda.harness [name ...]`` runs every case, or those whose name contains one of the words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from cuda.core import Device, LegacyPinnedMemoryResource
+
+from kernmantle.codegen.cuda import ENTRY, emit, headers
+from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
+from kernmantle.runtime.device import gpu
+from kernmantle.runtime.launch import Kernel
+from kernmantle.runtime.nvrtc import compile_source
+
+from .nests import NUMPY, Case, cases, expected, widened
+
+_LIMITS = ("arch", "sm_count", "shared_per_block", "shared_per_sm", "registers_per_sm", "threads_per_sm")
+EPSILON = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
+
+
+def limits(index: int = 0) -> DeviceLimits:
+    """Limits of a present GPU."""
+    facts = asdict(gpu(index))
+    return DeviceLimits(**{name: facts[name] for name in _LIMITS})
+
+
+def planned(case: Case, device: DeviceLimits) -> CudaPlan:
+    """Plan of a case whose arrays are all well aligned."""
+    ports = range(len(case.nest.ports))
+    return plan(case.nest, case.extents(), device, Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports)))
+
+
+class Machine:
+    """One GPU with a stream of its own."""
+
+    def __init__(self) -> None:
+        self.device = Device(0)
+        self.device.set_current()
+        self.stream = self.device.create_stream()
+        self.pinned = LegacyPinnedMemoryResource()
+
+    def upload(self, array: np.ndarray[Any, Any]) -> Any:
+        """Copy of an array on the GPU."""
+        size = max(1, array.nbytes)
+        host, there = self.pinned.allocate(size), self.device.allocate(size, stream=self.stream)
+        ctypes.memmove(int(host.handle), array.ctypes.data, array.nbytes)
+        there.copy_from(host, stream=self.stream)
+        self.stream.sync()
+        return there
+
+    def download(self, buffer: Any, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Contents of a buffer in an array like the given."""
+        host = self.pinned.allocate(max(1, like.nbytes))
+        buffer.copy_to(host, stream=self.stream)
+        self.stream.sync()
+        found = np.empty_like(like)
+        ctypes.memmove(found.ctypes.data, int(host.handle), like.nbytes)
+        return found
+
+    def run(self, case: Case) -> list[np.ndarray[Any, Any]]:
+        """Outputs of a case, shaped as ``expected`` gives them."""
+        chosen = planned(case, limits())
+        cubin = compile_source(emit(chosen), chosen.arch, headers(), case.name)
+        kernel = Kernel(cubin.binary, ENTRY, chosen.threads, chosen.shared, case.name)
+        arrays = case.arrays()
+        buffers: list[Any] = []
+        for place, array in enumerate(arrays):
+            twin = place > 0 and arrays[place - 1] is array
+            buffers.append(buffers[place - 1] if twin else self.upload(array))
+        blank = [np.full(case.count(len(arrays) + i), 77, _stored(port.dtype)) for i, port in enumerate(case.nest.outs)]
+        buffers += [self.upload(array) for array in blank]
+        integers = [case.extents()[role] for role in case.extents()]
+        for place in range(len(buffers)):
+            integers += case.strides(place)
+        arguments = chosen.arguments([int(buffer.handle) for buffer in buffers], integers, case.numbers)
+        kernel(0, int(self.stream.handle), chosen.blocks(case.extents(), limits()), arguments)
+        found: list[np.ndarray[Any, Any]] = []
+        for i, port in enumerate(case.nest.outs):
+            flat = self.download(buffers[len(arrays) + i], blank[i])
+            found.append(shaped(case, len(arrays) + i, widened(flat, port.dtype, case.nest.compute)))
+        return found
+
+
+def _stored(dtype: str) -> Any:
+    return np.uint16 if dtype == "bf16" else NUMPY[dtype]
+
+
+def shaped(case: Case, place: int, flat: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A port's elements as (a, b, c, m, n, 1, splits)."""
+    roles = case.roles(place)
+    order = [role for role in "abcmnk" if role in roles]
+    array = flat.reshape([case.length(place, role) for role in roles])
+    array = array.transpose([roles.index(role) for role in order])
+    return array.reshape([case.length(place, role) if role in roles else 1 for role in "abcmnlk"])
+
+
+def disagreement(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> float:
+    """Largest error in units of what rounding may do; infinite where a NaN, an infinity or an integer differs."""
+    worst, extents = 0.0, case.extents()
+    depth = extents["k"] * extents["l"]
+    for port, got, want in zip(case.nest.outs, found, expected(case, case.arrays()), strict=True):
+        if got.shape != want.shape:
+            return np.inf
+        got, want = got.astype(np.float64), np.asarray(want, np.float64)
+        if port.dtype not in EPSILON:
+            worst = max(worst, 0.0 if np.array_equal(got, want) else np.inf)
+            continue
+        plain = np.isfinite(want)
+        if not np.array_equal(got[~plain], want[~plain], equal_nan=True) or not np.isfinite(got[plain]).all():
+            return np.inf
+        allowed = 2 * EPSILON[port.dtype] + (8 + depth) * EPSILON["f64" if case.nest.compute == "f64" else "f32"]
+        size = np.maximum(np.abs(want[plain]), np.abs(want[plain]).max(initial=0.0) * 0.05 + 1e-30)
+        worst = max(worst, float((np.abs(got[plain] - want[plain]) / size / allowed).max(initial=0.0)))
+    return worst
+
+
+def main(words: Sequence[str]) -> int:
+    """Run and report; the number of cases that disagree."""
+    machine, wrong = Machine(), 0
+    for case in cases():
+        if words and not any(word in case.name for word in words):
+            continue
+        error = disagreement(case, machine.run(case))
+        wrong += error > 1
+        sys.stdout.write(f"{'ok ' if error <= 1 else 'BAD'} {case.name:24s} {error:.3g}\n")
+    sys.stdout.write(f"{wrong} wrong\n")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(sys.argv[1:])))

@@ -1,0 +1,290 @@
+"""Loop nests to run on a GPU, with their arrays, and what they must give: numpy in float64, written out plainly."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kernmantle.contraction.nest import ROLES, SIZES, Nest, Port
+from kernmantle.contraction.semirings import REDUCTIONS, Reduction, fold, semiring
+from kernmantle.expr.node import Node, const, postorder, var
+
+X, Y, W, G, S0, T, P = map(var, ("x0", "x1", "w", "g", "s0", "t", "p"))
+NUMPY = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8, "i16": np.int16,
+    "i32": np.int32, "i64": np.int64, "bool": np.bool_,
+}  # fmt: skip
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+VALUES: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "neg": np.negative,
+    "abs": np.abs, "sign": np.sign, "copysign": np.copysign, "min": np.minimum, "max": np.maximum, "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1,
+    "log": np.log, "log2": np.log2, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "acos": np.arccos, "tanh": np.tanh, "erf": _erf, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "floor": np.floor,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+    "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "where": np.where,
+}  # fmt: skip
+
+
+def op(name: str, *args: Node | float) -> Node:
+    """One operation, numbers as constants."""
+    return Node(name, tuple(arg if isinstance(arg, Node) else const(arg) for arg in args))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A nest on sizes; ``layout`` gives the order of a port's axes in memory, innermost last, where not the usual."""
+
+    name: str
+    nest: Nest
+    sizes: dict[str, int]
+    numbers: tuple[float, ...] = ()
+    layout: dict[str, str] = field(default_factory=dict)
+    batched: dict[str, str] = field(default_factory=dict)
+    integral: bool = False
+    poison: float | None = None
+
+    def extents(self) -> dict[str, int]:
+        """Extent of every role, 1 where the case says nothing."""
+        return {role: self.sizes.get(role, 1) for role in SIZES}
+
+    def roles(self, place: int) -> str:
+        """Roles of a port in memory order."""
+        port = self.nest.ports[place]
+        own = port.roles + ("k" if self.nest.partial and place >= len(self.nest.operands) else "")
+        outer = self.batched.get(port.name, "abc")
+        return self.layout.get(port.name, outer + "".join(sorted(own, key="mnlk".index)))
+
+    def length(self, place: int, role: str) -> int:
+        """Extent of a role in a port; ranges take the place of k in the outputs of a partial nest."""
+        swapped = self.nest.partial and place >= len(self.nest.operands) and role == "k"
+        return self.extents()["splits" if swapped else role]
+
+    def strides(self, place: int) -> tuple[int, ...]:
+        """Strides of a dense port, in elements."""
+        steps, total = dict.fromkeys(ROLES, 0), 1
+        for role in reversed(self.roles(place)):
+            steps[role] = total
+            total *= self.length(place, role)
+        return tuple(steps[role] for role in ROLES)
+
+    def count(self, place: int) -> int:
+        """Elements of a port."""
+        return math.prod(self.length(place, role) for role in self.roles(place))
+
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """Fresh operands in memory order, one dimension each."""
+        rng = np.random.default_rng(sum(map(ord, self.name)))
+        made: list[np.ndarray[Any, Any]] = []
+        for place, port in enumerate(self.nest.operands):
+            if self.nest.symmetric and port.name == "x1":
+                made.append(made[0])
+                continue
+            values = rng.standard_normal(self.count(place))
+            if self.integral or port.dtype in ("i8", "u8", "i16", "i32", "i64"):
+                values = np.abs(np.round(3 * values)) if port.dtype == "u8" else np.round(3 * values)
+            if port.dtype == "bool":
+                values = values > 0.3
+            if port.dtype == "bf16":
+                made.append((np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16))
+            else:
+                made.append(np.asarray(values).astype(NUMPY[port.dtype]))
+            if self.poison is not None and place == 0:
+                made[-1][:: max(1, made[-1].size // 3)] = self.poison
+        return made
+
+
+def widened(flat: np.ndarray[Any, Any], dtype: str, compute: str) -> np.ndarray[Any, Any]:
+    """Stored values as numbers to compute with: float64, integers or bools."""
+    if dtype == "bf16":
+        return (flat.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if dtype in ("f16", "f32", "f64"):
+        return flat.astype(np.float64)
+    return flat.astype({"bool": np.bool_, "i32": np.int64, "i64": np.int64}.get(compute, np.float64))
+
+
+def value(root: Node, env: dict[str, Any]) -> Any:
+    """Value of an expression."""
+    known: dict[int, Any] = {}
+    for node in postorder([root]):
+        if node.op == "var":
+            known[id(node)] = env[node.name]
+        elif node.number is not None:
+            known[id(node)] = np.asarray(node.number)
+        else:
+            known[id(node)] = VALUES[node.op](*(known[id(arg)] for arg in node.args))
+    return known[id(root)]
+
+
+def _aligned(case: Case, place: int, flat: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    roles = case.roles(place)
+    shaped = flat.reshape([case.length(place, role) for role in roles])
+    order = [role for role in "abcmnlk" if role in roles]
+    shaped = shaped.transpose([roles.index(role) for role in order])
+    return shaped.reshape([case.length(place, role) if role in roles else 1 for role in "abcmnlk"])
+
+
+def expected(case: Case, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """What the outputs must hold, shaped (a, b, c, m, n, 1, splits)."""
+    nest, sizes = case.nest, case.extents()
+    outer = any("l" in port.roles for port in nest.ports)
+    length = sizes["l" if outer else "k"]
+    share = -(-length // sizes["splits"])
+    inputs = {
+        port.name: _aligned(case, place, widened(arrays[place], port.dtype, nest.compute)) for place, port in enumerate(nest.operands)
+    }
+    inputs |= {name: np.asarray(number) for name, number in zip(nest.numbers, case.numbers, strict=True)}
+    kept = [sizes[role] for role in "abcmn"]
+    pieces: list[list[np.ndarray[Any, Any]]] = []
+    with np.errstate(all="ignore"):
+        for split in range(sizes["splits"]):
+            inside = range(split * share, min((split + 1) * share, length))
+            ls, ks = (inside, range(sizes["k"])) if outer else (range(sizes["l"]), inside)
+            states = _reduced(nest, inputs, itertools.product(ls, ks), kept, sizes["k"])
+            pieces.append(_read(nest, inputs, states, kept))
+    return [np.stack(parts, axis=-1)[..., None, :] for parts in zip(*pieces, strict=True)]
+
+
+def _reduced(nest: Nest, inputs: dict[str, Any], positions: Any, kept: list[int], depth: int) -> list[list[Any]]:
+    states = [[np.full(kept, init) for init in reduction.init] for reduction in nest.reductions]
+    for l, k in positions:
+        here = {
+            name: array[..., min(l, array.shape[-2] - 1), min(k, array.shape[-1] - 1)] if array.ndim else array
+            for name, array in inputs.items()
+        } | {"index": np.asarray(l * depth + k)}
+        for place, reduction in enumerate(nest.reductions):
+            env = here | {f"s{i}": s for i, s in enumerate(states[place])}
+            if not reduction.is_fold:
+                env["t"] = value(nest.map[place], here)
+            states[place] = [np.broadcast_to(value(node, env), kept) for node in reduction.step]
+    return states
+
+
+def _read(nest: Nest, inputs: dict[str, Any], states: list[list[Any]], kept: list[int]) -> list[np.ndarray[Any, Any]]:
+    if nest.partial:
+        return [np.broadcast_to(register, kept) for state in states for register in state]
+    flat = {name: array for name, array in inputs.items() if array.ndim == 0 or array.shape[-2:] == (1, 1)}
+    env = {name: array[..., 0, 0] if array.ndim else array for name, array in flat.items()}
+    for place, reduction in enumerate(nest.reductions):
+        registers = {f"s{i}": register for i, register in enumerate(states[place])}
+        env[f"s{place}"] = value(reduction.finish, registers)
+    return [np.broadcast_to(value(root, env), kept) for root in nest.outputs]
+
+
+def gram(
+    mapped: Node | Sequence[Node], reductions: str | Reduction | Sequence[str | Reduction] = "sum", outputs: Sequence[Node] | None = None,
+    compute: str = "f32", dtype: str = "f32", out: str | None = None, **more: Any,
+) -> Nest:  # fmt: skip
+    """The usual nest: x0 over (m, k), x1 over (n, k), out over (m, n); ``more`` adds operands as name=roles."""
+    maps = (mapped,) if isinstance(mapped, Node) else tuple(mapped)
+    names = (reductions,) if isinstance(reductions, (str, Reduction)) else tuple(reductions)
+    reduced = tuple(REDUCTIONS[name] if isinstance(name, str) else name for name in names)
+    roots = tuple(outputs) if outputs is not None else tuple(var(f"s{i}") for i in range(len(reduced)))
+    flags = {name: more.pop(name) for name in ("symmetric", "partial", "numbers") if name in more}
+    ports = [Port("x0", more.pop("x0", "mk"), dtype), Port("x1", more.pop("x1", "nk"), dtype)]
+    ports += [Port(name, roles, dtype) for name, roles in more.items()]
+    kinds = [kind for reduction in reduced for kind in reduction.kinds]
+    results = [{"value": compute, "bool": "bool", "index": "i64"}[kind] for kind in kinds]
+    if not flags.get("partial"):
+        results = [
+            {"value": compute, "bool": "bool", "index": "i64"}[reduced[int(root.name[1:])].result] if root.op == "var" else compute
+            for root in roots
+        ]
+    outs = tuple(Port(f"out{i}", "mn", out if out and kind == compute else kind) for i, kind in enumerate(results))
+    return Nest(
+        tuple(ports), tuple(flags.get("numbers", ())), outs, maps, reduced, () if flags.get("partial") else roots,
+        compute, flags.get("symmetric", False), flags.get("partial", False),
+    )  # fmt: skip
+
+
+L1, SQUARE, PRODUCT, PLUS = op("abs", op("sub", X, Y)), op("pow", op("sub", X, Y), 2), op("mul", X, Y), op("add", X, Y)
+CANBERRA = op("where", op("eq", X, Y), 0, op("div", L1, op("add", op("abs", X), op("abs", Y))))
+SMALL = {"m": 37, "n": 21, "k": 19}
+EDGES = ({"m": 1, "n": 1, "k": 1}, {"m": 65, "n": 63, "k": 17}, {"m": 129, "n": 257, "k": 33}, {"m": 128, "n": 128, "k": 0})
+
+
+def _dtype_cases() -> list[Case]:
+    cases = [Case(f"l1_{d}", gram(L1, dtype=d, out=d), SMALL) for d in ("f32", "f16", "bf16")]
+    cases += [Case("l1_f64", gram(L1, compute="f64", dtype="f64"), SMALL)]
+    cases += [Case(f"l1_{d}", gram(L1, dtype=d), SMALL) for d in ("i8", "u8", "i16", "bool")]
+    cases += [Case(f"plus_{d}", gram(PLUS, "min", compute=d, dtype=d), SMALL) for d in ("i32", "i64")]
+    cases += [Case("and_bool", gram(op("and", X, Y), "any", compute="bool", dtype="bool"), SMALL)]
+    return [*cases, Case("or_bool", gram(op("or", X, Y), "all", compute="bool", dtype="bool"), SMALL)]
+
+
+def _reduction_cases() -> list[Case]:
+    names = ("sum", "prod", "min", "max", "logsumexp", "argmin", "argmax")
+    cases = [Case(f"reduce_{name}", gram(op("sub", X, Y), name), SMALL, integral=name.startswith("arg")) for name in names]
+    cases += [Case(f"nan_{n}", gram(op("add", X, Y), n), SMALL, poison=math.nan, integral=True) for n in names]
+    cases += [Case(f"infinite_{n}", gram(op("add", X, Y), n), SMALL, poison=-math.inf, integral=True) for n in ("min", "logsumexp", "argmin")]
+    cases += [Case(f"reduce_{name}", gram(op("lt", X, Y), name), SMALL) for name in ("any", "all")]
+    hypot = semiring(op("sqrt", op("add", op("mul", S0, S0), op("mul", T, T))), 0)
+    cases.append(Case("semiring", gram(op("sub", X, Y), hypot), SMALL))
+    horner = fold(op("add", op("mul", S0, 0.5), op("mul", X, Y)), 0.25)
+    cases.append(Case("fold", gram(const(0), horner), {"m": 300, "n": 5, "k": 40}))
+    two = gram((L1, op("abs", op("add", X, Y))), ("sum", "sum"), (op("div", S0, var("s1")),))
+    cases.append(Case("braycurtis", two, SMALL))
+    both = gram((L1, SQUARE, X), ("max", "argmin", "sum"), (var("s1"), S0, var("s2")))
+    return [*cases, Case("three_outputs", both, SMALL, integral=True)]
+
+
+def _operand_cases() -> list[Case]:
+    weighted = gram(op("mul", W, L1), w="k")
+    table = gram(L1, outputs=(op("mul", op("add", S0, var("t0")), op("sub", var("r0"), var("c0"))),), t0="mn", r0="m", c0="n")
+    pullback = gram(op("mul", G, op("sign", op("sub", X, Y))), x0="mn", x1="nk", g="mk")
+    cells = gram(op("mul", G, L1), g="mnk")
+    outer = gram(op("mul", op("abs", op("sub", X, Y)), W), x0="ml", x1="nk", w="kl")
+    power = gram(op("pow", L1, P), outputs=(op("pow", S0, op("div", 1, P)),), numbers=("p",))
+    return [
+        Case("weights", weighted, SMALL),
+        Case("epilogue", table, SMALL),
+        Case("pullback", pullback, SMALL),
+        Case("cells", cells, SMALL),
+        Case("outer", outer, {"m": 33, "n": 9, "k": 6, "l": 18}),
+        Case("power", power, SMALL, (1.3,)),
+        Case("canberra", gram(CANBERRA), SMALL),
+        Case("scalar_port", gram(op("mul", G, L1), g=""), SMALL),
+    ]
+
+
+def _shape_cases() -> list[Case]:
+    cases = [Case(f"edge_{i}_{n}", gram(PLUS, n), s) for i, s in enumerate(EDGES) for n in ("min", "sum", "prod")]
+    rows = replace(gram(L1, x0="mk", x1="k"), outs=(Port("out0", "m", "f32"),))
+    none = replace(gram(L1, x0="k", x1="k"), outs=(Port("out0", "", "f32"),))
+    columns = replace(gram(op("exp", X), x0="nk", x1="k"), outs=(Port("out0", "n", "f32"),))
+    cases += [Case("rows", rows, {"m": 100, "k": 333}), Case("columns", columns, {"n": 100, "k": 333})]
+    cases += [Case("all", none, {"k": 4097}), Case("elementwise", gram(op("exp", PLUS), x0="mn", x1="n"), SMALL)]
+    cases.append(Case("argmin_groups", gram(op("abs", op("floor", op("mul", X, Y))), "argmin"), {"m": 3, "n": 5, "k": 1000}, integral=True))
+    return cases
+
+
+def _layout_cases() -> list[Case]:
+    shape = {"m": 130, "n": 70, "k": 36}
+    batch = {"a": 2, "b": 3, "m": 20, "n": 8, "k": 9}
+    cases = [
+        Case("transposed", gram(L1), shape, layout={"x0": "km", "x1": "kn"}),
+        Case("mixed", gram(L1), shape, layout={"x0": "km", "x1": "nk", "out0": "nm"}),
+        Case("batch", gram(L1), batch),
+        Case("broadcast", gram(L1), batch, batched={"x0": "a", "x1": "b"}),
+        Case("three_batch", gram(L1), batch | {"c": 4}, batched={"x0": "ac", "x1": "b"}),
+        Case("half_transposed", gram(L1, dtype="f16", out="f16"), shape, layout={"x0": "km"}),
+        Case("odd_pitch", gram(PLUS, "min"), {"m": 131, "n": 73, "k": 37}),
+    ]
+    splits = {"m": 7, "n": 5, "k": 100, "splits": 4}
+    cases += [Case(f"partial_{n}", gram(op("sub", X, Y), n, partial=True), splits, integral=True) for n in ("sum", "logsumexp", "argmin")]
+    outer = gram(op("mul", X, Y), x0="ml", x1="nlk", partial=True)
+    cases.append(Case("partial_outer", outer, {"m": 9, "n": 5, "k": 7, "l": 10, "splits": 4}))
+    cases += [
+        Case(f"symmetric_{m}", gram(op("mul", W, L1), w="k", symmetric=True), {"m": m, "n": m, "k": 12}) for m in (5, 64, 130)
+    ]
+    return cases
+
+
+def cases() -> list[Case]:
+    """Every case."""
+    return [*_dtype_cases(), *_reduction_cases(), *_operand_cases(), *_shape_cases(), *_layout_cases()]

@@ -57,3 +57,15 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped, but --require={wanted[0]} was given: it needs {REQUIREMENTS[wanted[0]]}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    wanted = collector.config.getoption("--require")
+    if report.skipped and any(f"mark.{name}" in collector.path.read_text(encoding="utf-8") for name in wanted):
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} was skipped as a whole, but --require={wanted[0]} was given"
+    return report

@@ -199,7 +199,7 @@ def _tangents(
     return (*_call(rule, _typed(types, outputs), values), *inner)
 
 
-def _plain(tensors: Tensors) -> bool:
+def plain(tensors: Tensors) -> bool:
     """Whether nothing is watching: no transform, no mode, no forward AD, no subclass, no compiler."""
     return (
         torch._C._functorch.peek_interpreter_stack() is None
@@ -213,7 +213,7 @@ def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> 
     """Outputs of a program, with whatever derivative is being recorded."""
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if not tracked and not compiling and _plain(tensors):
+    if not tracked and not compiling and plain(tensors):
         return execute(text, types, tensors, numbers)
     if not any(tensor.is_floating_point() for tensor in tensors) or (compiling and not tracked):
         return contract(list(tensors), list(numbers), text, types)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -18,16 +18,8 @@ from ..expr.simplify import POWER_CLASSES
 from .autograd import apply, constant
 from .checks import Call, check_call, check_out, number_of
 from .dtypes import check_integer, compute_type, name_of, stored_type
-from .execute import Types, execute, route
-
-
-class Bound(NamedTuple):
-    """A program's text, where its values come from, and the reduction that keeps it from having a gradient."""
-
-    text: str
-    tensor_parameters: tuple[str, ...]
-    numbers: tuple[str | Number, ...]
-    without_gradient: str
+from .execute import Types, execute, last_route
+from .recall import Bound, Recall
 
 
 @constant
@@ -40,9 +32,8 @@ def _bound(text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Numbe
 
 
 @constant
-def _types(text: str, stored: tuple[str, ...], numbers: tuple[float, ...], precision: str) -> str:
+def _types(text: str, stored: tuple[str, ...], precision: str) -> str:
     program, compute = Program.parse(text), compute_type(stored)
-    check_integer(program, compute, numbers)
     outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
     return Types(compute, outs, precision).text
 
@@ -113,6 +104,7 @@ class Contraction:
         self.is_symmetric = symmetric(definition)
         self._exponents = definition.exponents
         self._last = ""
+        self._recall = Recall(definition)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parsed, (self.text,)
@@ -136,13 +128,19 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
+        if out is None and params is None and not torch.compiler.is_compiling():
+            known = self._recall(operands, precision, named)
+            if known is not None:
+                return known
         call = self._gather(operands, {**(params or {}), **named})
         tensors, wrap = unwrap(*call.arrays, names=call.labels)
         call = call.with_tensors(tensors)
         geometry = check_call(self.definition.equation, call)
         bound, values, numbers = self._bind(call)
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
-        types = _types(bound.text, stored, tuple(numbers), precision or "default")
+        if not tensors[0].is_floating_point():
+            check_integer(bound.text, stored, numbers)
+        types = _types(bound.text, stored, precision or "default")
         shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
         if tracked and bound.without_gradient:
@@ -156,7 +154,8 @@ class Contraction:
             targets = check_out(out, shape, types, values, tracked, self.definition.single)
             results = execute(bound.text, types, values, numbers, targets)
         if not torch.compiler.is_compiling():
-            self._last = route(bound.text, types, values)
+            self._last = last_route()
+            self._recall.learn(operands, params, precision, named, bound, types)
         if out is not None:
             return out
         return wrap(results[0] if self.definition.single else tuple(results))

@@ -48,9 +48,10 @@ def stored_type(kind: str, operand: str) -> str:
     return {"bool": "bool", "index": "i64"}[kind]
 
 
-def check_integer(program: Program, compute: str, numbers: Sequence[float]) -> None:
+def check_integer(text: str, stored: Sequence[str], numbers: Sequence[float]) -> None:
     """DtypeError if integer arithmetic cannot represent what the program computes."""
-    if compute not in ("i32", "i64"):
+    program = Program.parse(text)
+    if compute_type(stored) not in ("i32", "i64"):
         return
     steps = [node for red in program.reductions for node in red.step if red.is_fold]
     for node in postorder([*program.map, *program.outputs, *steps]):

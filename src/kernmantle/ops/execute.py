@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ Tensors = Sequence[torch.Tensor]
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 _PREPARED: dict[tuple[object, ...], Prepared] = {}
 _PREPARED_LIMIT = 4096
+_RAN = threading.local()
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,20 @@ def execute(
     if outs is None:
         outs = [allocate(prepared.shape, DTYPES[name], device) for name in Types.parse(types).outs]
     prepared.run(tensors, numbers, outs)
+    _RAN.route = prepared.route
     return list(outs)
+
+
+def last_route() -> str:
+    """What this thread ran last."""
+    return getattr(_RAN, "route", "")
 
 
 def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Prepared:
     """Plan of a call, kept by shapes, strides and types."""
     settings = current()
     arrays = [*tensors, *(outs or ())]
-    key = (text, types, settings.backend, tuple((t.shape, t.stride(), t.dtype, t.device) for t in arrays))
+    key = (text, types, settings.backend, tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16) for t in arrays))
     found = _PREPARED.get(key)
     if found is None:
         if len(_PREPARED) >= _PREPARED_LIMIT:
@@ -103,7 +111,8 @@ def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | N
         return Prepared(_matmul_runner(program, product, types), shape, "matmul")
     if target is None or any(operand.inner is not None for operand in program.operands):
         return Prepared(_reference_runner(program, types, geo), shape, "reference")
-    return Prepared(_kernel_runner(program, types, geo, tensors, outs, target), shape, target.name)
+    runner, description = _kernel_runner(program, types, geo, tensors, outs, target)
+    return Prepared(runner, shape, description)
 
 
 def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -177,7 +186,7 @@ def _matmul_runner(program: Program, product: recognise.Matmul, types: Types) ->
 
 def _kernel_runner(
     program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target
-) -> Runner:
+) -> tuple[Runner, str]:
     arrays = list(_paired_in_order(program, tensors))
     lowering = lower(program, geo.sizes, [NAMES[t.dtype] for t in arrays], types.outs, types.compute, target.parallel)
     rank = len(geo.batch)
@@ -193,7 +202,10 @@ def _kernel_runner(
     ports += [strided(axes, shape[lead:], stride[lead:], rank) for stride in strides]
     splits = [stride[0] if lead else 0 for stride in strides]
     calls = arguments(lowering, geo, ports, splits)
-    launch = target.prepare(lowering.nest, calls.integers, tensors[0].device)
+    written = targets if targets else []
+    alignment = [t.data_ptr() % 16 or 16 for t in (*arrays, *written)]
+    alignment += [16] * (len(ports) - len(alignment))
+    launcher = target.prepare(lowering.nest, calls.integers, alignment, tensors[0].device)
     itemsizes = [t.element_size() for t in arrays] + [DTYPES[port.dtype].itemsize for port in lowering.nest.outs]
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
@@ -202,11 +214,11 @@ def _kernel_runner(
             written = [allocate(shape, DTYPES[port.dtype], outs[0].device) for port in lowering.nest.outs]
         pointers = [t.data_ptr() for t in (*_paired_in_order(program, tensors), *written)]
         for offsets in calls.offsets:
-            launch([p + o * size for p, o, size in zip(pointers, offsets, itemsizes, strict=True)], numbers)
+            launcher.run([p + o * size for p, o, size in zip(pointers, offsets, itemsizes, strict=True)], numbers)
         if lowering.is_partial:
             _finish(program, types, tensors, numbers, _joined(program, types, lowering, written), outs)
 
-    return run
+    return run, f"{target.name}: {launcher.description}"
 
 
 def _paired_in_order(program: Program, tensors: Tensors) -> Tensors:
@@ -238,7 +250,3 @@ def _joined(program: Program, types: Types, lowering: Lowering, registers: Tenso
         finished += reference.evaluate([reduction.finish], env, ns)
     return finished
 
-
-def route(text: str, types: str, tensors: Tensors) -> str:
-    """What ran, or would run, for these tensors."""
-    return prepare(text, types, tensors, None).route

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -11,13 +12,14 @@ import torch
 from ..config import current
 from ..contraction.nest import Nest
 from ..errors import BackendError, DeviceError
-from . import cpu
+from .cpu import CpuTarget
+from .gpu import CudaTarget
+from .launcher import Launcher
 
-Launch = Callable[[Sequence[int], Sequence[float]], None]
 
 
 class Target(Protocol):
-    """Something that compiles a nest and launches it on given extents and strides."""
+    """Something that compiles a nest for given extents and strides."""
 
     name: str
 
@@ -26,12 +28,14 @@ class Target(Protocol):
         """How many independent pieces of work keep it busy."""
         ...
 
-    def prepare(self, nest: Nest, integers: np.ndarray, device: torch.device) -> Launch:
-        """Compile (or find) the kernel; the result takes pointers and numbers."""
+    def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Compile the kernel or find it; ``alignment`` is that of each port's pointer, in bytes."""
         ...
 
 
-_BY_DEVICE: dict[str, Target] = {"cpu": cpu.CpuTarget()}
+@lru_cache(maxsize=8)
+def _target(kind: str) -> Target | None:
+    return {"cpu": CpuTarget, "cuda": CudaTarget}.get(kind, lambda: None)()
 
 
 def target_for(device: torch.device) -> Target | None:
@@ -39,12 +43,12 @@ def target_for(device: torch.device) -> Target | None:
     backend = current().backend
     if backend == "reference":
         return None
-    target = _BY_DEVICE.get(device.type)
+    target = _target(device.type)
     if target is None:
         raise DeviceError(
-            f"no kernels for tensors on {device}: install kernmantle[cuda13] (or [cuda12]) on a machine with an "
-            'NVIDIA GPU, move the tensors to the CPU, or use km.config(backend="reference")'
+            f"no kernels for tensors on {device}: move them to the CPU or to an NVIDIA GPU, "
+            'or use km.config(backend="reference")'
         )
     if backend not in ("auto", target.name):
-        raise BackendError(f"backend={backend!r} cannot run on {device}; it runs on {target.name!r} there")
+        raise BackendError(f"backend={backend!r} cannot run on {device}; {target.name!r} runs there")
     return target

@@ -1,0 +1,86 @@
+"""The GPU as a target: CUDA kernels compiled by NVRTC, on torch's current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from ..codegen import cuda
+from ..contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
+from ..contraction.nest import ROLES, SIZES, Nest
+from ..runtime import nvrtc
+from ..runtime.cache import Built, Key, current_cache
+from ..runtime.device import core, gpu
+from ..runtime.launch import Kernel
+from .dump import dump
+from .launcher import Launcher
+
+
+class CudaTarget:
+    """CUDA kernels for NVIDIA GPUs from sm_80 on."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        core()
+
+    @property
+    def parallel(self) -> int:
+        """Blocks that keep the first device busy."""
+        return limits(0).sm_count
+
+    def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Compile the kernel or find it."""
+        index = torch.cuda.current_device() if device.index is None else device.index
+        own = limits(index)
+        values = integers.tolist()
+        count = len(nest.ports)
+        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
+        sizes = dict(zip(SIZES, values, strict=False))
+        chosen = plan(nest, sizes, own, Facts(strides, tuple(alignment)))
+        kernel = load(chosen)
+        blocks = chosen.blocks(sizes, own)
+        stream = torch._C._cuda_getCurrentRawStream
+
+        def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+            arguments = chosen.arguments(pointers, values, numbers)
+            if torch.cuda.current_device() == index:
+                kernel(index, stream(index), blocks, arguments)
+            else:
+                with torch.cuda.device(index):
+                    kernel(index, stream(index), blocks, arguments)
+
+        return Launcher(run, str(chosen))
+
+
+@lru_cache(maxsize=64)
+def limits(index: int) -> DeviceLimits:
+    """What plans need to know of a device."""
+    own = gpu(index)
+    return DeviceLimits(
+        own.arch, own.sm_count, own.shared_per_block, own.shared_per_sm, own.registers_per_sm, own.threads_per_sm
+    )
+
+
+def build(chosen: CudaPlan) -> Built:
+    """Compile a plan, with what the compiler says of its registers."""
+    source = cuda.emit(chosen)
+    dump(source, "cu")
+    cubin = nvrtc.compile_source(source, chosen.arch, cuda.headers(), name=str(chosen.schema))
+    return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
+
+
+def key(chosen: CudaPlan) -> Key:
+    """Everything a plan's binary follows from."""
+    source = nvrtc.inlined(cuda.emit(chosen), cuda.headers())
+    return Key(chosen.arch, nvrtc.compiler_version(), source, options=nvrtc.options(chosen.arch), name=str(chosen))
+
+
+@lru_cache(maxsize=4096)
+def load(chosen: CudaPlan) -> Kernel:
+    """The kernel of a plan, compiled if the cache does not have it."""
+    built = current_cache().fetch(key(chosen), lambda: build(chosen))
+    return Kernel(built, cuda.ENTRY, chosen.threads, chosen.shared, title=str(chosen))

@@ -14,7 +14,7 @@ _DEEPEST_MASK = 2
 
 
 def _times(slope: Node, tangent: Node, masks: int = _DEEPEST_MASK) -> Node:
-    """Product that leaves the masks of a slope outermost: what is masked away is never multiplied."""
+    """Product that leaves masks outermost: what is masked away is never multiplied."""
     if slope is _ZERO or tangent is _ZERO:
         return _ZERO
     if tangent is _ONE:
@@ -24,6 +24,9 @@ def _times(slope: Node, tangent: Node, masks: int = _DEEPEST_MASK) -> Node:
     if slope.op == "where" and masks:
         condition, yes, no = slope.args
         return Node("where", (condition, _times(yes, tangent, masks - 1), _times(no, tangent, masks - 1)))
+    if tangent.op == "where" and tangent.args[1] is _ZERO:
+        condition, _, rest = tangent.args
+        return Node("where", (condition, _ZERO, Node("mul", (slope, rest))))
     return Node("mul", (slope, tangent))
 
 

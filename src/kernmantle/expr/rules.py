@@ -76,7 +76,7 @@ def _even_and_odd() -> tuple[Rule, ...]:
     return even + odd + positive
 
 
-_SMALL = "lt(abs(x),700)"
+_SMALL = "and(lt(0.1,abs(x)),lt(abs(x),700))"
 _TRANSPARENT = (
     Rule("add(n,0)", "n"),
     Rule("sub(0,x)", "neg(x)"),
@@ -85,6 +85,10 @@ _TRANSPARENT = (
     Rule("mul(n,1)", "n"),
     Rule("mul(n,-1)", "neg(n)"),
     Rule("div(1,x)", "rcp(x)"),
+    Rule("div(n,1)", "n"),
+    Rule("div(n,-1)", "neg(n)"),
+    Rule("div(x,2)", "mul(x,0.5)"),
+    Rule("div(x,-2)", "mul(x,-0.5)"),
     Rule("neg(neg(n))", "n"),
     Rule("add(x,neg(y))", "sub(x,y)"),
     Rule("sub(x,neg(y))", "add(x,y)"),
@@ -114,7 +118,7 @@ _TRANSPARENT = (
     Rule("copysign(n,n)", "n"),
     Rule("log(exp(x))", "x", _SMALL),
     Rule("log2(exp2(x))", "x", _SMALL),
-    Rule("log1p(expm1(x))", "x", "lt(abs(x),30)"),
+    Rule("log1p(expm1(x))", "x", "and(lt(0.1,abs(x)),lt(abs(x),30))"),
     Rule("min(x,x)", "x"),
     Rule("max(x,x)", "x"),
     Rule("min(n,inf)", "n"),
@@ -186,7 +190,7 @@ _FINITE = tuple(
 )
 
 POWERS = tuple(
-    Rule(left, right)
+    Rule(left, right, finite=True)
     for left, right in (
         ("mul(x,sqrt(x))", "pow(x,1.5)"),
         ("mul(mul(x,x),sqrt(x))", "pow(x,2.5)"),

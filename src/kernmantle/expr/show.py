@@ -94,10 +94,10 @@ def _spell(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
     return f"{node.op}({', '.join(text for text, _ in args)})", _ATOM
 
 
-def pretty(node: Node) -> str:
-    """Python-like source of an expression; parts of more than a screen are elided."""
+def pretty(node: Node, longest: int = _LONGEST) -> str:
+    """Python source of an expression; parts of more than ``longest`` characters are elided."""
     texts: dict[int, tuple[str, int]] = {}
     for part in postorder([node]):
         text, level = _spell(part, [texts[id(arg)] for arg in part.args])
-        texts[id(part)] = (text, level) if len(text) <= _LONGEST else (f"{part.op}(...)", _ATOM)
+        texts[id(part)] = (text, level) if len(text) <= longest else (f"{part.op}(...)", _ATOM)
     return texts[id(node)][0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -11,7 +10,8 @@ from .ops import OPS
 from .rules import rewritten
 
 POWER_CLASSES = (0.5, 1, 1.5, 2, 2.5, 3, 4)
-_LARGEST_EXPONENT = 100
+_ASSOCIATIVE = frozenset({"min", "max", "and", "or"})
+_LONGEST_CHAIN = 8
 
 
 def _folded(node: Node) -> Node | None:
@@ -51,15 +51,29 @@ def _turned(node: Node) -> Node | None:
     return None
 
 
-def _exact_reciprocal(node: Node) -> Node | None:
-    """Division by a power of two as the product of equal value."""
-    number = node.args[1].number if node.op == "div" else None
-    if number is None or isinstance(number, bool) or number == 0 or not math.isfinite(number):
+def _chain(node: Node) -> list[Node]:
+    """Arguments of nested uses of one operation; none if there are too many."""
+    parts: list[Node] = []
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if part.op == node.op:
+            waiting.extend(part.args)
+        else:
+            parts.append(part)
+        if len(parts) + len(waiting) > _LONGEST_CHAIN:
+            return []
+    return parts
+
+
+def _associated(node: Node) -> Node | None:
+    """Chains of an operation that is associative for every float, in one order and without repetition."""
+    if node.op not in _ASSOCIATIVE or all(arg.op != node.op for arg in node.args):
         return None
-    mantissa, exponent = math.frexp(number)
-    if abs(mantissa) != 0.5 or abs(exponent) > _LARGEST_EXPONENT:
-        return None
-    return Node("mul", (node.args[0], const(1 / number)))
+    chain: Node | None = None
+    for part in sorted(dict.fromkeys(_chain(node)), key=lambda part: part.order):
+        chain = part if chain is None else _ordered(Node(node.op, (chain, part)))
+    return chain
 
 
 def _chosen(node: Node) -> Node | None:
@@ -69,7 +83,7 @@ def _chosen(node: Node) -> Node | None:
 
 
 def _step(node: Node, finite: bool) -> Node | None:
-    for rule in (_folded, _turned, _exact_reciprocal, _chosen):
+    for rule in (_folded, _turned, _associated, _chosen):
         new = rule(node)
         if new is not None and new is not node:
             return new

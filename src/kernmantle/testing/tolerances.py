@@ -1,0 +1,139 @@
+"""How far a computed number may be from the exact one: the only place where tolerances are written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+MAP_ROUNDINGS = 16
+DEVIATIONS = 6
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point type: unit roundoff, largest number, and where relative accuracy ends."""
+
+    roundoff: float
+    largest: float
+    floor: float
+    computes_in: str
+
+
+FORMATS = {
+    "float16": Format(2.0**-11, 65504.0, 2.0**-24, "float32"),
+    "bfloat16": Format(2.0**-8, 3.3895313892515355e38, 2.0**-126, "float32"),
+    "float32": Format(2.0**-24, 3.4028234663852886e38, 2.0**-126, "float32"),
+    "float64": Format(2.0**-53, 1.7976931348623157e308, 2.0**-1022, "float64"),
+}
+
+
+def _name(dtype: Any) -> str:
+    return getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
+
+
+def tolerance(dtype: Any, depth: int = 1) -> float:
+    """Largest acceptable error of a reduction, relative to the magnitude of its terms.
+
+    With unit roundoff ``u``, each of ``depth`` roundings errs by at most ``u`` of a partial result. As rounding
+    errors are nearly independent, their sum stays below ``DEVIATIONS * sqrt(depth) * u`` except with a
+    probability of exp(-DEVIATIONS**2 / 2), 2e-8. Map and epilogue add up to ``MAP_ROUNDINGS`` roundings, and
+    storing the result in a narrower type than it was computed in one more.
+
+    Parameters
+    ----------
+    dtype
+        Type of the result (torch, numpy or a name); integers and bool are exact.
+    depth
+        Number of terms reduced one after another.
+
+    Returns
+    -------
+    float
+        Relative tolerance.
+    """
+    name = _name(dtype)
+    if name not in FORMATS:
+        return 0.0
+    kept = FORMATS[name]
+    computed = FORMATS[kept.computes_in].roundoff * (MAP_ROUNDINGS + DEVIATIONS * math.sqrt(max(depth, 1)))
+    return computed + (kept.roundoff if kept.computes_in != name else 0.0)
+
+
+def _exact(array: Any) -> np.ndarray[Any, Any]:
+    if isinstance(array, torch.Tensor):
+        detached = array.detach().cpu()
+        return (detached.double() if detached.is_floating_point() else detached).numpy()
+    return np.asarray(array)
+
+
+def _stored(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Expected values as the type can hold them: too large ones are infinite."""
+    if name not in FORMATS or values.dtype.kind != "f":
+        return values
+    kept = FORMATS[name]
+    overflows = np.abs(values) > kept.largest * (1 + kept.roundoff)
+    return np.where(overflows, np.copysign(np.inf, values), values)
+
+
+def _typical(values: np.ndarray[Any, Any]) -> float:
+    """Root mean square, scaled so that nothing overflows or is lost."""
+    top = float(np.abs(values).max())
+    return top * math.sqrt(np.mean((values / top) ** 2)) if top > 0 else 0.0
+
+
+def _differences(
+    found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], name: str, depth: int, magnitude: Any
+) -> np.ndarray[Any, Any]:
+    """Error of each entry in units of what is allowed."""
+    if name not in FORMATS:
+        return np.where(found == wanted, 0.0, np.inf)
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(found) & np.isfinite(wanted)
+    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    values = np.where(finite, wanted, 0.0)
+    terms = _typical(values) if magnitude is None else _exact(magnitude).astype(np.float64)
+    with np.errstate(over="ignore"):
+        allowed = tolerance(name, depth) * (np.abs(values) + terms) + FORMATS[name].floor
+        errors = np.abs(np.where(finite, found, 0.0) - values) / allowed
+    return np.where(finite, errors, np.where(same, 0.0, np.inf))
+
+
+def assert_close(actual: Any, expected: Any, *, dtype: Any = None, depth: int = 1, magnitude: Any = None) -> None:
+    """Assert that numbers agree to ``tolerance``; NaN and infinities must be in the same places.
+
+    Parameters
+    ----------
+    actual, expected
+        Arrays or numbers of the same shape; ``expected`` in higher precision.
+    dtype
+        Type whose accuracy is asked, that of ``actual`` by default.
+    depth
+        Length of the reduction.
+    magnitude
+        Magnitude of the terms that were reduced, which errors are relative to beside the result itself; the
+        root mean square of ``expected`` by default. 0 asks for relative accuracy of every entry.
+
+    Raises
+    ------
+    AssertionError
+        Names the worst entry.
+    """
+    given = actual if hasattr(actual, "dtype") else np.asarray(actual)
+    name = _name(given.dtype if dtype is None else dtype)
+    found, wanted = _exact(actual), _stored(_exact(expected), name)
+    if found.shape != wanted.shape:
+        raise AssertionError(f"shape {found.shape} where {wanted.shape} was expected")
+    if not found.size:
+        return
+    errors = _differences(found, wanted, name, depth, magnitude)
+    worst = np.unravel_index(int(np.argmax(errors)), errors.shape)
+    if errors[worst] > 1:
+        place = ", ".join(map(str, worst))
+        raise AssertionError(
+            f"{np.count_nonzero(errors > 1)} of {errors.size} entries differ; worst is [{place}]: {found[worst]} where "
+            f"{wanted[worst]} was expected, {errors[worst]:.3g} times the tolerance of {name} at depth {depth}"
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from hypothesis import given
 
 from kernmantle.errors import ParameterError, TraceError
@@ -26,7 +26,6 @@ from kernmantle.testing.strategies import lambdas
 A, B, P = var("a"), var("b"), var("p")
 TENSOR, ARRAY, SCALAR_TENSOR = torch.ones(3), np.ones((2, 3)), torch.tensor(2.0)
 PLACES = [(0.5, 0.75), (0.25, -0.625), (0.75, 0.75), (0.0, 0.5)]
-TORCH_ONLY = {"torch.fmin": torch.fmin, "torch.fmax": torch.fmax}
 
 
 def roots(function, count=2):
@@ -47,10 +46,10 @@ def test_every_spelling_of_a_row_traces_to_it(row):
     args = [Traced(var(name)) for name in "abc"[: row.arity]]
     node = Node(row.name, tuple(arg.node for arg in args))
     spelt = [getattr(torch, name, None) or getattr(torch.special, name, None) for name in row.torch]
-    assert None not in spelt or row.name in ("rcp", "pow")
+    assert None not in spelt
     spelt += [getattr(np, row.numpy)] if row.numpy else []
     spelt += [getattr(km, name) for name in (row.name, *row.torch, row.numpy) if name]
-    for function in filter(None, spelt):
+    for function in spelt:
         assert function(*args).node is node, function
 
 
@@ -76,7 +75,7 @@ def test_every_infix_row_is_an_operator_from_both_sides(row):
     ("function", "text"),
     [
         (lambda a, b: abs(a), "abs(a)"),
-        (lambda a, b: pow(a, b), "pow(a,b)"),
+        (lambda a, b: pow(b, a), "pow(b,a)"),
         (lambda a, b: -a, "neg(a)"),
         (lambda a, b: +a, "a"),
         (lambda a, b: ~(a < b), "not(lt(a,b))"),
@@ -120,7 +119,7 @@ def torch_composites():
                 break
 
 
-@pytest.mark.parametrize(("name", "function", "is_numpy"), torch_composites())
+@pytest.mark.parametrize(("name", "function", "is_numpy"), list(torch_composites()))
 def test_composites_have_the_values_of_their_namesakes(name, function, is_numpy):
     arity = {"clamp": 3, "clip": 3, "addcmul": 3, "lerp": 3}.get(name) or len(
         inspect.signature(COMPOSITES[name]).parameters
@@ -132,7 +131,7 @@ def test_composites_have_the_values_of_their_namesakes(name, function, is_numpy)
             expected = np.asarray(function(*values))
         else:
             expected = function(*(torch.tensor(v, dtype=torch.bool if logical else torch.float64) for v in values))
-        traced = trace(function if name != "fix" else np.fix, [A, B, P][:arity]).roots
+        traced = trace(function, [A, B, P][:arity]).roots
         names = dict(zip("abp", values, strict=False))
         assert_close(float(evaluate(traced, names)[0]), float(expected))
         assert_close(float(getattr(km, name)(*values)), float(expected))
@@ -144,7 +143,7 @@ def test_composites_at_extreme_values(name):
     arity = len(inspect.signature(COMPOSITES[name]).parameters)
     oracle = {
         "softplus": lambda x: np.logaddexp(0, x),
-        "xlogy": lambda x, y: torch.special.xlogy(torch.tensor(x), torch.tensor(y)).double(),
+        "xlogy": lambda x, y: torch.special.xlogy(torch.tensor(x, dtype=torch.float64), y),
     }.get(name, function)
     values = [0.0, 1e-300, 30.0, -30.0, 1e300, math.inf, -math.inf, math.nan]
     with np.errstate(all="ignore"):
@@ -246,8 +245,8 @@ def refused():
     yield lambda a, b: a > 0 and b, "use & instead of `and`"
     yield lambda a, b: a > 0 or b, "use | instead of `or`"
     yield lambda a, b: not a, "use ~ instead of `not`"
-    yield lambda a, b: min(a, b), "km.minimum(a, b) or torch.minimum(a, b)"
-    yield lambda a, b: max(a, b), "km.maximum(a, b) or torch.maximum(a, b)"
+    yield lambda a, b: min(a, b, 2), "km.minimum(a, b) or torch.minimum(a, b)"
+    yield lambda a, b: max(a, b, 2), "km.maximum(a, b) or torch.maximum(a, b)"
     yield lambda a, b: 0 < a < 1, "a < b < c"
     yield lambda a, b: a in (1, 2), "(x == a) | (x == b)"
     yield lambda a, b: 1 in a, "`in` was asked of a traced value"
@@ -264,15 +263,15 @@ def refused():
     yield lambda a, b: {a: b}, "hashed"
     yield lambda a, b: a @ b, "let the equation sum"
     yield lambda a, b: a << 2, "shifts are unknown"
-    yield lambda a, b: divmod(a, b), "x // y and x % y"
+    yield lambda a, b: divmod(a, 2), "x // y and x % y"
     yield lambda a, b: pow(a, 2, 3), "(x ** y) % m"
     yield lambda a, b: a.shape, "no attribute 'shape'"
     yield lambda a, b: a.add_(b), "in place; use the new value of add()"
     yield lambda a, b: setattr(a, "x", 1), "cannot be assigned to"
     yield lambda a, b: operator.setitem(a, 0, 1), "cannot be assigned to"
     yield lambda a, b: torch.cumsum(a, 0), "cumsum() is unknown to tracing"
-    yield lambda a, b: torch.max(a), "max takes 2 arguments, not 1"
-    yield lambda a, b: torch.add(a, b, alpha=2), "add takes no alpha"
+    yield lambda a, b: torch.max(a), "max() missing 1 required positional argument"
+    yield lambda a, b: torch.add(a, b, alpha=2), "unexpected keyword argument 'alpha'"
     yield lambda a, b: torch.clamp(a), "clamp needs min or max"
     yield lambda a, b: F.softplus(a, beta=2), "softplus() cannot be called like this"
     yield lambda a, b: np.sum(a), "sum() is unknown to tracing"

@@ -29,14 +29,15 @@ def _relu(x: Node) -> Node:
     return _op("max", x, const(0))
 
 
-def _clamp(x: Node, *bounds: Node | None, **named: Node | None) -> Node:
-    """Clamped like torch.clamp(x, min, max) and numpy.clip(x, a_min, a_max)."""
-    unknown = set(named) - {"min", "max", "a_min", "a_max"}
-    if unknown or len(bounds) > 2:
-        raise TypeError(f"clamp takes min and max, not {', '.join(sorted(unknown)) or len(bounds)}")
-    low, high = (*bounds, None, None)[:2]
-    low = named.get("min", named.get("a_min", low))
-    high = named.get("max", named.get("a_max", high))
+def _clamp(
+    x: Node,
+    min: Node | None = None,  # noqa: A002, torch's name
+    max: Node | None = None,  # noqa: A002, torch's name
+    *,
+    a_min: Node | None = None,
+    a_max: Node | None = None,
+) -> Node:
+    low, high = min or a_min, max or a_max
     if low is None and high is None:
         raise TypeError("clamp needs min or max")
     above = x if low is None else _op("max", x, low)
@@ -75,11 +76,12 @@ def _softplus(x: Node) -> Node:
 
 
 def _hypot(a: Node, b: Node) -> Node:
-    """Scaled by the larger side, so that nothing overflows on the way."""
+    """Scaled by the larger side, so that nothing overflows on the way; infinite beside NaN too, as C's."""
     sides = _op("abs", a), _op("abs", b)
     wide, narrow = _op("max", *sides), _op("min", *sides)
     ratio = _op("where", _op("eq", wide, narrow), const(1), _op("div", narrow, wide))
-    return _op("mul", wide, _op("sqrt", _op("add", const(1), _square(ratio))))
+    length = _op("mul", wide, _op("sqrt", _op("add", const(1), _square(ratio))))
+    return _op("where", _op("or", _isinf(a), _isinf(b)), const(math.inf), length)
 
 
 def _xlogy(x: Node, y: Node) -> Node:
@@ -166,13 +168,17 @@ _ALIASES = {
 
 
 def _row(name: str, arity: int) -> Builder:
-    def build(*args: Node, **named: Node) -> Node:
-        if named:
-            raise TypeError(f"{name} takes no {', '.join(named)}")
-        if len(args) != arity:
-            raise TypeError(f"{name} takes {arity} argument{'s' * (arity > 1)}, not {len(args)}")
-        return Node(name, args)
+    def one(a: Node, /) -> Node:
+        return Node(name, (a,))
 
+    def two(a: Node, b: Node, /) -> Node:
+        return Node(name, (a, b))
+
+    def three(a: Node, b: Node, c: Node, /) -> Node:
+        return Node(name, (a, b, c))
+
+    build = (one, two, three)[arity - 1]
+    build.__name__ = build.__qualname__ = name
     return build
 
 

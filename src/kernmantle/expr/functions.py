@@ -7,6 +7,7 @@ torch's and numpy's own functions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from .composites import SPELLINGS
@@ -19,6 +20,7 @@ def _accepts(value: object) -> bool:
 
 
 def _function(name: str) -> Callable[..., Any]:
+    @wraps(SPELLINGS[name])
     def function(*args: Any, **kwargs: Any) -> Any:
         values = (*args, *kwargs.values())
         foreign = [value for value in values if not _accepts(value)]

@@ -280,21 +280,48 @@ def race(directory, start, results):
             results.put(cache.fetch(key, lambda number=number: Built(f"binary {number}".encode() * 1000)))
 
 
-def test_eight_processes_on_a_cold_cache(tmp_path):
+def race_with_clearing(directory, start, results):
+    start.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(100):
+            cache, kernel = Cache(directory), number % 3
+            if number % 10 == 5:
+                cache.clear()
+            if number % 10 == 9:
+                cache.prune(5000)
+            key = replace(KEY, source=f"kernel {kernel}")
+            found = cache.fetch(key, lambda kernel=kernel: Built(f"binary {kernel}".encode() * 100))
+            assert found == f"binary {kernel}".encode() * 100
+    results.put(True)
+
+
+def run_processes(count, work, directory, results_each):
+    """Start all at once; returns what they put, after all ended well."""
     context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    start, results = context.Barrier(8), context.Queue()
-    workers = [context.Process(target=race, args=(tmp_path, start, results)) for _ in range(8)]
+    start, results = context.Barrier(count), context.Queue()
+    workers = [context.Process(target=work, args=(directory, start, results)) for _ in range(count)]
     for worker in workers:
         worker.start()
-    found = [results.get(timeout=60) for _ in range(160)]
+    found = [results.get(timeout=60) for _ in range(count * results_each)]
     for worker in workers:
         worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0] * 8
+    assert [worker.exitcode for worker in workers] == [0] * count
+    return found
+
+
+def test_eight_processes_on_a_cold_cache(tmp_path):
+    found = run_processes(8, race, tmp_path, 20)
     assert sorted(found) == sorted([f"binary {number}".encode() * 1000 for number in range(20)] * 8)
     cache = Cache(tmp_path)
     assert len(cache.entries()) == len(list(tmp_path.glob("*/*"))) == 20
     for number in range(20):
         assert cache.fetch(replace(KEY, source=f"kernel {number}"), never) == f"binary {number}".encode() * 1000
+
+
+def test_processes_that_clear_do_not_disturb_those_that_write(tmp_path):
+    assert run_processes(4, race_with_clearing, tmp_path, 1) == [True] * 4
+    assert list(tmp_path.glob("*/tmp-*")) == []
 
 
 def test_entries_size_and_clear_touch_only_their_own(kept):

@@ -7,6 +7,7 @@ cache directory, so several users may share one without running each other's mac
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,8 @@ from typing import Any
 BINARY, SOURCE, META = "binary", "source", "meta.json"
 _TEMPORARY = "tmp-"
 _STALE_SECONDS = 3600.0
+_ATTEMPTS = 8
+_OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.EACCES} if os.name == "nt" else {errno.EEXIST, errno.ENOTEMPTY}
 
 
 class Corrupt(Exception):
@@ -97,11 +100,11 @@ class Store:
 
     def _install(self, temporary: Path, digest: str) -> None:
         final = self.root / digest
-        for _ in range(3):
+        for _ in range(_ATTEMPTS):
             try:
                 temporary.rename(final)
-            except OSError:
-                if not final.exists():
+            except OSError as error:
+                if error.errno not in _OCCUPIED:
                     raise
             else:
                 _sync(self.root)
@@ -140,18 +143,17 @@ class Store:
         return sum(map(_size, self._directories()))
 
     def sweep(self) -> None:
-        """Remove what interrupted writers left behind."""
+        """Remove what interrupted writers left behind; those still at work are let finish."""
         for path in self._directories():
             with suppress(OSError):
                 if path.name.startswith(_TEMPORARY) and time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     shutil.rmtree(path, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove everything of this store, and nothing else of the cache directory."""
+        """Remove every entry of this store, and nothing else of the cache directory."""
+        self.sweep()
         for path in self._directories():
-            if path.name.startswith(_TEMPORARY):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
+            if not path.name.startswith(_TEMPORARY):
                 self.remove(path.name)
 
     def _directories(self) -> list[Path]:

@@ -29,7 +29,7 @@ test: .venv/ready
 lint: .venv/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/ready
 	$(BIN)/python -m kernmantle bench $(BENCH_ARGS)

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 
 from ..contraction import derivative
 from ..contraction.program import Program
+from ..errors import GradientError
 from .dtypes import NAMES
 from .execute import Types, execute
 from .operator import contract
@@ -34,10 +35,12 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @constant
 def saving(text: str, types_text: str) -> tuple[str, str]:
-    """The program that also returns its raw accumulators, when its outputs do not hold them exactly."""
+    """The program that also returns its raw accumulators, when derivatives need them and the outputs lack them."""
     program, types = Program.parse(text), Types.parse(types_text)
     rounded = any(name != types.compute for name in types.outs)
-    if derivative.accumulator_is_output(program) and not (rounded and derivative.reads_accumulators(program)):
+    if derivative.undifferentiable(program) or not derivative.reads_accumulators(program):
+        return text, types_text
+    if derivative.accumulator_is_output(program) and not rounded:
         return text, types_text
     outs = types.outs + (types.compute,) * len(program.reductions)
     return derivative.with_accumulators(program).text, replace(types, outs=outs).text
@@ -49,6 +52,19 @@ def _shape_of(text: str) -> tuple[int, int, tuple[str, ...], tuple[str, ...], bo
     program = Program.parse(text)
     tensors, numbers = [op.name for op in program.tensors], [op.name for op in program.numbers]
     return len(program.outputs), len(program.reductions), tuple(tensors), tuple(numbers), program.symmetric
+
+
+@constant
+def _identity(text: str) -> bool:
+    """Whether the outputs are the accumulators."""
+    return derivative.accumulator_is_output(Program.parse(text))
+
+
+@constant
+def _saved(text: str) -> bool:
+    """Whether derivatives read the accumulators."""
+    program = Program.parse(text)
+    return derivative.undifferentiable(program) is None and derivative.reads_accumulators(program)
 
 
 @constant
@@ -86,21 +102,20 @@ def _with_statistics(text: str, i: int, values: dict[str, Any], types: str) -> N
     extra = _rule("statistics", text, i)
     if extra:
         results = _call(extra, _typed(types, extra[1]), values)
-        values |= {f"{letter}{i}": value for letter, value in zip("bz", results, strict=False)}
+        values |= {f"{letter}{i}": value for letter, value in zip(derivative.STATISTICS, results, strict=False)}
 
 
 def _cotangents(
     text: str, types: str, values: dict[str, Any], grads: Sequence[torch.Tensor | None]
 ) -> tuple[bool, ...]:
     """Put h_i into ``values``; says which exist."""
-    outputs, accumulators, _, _, symmetric = _shape_of(text)
+    outputs, accumulators, _, _, _ = _shape_of(text)
     present = tuple(grad is not None for grad in grads[:outputs])
     values |= {f"g{o}": grad for o, grad in enumerate(grads[:outputs]) if grad is not None}
-    identity = len(grads) == outputs
     found: list[bool] = []
     for i in range(accumulators):
-        through = [] if identity else [grads[outputs + i]]
-        if identity:
+        through = [grads[outputs + i]] if len(grads) > outputs else []
+        if _identity(text):
             through.append(grads[i])
         else:
             rule = _rule("cotangent", text, i, present)
@@ -109,7 +124,7 @@ def _cotangents(
         found.append(bool(parts))
         if parts:
             total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-            values[f"h{i}"] = total + total.mT if symmetric else total
+            values[f"h{i}"] = total
             _with_statistics(text, i, values, types)
     return tuple(found)
 
@@ -117,6 +132,9 @@ def _cotangents(
 def _gradient(text: str, types: str, name: str, values: dict[str, Any], present: Sequence[tuple[bool, ...]]) -> torch.Tensor | None:
     """Gradient of one operand, through the accumulators and through the outputs."""
     operand = values[name]
+    if name == "x0" and _shape_of(text)[4]:
+        both = {f"h{i}": values[f"h{i}"] for i, given in enumerate(present[0]) if given}
+        values = values | {h: value + value.mT for h, value in both.items()}
     own = _typed(types, NAMES[operand.dtype])
     total: torch.Tensor | None = None
     for kind, given in (("pullback", present[0]), ("direct", present[1])):
@@ -146,11 +164,10 @@ class Contract(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         text, full, types, *values = inputs
         numbers, tensors = _split(text, values)
-        accumulators = _shape_of(text)[1]
         ctx.text, ctx.full, ctx.types, ctx.numbers = text, full, types, numbers
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*[out for out in output if not out.is_floating_point()])
-        saved = output[len(output) - accumulators :]
+        saved = output[len(output) - _shape_of(text)[1] :] if _saved(text) else ()
         ctx.save_for_backward(*tensors, *saved)
         ctx.save_for_forward(*tensors, *saved)
         ctx.count = len(tensors)
@@ -171,15 +188,36 @@ class ContractWithJvp(Contract):
     """With forward mode, which torch.compile does not accept in a Function."""
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        Contract.setup_context(ctx, inputs, output)
+        ctx.like = [(out.shape, out.dtype) for out in output]
+
+    @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[torch.Tensor | None, ...]:
         tensors, accumulators = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        reduction = derivative.undifferentiable(Program.parse(ctx.text))
+        if reduction is not None:
+            raise no_gradient(reduction.name)
         values = _values(ctx.text, tensors, ctx.numbers, accumulators)
-        return _tangents(ctx.text, ctx.types, values, tangents[3 + len(ctx.numbers) :], accumulators, ctx.full == ctx.text)
+        results = _tangents(ctx.text, ctx.types, values, tangents[3 + len(ctx.numbers) :])
+        return tuple(
+            None if value is None or not dtype.is_floating_point else value.to(dtype).expand(shape)
+            for value, (shape, dtype) in zip(results, ctx.like, strict=False)
+        )
+
+
+def no_gradient(name: str) -> GradientError:
+    """Error for a derivative through a reduction that has none."""
+    return GradientError(
+        f"a reduction by {name} has no gradient; detach the operands, use torch.no_grad(), "
+        "or one of sum, prod, min, max, logsumexp"
+    )
 
 
 def _tangents(
-    text: str, types: str, values: dict[str, Any], tangents: Sequence[torch.Tensor | None], accumulators: Tensors, identity: bool
+    text: str, types: str, values: dict[str, Any], tangents: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
+    """Tangents of the outputs, then of the accumulators."""
     outputs, count, names, _, symmetric = _shape_of(text)
     moving = {name: tangent for name, tangent in zip(names, tangents, strict=True) if tangent is not None}
     if symmetric and "x0" in moving:
@@ -191,10 +229,8 @@ def _tangents(
         rule = _rule("tangent", text, i, tuple(moving))
         inner.append(_call(rule, _typed(types, 1), values)[0] if rule else None)
     values |= {f"u{i}": value for i, value in enumerate(inner) if value is not None}
-    if identity:
-        return tuple(
-            None if value is None else value.to(acc.dtype) for value, acc in zip(inner, accumulators, strict=True)
-        )
+    if _identity(text):
+        return *inner, *inner
     rule = _rule("output_tangent", text, tuple(moving), tuple(value is not None for value in inner))
     return (*_call(rule, _typed(types, outputs), values), *inner)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -24,6 +25,7 @@ NAMES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
+_EXACT = 2**53
 _COMPUTE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32", "i16": "i32", "bool": "i32"}
 
 
@@ -57,8 +59,11 @@ def check_integer(text: str, stored: Sequence[str], numbers: Sequence[float]) ->
     for node in postorder([*program.map, *program.outputs, *steps]):
         if node.op in OPS and not OPS[node.op].integer:
             raise DtypeError(f"{node.op} needs floating-point operands; convert them with .float() first")
-    fraction = next((n for n in numbers if n != int(n)), None)
+    fraction = next((n for n in numbers if not math.isfinite(n) or n != math.floor(n)), None)
     if fraction is not None:
         raise DtypeError(f"the number {fraction} meets integer operands; convert them with .float() first")
+    large = next((n for n in numbers if abs(n) > _EXACT), None)
+    if large is not None:
+        raise DtypeError(f"the number {large} is not exact as a float64, pass it as a tensor of the operands' type")
     if any(red.floating for red in program.reductions):
         raise DtypeError("logsumexp needs floating-point operands; convert them with .float() first")

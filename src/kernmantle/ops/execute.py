@@ -18,6 +18,7 @@ from ..contraction.program import Operand, Program, elementwise
 from ..errors import OutOfMemoryError
 from ..expr.node import substitute, var
 from .dtypes import DTYPES, NAMES
+from .launcher import collecting
 from .layout import Geometry, Strided, aligned, arguments, geometry, strided
 from .namespaces import torch_namespace
 from .targets import Target, target_for
@@ -94,11 +95,13 @@ def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Pr
     settings = current()
     arrays = [*tensors, *(outs or ())]
     key = (text, types, settings.backend, tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16) for t in arrays))
-    found = _PREPARED.get(key)
+    found = None if collecting() else _PREPARED.get(key)
     if found is None:
         if len(_PREPARED) >= _PREPARED_LIMIT:
             _PREPARED.clear()
-        found = _PREPARED[key] = _prepare(Program.parse(text), Types.parse(types), tensors, outs)
+        found = _prepare(Program.parse(text), Types.parse(types), tensors, outs)
+        if not collecting():
+            _PREPARED[key] = found
     return found
 
 

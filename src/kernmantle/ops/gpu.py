@@ -12,11 +12,11 @@ from ..codegen import cuda
 from ..contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
 from ..contraction.nest import ROLES, SIZES, Nest
 from ..runtime import nvrtc
-from ..runtime.cache import Built, Key, current_cache
+from ..runtime.cache import Built, Key
 from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
 from .dump import dump
-from .launcher import Launcher
+from .launcher import Job, Launcher, collecting, fetch, nothing
 
 
 class CudaTarget:
@@ -42,6 +42,8 @@ class CudaTarget:
         sizes = dict(zip(SIZES, values, strict=False))
         chosen = plan(nest, sizes, own, Facts(strides, tuple(alignment)))
         kernel = load(chosen)
+        if kernel is None:
+            return Launcher(nothing, str(chosen))
         blocks = chosen.blocks(sizes, own)
         stream = torch._C._cuda_getCurrentRawStream
 
@@ -65,22 +67,30 @@ def limits(index: int) -> DeviceLimits:
     )
 
 
-def build(chosen: CudaPlan) -> Built:
-    """Compile a plan, with what the compiler says of its registers."""
-    source = cuda.emit(chosen)
-    dump(source, "cu")
-    cubin = nvrtc.compile_source(source, chosen.arch, cuda.headers(), name=str(chosen.schema))
+def build(arch: str, source: str, title: str) -> Built:
+    """Compile a source, with what the compiler says of its registers."""
+    cubin = nvrtc.compile_source(source, arch, {}, name=title)
     return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
 
 
-def key(chosen: CudaPlan) -> Key:
-    """Everything a plan's binary follows from."""
+def job(chosen: CudaPlan) -> Job:
+    """What compiling a plan takes."""
     source = nvrtc.inlined(cuda.emit(chosen), cuda.headers())
-    return Key(chosen.arch, nvrtc.compiler_version(), source, options=nvrtc.options(chosen.arch), name=str(chosen))
+    dump(source, "cu")
+    title = str(chosen)
+    key = Key(chosen.arch, nvrtc.compiler_version(), source, options=nvrtc.options(chosen.arch), name=title)
+    return Job(key, build, (chosen.arch, source, title))
 
 
-@lru_cache(maxsize=4096)
-def load(chosen: CudaPlan) -> Kernel:
-    """The kernel of a plan, compiled if the cache does not have it."""
-    built = current_cache().fetch(key(chosen), lambda: build(chosen))
-    return Kernel(built, cuda.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
+_LOADED: dict[CudaPlan, Kernel] = {}
+
+
+def load(chosen: CudaPlan) -> Kernel | None:
+    """The kernel of a plan, compiled if the cache does not have it; None if it was only noted."""
+    found = None if collecting() else _LOADED.get(chosen)
+    if found is None:
+        binary = fetch(job(chosen))
+        if binary is None:
+            return None
+        found = _LOADED[chosen] = Kernel(binary, cuda.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
+    return found

@@ -1,9 +1,29 @@
-"""A compiled kernel with its extents and strides fixed, ready for pointers and numbers."""
+"""From a kernel's source to something that can be started, through the cache; or only noted, to compile later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
+
+from ..runtime.cache import Built, Key, current_cache
+
+_COLLECTED: ContextVar[dict[str, Job] | None] = ContextVar("kernmantle_collected", default=None)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to compile: ``function(*arguments)`` builds what ``key`` names; both can be pickled."""
+
+    key: Key
+    function: Callable[..., Built]
+    arguments: tuple[Any, ...]
+
+    def build(self) -> Built:
+        """Compile."""
+        return self.function(*self.arguments)
 
 
 @dataclass(frozen=True)
@@ -12,3 +32,32 @@ class Launcher:
 
     run: Callable[[Sequence[int], Sequence[float]], None]
     description: str
+
+
+def collecting() -> bool:
+    """Whether kernels are only being noted."""
+    return _COLLECTED.get() is not None
+
+
+@contextmanager
+def collected() -> Iterator[dict[str, Job]]:
+    """Inside, nothing is compiled or run: the jobs that calls would need gather here."""
+    jobs: dict[str, Job] = {}
+    token = _COLLECTED.set(jobs)
+    try:
+        yield jobs
+    finally:
+        _COLLECTED.reset(token)
+
+
+def fetch(job: Job) -> bytes | None:
+    """Binary of a job, from the cache or compiled now; None if it was only noted."""
+    jobs = _COLLECTED.get()
+    if jobs is not None:
+        jobs[job.key.digest] = job
+        return None
+    return current_cache().fetch(job.key, job.build)
+
+
+def nothing(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    """What a noted kernel runs as."""

@@ -19,6 +19,7 @@ from ..expr.simplify import POWER_CLASSES
 from .autograd import plain
 from .dtypes import DTYPES
 from .execute import Prepared, Types, allocate, prepare
+from .launcher import collecting
 
 _LIMIT = 256
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -73,7 +74,7 @@ class Recall:
 
     def __call__(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> Any:
         """Result of a call that is known, else None."""
-        if not self._known:
+        if not self._known or collecting():
             return None
         key = self._key(operands, precision, named)
         known = None if key is None else self._known.get(key)
@@ -94,7 +95,7 @@ class Recall:
         named: Mapping[str, Any], bound: Bound, types: str,
     ) -> None:  # fmt: skip
         """Remember a call that went through all checks."""
-        if params is not None or self._named_operands:
+        if params is not None or self._named_operands or collecting():
             return
         key = self._key(operands, precision, named)
         if key is None or torch.is_autocast_enabled(operands[0].device.type):

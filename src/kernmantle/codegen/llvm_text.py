@@ -1,0 +1,154 @@
+"""Text of LLVM functions: fresh names, blocks, loops and conditions."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ELEMENTS = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i32"}
+STORED = {
+    "f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "i8": "i8", "u8": "i8", "i16": "i16",
+    "i32": "i32", "i64": "i64", "bool": "i8",
+}  # fmt: skip
+SIZE = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+FLOATING = ("half", "bfloat", "float", "double")
+
+
+def integer_of(element: str) -> str:
+    """Integer type as wide as an element."""
+    return f"i{8 * SIZE[element]}"
+
+
+def vector(element: str, lanes: int) -> str:
+    """Type of that many elements; one element is a scalar."""
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def floating_literal(value: float, element: str) -> str:
+    """A float as LLVM spells it: the bits of the double that equals it."""
+    if element == "float" and math.isfinite(value):
+        value = max(-3.5e38, min(3.5e38, value))
+        try:
+            value = struct.unpack("f", struct.pack("f", value))[0]
+        except OverflowError:
+            value = math.copysign(math.inf, value)
+    return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def splat(literal: str, element: str, lanes: int) -> str:
+    """A constant in every lane."""
+    return literal if lanes == 1 else f"splat ({element} {literal})"
+
+
+class Function:
+    """One function being written."""
+
+    def __init__(self, head: str):
+        self.head = head
+        self.entry: list[str] = []
+        self.lines: list[str] = []
+        self.label = "entry"
+        self._count = 0
+
+    def fresh(self, hint: str = "v") -> str:
+        """A name that no other has."""
+        self._count += 1
+        return f"%{hint}{self._count}"
+
+    def do(self, text: str, hint: str = "v") -> str:
+        """Name of the result of an instruction."""
+        name = self.fresh(hint)
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def say(self, text: str) -> None:
+        """Instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def room(self, element: str, count: int) -> str:
+        """Stack memory for a number of elements, taken once at entry."""
+        name = self.fresh("room")
+        self.entry.append(f"  {name} = alloca {element}, i64 {count}, align 64")
+        return name
+
+    def start(self, label: str) -> None:
+        """Begin a block."""
+        self.lines.append(f"{label[1:]}:")
+        self.label = label[1:]
+
+    def jump(self, label: str) -> None:
+        """Go to a block."""
+        self.say(f"br label {label}")
+
+    def branch(self, condition: str, yes: str, no: str) -> None:
+        """Go to one of two blocks."""
+        self.say(f"br i1 {condition}, label {yes}, label {no}")
+
+    @contextmanager
+    def loop(self, start: str, stop: str, step: str = "1") -> Iterator[str]:
+        """Counts from ``start`` below ``stop``; yields the counter."""
+        head, body, done, index = self.fresh("head"), self.fresh("body"), self.fresh("done"), self.fresh("i")
+        before = self.label
+        self.jump(head)
+        self.start(head)
+        place = len(self.lines)
+        self.lines.append("")
+        self.branch(self.do(f"icmp slt i64 {index}, {stop}"), body, done)
+        self.start(body)
+        yield index
+        following = self.do(f"add nsw i64 {index}, {step}")
+        self.lines[place] = f"  {index} = phi i64 [ {start}, %{before} ], [ {following}, %{self.label} ]"
+        self.jump(head)
+        self.start(done)
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """Only where the condition holds."""
+        yes, done = self.fresh("yes"), self.fresh("done")
+        self.branch(condition, yes, done)
+        self.start(yes)
+        yield
+        self.jump(done)
+        self.start(done)
+
+    def i64(self, operation: str, left: str, right: str) -> str:
+        """Integer arithmetic on counters."""
+        return self.do(f"{operation} i64 {left}, {right}")
+
+    def add(self, left: str, right: str) -> str:
+        """Sum of two counters."""
+        return self.i64("add nsw", left, right)
+
+    def multiply(self, left: str, right: str) -> str:
+        """Product of two counters."""
+        return self.i64("mul nsw", left, right)
+
+    def least(self, left: str, right: str) -> str:
+        """Smaller of two counters."""
+        return self.do(f"call i64 @llvm.smin.i64(i64 {left}, i64 {right})")
+
+    def most(self, left: str, right: str) -> str:
+        """Larger of two counters."""
+        return self.do(f"call i64 @llvm.smax.i64(i64 {left}, i64 {right})")
+
+    def ceiling(self, value: str, step: int) -> str:
+        """How many steps cover a counter."""
+        return self.i64("sdiv", self.add(value, str(step - 1)), str(step))
+
+    def at(self, pointer: str, index: str, element: str = "i8") -> str:
+        """Address of an element."""
+        return self.do(f"getelementptr {element}, ptr {pointer}, i64 {index}", "p")
+
+    def load(self, kind: str, pointer: str, align: int) -> str:
+        """Value in memory."""
+        return self.do(f"load {kind}, ptr {pointer}, align {align}")
+
+    def store(self, kind: str, value: str, pointer: str, align: int) -> None:
+        """Put a value into memory."""
+        self.say(f"store {kind} {value}, ptr {pointer}, align {align}")
+
+    def text(self) -> str:
+        """The whole definition."""
+        return "\n".join([f"define {self.head} {{", "entry:", *self.entry, *self.lines, "}"])

@@ -1,0 +1,308 @@
+"""How the CPU runs a nest: which tile role is vectorised, how many accumulators stay in registers, which blocks.
+
+A plan depends on the nest and on the vectors of the machine, never on strides; on extents only through ``swap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..expr.node import Node, postorder, variables
+from .nest import Nest, Port
+
+BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
+_WIDTH = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 4}
+_TRANSCENDENTAL = {
+    "pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"
+}  # fmt: skip
+_NON_NEGATIVE = {"abs", "sqrt", "exp", "exp2", "sigmoid", "acos"}
+_PANEL_BYTES = 16 << 10
+_ROWS_BYTES = 128 << 10
+_COLUMNS_BYTES = 1536 << 10
+_STATE_BYTES = 1 << 20
+_CELLS_BYTES = 256 << 10
+_GRAIN = 1 << 18
+_HEAVY_COST = 16
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a call is cut up: independent items, scratch of one thread, and how many items are worth a thread."""
+
+    items: int
+    scratch_bytes: int
+    grain: int
+
+
+@dataclass(frozen=True)
+class CpuPlan:
+    """Everything the emitter needs.
+
+    The tile has ``rows`` rows of ``vectors`` vectors of ``lanes`` elements. With ``swap`` the roles m and n have
+    changed places in ``nest``: what it calls n, the vectorised role, is m among the kernel's integers. Ports are
+    held as packed ``row_ports`` (m), packed ``column_ports`` (n), ``line_ports`` (neither) and ``cell_ports``
+    (both). ``depth`` is the block of k, ``row_block`` and ``column_block`` those of m and n; an item is
+    ``item_rows`` rows. With ``optimistic`` a first form of the kernel runs which leaves out the rare cases of the
+    arithmetic and, where it meets one, calls the exact form.
+    """
+
+    nest: Nest
+    schema: str
+    swap: bool
+    lanes: int
+    rows: int
+    vectors: int
+    row_ports: tuple[Port, ...]
+    column_ports: tuple[Port, ...]
+    line_ports: tuple[Port, ...]
+    cell_ports: tuple[Port, ...]
+    hoisted: tuple[str, ...]
+    depth: int
+    row_block: int
+    column_block: int
+    item_rows: int
+    unroll: int
+    symmetric: bool
+    optimistic: bool
+    cost: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of the tile."""
+        return self.lanes * self.vectors
+
+    @property
+    def width(self) -> int:
+        """Bytes of a packed element."""
+        return _WIDTH[self.nest.compute]
+
+    @property
+    def looped(self) -> bool:
+        """Whether there is anything to reduce."""
+        return any(set(port.roles) & set("kl") for port in self.nest.operands)
+
+    @property
+    def state_bytes(self) -> int:
+        """Room for the registers of one tile."""
+        count = sum(len(reduction.kinds) for reduction in self.nest.reductions)
+        return count * self.rows * self.columns * self.width
+
+    def actual(self, role: str) -> str:
+        """Role among the kernel's integers of a role of ``nest``."""
+        return {"m": "n", "n": "m"}.get(role, role) if self.swap else role
+
+    def __str__(self) -> str:
+        names = ", ".join(
+            f"{kind} {' '.join(port.name for port in ports)}"
+            for kind, ports in (
+                ("rows", self.row_ports), ("columns", self.column_ports),
+                ("lines", self.line_ports), ("cells", self.cell_ports),
+            )
+            if ports
+        )  # fmt: skip
+        flags = "".join(
+            f" {word}"
+            for word, on in (("swap", self.swap), ("symmetric", self.symmetric), ("optimistic", self.optimistic))
+            if on
+        )
+        return (
+            f"{self.schema} tile {self.rows}x{self.columns} ({self.vectors} vectors of {self.lanes}) "
+            f"blocks {self.row_block}x{self.column_block}x{self.depth} [{names}]{flags} {self.nest.compute}"
+        )
+
+
+def _swapped(nest: Nest) -> Nest:
+    table = str.maketrans("mn", "nm")
+
+    def turned(port: Port) -> Port:
+        return replace(port, roles="".join(sorted(port.roles.translate(table), key="mnkl".index)))
+
+    return replace(nest, operands=tuple(map(turned, nest.operands)), outs=tuple(map(turned, nest.outs)))
+
+
+def _should_swap(nest: Nest, lanes: int, sizes: Mapping[str, int] | None) -> bool:
+    """Vectorise over n, unless only m is there or n is shorter than a vector and m is not."""
+    roles = {role for port in nest.ports for role in port.roles}
+    if "n" not in roles or "m" not in roles:
+        return "m" in roles
+    return sizes is not None and sizes["n"] < lanes and sizes["m"] >= 2 * sizes["n"]
+
+
+def may_mirror(nest: Nest) -> bool:
+    """Whether computing half and mirroring it is right: no other array knows rows from columns."""
+    others = [port for port in nest.operands if port.name not in ("x0", "x1")]
+    return nest.symmetric and not nest.partial and not any(set(port.roles) & set("mn") for port in others)
+
+
+def expressions(nest: Nest) -> list[Node]:
+    """What is evaluated inside the reduced loops."""
+    return [*nest.map, *(node for reduction in nest.reductions for node in reduction.step)]
+
+
+def dependence(node: Node, roles: Mapping[str, str]) -> frozenset[str]:
+    """Roles that an expression varies with, given those of the variables."""
+    return frozenset("".join(roles.get(name, "") for name in variables([node])))
+
+
+def never_negative(node: Node) -> bool:
+    """Whether an expression is at least zero, or NaN, by its form."""
+    if node.op == "mul" and node.args[0] is node.args[1]:
+        return True
+    if node.op in ("mul", "add", "div", "min", "max"):
+        return all(map(never_negative, node.args))
+    if node.number is not None:
+        return node.number >= 0
+    return node.op in _NON_NEGATIVE
+
+
+def fast_power(node: Node, roles: Mapping[str, str]) -> bool:
+    """Whether a power has a short form: its base is never negative and its exponent the same everywhere."""
+    return node.op == "pow" and never_negative(node.args[0]) and not dependence(node.args[1], roles)
+
+
+def _is_optimistic(nest: Nest, roles: Mapping[str, str]) -> bool:
+    if nest.compute not in ("f32", "f64"):
+        return False
+    powers = any(fast_power(node, roles) and "k" in dependence(node, roles) for node in postorder(nest.map))
+    return powers or any(reduction.name in ("min", "max") for reduction in nest.reductions)
+
+
+def _cost(nodes: list[Node]) -> int:
+    return sum(_HEAVY_COST if node.op in _TRANSCENDENTAL else 1 for node in postorder(nodes) if node.args)
+
+
+def _tile(nest: Nest, registers: int, heavy: bool, cells: int) -> tuple[int, int]:
+    """Rows and vectors of the tile, so that accumulators and hoisted cells stay in registers."""
+    roles = {role for port in nest.ports for role in port.roles}
+    if "n" not in roles:
+        return 1, 1
+    room = registers // 2
+    if "m" not in roles:
+        return 1, max(1, min(4, room // cells))
+    shapes = ((4, 2), (2, 2), (2, 1), (1, 1)) if heavy or registers < 32 else ((8, 2), (4, 2), (2, 2), (2, 1), (1, 1))
+    if heavy:
+        shapes = shapes[1:]
+    return next((shape for shape in shapes if shape[0] * shape[1] * cells <= room), (1, 1))
+
+
+def _per_cell(nest: Nest, roles: Mapping[str, str], hoisted: list[Node]) -> int:
+    """Vectors that every cell of the tile keeps: registers of accumulators over both roles, hoisted cells."""
+    count = 0
+    for value, reduction in zip(nest.map, nest.reductions, strict=True):
+        nodes = reduction.step if reduction.is_fold else (value,)
+        if {"m", "n"} <= set().union(*(dependence(node, roles) for node in nodes)):
+            count += len(reduction.kinds)
+    return max(1, count + sum({"m", "n"} <= dependence(node, roles) for node in hoisted))
+
+
+def _hoisted(nest: Nest, roles: Mapping[str, str]) -> list[Node]:
+    """Largest subexpressions that do not vary with k although their user does."""
+    found: dict[int, Node] = {}
+    for node in postorder(expressions(nest)):
+        if "k" in dependence(node, roles):
+            for arg in node.args:
+                if dependence(arg, roles) and "k" not in dependence(arg, roles):
+                    found[id(arg)] = arg
+    return list(found.values())
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _clamp(value: int, low: int, high: int, step: int) -> int:
+    return max(low, min(high, value // step * step))
+
+
+def plan(
+    nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mapping[str, int] | None = None
+) -> CpuPlan:
+    """Choose how to run a nest.
+
+    Parameters
+    ----------
+    nest : Nest
+    host_vector_bytes : int
+        Bytes of a vector register.
+    vector_registers : int
+        How many there are.
+    sizes : mapping, optional
+        Extents by role, which only decide whether m is vectorised instead of n.
+    """
+    width = _WIDTH[nest.compute]
+    lanes = max(2, host_vector_bytes // width)
+    swap = _should_swap(nest, lanes, sizes)
+    turned = _swapped(nest) if swap else nest
+    roles = {port.name: port.roles for port in turned.operands} | {"t": "k", "index": "k", "s0": "k", "s1": "k"}
+    used = set(variables([*expressions(turned), *turned.outputs]))
+    ports = [port for port in turned.operands if port.name in used]
+    kinds: dict[str, list[Port]] = {"m": [], "n": [], "": [], "mn": []}
+    for port in ports:
+        kinds["".join(role for role in "mn" if role in port.roles)].append(port)
+    cost = max(1, _cost(expressions(turned)))
+    heavy = cost >= _HEAVY_COST
+    hoisted = _hoisted(turned, roles)
+    rows, vectors = _tile(turned, vector_registers, heavy, _per_cell(turned, roles, hoisted))
+    columns = lanes * vectors
+    panel = max(1, sum("k" in port.roles for port in kinds["n"])) * columns * width
+    depth = _clamp(_PANEL_BYTES // panel, 64, 512, 8)
+    if any("k" in port.roles for port in kinds["mn"]):
+        depth = min(depth, _clamp(_CELLS_BYTES // (rows * columns * width * len(kinds["mn"])), 8, 512, 8))
+    row_bytes = max(1, len(kinds["m"])) * depth * width
+    row_block = _clamp(_ROWS_BYTES // row_bytes, 4 * rows, 256, rows)
+    state = sum(len(reduction.kinds) for reduction in turned.reductions) * row_block * width
+    column_bytes = max(1, len(kinds["n"])) * depth * width
+    looped = any(set(port.roles) & set("kl") for port in turned.operands)
+    limit = min(_COLUMNS_BYTES // column_bytes, _STATE_BYTES // state if looped else 4096)
+    return CpuPlan(
+        turned,
+        "gram" if looped else "elementwise",
+        swap,
+        lanes,
+        rows,
+        vectors,
+        *(tuple(kinds[kind]) for kind in ("m", "n", "", "mn")),
+        tuple(str(node) for node in hoisted),
+        depth,
+        row_block,
+        _clamp(limit, columns, 4096, columns),
+        4 * rows,
+        1 if heavy else 4,
+        may_mirror(nest) and not swap,
+        _is_optimistic(turned, roles),
+        cost,
+    )  # fmt: skip
+
+
+def _depths(plan: CpuPlan, port: Port, depth: int) -> int:
+    return depth if "k" in port.roles else 1
+
+
+def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
+    """Bytes of scratch, laid out as the emitted kernel does: rows, columns, lines, cells, state."""
+    m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
+    rows = min(plan.row_block, _round_up(m, plan.rows))
+    columns = min(plan.column_block, _round_up(n, plan.columns))
+    depth = min(plan.depth, max(1, sizes["k"]))
+    total = 0
+    for ports, extent in (
+        (plan.row_ports, rows), (plan.column_ports, columns),
+        (plan.line_ports, 1), (plan.cell_ports, plan.rows * plan.columns),
+    ):  # fmt: skip
+        for port in ports:
+            total += _round_up(_depths(plan, port, depth) * extent * plan.width, _ALIGNMENT)
+    if plan.looped:
+        total += rows // plan.rows * (columns // plan.columns) * plan.state_bytes
+    return total + _ALIGNMENT
+
+
+def work(plan: CpuPlan, sizes: Mapping[str, int]) -> Work:
+    """Items, scratch and grain of a call with these extents (those of ``nest.SIZES``)."""
+    m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
+    outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
+    items = outer * -(-m // plan.item_rows) if n else 0
+    steps = max(1, sizes["k"] * sizes["l"] // sizes["splits"])
+    one = min(m, plan.item_rows) * n * steps * plan.cost
+    return Work(items, scratch(plan, sizes), max(1, _GRAIN // max(1, one)))

@@ -1,0 +1,204 @@
+"""LLVM on the host: text to object code, object code to a kernel, a kernel on threads."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as binding
+import numpy as np
+
+from ..errors import CompileError
+
+ENTRY = "km"
+_SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+_LOADING = threading.Lock()
+_ALIGNMENT = 64
+_PARTS_PER_THREAD = 2
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that code is made for, and the vectors it has."""
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    vector_registers: int
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """Machine code in memory; the engine lives as long as this does."""
+
+    entry: Callable[..., None]
+    engine: Any
+
+
+@lru_cache(maxsize=1)
+def _initialize() -> None:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+
+
+def version() -> str:
+    """What compiles: llvmlite and its LLVM."""
+    return f"llvmlite {llvmlite.__version__} llvm {'.'.join(map(str, binding.llvm_version_info))}"
+
+
+@lru_cache(maxsize=1)
+def host() -> Host:
+    """This machine."""
+    features = binding.get_host_cpu_features()
+    size, count = _vectors(dict(features), platform.machine())
+    return Host(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), size, count)
+
+
+def _vectors(features: dict[str, bool], machine: str) -> tuple[int, int]:
+    """Bytes and number of the vector registers."""
+    if machine.lower() in ("arm64", "aarch64"):
+        return 16, 32
+    if features.get("avx512f") and features.get("avx512vl") and features.get("avx512dq"):
+        return 64, 32
+    return (32, 16) if features.get("avx2") and features.get("fma") else (16, 16)
+
+
+def compile_ir(ir: str, host: Host) -> bytes:
+    """Object code of an LLVM module for a machine.
+
+    Parameters
+    ----------
+    ir : str
+        Text of the module.
+    host : Host
+
+    Raises
+    ------
+    CompileError
+        If LLVM rejects the text.
+    """
+    _initialize()
+    try:
+        module = binding.parse_assembly(ir)
+        module.verify()
+        target = binding.Target.from_triple(host.triple)
+        machine = target.create_target_machine(host.cpu, host.features, 3, "pic", "jitdefault")
+        options = binding.create_pipeline_tuning_options(3)
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        builder = binding.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        return bytes(machine.emit_object(module))
+    except RuntimeError as error:
+        raise CompileError(f"LLVM rejected a kernel: {error}\n{ir[:400]}") from error
+
+
+def load(obj: bytes) -> LoadedKernel:
+    """Kernel from object code."""
+    _initialize()
+    with _LOADING:
+        machine = binding.Target.from_default_triple().create_target_machine()
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+        engine.add_object_file(binding.ObjectFileRef.from_data(obj))
+        engine.finalize_object()
+        address = engine.get_function_address(ENTRY)
+    if not address:
+        raise CompileError(f"object code without {ENTRY!r}")
+    return LoadedKernel(ctypes.CFUNCTYPE(None, *_SIGNATURE)(address), engine)
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that grows and stays."""
+
+    def __init__(self) -> None:
+        self.memory: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self.address = 0
+
+    def take(self, size: int) -> int:
+        if self.memory is None or self.memory.nbytes < size:
+            self.memory = None
+            self.memory = np.empty(size + _ALIGNMENT, np.uint8)
+            self.address = self.memory.ctypes.data
+        return self.address
+
+
+_SCRATCH = _Scratch()
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "kernmantle")
+
+
+class _Shares:
+    """Hands out ranges of items, large ones first, to whichever thread is free."""
+
+    def __init__(self, items: int, threads: int, grain: int):
+        self.next, self.items, self.threads, self.grain = 0, items, threads, grain
+        self.lock = threading.Lock()
+
+    def take(self) -> tuple[int, int]:
+        with self.lock:
+            begin, left = self.next, self.items - self.next
+            count = min(left, max(self.grain, left // (_PARTS_PER_THREAD * self.threads)))
+            self.next = begin + count
+        return begin, begin + count
+
+
+def run(
+    kernel: LoadedKernel,
+    items: int,
+    scratch_bytes: int,
+    pointers: Sequence[int],
+    integers: np.ndarray[Any, np.dtype[np.int64]],
+    numbers: Sequence[float],
+    threads: int,
+    grain: int = 1,
+) -> None:
+    """Run a kernel over its items.
+
+    Parameters
+    ----------
+    kernel : LoadedKernel
+    items, scratch_bytes, grain : int
+        As the plan counts them; no thread takes fewer than ``grain`` items.
+    pointers : sequence of int
+        Addresses of the ports.
+    integers : ndarray of int64
+        Extents and strides, contiguous.
+    numbers : sequence of float
+    threads : int
+        How many may work; the calling thread is one of them.
+    """
+    if items <= 0:
+        return
+    held = (ctypes.c_void_p * len(pointers))(*pointers)
+    values = (ctypes.c_double * len(numbers))(*numbers)
+    address: int = integers.__array_interface__["data"][0]
+    threads = min(threads, -(-items // grain))
+    if threads <= 1:
+        kernel.entry(held, address, values, 0, items, _SCRATCH.take(scratch_bytes))
+        return
+    shares = _Shares(items, threads, grain)
+
+    def work() -> None:
+        scratch = _SCRATCH.take(scratch_bytes)
+        begin, end = shares.take()
+        while begin < end:
+            kernel.entry(held, address, values, begin, end, scratch)
+            begin, end = shares.take()
+
+    others: list[Future[None]] = [_pool(threads).submit(work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        for other in others:
+            other.result()

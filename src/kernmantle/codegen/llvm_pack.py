@@ -98,7 +98,7 @@ def pack(stored: str, element: str, width: int) -> str:
                     value = widened(f, line, stored, element, width)
                     f.store(vector(element, width), value, f.at(target, f.multiply(k, str(width)), element), wide)
                 f.store("i64", "%depth", kept, 8)
-        square = min(width, 32 // wide)
+        square = min(width & -width, 32 // wide)
         if square > 1:
             with f.when(f.do(f"and i1 {unit_stride}, {f.do(f'xor i1 {unit_run}, true')}")):
                 full = f.multiply(f.i64("sdiv", "%depth", str(square)), str(square))

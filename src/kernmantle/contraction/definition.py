@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -14,12 +15,14 @@ from ..expr.differentiate import is_symmetric
 from ..expr.node import Node, Number, const, substitute, var, variables
 from ..expr.show import from_ssa, to_ssa
 from ..expr.simplify import exponents, lift, simplify
-from ..expr.trace import signature, trace
+from ..expr.trace import Trace, signature, trace
+from ..expr.traced import is_number, to_number
 from .equation import Equation, parse
 from .program import Operand, Program, reduction_document, reduction_of
 from .semirings import REDUCTIONS, Reduction, fold, semiring
 
 Lambda = Callable[..., Any]
+_RESERVED = re.compile(r"[xs]\d+")
 
 
 @dataclass(frozen=True)
@@ -136,17 +139,45 @@ class Binding:
 def _reduction(entry: object) -> Reduction:
     if isinstance(entry, Semiring):
         traced = trace(entry.plus, [var("s0"), var("t")], {}, what="plus of the semiring")
-        return semiring(simplify(traced.roots)[0], entry.zero)
+        return semiring(simplify([_only(traced, "plus of the semiring")])[0], _finite_or_inf(entry.zero, "zero"))
     if isinstance(entry, str) and entry in REDUCTIONS:
         return REDUCTIONS[entry]
+    if isinstance(entry, Fold):
+        raise ParameterError("a Fold takes the place of the map and cannot be one of several reductions")
     near = get_close_matches(str(entry), REDUCTIONS, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ParameterError(f"reduce={entry!r} is none of {', '.join(REDUCTIONS)}, a Semiring or a Fold{hint}")
 
 
-def _environment(function: Lambda, count: int, known: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Number]]:
-    names, defaults = signature(function, count)
-    return {name: known.get(name, var(name)) for name in names}, dict(defaults)
+def _only(traced: Trace, what: str) -> Node:
+    if traced.is_tuple:
+        raise ParameterError(f"the {what} returns {len(traced.roots)} values in a tuple; it has one")
+    return traced.roots[0]
+
+
+def _finite_or_inf(value: object, what: str) -> Number:
+    if not is_number(value):
+        raise ParameterError(f"{what} must be a number, not {value!r}")
+    number = to_number(value)
+    if number != number:
+        raise ParameterError(f"{what} is NaN, which no value is an identity of")
+    return number
+
+
+def _environment(
+    function: Lambda, count: int, known: Mapping[str, Node], what: str
+) -> tuple[dict[str, Node], dict[str, Number]]:
+    names, defaults = signature(function, count, what)
+    numbers: dict[str, Number] = {}
+    for name in names:
+        if name not in known and _RESERVED.fullmatch(name):
+            raise ParameterError(f"parameter {name!r} of the {what} has the name of an operand or accumulator; rename it")
+        if name in defaults and name not in known:
+            if not is_number(defaults[name]):
+                kind = type(defaults[name]).__name__
+                raise ParameterError(f"the default of parameter {name!r} is a {kind}; pass it at the call instead")
+            numbers[name] = to_number(defaults[name])
+    return {name: known.get(name, var(name)) for name in names}, numbers
 
 
 def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lambda | None = None) -> Definition:
@@ -158,14 +189,15 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
     if isinstance(reduce, Fold):
         if map is not None:
             raise ParameterError("a Fold takes the place of the map: pass map=None with reduce=Fold(step, init)")
-        environment, defaults = _environment(reduce.step, len(positional) + 1, names)
+        environment, defaults = _environment(reduce.step, len(positional) + 1, names, "step of the fold")
         traced = trace(reduce.step, [var("s0"), *positional], environment, what="step of the fold")
-        maps, reductions = (const(0),), (fold(traced.roots[0], reduce.init),)
+        step = _only(traced, "step of the fold")
+        maps, reductions = (const(0),), (fold(step, _finite_or_inf(reduce.init, "init")),)
         single = True
     else:
         if map is None:
             raise ParameterError("map=None is for reduce=Fold(step, init) only: pass a lambda over the operands")
-        environment, defaults = _environment(map, len(positional), names)
+        environment, defaults = _environment(map, len(positional), names, "map")
         traced = trace(map, positional, environment, what="map")
         maps, single = traced.roots, not traced.is_tuple
         entries = list(reduce) if isinstance(reduce, (tuple, list)) else [reduce] * len(maps)
@@ -175,7 +207,10 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
     accumulators = [var(f"s{i}") for i in range(len(maps))]
     outputs: tuple[Node, ...] = tuple(accumulators)
     if epilogue is not None:
-        environment, more = _environment(epilogue, len(maps), names)
+        environment, more = _environment(epilogue, len(maps), names, "epilogue")
+        clash = next((name for name in more if defaults.get(name, more[name]) != more[name]), None)
+        if clash is not None:
+            raise ParameterError(f"parameter {clash!r} has default {defaults[clash]} in the map, {more[clash]} in the epilogue")
         defaults |= more
         traced = trace(epilogue, accumulators, environment, what="epilogue")
         outputs, single = traced.roots, not traced.is_tuple
@@ -191,11 +226,10 @@ def _checked(
     defaults: Mapping[str, Number],
 ) -> Definition:
     steps = [node for red in reductions if red.is_fold for node in red.step]
-    internal = {"s0", "t", "index"} if steps else set[str]()
     operands = {f"x{i}" for i in range(len(equation.operands))}
     accumulators = {f"s{i}" for i in range(len(maps))}
     used = [*variables([*maps, *steps]), *variables(outputs)]
-    parameters = tuple(dict.fromkeys(n for n in used if n not in operands | accumulators | internal))
+    parameters = tuple(dict.fromkeys(n for n in used if n not in operands | accumulators))
     for name in variables(outputs):
         if name in operands:
             axes = equation.operands[int(name[1:])]
@@ -235,7 +269,7 @@ def bind(
     lifted, numbers = lift(roots)
     used = [name for name in variables(lifted) if name in definition.parameters]
     rename = {name: f"p{i}" for i, name in enumerate(used)}
-    lifted = substitute(lifted, {name: var(new) for name, new in rename.items()})
+    lifted = simplify(substitute(lifted, {name: var(new) for name, new in rename.items()}))
     count, outs = len(definition.map), len(definition.outputs)
     steps = iter(lifted[count + outs :])
     reductions = tuple(

@@ -8,8 +8,9 @@ For ``out = u(s, x)`` with accumulators ``s_i = ⊕_reduced f_i(x)`` and cotange
 
 The weight ``w_i = ∂s_i/∂f_i`` of one term depends on the reduction (``_WEIGHTS``): 1 for a sum, the share of the
 ties for min and max, the softmax weight for logsumexp, the product of the other factors for prod. It is a
-function of the mapped value, of the accumulator (operand ``a{i}``) and of statistics of the ties (operands
-``b{i}``, ``z{i}``) which ``statistics`` computes with one more program. Each result is differentiable again.
+function of the mapped value, of the accumulator (operand ``a{i}``) and of statistics of the terms (operands
+``b{i}``, ``z{i}``, ``y{i}``) which ``statistics`` computes with one more program. Each result is differentiable
+again.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..expr.differentiate import differentiate
-from ..expr.node import Node, const, substitute, var
+from ..expr.node import Node, const, substitute, var, variables
 from ..expr.simplify import simplify
 from .program import Operand, Program, elementwise
 from .semirings import REDUCTIONS, Reduction
 
 SUM = REDUCTIONS["sum"]
+STATISTICS = "bzy"
 
 
 @dataclass(frozen=True)
 class Weight:
-    """Slope of a reduction in one mapped value f, given its accumulator a and statistics b, z.
+    """Slope of a reduction in one mapped value f, given its accumulator a and statistics b, z, y.
 
-    ``statistics`` are (reduction, mapped expression) pairs over f and a that yield b and z.
+    ``statistics`` are (reduction, mapped expression) pairs over f and a that yield b, z and y.
     """
 
-    slope: Callable[[Node, Node, Node, Node], Node]
+    slope: Callable[[Node, Node, Node, Node, Node], Node]
     statistics: tuple[tuple[str, Callable[[Node, Node], Node]], ...] = ()
     reads_accumulator: bool = False
 
@@ -42,7 +44,7 @@ def _op(name: str, *args: Node) -> Node:
     return Node(name, args)
 
 
-def _tie_share(value: Node, best: Node, count: Node, _: Node) -> Node:
+def _tie_share(value: Node, best: Node, count: Node, *_: Node) -> Node:
     return _op("where", _op("eq", value, best), _op("rcp", count), const(0))
 
 
@@ -50,10 +52,17 @@ def _softmax(value: Node, total: Node, *_: Node) -> Node:
     return _op("where", _op("eq", total, const(float("-inf"))), const(0), _op("exp", _op("sub", value, total)))
 
 
-def _cofactor(value: Node, _: Node, others: Node, zeros: Node) -> Node:
-    """Product of all other factors, from the product of the non-zero ones and the number of zeros."""
-    at_zero = _op("where", _op("eq", zeros, const(1)), others, const(0))
-    elsewhere = _op("where", _op("eq", zeros, const(0)), _op("div", others, value), const(0))
+def _cofactor(value: Node, _: Node, others: Node, zeros: Node, nothing: Node) -> Node:
+    """Product of all other factors, from the product of the non-zero ones and the number of zeros.
+
+    ``nothing`` is the sum of the factors that are zero: it adds no value, but the slope by which a zero factor
+    moves the cofactors of the others, so that second derivatives are right at zeros too.
+    """
+    one, two, none = (_op("eq", zeros, const(count)) for count in (1, 2, 0))
+    second = _op("where", two, _op("mul", others, _op("sub", nothing, value)), const(0))
+    at_zero = _op("where", one, others, second)
+    rest = _op("div", others, value)
+    elsewhere = _op("where", none, rest, _op("where", one, _op("mul", rest, nothing), const(0)))
     return _op("where", _op("eq", value, const(0)), at_zero, elsewhere)
 
 
@@ -69,13 +78,17 @@ def _zero(value: Node, _: Node) -> Node:
     return _op("where", _op("eq", value, const(0)), const(1), const(0))
 
 
+def _zero_value(value: Node, _: Node) -> Node:
+    return _op("where", _op("eq", value, const(0)), value, const(0))
+
+
 _EXTREMUM = Weight(_tie_share, (("sum", _is_best),), reads_accumulator=True)
 _WEIGHTS: dict[str, Weight] = {
     "sum": Weight(lambda *_: const(1)),
     "min": _EXTREMUM,
     "max": _EXTREMUM,
     "logsumexp": Weight(_softmax, reads_accumulator=True),
-    "prod": Weight(_cofactor, (("prod", _non_zero), ("sum", _zero))),
+    "prod": Weight(_cofactor, (("prod", _non_zero), ("sum", _zero), ("sum", _zero_value))),
 }
 
 
@@ -98,9 +111,18 @@ def accumulator_is_output(program: Program) -> bool:
     return list(program.outputs) == _accumulators(program)
 
 
-def reads_accumulators(program: Program) -> bool:
+def weights_read_accumulators(program: Program) -> bool:
     """Whether the slope of some reduction depends on its accumulator."""
     return any(_WEIGHTS[red.name].reads_accumulator for red in program.reductions if red.name in _WEIGHTS)
+
+
+def reads_accumulators(program: Program) -> bool:
+    """Whether some derivative depends on an accumulator, so that it must be saved."""
+    names = [node.name for node in _accumulators(program)]
+    names += [operand.name for operand in _output_operands(program)]
+    slopes = [slope for output in program.outputs for slope in differentiate(output, names)]
+    read = set(variables(slopes)) & {node.name for node in _accumulators(program)}
+    return bool(read) or weights_read_accumulators(program)
 
 
 def _output_operands(program: Program) -> list[Operand]:
@@ -165,14 +187,14 @@ def statistics(program: Program, accumulator: int) -> Program | None:
 def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | None:
     """Gradient of an operand from the cotangents h_i that are ``present``; None if it is zero.
 
-    Its operands are the program's, h_i, and where the slope reads them a_i, b_i, z_i.
+    Its operands are the program's, h_i, and where the slope reads them a_i, b_i, z_i, y_i.
     """
     total: Node = const(0)
     operands = list(program.operands)
     for i, (reduction, value, given) in enumerate(zip(program.reductions, program.map, present, strict=True)):
         if not given:
             continue
-        names = [f"{letter}{i}" for letter in "habz"]
+        names = [f"{letter}{i}" for letter in "ha" + STATISTICS]
         (slope,) = differentiate(value, [name])
         share = _WEIGHTS[reduction.name].slope(value, *map(var, names[1:]))
         total = _op("add", total, _op("mul", var(names[0]), _op("mul", share, slope)))
@@ -186,7 +208,7 @@ def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | 
 def tangent(program: Program, accumulator: int, moving: Sequence[str]) -> Program | None:
     """Directional derivative of an accumulator along tangents t_<name> of the operands in ``moving``."""
     value = program.map[accumulator]
-    names = [f"{letter}{accumulator}" for letter in "abz"]
+    names = [f"{letter}{accumulator}" for letter in "a" + STATISTICS]
     slopes = differentiate(value, list(moving))
     total: Node = const(0)
     for name, slope in zip(moving, slopes, strict=True):

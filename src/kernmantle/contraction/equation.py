@@ -54,10 +54,15 @@ def _axes(text: str, axes: str, start: int, what: str) -> str:
     return axes
 
 
-@lru_cache(maxsize=1024)
-def parse(equation: str) -> Equation:
+def parse(equation: object) -> Equation:
     """Parse an equation, or raise EquationError that points at the place."""
-    text = equation.replace(" ", "")
+    if not isinstance(equation, str):
+        raise EquationError(f"the equation is a string such as 'mk,nk->mn' and comes first, got {equation!r}")
+    return _parse("".join(equation.split()))
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Equation:
     left, arrow, out = text.partition("->")
     if not arrow:
         raise _fail(text, len(text), "an equation names its output after '->', for example 'mk,nk->mn'")

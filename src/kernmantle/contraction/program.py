@@ -6,6 +6,7 @@ operator, the key of every cache and what a pickle holds.
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -130,8 +131,7 @@ def reduction_of(document: Any) -> Reduction:
     name, step, init = document
     (expression,) = from_ssa(step)
     make = fold if name == "fold" else semiring
-    number = float(init) if init not in ("True", "False") else init == "True"
-    return make(expression, int(number) if isinstance(number, float) and number.is_integer() else number)
+    return make(expression, ast.literal_eval(init) if init not in ("inf", "-inf", "nan") else float(init))
 
 
 def _operand_document(operand: Operand) -> list[object]:

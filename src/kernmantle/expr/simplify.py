@@ -12,6 +12,7 @@ from .rules import rewritten
 POWER_CLASSES = (0.5, 1, 1.5, 2, 2.5, 3, 4)
 _ASSOCIATIVE = frozenset({"min", "max", "and", "or"})
 _LONGEST_CHAIN = 8
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 def _folded(node: Node) -> Node | None:
@@ -104,6 +105,10 @@ def _simplified(roots: Sequence[Node], finite: bool, known: dict[Node, Node]) ->
             continue
         if not node.args:
             known[node] = node
+            continue
+        if finite and node.op in _COMPARISONS:
+            # Values that are compared must round as they do where they were computed, or ties are missed.
+            (known[node],) = _cached((node,), False)
             continue
         rebuilt = _ordered(Node(node.op, tuple(known[arg] for arg in node.args)))
         if rebuilt not in known:

@@ -12,9 +12,12 @@ import torch
 from ..arrays import check_same_device, check_same_dtype, unwrap_out
 from ..contraction.definition import Definition
 from ..contraction.equation import Equation, Extents, extents
-from ..errors import DtypeError, GradientError, OutputError, ParameterError
+from ..errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
 from .dtypes import DTYPES
 from .execute import Types
+
+
+_LARGEST = int(np.finfo(np.float64).max)
 
 
 def is_number(value: Any) -> bool:
@@ -24,9 +27,14 @@ def is_number(value: Any) -> bool:
     )
 
 
-def number_of(value: Any) -> float | int:
+def number_of(value: Any, name: str) -> float | int:
     """Python number of a scalar."""
-    return value.item() if isinstance(value, (np.generic, np.ndarray)) else value
+    number = value.item() if isinstance(value, (np.generic, np.ndarray)) else value
+    if isinstance(number, bool):
+        return int(number)
+    if not isinstance(number, (int, float)) or (isinstance(number, int) and abs(number) > _LARGEST):
+        raise ParameterError(f"parameter {name!r} is {number!r}, which is no real number that a float64 can hold")
+    return number
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,27 @@ def check_call(equation: Equation, call: Call) -> Extents:
     return extents(call.labels, axes, [tuple(t.shape) for t in call.tensors], equation.text)
 
 
+def check_terms(definition: Definition, sizes: Mapping[str, int]) -> None:
+    """ShapeError for the position of the smallest or largest of nothing."""
+    positions = [reduction.name for reduction in definition.reductions if reduction.result == "index"]
+    empty = [axis for axis in definition.equation.letters if axis not in definition.equation.out and sizes[axis] == 0]
+    if positions and empty:
+        raise ShapeError(
+            f"{positions[0]} over axis {empty[0]!r} of {definition.equation.text!r}, which has size 0: no position exists"
+        )
+
+
+def _shares_memory(tensor: torch.Tensor) -> bool:
+    """Whether two elements may lie at one address."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += (size - 1) * stride
+    return False
+
+
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     start = tensor.data_ptr()
     if tensor.numel() == 0:
@@ -114,12 +143,19 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    (start, stop), (first, last) = _span(one), _span(other)
+    return one.device == other.device and start < last and first < stop
+
+
 def check_out(
     out: Any, shape: Sequence[int], types: str, values: Sequence[torch.Tensor], tracked: bool, single: bool
 ) -> list[torch.Tensor]:
     """Tensors to write to, or the error that says why they cannot take the result."""
     if tracked:
         raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
+    if not single and not isinstance(out, (tuple, list)):
+        raise OutputError(f"out must be a tuple of arrays, one per output, not {type(out).__name__}")
     given = [out] if single else list(out)
     dtypes = Types.parse(types).outs
     if len(given) != len(dtypes):
@@ -134,11 +170,11 @@ def check_out(
             raise OutputError(f"out is on {target.device}, the operands are on {values[0].device}")
         if target.requires_grad:
             raise GradientError("out requires a gradient; pass out.detach() or drop out=")
-        if any(size > 1 and stride == 0 for size, stride in zip(target.shape, target.stride(), strict=True)):
+        if _shares_memory(target):
             raise OutputError("out has elements that share memory (an expanded view); pass one with its own memory")
-        start, stop = _span(target)
-        for value in values:
-            first, last = _span(value)
-            if start < last and first < stop:
-                raise OutputError("out overlaps an operand in memory; pass one with its own memory")
+    for place, target in enumerate(targets):
+        if any(_overlap(target, value) for value in values):
+            raise OutputError("out overlaps an operand in memory; pass one with its own memory")
+        if any(_overlap(target, other) for other in targets[:place]):
+            raise OutputError("two arrays of out overlap in memory; pass one per output")
     return targets

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from ..arrays import unwrap
+from ..config import Precision, current
 from ..contraction.definition import Definition, Reduce, bind, define, symmetric
 from ..contraction.derivative import undifferentiable
 from ..contraction.lower import result_kind
 from ..contraction.program import Program
-from ..errors import GradientError, ParameterError, ShapeError
+from ..errors import ParameterError, ShapeError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
-from .autograd import apply, constant
-from .checks import Call, check_call, check_out, number_of
+from .autograd import apply, constant, no_gradient
+from .checks import Call, check_call, check_out, check_terms, number_of
 from .dtypes import check_integer, compute_type, name_of, stored_type
 from .execute import Types, execute, last_route
 from .recall import Bound, Recall
@@ -128,6 +129,7 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
+        precision = precision or current().precision
         if out is None and params is None and not torch.compiler.is_compiling():
             known = self._recall(operands, precision, named)
             if known is not None:
@@ -136,6 +138,9 @@ class Contraction:
         tensors, wrap = unwrap(*call.arrays, names=call.labels)
         call = call.with_tensors(tensors)
         geometry = check_call(self.definition.equation, call)
+        check_terms(self.definition, geometry.axes)
+        if precision not in (None, *get_args(Precision)):
+            raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
         bound, values, numbers = self._bind(call)
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
         if not tensors[0].is_floating_point():
@@ -144,10 +149,7 @@ class Contraction:
         shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
         if tracked and bound.without_gradient:
-            raise GradientError(
-                f"a reduction by {bound.without_gradient} has no gradient; detach the operands, use "
-                "torch.no_grad(), or one of sum, prod, min, max, logsumexp"
-            )
+            raise no_gradient(bound.without_gradient)
         if out is None:
             results = apply(bound.text, types, numbers, values)
         else:
@@ -177,7 +179,7 @@ class Contraction:
         return Call.of(definition, operands, given)
 
     def _bind(self, call: Call) -> tuple[Bound, list[torch.Tensor], list[float]]:
-        values = {name: number_of(value) for name, value in call.numbers.items()}
+        values = {name: number_of(value, name) for name, value in call.numbers.items()}
         twin = self.is_symmetric and call.operands[0] is call.operands[1]
         literals = [(n, v) for n, v in values.items() if n in self._exponents and v in POWER_CLASSES]
         bound = _bound(self.text, call.names, tuple(literals), twin)

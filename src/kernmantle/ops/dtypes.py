@@ -25,7 +25,7 @@ NAMES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
-_EXACT = 2**53
+_LARGEST = {"i32": 2**31 - 1, "i64": 2**53}
 _COMPUTE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32", "i16": "i32", "bool": "i32"}
 
 
@@ -52,18 +52,19 @@ def stored_type(kind: str, operand: str) -> str:
 
 def check_integer(text: str, stored: Sequence[str], numbers: Sequence[float]) -> None:
     """DtypeError if integer arithmetic cannot represent what the program computes."""
-    program = Program.parse(text)
-    if compute_type(stored) not in ("i32", "i64"):
+    program, compute = Program.parse(text), compute_type(stored)
+    if compute not in _LARGEST:
         return
     steps = [node for red in program.reductions for node in red.step if red.is_fold]
     for node in postorder([*program.map, *program.outputs, *steps]):
         if node.op in OPS and not OPS[node.op].integer:
             raise DtypeError(f"{node.op} needs floating-point operands; convert them with .float() first")
-    fraction = next((n for n in numbers if not math.isfinite(n) or n != math.floor(n)), None)
+    starts = [init for red in program.reductions for init in red.init if not math.isinf(init)]
+    fraction = next((n for n in (*numbers, *starts) if not math.isfinite(n) or n != math.floor(n)), None)
     if fraction is not None:
         raise DtypeError(f"the number {fraction} meets integer operands; convert them with .float() first")
-    large = next((n for n in numbers if abs(n) > _EXACT), None)
+    large = next((n for n in numbers if abs(n) > _LARGEST[compute]), None)
     if large is not None:
-        raise DtypeError(f"the number {large} is not exact as a float64, pass it as a tensor of the operands' type")
+        raise DtypeError(f"the number {large} is too large for integer operands; pass it as an int64 tensor")
     if any(red.floating for red in program.reductions):
         raise DtypeError("logsumexp needs floating-point operands; convert them with .float() first")

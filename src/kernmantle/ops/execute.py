@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -109,6 +109,10 @@ def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | N
     geo = geometry(program, [tuple(t.shape) for t in tensors])
     shape = geo.out_shape(program.out)
     target = target_for(tensors[0].device)
+    if 0 in shape:
+        return Prepared(_no_work, shape, "nothing: the result is empty")
+    if any(geo.sizes[axis] == 0 for axis in program.reduced):
+        return Prepared(_reference_runner(program, _of_nothing(types), geo), shape, "reference: an axis is empty")
     product = recognise.matmul(program)
     if product is not None and types.compute in ("f32", "f64") and types.precision != "ieee":
         return Prepared(_matmul_runner(program, product, types), shape, "matmul")
@@ -116,6 +120,16 @@ def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | N
         return Prepared(_reference_runner(program, types, geo), shape, "reference")
     runner, description = _kernel_runner(program, types, geo, tensors, outs, target)
     return Prepared(runner, shape, description)
+
+
+def _no_work(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+    pass
+
+
+def _of_nothing(types: Types) -> Types:
+    """Types of a reduction over an empty axis: identities are extremes of the stored integers, not of wider ones."""
+    integers = [name for name in types.outs if name != "bool"] if types.compute in ("i32", "i64") else []
+    return replace(types, compute=integers[0]) if integers else types
 
 
 def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -161,6 +175,14 @@ def _finish(program: Program, types: Types, tensors: Tensors, numbers: Sequence[
     execute(last.text, types.text, [arrays[op.name] for op in last.tensors], [values[op.name] for op in last.numbers], outs)
 
 
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    kind = left.device.type
+    if not torch.is_autocast_enabled(kind):
+        return left @ right
+    with torch.autocast(kind, enabled=False):
+        return left @ right
+
+
 def _matmul_runner(program: Program, product: recognise.Matmul, types: Types) -> Runner:
     left_axes, right_axes = program.operand(product.left).axes, program.operand(product.right).axes
     axis = product.reduced
@@ -178,10 +200,11 @@ def _matmul_runner(program: Program, product: recognise.Matmul, types: Types) ->
         right = aligned(right, right_axes, axis + columns)
         left = left if rows else left.unsqueeze(-2)
         right = right if columns else right.unsqueeze(-1)
-        result = right.mT @ left.mT if swap else left @ right
-        result = result.reshape((*result.shape[:-2], *result.shape[-2:][: len(program.out)])) if len(program.out) == 2 else (
-            result.reshape((*result.shape[:-2], *(max(result.shape[-2:]),) * len(program.out)))
-        )
+        result = _product(right.mT, left.mT) if swap else _product(left, right)
+        if not (columns and rows):
+            result = result.squeeze(-1 if rows else -2)
+        if not program.out:
+            result = result.squeeze(-1)
         _finish(program, types, tensors, numbers, [result.expand(outs[0].shape)], outs)
 
     return run

@@ -97,6 +97,8 @@ class Recall:
         """Remember a call that went through all checks."""
         if params is not None or self._named_operands or collecting():
             return
+        if bound.numbers and not operands[0].is_floating_point():
+            return  # whether a number fits integers depends on its value
         key = self._key(operands, precision, named)
         if key is None or torch.is_autocast_enabled(operands[0].device.type):
             return

@@ -1,0 +1,1 @@
+"""Plans to text: CUDA C++ and LLVM IR, and the reference evaluator."""

@@ -1,0 +1,1 @@
+"""Equations, programs, their derivatives, and the plans of every backend."""

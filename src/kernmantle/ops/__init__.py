@@ -1,0 +1,1 @@
+"""Torch operators: programs on tensors, with derivatives, through compiled kernels."""

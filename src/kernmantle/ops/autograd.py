@@ -22,17 +22,21 @@ Values = Mapping[str, Any]
 Rule = tuple[str, int, tuple[str, ...], tuple[str, ...]]
 
 
-def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Cached, and evaluated while torch.compile traces: texts in, texts out."""
-    cached = lru_cache(maxsize=4096)(function)
+def while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have torch.compile evaluate a function of constants while it traces, instead of looking inside."""
 
     @wraps(function)
     def call(*args: Any) -> Any:
-        return cached(*args)
+        return function(*args)
 
     # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
     call._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
     return call
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Cached, and evaluated while torch.compile traces: texts in, texts out."""
+    return while_tracing(lru_cache(maxsize=4096)(function))
 
 
 @constant

@@ -16,7 +16,7 @@ from ..contraction.program import Program
 from ..errors import ParameterError, ShapeError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
-from .autograd import apply, constant, no_gradient
+from .autograd import apply, constant, while_tracing, no_gradient
 from .checks import Call, check_call, check_out, check_terms, number_of
 from .dtypes import check_integer, compute_type, name_of, stored_type
 from .execute import Types, execute, last_route
@@ -37,6 +37,11 @@ def _types(text: str, stored: tuple[str, ...], precision: str) -> str:
     program, compute = Program.parse(text), compute_type(stored)
     outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
     return Types(compute, outs, precision).text
+
+
+@while_tracing
+def _default_precision() -> str | None:
+    return current().precision
 
 
 def _parsed(text: str) -> Contraction:
@@ -129,7 +134,7 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
-        precision = precision or current().precision
+        precision = precision or _default_precision()
         if out is None and params is None and not torch.compiler.is_compiling():
             known = self._recall(operands, precision, named)
             if known is not None:

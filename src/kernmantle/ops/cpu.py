@@ -1,10 +1,70 @@
-"""The CPU as a target: LLVM kernels on threads."""
+"""The CPU as a target: LLVM kernels on as many threads as torch uses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..codegen import llvm as text
+from ..config import current
+from ..contraction.cpu_plan import CpuPlan, plan, work
+from ..contraction.nest import SIZES, Nest
+from ..runtime import llvm
+from ..runtime.cache import Built, Key
+from .dump import dump
+from .launcher import Job, Launcher, collecting, fetch, nothing
+
+_LOADED: dict[CpuPlan, llvm.LoadedKernel] = {}
+
 
 class CpuTarget:
-    """Kernels through LLVM."""
+    """LLVM kernels for this machine's vectors."""
 
     name = "llvm"
-    parallel = 2
+
+    @property
+    def parallel(self) -> int:
+        """Pieces of work that keep the machine busy: a constant, so that results do not depend on its threads."""
+        return 4
+
+    def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Compile the kernel or find it."""
+        own = llvm.host()
+        sizes = dict(zip(SIZES, integers.tolist(), strict=False))
+        chosen = plan(nest, own.vector_bytes, own.vector_registers, sizes)
+        kernel = load(chosen)
+        if kernel is None:
+            return Launcher(nothing, str(chosen))
+        todo = work(chosen, sizes)
+
+        def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+            threads = current().threads or torch.get_num_threads()
+            llvm.run(kernel, todo.items, todo.scratch_bytes, pointers, integers, numbers, threads, todo.grain)
+
+        return Launcher(run, str(chosen))
+
+
+def build(source: str) -> Built:
+    """Compile a source for this machine."""
+    return Built(llvm.compile_ir(source, llvm.host()))
+
+
+def job(chosen: CpuPlan) -> Job:
+    """What compiling a plan takes."""
+    source, own = text.emit(chosen), llvm.host()
+    dump(source, "ll")
+    key = Key(own.triple, llvm.version(), source, options=(own.cpu, own.features), name=str(chosen))
+    return Job(key, build, (source,))
+
+
+def load(chosen: CpuPlan) -> llvm.LoadedKernel | None:
+    """The kernel of a plan, compiled if the cache does not have it; None if it was only noted."""
+    found = None if collecting() else _LOADED.get(chosen)
+    if found is None:
+        binary = fetch(job(chosen))
+        if binary is None:
+            return None
+        found = _LOADED[chosen] = llvm.load(binary)
+    return found

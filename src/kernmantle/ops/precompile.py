@@ -88,3 +88,21 @@ def _in_processes(jobs: Sequence[Job], count: int, bar: Any) -> list[Job]:
     if lost:
         warnings.warn(f"a compiling process died; {len(lost)} kernels are compiled here", KernmantleWarning, stacklevel=4)
     return lost
+
+
+def clear_cache() -> int:
+    """Remove every compiled kernel from the disk cache and from memory.
+
+    Returns
+    -------
+    int
+        Bytes freed on disk. Kernels in use stay loaded until the process ends.
+
+    Examples
+    --------
+    >>> import kernmantle as km
+    >>> with km.config(cache_dir="some-empty-directory"):
+    ...     km.clear_cache()
+    0
+    """
+    return current_cache().clear()

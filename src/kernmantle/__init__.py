@@ -8,7 +8,18 @@ from .expr.functions import FUNCTIONS as _FUNCTIONS
 from .ops.contract import Contraction, contract
 from .ops.precompile import clear_cache, precompile
 
-__all__ = ["Contraction", "Fold", "Semiring", "__version__", "clear_cache", "config", "contract", "errors", "precompile", *_FUNCTIONS]
+__all__ = [
+    "Contraction",
+    "Fold",
+    "Semiring",
+    "__version__",
+    "clear_cache",
+    "config",
+    "contract",
+    "errors",
+    "precompile",
+    *_FUNCTIONS,
+]
 
 
 def __getattr__(name: str) -> object:

@@ -133,7 +133,9 @@ class _Evaluation:
         names = [name for name in variables(roots) if name in self.arrays]
         whole = slice(None)
         return {
-            name: self.arrays[name][(..., *(slice(*ranges[a]) if a in self.present[name] else whole for a in self.axes))]
+            name: self.arrays[name][
+                (..., *(slice(*ranges[a]) if a in self.present[name] else whole for a in self.axes))
+            ]
             for name in names
         }
 
@@ -150,7 +152,9 @@ class _Evaluation:
             start, stop = ranges[longest]
             middle = (start + stop) // 2
             left = self.registers(reduction, value, {**ranges, longest: (start, middle)})
-            return merge(reduction, left, self.registers(reduction, value, {**ranges, longest: (middle, stop)}), self.ns)
+            return merge(
+                reduction, left, self.registers(reduction, value, {**ranges, longest: (middle, stop)}), self.ns
+            )
         state = self._lifted(reduction, value, ranges)
         for axis in self.program.reduced:
             state = merge_axis(reduction, state, self.axes.index(axis) - len(self.axes), self.ns)
@@ -175,7 +179,9 @@ class _Evaluation:
         for position in range(*ranges[axis]):
             env = self.operands(reduction.step, {**ranges, axis: (position, position + 1)})
             registers = {f"s{i}": register for i, register in enumerate(state)}
-            state = evaluate(reduction.step, {**env, **registers, "index": self.ns.full((), position, "index")}, self.ns)
+            state = evaluate(
+                reduction.step, {**env, **registers, "index": self.ns.full((), position, "index")}, self.ns
+            )
         return state
 
     def block(self, ranges: Ranges) -> list[Array]:

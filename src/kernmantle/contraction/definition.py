@@ -171,7 +171,9 @@ def _environment(
     numbers: dict[str, Number] = {}
     for name in names:
         if name not in known and _RESERVED.fullmatch(name):
-            raise ParameterError(f"parameter {name!r} of the {what} has the name of an operand or accumulator; rename it")
+            raise ParameterError(
+                f"parameter {name!r} of the {what} has the name of an operand or accumulator; rename it"
+            )
         if name in defaults and name not in known:
             if not is_number(defaults[name]):
                 kind = type(defaults[name]).__name__
@@ -210,7 +212,9 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
         environment, more = _environment(epilogue, len(maps), names, "epilogue")
         clash = next((name for name in more if defaults.get(name, more[name]) != more[name]), None)
         if clash is not None:
-            raise ParameterError(f"parameter {clash!r} has default {defaults[clash]} in the map, {more[clash]} in the epilogue")
+            raise ParameterError(
+                f"parameter {clash!r} has default {defaults[clash]} in the map, {more[clash]} in the epilogue"
+            )
         defaults |= more
         traced = trace(epilogue, accumulators, environment, what="epilogue")
         outputs, single = traced.roots, not traced.is_tuple

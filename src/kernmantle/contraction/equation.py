@@ -110,7 +110,9 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     return tuple(result)
 
 
-def extents(labels: Sequence[str], operand_axes: Sequence[str], shapes: Sequence[tuple[int, ...]], equation: str) -> Extents:
+def extents(
+    labels: Sequence[str], operand_axes: Sequence[str], shapes: Sequence[tuple[int, ...]], equation: str
+) -> Extents:
     """Sizes of all axes, or ShapeError that names the operands at odds."""
     sizes: dict[str, tuple[int, str]] = {}
     listing = ", ".join(f"{label}: {tuple(shape)}" for label, shape in zip(labels, shapes, strict=True))

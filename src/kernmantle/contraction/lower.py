@@ -106,5 +106,3 @@ def lower(
         joined,
     )
     return Lowering(nest, roles, batch, partial, splits)
-
-

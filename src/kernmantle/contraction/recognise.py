@@ -42,5 +42,3 @@ def squared_difference(program: Program) -> tuple[str, str] | None:
         return None
     first, second = square.args[0].args
     return (first.name, second.name) if first.op == second.op == "var" else None
-
-

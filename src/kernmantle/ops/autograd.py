@@ -135,7 +135,9 @@ def _cotangents(
     return tuple(found)
 
 
-def _gradient(text: str, types: str, name: str, values: dict[str, Any], present: Sequence[tuple[bool, ...]]) -> torch.Tensor | None:
+def _gradient(
+    text: str, types: str, name: str, values: dict[str, Any], present: Sequence[tuple[bool, ...]]
+) -> torch.Tensor | None:
     """Gradient of one operand, through the accumulators and through the outputs."""
     operand = values[name]
     if name == "x0" and _shape_of(text)[4]:

@@ -16,7 +16,6 @@ from ..errors import DtypeError, GradientError, OutputError, ParameterError, Sha
 from .dtypes import DTYPES
 from .execute import Types
 
-
 _LARGEST = int(np.finfo(np.float64).max)
 
 

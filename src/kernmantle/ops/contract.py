@@ -16,7 +16,7 @@ from ..contraction.program import Program
 from ..errors import ParameterError, ShapeError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
-from .autograd import apply, constant, while_tracing, no_gradient
+from .autograd import apply, constant, no_gradient, while_tracing
 from .checks import Call, check_call, check_out, check_terms, number_of
 from .dtypes import check_integer, compute_type, name_of, stored_type
 from .execute import Types, execute, last_route

@@ -19,7 +19,7 @@ from ..errors import OutOfMemoryError
 from ..expr.node import substitute, var
 from .dtypes import DTYPES, NAMES
 from .launcher import collecting
-from .layout import Geometry, Strided, aligned, arguments, geometry, strided
+from .layout import Geometry, aligned, arguments, geometry, strided
 from .namespaces import torch_namespace
 from .targets import Target, target_for
 
@@ -94,7 +94,12 @@ def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Pr
     """Plan of a call, kept by shapes, strides and types."""
     settings = current()
     arrays = [*tensors, *(outs or ())]
-    key = (text, types, settings.backend, tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16) for t in arrays))
+    key = (
+        text,
+        types,
+        settings.backend,
+        tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16) for t in arrays),
+    )
     found = None if collecting() else _PREPARED.get(key)
     if found is None:
         if len(_PREPARED) >= _PREPARED_LIMIT:
@@ -163,7 +168,9 @@ def finishing(program: Program) -> Program | None:
     return elementwise(operands, program.out, substitute(program.outputs, saved)).pruned()
 
 
-def _finish(program: Program, types: Types, tensors: Tensors, numbers: Sequence[float], finished: Tensors, outs: Tensors) -> None:
+def _finish(
+    program: Program, types: Types, tensors: Tensors, numbers: Sequence[float], finished: Tensors, outs: Tensors
+) -> None:
     """Write the outputs from the finished accumulators."""
     last = finishing(program)
     if last is None:
@@ -172,7 +179,9 @@ def _finish(program: Program, types: Types, tensors: Tensors, numbers: Sequence[
         return
     arrays = _paired(program, tensors) | {f"a{i}": value for i, value in enumerate(finished)}
     values = {operand.name: number for operand, number in zip(program.numbers, numbers, strict=True)}
-    execute(last.text, types.text, [arrays[op.name] for op in last.tensors], [values[op.name] for op in last.numbers], outs)
+    execute(
+        last.text, types.text, [arrays[op.name] for op in last.tensors], [values[op.name] for op in last.numbers], outs
+    )
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -275,4 +284,3 @@ def _joined(program: Program, types: Types, lowering: Lowering, registers: Tenso
         env = {f"s{i}": register for i, register in enumerate(state)}
         finished += reference.evaluate([reduction.finish], env, ns)
     return finished
-

@@ -80,9 +80,9 @@ class Calls:
 
 def arguments(lowering: Lowering, geo: Geometry, ports: Sequence[Strided], split_strides: Sequence[int]) -> Calls:
     """Integer arguments for ports given in the nest's order; ``split_strides`` belong to the outputs."""
-    batch = [
-        (extent, tuple(port.batch[place] for port in ports)) for place, extent in enumerate(geo.batch)
-    ] + [(geo.sizes[axis], tuple(port.axes.get(axis, 0) for port in ports)) for axis in lowering.batch]
+    batch = [(extent, tuple(port.batch[place] for port in ports)) for place, extent in enumerate(geo.batch)] + [
+        (geo.sizes[axis], tuple(port.axes.get(axis, 0) for port in ports)) for axis in lowering.batch
+    ]
     dims = merged(batch)
     extra, inner = dims[: max(0, len(dims) - len(BATCH))], dims[max(0, len(dims) - len(BATCH)) :]
     integers = np.zeros(len(SIZES) + len(ports) * len(ROLES), dtype=np.int64)

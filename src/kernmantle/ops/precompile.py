@@ -86,7 +86,9 @@ def _in_processes(jobs: Sequence[Job], count: int, bar: Any) -> list[Job]:
             current_cache().fetch_built(job.key, lambda built=built: built)
             bar.update()
     if lost:
-        warnings.warn(f"a compiling process died; {len(lost)} kernels are compiled here", KernmantleWarning, stacklevel=4)
+        warnings.warn(
+            f"a compiling process died; {len(lost)} kernels are compiled here", KernmantleWarning, stacklevel=4
+        )
     return lost
 
 

@@ -66,7 +66,9 @@ class Recall:
         for name, value in named.items():
             if type(value) is float or type(value) is int:
                 facts.append((name, value if name in self._exponents and value in POWER_CLASSES else None))
-            elif type(value) in _TENSORS and not (watched and value.requires_grad) and value.device == operands[0].device:
+            elif (
+                type(value) in _TENSORS and not (watched and value.requires_grad) and value.device == operands[0].device
+            ):
                 facts.append((name, value.shape, value.stride(), value.dtype, value.data_ptr() % 16))
             else:
                 return None

@@ -17,7 +17,6 @@ from .gpu import CudaTarget
 from .launcher import Launcher
 
 
-
 class Target(Protocol):
     """Something that compiles a nest for given extents and strides."""
 

@@ -4,6 +4,7 @@ from . import errors
 from ._version import __version__
 from .config import config
 from .contraction.definition import Fold, Semiring
+from .distances import cdist, pdist
 from .expr.functions import FUNCTIONS as _FUNCTIONS
 from .ops.contract import Contraction, contract
 from .ops.precompile import clear_cache, precompile
@@ -13,10 +14,12 @@ __all__ = [
     "Fold",
     "Semiring",
     "__version__",
+    "cdist",
     "clear_cache",
     "config",
     "contract",
     "errors",
+    "pdist",
     "precompile",
     *_FUNCTIONS,
 ]

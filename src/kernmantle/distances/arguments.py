@@ -1,0 +1,231 @@
+"""What a call of cdist or pdist was given, checked and made ready for its contraction."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
+from ..errors import DtypeError, GradientError, ParameterError, ShapeError
+from ..ops.autograd import plain as unwatched
+from ..ops.checks import is_number
+from . import prepare
+from .forms import POWERS
+from .metric import Given, Metric, Ready
+from .table import ALIASES, METRICS
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call in terms of tensors: the variant of the metric's form, its operands, and what to do with the result."""
+
+    row: Metric
+    variant: str
+    ready: Ready
+    dtype: torch.dtype
+    wrap: Wrap
+    inputs: tuple[torch.Tensor, ...]
+
+    @property
+    def axes(self) -> list[str]:
+        """Axes of every operand."""
+        form = POWERS[self.variant] if self.variant else self.row.form
+        return [*form.operands.split(","), *("k" for _ in range(self.ready.weighted))]
+
+    @property
+    def values(self) -> list[torch.Tensor]:
+        """Operands and tensor parameters."""
+        return [*self.ready.operands, *(v for v in self.ready.parameters.values() if isinstance(v, torch.Tensor))]
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Batch axes of the result."""
+        ranks = [len(axes) for axes in self.axes] + [0] * len(self.values)
+        return torch.broadcast_shapes(*(v.shape[: v.dim() - rank] for v, rank in zip(self.values, ranks, strict=False)))
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the result is computed in a wider type than its own."""
+        return self.ready.operands[0].dtype != self.dtype
+
+
+def find(metric: Any) -> Metric:
+    """Row of a metric by its name or an alias."""
+    if not isinstance(metric, str):
+        raise ParameterError(
+            f"metric must be a name, not {type(metric).__name__}; "
+            "for a distance of your own write km.contract('mk,nk->mn', lambda x, y: ..., x, y)"
+        )
+    row = METRICS.get(ALIASES.get(metric, metric))
+    if row is None:
+        near = difflib.get_close_matches(metric.lower(), [*METRICS, *ALIASES], 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METRICS)}"
+        raise ParameterError(f"unknown metric {metric!r}; {hint}")
+    return row
+
+
+def check_options(row: Metric, given: Mapping[str, Any]) -> None:
+    """ParameterError for what the metric does not take."""
+    for name, value in given.items():
+        if value is not None and name not in row.options:
+            takers = ", ".join(other.name for other in METRICS.values() if name in other.options)
+            raise ParameterError(f"metric {row.name!r} takes no {name}; {name} is for {takers}")
+
+
+def number_variant(p: Any) -> tuple[str, dict[str, Any]]:
+    """Variant of Minkowski's form for a number, and its parameters."""
+    value = p if type(p) is float or type(p) is int else float(p)
+    if not value >= 0:
+        raise ParameterError(f"p must be at least 0, got {p}")
+    if value == 0:
+        return "count", {}
+    return ("largest", {}) if value == math.inf else ("power", {"p": value})
+
+
+def _readable(p: torch.Tensor) -> bool:
+    """Whether values can be looked at without waiting for a device, a compiler or a transform."""
+    return p.device.type == "cpu" and not torch.compiler.is_compiling() and unwatched([p])
+
+
+def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, Any]]:
+    """Variant for a tensor of powers; where its values cannot be seen they may be anything."""
+    if p.dtype == torch.bool or p.is_complex():
+        raise ParameterError(f"p has dtype {p.dtype}; pass real numbers")
+    variant = "tensor or largest"
+    if _readable(p):
+        values = p.detach()
+        if not bool((values >= 0).all()):
+            raise ParameterError("p must be at least 0 everywhere")
+        if p.dim() == 0 and not p.requires_grad:
+            return number_variant(p.item())
+        if not bool((values == math.inf).any()):
+            variant = "tensor"
+    return variant, {"p": p.to(torch.float64 if work == torch.float64 else torch.float32)}
+
+
+def _floating(tensor: torch.Tensor, label: str, integers_as: torch.dtype) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return tensor
+    if tensor.is_complex():
+        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; distances are of real numbers: use torch.view_as_real")
+    return tensor.to(integers_as)
+
+
+def check_rows(x: torch.Tensor, y: torch.Tensor) -> None:
+    """X and y are (batches of) matrices with as many columns on one device and of one dtype."""
+    check_same_device((x, y), "xy")
+    check_same_dtype((x, y), "xy")
+    for label, rows in (("x", x), ("y", y)):
+        if rows.dim() < 2:
+            raise ShapeError(
+                f"{label} must have rows and columns, it has shape {tuple(rows.shape)}; "
+                f"use {label}[None] for one row and {label}[:, None] for one column"
+            )
+    shapes = f"x has shape {tuple(x.shape)}, y has shape {tuple(y.shape)}"
+    if x.shape[-1] != y.shape[-1]:
+        raise ShapeError(f"x and y must have as many columns: {shapes}")
+    _broadcast([x.shape[:-2], y.shape[:-2]], shapes)
+
+
+def _broadcast(batches: Sequence[tuple[int, ...]], listing: str) -> None:
+    for sizes in zip(*(reversed(batch) for batch in _padded(batches)), strict=True):
+        if len({size for size in sizes if size != 1}) > 1:
+            raise ShapeError(f"batch axes do not broadcast: {listing}")
+
+
+def _padded(batches: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    rank = max(map(len, batches))
+    return [(1,) * (rank - len(batch)) + tuple(batch) for batch in batches]
+
+
+def _check_option(label: str, value: torch.Tensor, axes: int, x: torch.Tensor, y: torch.Tensor) -> None:
+    columns = x.shape[-1]
+    wanted = (columns,) * axes
+    if tuple(value.shape[value.dim() - axes :]) != wanted or value.dim() < axes:
+        raise ShapeError(
+            f"{label} must have shape {wanted} or a batch of it, it has {tuple(value.shape)}; "
+            f"x has shape {tuple(x.shape)}, y has shape {tuple(y.shape)}"
+        )
+    shapes = [("x", x.shape, x.shape[:-2]), ("y", y.shape, y.shape[:-2])]
+    shapes.append((label, value.shape, value.shape[: value.dim() - axes]))
+    listing = ", ".join(f"{name} has shape {tuple(shape)}" for name, shape, _ in shapes)
+    _broadcast([batch for _, _, batch in shapes], listing)
+
+
+def _check_base(base: Any) -> None:
+    if isinstance(base, torch.Tensor):
+        return
+    if not is_number(base) or not float(base) > 1:
+        raise ParameterError(f"base must be a number above 1, got {base!r}")
+
+
+def _arrays(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
+    """Tensors of x, y and the options that are arrays, of one device."""
+    present = {name: value for name, value in named.items() if value is not None}
+    for name, value in present.items():
+        if is_number(value) and not hasattr(value, "shape"):
+            raise DtypeError(f"{name} is a number; pass an array")
+    tensors, wrap = unwrap(*present.values(), names=list(present))
+    check_same_device(tensors, list(present))
+    return dict(zip(present, tensors, strict=True)), wrap
+
+
+def request(
+    row: Metric, x: Any, y: Any, *, p: Any, w: Any, V: Any, VI: Any, base: Any, condensed: bool = False
+) -> Request:
+    """Check the arguments of a call and prepare its operands; ``y`` is ``x`` itself where it was omitted."""
+    check_options(row, {"p": p, "w": w, "V": V, "VI": VI, "base": base})
+    named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
+    named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}
+    tensors, wrap = _arrays(named)
+    raw_x, raw_y = tensors["x"], tensors.get("y", tensors["x"])
+    check_rows(raw_x, raw_y)
+    host = isinstance(x, (np.ndarray, np.generic))
+    integers_as = torch.float64 if host else torch.float32
+    floating = {name: _floating(tensor, name, integers_as) for name, tensor in tensors.items()}
+    left, autocast = floating["x"], torch.is_autocast_enabled(raw_x.device.type)
+    dtype = torch.float32 if autocast and left.dtype in HALVES else left.dtype
+    options = [name for name in ("w", "V", "VI") if name in floating]
+    for name in options:
+        check_same_dtype((left, floating[name]), ("x", name))
+        _check_option(name, floating[name], 2 if name == "VI" else 1, raw_x, raw_y)
+    _check_gradient(row, floating)
+    widened = row.prepare is not None or autocast
+    work = {name: t.float() if widened and t.dtype in HALVES else t for name, t in floating.items()}
+    variant, parameters = _variant(row, p, work)
+    if base is not None:
+        base = work.get("base", base)
+        _check_base(base)
+    given = Given(
+        work["x"], work.get("y", work["x"]), work.get("w"), work.get("V"), work.get("VI"), base, condensed
+    )  # fmt: skip
+    with torch.autocast(raw_x.device.type, enabled=False):
+        ready = (row.prepare or prepare.plain)(given)
+    ready = ready._replace(parameters={**ready.parameters, **parameters})
+    return Request(row, variant, ready, dtype, wrap, tuple(tensors.values()))
+
+
+def _variant(row: Metric, p: Any, tensors: Mapping[str, torch.Tensor]) -> tuple[str, dict[str, Any]]:
+    if "p" not in row.options:
+        return "", {}
+    if "p" in tensors:
+        return tensor_variant(tensors["p"], tensors["x"].dtype)
+    return number_variant(2 if p is None else p)
+
+
+def _check_gradient(row: Metric, tensors: Mapping[str, torch.Tensor]) -> None:
+    if row.differentiable or not torch.is_grad_enabled():
+        return
+    wanting = next((name for name, tensor in tensors.items() if tensor.requires_grad), None)
+    if wanting:
+        raise GradientError(
+            f"metric {row.name!r} has no gradient, but {wanting} requires one; pass {wanting}.detach() or use torch.no_grad()"
+        )

@@ -1,0 +1,162 @@
+"""Distances between all rows of two arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..ops.autograd import constant
+from ..ops.checks import check_out
+from ..ops.contract import Contraction
+from ..ops.dtypes import NAMES
+from ..ops.execute import Types
+from .arguments import Request, find, number_variant, request
+from .forms import POWERS
+from .metric import Metric
+from .table import METRICS
+
+
+@constant
+def contraction(name: str, variant: str, weighted: bool, root: bool) -> Contraction:
+    """The contraction of a metric, made once."""
+    form = POWERS[variant] if variant else METRICS[name].form
+    return form.contraction(weighted, root)
+
+
+def cdist(
+    x: Any,
+    y: Any = None,
+    *,
+    p: Any = None,
+    metric: str = "minkowski",
+    w: Any = None,
+    V: Any = None,
+    VI: Any = None,
+    base: Any = None,
+    root: bool = True,
+    out: Any = None,
+    precision: str | None = None,
+) -> Any:
+    """Distances between the rows of ``x`` and those of ``y``.
+
+    Parameters
+    ----------
+    x : array, shape (..., m, k)
+        Tensor, numpy or DLPack array. Batch axes on the left broadcast.
+    y : array, shape (..., n, k), optional
+        By default ``x``, for half the work where the metric is symmetric.
+    p : number or array, optional
+        Power of the Minkowski distance, from 0 to infinity; 2 by default. An array is a batch of powers.
+    metric : str
+        A name of scipy's, ``"hellinger"``, ``"kl"`` or ``"inner_product"``; ``docs/distances.md`` has the table.
+    w : array, shape (..., k), optional
+        Weights, not negative. For p = inf and chebyshev the entries with w > 0 count.
+    V : array, shape (..., k), optional
+        Variances of seuclidean; by default those of the rows of x and y together.
+    VI : array, shape (..., k, k), optional
+        Matrix of mahalanobis; by default the inverse covariance of the rows of x and y together.
+    base : number or array, optional
+        Base of the logarithm of jensenshannon; e by default.
+    root : bool
+        Whether to take the final root of the metrics that have one. Without it: sums of powers (minkowski),
+        squares (euclidean, seuclidean, mahalanobis, hellinger), the divergence (jensenshannon).
+    out : array, shape (..., m, n), optional
+        Written in place; of the result's dtype, overlapping no input, and without a gradient.
+    precision : {None, "ieee", "tf32"}
+        Arithmetic of recognised matrix products.
+
+    Returns
+    -------
+    array, shape (..., m, n)
+        Of the kind and dtype of x. Integers and bool give float32 as torch tensors, float64 as numpy arrays;
+        under autocast the result is float32.
+
+    Raises
+    ------
+    ParameterError, ShapeError, DtypeError, DeviceError, OutputError, GradientError
+        Before anything is computed; each names the argument.
+
+    Notes
+    -----
+    One pass over all pairs and columns, memory of inputs and result only. p is a value of the kernel, as are
+    weights: none of them compiles anew. A tensor p that lies on a device is never read: where it is negative or
+    NaN, so is the result NaN.
+
+    Gradients of every order exist for x, y, w, V, VI, p and base, of all metrics but hamming, jaccard,
+    rogerstanimoto, russellrao, sokalsneath and yule. They are 0 where the distance is not differentiable:
+    between equal rows, at equal entries, and for p = 0.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> x, y = np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([[3.0, 0.0]])
+    >>> km.cdist(x, y)
+    array([[3.],
+           [4.]])
+    >>> km.cdist(x, p=1)
+    array([[0., 7.],
+           [7., 0.]])
+    >>> km.cdist(x, y, metric="cityblock", w=np.array([2.0, 1.0]))
+    array([[6.],
+           [4.]])
+    """
+    other = x if y is None else y
+    row = METRICS.get(metric) if type(metric) is str else None
+    if row is None:
+        row = find(metric)
+    if V is None and VI is None and base is None and _is_direct(row, x, other, p, w):
+        variant, parameters = number_variant(2 if p is None else p) if "p" in row.options else ("", {})
+        weights = () if w is None else (w,)
+        contract = contraction(row.name, variant, w is not None, bool(root))
+        return contract(x, other, *weights, out=out, precision=precision, **parameters)
+    wanted = request(row, x, other, p=p, w=w, V=V, VI=VI, base=base)
+    return _deliver(wanted, bool(root), out, precision)
+
+
+def _is_direct(row: Metric, x: Any, y: Any, p: Any, w: Any) -> bool:
+    """Whether tensors can go to the contraction as they are; the contraction does not know their names."""
+    if row.prepare is not None or not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+        return False
+    if not (x.dtype == y.dtype and x.device == y.device and x.is_floating_point()):
+        return False
+    shape, other = x.shape, y.shape
+    if len(shape) < 2 or len(other) < 2 or shape[-1] != other[-1]:
+        return False
+    if len(shape) + len(other) > 4 and shape[:-2] != other[:-2]:
+        return False
+    if p is not None and ("p" not in row.options or (type(p) is not float and type(p) is not int)):
+        return False
+    if w is None:
+        return True
+    return (
+        isinstance(w, torch.Tensor) and w.dtype == x.dtype and w.device == x.device and w.shape == shape[-1:]
+        and "w" in row.options
+    )  # fmt: skip
+
+
+def evaluate(wanted: Request, root: bool, operands: tuple[torch.Tensor, ...], precision: str | None) -> Any:
+    """Distances between the rows of these operands, in the type they are computed in."""
+    contract = contraction(wanted.row.name, wanted.variant, wanted.ready.weighted, root)
+    return contract(*operands, precision=precision, **wanted.ready.parameters)
+
+
+def _deliver(wanted: Request, root: bool, out: Any, precision: str | None) -> Any:
+    ready = wanted.ready
+    if out is None:
+        result = evaluate(wanted, root, ready.operands, precision)
+        return wanted.wrap(result.to(wanted.dtype) if wanted.is_converted else result)
+    target = checked(wanted, out, (ready.operands[0].shape[-2], ready.operands[1].shape[-2]))
+    if wanted.is_converted:
+        target.copy_(evaluate(wanted, root, ready.operands, precision))
+    else:
+        contract = contraction(wanted.row.name, wanted.variant, ready.weighted, root)
+        contract(*ready.operands, out=target, precision=precision, **ready.parameters)
+    return out
+
+
+def checked(wanted: Request, out: Any, rows: tuple[int, ...]) -> torch.Tensor:
+    """Tensor on the memory of ``out``, which can take a result over these axes behind the batch."""
+    tracked = torch.is_grad_enabled() and any(value.requires_grad for value in wanted.values)
+    types = Types(NAMES[wanted.dtype], (NAMES[wanted.dtype],)).text
+    return check_out(out, (*wanted.batch, *rows), types, [*wanted.inputs, *wanted.values], tracked, True)[0]

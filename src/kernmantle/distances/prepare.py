@@ -1,0 +1,129 @@
+"""What some metrics do to their inputs before the contraction, in O((m + n) k) and differentiable by torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import ParameterError
+from .metric import Given, Ready
+
+Rows = Callable[[torch.Tensor], torch.Tensor]
+
+
+def plain(given: Given, **parameters: Any) -> Ready:
+    """The rows as they are."""
+    weights = () if given.w is None else (given.w,)
+    return Ready((given.x, given.y, *weights), parameters, given.w is not None)
+
+
+def _changed(given: Given, change: Rows) -> Given:
+    x = change(given.x)
+    return given._replace(x=x, y=x if given.y is given.x else change(given.y))
+
+
+def _weights_of_rows(given: Given) -> torch.Tensor | float:
+    return 1.0 if given.w is None else given.w.unsqueeze(-2)
+
+
+def _unit(given: Given) -> Given:
+    weights = _weights_of_rows(given)
+    return _changed(given, lambda x: x / (weights * x * x).sum(-1, keepdim=True).sqrt())
+
+
+def directions(given: Given) -> Ready:
+    """Rows of length 1: half their squared distance is 1 - cos, exact where it is small."""
+    return plain(_unit(given))
+
+
+def centred_directions(given: Given) -> Ready:
+    """Rows of mean 0 and length 1."""
+    if given.w is None:
+        return directions(_changed(given, lambda x: x - x.mean(-1, keepdim=True)))
+    weights = given.w.unsqueeze(-2)
+    total = weights.sum(-1, keepdim=True)
+    return directions(_changed(given, lambda x: x - (weights * x).sum(-1, keepdim=True) / total))
+
+
+def square_roots(given: Given) -> Ready:
+    """Square roots of the entries, with gradient 0 at 0."""
+
+    def root(x: torch.Tensor) -> torch.Tensor:
+        zero = x == 0
+        return torch.where(zero, 0.0, torch.where(zero, 1.0, x).sqrt())
+
+    return plain(_changed(given, root))
+
+
+def shares(given: Given) -> Ready:
+    """Rows divided by their sums; the scale is that of the divergence in units of the logarithm's base."""
+    scale = 0.5 if given.base is None else 0.5 / _log(given.base)
+    return plain(_changed(given, lambda x: x / x.sum(-1, keepdim=True)), scale=scale)
+
+
+def _log(base: Any) -> Any:
+    return base.log() if isinstance(base, torch.Tensor) else math.log(base)
+
+
+def with_total(given: Given) -> Ready:
+    """Also the sum of the weights, by default the number of columns."""
+    return plain(given, total=float(given.x.shape[-1]) if given.w is None else given.w.sum(-1))
+
+
+def truths(given: Given) -> Ready:
+    """1 where an entry is not 0, NaN included, else 0."""
+    return plain(_changed(given, _truth))
+
+
+def truths_with_total(given: Given) -> Ready:
+    """The same, and the sum of the weights."""
+    return with_total(_changed(given, _truth))
+
+
+def _truth(x: torch.Tensor) -> torch.Tensor:
+    return (x != 0).to(x.dtype)
+
+
+def _stacked(given: Given) -> torch.Tensor:
+    """The rows that a variance is taken of, as scipy: of pdist the rows, of cdist those of x and y."""
+    if given.condensed:
+        return given.x
+    batch = torch.broadcast_shapes(given.x.shape[:-2], given.y.shape[:-2])
+    return torch.cat([rows.expand(*batch, *rows.shape[-2:]) for rows in (given.x, given.y)], -2)
+
+
+def _centred(rows: torch.Tensor) -> torch.Tensor:
+    return rows - rows.mean(-2, keepdim=True)
+
+
+def divided_by_variance(given: Given) -> Ready:
+    """The rows, weighted by the reciprocals of V."""
+    variance = given.V
+    if variance is None:
+        rows = _stacked(given)
+        variance = _centred(rows).square().sum(-2) / (rows.shape[-2] - 1)
+    return plain(given._replace(w=variance.reciprocal()))
+
+
+def _inverse_covariance(given: Given) -> torch.Tensor:
+    rows = _stacked(given)
+    count, columns = rows.shape[-2:]
+    if count <= columns:
+        raise ParameterError(
+            f"the covariance of {count} rows with {columns} columns is singular: pass VI=, or at least {columns + 1} rows"
+        )
+    centred = _centred(rows)
+    return torch.linalg.inv_ex(centred.mT @ centred / (count - 1)).inverse
+
+
+def multiplied_by_inverse(given: Given) -> Ready:
+    """The rows and their products with VI, both moved towards the origin, which changes no difference."""
+    inverse = _inverse_covariance(given) if given.VI is None else given.VI
+    middle = given.x.detach().reshape(-1, given.x.shape[-1]).mean(0)
+    moved = _changed(given, lambda x: x - middle)
+    u = moved.x @ inverse
+    v = u if moved.y is moved.x else moved.y @ inverse
+    return Ready((moved.x, moved.y, u, v), {}, False)

@@ -1,0 +1,29 @@
+"""Every test of a contraction runs on every backend of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import kernmantle as km
+from kernmantle.ops.cpu import CpuTarget
+
+BACKENDS = [
+    "reference",
+    *(["llvm"] if hasattr(CpuTarget, "prepare") else []),
+    pytest.param("cuda", marks=pytest.mark.cuda),
+]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Name of the backend that is in force during the test."""
+    with km.config(backend=request.param):
+        yield request.param
+
+
+@pytest.fixture
+def device(backend: str) -> str:
+    """Where the tensors of a test belong."""
+    return "cuda" if backend == "cuda" else "cpu"

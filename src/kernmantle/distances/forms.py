@@ -21,7 +21,8 @@ def _power(x: Any, y: Any, w: Any, p: Any) -> Any:
 
 
 def _power_and_gap(x: Any, y: Any, w: Any, p: Any) -> tuple[Any, Any]:
-    return _power(x, y, w, p), _masked(x, y, w)
+    """Both sums; an infinite power, whose sum is not used, must have no infinite slope either."""
+    return _power(x, y, w, where(p == math.inf, 1, p)), _masked(x, y, w)
 
 
 def _valid(s: Any, p: Any) -> Any:

@@ -137,8 +137,8 @@ def _cotangents(
 
 def _gradient(
     text: str, types: str, name: str, values: dict[str, Any], present: Sequence[tuple[bool, ...]]
-) -> torch.Tensor | None:
-    """Gradient of one operand, through the accumulators and through the outputs."""
+) -> torch.Tensor:
+    """Gradient of one operand, through the accumulators and through the outputs; zeros where it is zero everywhere."""
     operand = values[name]
     if name == "x0" and _shape_of(text)[4]:
         both = {f"h{i}": values[f"h{i}"] for i, given in enumerate(present[0]) if given}
@@ -150,7 +150,7 @@ def _gradient(
         if rule:
             (part,) = _call(rule, own, values)
             total = part if total is None else total + part
-    return total if total is None else total.sum_to_size(operand.shape)
+    return torch.zeros_like(operand) if total is None else total.sum_to_size(operand.shape)
 
 
 def _split(text: str, values: Sequence[Any]) -> tuple[Sequence[float], Tensors]:

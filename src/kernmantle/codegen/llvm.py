@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..contraction.cpu_plan import CpuPlan
 from ..contraction.nest import SIZES, Port, size_slot, stride_slot
-from .llvm_math import definitions
+from .llvm_functions import definitions
 from .llvm_pack import gather, pack, pack_name, scatter
 from .llvm_text import ELEMENTS, STORED, Function
 from .llvm_tile import Tile, map_ports, tile_name

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .llvm_math import BIAS, MANTISSA
-from .llvm_spell import Speller, Value, suffix
-from .llvm_text import SIZE, floating_literal, vector
+from .llvm_spell import Speller, Value
+from .llvm_text import SIZE, floating_literal, suffix, vector
 
 _LARGEST_EXPONENT = 16.0
 

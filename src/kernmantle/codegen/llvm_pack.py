@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .llvm_spell import suffix
-from .llvm_text import FLOATING, SIZE, STORED, Function, vector
+from .llvm_text import FLOATING, SIZE, STORED, Function, suffix, vector
 
 _UNSIGNED = ("u8", "bool")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ..errors import BackendError
 from ..expr.node import Node, Number
 from ..expr.ops import OPS
-from .llvm_math import FUNCTIONS, NON_NEGATIVE_POWER
-from .llvm_text import FLOATING, SIZE, Function, floating_literal, integer_of, splat, vector
+from .llvm_functions import FUNCTIONS, symbol
+from .llvm_text import FLOATING, SIZE, Function, floating_literal, integer_of, splat, suffix, vector
 
 _CONDITIONS = {"and": (0, 1), "or": (0, 1), "not": (0,), "where": (0,)}
 _ORDERED = {"lt": ("olt", "slt"), "le": ("ole", "sle"), "gt": ("ogt", "sgt"), "ge": ("oge", "sge"),
@@ -164,7 +164,6 @@ class Speller:
 
     def call(self, name: str, kind: str, texts: Sequence[str], lanes: int) -> str:
         """Call of a function of ``llvm_math``."""
-        assert name in FUNCTIONS or name == NON_NEGATIVE_POWER
         self.needed.add((name, self.element, lanes))
         given = ", ".join(f"{kind} {text}" for text in texts)
         return self.function.do(f"call {kind} @{symbol(name, self.element, lanes)}({given})")
@@ -176,20 +175,6 @@ class Speller:
     def literals(self, number: float, lanes: int) -> str:
         """A literal of the compute type in every lane."""
         return splat(self._literal_text(number, self.element), self.element, lanes)
-
-
-def suffix(kind: str) -> str:
-    """Part of an intrinsic's name that stands for a type."""
-    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
-    if kind.startswith("<"):
-        count, element = kind[1:-1].split(" x ")
-        return f"v{count}{names.get(element, element)}"
-    return names.get(kind, kind)
-
-
-def symbol(name: str, element: str, lanes: int) -> str:
-    """Name of a function of ``llvm_math`` for a type."""
-    return f"km_{name}_{suffix(vector(element, lanes))}"
 
 
 _Row = Callable[[Speller, str, Sequence[str], int], str]
@@ -240,7 +225,7 @@ def _extremum(order: str) -> _Row:
 
 
 def _integer_sign(s: Speller, kind: str, x: Sequence[str], lanes: int) -> str:
-    element = kind.split(" x ")[-1].rstrip(">")
+    element = kind.rsplit(" x ", maxsplit=1)[-1].rstrip(">")
     one, minus = splat("1", element, lanes), splat("-1", element, lanes)
     high = _intrinsic("smin")(s, kind, [x[0], one], lanes)
     return _intrinsic("smax")(s, kind, [high, minus], lanes)

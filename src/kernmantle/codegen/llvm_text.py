@@ -26,6 +26,15 @@ def vector(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
+def suffix(kind: str) -> str:
+    """Part of an intrinsic's name that stands for a type."""
+    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+    if kind.startswith("<"):
+        count, element = kind[1:-1].split(" x ")
+        return f"v{count}{names.get(element, element)}"
+    return names.get(kind, kind)
+
+
 def floating_literal(value: float, element: str) -> str:
     """A float as LLVM spells it: the bits of the double that equals it."""
     if element == "float" and math.isfinite(value):

@@ -10,8 +10,8 @@ from ..contraction.nest import Port, size_slot, stride_slot
 from ..expr.node import Node, postorder, substitute, var, variables
 from .llvm_optimistic import Optimism
 from .llvm_pack import gather_name, narrowed, scatter_name
-from .llvm_spell import Speller, Value, suffix
-from .llvm_text import ELEMENTS, FLOATING, SIZE, STORED, Function, vector
+from .llvm_spell import Speller, Value
+from .llvm_text import ELEMENTS, FLOATING, SIZE, STORED, Function, suffix, vector
 
 Place = tuple[int | None, int | None]
 

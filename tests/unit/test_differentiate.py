@@ -175,6 +175,14 @@ def test_slopes_are_short(text, slope_text):
     assert differentiate(root, ["a"]) == simplify([read(slope_text)])
 
 
+def test_compared_values_round_as_where_they_were_computed():
+    (root,) = simplify([read("max(mul(mul(a,3.5),1.3),b)")])
+    (partial,) = differentiate(root, ["a"])
+    value = evaluate([read("mul(mul(a,3.5),1.3)")], {"a": 0.1})[0]
+    assert value != 0.1 * (3.5 * 1.3)
+    assert_close(float(evaluate([partial], {"a": 0.1, "b": value})[0]), 0.5 * 3.5 * 1.3, magnitude=0)
+
+
 def test_size_is_linear():
     sizes = []
     for levels in (50, 100, 200):

@@ -91,13 +91,18 @@ def _step(node: Node, finite: bool) -> Node | None:
     return rewritten(node, finite)
 
 
-def _simplified(roots: Sequence[Node], finite: bool, known: dict[Node, Node]) -> None:
-    """Fill ``known`` with the canonical form of everything below the roots."""
+def _simplified(roots: Sequence[Node], finite: bool, known: dict[Node, Node], exact: dict[Node, Node]) -> None:
+    """Fill ``known`` with the canonical form of everything below the roots, ``exact`` with that of comparisons."""
     stack = list(roots)
     while stack:
         node = stack[-1]
         if node in known:
             stack.pop()
+            continue
+        if finite and node.op in _COMPARISONS:
+            # Values that are compared must round as they do where they were computed, or ties are missed.
+            _simplified([node], False, exact, exact)
+            known[node] = exact[node]
             continue
         pending = [arg for arg in node.args if arg not in known]
         if pending:
@@ -106,17 +111,13 @@ def _simplified(roots: Sequence[Node], finite: bool, known: dict[Node, Node]) ->
         if not node.args:
             known[node] = node
             continue
-        if finite and node.op in _COMPARISONS:
-            # Values that are compared must round as they do where they were computed, or ties are missed.
-            (known[node],) = _cached((node,), False)
-            continue
         rebuilt = _ordered(Node(node.op, tuple(known[arg] for arg in node.args)))
         if rebuilt not in known:
             new = _step(rebuilt, finite)
             if new is None:
                 known[rebuilt] = rebuilt
             else:
-                _simplified([new], finite, known)
+                _simplified([new], finite, known, exact)
                 known[rebuilt] = known[new]
         known[node] = known[rebuilt]
 
@@ -124,7 +125,7 @@ def _simplified(roots: Sequence[Node], finite: bool, known: dict[Node, Node]) ->
 @lru_cache(maxsize=1024)
 def _cached(roots: tuple[Node, ...], finite: bool) -> tuple[Node, ...]:
     known: dict[Node, Node] = {}
-    _simplified(roots, finite, known)
+    _simplified(roots, finite, known, {} if finite else known)
     return tuple(known[root] for root in roots)
 
 

@@ -54,8 +54,10 @@ def _core_double(m: Maths, x: str, y: str) -> str:
     z = m.mul(s, s)
     low = m.fma(m.mul(s, z), m.poly(z, tables.LOG["double"]), s_rest)
     high, tail = _LOG2_E
-    log = m.mul(s, m.c(high))
-    log_rest = m.fma(m.c(tail), s, m.fma(m.c(high), low, m.fma(m.c(high), s, m.neg(log))))
+    atanh = m.add(s, low)
+    low = m.sub(low, m.sub(atanh, s))
+    log = m.mul(atanh, m.c(high))
+    log_rest = m.fma(m.c(tail), atanh, m.fma(m.c(high), low, m.fma(m.c(high), atanh, m.neg(log))))
     a, b = m.mul(y, e), m.mul(y, log)
     a_rest, b_rest = m.fma(y, e, m.neg(a)), m.fma(y, log_rest, m.fma(y, log, m.neg(b)))
     t = m.add(a, b)

@@ -181,9 +181,7 @@ def _tile(nest: Nest, registers: int, heavy: bool, cells: int) -> tuple[int, int
     room = registers // 2
     if "m" not in roles:
         return 1, max(1, min(4, room // cells))
-    shapes = ((4, 2), (2, 2), (2, 1), (1, 1)) if heavy or registers < 32 else ((8, 2), (4, 2), (2, 2), (2, 1), (1, 1))
-    if heavy:
-        shapes = shapes[1:]
+    shapes = ((2, 2), (2, 1), (1, 1)) if heavy else ((4, 2), (2, 2), (2, 1), (1, 1))
     return next((shape for shape in shapes if shape[0] * shape[1] * cells <= room), (1, 1))
 
 
@@ -269,9 +267,9 @@ def plan(
         row_block,
         _clamp(limit, columns, 4096, columns),
         4 * rows,
-        1 if heavy else 4,
+        1 if heavy else 2,
         may_mirror(nest) and not swap,
-        _is_optimistic(turned, roles),
+        looped and _is_optimistic(turned, roles),
         cost,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from kernmantle.runtime.device import gpu
 from kernmantle.runtime.launch import Kernel
 from kernmantle.runtime.nvrtc import compile_source
 
-from .nests import NUMPY, Case, cases, expected, widened
+from .nests import NUMPY, Case, cases, expected, value, widened
 
 _LIMITS = ("arch", "sm_count", "shared_per_block", "shared_per_sm", "registers_per_sm", "threads_per_sm")
 EPSILON = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
@@ -102,8 +102,28 @@ def shaped(case: Case, place: int, flat: np.ndarray[Any, Any]) -> np.ndarray[Any
     return array.reshape([case.length(place, role) if role in roles else 1 for role in "abcmnlk"])
 
 
+def joined(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> tuple[Case, list[np.ndarray[Any, Any]]]:
+    """The registers of all ranges merged in order, and the case with one range."""
+    whole: list[np.ndarray[Any, Any]] = []
+    place = 0
+    for reduction in case.nest.reductions:
+        mine = found[place : place + len(reduction.kinds)]
+        place += len(mine)
+        state = [register[..., :1] for register in mine]
+        assert reduction.merge is not None
+        for split in range(1, mine[0].shape[-1]):
+            env = {f"s{i}": register for i, register in enumerate(state)}
+            env |= {f"r{i}": register[..., split : split + 1] for i, register in enumerate(mine)}
+            with np.errstate(all="ignore"):
+                state = [value(node, env) for node in reduction.merge]
+        whole += state
+    return replace(case, sizes=case.sizes | {"splits": 1}), whole
+
+
 def disagreement(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> float:
     """Largest error in units of what rounding may do; infinite where a NaN, an infinity or an integer differs."""
+    if case.nest.partial:
+        case, found = joined(case, found)
     worst, extents = 0.0, case.extents()
     depth = extents["k"] * extents["l"]
     for port, got, want in zip(case.nest.outs, found, expected(case, case.arrays()), strict=True):

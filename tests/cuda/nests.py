@@ -285,6 +285,24 @@ def _layout_cases() -> list[Case]:
     return cases
 
 
+def _large_cases() -> list[Case]:
+    """Enough tiles for the persistent kernels, with every way to read an operand."""
+    shape = {"m": 1100, "n": 1300, "k": 71}
+    aligned = shape | {"k": 100}
+    half = {"f16": "f16", "bf16": "bf16"}
+    cases = [Case(f"large_{n}", gram(PLUS, n), s) for n, s in (("min", shape), ("sum", aligned), ("max", aligned))]
+    cases += [Case(f"large_{d}", gram(L1, dtype=d, out=o), aligned) for d, o in half.items()]
+    cases += [
+        Case("large_odd_f16", gram(L1, dtype="f16"), shape),
+        Case("large_transposed", gram(PLUS, "min"), aligned, layout={"x0": "km", "x1": "kn"}),
+        Case("large_weights", gram(op("mul", W, L1), w="k"), aligned),
+        Case("large_symmetric", gram(op("mul", W, L1), w="k", symmetric=True), {"m": 1200, "n": 1200, "k": 38}),
+        Case("large_batch", gram(SQUARE), {"a": 3, "b": 2, "m": 300, "n": 260, "k": 64}, batched={"x0": "a", "x1": "b"}),
+        Case("large_epilogue", gram(L1, outputs=(op("mul", op("exp", op("neg", S0)), var("r0")), S0), r0="m"), aligned),
+    ]
+    return cases
+
+
 def cases() -> list[Case]:
     """Every case."""
-    return [*_dtype_cases(), *_reduction_cases(), *_operand_cases(), *_shape_cases(), *_layout_cases()]
+    return [*_dtype_cases(), *_reduction_cases(), *_operand_cases(), *_shape_cases(), *_layout_cases(), *_large_cases()]

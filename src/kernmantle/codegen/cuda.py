@@ -12,6 +12,7 @@ from ..expr.node import variables
 from .cuda_spell import TYPES, Typed, Writer, cast, literal
 
 ENTRY = "kernmantle_kernel"
+PRODUCER_REGISTERS = 56
 STORAGE = {
     "f16": "km::f16", "bf16": "km::bf16", "f32": "float", "f64": "double", "i8": "signed char", "u8": "unsigned char",
     "i16": "short", "i32": "int", "i64": "km::i64", "bool": "km::boolean",
@@ -44,13 +45,13 @@ def _ports(plan: CudaPlan) -> list[str]:
     first = len(plan.nest.operands)
     kinds = _out_kinds(plan)
     for index, port in enumerate(plan.nest.outs):
-        width = plan.access[first + index].width
+        access = plan.access[first + index]
         stored = STORAGE[port.dtype]
         lines += [
             f"template <> struct Body::Out<{index}> {{  // {port.name}",
             f"    typedef {stored} T;",
             f"    static constexpr int PORT = {first + index};",
-            f"    static constexpr bool VECTOR = {literal(width > 1, 'bool')};",
+            f"    static constexpr bool UNIT = {literal(access.run == 'tile', 'bool')}, VECTOR = {literal(access.width > 1, 'bool')};",
             f"    static __device__ __forceinline__ T of(const Outs& o) {{ return km::Store<T>::from({kinds[index]}(o.o{index})); }}",
             "};",
         ]
@@ -108,7 +109,7 @@ def _step(plan: CudaPlan) -> list[str]:
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
         environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
     lines: list[str] = []
-    mapped = Writer(environment, _floating(plan))
+    mapped = Writer(environment, _floating(plan), near=plan.nest.compute == "f32")
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
     live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
     for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
@@ -231,7 +232,7 @@ def _body(plan: CudaPlan) -> list[str]:
 
 
 def _entry(plan: CudaPlan) -> list[str]:
-    nest, tile = plan.nest, plan.tile
+    nest = plan.nest
     slots = set(plan.integers)
 
     def integer(slot: int, otherwise: int) -> str:
@@ -246,24 +247,41 @@ def _entry(plan: CudaPlan) -> list[str]:
     )
     pointers = ", ".join(f"p{i}" for i in range(len(nest.ports)))
     numbers = ", ".join(f"Body::C(v{i})" for i in range(len(nest.numbers)))
-    shape = ", ".join(
-        map(str, (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll))
-    )
     return [
-        f"typedef km::GramTile<{shape}, {literal(plan.symmetric, 'bool')}> Tile;",
-        f'static_assert(km::gram_shared_bytes<Body, Tile>() <= {plan.shared}, "shared memory");',
+        *_template(plan),
         "",
-        f'extern "C" __global__ void __launch_bounds__({tile.threads}, {plan.resident}) {ENTRY}(',
+        f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.resident}) {ENTRY}(',
         f"    {', '.join(parameters)}) {{",
         "    const Body::Args g = {",
         f"        {{{pointers}}}, {{{sizes}}},",
         f"        {{{', '.join(rows)}}},",
         f"        {{{numbers}}}}};",
-        "    km::gram<Body, Tile>(g);",
+        f"    km::{_call(plan)}(g);",
         "}",
     ]
 
 
+def _template(plan: CudaPlan) -> list[str]:
+    tile, mirrored = plan.tile, literal(plan.symmetric, "bool")
+    if plan.schema == "ring":
+        shape = (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages)
+    else:
+        shape = (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll)
+    return [
+        f"typedef km::{plan.schema.capitalize()}Tile<{', '.join(map(str, shape))}, {mirrored}> Tile;",
+        f'static_assert(km::{plan.schema}_shared_bytes<Body, Tile>() <= {plan.shared}, "shared memory");',
+    ]
+
+
+def _call(plan: CudaPlan) -> str:
+    if plan.schema != "ring":
+        return "gram<Body, Tile>"
+    groups = plan.tile.threads // 128
+    each = 65536 // (plan.threads * plan.resident) // 8 * 8
+    consumers = min(240, (each * (groups + 1) - PRODUCER_REGISTERS) // groups // 8 * 8)
+    return f"ring<Body, Tile, {PRODUCER_REGISTERS}, {consumers}>"
+
+
 def emit(plan: CudaPlan) -> str:
     """Source of the kernel ``ENTRY`` that runs a plan."""
-    return "\n".join([f"// {plan}", '#include "gram.cuh"', "", *_body(plan), "", *_entry(plan), ""])
+    return "\n".join([f"// {plan}", f'#include "{plan.schema}.cuh"', "", *_body(plan), "", *_entry(plan), ""])

@@ -20,8 +20,11 @@ SPELLINGS: dict[str, str] = {
 
 TYPES = {"value": "C", "bool": "bool", "index": "km::i64"}
 _CONDITIONS = {"and": (0, 1), "or": (0, 1), "not": (0,), "where": (0,)}
-_RUNS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
+_ROOTS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
+_NEAR = {0.5: "km::root_near({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
 _PRODUCTS = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 4: "({0} * {0}) * ({0} * {0})"}
+
+_NEVER_NEGATIVE = ("abs", "sqrt", "exp", "exp2")
 
 Typed = tuple[str, str]
 """Text of a value and its kind: "value", "bool" or "index"."""
@@ -54,21 +57,27 @@ def cast(typed: Typed, kind: str) -> str:
     return f"{TYPES[kind]}({text})"
 
 
-def _power(base: str, node: Node) -> str | None:
+def _power(base: str, exponent_text: str, node: Node, near: bool) -> str | None:
+    """Cheaper form of a power, where there is one; ``near`` allows the approximations of the inner loop."""
     exponent = node.args[1].number
-    if exponent is None or isinstance(exponent, bool):
+    never_negative = node.args[0].op in _NEVER_NEGATIVE
+    if isinstance(exponent, bool):
         return None
     if exponent in _PRODUCTS:
         return _PRODUCTS[int(exponent)].format(base)
-    never_negative = node.args[0].op in ("abs", "sqrt", "exp", "exp2")
-    return _RUNS[exponent].format(base) if exponent in _RUNS and never_negative else None
+    if not never_negative:
+        return None
+    if exponent in _ROOTS:
+        return (_NEAR if near else _ROOTS)[float(exponent)].format(base)
+    return f"km::power_near({base}, {exponent_text})" if near else None
 
 
 class Writer:
     """Collects the statements of one function body."""
 
-    def __init__(self, environment: Mapping[str, Typed], floating: bool, prefix: str = "t"):
+    def __init__(self, environment: Mapping[str, Typed], floating: bool, prefix: str = "t", near: bool = False):
         self.environment = environment
+        self.near = near
         self.floating = floating
         self.prefix = prefix
         self.lines: list[str] = []
@@ -104,7 +113,7 @@ class Writer:
             for place, typed in enumerate(args)
         ]
         kind = "bool" if OPS[node.op].boolean else wanted
-        special = _power(texts[0], node) if node.op == "pow" and self.floating else None
+        special = _power(texts[0], texts[1], node, self.near) if node.op == "pow" and self.floating else None
         if special is not None:
             return special, kind
         spelling = SPELLINGS[node.op]

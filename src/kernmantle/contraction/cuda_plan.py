@@ -10,13 +10,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..expr.node import Node, postorder, variables
+from ..expr.node import postorder, variables
 from .nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
 
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
 _HEAVY = {"pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"}
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
+RING_PRODUCERS = 128
+_RING_ARCHS = ("sm_90", "sm_100", "sm_103")
+_RING_OPERATIONS = 4
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Tile:
     unroll: int
     resident: int
     efficiency: float
+    schema: str = "gram"
+    stages: int = 2
 
     @property
     def m(self) -> int:
@@ -71,7 +76,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads of a block that hold cells."""
         return self.threads_m * self.threads_n * self.groups
 
 
@@ -79,19 +84,22 @@ TILES = (
     Tile("large", 16, 16, 8, 8, 16, 1, 4, 2, 0.85),
     Tile("wide", 16, 16, 8, 4, 16, 1, 4, 2, 0.75),
     Tile("middle", 16, 16, 4, 4, 16, 1, 8, 3, 0.7),
+    Tile("flat", 8, 32, 4, 4, 4, 1, 4, 3, 0.5),
+    Tile("pair", 8, 16, 4, 2, 32, 2, 8, 2, 0.55),
     Tile("small", 8, 8, 4, 4, 16, 4, 8, 2, 0.6),
     Tile("slim", 8, 8, 4, 2, 16, 4, 8, 2, 0.5),
     Tile("tiny", 8, 8, 2, 2, 16, 4, 8, 2, 0.35),
     Tile("dot", 8, 8, 1, 1, 16, 4, 8, 2, 0.2),
     Tile("rows", 8, 1, 1, 1, 16, 32, 8, 2, 0.1),
     Tile("columns", 1, 8, 1, 1, 16, 32, 8, 2, 0.1),
+    Tile("ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3),
     Tile("one", 1, 1, 1, 1, 16, 128, 8, 2, 0.05),
 )
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a port is read or written: along which axis its elements run ("k" or "tile"), how many at once."""
+    """How a port is read or written: along which axis its elements run ("k", "tile", "any"), how many at once."""
 
     run: str
     width: int
@@ -115,8 +123,8 @@ class CudaPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
-        return self.tile.threads
+        """Threads of a block, those that only copy included."""
+        return self.tile.threads + (RING_PRODUCERS if self.schema == "ring" else 0)
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
         """Blocks to launch for these sizes."""
@@ -166,7 +174,11 @@ def cell_words(nest: Nest) -> int:
 def is_heavy(nest: Nest) -> bool:
     """Whether a step calls a function, so that many small threads hide its latency better than few large ones."""
     steps = [node for reduction in nest.reductions for node in reduction.step]
-    return any(node.op in _HEAVY for node in postorder([*nest.map, *steps]))
+    return any(node.op in _HEAVY and not _is_product(node) for node in postorder([*nest.map, *steps]))
+
+
+def _is_product(node: Node) -> bool:
+    return node.op == "pow" and not isinstance(node.args[1].number, bool) and node.args[1].number in (1, 2, 3, 4)
 
 
 def _stage_words(nest: Nest, tile: Tile) -> int:
@@ -193,7 +205,9 @@ def register_bytes(nest: Nest) -> int:
 
 
 def shared_bytes(nest: Nest, tile: Tile) -> int:
-    """Dynamic shared memory of the gram template."""
+    """Dynamic shared memory of a block."""
+    if tile.schema == "ring":
+        return tile.stages * ((tile.m + tile.n + len(staged(nest)["lines"])) * 128 + 16)
     stages = 2 * tile.groups * _stage_words(nest, tile) * BYTES[nest.compute]
     merge = tile.threads * tile.rows * tile.columns * register_bytes(nest) if tile.groups > 1 else 0
     return max(stages, merge)
@@ -226,7 +240,7 @@ def _out_access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], al
     contiguous = sizes["n"] > 1 and strides[ROLES.index("n")] == 1
     others = [s for role, s in zip(ROLES, strides, strict=True) if role != "n" and (sizes[role] > 1 or role == "k")]
     fits = run > 1 and contiguous and run * size <= _WIDEST and alignment % (run * size) == 0
-    return Access("tile", run if fits and not any(s % run for s in others) else 1)
+    return Access("tile" if contiguous else "any", run if fits and not any(s % run for s in others) else 1)
 
 
 def column_run(nest: Nest, tile: Tile) -> int:
@@ -244,11 +258,14 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-    return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), _GRID_LIMIT))
+    persistent = limits.sm_count * plan.resident if plan.schema == "ring" else _GRID_LIMIT
+    return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
 
 
 def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> int:
     """Blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
+    if tile.schema == "ring":
+        return tile.resident
     registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
     by_registers = limits.registers_per_sm // (-(-registers // 8) * 8 * tile.threads)
     by_shared = limits.shared_per_sm // max(1, shared + 1024)
@@ -265,7 +282,21 @@ def _cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
     return issue + math.ceil(tiles / (limits.sm_count * together)) * (1500 + 600 * stages + 100 * tile.groups)
 
 
-def _fits(tile: Tile, nest: Nest, symmetric: bool, limits: DeviceLimits) -> bool:
+def _rings(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Whether the warp-specialised template can run a nest: one register a cell, one operand a side, float32."""
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
+    steps = [node for reduction in nest.reductions for node in reduction.step]
+    operations = sum(bool(node.args) for node in postorder([*nest.map, *steps]))
+    operations += 100 * is_heavy(nest)
+    outer = nest.partial or any("l" in port.roles for port in nest.ports)
+    small = nest.compute == "f32" and cell_words(nest) == 1 and operations <= _RING_OPERATIONS
+    return limits.arch in _RING_ARCHS and plain and small and not outer and sizes["k"] >= 32
+
+
+def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> bool:
+    if tile.schema == "ring":
+        return _rings(nest, sizes, limits)
     cells = tile.rows * tile.columns
     room = cells * cell_words(nest) <= 72 or cells == 1
     small = cells <= 16 or not is_heavy(nest)
@@ -300,7 +331,16 @@ def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(slots)
 
 
-def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaPlan:
+def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, ...]:
+    """Every tile that can run a nest, the one believed fastest first."""
+    symmetric = may_mirror(nest)
+    folds = any(reduction.is_fold for reduction in nest.reductions)
+    family = [_in_order(tile) if folds else tile for tile in TILES]
+    valid = [tile for tile in family if _fits(tile, nest, sizes, symmetric, limits)]
+    return tuple(sorted(valid, key=lambda tile: _cost(tile, nest, sizes, symmetric, limits)))
+
+
+def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None) -> CudaPlan:
     """Choose how to run a nest.
 
     Parameters
@@ -311,12 +351,28 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
     limits : DeviceLimits
     facts : Facts
         Strides and alignments of the ports, operands first.
+    tile : str, optional
+        Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
     """
-    symmetric = may_mirror(nest)
-    folds = any(reduction.is_fold for reduction in nest.reductions)
-    family = [_in_order(tile) if folds else tile for tile in TILES]
-    valid = [tile for tile in family if _fits(tile, nest, symmetric, limits)]
-    tile = min(valid, key=lambda one: _cost(one, nest, sizes, symmetric, limits))
+    valid = candidates(nest, sizes, limits)
+    return _planned(nest, sizes, limits, facts, next(one for one in valid if tile in (None, one.name)))
+
+
+def _near(nest: Nest) -> bool:
+    """Whether the map holds powers that are approximated."""
+    powers = [node for node in postorder(nest.map) if node.op == "pow" and not _is_product(node)]
+    return nest.compute == "f32" and bool(powers)
+
+
+def _resident(tile: Tile, nest: Nest) -> int:
+    """Blocks a multiprocessor must have room for: what the registers of the cells leave room for."""
+    words = cell_words(nest)
+    if tile.schema == "ring" or words == 1:
+        return tile.resident
+    return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
+
+
+def _planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> CudaPlan:
     accesses: list[Access] = []
     for place, port in enumerate(nest.ports):
         strides, alignment = facts.strides[place], facts.alignment[place]
@@ -328,13 +384,13 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
     return CudaPlan(
         nest,
         limits.arch,
-        "gram",
+        tile.schema,
         tile,
         tuple(accesses),
-        symmetric,
+        may_mirror(nest),
         "".join(role for role in "abc" if sizes[role] > 1),
         _used_integers(nest, sizes),
         shared,
-        tile.resident if tile.rows * tile.columns * cell_words(nest) <= 64 else 1,
-        f"{nest.compute} ieee",
+        _resident(tile, nest),
+        f"{nest.compute} {'powers to 2e-6' if _near(nest) else 'ieee'}",
     )

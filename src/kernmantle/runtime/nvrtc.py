@@ -82,7 +82,7 @@ def resources(log: str) -> Resources:
 
 def options(arch: str) -> tuple[str, ...]:
     """The settings that reach the compiler, for the cache key: IEEE arithmetic, contraction to fma allowed."""
-    return (f"--gpu-architecture={target(arch)}", "--std=c++17", "--fmad=true", "--prec-div=true", "--prec-sqrt=true")
+    return (f"--gpu-architecture={target(arch)}", "--std=c++17", "--fmad=true", "--prec-div=true", "--prec-sqrt=true", "--device-as-default-execution-space")
 
 
 def compile_source(source: str, arch: str, headers: Mapping[str, str], name: str = "kernel") -> Cubin:
@@ -102,7 +102,8 @@ def compile_source(source: str, arch: str, headers: Mapping[str, str], name: str
     log = io.StringIO()
     settings = core().ProgramOptions(
         name=name, arch=target(arch), std="c++17", fma=True, prec_div=True, prec_sqrt=True, ftz=False,
-        ptxas_options=["-v"], diag_suppress=[177],
+        ptxas_options=["-v"], diag_suppress=[177], device_as_default_execution_space=True,
+        no_cache=True,
     )
     try:
         program = core().Program(inlined(source, headers), "c++", settings)

@@ -28,8 +28,9 @@ struct Lay {
     static constexpr int VW = 16 / sizeof(C) < 4 ? 16 / sizeof(C) : 4;
     static constexpr int WIDTH = COUNT % VW == 0 ? VW : (COUNT % 2 == 0 && VW >= 2 ? 2 : 1);
     static __device__ __forceinline__ int at(int i, int thread) {
-        return i / WIDTH * (THREADS * WIDTH) + thread * WIDTH + i % WIDTH;
+        return hop(i) + thread * WIDTH;
     }
+    static __device__ __forceinline__ int hop(int i) { return i / WIDTH * (THREADS * WIDTH) + i % WIDTH; }
     static __device__ __forceinline__ void read(C* to, const C* row, int thread) {
 #pragma unroll
         for (int i = 0; i < COUNT; i += WIDTH) {
@@ -113,7 +114,7 @@ struct Gram {
     typedef Lay<C, TN, Tile::TX> ColumnLay;
 
     const Args& g;
-    const Place& p;
+    Place p;
     const int tx, ty;
     Registers state[TM][TN];
     C cell[AtLeastOne<Body::CELLS>::value][TM][TN];
@@ -206,47 +207,64 @@ struct Gram {
         }
     }
 
-    __device__ __forceinline__ void finish() {
+    // CHECK: part of the tile lies outside or, in symmetric mode, above the diagonal.
+    template <bool CHECK>
+    __device__ __forceinline__ void store() {
+        constexpr int WIDTH = ColumnLay::WIDTH;
+        const i64 m0 = row(0), n0 = column(0);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            const i64 m = row(i);
-            if (m < g.size[ROLE_M]) {
 #pragma unroll
-                for (int j = 0; j < TN; j += ColumnLay::WIDTH) {
-                    const i64 n = column(j);
-                    typename Body::Outs out[ColumnLay::WIDTH];
-                    bool whole = n + ColumnLay::WIDTH <= g.size[ROLE_N];
-                    if (Tile::SYMMETRIC) whole = whole && n + ColumnLay::WIDTH - 1 <= m;
+            for (int j = 0; j < TN; j += WIDTH) {
+                const i64 m = row(i), n = column(j);
+                bool inside[WIDTH], whole = true;
+                typename Body::Outs out[WIDTH];
 #pragma unroll
-                    for (int v = 0; v < ColumnLay::WIDTH; ++v)
-                        if (n + v < g.size[ROLE_N]) out[v] = Body::outputs(g, p, m, n + v, state[i][j + v]);
-                    each<0, Body::OUTS>([&](auto index) {
-                        typedef typename Body::template Out<decltype(index)::value> P;
-                        typedef typename P::T T;
-                        const i64* s = g.stride[P::PORT];
-                        T* base = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + p.split * s[ROLE_K];
-                        T* at = base + m * s[ROLE_M] + n * s[ROLE_N];
-                        if (P::VECTOR && whole) {
-                            Pack<T, ColumnLay::WIDTH> pack;
-#pragma unroll
-                            for (int v = 0; v < ColumnLay::WIDTH; ++v) pack.v[v] = P::of(out[v]);
-                            *(Pack<T, ColumnLay::WIDTH>*)at = pack;
-                        } else {
-#pragma unroll
-                            for (int v = 0; v < ColumnLay::WIDTH; ++v)
-                                if (n + v < g.size[ROLE_N] && (!Tile::SYMMETRIC || n + v <= m)) at[v * s[ROLE_N]] = P::of(out[v]);
-                        }
-                        if (Tile::SYMMETRIC) {
-#pragma unroll
-                            for (int v = 0; v < ColumnLay::WIDTH; ++v)
-                                if (n + v < m) base[(n + v) * s[ROLE_M] + m * s[ROLE_N]] = P::of(out[v]);
-                        }
-                    });
+                for (int v = 0; v < WIDTH; ++v) {
+                    inside[v] = !CHECK || (m < g.size[ROLE_M] && n + v < g.size[ROLE_N] && (!Tile::SYMMETRIC || n + v <= m));
+                    whole = whole && inside[v];
+                    if (inside[v]) out[v] = Body::outputs(g, p, m, n + v, state[i][j + v]);
                 }
+                each<0, Body::OUTS>([&](auto index) {
+                    typedef typename Body::template Out<decltype(index)::value> P;
+                    typedef typename P::T T;
+                    const i64* s = g.stride[P::PORT];
+                    const i64 along = P::UNIT ? 1 : s[ROLE_N];
+                    T* base = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + p.split * s[ROLE_K];
+                    T* at = base + m0 * s[ROLE_M] + n0 * along + RowLay::hop(i) * s[ROLE_M] + ColumnLay::hop(j) * along;
+                    if constexpr (P::VECTOR) {
+                        if (whole) {
+                            Pack<T, WIDTH> pack;
+#pragma unroll
+                            for (int v = 0; v < WIDTH; ++v) pack.v[v] = P::of(out[v]);
+                            store_pack<T, WIDTH>(at, pack);
+                        }
+                    }
+#pragma unroll
+                    for (int v = 0; v < WIDTH; ++v)
+                        if (inside[v] && !(P::VECTOR && whole)) at[v * along] = P::of(out[v]);
+                    if (Tile::SYMMETRIC) {
+                        T* twin = base + n0 * s[ROLE_M] + m0 * along + ColumnLay::hop(j) * s[ROLE_M] + RowLay::hop(i) * along;
+#pragma unroll
+                        for (int v = 0; v < WIDTH; ++v)
+                            if (inside[v] && (!CHECK || n + v < m)) twin[v * s[ROLE_M]] = P::of(out[v]);
+                    }
+                });
             }
         }
     }
+
+    __device__ __forceinline__ void finish() {
+        const bool whole = p.m + BM <= g.size[ROLE_M] && p.n + BN <= g.size[ROLE_N] && (!Tile::SYMMETRIC || p.m >= p.n + BN);
+        if (whole)
+            store<false>();
+        else
+            store<true>();
+    }
 };
+
+// Length of each of several ranges of k; all but the last keep whole accesses of up to 16 bytes.
+KM_DEVICE i64 aligned_share(i64 length, i64 ranges) { return (ceil_div(length, ranges) + 7) / 8 * 8; }
 
 template <class Body, class Tile>
 __device__ __forceinline__ void gram(const typename Body::Args& g) {
@@ -265,10 +283,10 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         i64 l0 = 0, l1 = g.size[ROLE_L], k0 = 0, k1 = g.size[ROLE_K];
         i64& first = Body::OUTER_LOOP ? l0 : k0;
         i64& end = Body::OUTER_LOOP ? l1 : k1;
-        const i64 share = ceil_div(end, g.size[SPLITS]);
+        const i64 share = Body::OUTER_LOOP ? ceil_div(end, g.size[SPLITS]) : aligned_share(end, g.size[SPLITS]);
         first = p.split * share;
         if (first + share < end) end = first + share;
-        const i64 range = k1 > k0 ? k1 - k0 : 0, each_group = Tile::GROUPS > 1 ? ceil_div(range, Tile::GROUPS) : range;
+        const i64 range = k1 > k0 ? k1 - k0 : 0, each_group = Tile::GROUPS > 1 ? aligned_share(range, Tile::GROUPS) : range;
         const i64 pieces = ceil_div(each_group, DEPTH), rounds = l1 > l0 ? (l1 - l0) * pieces : 0;
         const i64 kb = k0 + group * each_group, ke = kb + each_group < k1 ? kb + each_group : k1;
 
@@ -312,7 +330,12 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             l = next_l;
         }
         if constexpr (Tile::GROUPS > 1) tile.merge((typename G::Registers*)raw, group, thread);
-        if (group == 0) tile.finish();
+        if (group == 0) {
+            // worked out anew, so that it takes no registers in the loop above
+            asm volatile("" : "+l"(t));
+            tile.p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+            tile.finish();
+        }
         __syncthreads();
     }
 }

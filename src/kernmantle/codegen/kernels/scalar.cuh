@@ -17,6 +17,15 @@ struct boolean {
 
 #define KM_DEVICE __device__ __forceinline__
 
+template <class A, class B>
+struct Same {
+    static constexpr bool value = false;
+};
+template <class A>
+struct Same<A, A> {
+    static constexpr bool value = true;
+};
+
 // Up to 16 bytes moved as one access.
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
@@ -46,6 +55,18 @@ KM_DEVICE Pack<T, V> load_pack(const T* at) {
     } both;
     both.word = __ldg((const W*)at);
     return both.pack;
+}
+
+// Write of a result that this kernel does not read again.
+template <class T, int V>
+KM_DEVICE void store_pack(T* at, const Pack<T, V>& pack) {
+    typedef typename Word<sizeof(T) * V>::type W;
+    union {
+        W word;
+        Pack<T, V> pack;
+    } both;
+    both.pack = pack;
+    __stcs((W*)at, both.word);
 }
 
 template <class C, class T>
@@ -191,6 +212,28 @@ KM_DEVICE C sigmoid(C a) {
 
 KM_DEVICE float pow(float a, float b) { return ::powf(a, b); }
 KM_DEVICE double pow(double a, double b) { return ::pow(a, b); }
+// Powers of a number that is not negative, for the inner loop, in float32. The root is within 2^-23 relative. The
+// general power goes through the special function unit: within 2e-6 relative while |log2 a| <= 24, less precise in
+// proportion beyond; powers too small for a normal number are 0. a = 0, infinity and NaN are as in pow.
+KM_DEVICE float root_near(float a) {
+    float r;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
+    return r;
+}
+KM_DEVICE float power_near(float a, float b) {
+    float r;
+    asm("lg2.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
+    r = b == 0.0f ? 0.0f : r * b;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
+    return r;
+}
+// For a factor that vanishes with a: subnormal a counts as 0.
+KM_DEVICE float root_factor(float a) {
+    float r;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+    return r;
+}
+
 template <class C>
 KM_DEVICE C pow_integer(C a, C b) {
     C result = C(b >= C(0) || a == C(1));

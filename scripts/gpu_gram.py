@@ -1,0 +1,143 @@
+"""Times the tiles of the gram schema on the present GPU: one JSON row per shape, map and tile, checked before it is timed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from kernmantle.codegen.cuda import ENTRY, emit, headers
+from kernmantle.contraction.cuda_plan import Facts, candidates, plan
+from kernmantle.contraction.nest import Nest
+from kernmantle.runtime.launch import Kernel
+from kernmantle.runtime.nvrtc import compile_source
+from tests.cuda.harness import limits
+from tests.cuda.nests import L1, PLUS, PRODUCT, SQUARE, Case, gram, op, var
+
+POWER = gram(op("pow", L1, var("p")), numbers=("p",))
+HALF = gram(op("pow", L1, 1.5))
+NESTS = {
+    "l1": gram(L1), "square": gram(SQUARE), "product": gram(PRODUCT), "minplus": gram(PLUS, "min"), "power": POWER,
+    "l1.5": HALF, "symmetric": gram(L1, symmetric=True), "laplace": gram(L1, outputs=(op("exp", op("neg", var("s0"))),)),
+    "f16": gram(L1, dtype="f16"),
+}  # fmt: skip
+
+
+class Timed:
+    """A nest on a shape, ready to launch on torch's current stream."""
+
+    def __init__(self, nest: Nest, m: int, n: int, k: int, tile: str | None) -> None:
+        self.case = Case("timed", nest, {"m": m, "n": n, "k": k}, (1.3,) * len(nest.numbers))
+        generator = torch.Generator("cuda").manual_seed(m + k)
+        kind = torch.float16 if nest.operands[0].dtype == "f16" else torch.float32
+        self.x = torch.randn(m, k, device="cuda", generator=generator).to(kind)
+        self.y = self.x if nest.symmetric else torch.randn(n, k, device="cuda", generator=generator).to(kind)
+        self.out = torch.full((m, n), float("nan"), device="cuda")
+        ports = range(len(nest.ports))
+        strides = tuple(self.case.strides(i) for i in ports)
+        self.plan = plan(nest, self.case.extents(), limits(), Facts(strides, (16,) * len(ports)), tile)
+        self.cubin = compile_source(emit(self.plan), self.plan.arch, headers(), "gram")
+        self.kernel = Kernel(self.cubin.binary, ENTRY, self.plan.threads, self.plan.shared, "gram")
+        pointers = [t.data_ptr() for t in (self.x, self.y, self.out)]
+        integers = [*self.case.extents().values(), *(s for row in strides for s in row)]
+        self.arguments = self.plan.arguments(pointers, integers, self.case.numbers)
+        self.blocks = self.plan.blocks(self.case.extents(), limits())
+
+    def __call__(self) -> None:
+        self.kernel(0, torch.cuda.current_stream().cuda_stream, self.blocks, self.arguments)
+
+    def error(self, name: str) -> float:
+        """Largest relative error over the last rows and columns, in float64."""
+        self()
+        x, y = self.x[-150:].double(), self.y[-200:].double()
+        gap = x[:, None] - y[None]
+        values = {
+            "square": lambda: (gap**2).sum(-1), "product": lambda: (x[:, None] * y[None]).sum(-1),
+            "minplus": lambda: (x[:, None] + y[None]).amin(-1), "power": lambda: (gap.abs() ** 1.3).sum(-1),
+            "l1.5": lambda: (gap.abs() ** 1.5).sum(-1), "laplace": lambda: torch.exp(-gap.abs().sum(-1)),
+        }  # fmt: skip
+        want = values.get(name, lambda: gap.abs().sum(-1))()
+        got = self.out[-150:, -200:].double()
+        if not torch.isfinite(self.out).all():
+            return float("inf")
+        return float(((got - want).abs() / want.abs().clamp_min(want.abs().max() * 1e-3)).max())
+
+
+def milliseconds(call: Timed, seconds: float) -> tuple[float, float, float]:
+    """Median, 20th and 80th percentile of events around enough calls."""
+    call()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < 1000 * seconds and len(times) < 50):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    times.sort()
+    return times[len(times) // 2], times[len(times) // 5], times[-1 - len(times) // 5]
+
+
+def replayed(call: Timed, count: int = 20) -> float:
+    """Milliseconds a call takes in a CUDA graph of ``count``."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    graph.replay()
+    best = float("inf")
+    for _ in range(5):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        best = min(best, start.elapsed_time(end) / count)
+    return best
+
+
+def main(arguments: list[str]) -> None:
+    """Time ``map:m,n,k[:tile]`` entries; without a tile every candidate, with ``best`` the planner's choice."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("entries", nargs="+")
+    options = parser.parse_args(arguments)
+    for entry in options.entries:
+        name, shape, *tile = entry.split(":")
+        m, n, k = map(int, shape.split(","))
+        nest = NESTS[name]
+        extents = Case("", nest, {"m": m, "n": n, "k": k}).extents()
+        best = candidates(nest, extents, limits())
+        chosen = [one.name for one in best] if not tile else [best[0].name if tile[0] == "best" else tile[0]]
+        for each in chosen:
+            call = Timed(nest, m, n, k, each)
+            error = call.error(name)
+            median, low, high = milliseconds(call, 0.3)
+            row = {
+                "map": name, "m": m, "n": n, "k": k, "tile": each, "ms": round(median, 5), "p20": round(low, 5),
+                "p80": round(high, 5), "error": error, "registers": call.cubin.resources.registers,
+                "spills": call.cubin.resources.spill_stores, "resident": call.kernel.occupancy(),
+                "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__,
+            }  # fmt: skip
+            if m * n <= 1 << 24:
+                row["graph_ms"] = round(replayed(call), 5)
+            sys.stdout.write(json.dumps(row) + "\n")
+            sys.stdout.flush()
+            if options.out:
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+            del call
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

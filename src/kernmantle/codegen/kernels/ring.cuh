@@ -1,0 +1,387 @@
+// The gram schema for Hopper and later, in float32: a warpgroup of producers keeps a ring of shared-memory stages full
+// while consumers do nothing but read 16 bytes and reduce.
+//
+// A stage holds 32 positions of k of both operands, k-contiguous: 128 bytes a row, its eight 16-byte pieces permuted by
+// the row number so that no two rows of a quarter warp share a bank. Registers have two banks, even and odd, and a
+// 16-byte load fixes a register's number modulo 4; so the columns' neighbouring k are exchanged in shared memory, and
+// the two sources of a step never meet in one bank. Only one piece of code is the loop body: longer ones miss the
+// instruction cache.
+#pragma once
+#include "gram.cuh"
+
+namespace km {
+
+template <int WARPS_M_, int WARPS_N_, int TM_, int TN_, int STAGES_, bool SYMMETRIC_>
+struct RingTile {
+    static constexpr int WARPS_M = WARPS_M_, WARPS_N = WARPS_N_, TM = TM_, TN = TN_, STAGES = STAGES_;
+    static constexpr int BM = WARPS_M * 4 * TM, BN = WARPS_N * 8 * TN, DEPTH = 32;
+    static constexpr int CONSUMERS = WARPS_M * WARPS_N, PRODUCERS = 4, THREADS = 32 * (CONSUMERS + PRODUCERS);
+    static constexpr int BAND = 16;
+    static constexpr bool SYMMETRIC = SYMMETRIC_;
+};
+
+template <class Body, class Tile>
+__device__ constexpr int ring_stage_bytes() {
+    return (Tile::BM + Tile::BN + Body::LINES) * 128;
+}
+template <class Body, class Tile>
+__device__ constexpr int ring_shared_bytes() {
+    return Tile::STAGES * (ring_stage_bytes<Body, Tile>() + 16);
+}
+
+KM_DEVICE unsigned shared_address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
+KM_DEVICE void barrier_init(unsigned at, unsigned count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count));
+}
+KM_DEVICE void barrier_arrive(unsigned at) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+KM_DEVICE void barrier_wait(unsigned at, unsigned phase) {
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra GO;\nbra WAIT;\nGO:\n}" ::"r"(at),
+        "r"(phase)
+        : "memory");
+}
+// Copies BYTES, of which the first `valid` come from memory and the rest is zero.
+template <int BYTES>
+KM_DEVICE void copy_async(unsigned to, const void* from, int valid) {
+    if (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid) : "memory");
+    }
+}
+
+template <int BYTES>
+KM_DEVICE void copy_async(unsigned to, const void* from) {
+    if (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
+    }
+}
+// Arrives when this thread's copies so far are done.
+KM_DEVICE void barrier_arrive_after_copies(unsigned at) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
+
+// Fills a (SPAN x 32) piece of a stage; all 128 producers take part. EXCHANGE swaps neighbouring k.
+template <class P, int SPAN, bool EXCHANGE>
+struct Feed {
+    typedef typename P::T T;
+    static constexpr bool ASYNC = Same<T, float>::value;
+    static constexpr bool ROWWISE = P::RUN == ALONG_K;
+    static constexpr bool WHOLE = ROWWISE && P::VEC >= 4;
+
+    unsigned to;      // where this thread's first piece goes, from the start of a stage
+    const T* from;    // and where it comes from; both walk 16 rows at a time
+    i64 step;
+    i64 row_stride, k_stride;
+
+    // Eight lanes take the pieces of one row; single elements go lane by lane along the contiguous axis.
+    __device__ __forceinline__ Feed(const T* base, i64 row_stride_, i64 k_stride_, int offset, int thread)
+        : row_stride(row_stride_), k_stride(k_stride_) {
+        const int piece = thread % 8, row = thread / 8;
+        to = offset + (WHOLE ? row * 128 + ((piece ^ (row % 8)) << 4) : 0);
+        from = WHOLE ? base + row * row_stride + piece * 4 : base;
+        step = 16 * row_stride;
+    }
+
+    static __device__ __forceinline__ void put(unsigned at, const Pack<T, 4>& p) {
+        const float a = convert<float>(p.v[0]), b = convert<float>(p.v[1]), c = convert<float>(p.v[2]), d = convert<float>(p.v[3]);
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(EXCHANGE ? b : a), "f"(EXCHANGE ? a : b),
+                     "f"(EXCHANGE ? d : c), "f"(EXCHANGE ? c : d)
+                     : "memory");
+    }
+
+    // A stage that lies wholly inside, in 16-byte pieces.
+    __device__ __forceinline__ void issue_inside(unsigned stage) const {
+        unsigned at = stage + to;
+        const T* source = from;
+        if (ASYNC) {
+#pragma unroll
+            for (int i = 0; i < SPAN / 16; ++i, source += step) {
+                if (EXCHANGE) {
+#pragma unroll
+                    for (int v = 0; v < 4; ++v) copy_async<4>(at + i * 2048 + (v ^ 1) * 4, source + v);
+                } else {
+                    copy_async<16>(at + i * 2048, source);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int half = 0; half < SPAN / 16; half += 4) {
+                Pack<T, 4> held[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i, source += step) held[i] = load_pack<T, 4>(source);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) put(at + (half + i) * 2048, held[i]);
+            }
+        }
+    }
+
+    // Any stage, element by element.
+    __device__ __forceinline__ void issue_edge(unsigned stage, int thread, i64 rows, i64 depths) const {
+        const int lane = thread % 32, warp = thread / 32, piece = thread % 8;
+        const unsigned start = stage + to;
+#pragma unroll 1
+        for (int i = 0; i < SPAN / 4; ++i) {
+            if (WHOLE) {
+                const int r = thread / 8 + 16 * (i / 4), v = i % 4;
+                const bool inside = r < rows && piece * 4 + v < depths;
+                single(start + i / 4 * 2048 + (EXCHANGE ? v ^ 1 : v) * 4, inside ? from + i / 4 * step + v : (const T*)0);
+            } else {
+                const int row = ROWWISE ? warp + 4 * i : lane + 32 * (i % (SPAN / 32)), k = ROWWISE ? lane : warp + 4 * (i / (SPAN / 32));
+                const unsigned at = start + row * 128 + (((k / 4) ^ (row % 8)) << 4) + ((EXCHANGE ? k ^ 1 : k) % 4) * 4;
+                single(at, row < rows && k < depths ? from + row * row_stride + k * k_stride : (const T*)0);
+            }
+        }
+    }
+    static __device__ __forceinline__ void single(unsigned at, const T* source) {
+        if (!source) return;
+        if constexpr (ASYNC) {
+            copy_async<4>(at, source);
+        } else {
+            const float value = convert<float>(load_pack<T, 1>(source).v[0]);
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
+        }
+    }
+
+    // Single elements of a stage that lies wholly inside.
+    __device__ __forceinline__ void issue_single(unsigned stage, int thread) const {
+        const int lane = thread % 32, warp = thread / 32;
+        if (ROWWISE) {
+            const T* source = from + warp * row_stride + lane * k_stride;
+            const i64 hop = 4 * row_stride;
+#pragma unroll 8
+            for (int i = 0; i < SPAN / 4; ++i, source += hop) {
+                const int row = warp + 4 * i;
+                single(stage + to + row * 128 + (((lane / 4) ^ (row % 8)) << 4) + ((EXCHANGE ? lane ^ 1 : lane) % 4) * 4, source);
+            }
+        } else {
+#pragma unroll 1
+            for (int r = 0; r < SPAN; r += 32) {
+                const int row = r + lane;
+                const T* source = from + row * row_stride + warp * k_stride;
+                const unsigned at = stage + to + row * 128 + ((EXCHANGE ? warp ^ 1 : warp) % 4) * 4;
+                const i64 hop = 4 * k_stride;
+#pragma unroll
+                for (int i = 0; i < 8; ++i, source += hop) single(at + ((i ^ (row % 8)) << 4), source);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void issue(unsigned stage, int thread, bool inside, i64 rows, i64 depths) {
+        if (!inside)
+            issue_edge(stage, thread, rows, depths);
+        else if (WHOLE)
+            issue_inside(stage);
+        else
+            issue_single(stage, thread);
+        from += 32 * k_stride;
+    }
+};
+
+template <class Body, class Tile>
+struct Ring {
+    typedef typename Body::C C;
+    typedef typename Body::Args Args;
+    typedef typename Body::template Row<0> X;
+    typedef typename Body::template Column<0> Y;
+    static constexpr int TM = Tile::TM, TN = Tile::TN, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES;
+    static constexpr int STAGE = ring_stage_bytes<Body, Tile>();
+
+    static __device__ __forceinline__ unsigned full(unsigned barriers, int s) { return barriers + 16 * s; }
+    static __device__ __forceinline__ unsigned empty(unsigned barriers, int s) { return barriers + 16 * s + 8; }
+
+    // Weights along k, one a lane of the first warp.
+    static __device__ __forceinline__ void lines(const Args& g, const Place& p, unsigned stage, i64 k, int thread) {
+        each<0, Body::LINES>([&](auto index) {
+            typedef typename Body::template Line<decltype(index)::value> P;
+            typedef typename P::T T;
+            if (thread < 32 && k + thread < g.size[ROLE_K]) {
+                const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + (k + thread) * g.stride[P::PORT][ROLE_K];
+                const float value = convert<float>(load_pack<T, 1>(from).v[0]);
+                const unsigned to = stage + (BM + BN + decltype(index)::value) * 128 + thread * 4;
+                asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+            }
+        });
+    }
+
+    static __device__ void produce(const Args& g, unsigned shared, unsigned barriers, int thread) {
+        typedef Feed<X, BM, false> FeedX;
+        typedef Feed<Y, BN, true> FeedY;
+        const i64 tiles = count_tiles<Tile::SYMMETRIC, BM, BN>(g), depth = g.size[ROLE_K];
+        int s = 0;
+        unsigned phase = 1;
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
+            const Place p = place_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+            const i64* xs = g.stride[X::PORT];
+            const i64* ys = g.stride[Y::PORT];
+            const i64 rows = g.size[ROLE_M] - p.m, columns = g.size[ROLE_N] - p.n;
+            FeedX x((const typename X::T*)g.pointer[X::PORT] + batch_offset(g, X::PORT, p) + p.m * xs[ROLE_M], xs[ROLE_M], xs[ROLE_K], 0, thread);
+            FeedY y((const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + p.n * ys[ROLE_N], ys[ROLE_N], ys[ROLE_K], BM * 128, thread);
+#pragma unroll 1
+            for (i64 k = 0; k < depth; k += 32) {
+                barrier_wait(empty(barriers, s), phase);
+                const unsigned stage = shared + s * STAGE;
+                const bool inside = depth - k >= 32;
+                x.issue(stage, thread, inside && rows >= BM, rows, depth - k);
+                y.issue(stage, thread, inside && columns >= BN, columns, depth - k);
+                lines(g, p, stage, k, thread);
+                if (FeedX::ASYNC && FeedY::ASYNC && Body::LINES == 0) {
+                    barrier_arrive_after_copies(full(barriers, s));
+                } else {
+                    asm volatile("cp.async.wait_all;" ::: "memory");
+                    barrier_arrive(full(barriers, s));
+                }
+                if (++s == STAGES) {
+                    s = 0;
+                    phase ^= 1;
+                }
+            }
+        }
+    }
+
+    typedef typename Body::Registers Registers;
+
+    static __device__ __forceinline__ void reduce(
+        Registers (&state)[TM][TN], const float* a, const float* b, const float* c, int j, const Args& g, i64 position) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i) Body::step(state[i][j], a + i, b, c, a, g.number, position);
+    }
+
+    static __device__ void consume(const Args& g, const unsigned char* raw, unsigned barriers, int warp, int lane) {
+        const int wm = warp % Tile::WARPS_M, wn = warp / Tile::WARPS_M;
+        const int row = (Tile::WARPS_M > 1 ? wm / 2 * (8 * TM) + wm % 2 * 4 : 0) + lane / 8, column = wn * (8 * TN) + lane % 8;
+        const int at_a = row * 128 + ((row % 8) << 4), at_b = BM * 128 + column * 128 + ((column % 8) << 4);
+        const i64 tiles = count_tiles<Tile::SYMMETRIC, BM, BN>(g), depth = g.size[ROLE_K];
+        int s = 0;
+        unsigned phase = 0;
+        Registers state[TM][TN];
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) Body::initial(state[i][j]);
+#pragma unroll 1
+            for (i64 k = 0; k < depth; k += 32) {
+                barrier_wait(barriers + 16 * s, phase);
+                const unsigned char* stage = raw + s * STAGE;
+                const unsigned char* lines = stage + (BM + BN) * 128;
+                const int here = depth - k < 32 ? (int)(depth - k) : 32;
+#pragma unroll 1
+                for (int piece = 0; piece < here / 4; ++piece) {
+                    const unsigned char* pa = raw + ((s * STAGE + at_a) ^ (piece << 4));
+                    const unsigned char* pb = raw + ((s * STAGE + at_b) ^ (piece << 4));
+                    float a[4][TM], c[4][AtLeastOne<Body::LINES>::value];
+#pragma unroll
+                    for (int i = 0; i < TM; ++i) {
+                        const float4 v = *(const float4*)(pa + i * 1024);
+                        a[0][i] = v.x, a[1][i] = v.y, a[2][i] = v.z, a[3][i] = v.w;
+                    }
+#pragma unroll
+                    for (int o = 0; o < Body::LINES; ++o) {
+                        const float4 v = *(const float4*)(lines + o * 128 + piece * 16);
+                        c[0][o] = v.x, c[1][o] = v.y, c[2][o] = v.z, c[3][o] = v.w;
+                    }
+#pragma unroll
+                    for (int j = 0; j < TN; ++j) {
+                        const float4 v = *(const float4*)(pb + j * 1024);
+                        const float b[4] = {v.y, v.x, v.w, v.z};
+#pragma unroll
+                        for (int q = 0; q < 4; ++q) reduce(state, a[q], &b[q], c[q], j, g, k + piece * 4 + q);
+                    }
+                }
+#pragma unroll 1
+                for (int kk = here & ~3; kk < here; ++kk) {
+                    const int turn = kk / 4 << 4;
+                    const unsigned char* pa = raw + ((s * STAGE + at_a) ^ turn) + kk % 4 * 4;
+                    const unsigned char* pb = raw + ((s * STAGE + at_b) ^ turn) + (kk % 4 ^ 1) * 4;
+                    float a[TM], c[AtLeastOne<Body::LINES>::value];
+#pragma unroll
+                    for (int i = 0; i < TM; ++i) a[i] = *(const float*)(pa + i * 1024);
+#pragma unroll
+                    for (int o = 0; o < Body::LINES; ++o) c[o] = *(const float*)(lines + o * 128 + kk * 4);
+#pragma unroll
+                    for (int j = 0; j < TN; ++j) {
+                        const float b = *(const float*)(pb + j * 1024);
+                        reduce(state, a, &b, c, j, g, k + kk);
+                    }
+                }
+                __syncwarp();
+                if (lane == 0) barrier_arrive(barriers + 16 * s + 8);
+                if (++s == STAGES) {
+                    s = 0;
+                    phase ^= 1;
+                }
+            }
+            finish(g, t, state, row, column);
+        }
+    }
+
+    // CHECK: part of the tile lies outside or, in symmetric mode, above the diagonal.
+    template <bool CHECK>
+    static __device__ __forceinline__ void store(const Args& g, const Place& p, Registers (&state)[TM][TN], i64 m0, i64 n0) {
+        each<0, Body::OUTS>([&](auto index) {
+            typedef typename Body::template Out<decltype(index)::value> P;
+            typedef typename P::T T;
+            const i64* s = g.stride[P::PORT];
+            const i64 along = P::UNIT ? 1 : s[ROLE_N];
+            T* base = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+            T* at = base + m0 * s[ROLE_M] + n0 * along;
+            T* mirror = base + n0 * s[ROLE_M] + m0 * along;
+#pragma unroll
+            for (int i = 0; i < TM; ++i, at += 8 * s[ROLE_M]) {
+                T* twin = mirror + 8 * i * along;
+#pragma unroll
+                for (int j = 0; j < TN; ++j, twin += 8 * s[ROLE_M]) {
+                    const i64 m = m0 + 8 * i, n = n0 + 8 * j;
+                    const bool inside = !CHECK || (m < g.size[ROLE_M] && n < g.size[ROLE_N]);
+                    if (inside) {
+                        const T value = P::of(Body::outputs(g, p, m, n, state[i][j]));
+                        if (!CHECK || !Tile::SYMMETRIC || n <= m) at[8 * j * along] = value;
+                        if (Tile::SYMMETRIC && (!CHECK || n < m)) *twin = value;
+                    }
+                }
+            }
+        });
+    }
+
+    static __device__ __forceinline__ void finish(const Args& g, i64 t, Registers (&state)[TM][TN], int row, int column) {
+        const Place p = place_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+        const bool whole = p.m + BM <= g.size[ROLE_M] && p.n + BN <= g.size[ROLE_N] && (!Tile::SYMMETRIC || p.m >= p.n + BN);
+        if (whole)
+            store<false>(g, p, state, p.m + row, p.n + column);
+        else
+            store<true>(g, p, state, p.m + row, p.n + column);
+    }
+};
+
+template <class Body, class Tile, int PRODUCER_REGISTERS, int CONSUMER_REGISTERS>
+__device__ __forceinline__ void ring(const typename Body::Args& g) {
+    typedef Ring<Body, Tile> R;
+    extern __shared__ __align__(1024) unsigned char raw[];
+    const unsigned shared = shared_address(raw), barriers = shared + Tile::STAGES * R::STAGE;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int s = 0; s < Tile::STAGES; ++s) {
+            barrier_init(R::full(barriers, s), 32 * Tile::PRODUCERS);
+            barrier_init(R::empty(barriers, s), Tile::CONSUMERS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (warp >= Tile::CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        R::produce(g, shared, barriers, threadIdx.x - 32 * Tile::CONSUMERS);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        R::consume(g, raw, barriers, warp, lane);
+    }
+}
+
+}  // namespace km

@@ -1,0 +1,143 @@
+"""Every kind of kernel compiles for every generation, without spilling; registers are kept in a golden file.
+
+``python -m tests.backend.test_cuda_compile`` rewrites the golden files.
+"""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kernmantle.codegen.cuda import emit, headers
+from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
+from kernmantle.errors import CompileError
+from kernmantle.runtime.nvrtc import Cubin, compile_source, inlined, resources
+
+from ..cuda.nests import L1, PLUS, Case, cases, gram, op, var
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "cuda"
+CARDS = {
+    "sm_80": DeviceLimits("sm_80", 108, 163 << 10, 164 << 10, threads_per_sm=2048),
+    "sm_86": DeviceLimits("sm_86", 84, 99 << 10, 100 << 10),
+    "sm_90": DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048),
+    "sm_100": DeviceLimits("sm_100", 148, 227 << 10, 228 << 10, threads_per_sm=2048),
+    "sm_120": DeviceLimits("sm_120", 84, 99 << 10, 100 << 10),
+}
+POWER = gram(op("pow", L1, var("p")), outputs=(op("pow", var("s0"), op("div", 1, var("p"))),), numbers=("p",))
+BIG = {"m": 30000, "n": 30000, "k": 1024}
+HEADLINE = {
+    "l1": Case("l1", gram(L1), BIG),
+    "l1_symmetric": Case("l1_symmetric", gram(L1, symmetric=True), BIG),
+    "minplus": Case("minplus", gram(PLUS, "min"), BIG),
+    "power": Case("power", POWER, BIG, (1.3,)),
+    "l1_half": Case("l1_half", gram(L1, dtype="f16"), BIG),
+    "l1_double": Case("l1_double", gram(L1, compute="f64", dtype="f64"), BIG),
+    "l1_thin": Case("l1_thin", gram(L1), {"m": 30000, "n": 30000, "k": 3}),
+    "l1_little": Case("l1_little", gram(L1), {"m": 512, "n": 512, "k": 64}),
+    "argmin": Case("argmin", gram(L1, "argmin"), BIG),
+    "logsumexp": Case("logsumexp", gram(PLUS, "logsumexp"), BIG),
+}
+SPILL_FREE = 64
+REGISTER_SLACK = 24
+
+
+def planned(case: Case, card: str) -> CudaPlan:
+    ports = range(len(case.nest.ports))
+    facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    return plan(case.nest, case.extents(), CARDS[card], facts)
+
+
+@cache
+def compiled(name: str, card: str) -> Cubin:
+    return compile_source(emit(planned(HEADLINE[name], card)), card, headers(), name)
+
+
+def figures() -> dict[str, dict[str, dict[str, int | str]]]:
+    table: dict[str, dict[str, dict[str, int | str]]] = {}
+    for name in HEADLINE:
+        table[name] = {}
+        for card in CARDS:
+            chosen, taken = planned(HEADLINE[name], card), compiled(name, card).resources
+            table[name][card] = {
+                "tile": chosen.tile.name, "threads": chosen.threads, "shared": chosen.shared,
+                "resident": chosen.resident, "registers": taken.registers, "spilled": taken.spill_stores,
+            }  # fmt: skip
+    return table
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("name", HEADLINE)
+def test_takes_what_the_golden_file_says(name: str, card: str) -> None:
+    want = json.loads((GOLDEN / "resources.json").read_text())[name][card]
+    chosen, got = planned(HEADLINE[name], card), compiled(name, card)
+    assert {"tile": chosen.tile.name, "threads": chosen.threads, "shared": chosen.shared} == {
+        key: want[key] for key in ("tile", "threads", "shared")
+    }
+    assert got.resources.registers > 0, got.log
+    assert got.resources.registers <= want["registers"] + REGISTER_SLACK
+    assert got.resources.spill_stores <= want["spilled"] + SPILL_FREE
+    assert got.resources.registers * chosen.threads * chosen.resident <= CARDS[card].registers_per_sm
+    assert chosen.shared * chosen.resident <= CARDS[card].shared_per_sm
+
+
+@pytest.mark.parametrize("case", cases()[::4], ids=lambda case: case.name)
+def test_every_kind_of_nest_compiles_for_every_generation(case: Case) -> None:
+    for card in CARDS:
+        chosen = planned(case, card)
+        assert chosen.shared <= CARDS[card].shared_per_block
+        cubin = compile_source(emit(chosen), card, headers(), case.name)
+        assert cubin.binary[:4] == b"\x7fELF"
+        assert cubin.resources.registers > 0
+
+
+@pytest.mark.parametrize("name", HEADLINE)
+def test_emits_the_golden_source(name: str) -> None:
+    assert emit(planned(HEADLINE[name], "sm_90")) == (GOLDEN / f"{name}.cu").read_text()
+
+
+def test_sizes_reach_the_source_only_through_the_tile() -> None:
+    case = HEADLINE["l1"]
+    larger = replace(case, sizes={"m": 31000, "n": 29992, "k": 1032})
+    assert emit(planned(case, "sm_90")) == emit(planned(larger, "sm_90"))
+    assert emit(planned(case, "sm_90")) != emit(planned(HEADLINE["l1_thin"], "sm_90"))
+
+
+def test_a_number_is_an_argument_not_text() -> None:
+    case = HEADLINE["power"]
+    source = emit(planned(case, "sm_90"))
+    assert source == emit(planned(replace(case, numbers=(2.7,)), "sm_90"))
+    assert "double v0" in source
+    assert "1.3" not in source
+
+
+def test_a_compiler_error_is_one_clear_error() -> None:
+    with pytest.raises(CompileError, match=r"kernel 'broken' did not compile for sm_90"):
+        compile_source("__global__ void broken() { nonsense }", "sm_90", {}, "broken")
+
+
+def test_the_report_is_read_from_the_log() -> None:
+    log = "ptxas info    : 8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads\nUsed 40 registers, 512 bytes smem"
+    found = resources(log)
+    assert (found.registers, found.spill_stores, found.spill_loads, found.stack, found.shared) == (40, 12, 16, 8, 512)
+
+
+def test_headers_are_put_in_place_once() -> None:
+    text = inlined('#include "a.cuh"\n#include "b.cuh"\nend\n', {"a.cuh": "#pragma once\nA\n", "b.cuh": '#include "a.cuh"\nB\n'})
+    assert re.findall(r"\w+", text) == ["A", "B", "end"]
+
+
+def test_no_header_mentions_a_toolkit_file() -> None:
+    for text in headers().values():
+        assert "#include <" not in text
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    (GOLDEN / "resources.json").write_text(json.dumps(figures(), indent=1) + "\n")
+    for each in HEADLINE:
+        (GOLDEN / f"{each}.cu").write_text(emit(planned(HEADLINE[each], "sm_90")))
+    sys.exit(0)

@@ -1,0 +1,121 @@
+"""The planner: what it chooses, and that what it says of a kernel is so."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernmantle.contraction.cuda_plan import (
+    TILES,
+    DeviceLimits,
+    Facts,
+    candidates,
+    cell_words,
+    is_heavy,
+    may_mirror,
+    plan,
+    shared_bytes,
+)
+from kernmantle.contraction.nest import ROLES, SIZES, Nest
+from kernmantle.expr.node import const
+
+from ..cuda.nests import L1, PLUS, SQUARE, Case, cases, fold, gram, op, var
+
+HOPPER = DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048)
+ADA = DeviceLimits("sm_89", 128)
+
+
+def sizes(**given: int) -> dict[str, int]:
+    return {role: given.get(role, 1) for role in SIZES}
+
+
+def facts(nest: Nest, extents: dict[str, int], alignment: int = 16) -> Facts:
+    case = Case("", nest, extents)
+    ports = range(len(nest.ports))
+    return Facts(tuple(case.strides(i) for i in ports), (alignment,) * len(ports))
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("limits", [HOPPER, ADA], ids=lambda limits: limits.arch)
+def test_every_nest_has_a_tile_that_fits(case: Case, limits: DeviceLimits) -> None:
+    for tile in candidates(case.nest, case.extents(), limits):
+        assert shared_bytes(case.nest, tile) <= limits.shared_per_block
+        assert tile.schema == "gram" or limits.arch == "sm_90"
+    assert candidates(case.nest, case.extents(), limits)
+
+
+def test_large_problems_take_the_ring_on_hopper_and_the_large_tile_elsewhere() -> None:
+    nest, extents = gram(L1), sizes(m=30000, n=30000, k=1024)
+    assert plan(nest, extents, HOPPER, facts(nest, extents)).schema == "ring"
+    assert plan(nest, extents, ADA, facts(nest, extents)).tile.name == "large"
+
+
+def test_small_outputs_spread_over_the_machine() -> None:
+    nest, extents = gram(L1), sizes(m=512, n=512, k=64)
+    chosen = plan(nest, extents, HOPPER, facts(nest, extents))
+    assert chosen.blocks(extents, HOPPER) >= HOPPER.sm_count
+
+
+def test_functions_take_small_threads() -> None:
+    nest, extents = gram(op("pow", L1, var("p")), numbers=("p",)), sizes(m=8192, n=8192, k=256)
+    assert is_heavy(nest)
+    assert not is_heavy(gram(SQUARE))
+    tile = plan(nest, extents, HOPPER, facts(nest, extents)).tile
+    assert tile.rows * tile.columns <= 16
+
+
+@pytest.mark.parametrize(
+    ("k", "stride", "alignment", "width"), [(64, 64, 16, 4), (64, 64, 8, 2), (64, 66, 16, 2), (63, 63, 16, 1), (64, 64, 4, 1)]
+)
+def test_accesses_are_as_wide_as_strides_and_pointers_allow(k: int, stride: int, alignment: int, width: int) -> None:
+    nest, extents = gram(L1), sizes(m=300, n=300, k=k)
+    along = tuple({"m": stride, "k": 1}.get(role, 0) for role in ROLES)
+    found = Facts((along, *facts(nest, extents).strides[1:]), (alignment, 16, 16))
+    assert plan(nest, extents, HOPPER, found).access[0].width == width
+
+
+def test_transposed_operands_are_read_along_the_tile() -> None:
+    nest, extents = gram(L1), sizes(m=300, n=300, k=64)
+    strides = tuple({"m": 1, "k": 300}.get(role, 0) for role in ROLES)
+    access = plan(nest, extents, HOPPER, Facts((strides, *facts(nest, extents).strides[1:]), (16,) * 3)).access[0]
+    assert (access.run, access.width) == ("tile", 4)
+
+
+def test_folds_are_never_cut() -> None:
+    horner = fold(op("add", op("mul", var("s0"), 0.5), op("mul", var("x0"), var("x1"))), 0)
+    assert all(tile.groups == 1 for tile in candidates(gram(const(0), horner), sizes(m=3, n=5, k=4000), HOPPER))
+
+
+def test_mirroring_needs_operands_that_cannot_tell_rows_from_columns() -> None:
+    assert may_mirror(gram(L1, symmetric=True))
+    assert may_mirror(gram(op("mul", var("w"), L1), w="k", symmetric=True))
+    assert not may_mirror(gram(op("mul", var("w"), L1), w="mk", symmetric=True))
+    assert not may_mirror(gram(L1))
+
+
+def test_registers_of_a_cell_are_counted() -> None:
+    assert cell_words(gram(L1)) == 1
+    assert cell_words(gram(L1, "argmin")) == 3
+    assert cell_words(gram(L1, compute="f64", dtype="f64")) == 2
+    assert cell_words(gram(op("mul", var("g"), L1), g="mn")) == 2
+
+
+def test_only_what_a_kernel_takes_is_passed() -> None:
+    nest, extents = gram(PLUS, "min"), sizes(m=64, n=64, k=8)
+    chosen = plan(nest, extents, HOPPER, facts(nest, extents))
+    integers = list(range(100))
+    assert chosen.arguments([7, 8, 9], integers, []) == (7, 8, 9, *chosen.integers)
+    batched = extents | {"b": 5}
+    assert len(plan(nest, batched, HOPPER, facts(nest, batched)).integers) == len(chosen.integers) + 4
+
+
+def test_a_plan_prints_what_it_does() -> None:
+    nest, extents = gram(L1), sizes(m=30000, n=30000, k=1024)
+    text = str(plan(nest, extents, HOPPER, facts(nest, extents)))
+    assert "ring sm_90 tile 128x128x32" in text
+    assert "x0 4k" in text
+    assert "f32 ieee" in text
+
+
+def test_tiles_have_different_names() -> None:
+    assert len({tile.name for tile in TILES}) == len(TILES)
+    assert all(replace(tile, name="") for tile in TILES)

@@ -110,25 +110,30 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     return tuple(result)
 
 
+def _listing(labels: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> str:
+    return ", ".join(f"{label}: {tuple(shape)}" for label, shape in zip(labels, shapes, strict=True))
+
+
 def extents(
     labels: Sequence[str], operand_axes: Sequence[str], shapes: Sequence[tuple[int, ...]], equation: str
 ) -> Extents:
     """Sizes of all axes, or ShapeError that names the operands at odds."""
     sizes: dict[str, tuple[int, str]] = {}
-    listing = ", ".join(f"{label}: {tuple(shape)}" for label, shape in zip(labels, shapes, strict=True))
     for label, axes, shape in zip(labels, operand_axes, shapes, strict=True):
         if len(shape) < len(axes):
             raise ShapeError(
-                f"{label} has {len(shape)} axes, equation {equation!r} wants at least {len(axes)} ({axes!r}); got {listing}"
+                f"{label} has {len(shape)} axes, equation {equation!r} wants at least {len(axes)} ({axes!r}); "
+                f"got {_listing(labels, shapes)}"
             )
         for axis, size in zip(axes, shape[len(shape) - len(axes) :], strict=True):
             known, owner = sizes.setdefault(axis, (size, label))
             if known != size:
                 raise ShapeError(
-                    f"axis {axis!r} of {equation!r} has size {known} in {owner} but {size} in {label}; got {listing}"
+                    f"axis {axis!r} of {equation!r} has size {known} in {owner} but {size} in {label}; "
+                    f"got {_listing(labels, shapes)}"
                 )
     leading = [shape[: len(shape) - len(axes)] for axes, shape in zip(operand_axes, shapes, strict=True)]
     batch = broadcast(leading)
     if batch is None:
-        raise ShapeError(f"batch axes do not broadcast in {equation!r}; got {listing}")
+        raise ShapeError(f"batch axes do not broadcast in {equation!r}; got {_listing(labels, shapes)}")
     return Extents({axis: size for axis, (size, _) in sizes.items()}, batch)

@@ -17,11 +17,25 @@ from .metric import Metric
 from .table import METRICS
 
 
+class _Made:
+    """Contractions as attributes, which torch.compile looks up at the moment it needs them."""
+
+
+_MADE = _Made()
+
+
 @constant
+def _made(name: str, variant: str, weighted: bool, root: bool) -> str:
+    """Where the contraction of a metric is kept; made at the first call."""
+    key = f"{name} {variant} {weighted} {root}"
+    form = POWERS[variant] if variant else METRICS[name].form
+    setattr(_MADE, key, form.contraction(weighted, root))
+    return key
+
+
 def contraction(name: str, variant: str, weighted: bool, root: bool) -> Contraction:
     """The contraction of a metric, made once."""
-    form = POWERS[variant] if variant else METRICS[name].form
-    return form.contraction(weighted, root)
+    return getattr(_MADE, _made(name, variant, weighted, root))
 
 
 def cdist(

@@ -186,7 +186,8 @@ class Contraction:
     def _bind(self, call: Call) -> tuple[Bound, list[torch.Tensor], list[float]]:
         values = {name: number_of(value, name) for name, value in call.numbers.items()}
         twin = self.is_symmetric and call.operands[0] is call.operands[1]
-        literals = [(n, v) for n, v in values.items() if n in self._exponents and v in POWER_CLASSES]
+        exponents = {name: value for name, value in values.items() if name in self._exponents}
+        literals = [(name, known) for name, value in exponents.items() for known in POWER_CLASSES if value == known]
         bound = _bound(self.text, call.names, tuple(literals), twin)
         operands = [tensor for place, tensor in enumerate(call.operands) if not (twin and place == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]

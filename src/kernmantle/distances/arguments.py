@@ -115,7 +115,9 @@ def _floating(tensor: torch.Tensor, label: str, integers_as: torch.dtype) -> tor
     if tensor.is_floating_point():
         return tensor
     if tensor.is_complex():
-        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; distances are of real numbers: use torch.view_as_real")
+        raise DtypeError(
+            f"{label} is {dtype_name(tensor.dtype)}; distances are of real numbers: use torch.view_as_real"
+        )
     return tensor.to(integers_as)
 
 
@@ -227,5 +229,6 @@ def _check_gradient(row: Metric, tensors: Mapping[str, torch.Tensor]) -> None:
     wanting = next((name for name, tensor in tensors.items() if tensor.requires_grad), None)
     if wanting:
         raise GradientError(
-            f"metric {row.name!r} has no gradient, but {wanting} requires one; pass {wanting}.detach() or use torch.no_grad()"
+            f"metric {row.name!r} has no gradient, but {wanting} requires one; "
+            f"pass {wanting}.detach() or use torch.no_grad()"
         )

@@ -98,7 +98,7 @@ def _agreement(x: Any, y: Any, w: Any) -> tuple[Any, Any]:
 
 def _yule(s: Any, t: Any, u: Any, total: Any) -> Any:
     cross = t * u
-    return where(cross == 0, 0, 2 * cross / (s * (total - s - t - u) + cross))
+    return where(cross == 0, 0, 2 * cross / (s * (total - s - (t + u)) + cross))
 
 
 def _jaccard(s: Any, t: Any) -> Any:

@@ -113,7 +113,8 @@ def _inverse_covariance(given: Given) -> torch.Tensor:
     count, columns = rows.shape[-2:]
     if count <= columns:
         raise ParameterError(
-            f"the covariance of {count} rows with {columns} columns is singular: pass VI=, or at least {columns + 1} rows"
+            f"the covariance of {count} rows with {columns} columns is singular: "
+            f"pass VI=, or at least {columns + 1} rows"
         )
     centred = _centred(rows)
     return torch.linalg.inv_ex(centred.mT @ centred / (count - 1)).inverse

@@ -79,7 +79,8 @@ _ROWS = (
     ),
     Metric(
         "seuclidean", "√(Σ (x − y)² / V)", forms.ROOT_OF_SQUARES, prepare.divided_by_variance, options=("V",),
-        scipy="seuclidean", aliases=("se", "s"), note="V is by default the variance of all rows, divided by their number - 1",
+        scipy="seuclidean", aliases=("se", "s"),
+        note="V is by default the variance of all rows, their number less 1 being the divisor",
     ),
     Metric(
         "sokalsneath", "2s / (t + 2s), s = Σ w [x ≠ y], t = Σ w [x ∧ y]", forms.SOKAL_SNEATH, prepare.truths,

@@ -1,0 +1,154 @@
+"""``python -m kernmantle.bench``: measure a suite, compare two results, write the table of README."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from tqdm import tqdm
+
+from ..config import current
+from ..errors import DeviceError, KernmantleError, ParameterError
+from . import calibrate, contraction, cpu, machine, report, store
+from .case import Case, Probe, Suite
+from .run import Settings, blank, measure
+from .timing import Plan
+
+SUITES = {suite.name: suite for suite in (cpu.SUITE, contraction.SUITE)}
+RESULTS = Path("benchmarks") / "results"
+WIDTH = 150
+QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("kernmantle bench", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=[*SUITES, "list", "readme"], help="a suite, or what to do with rows")
+    parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
+    parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
+    parser.add_argument("--quick", action="store_true", help="few samples: to see that it works, not for numbers")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no case after that"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="file of rows; benchmarks/results/<suite>-<machine>.jsonl by default"
+    )
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="PACKAGE=PYTHON", help="interpreter in which a peer lives"
+    )
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two files of rows")
+    parser.add_argument("--readme", type=Path, default=Path("README.md"), help="file with the markers")
+    parser.add_argument("--check", action="store_true", help="readme: only say whether the table is that of the rows")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    if options.compare:
+        before, after = (store.read(path) for path in options.compare)
+        console.print(report.comparison(before, after))
+        return 0
+    if options.what is None:
+        parser.error(f"say what to do: {', '.join(SUITES)}, list, readme, or --compare BEFORE AFTER")
+    if options.what == "list":
+        for suite in SUITES.values():
+            console.print(f"{suite.name}:", ", ".join(row.name for row in suite.rows))
+        return 0
+    if options.what == "readme":
+        return _readme(options)
+    return _measure(SUITES[options.what], options, console)
+
+
+def _readme(options: argparse.Namespace) -> int:
+    files = [options.output] if options.output else sorted(RESULTS.glob("cpu-*.jsonl"))
+    rows = [row for path in files for row in store.read(path)]
+    newest = max((row["date"] for row in rows), default="")
+    here = [row["stamp"]["machine"] for row in rows if row["date"] == newest]
+    block = report.markdown([row for row in rows if row["stamp"]["machine"] in here])
+    text = options.readme.read_text(encoding="utf-8")
+    wanted = report.insert(text, "cpu", block)
+    if options.check:
+        return int(wanted != text)
+    options.readme.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+def _interpreters(given: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in given:
+        package, equals, command = text.partition("=")
+        if not (package and equals and command):
+            raise ParameterError(f"--peer takes PACKAGE=PYTHON, not {text!r}")
+        found[package] = shlex.split(command)
+    return found
+
+
+def chosen(suite: Suite, names: Sequence[str]) -> list[Case | Probe]:
+    """Rows of a suite, those of the given names or all."""
+    unknown = set(names) - {row.name for row in suite.rows}
+    if unknown:
+        raise ParameterError(
+            f"{suite.name} has no case {sorted(unknown)[0]!r}; it has {', '.join(row.name for row in suite.rows)}"
+        )
+    return [row for row in suite.rows if not names or row.name in names]
+
+
+def _rates(suite: Suite, rows: Sequence[Case | Probe], stamp: Mapping[str, Any]) -> dict[str, float]:
+    works = [row.work for row in rows if isinstance(row, Case)]
+    resources = {name for work in works for name in work.compute} | {"bytes" for work in works if work.bytes}
+    if suite.device == "cuda":
+        return calibrate.gpu_rates(resources, stamp["machine"]["gpu"])
+    return calibrate.cpu_rates(resources, stamp["machine"]["cpu"]["threads"])
+
+
+def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int:
+    if suite.device == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"the suite {suite.name!r} needs an NVIDIA GPU, and torch finds none")
+    stamp = machine.stamp(suite.device)
+    path = options.output or RESULTS / f"{suite.name}-{machine.short_name(stamp['machine'])}.jsonl"
+    kept = store.read(path)
+    known = set() if options.again else store.done(kept)
+    rows = chosen(suite, options.case)
+    due = [row for row in rows if store.identity(blank(row, suite.name, stamp)) not in known]
+    if len(due) < len(rows):
+        console.print(f"{len(rows) - len(due)} of {len(rows)} cases were measured in this state; --again for all")
+    settings = Settings(
+        QUICK if options.quick else Plan(), _interpreters(options.peer), _rates(suite, due, stamp) if due else {}
+    )
+    begin, left = time.monotonic(), 0
+    with tqdm(due, unit="case", disable=not current().progress or not sys.stderr.isatty()) as bar:
+        for row in bar:
+            if time.monotonic() - begin > options.budget:
+                left += 1
+                continue
+            bar.set_postfix_str(row.name)
+            kept.append(measure(row, suite, stamp, settings))
+            store.append(path, kept[-1])
+    names = {row.name for row in rows}
+    last = {row["case"]: row for row in kept if row["case"] in names and row["stamp"]["machine"] == stamp["machine"]}
+    console.print(report.terminal(last.values()))
+    console.print(f"rows in {path}", soft_wrap=True)
+    if left:
+        console.print(f"{left} cases did not fit into the budget; run again to go on")
+    if options.plot:
+        report.picture(list(last.values()), options.plot)
+        console.print(f"picture in {options.plot}", soft_wrap=True)
+    return int(any(row["status"] != "ok" for row in last.values()))
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except KernmantleError as error:
+        print(f"kernmantle bench: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,0 +1,96 @@
+"""The other side of ``serve.py``: a peer that cannot share our interpreter, asked over a pipe."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..errors import KernmantleError
+from .case import Arrays, Picks
+
+SCRIPT = Path(__file__).with_name("serve.py")
+
+
+class PeerError(KernmantleError, RuntimeError):
+    """A peer's process that ended or answered with an error."""
+
+
+class Remote:
+    """A process that computes for a peer."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="kernmantle-peer-")
+        self._log = Path(self._folder.name, "log").open("w+", encoding="utf-8")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [*command, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+        self._folder.cleanup()
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """One request and its answer."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise PeerError("the peer's process has no pipe")
+        try:
+            stdin.write(json.dumps({"do": do, **request}) + "\n")
+            stdin.flush()
+            line = stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._log.seek(0)
+            raise PeerError(f"the peer's process ended: {self._log.read().strip()[-500:] or 'without a word'}")
+        answer: dict[str, Any] = json.loads(line)
+        if not answer["ok"]:
+            raise PeerError(answer["error"])
+        return answer
+
+    def load(self, arrays: Arrays, device: str) -> None:
+        """Hand over the inputs."""
+        paths: dict[str, str] = {}
+        for name, value in arrays.items():
+            paths[name] = str(Path(self._folder.name, f"{name}.npy"))
+            np.save(paths[name], value.detach().cpu().numpy())
+        self.ask("load", arrays=paths, device=device)
+
+    def prepare(self, call: str, options: Mapping[str, Any]) -> str:
+        """Choose what to time; returns the version of the peer."""
+        return str(self.ask("prepare", call=call, options=dict(options))["version"])
+
+    def check(self, picks: Picks) -> tuple[np.ndarray[Any, Any], float]:
+        """Block of the result at some picks, and how long it took."""
+        path = str(Path(self._folder.name, "block.npy"))
+        answer = self.ask("check", rows=picks.rows, columns=picks.columns, to=path)
+        return np.load(path), float(answer["seconds"])
+
+    def time(self, calls: int, clock: str) -> float:
+        """Seconds a call."""
+        return float(self.ask("time", calls=calls, clock=clock)["seconds"])

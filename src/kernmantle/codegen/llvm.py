@@ -23,7 +23,9 @@ class _Entry:
     def __init__(self, plan: CpuPlan):
         self.plan, self.nest = plan, plan.nest
         self.element = ELEMENTS[plan.nest.compute]
-        self.f = Function(f"void @{ENTRY}(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch)")
+        self.f = Function(
+            f"void @{ENTRY}(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch)"
+        )
         self.size = {role: self._integer(size_slot(role)) for role in SIZES}
         self.size["m"], self.size["n"] = self.size[plan.actual("m")], self.size[plan.actual("n")]
         self.loops = {role for port in self.nest.operands for role in port.roles if role in "kl"}
@@ -86,7 +88,8 @@ class _Entry:
         self._load_strides()
         self._regions()
         self.pointers = {
-            port.name: f.load("ptr", f.at("%pointers", str(place), "ptr"), 8) for place, port in enumerate(self.nest.ports)
+            port.name: f.load("ptr", f.at("%pointers", str(place), "ptr"), 8)
+            for place, port in enumerate(self.nest.ports)
         }
         blocks = f.ceiling(self.size["m"], plan.item_rows)
         head, body, done, item = f.fresh("head"), f.fresh("body"), f.fresh("done"), f.fresh("item")
@@ -113,7 +116,7 @@ class _Entry:
     def _outer(self, outer: str) -> None:
         """Batch and split of an item: base pointers and the ranges of the reduced loops."""
         f = self.f
-        place = {}
+        place: dict[str, str] = {}
         for role in ("splits", "c", "b"):
             place[role] = f.i64("srem", outer, self.size[role])
             outer = f.i64("sdiv", outer, self.size[role])
@@ -210,9 +213,8 @@ class _Entry:
                 stop = f.most("0", f.least(rows, below))
             with f.loop("0", stop, str(plan.rows)) as ir:
                 i0 = f.add(ic, ir)
-                given: list[str] = []
-                for port in map_ports(plan):
-                    given.append(f"ptr {self._held(port, ir, jr, layers, {**counters, 'm': i0, 'n': j0})}")
+                place = {**counters, "m": i0, "n": j0}
+                given = [f"ptr {self._held(port, ir, jr, layers, place)}" for port in map_ports(plan)]
                 places = [{"m": i0, "n": j0}, {"m": j0, "n": i0}] if plan.symmetric else [{"m": i0, "n": j0}]
                 for at in places:
                     given += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
@@ -222,7 +224,9 @@ class _Entry:
                     f"i64 {f.least(str(plan.columns), f.i64('sub nsw', columns, jr))}",
                     f"i64 {skew}",
                 ]
-                tile = f.add(f.multiply(f.i64("sdiv", ir, str(plan.rows)), self.panels), f.i64("sdiv", jr, str(plan.columns)))
+                tile = f.add(
+                    f.multiply(f.i64("sdiv", ir, str(plan.rows)), self.panels), f.i64("sdiv", jr, str(plan.columns))
+                )
                 state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
                 rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
                 call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
@@ -260,8 +264,6 @@ def emit(plan: CpuPlan) -> str:
     if plan.symmetric:
         parts += [scatter(stored, plan.columns, True) for stored in stored_outs]
     parts += definitions(needed)
-    unroll = "!\"llvm.loop.unroll.disable\"" if plan.unroll == 1 else f'!"llvm.loop.unroll.count", i32 {plan.unroll}'
+    unroll = '!"llvm.loop.unroll.disable"' if plan.unroll == 1 else f'!"llvm.loop.unroll.count", i32 {plan.unroll}'
     parts.append("\n".join(["!0 = distinct !{!0, !1}", f"!1 = !{{{unroll}}}", "!2 = distinct !{!2, !1}"]))
     return "\n\n".join(parts) + "\n"
-
-

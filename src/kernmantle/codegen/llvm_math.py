@@ -39,19 +39,19 @@ class Maths:
         return self.f.do(f"{word} {kind} {a}, {b}")
 
     def add(self, a: str, b: str) -> str:
-        """a + b."""
+        """Sum."""
         return self._two("fadd", self.kind, a, b)
 
     def sub(self, a: str, b: str) -> str:
-        """a - b."""
+        """Difference."""
         return self._two("fsub", self.kind, a, b)
 
     def mul(self, a: str, b: str) -> str:
-        """a b."""
+        """Product."""
         return self._two("fmul", self.kind, a, b)
 
     def div(self, a: str, b: str) -> str:
-        """a / b."""
+        """Quotient."""
         return self._two("fdiv", self.kind, a, b)
 
     def neg(self, a: str) -> str:
@@ -59,7 +59,7 @@ class Maths:
         return self.f.do(f"fneg {self.kind} {a}")
 
     def fma(self, a: str, b: str, c: str) -> str:
-        """a b + c, rounded once."""
+        """Product and sum, rounded once."""
         return self._intrinsic("fma", a, b, c)
 
     def abs(self, a: str) -> str:
@@ -138,7 +138,7 @@ class Maths:
         return self.real(self.i("shl", self.i("add", n, self.n(BIAS[self.element])), self.n(MANTISSA[self.element])))
 
     def scaled(self, a: str, n: str) -> str:
-        """a 2^n with overflow and gradual underflow."""
+        """Product with 2^n, with overflow and gradual underflow."""
         half = self.i("ashr", n, self.n(1))
         return self.mul(self.mul(a, self.two_to(half)), self.two_to(self.i("sub", n, half)))
 
@@ -296,4 +296,3 @@ FUNCTIONS: dict[str, Body] = {
     "acos": _acos,
 }
 SMALL = ("exp", "exp2", "log", "log2")
-

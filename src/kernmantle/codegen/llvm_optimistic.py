@@ -120,4 +120,3 @@ class Optimism:
         for other in found[1:]:
             total = f.do(f"or i1 {total}, {other}")
         return total
-

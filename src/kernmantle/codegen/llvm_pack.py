@@ -176,6 +176,8 @@ def scatter(stored: str, columns: int, mirrored: bool) -> str:
         with f.loop(start, stop) as second:
             row, column = (second, first) if mirrored else (first, second)
             value = f.load(target, f.at("%from", f.add(f.multiply(row, str(columns)), column), target), size)
-            f.store(target, value, f.at("%into", f.add(f.multiply(row, "%sm"), f.multiply(column, "%sn")), target), size)
+            f.store(
+                target, value, f.at("%into", f.add(f.multiply(row, "%sm"), f.multiply(column, "%sn")), target), size
+            )
     f.say("ret void")
     return f.text()

@@ -99,5 +99,3 @@ def general(m: Maths, x: str, y: str) -> str:
     inside = m.logical("and", m.test("olt", x, m.c(0)), m.test("ogt", x, m.c(-INF)))
     fraction = m.f.do(f"xor {m.mask} {integer}, {'true' if m.lanes == 1 else 'splat (i1 true)'}")
     return m.where(m.logical("and", inside, fraction), m.c(math.nan), result)
-
-

@@ -116,7 +116,9 @@ class Speller:
         test = "fcmp une" if value.kind == "value" and self.floating else "icmp ne"
         return Value(self.function.do(f"{test} {kind} {value.text}, zeroinitializer"), "bool", value.lanes)
 
-    def apply(self, node: Node, args: Sequence[Value], optimistic: Callable[[Value, Value], Value] | None = None) -> Value:
+    def apply(
+        self, node: Node, args: Sequence[Value], optimistic: Callable[[Value, Value], Value] | None = None
+    ) -> Value:
         """Result of one operation; ``optimistic`` spells its power if it may be the short form."""
         op = node.op
         conditions = _CONDITIONS.get(op, ())
@@ -181,18 +183,18 @@ _Row = Callable[[Speller, str, Sequence[str], int], str]
 
 
 def _fast(word: str) -> _Row:
-    def row(s: Speller, kind: str, x: Sequence[str], lanes: int) -> str:
+    def row(s: Speller, kind: str, x: Sequence[str], _: int) -> str:
         return s.function.do(f"{word} contract {kind} {', '.join(x)}")
 
     return row
 
 
 def _plain(word: str) -> _Row:
-    return lambda s, kind, x, lanes: s.function.do(f"{word} {kind} {', '.join(x)}")
+    return lambda s, kind, x, _: s.function.do(f"{word} {kind} {', '.join(x)}")
 
 
 def _intrinsic(name: str, last: str = "") -> _Row:
-    def row(s: Speller, kind: str, x: Sequence[str], lanes: int) -> str:
+    def row(s: Speller, kind: str, x: Sequence[str], _: int) -> str:
         given = ", ".join(f"{kind} {text}" for text in x)
         return s.function.do(f"call {kind} @llvm.{name}.{suffix(kind)}({given}{last})")
 
@@ -251,7 +253,7 @@ _INTEGER: dict[str, _Row] = {
     "add": _plain("add"),
     "sub": _plain("sub"),
     "mul": _plain("mul"),
-    "neg": lambda s, kind, x, lanes: s.function.do(f"sub {kind} zeroinitializer, {x[0]}"),
+    "neg": lambda s, kind, x, _: s.function.do(f"sub {kind} zeroinitializer, {x[0]}"),
     "abs": _intrinsic("abs", ", i1 false"),
     "sign": _integer_sign,
     "min": _intrinsic("smin"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 ELEMENTS = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i32"}
@@ -96,7 +96,7 @@ class Function:
         self.say(f"br i1 {condition}, label {yes}, label {no}")
 
     @contextmanager
-    def loop(self, start: str, stop: str, step: str = "1") -> Iterator[str]:
+    def loop(self, start: str, stop: str, step: str = "1") -> Generator[str]:
         """Counts from ``start`` below ``stop``; yields the counter."""
         head, body, done, index = self.fresh("head"), self.fresh("body"), self.fresh("done"), self.fresh("i")
         before = self.label
@@ -113,7 +113,7 @@ class Function:
         self.start(done)
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
+    def when(self, condition: str) -> Generator[None]:
         """Only where the condition holds."""
         yes, done = self.fresh("yes"), self.fresh("done")
         self.branch(condition, yes, done)

@@ -25,6 +25,8 @@ _CELLS_BYTES = 256 << 10
 _GRAIN = 1 << 18
 _HEAVY_COST = 16
 _ALIGNMENT = 64
+_ITEM_TILES = 4
+_WIDEST_BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -214,9 +216,7 @@ def _clamp(value: int, low: int, high: int, step: int) -> int:
     return max(low, min(high, value // step * step))
 
 
-def plan(
-    nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mapping[str, int] | None = None
-) -> CpuPlan:
+def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mapping[str, int] | None = None) -> CpuPlan:
     """Choose how to run a nest.
 
     Parameters
@@ -234,48 +234,61 @@ def plan(
     swap = _should_swap(nest, lanes, sizes)
     turned = _swapped(nest) if swap else nest
     roles = {port.name: port.roles for port in turned.operands} | {"t": "k", "index": "k", "s0": "k", "s1": "k"}
-    used = set(variables([*expressions(turned), *turned.outputs]))
-    ports = [port for port in turned.operands if port.name in used]
-    kinds: dict[str, list[Port]] = {"m": [], "n": [], "": [], "mn": []}
-    for port in ports:
-        kinds["".join(role for role in "mn" if role in port.roles)].append(port)
+    held = _held(turned)
     cost = max(1, _cost(expressions(turned)))
     heavy = cost >= _HEAVY_COST
     hoisted = _hoisted(turned, roles)
     rows, vectors = _tile(turned, vector_registers, heavy, _per_cell(turned, roles, hoisted))
-    columns = lanes * vectors
-    panel = max(1, sum("k" in port.roles for port in kinds["n"])) * columns * width
-    depth = _clamp(_PANEL_BYTES // panel, 64, 512, 8)
-    if any("k" in port.roles for port in kinds["mn"]):
-        depth = min(depth, _clamp(_CELLS_BYTES // (rows * columns * width * len(kinds["mn"])), 8, 512, 8))
-    row_bytes = max(1, len(kinds["m"])) * depth * width
-    row_block = _clamp(_ROWS_BYTES // row_bytes, 4 * rows, 256, rows)
-    state = sum(len(reduction.kinds) for reduction in turned.reductions) * row_block * width
-    column_bytes = max(1, len(kinds["n"])) * depth * width
     looped = any(set(port.roles) & set("kl") for port in turned.operands)
-    limit = min(_COLUMNS_BYTES // column_bytes, _STATE_BYTES // state if looped else 4096)
+    depth, row_block, column_block = _blocks(turned, held, rows, lanes * vectors, looped)
     return CpuPlan(
-        turned,
-        "gram" if looped else "elementwise",
-        swap,
-        lanes,
-        rows,
-        vectors,
-        *(tuple(kinds[kind]) for kind in ("m", "n", "", "mn")),
-        tuple(str(node) for node in hoisted),
-        depth,
-        row_block,
-        _clamp(limit, columns, 4096, columns),
-        4 * rows,
-        1 if heavy else 2,
-        may_mirror(nest) and not swap,
-        looped and _is_optimistic(turned, roles),
-        cost,
-    )  # fmt: skip
+        nest=turned,
+        schema="gram" if looped else "elementwise",
+        swap=swap,
+        lanes=lanes,
+        rows=rows,
+        vectors=vectors,
+        row_ports=held["m"],
+        column_ports=held["n"],
+        line_ports=held[""],
+        cell_ports=held["mn"],
+        hoisted=tuple(map(str, hoisted)),
+        depth=depth,
+        row_block=row_block,
+        column_block=column_block,
+        item_rows=_ITEM_TILES * rows,
+        unroll=1 if heavy else 2,
+        symmetric=may_mirror(nest) and not swap,
+        optimistic=looped and _is_optimistic(turned, roles),
+        cost=cost,
+    )
 
 
-def _depths(plan: CpuPlan, port: Port, depth: int) -> int:
-    return depth if "k" in port.roles else 1
+def _held(nest: Nest) -> dict[str, tuple[Port, ...]]:
+    """The operands that anything reads, by their tile roles."""
+    used = set(variables([*expressions(nest), *nest.outputs]))
+    kinds: dict[str, list[Port]] = {"m": [], "n": [], "": [], "mn": []}
+    for port in nest.operands:
+        if port.name in used:
+            kinds["".join(role for role in "mn" if role in port.roles)].append(port)
+    return {kind: tuple(ports) for kind, ports in kinds.items()}
+
+
+def _blocks(
+    nest: Nest, held: Mapping[str, tuple[Port, ...]], rows: int, columns: int, looped: bool
+) -> tuple[int, int, int]:
+    """Blocks of k, m and n: a panel of columns in the first cache, packed rows in the second, the rest bounded."""
+    width = _WIDTH[nest.compute]
+    panel = max(1, sum("k" in port.roles for port in held["n"])) * columns * width
+    depth = _clamp(_PANEL_BYTES // panel, 64, 512, 8)
+    if any("k" in port.roles for port in held["mn"]):
+        depth = min(depth, _clamp(_CELLS_BYTES // (rows * columns * width * len(held["mn"])), 8, 512, 8))
+    row_bytes = max(1, len(held["m"])) * depth * width
+    row_block = _clamp(_ROWS_BYTES // row_bytes, _ITEM_TILES * rows, 256, rows)
+    state = sum(len(reduction.kinds) for reduction in nest.reductions) * row_block * width
+    column_bytes = max(1, len(held["n"])) * depth * width
+    limit = min(_COLUMNS_BYTES // column_bytes, _STATE_BYTES // state if looped else _WIDEST_BLOCK)
+    return depth, row_block, _clamp(limit, columns, _WIDEST_BLOCK, columns)
 
 
 def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
@@ -290,7 +303,7 @@ def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
         (plan.line_ports, 1), (plan.cell_ports, plan.rows * plan.columns),
     ):  # fmt: skip
         for port in ports:
-            total += _round_up(_depths(plan, port, depth) * extent * plan.width, _ALIGNMENT)
+            total += _round_up((depth if "k" in port.roles else 1) * extent * plan.width, _ALIGNMENT)
     if plan.looped:
         total += rows // plan.rows * (columns // plan.columns) * plan.state_bytes
     return total + _ALIGNMENT

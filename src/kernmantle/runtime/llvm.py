@@ -12,12 +12,13 @@ from functools import lru_cache
 from typing import Any
 
 import llvmlite
-import llvmlite.binding as binding
+import llvmlite.binding
 import numpy as np
 
 from ..errors import CompileError
 
 ENTRY = "km"
+binding: Any = llvmlite.binding
 _SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _LOADING = threading.Lock()
 _ALIGNMENT = 64
@@ -56,7 +57,7 @@ def version() -> str:
 
 @lru_cache(maxsize=1)
 def host() -> Host:
-    """This machine."""
+    """The machine that runs this."""
     features = binding.get_host_cpu_features()
     size, count = _vectors(dict(features), platform.machine())
     return Host(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), size, count)

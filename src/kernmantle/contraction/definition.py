@@ -178,7 +178,8 @@ def _environment(
             if not is_number(defaults[name]):
                 kind = type(defaults[name]).__name__
                 raise ParameterError(f"the default of parameter {name!r} is a {kind}; pass it at the call instead")
-            numbers[name] = to_number(defaults[name])
+            number = to_number(defaults[name])
+            numbers[name] = int(number) if isinstance(number, bool) else number
     return {name: known.get(name, var(name)) for name in names}, numbers
 
 

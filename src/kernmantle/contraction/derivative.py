@@ -26,6 +26,7 @@ from .semirings import REDUCTIONS, Reduction
 
 SUM = REDUCTIONS["sum"]
 STATISTICS = "bzy"
+_SLACK = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,18 @@ def _op(name: str, *args: Node) -> Node:
     return Node(name, args)
 
 
+def _tied(value: Node, best: Node) -> Node:
+    """Whether a value is the extremum, up to some units in the last place.
+
+    The value is computed again, in another loop than the extremum was, and functions such as pow may round
+    differently there; infinities are only equal exactly.
+    """
+    nearly = _op("add", best, _op("mul", _op("sub", value, best), const(_SLACK)))
+    return _op("or", _op("eq", value, best), _op("eq", nearly, best))
+
+
 def _tie_share(value: Node, best: Node, count: Node, *_: Node) -> Node:
-    return _op("where", _op("eq", value, best), _op("rcp", count), const(0))
+    return _op("where", _tied(value, best), _op("rcp", count), const(0))
 
 
 def _softmax(value: Node, total: Node, *_: Node) -> Node:
@@ -67,7 +78,7 @@ def _cofactor(value: Node, _: Node, others: Node, zeros: Node, nothing: Node) ->
 
 
 def _is_best(value: Node, best: Node) -> Node:
-    return _op("where", _op("eq", value, best), const(1), const(0))
+    return _op("where", _tied(value, best), const(1), const(0))
 
 
 def _non_zero(value: Node, _: Node) -> Node:

@@ -209,9 +209,14 @@ class ContractWithJvp(Contract):
         values = _values(ctx.text, tensors, ctx.numbers, accumulators)
         results = _tangents(ctx.text, ctx.types, values, tangents[3 + len(ctx.numbers) :])
         return tuple(
-            None if value is None or not dtype.is_floating_point else value.to(dtype).expand(shape)
-            for value, (shape, dtype) in zip(results, ctx.like, strict=False)
+            _shaped(value, values["x0"], *like) if like[1].is_floating_point else None
+            for value, like in zip(results, ctx.like, strict=False)
         )
+
+
+def _shaped(value: torch.Tensor | None, near: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Tangent of an output of that shape and type; zero where nothing moves it."""
+    return near.new_zeros(shape, dtype=dtype) if value is None else value.to(dtype).expand(shape)
 
 
 def no_gradient(name: str) -> GradientError:

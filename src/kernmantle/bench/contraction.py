@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ _CALLS = tuple(
     Case(
         f"{'x'.join(map(str, shape))} p={p:g}", f"{' x '.join(map(str, shape))}, power {p:g}, a call",
         problems.distances(*shape, p), _ours(p), (Peer("kernmantle, graph", _graph(p)), *_peers(p)),
-        _work(*shape, MIXES[p]), (Target("seconds", seconds, machine=H200),), "wall", float(shape[0] * shape[1] * shape[2]),
+        _work(*shape, MIXES[p]), (Target("seconds", seconds, machine=H200),), "wall", float(prod(shape)),
     )
     for shape, p, seconds in (
         (SMALL[0], 1.0, 90e-6), (SMALL[0], 1.3, 360e-6), (SMALL[0], 2.0, 50e-6), (SMALL[1], 1.0, 18e-6),

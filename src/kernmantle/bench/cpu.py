@@ -123,7 +123,8 @@ _GRAMS = (
         _work("sub-fma"), (Target("faster", 1, TORCH),), elements=PAIRS,
     ),
     Case(
-        "min-plus", "min-plus product", problems.least_sums(M, N, K), lambda given: lambda: _tropical(given["x"], given["y"]),
+        "min-plus", "min-plus product", problems.least_sums(M, N, K),
+        lambda given: lambda: _tropical(given["x"], given["y"]),
         (Peer("torch in blocks", _blocks(lambda rows, y: (rows + y).amin(-1))),),
         _work("add-min"), (Target("rate", 40e9),), elements=PAIRS,
     ),

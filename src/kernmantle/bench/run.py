@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,11 +17,11 @@ import torch
 from ..errors import KernmantleError
 from ..testing import assert_close
 from .case import Arrays, Case, Peer, Picks, Probe, Suite, Target
-from .remote import PeerError, Remote
+from .remote import Remote
 from .startup import answer
 from .store import Row
 from .timing import CLOCKS, Plan, Sampler, summarise, take_turns
-from .work import Floor, floor
+from .work import floor
 
 OURS = "kernmantle"
 _FAILURES = (KernmantleError, RuntimeError, MemoryError, ValueError, TypeError, ImportError, ArithmeticError)
@@ -57,7 +57,7 @@ def definition(row: Case | Probe) -> str:
 
 def blank(row: Case | Probe, suite: str, stamp: Mapping[str, Any]) -> Row:
     """A row without results."""
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     empty: Row = {"results": {}, "targets": [], "status": "ok"}
     return {
         "case": row.name,

@@ -61,7 +61,7 @@ def mm_kermac_norm(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]
 
 
 def scipy_cdist(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]:
-    """scipy's cdist."""
+    """The cdist of scipy."""
     distance = importlib.import_module("scipy.spatial.distance")
     return lambda: distance.cdist(arrays["x"], arrays["y"], options["metric"])
 

@@ -28,6 +28,7 @@ class Optimism:
         self.forced: list[str] = []
         self.current: dict[str, str] = {}
         self.unordered = ""
+        self.inside = False
         self.pending: list[str] = []
 
     def prepare(self, exponent: Value) -> None:
@@ -63,11 +64,13 @@ class Optimism:
 
     def enter(self, phis: Sequence[str]) -> None:
         """At the start of the loop's body."""
+        self.inside = True
         self.current = dict(zip(self.exponents, phis, strict=False))
         self.unordered = phis[-1] if self.extrema else ""
 
     def leave(self) -> list[str]:
         """At the end of the loop's body: new values of the flags."""
+        self.inside = False
         f, kind = self.spell.function, vector(self.spell.element, self.lanes)
         texts = list(self.current.values())
         if self.extrema:

@@ -115,7 +115,7 @@ class Tile:
             return self.spell.constant(node.number)
         args = [self.value(arg, place) for arg in node.args]
         optimism = self.optimism
-        if optimism is not None and self._is_quick_power(node):
+        if optimism is not None and optimism.inside and self._is_quick_power(node):
             return self.spell.apply(node, args, lambda x, p: optimism.power(x, p, args[1].text))
         return self.spell.apply(node, args)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import llvmlite
-import llvmlite.binding
+import llvmlite  # pyright: ignore[reportMissingTypeStubs]
+import llvmlite.binding  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
 from ..errors import CompileError

@@ -20,6 +20,7 @@ from .forms import POWERS
 from .metric import Given, Metric, Ready
 from .table import ALIASES, METRICS
 
+_AXES = {"w": 1, "V": 1, "VI": 2, "p": 0, "base": 0}
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -95,6 +96,12 @@ def _readable(p: torch.Tensor) -> bool:
     return p.device.type == "cpu" and not torch.compiler.is_compiling() and unwatched([p])
 
 
+def _scalar(value: Any) -> Any:
+    """Number of a constant 0-d tensor, as it costs nothing to read."""
+    constant = isinstance(value, torch.Tensor) and value.dim() == 0 and not value.requires_grad
+    return value.item() if constant and value.dtype != torch.bool and _readable(value) else value
+
+
 def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, Any]]:
     """Variant for a tensor of powers; where its values cannot be seen they may be anything."""
     if p.dtype == torch.bool or p.is_complex():
@@ -104,8 +111,6 @@ def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, A
         values = p.detach()
         if not bool((values >= 0).all()):
             raise ParameterError("p must be at least 0 everywhere")
-        if p.dim() == 0 and not p.requires_grad:
-            return number_variant(p.item())
         if not bool((values == math.inf).any()):
             variant = "tensor"
     return variant, {"p": p.to(torch.float64 if work == torch.float64 else torch.float32)}
@@ -164,9 +169,11 @@ def _check_option(label: str, value: torch.Tensor, axes: int, x: torch.Tensor, y
 
 def _check_base(base: Any) -> None:
     if isinstance(base, torch.Tensor):
-        return
-    if not is_number(base) or not float(base) > 1:
-        raise ParameterError(f"base must be a number above 1, got {base!r}")
+        fits = not _readable(base) or bool((base.detach() > 1).all())
+    else:
+        fits = float(base) > 1
+    if not fits:
+        raise ParameterError(f"base must be above 1, got {base!r}")
 
 
 def _arrays(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
@@ -184,6 +191,7 @@ def request(
     row: Metric, x: Any, y: Any, *, p: Any, w: Any, V: Any, VI: Any, base: Any, condensed: bool = False
 ) -> Request:
     """Check the arguments of a call and prepare its operands; ``y`` is ``x`` itself where it was omitted."""
+    p, base = _scalar(p), _scalar(base)
     check_options(row, {"p": p, "w": w, "V": V, "VI": VI, "base": base})
     named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
     named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}
@@ -195,14 +203,15 @@ def request(
     floating = {name: _floating(tensor, name, integers_as) for name, tensor in tensors.items()}
     left, autocast = floating["x"], torch.is_autocast_enabled(raw_x.device.type)
     dtype = torch.float32 if autocast and left.dtype in HALVES else left.dtype
-    options = [name for name in ("w", "V", "VI") if name in floating]
-    for name in options:
-        check_same_dtype((left, floating[name]), ("x", name))
-        _check_option(name, floating[name], 2 if name == "VI" else 1, raw_x, raw_y)
+    for name, axes in _AXES.items():
+        if name in floating:
+            _check_option(name, floating[name], axes, raw_x, raw_y)
+            if axes:
+                check_same_dtype((left, floating[name]), ("x", name))
     _check_gradient(row, floating)
     widened = row.prepare is not None or autocast
     work = {name: t.float() if widened and t.dtype in HALVES else t for name, t in floating.items()}
-    variant, parameters = _variant(row, p, work)
+    variant, parameters = _variant(row, tensors.get("p", p), left.dtype)
     if base is not None:
         base = work.get("base", base)
         _check_base(base)
@@ -215,11 +224,11 @@ def request(
     return Request(row, variant, ready, dtype, wrap, tuple(tensors.values()))
 
 
-def _variant(row: Metric, p: Any, tensors: Mapping[str, torch.Tensor]) -> tuple[str, dict[str, Any]]:
+def _variant(row: Metric, p: Any, work: torch.dtype) -> tuple[str, dict[str, Any]]:
     if "p" not in row.options:
         return "", {}
-    if "p" in tensors:
-        return tensor_variant(tensors["p"], tensors["x"].dtype)
+    if isinstance(p, torch.Tensor):
+        return tensor_variant(p, work)
     return number_variant(2 if p is None else p)
 
 

@@ -49,7 +49,8 @@ device is not read on the host: where it is negative or NaN the result is NaN, e
 * NaN in a row gives NaN in chebyshev, where scipy skips it.
 * Cosine and correlation are half the squared difference of rows of length 1: small distances keep their digits, and
   equal rows are exactly 0 apart. Jensen-Shannon is computed from (x − y) / (x + y) for the same reason.
-* Jensen-Shannon of a row of zeros is NaN, of rows without columns 0; scipy gives infinity for both.
+* Jensen-Shannon of a row of zeros is NaN where scipy gives infinity. Rows without columns are 0 apart by it, by cosine
+  and by correlation.
 * Weighted dice is that of `scipy.spatial.distance.dice`; scipy's weighted cdist counts the entries that differ instead.
 * Weights are not checked for a sign, which would be read from the device. scipy refuses negative ones.
 * `root=False` leaves the final root out; metrics that have none do not change.

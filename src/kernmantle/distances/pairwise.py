@@ -134,6 +134,8 @@ def _is_direct(row: Metric, x: Any, y: Any, p: Any, w: Any) -> bool:
         return False
     if not (x.dtype == y.dtype and x.device == y.device and x.is_floating_point()):
         return False
+    if x.layout is not torch.strided or y.layout is not torch.strided:
+        return False
     shape, other = x.shape, y.shape
     if len(shape) < 2 or len(other) < 2 or shape[-1] != other[-1]:
         return False

@@ -60,12 +60,9 @@ def square_roots(given: Given) -> Ready:
 
 def shares(given: Given) -> Ready:
     """Rows divided by their sums; the scale is that of the divergence in units of the logarithm's base."""
-    scale = 0.5 if given.base is None else 0.5 / _log(given.base)
-    return plain(_changed(given, lambda x: x / x.sum(-1, keepdim=True)), scale=scale)
-
-
-def _log(base: Any) -> Any:
-    return base.log() if isinstance(base, torch.Tensor) else math.log(base)
+    base = math.e if given.base is None else given.base
+    unit = base.to(given.x.dtype).log() if isinstance(base, torch.Tensor) else math.log(base)
+    return plain(_changed(given, lambda x: x / x.sum(-1, keepdim=True)), scale=0.5 / unit)
 
 
 def with_total(given: Given) -> Ready:
@@ -123,7 +120,7 @@ def _inverse_covariance(given: Given) -> torch.Tensor:
 def multiplied_by_inverse(given: Given) -> Ready:
     """The rows and their products with VI, both moved towards the origin, which changes no difference."""
     inverse = _inverse_covariance(given) if given.VI is None else given.VI
-    middle = given.x.detach().reshape(-1, given.x.shape[-1]).mean(0)
+    middle = given.x.detach().mean(tuple(range(given.x.dim() - 1))).nan_to_num(0.0, 0.0, 0.0)
     moved = _changed(given, lambda x: x - middle)
     u = moved.x @ inverse
     v = u if moved.y is moved.x else moved.y @ inverse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .llvm_text import FLOATING, SIZE, STORED, Function, suffix, vector
+from .llvm_text import FLOATING, SIZE, STORED, Function, splat, suffix, vector
 
 _UNSIGNED = ("u8", "bool")
 
@@ -36,6 +36,8 @@ def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> s
         kind = vector("i1", lanes)
     if element == target:
         return text
+    if target == "bfloat":
+        return _as_bfloat(f, text, element, lanes)
     if element == "i1":
         word = "uitofp" if target in FLOATING else "zext"
     elif element in FLOATING and target in FLOATING:
@@ -47,6 +49,28 @@ def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> s
     else:
         word = "sext" if SIZE[target] > SIZE[element] else "trunc"
     return f.do(f"{word} {kind} {text} to {into}")
+
+
+def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
+    """Rounded to nearest even on the bits: the instruction some machines have flushes subnormals."""
+    kind, wide, short = vector("float", lanes), vector("i32", lanes), vector("i16", lanes)
+    if element != "float":
+        source = vector(element, lanes)
+        word = {"double": "fptrunc", "i1": "uitofp"}.get(element, "sitofp")
+        text = f.do(f"{word} {source} {text} to {kind}")
+
+    def constant(value: int) -> str:
+        return splat(str(value), "i32", lanes)
+
+    bits = f.do(f"bitcast {kind} {text} to {wide}")
+    high = f.do(f"lshr {wide} {bits}, {constant(16)}")
+    even = f.do(f"and {wide} {high}, {constant(1)}")
+    moved = f.do(f"add {wide} {f.do(f'add {wide} {bits}, {constant(0x7FFF)}')}, {even}")
+    near = f.do(f"lshr {wide} {moved}, {constant(16)}")
+    quiet = f.do(f"or {wide} {high}, {constant(0x40)}")
+    unordered = f.do(f"fcmp uno {kind} {text}, zeroinitializer")
+    chosen = f.do(f"select {vector('i1', lanes)} {unordered}, {wide} {quiet}, {wide} {near}")
+    return f.do(f"bitcast {short} {f.do(f'trunc {wide} {chosen} to {short}')} to {vector('bfloat', lanes)}")
 
 
 def _transposed(f: Function, rows: list[str], element: str) -> list[str]:

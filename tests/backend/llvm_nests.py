@@ -10,7 +10,7 @@ import numpy as np
 
 from kernmantle.codegen import llvm as text
 from kernmantle.contraction import cpu_plan
-from kernmantle.contraction.nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
+from kernmantle.contraction.nest import ROLES, SIZES, Nest, Port, stride_slot
 from kernmantle.expr.node import var
 from kernmantle.expr.ops import evaluate
 from kernmantle.runtime import llvm as runtime
@@ -113,7 +113,9 @@ def loops(
     return [np.array(result.tolist(), np.float64).reshape(result.shape) for result in results]
 
 
-def _values(given: Mapping[str, tuple[Port, np.ndarray]], at: Mapping[str, int], constants: Mapping[str, float]) -> dict:
+def _values(
+    given: Mapping[str, tuple[Port, np.ndarray]], at: Mapping[str, int], constants: Mapping[str, float]
+) -> dict:
     found = dict(constants)
     for name, (port, array) in given.items():
         if set(port.roles) <= at.keys():

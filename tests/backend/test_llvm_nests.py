@@ -107,7 +107,18 @@ def test_many_blocks_of_the_output():
     assert agree(results[0][0, 0, 0], np.abs(x[:, None] - y[None]).sum(-1), 1e-6)
 
 
-ROLES = ["mk,nk,k", "mk,nk,mn", "mk,nk,m", "mk,nk,n", "mk,nk,", "mnk,mk,nk", "mk,nk,l", "mkl,nl,k", "ml,nkl,mnl", "k,l,m"]
+ROLES = [
+    "mk,nk,k",
+    "mk,nk,mn",
+    "mk,nk,m",
+    "mk,nk,n",
+    "mk,nk,",
+    "mnk,mk,nk",
+    "mk,nk,l",
+    "mkl,nl,k",
+    "ml,nkl,mnl",
+    "k,l,m",
+]
 
 
 @pytest.mark.parametrize("roles", ROLES)
@@ -122,7 +133,9 @@ def test_roles(roles):
     check(nest(roles, "mn", *maps, outs=outs + extra, compute="f64"), *used)
 
 
-@pytest.mark.parametrize(("roles", "out"), [("mk", "m"), ("nk", "n"), ("k", ""), ("mk,m", "m"), ("kl,l", ""), ("m", "m")])
+@pytest.mark.parametrize(
+    ("roles", "out"), [("mk", "m"), ("nk", "n"), ("k", ""), ("mk,m", "m"), ("kl,l", ""), ("m", "m")]
+)
 def test_fewer_output_roles(roles, out):
     body = op("abs", A) if "," not in roles else op("mul", op("abs", A), B)
     sizes = {role: 41 if role in "mn" else 6 for role in roles if role != ","}
@@ -170,15 +183,19 @@ def test_half_storage(stored):
 
 def test_bfloat16_is_rounded_to_nearest():
     one = nest("mn", "mn", A, out_dtypes="bf16")
-    values = np.array([1.0, 1.00390625, 1.01171875, -3.14159, 1e38, 1e-40, math.inf], np.float32).reshape(1, 1, 1, 1, -1)
+    values = np.array([1.0, 1.00390625, 1.01171875, -3.14159, 1e38, 1e-40, math.inf], np.float32).reshape(
+        1, 1, 1, 1, -1
+    )
     results = outputs(one, {"n": 7})
     run(build(one), one, [values, *results], {"n": 7}, [1.3])
     want = [0x3F80, 0x3F80, 0x3F82, 0xC049, 0x7E96, 0x0001, 0x7F80]
     assert results[0].ravel().tolist() == want
 
 
-@pytest.mark.parametrize(("stored", "compute"), [("i8", "i32"), ("u8", "i32"), ("i16", "i32"), ("i32", "i32"),
-                                                 ("i64", "i64"), ("bool", "i32"), ("bool", "f32"), ("u8", "f32")])  # fmt: skip
+WHOLE = "i8 i32, u8 i32, i16 i32, i32 i32, i64 i64, bool i32, bool f32, u8 f32"
+
+
+@pytest.mark.parametrize(("stored", "compute"), [pair.split() for pair in WHOLE.split(", ")])
 @pytest.mark.parametrize("reduce", ["sum", "min", "argmax"])
 def test_integers(stored, compute, reduce):
     body = op("add", op("abs", op("sub", A, B)), op("mul", op("sign", A), op("lt", A, B)))
@@ -309,7 +326,9 @@ def expressions(draw: st.DrawFn, names: tuple[str, ...], depth: int) -> Node:
 @st.composite
 def nests(draw: st.DrawFn) -> Nest:
     out = draw(st.sampled_from(["mn", "mn", "m", "n", ""]))
-    roles = [r for r in ("mk", "nk", "k", "l", "m", "n", "mn", "", "mnk", "mkl", "nl") if set(r) & set("mn") <= set(out)]
+    roles = [
+        r for r in ("mk", "nk", "k", "l", "m", "n", "mn", "", "mnk", "mkl", "nl") if set(r) & set("mn") <= set(out)
+    ]
     ports = tuple(Port(f"x{i}", draw(st.sampled_from(roles)), "f64") for i in range(draw(st.integers(1, 3))))
     names = (*(port.name for port in ports), "p")
     kinds = st.sampled_from(["sum", "min", "max", "logsumexp", "any", "all"])

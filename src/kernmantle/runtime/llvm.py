@@ -59,11 +59,11 @@ def version() -> str:
 def host() -> Host:
     """The machine that runs this."""
     features = binding.get_host_cpu_features()
-    size, count = _vectors(dict(features), platform.machine())
+    size, count = vectors(dict(features), platform.machine())
     return Host(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), size, count)
 
 
-def _vectors(features: dict[str, bool], machine: str) -> tuple[int, int]:
+def vectors(features: dict[str, bool], machine: str) -> tuple[int, int]:
     """Bytes and number of the vector registers."""
     if machine.lower() in ("arm64", "aarch64"):
         return 16, 32

@@ -1,0 +1,172 @@
+"""Compiling, loading and running LLVM kernels, and the text they are made from.
+
+``python -m tests.backend.test_llvm_runtime`` rewrites the golden files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernmantle.codegen import llvm as text
+from kernmantle.contraction import cpu_plan
+from kernmantle.contraction.nest import Nest, Port
+from kernmantle.contraction.semirings import REDUCTIONS
+from kernmantle.errors import CompileError
+from kernmantle.expr.node import Node, var
+from kernmantle.runtime import llvm as runtime
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "llvm"
+A, B = var("x0"), var("x1")
+DISTANCE = Node("abs", (Node("sub", (A, B)),))
+RECORDER = """
+define void @km(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch) {
+  %into = load ptr, ptr %pointers, align 8
+  br label %head
+head:
+  %i = phi i64 [ %begin, %0 ], [ %next, %body ]
+  %more = icmp slt i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+  %place = getelementptr i64, ptr %into, i64 %i
+  %old = load i64, ptr %place, align 8
+  %new = add i64 %old, 1
+  store i64 %new, ptr %place, align 8
+  store i8 1, ptr %scratch, align 1
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}
+"""
+
+
+def gram(reduce: str = "sum", mapped: Node = DISTANCE, dtype: str = "f32", out: str | None = None, **flags) -> Nest:
+    ports = Port("x0", "mk", dtype), Port("x1", "nk", dtype)
+    outs = (Port("out0", "mn", out or dtype),)
+    return Nest(ports, ("p",), outs, (mapped,), (REDUCTIONS[reduce],), (var("s0"),), dtype, **flags)
+
+
+CASES = {
+    "l1": (gram(), 32, 16),
+    "l1_symmetric_avx512": (gram(symmetric=True), 64, 32),
+    "minplus_neon": (gram("min", Node("add", (A, B))), 16, 32),
+    "power_double": (gram(mapped=Node("pow", (DISTANCE, var("p"))), dtype="f64"), 32, 16),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_golden_text(name):
+    source = text.emit(cpu_plan.plan(*CASES[name]))
+    assert source == (GOLDEN / f"{name}.ll").read_text(encoding="utf-8")
+
+
+def test_the_same_plan_gives_the_same_text():
+    one, again = (text.emit(cpu_plan.plan(gram(), 32, 16)) for _ in range(2))
+    assert one == again
+
+
+def test_other_machines_can_be_compiled_for():
+    host = runtime.host()
+    assert host.vector_bytes in (16, 32, 64)
+    assert host.vector_registers in (16, 32)
+    plain = runtime.compile_ir(text.emit(cpu_plan.plan(gram(), 16, 16)), replace(host, cpu="", features=""))
+    assert len(plain) > 1000
+
+
+@pytest.mark.parametrize(
+    ("features", "machine", "expected"),
+    [
+        ({"avx2": True, "fma": True}, "x86_64", (32, 16)),
+        ({"avx2": True, "fma": True, "avx512f": True, "avx512vl": True, "avx512dq": True}, "AMD64", (64, 32)),
+        ({"sse2": True, "avx2": False}, "x86_64", (16, 16)),
+        ({}, "arm64", (16, 32)),
+        ({"neon": True}, "aarch64", (16, 32)),
+    ],
+)
+def test_vectors_of_a_machine(features, machine, expected):
+    assert runtime.vectors(features, machine) == expected
+
+
+def test_text_that_llvm_rejects():
+    with pytest.raises(CompileError, match="rejected"):
+        runtime.compile_ir("define void @km() { ret i32 0 }", runtime.host())
+
+
+def test_object_code_without_the_entry():
+    other = runtime.compile_ir(RECORDER.replace("@km", "@other"), runtime.host())
+    with pytest.raises(CompileError, match="km"):
+        runtime.load(other)
+
+
+@pytest.fixture(scope="module")
+def recorder() -> runtime.LoadedKernel:
+    return runtime.load(runtime.compile_ir(RECORDER, runtime.host()))
+
+
+@pytest.mark.parametrize(("items", "threads", "grain"), [(0, 2, 1), (1, 4, 1), (7, 2, 1), (1000, 3, 1), (1000, 2, 300)])
+def test_every_item_is_run_once(recorder, items, threads, grain):
+    counts = np.zeros(max(items, 1), np.int64)
+    integers = np.zeros(1, np.int64)
+    runtime.run(recorder, items, 64, [counts.ctypes.data], integers, [], threads, grain)
+    assert counts[:items].tolist() == [1] * items
+    assert counts.sum() == items
+
+
+def test_a_small_call_stays_in_its_thread(monkeypatch, recorder):
+    monkeypatch.setattr(runtime, "_pool", lambda threads: pytest.fail("a thread was started"))
+    counts = np.zeros(4, np.int64)
+    runtime.run(recorder, 4, 64, [counts.ctypes.data], np.zeros(1, np.int64), [], 8, grain=4)
+    assert counts.tolist() == [1] * 4
+
+
+def test_numbers_and_scratch_reach_the_kernel():
+    body = "store double %x, ptr %scratch, align 8\n  %back = load double, ptr %scratch, align 8"
+    source = (
+        "define void @km(ptr %p, ptr %i, ptr %n, i64 %b, i64 %e, ptr %scratch) {\n"
+        f"  %x = load double, ptr %n, align 8\n  {body}\n  %into = load ptr, ptr %p, align 8\n"
+        "  store double %back, ptr %into, align 8\n  ret void\n}\n"
+    )
+    kernel = runtime.load(runtime.compile_ir(source, runtime.host()))
+    value = ctypes.c_double(0)
+    runtime.run(kernel, 1, 1 << 20, [ctypes.addressof(value)], np.zeros(1, np.int64), [2.5], 1)
+    assert value.value == 2.5
+
+
+def test_threads_compile_at_once():
+    sources = [text.emit(cpu_plan.plan(gram(reduce), 16, 16)) for reduce in ("sum", "prod", "max", "min")]
+    with ThreadPoolExecutor(4) as pool:
+        parallel = list(pool.map(lambda source: runtime.compile_ir(source, runtime.host()), sources))
+    assert [len(obj) for obj in parallel] == [len(runtime.compile_ir(source, runtime.host())) for source in sources]
+
+
+def test_many_callers_at_once(recorder):
+    counts = np.zeros((8, 500), np.int64)
+    callers = [
+        threading.Thread(
+            target=runtime.run, args=(recorder, 500, 64, [row.ctypes.data], np.zeros(1, np.int64), [], 2)
+        )
+        for row in counts
+    ]  # fmt: skip
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert (counts == 1).all()
+
+
+def test_the_version_names_the_compiler():
+    assert "llvmlite" in runtime.version()
+    assert any(character.isdigit() for character in runtime.version())
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for each, case in CASES.items():
+        (GOLDEN / f"{each}.ll").write_text(text.emit(cpu_plan.plan(*case)), encoding="utf-8")

@@ -141,10 +141,16 @@ def test_powers(dtype):
     rng = np.random.default_rng(5)
     x, y = (grid.ravel() for grid in np.meshgrid([*SPECIAL, 1e5 + 1, 2.0**53 + 2], [*SPECIAL, 1e5 + 1, 2.0**53 + 2]))
     reach = 37 if dtype == "f32" else 300
-    x = np.concatenate([x, 10 ** rng.uniform(-reach, reach, 300), -rng.uniform(0.1, 9, 60), 1 + rng.normal(size=60) * 1e-4,
-                        np.linspace(0.5, 2, 100)]).astype(kind)  # fmt: skip
-    y = np.concatenate([y, rng.uniform(-4, 4, 300), rng.integers(-9, 9, 60), rng.normal(size=60) * 1e5,
-                        rng.uniform(-500, 500, 100)]).astype(kind)  # fmt: skip
+    near, steps = 1 + rng.normal(size=60) * 1e-4, np.linspace(0.5, 2, 100)
+    bases = x, 10 ** rng.uniform(-reach, reach, 300), -rng.uniform(0.1, 9, 60), near, steps
+    exponents = (
+        y,
+        rng.uniform(-4, 4, 300),
+        rng.integers(-9, 9, 60),
+        rng.normal(size=60) * 1e5,
+        rng.uniform(-500, 500, 100),
+    )
+    x, y = (np.concatenate(parts).astype(kind) for parts in (bases, exponents))
     one = _elementwise((Node("pow", (X, Y)), Node("pow", (Node("abs", (X,)), Y))), 2, dtype)
     results = [np.zeros((1, 1, 1, x.size), kind) for _ in range(2)]
     run(build(one), one, [x.reshape(1, 1, 1, -1), y.reshape(1, 1, 1, -1), *results], {"n": x.size})

@@ -260,9 +260,9 @@ def emit(plan: CpuPlan) -> str:
     cells = sorted({port.dtype for port in plan.cell_ports})
     parts += [gather(stored, element, plan.rows, plan.columns) for stored in cells]
     stored_outs = sorted({port.dtype for port in nest.outs})
-    parts += [scatter(stored, plan.columns, False) for stored in stored_outs]
+    parts += [scatter(stored, plan.rows, plan.columns, False) for stored in stored_outs]
     if plan.symmetric:
-        parts += [scatter(stored, plan.columns, True) for stored in stored_outs]
+        parts += [scatter(stored, plan.rows, plan.columns, True) for stored in stored_outs]
     parts += definitions(needed)
     unroll = '!"llvm.loop.unroll.disable"' if plan.unroll == 1 else f'!"llvm.loop.unroll.count", i32 {plan.unroll}'
     parts.append("\n".join(["!0 = distinct !{!0, !1}", f"!1 = !{{{unroll}}}", "!2 = distinct !{!2, !1}"]))

@@ -150,6 +150,23 @@ def _pack_squares(
             f.store(vector(element, square), line, f.at(target, place, element), wide)
 
 
+def _scatter_squares(f: Function, target: str, rows: int, columns: int) -> str:
+    """Write whole groups of columns as vectors along the rows; returns the columns done."""
+    size, kept = SIZE[target], f.room("i64", 1)
+    f.store("i64", "0", kept, 8)
+    tests = f.do("icmp eq i64 %sm, 1"), f.do(f"icmp eq i64 %rows, {rows}"), f.do(f"icmp sle i64 %skew, {1 - rows}")
+    with f.when(f.do(f"and i1 {f.do(f'and i1 {tests[0]}, {tests[1]}')}, {tests[2]}")):
+        whole = f.multiply(f.i64("sdiv", "%columns", str(rows)), str(rows))
+        kind = vector(target, rows)
+        with f.loop("0", whole, str(rows)) as column:
+            places = [f.at("%from", f.add(column, str(row * columns)), target) for row in range(rows)]
+            lines = _transposed(f, [f.load(kind, place, size) for place in places], target)
+            for step, line in enumerate(lines):
+                f.store(kind, line, f.at("%into", f.multiply(f.add(column, str(step)), "%sn"), target), size)
+        f.store("i64", whole, kept, 8)
+    return f.load("i64", kept, 8)
+
+
 def gather_name(stored: str) -> str:
     """Name of the function that reads a tile."""
     return f"@km_gather_{stored}"
@@ -184,7 +201,7 @@ def scatter_name(stored: str, mirrored: bool) -> str:
     return f"@km_{'mirror' if mirrored else 'scatter'}_{stored}"
 
 
-def scatter(stored: str, columns: int, mirrored: bool) -> str:
+def scatter(stored: str, rows: int, columns: int, mirrored: bool) -> str:
     """Function that writes the part of a dense tile with column >= row + skew; ``mirrored`` runs along rows first."""
     f = Function(
         f"internal fastcc void {scatter_name(stored, mirrored)}"
@@ -192,12 +209,15 @@ def scatter(stored: str, columns: int, mirrored: bool) -> str:
     )
     target, size = STORED[stored], SIZE[STORED[stored]]
     outer, inner = ("%columns", "%rows") if mirrored else ("%rows", "%columns")
-    with f.loop("0", outer) as first:
+    start = "0"
+    if mirrored and rows > 1:
+        start = _scatter_squares(f, target, rows, columns)
+    with f.loop(start, outer) as first:
         if mirrored:
-            start, stop = "0", f.least(inner, f.add(f.i64("sub nsw", first, "%skew"), "1"))
+            begin, stop = "0", f.least(inner, f.add(f.i64("sub nsw", first, "%skew"), "1"))
         else:
-            start, stop = f.most("0", f.add(first, "%skew")), inner
-        with f.loop(start, stop) as second:
+            begin, stop = f.most("0", f.add(first, "%skew")), inner
+        with f.loop(begin, stop) as second:
             row, column = (second, first) if mirrored else (first, second)
             value = f.load(target, f.at("%from", f.add(f.multiply(row, str(columns)), column), target), size)
             f.store(

@@ -908,36 +908,96 @@ done3:
 
 define internal fastcc void @km_mirror_f32(ptr %into, ptr noalias %from, i64 %sm, i64 %sn, i64 %rows, i64 %columns, i64 %skew) noinline {
 entry:
-  br label %head1
-head1:
-  %i4 = phi i64 [ 0, %entry ], [ %v23, %done11 ]
-  %v5 = icmp slt i64 %i4, %columns
-  br i1 %v5, label %body2, label %done3
-body2:
-  %v6 = sub nsw i64 %i4, %skew
-  %v7 = add nsw i64 %v6, 1
-  %v8 = call i64 @llvm.smin.i64(i64 %rows, i64 %v7)
-  br label %head9
-head9:
-  %i12 = phi i64 [ 0, %body2 ], [ %v22, %body10 ]
-  %v13 = icmp slt i64 %i12, %v8
-  br i1 %v13, label %body10, label %done11
-body10:
-  %v14 = mul nsw i64 %i12, 32
-  %v15 = add nsw i64 %v14, %i4
-  %p16 = getelementptr float, ptr %from, i64 %v15
-  %v17 = load float, ptr %p16, align 4
-  %v18 = mul nsw i64 %i12, %sm
-  %v19 = mul nsw i64 %i4, %sn
-  %v20 = add nsw i64 %v18, %v19
-  %p21 = getelementptr float, ptr %into, i64 %v20
-  store float %v17, ptr %p21, align 4
-  %v22 = add nsw i64 %i12, 1
-  br label %head9
-done11:
-  %v23 = add nsw i64 %i4, 1
-  br label %head1
-done3:
+  %room1 = alloca i64, i64 1, align 64
+  store i64 0, ptr %room1, align 8
+  %v2 = icmp eq i64 %sm, 1
+  %v3 = icmp eq i64 %rows, 4
+  %v4 = icmp sle i64 %skew, -3
+  %v5 = and i1 %v2, %v3
+  %v6 = and i1 %v5, %v4
+  br i1 %v6, label %yes7, label %done8
+yes7:
+  %v9 = sdiv i64 %columns, 4
+  %v10 = mul nsw i64 %v9, 4
+  br label %head11
+head11:
+  %i14 = phi i64 [ 0, %yes7 ], [ %v48, %body12 ]
+  %v15 = icmp slt i64 %i14, %v10
+  br i1 %v15, label %body12, label %done13
+body12:
+  %v16 = add nsw i64 %i14, 0
+  %p17 = getelementptr float, ptr %from, i64 %v16
+  %v18 = add nsw i64 %i14, 32
+  %p19 = getelementptr float, ptr %from, i64 %v18
+  %v20 = add nsw i64 %i14, 64
+  %p21 = getelementptr float, ptr %from, i64 %v20
+  %v22 = add nsw i64 %i14, 96
+  %p23 = getelementptr float, ptr %from, i64 %v22
+  %v24 = load <4 x float>, ptr %p17, align 4
+  %v25 = load <4 x float>, ptr %p19, align 4
+  %v26 = load <4 x float>, ptr %p21, align 4
+  %v27 = load <4 x float>, ptr %p23, align 4
+  %v28 = shufflevector <4 x float> %v24, <4 x float> %v25, <4 x i32> <i32 0, i32 4, i32 2, i32 6>
+  %v29 = shufflevector <4 x float> %v24, <4 x float> %v25, <4 x i32> <i32 1, i32 5, i32 3, i32 7>
+  %v30 = shufflevector <4 x float> %v26, <4 x float> %v27, <4 x i32> <i32 0, i32 4, i32 2, i32 6>
+  %v31 = shufflevector <4 x float> %v26, <4 x float> %v27, <4 x i32> <i32 1, i32 5, i32 3, i32 7>
+  %v32 = shufflevector <4 x float> %v28, <4 x float> %v30, <4 x i32> <i32 0, i32 1, i32 4, i32 5>
+  %v33 = shufflevector <4 x float> %v28, <4 x float> %v30, <4 x i32> <i32 2, i32 3, i32 6, i32 7>
+  %v34 = shufflevector <4 x float> %v29, <4 x float> %v31, <4 x i32> <i32 0, i32 1, i32 4, i32 5>
+  %v35 = shufflevector <4 x float> %v29, <4 x float> %v31, <4 x i32> <i32 2, i32 3, i32 6, i32 7>
+  %v36 = add nsw i64 %i14, 0
+  %v37 = mul nsw i64 %v36, %sn
+  %p38 = getelementptr float, ptr %into, i64 %v37
+  store <4 x float> %v32, ptr %p38, align 4
+  %v39 = add nsw i64 %i14, 1
+  %v40 = mul nsw i64 %v39, %sn
+  %p41 = getelementptr float, ptr %into, i64 %v40
+  store <4 x float> %v34, ptr %p41, align 4
+  %v42 = add nsw i64 %i14, 2
+  %v43 = mul nsw i64 %v42, %sn
+  %p44 = getelementptr float, ptr %into, i64 %v43
+  store <4 x float> %v33, ptr %p44, align 4
+  %v45 = add nsw i64 %i14, 3
+  %v46 = mul nsw i64 %v45, %sn
+  %p47 = getelementptr float, ptr %into, i64 %v46
+  store <4 x float> %v35, ptr %p47, align 4
+  %v48 = add nsw i64 %i14, 4
+  br label %head11
+done13:
+  store i64 %v10, ptr %room1, align 8
+  br label %done8
+done8:
+  %v49 = load i64, ptr %room1, align 8
+  br label %head50
+head50:
+  %i53 = phi i64 [ %v49, %done8 ], [ %v72, %done60 ]
+  %v54 = icmp slt i64 %i53, %columns
+  br i1 %v54, label %body51, label %done52
+body51:
+  %v55 = sub nsw i64 %i53, %skew
+  %v56 = add nsw i64 %v55, 1
+  %v57 = call i64 @llvm.smin.i64(i64 %rows, i64 %v56)
+  br label %head58
+head58:
+  %i61 = phi i64 [ 0, %body51 ], [ %v71, %body59 ]
+  %v62 = icmp slt i64 %i61, %v57
+  br i1 %v62, label %body59, label %done60
+body59:
+  %v63 = mul nsw i64 %i61, 32
+  %v64 = add nsw i64 %v63, %i53
+  %p65 = getelementptr float, ptr %from, i64 %v64
+  %v66 = load float, ptr %p65, align 4
+  %v67 = mul nsw i64 %i61, %sm
+  %v68 = mul nsw i64 %i53, %sn
+  %v69 = add nsw i64 %v67, %v68
+  %p70 = getelementptr float, ptr %into, i64 %v69
+  store float %v66, ptr %p70, align 4
+  %v71 = add nsw i64 %i61, 1
+  br label %head58
+done60:
+  %v72 = add nsw i64 %i53, 1
+  br label %head50
+done52:
   ret void
 }
 

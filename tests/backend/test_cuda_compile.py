@@ -48,7 +48,7 @@ REGISTER_SLACK = 24
 def planned(case: Case, card: str) -> CudaPlan:
     ports = range(len(case.nest.ports))
     facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
-    return plan(case.nest, case.extents(), CARDS[card], facts)
+    return plan(case.nest, case.extents(), CARDS[card], facts, case.tile)
 
 
 @cache

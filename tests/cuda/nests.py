@@ -48,6 +48,8 @@ class Case:
     batched: dict[str, str] = field(default_factory=dict)
     integral: bool = False
     poison: float | None = None
+    scale: float = 1.0
+    tile: str | None = None
 
     def extents(self) -> dict[str, int]:
         """Extent of every role, 1 where the case says nothing."""
@@ -85,7 +87,7 @@ class Case:
             if self.nest.symmetric and port.name == "x1":
                 made.append(made[0])
                 continue
-            values = rng.standard_normal(self.count(place))
+            values = self.scale * rng.standard_normal(self.count(place))
             if self.integral or port.dtype in ("i8", "u8", "i16", "i32", "i64"):
                 values = np.abs(np.round(3 * values)) if port.dtype == "u8" else np.round(3 * values)
             if port.dtype == "bool":
@@ -258,7 +260,7 @@ def _shape_cases() -> list[Case]:
     none = replace(gram(L1, x0="k", x1="k"), outs=(Port("out0", "", "f32"),))
     columns = replace(gram(op("exp", X), x0="nk", x1="k"), outs=(Port("out0", "n", "f32"),))
     cases += [Case("rows", rows, {"m": 100, "k": 333}), Case("columns", columns, {"n": 100, "k": 333})]
-    cases += [Case("all", none, {"k": 4097}), Case("elementwise", gram(op("exp", PLUS), x0="mn", x1="n"), SMALL)]
+    cases += [Case("all", none, {"k": 4097}), Case("elementwise", gram(op("exp", PLUS), x0="mn", x1="n"), {"m": 37, "n": 21})]
     cases.append(Case("argmin_groups", gram(op("abs", op("floor", op("mul", X, Y))), "argmin"), {"m": 3, "n": 5, "k": 1000}, integral=True))
     return cases
 
@@ -285,6 +287,21 @@ def _layout_cases() -> list[Case]:
     return cases
 
 
+def _power_cases() -> list[Case]:
+    """Powers of differences: each class, and what neither the table nor the special functions may get wrong."""
+    shape = {"m": 70, "n": 66, "k": 45}
+    free = gram(op("pow", L1, P), numbers=("p",))
+    cases = [Case(f"power_{p}", free, shape, (p,)) for p in (0.0, 0.1, 0.5, 1.0, 1.3, 1.9, 2.0, 2.5, 3.7, 4.6, 7.0)]
+    cases += [Case(f"power_literal_{p}", gram(op("pow", L1, p)), shape) for p in (0.5, 1.5, 2.5, 3, 4, 0.7)]
+    cases += [Case("power_negative", gram(op("pow", L1, P), "min", numbers=("p",)), shape, (-0.5,))]
+    cases += [Case(f"power_scaled_{s:g}", free, shape, (0.5,), scale=s) for s in (1e-41, 1e-38, 1e-33, 1e-30, 1e20, 1e37)]
+    cases += [Case(f"power_poison_{v:g}", free, shape, (1.3,), poison=v) for v in (math.inf, -math.inf, math.nan, 2e38)]
+    cases.append(Case("power_equal", free, shape, (0.3,), integral=True))
+    weighted = gram(op("mul", W, op("pow", L1, P)), w="k", numbers=("p",), symmetric=True)
+    cases.append(Case("power_symmetric", weighted, {"m": 130, "n": 130, "k": 33}, (1.3,)))
+    return [*(replace(case, tile="middle") for case in cases), Case("power_groups", free, shape, (1.3,))]
+
+
 def _large_cases() -> list[Case]:
     """Enough tiles for the persistent kernels, with every way to read an operand."""
     shape = {"m": 1100, "n": 1300, "k": 71}
@@ -300,9 +317,15 @@ def _large_cases() -> list[Case]:
         Case("large_batch", gram(SQUARE), {"a": 3, "b": 2, "m": 300, "n": 260, "k": 64}, batched={"x0": "a", "x1": "b"}),
         Case("large_epilogue", gram(L1, outputs=(op("mul", op("exp", op("neg", S0)), var("r0")), S0), r0="m"), aligned),
     ]
+    for k in (1, 2, 3, 5, 8):
+        cases.append(Case(f"thin_{k}", gram(PLUS, "min"), {"m": 1003, "n": 2093 + k, "k": k}))
+    wide = {"m": 1003, "n": 2096, "k": 3}
+    weighted = gram(op("mul", W, L1), w="k", dtype="f16", out="f16")
+    cases.append(Case("thin_weights", weighted, wide, layout={"x1": "kn"}))
+    cases.append(Case("thin_batch", gram(L1, "argmin"), {"a": 2, "m": 1003, "n": 1100, "k": 4}, batched={"x1": "a"}, integral=True))
     return cases
 
 
 def cases() -> list[Case]:
     """Every case."""
-    return [*_dtype_cases(), *_reduction_cases(), *_operand_cases(), *_shape_cases(), *_layout_cases(), *_large_cases()]
+    return [*_dtype_cases(), *_reduction_cases(), *_operand_cases(), *_shape_cases(), *_layout_cases(), *_power_cases(), *_large_cases()]

@@ -66,8 +66,8 @@ def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> 
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
         f"    typedef {STORAGE[port.dtype]} T;",
         f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width};",
-        f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run == 'k' else 'ALONG_TILE'};",
-        f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
+        f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
+        f"    static constexpr bool VARIES = {literal(varies, 'bool')}, DENSE = {literal(access.run == 'dense', 'bool')};",
         "};",
     ]
 
@@ -109,7 +109,8 @@ def _step(plan: CudaPlan) -> list[str]:
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
         environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
     lines: list[str] = []
-    mapped = Writer(environment, _floating(plan), near=plan.nest.compute == "f32")
+    near = plan.nest.compute == "f32"
+    mapped = Writer(environment, _floating(plan), near=near, table=plan.power is not None)
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
     live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
     for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
@@ -205,13 +206,16 @@ def _body(plan: CudaPlan) -> list[str]:
     has_outer = any("l" in port.roles for port in nest.ports)
     counts = ", ".join(f"{kind.upper()} = {len(held[kind])}" for kind, _ in _KINDS)
     at = "const C* a, const C* b, const C* c, const C* d"
+    more = "km::i64 position, const float* scale, unsigned one"
     return [
         "struct Body {",
         f"    typedef {COMPUTE[nest.compute]} C;",
         f"    static constexpr int {counts}, OUTS = {len(nest.outs)};",
-        f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')};",
+        f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')}, POWERS = {literal(plan.power is not None, 'bool')};",
+        f"    static constexpr int MIX = {plan.power.mix if plan.power is not None else 1};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
+        *(["        float good, q0, q1, q2, q3, q4, q5;"] if plan.power is not None else []),
         "    };",
         f"    typedef km::Arguments<{len(nest.ports)}, Numbers> Args;",
         "    struct Registers {",
@@ -221,13 +225,27 @@ def _body(plan: CudaPlan) -> list[str]:
         *(f"        {member}" for member in members),
         "    };",
         *_function("void initial(Registers& s)", initial),
-        *_function(f"void step(Registers& s, {at}, const Numbers& number, km::i64 position)", _step(plan)),
+        "    template <km::Way WAY>",
+        *_function(f"void step(Registers& s, {at}, const Numbers& number, {more})", _step(plan)),
+        *_power(plan),
         *_function("void merge(Registers& s, const Registers& r)", _merge(plan)),
         *_function(
             "Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s)",
             ["const Numbers& number = g.number;", *finish],
         ),
         *_ports(plan),
+    ]
+
+
+def _power(plan: CudaPlan) -> list[str]:
+    """What the table of a power is made from."""
+    power = plan.power
+    if power is None:
+        return []
+    exponent = literal(power.literal) if power.literal is not None else f"number.v{power.number}"
+    return [
+        *_function("float exponent(const Numbers& number)", [f"return {exponent};"]),
+        *_function("bool good(const Numbers& number)", ["return number.good != 0.0f;"]),
     ]
 
 
@@ -241,12 +259,14 @@ def _entry(plan: CudaPlan) -> list[str]:
     parameters = [f"void* p{i}" for i in range(len(nest.ports))]
     parameters += [f"km::i64 i{slot}" for slot in plan.integers]
     parameters += [f"double v{i}" for i in range(len(nest.numbers))]
+    table = [f"q{i}" for i in range(6)] if plan.power is not None else []
+    parameters += ["double good"] * bool(table) + [f"float {name}" for name in table]
     sizes = ", ".join(integer(size_slot(role), 1) for role in SIZES)
     rows = (
         "{" + ", ".join(integer(stride_slot(place, role), 0) for role in ROLES) + "}" for place in range(len(nest.ports))
     )
     pointers = ", ".join(f"p{i}" for i in range(len(nest.ports)))
-    numbers = ", ".join(f"Body::C(v{i})" for i in range(len(nest.numbers)))
+    numbers = ", ".join([*(f"Body::C(v{i})" for i in range(len(nest.numbers))), *["float(good)"] * bool(table), *table])
     return [
         *_template(plan),
         "",
@@ -262,20 +282,23 @@ def _entry(plan: CudaPlan) -> list[str]:
 
 
 def _template(plan: CudaPlan) -> list[str]:
-    tile, mirrored = plan.tile, literal(plan.symmetric, "bool")
-    if plan.schema == "ring":
+    tile, mirrored = plan.tile, [literal(plan.symmetric, "bool")]
+    if plan.schema == "thin":
+        shape: tuple[int, ...] = (tile.rows, tile.columns // 4, tile.threads, tile.depth)
+        mirrored = []
+    elif plan.schema == "ring":
         shape = (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages)
     else:
         shape = (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll)
     return [
-        f"typedef km::{plan.schema.capitalize()}Tile<{', '.join(map(str, shape))}, {mirrored}> Tile;",
+        f"typedef km::{plan.schema.capitalize()}Tile<{', '.join([*map(str, shape), *mirrored])}> Tile;",
         f'static_assert(km::{plan.schema}_shared_bytes<Body, Tile>() <= {plan.shared}, "shared memory");',
     ]
 
 
 def _call(plan: CudaPlan) -> str:
     if plan.schema != "ring":
-        return "gram<Body, Tile>"
+        return f"{plan.schema}<Body, Tile>"
     groups = plan.tile.threads // 128
     each = 65536 // (plan.threads * plan.resident) // 8 * 8
     consumers = min(240, (each * (groups + 1) - PRODUCER_REGISTERS) // groups // 8 * 8)

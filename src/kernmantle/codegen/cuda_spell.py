@@ -69,15 +69,28 @@ def _power(base: str, exponent_text: str, node: Node, near: bool) -> str | None:
         return None
     if exponent in _ROOTS:
         return (_NEAR if near else _ROOTS)[float(exponent)].format(base)
-    return f"km::power_near({base}, {exponent_text})" if near else None
+    if not near:
+        return None
+    return f"km::power_near({base}, {exponent_text})"
+
+
+def _mixed(near: str, base: str, exponent_text: str, exponent: object, difference: str) -> str:
+    """A power of |difference| in the way the step is told to take it."""
+    coefficients = ", ".join(f"number.q{i}" for i in range(6))
+    unit = f"km::power_unit({difference}, {exponent_text})"
+    if exponent in _ROOTS:
+        unit = f"km::root_factor({base})" if exponent == 0.5 else near
+    table = f"km::power_table({difference}, scale, one, {coefficients})"
+    return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {near}"
 
 
 class Writer:
     """Collects the statements of one function body."""
 
-    def __init__(self, environment: Mapping[str, Typed], floating: bool, prefix: str = "t", near: bool = False):
+    def __init__(self, environment: Mapping[str, Typed], floating: bool, prefix: str = "t", near: bool = False, table: bool = False):
         self.environment = environment
         self.near = near
+        self.table = table
         self.floating = floating
         self.prefix = prefix
         self.lines: list[str] = []
@@ -114,6 +127,9 @@ class Writer:
         ]
         kind = "bool" if OPS[node.op].boolean else wanted
         special = _power(texts[0], texts[1], node, self.near) if node.op == "pow" and self.floating else None
+        if special is not None and self.table and node.args[1].number not in (1, 2, 3, 4):
+            (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
+            return _mixed(special, texts[0], texts[1], node.args[1].number, difference), kind
         if special is not None:
             return special, kind
         spelling = SPELLINGS[node.op]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from ctypes import c_float
+from dataclasses import dataclass, replace
 
 from ..expr.node import postorder, variables
+from .cuda_power import TablePower, table_power
 from .nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
 
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
@@ -18,8 +20,14 @@ _HEAVY = {"pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
 RING_PRODUCERS = 128
+TABLE_BYTES = 2064
 _RING_ARCHS = ("sm_90", "sm_100", "sm_103")
 _RING_OPERATIONS = 4
+_THIN = 8
+
+
+Argument = int | float | c_float
+"""Pointers and integers are int, numbers float (float64 to the kernel), what is float32 to the kernel c_float."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,9 @@ class Tile:
 TILES = (
     Tile("large", 16, 16, 8, 8, 16, 1, 4, 2, 0.85),
     Tile("wide", 16, 16, 8, 4, 16, 1, 4, 2, 0.75),
+    Tile("crowd", 16, 16, 4, 4, 16, 1, 4, 4, 0.69),
     Tile("middle", 16, 16, 4, 4, 16, 1, 8, 3, 0.7),
-    Tile("flat", 8, 32, 4, 4, 4, 1, 4, 3, 0.5),
+    Tile("thin", 1, 256, 8, 32, 0, 1, 1, 2, 0.9, "thin"),
     Tile("pair", 8, 16, 4, 2, 32, 2, 8, 2, 0.55),
     Tile("small", 8, 8, 4, 4, 16, 4, 8, 2, 0.6),
     Tile("slim", 8, 8, 4, 2, 16, 4, 8, 2, 0.5),
@@ -99,7 +108,8 @@ TILES = (
 
 @dataclass(frozen=True)
 class Access:
-    """How a port is read or written: along which axis its elements run ("k", "tile", "any"), how many at once."""
+    """How a port is read or written: along which axis its elements run ("k", "tile", "any";
+    "dense": k, and without gaps between the rows), how many at once."""
 
     run: str
     width: int
@@ -120,6 +130,7 @@ class CudaPlan:
     shared: int
     resident: int
     numerics: str
+    power: TablePower | None = None
 
     @property
     def threads(self) -> int:
@@ -130,14 +141,15 @@ class CudaPlan:
         """Blocks to launch for these sizes."""
         return _launched(self, sizes, limits)
 
-    def arguments(self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]) -> tuple[int | float, ...]:
+    def arguments(self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]) -> tuple[Argument, ...]:
         """What the kernel is launched with, from the argument lists that ``contraction.nest`` lays down."""
-        return (*pointers, *(integers[slot] for slot in self.integers), *numbers)
+        taken = (*pointers, *(integers[slot] for slot in self.integers), *numbers)
+        return taken if self.power is None else (*taken, *self.power.arguments(tuple(numbers)))
 
     def __str__(self) -> str:
         tile, split = self.tile, f" x {self.tile.groups} ranges of k" if self.tile.groups > 1 else ""
         widths = ", ".join(
-            f"{port.name} {access.width}{'k' if access.run == 'k' else 't'}"
+            f"{port.name} {access.width}{access.run[0]}"
             for port, access in zip(self.nest.ports, self.access, strict=True)
         )
         return (
@@ -206,11 +218,13 @@ def register_bytes(nest: Nest) -> int:
 
 def shared_bytes(nest: Nest, tile: Tile) -> int:
     """Dynamic shared memory of a block."""
+    if tile.schema == "thin":
+        return 0
     if tile.schema == "ring":
         return tile.stages * ((tile.m + tile.n + len(staged(nest)["lines"])) * 128 + 16)
     stages = 2 * tile.groups * _stage_words(nest, tile) * BYTES[nest.compute]
     merge = tile.threads * tile.rows * tile.columns * register_bytes(nest) if tile.groups > 1 else 0
-    return max(stages, merge)
+    return max(stages, merge) + (TABLE_BYTES if table_power(nest) is not None else 0)
 
 
 def _width(strides: Sequence[int], sizes: Mapping[str, int], along: str, size: int, alignment: int) -> int:
@@ -224,9 +238,19 @@ def _width(strides: Sequence[int], sizes: Mapping[str, int], along: str, size: i
     return min(width, 8)
 
 
+def _is_dense(strides: Sequence[int], sizes: Mapping[str, int], tile_role: str) -> bool:
+    """Whether neighbours along the tile follow each other without a gap, each with its k in a row."""
+    step = dict(zip(ROLES, strides, strict=True))
+    others = [step[role] for role in "abc" if sizes[role] > 1]
+    packed = step[tile_role] == sizes["k"] and (step["k"] == 1 or sizes["k"] == 1)
+    return packed and not any(stride % 4 for stride in others)
+
+
 def _access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int) -> Access:
     tile_role = "n" if "n" in port.roles and "m" not in port.roles else "m"
     size = BYTES[port.dtype]
+    if _is_dense(strides, sizes, tile_role) and sizes["k"] <= _THIN and alignment % _WIDEST == 0:
+        return Access("dense", _width(strides, sizes, "k", size, alignment))
     along_k = sizes["k"] > 1 and "k" in port.roles and strides[ROLES.index("k")] == 1
     if along_k or tile_role not in port.roles:
         return Access("k", _width(strides, sizes, "k", size, alignment) if along_k else 1)
@@ -246,6 +270,8 @@ def _out_access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], al
 def column_run(nest: Nest, tile: Tile) -> int:
     """Neighbouring columns that a thread owns."""
     wide = min(4, _WIDEST // BYTES[nest.compute])
+    if tile.schema == "thin":
+        return 4
     if tile.columns % wide == 0:
         return wide
     return 2 if tile.columns % 2 == 0 and wide >= 2 else 1
@@ -258,13 +284,14 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-    persistent = limits.sm_count * plan.resident if plan.schema == "ring" else _GRID_LIMIT
+    stays = plan.schema == "ring" or (plan.schema == "gram" and plan.power is not None)
+    persistent = limits.sm_count * max(plan.resident, 1) if stays else _GRID_LIMIT
     return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
 
 
 def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> int:
     """Blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
-    if tile.schema == "ring":
+    if tile.schema != "gram":
         return tile.resident
     registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
     by_registers = limits.registers_per_sm // (-(-registers // 8) * 8 * tile.threads)
@@ -274,6 +301,8 @@ def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> 
 
 def _cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
     """Cycles by a coarse model: issue slots of the busiest multiprocessor, and a latency per wave and per stage."""
+    if tile.schema == "thin":
+        return 0.0
     tiles = _tiles(tile, sizes, symmetric)
     together = blocks_per_sm(tile, cell_words(nest), shared_bytes(nest, tile), limits)
     steps = sizes["k"] * sizes["l"] / sizes["splits"]
@@ -294,12 +323,23 @@ def _rings(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     return limits.arch in _RING_ARCHS and plain and small and not outer and sizes["k"] >= 32
 
 
+def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
+    """Whether so little is reduced that writing a large result is all the work."""
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"] and not nest.symmetric
+    outer = nest.partial or any("l" in port.roles for port in nest.ports)
+    large = sizes["n"] >= 1024 and sizes["m"] * sizes["n"] >= 1 << 21
+    return plain and not outer and large and 1 <= sizes["k"] <= _THIN and BYTES[nest.compute] == 4
+
+
 def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> bool:
     if tile.schema == "ring":
         return _rings(nest, sizes, limits)
+    if tile.schema == "thin":
+        return _is_thin(nest, sizes)
     cells = tile.rows * tile.columns
     room = cells * cell_words(nest) <= 72 or cells == 1
-    small = cells <= 16 or not is_heavy(nest)
+    small = (cells <= 16 or not is_heavy(nest)) and (tile.name != "crowd" or table_power(nest) is not None)
     in_order = tile.groups == 1 or not any(reduction.is_fold for reduction in nest.reductions)
     square = tile.m == tile.n or not symmetric
     return room and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
@@ -307,7 +347,7 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
 
 def _in_order(tile: Tile) -> Tile:
     """The tile without its groups, for reductions that cannot be cut."""
-    return Tile(tile.name, tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, 1, tile.unroll, 1, tile.efficiency)
+    return replace(tile, groups=1, resident=1)
 
 
 def may_mirror(nest: Nest) -> bool:
@@ -335,7 +375,8 @@ def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tu
     """Every tile that can run a nest, the one believed fastest first."""
     symmetric = may_mirror(nest)
     folds = any(reduction.is_fold for reduction in nest.reductions)
-    family = [_in_order(tile) if folds else tile for tile in TILES]
+    family = [_in_order(tile) if folds and tile.schema == "gram" else tile for tile in TILES]
+    family = [replace(tile, depth=sizes["k"]) if tile.schema == "thin" else tile for tile in family]
     valid = [tile for tile in family if _fits(tile, nest, sizes, symmetric, limits)]
     return tuple(sorted(valid, key=lambda tile: _cost(tile, nest, sizes, symmetric, limits)))
 
@@ -367,6 +408,8 @@ def _near(nest: Nest) -> bool:
 def _resident(tile: Tile, nest: Nest) -> int:
     """Blocks a multiprocessor must have room for: what the registers of the cells leave room for."""
     words = cell_words(nest)
+    if tile.schema == "thin":
+        return 1 if tile.depth > 4 else tile.resident
     if tile.schema == "ring" or words == 1:
         return tile.resident
     return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
@@ -393,4 +436,5 @@ def _planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: 
         shared,
         _resident(tile, nest),
         f"{nest.compute} {'powers to 2e-6' if _near(nest) else 'ieee'}",
+        table_power(nest) if tile.schema == "gram" else None,
     )

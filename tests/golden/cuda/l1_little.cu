@@ -4,7 +4,8 @@
 struct Body {
     typedef float C;
     static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 0, OUTS = 1;
-    static constexpr bool OUTER_LOOP = false;
+    static constexpr bool OUTER_LOOP = false, POWERS = false;
+    static constexpr int MIX = 1;
     struct Numbers {
     };
     typedef km::Arguments<3, Numbers> Args;
@@ -17,7 +18,8 @@ struct Body {
     static __device__ __forceinline__ void initial(Registers& s) {
         s.r0 = C(0);
     }
-    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position) {
+    template <km::Way WAY>
+    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale, unsigned one) {
         const C t0 = a[0] - b[0];
         const C t1 = km::abs(t0);
         const C u0_0 = s.r0 + t1;
@@ -43,13 +45,13 @@ template <> struct Body::Row<0> {  // x0
     typedef float T;
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true;
+    static constexpr bool VARIES = true, DENSE = false;
 };
 template <> struct Body::Column<0> {  // x1
     typedef float T;
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true;
+    static constexpr bool VARIES = true, DENSE = false;
 };
 template <> struct Body::Out<0> {  // out0
     typedef float T;

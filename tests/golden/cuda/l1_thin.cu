@@ -1,10 +1,11 @@
-// gram sm_90 tile 128x128x16 (8x8 a thread, 256 threads) access [x0 1k, x1 1k, out0 4t] f32 ieee
-#include "gram.cuh"
+// thin sm_90 tile 8x8192x3 (8x32 a thread, 256 threads) access [x0 1d, x1 1d, out0 4t] f32 ieee
+#include "thin.cuh"
 
 struct Body {
     typedef float C;
     static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 0, OUTS = 1;
-    static constexpr bool OUTER_LOOP = false;
+    static constexpr bool OUTER_LOOP = false, POWERS = false;
+    static constexpr int MIX = 1;
     struct Numbers {
     };
     typedef km::Arguments<3, Numbers> Args;
@@ -17,7 +18,8 @@ struct Body {
     static __device__ __forceinline__ void initial(Registers& s) {
         s.r0 = C(0);
     }
-    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position) {
+    template <km::Way WAY>
+    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale, unsigned one) {
         const C t0 = a[0] - b[0];
         const C t1 = km::abs(t0);
         const C u0_0 = s.r0 + t1;
@@ -43,13 +45,13 @@ template <> struct Body::Row<0> {  // x0
     typedef float T;
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 1;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true;
+    static constexpr bool VARIES = true, DENSE = true;
 };
 template <> struct Body::Column<0> {  // x1
     typedef float T;
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 1;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true;
+    static constexpr bool VARIES = true, DENSE = true;
 };
 template <> struct Body::Out<0> {  // out0
     typedef float T;
@@ -58,8 +60,8 @@ template <> struct Body::Out<0> {  // out0
     static __device__ __forceinline__ T of(const Outs& o) { return km::Store<T>::from(Body::C(o.o0)); }
 };
 
-typedef km::GramTile<16, 16, 8, 8, 16, 1, 4, false> Tile;
-static_assert(km::gram_shared_bytes<Body, Tile>() <= 33792, "shared memory");
+typedef km::ThinTile<8, 8, 256, 3> Tile;
+static_assert(km::thin_shared_bytes<Body, Tile>() <= 0, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26) {
@@ -67,5 +69,5 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
         {p0, p1, p2}, {1, 1, 1, i3, i4, i5, 1, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, i25, i26, 0, 0}},
         {}};
-    km::gram<Body, Tile>(g);
+    km::thin<Body, Tile>(g);
 }

@@ -74,6 +74,7 @@ struct FetchList {
         head.read(base, g.stride[P::PORT][P::TILE], g.stride[P::PORT][ROLE_K], thread, tiles, depths);
         tail.read(g, p, tile, k, l, thread, tiles, depths);
     }
+    __device__ __forceinline__ bool is_wild() const { return head.is_wild() || tail.is_wild(); }
     template <int PITCH>
     __device__ __forceinline__ void write(C* shared, int thread) const {
         head.template write<PITCH>(shared, thread);
@@ -84,6 +85,7 @@ template <template <int> class Port, int N, class C, int SPAN, int DEPTH, int TH
 struct FetchList<Port, N, N, C, SPAN, DEPTH, THREADS> {
     template <class Args>
     __device__ __forceinline__ void read(const Args&, const Place&, i64, i64, i64, int, i64, i64) {}
+    __device__ __forceinline__ bool is_wild() const { return false; }
     template <int PITCH>
     __device__ __forceinline__ void write(C*, int) const {}
 };
@@ -98,7 +100,7 @@ template <class Body, class Tile>
 __device__ constexpr int gram_shared_bytes() {
     constexpr int stages = 2 * Tile::GROUPS * gram_stage_words<Body, Tile>() * (int)sizeof(typename Body::C);
     constexpr int merge = Tile::GROUPS > 1 ? Tile::THREADS * Tile::TM * Tile::TN * (int)sizeof(typename Body::Registers) : 0;
-    return stages > merge ? stages : merge;
+    return (stages > merge ? stages : merge) + (Body::POWERS ? TABLE_BYTES : 0);
 }
 
 template <class Body, class Tile>
@@ -152,7 +154,9 @@ struct Gram {
         });
     }
 
-    __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l) {
+    // Where MIXED allows it, every MIX-th cell takes its power from the table, so that two units share the work.
+    template <bool MIXED>
+    __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l, const float* scale, unsigned one) {
         C a[AtLeastOne<Body::ROWS>::value][TM], b[AtLeastOne<Body::COLUMNS>::value][TN], c[AtLeastOne<Body::LINES>::value];
         const C* columns = stage + Body::ROWS * DEPTH * PM;
         const C* lines = columns + Body::COLUMNS * DEPTH * PN;
@@ -175,17 +179,22 @@ struct Gram {
                 for (int o = 0; o < Body::COLUMNS; ++o) bv[o] = b[o][j];
 #pragma unroll
                 for (int o = 0; o < Body::CELLS; ++o) dv[o] = cell[o][i][j];
-                Body::step(state[i][j], av, bv, c, dv, g.number, position);
+                if (MIXED && (i + j) % Body::MIX == 0)
+                    Body::template step<MIXED ? BY_TABLE : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale, one);
+                else
+                    Body::template step<MIXED ? BY_UNIT : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale, one);
             }
     }
 
-    __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths) {
-        if (depths >= DEPTH) {
+    __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool look, const float* scale) {
+        const unsigned one = Body::POWERS ? __float_as_uint(scale[512]) : 0;
+        if (depths >= DEPTH && (!Body::POWERS || look)) {
 #pragma unroll(Tile::UNROLL)
-            for (int kk = 0; kk < DEPTH; ++kk) step(stage, kk, k + kk, l);
+            for (int kk = 0; kk < DEPTH; ++kk) step<Body::POWERS>(stage, kk, k + kk, l, scale, one);
         } else {
+            const int end = depths < DEPTH ? (int)depths : DEPTH;
 #pragma unroll 1
-            for (int kk = 0; kk < (int)depths; ++kk) step(stage, kk, k + kk, l);
+            for (int kk = 0; kk < end; ++kk) step<false>(stage, kk, k + kk, l, scale, one);
         }
     }
 
@@ -276,6 +285,10 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
     C* shared = (C*)raw + (i64)group * 2 * G::STAGE;
     constexpr int COLUMNS_AT = Body::ROWS * DEPTH * G::PM, LINES_AT = COLUMNS_AT + Body::COLUMNS * DEPTH * G::PN;
 
+    float* scale = (float*)(raw + gram_shared_bytes<Body, Tile>() - TABLE_BYTES);
+    if constexpr (Body::POWERS) {
+        for (int e = threadIdx.x; e <= 512; e += Tile::THREADS) scale[e] = power_of_exponent(Body::exponent(g.number), e);
+    }
     const i64 tiles = count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g);
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
         const Place p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
@@ -301,6 +314,12 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             columns.read(g, p, p.n, k, l, thread, g.size[ROLE_N] - p.n, depths);
             lines.read(g, p, 0, k, l, thread, 1, depths);
         };
+        // whether the stage just written is one that the table may be used for
+        auto look = [&]() {
+            if constexpr (Body::POWERS) return !__syncthreads_or(!Body::good(g.number) || rows.is_wild() || columns.is_wild());
+            __syncthreads();
+            return false;
+        };
         auto write = [&](C* stage) {
             rows.template write<G::PM>(stage, thread);
             columns.template write<G::PN>(stage + COLUMNS_AT, thread);
@@ -311,7 +330,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             read(k, l);
             write(shared);
         }
-        __syncthreads();
+        bool tame = look();
         int now = 0;
 #pragma unroll 1
         for (i64 round = 0; round < rounds; ++round) {
@@ -322,10 +341,10 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
                 ++next_l;
             }
             if (round + 1 < rounds) read(next_k, next_l);
-            tile.steps(shared + now * G::STAGE, k, l, ke - k);
+            tile.steps(shared + now * G::STAGE, k, l, ke - k, tame, scale);
             now ^= 1;
             if (round + 1 < rounds) write(shared + now * G::STAGE);
-            __syncthreads();
+            tame = look();
             k = next_k;
             l = next_l;
         }

@@ -230,7 +230,8 @@ struct Ring {
                 x.issue(stage, thread, inside && rows >= BM, rows, depth - k);
                 y.issue(stage, thread, inside && columns >= BN, columns, depth - k);
                 lines(g, p, stage, k, thread);
-                if (FeedX::ASYNC && FeedY::ASYNC && Body::LINES == 0) {
+                const bool even = inside && rows >= BM && columns >= BN;
+                if (FeedX::ASYNC && FeedY::ASYNC && FeedX::WHOLE && FeedY::WHOLE && Body::LINES == 0 && even) {
                     barrier_arrive_after_copies(full(barriers, s));
                 } else {
                     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -249,7 +250,7 @@ struct Ring {
     static __device__ __forceinline__ void reduce(
         Registers (&state)[TM][TN], const float* a, const float* b, const float* c, int j, const Args& g, i64 position) {
 #pragma unroll
-        for (int i = 0; i < TM; ++i) Body::step(state[i][j], a + i, b, c, a, g.number, position);
+        for (int i = 0; i < TM; ++i) Body::template step<EXACT>(state[i][j], a + i, b, c, a, g.number, position, 0, 0);
     }
 
     static __device__ void consume(const Args& g, const unsigned char* raw, unsigned barriers, int warp, int lane) {

@@ -234,6 +234,39 @@ KM_DEVICE float root_factor(float a) {
     return r;
 }
 
+// |d|^p for d that is 0 or a normal number, p not 0: through the special function unit, and without it. The table holds
+// 2^(p e) by sign and biased exponent e and behind them the number 1, the polynomial is near m^p for m in [1, 2).
+KM_DEVICE float power_unit(float d, float p) {
+    float r;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(fabsf(d)));
+    r *= p;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
+    return r;
+}
+KM_DEVICE float power_table(float d, const float* scale, unsigned one, float c0, float c1, float c2, float c3, float c4, float c5) {
+    const unsigned bits = __float_as_uint(d);
+    const float m = __uint_as_float((bits & 0x007fffffu) | one);
+    float r = fmaf(c5, m, c4);
+    r = fmaf(r, m, c3);
+    r = fmaf(r, m, c2);
+    r = fmaf(r, m, c1);
+    r = fmaf(r, m, c0);
+    return r * scale[bits >> 23];
+}
+// Entry of that table.
+KM_DEVICE float power_of_exponent(float p, int entry) {
+    if (entry == 512) return 1.0f;
+    const int biased = entry & 255;
+    if (biased == 0) return p > 0.0f ? 0.0f : __int_as_float(0x7f800000);
+    const float e = (float)(biased - 127), whole = p * e, rest = fmaf(p, e, -whole), turn = rintf(whole);
+    return ldexpf(exp2f((whole - turn) + rest), (int)turn);
+}
+// Differences of such numbers are finite, and 0 or normal: each is 0 or within 2^-102 to 2^126.
+KM_DEVICE bool is_tame(float a) {
+    const unsigned size = __float_as_uint(a) & 0x7fffffffu;
+    return size == 0 || size - 0x0c800000u < 0x7e800000u - 0x0c800000u;
+}
+
 template <class C>
 KM_DEVICE C pow_integer(C a, C b) {
     C result = C(b >= C(0) || a == C(1));

@@ -5,6 +5,9 @@
 namespace km {
 
 enum Role { ROLE_A, ROLE_B, ROLE_C, ROLE_M, ROLE_N, ROLE_K, ROLE_L, SPLITS };
+// How a step takes its power: as pow does, or, for tame operands, by special functions or by table.
+enum Way { EXACT, BY_UNIT, BY_TABLE };
+constexpr int TABLE_BYTES = 2064;
 enum Run { ALONG_K, ALONG_TILE };
 
 // Extents by role and, for each port, its strides by role in elements.
@@ -122,6 +125,16 @@ struct Fetch {
                 }
             }
         }
+    }
+
+    // Whether a difference of these can be infinite, NaN or subnormal.
+    __device__ __forceinline__ bool is_wild() const {
+        bool wild = false;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) wild = wild || !is_tame(convert<float>(held[i].v[v]));
+        return wild;
     }
 
     // Writes them transposed: [depth][tile], rows PITCH apart.

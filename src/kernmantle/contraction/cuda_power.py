@@ -1,0 +1,117 @@
+"""Powers without the special function unit: |d|^p = 2^(p e) times a polynomial in the mantissa, fitted for each p."""
+
+from __future__ import annotations
+
+import math
+from ctypes import c_float
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..expr.node import Node, postorder
+from .nest import Nest
+
+DEGREE = 5
+GOOD = 1.6e-6
+_PROBES = 257
+_EXCHANGES = 4
+_TRIALS = 25
+
+
+@dataclass(frozen=True)
+class TablePower:
+    """The power |x - y|^p of a map: a literal p, or the place of p among the numbers; one cell in ``mix`` by table."""
+
+    literal: float | None
+    number: int | None
+    mix: int
+
+    def arguments(self, numbers: tuple[float, ...]) -> tuple[float | c_float, ...]:
+        """What the kernel is passed behind the numbers."""
+        exponent = numbers[self.number] if self.number is not None else self.literal
+        assert exponent is not None
+        return power_arguments(float(exponent))
+
+
+def is_difference(node: Node) -> bool:
+    """Whether it is |a - b| of two operands, which is finite where they are small enough."""
+    inside = node.args[0] if node.op == "abs" else node
+    return node.op == "abs" and inside.op == "sub" and all(arg.op == "var" for arg in inside.args)
+
+
+def table_power(nest: Nest) -> TablePower | None:
+    """The one power of a nest's map that may be mixed from table and special functions, if it has one."""
+    powers = [node for node in postorder(nest.map) if node.op == "pow"]
+    if nest.compute != "f32" or len(powers) != 1 or not is_difference(powers[0].args[0]):
+        return None
+    exponent = powers[0].args[1]
+    if exponent.op == "var" and exponent.name in nest.numbers:
+        return TablePower(None, nest.numbers.index(exponent.name), 2)
+    value = exponent.number
+    if value is None or isinstance(value, bool) or value in (0, 1, 2, 3, 4) or not is_good(float(value)):
+        return None
+    return TablePower(float(value), None, 4 if value in (0.5, 1.5, 2.5) else 2)
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Gaussian elimination with pivoting."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        for row in range(size):
+            if row != column:
+                factor = rows[row][column] / rows[column][column]
+                rows[row] = [a - factor * b for a, b in zip(rows[row], rows[column], strict=True)]
+    return [rows[place][size] / rows[place][place] for place in range(size)]
+
+
+def _value(coefficients: tuple[float, ...], mantissa: float) -> float:
+    total = 0.0
+    for coefficient in reversed(coefficients):
+        total = total * mantissa + coefficient
+    return total
+
+
+@lru_cache(maxsize=4096)
+def mantissa_polynomial(power: float) -> tuple[float, ...]:
+    """Coefficients in float32, lowest first, of the polynomial nearest to m^power on [1, 2], relative (Remez)."""
+    count = DEGREE + 2
+    nodes = [1.5 - 0.5 * math.cos(math.pi * place / (count - 1)) for place in range(count)]
+    exact: list[float] = []
+    for _ in range(_EXCHANGES):
+        system = [
+            [node ** (degree - power) for degree in range(DEGREE + 1)] + [(-1.0) ** place] for place, node in enumerate(nodes)
+        ]
+        exact = _solve(system, [1.0] * count)[:-1]
+        nodes = _extrema(tuple(exact), power, nodes)
+    return tuple(c_float(value).value for value in exact)
+
+
+def _extrema(coefficients: tuple[float, ...], power: float, nodes: list[float]) -> list[float]:
+    """Where the relative error is largest between each node's neighbours, its sign kept; the ends stay."""
+    moved = [nodes[0]]
+    for place in range(1, len(nodes) - 1):
+        left, right = (nodes[place - 1] + nodes[place]) / 2, (nodes[place] + nodes[place + 1]) / 2
+        trials = [left + (right - left) * step / (_TRIALS - 1) for step in range(_TRIALS)]
+        sign = 1.0 if _value(coefficients, nodes[place]) > nodes[place] ** power else -1.0
+        moved.append(max(trials, key=lambda m: sign * (_value(coefficients, m) / m**power - 1)))
+    return [*moved, nodes[-1]]
+
+
+@lru_cache(maxsize=4096)
+def is_good(power: float) -> bool:
+    """Whether the polynomial is within GOOD, relative, on all of [1, 2]."""
+    if not math.isfinite(power) or power == 0 or abs(power) > 16:
+        return False
+    coefficients = mantissa_polynomial(power)
+    mantissas = (1 + place / (_PROBES - 1) for place in range(_PROBES))
+    return all(abs(_value(coefficients, m) / m**power - 1) <= GOOD for m in mantissas)
+
+
+@lru_cache(maxsize=4096)
+def power_arguments(power: float) -> tuple[float | c_float, ...]:
+    """Arguments of a kernel that mixes both ways: 1 where the polynomial may be used, then its coefficients."""
+    good = is_good(power)
+    coefficients = mantissa_polynomial(power) if good else (0.0,) * (DEGREE + 1)
+    return (float(good), *(c_float(value) for value in coefficients))

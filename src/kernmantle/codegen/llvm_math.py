@@ -121,12 +121,27 @@ class Maths:
             total = self.fma(total, x, self.c(coefficient))
         return total
 
+    def paired(self, x: str, coefficients: Sequence[float]) -> str:
+        """Polynomial by Estrin's rule, highest power first: a shorter chain for a few products more."""
+        terms = [self.c(coefficient) for coefficient in reversed(coefficients)]
+        while len(terms) > 1:
+            pairs = [self.fma(terms[i + 1], x, terms[i]) for i in range(0, len(terms) - 1, 2)]
+            terms = pairs + terms[len(pairs) * 2 :]
+            if len(terms) > 1:
+                x = self.mul(x, x)
+        return terms[0]
+
     def rounded(self, a: str) -> tuple[str, str]:
         """Nearest integer as a float and as an integer; a NaN gives some integer."""
-        shifted = self.add(a, self.c(_MAGIC[self.element]))
+        n, shifted = self.shifted(a)
         bits = floating_literal(_MAGIC[self.element], self.element)
         magic = self.f.do(f"bitcast {self.kind} {splat(bits, self.element, self.lanes)} to {self.whole}")
-        return self.sub(shifted, self.c(_MAGIC[self.element])), self.i("sub", self.bits(shifted), magic)
+        return n, self.i("sub", self.bits(shifted), magic)
+
+    def shifted(self, a: str) -> tuple[str, str]:
+        """Nearest integer, and the float whose lowest bits are those of the integer."""
+        shifted = self.add(a, self.c(_MAGIC[self.element]))
+        return self.sub(shifted, self.c(_MAGIC[self.element])), shifted
 
     def clamped(self, a: str, low: float, high: float) -> str:
         """Within bounds; NaN stays."""

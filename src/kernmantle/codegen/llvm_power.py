@@ -15,16 +15,16 @@ def quick(m: Maths, x: str, p: str) -> str:
     exponent, mantissa = m.split(x)
     e, f = m.float_of(exponent), m.sub(mantissa, m.c(1))
     if m.element == "float":
-        part = m.mul(f, m.poly(f, tables.QUICK_LOG2))
+        part = m.mul(f, m.paired(f, tables.QUICK_LOG2))
         polynomial = tables.QUICK_EXP2
     else:
         part = m.mul(m.log_mantissa(f), m.c(1 / math.log(2)))
         polynomial = tables.EXP2["double"]
     product = m.mul(p, part)
-    n, whole = m.rounded(m.fma(p, e, product))
+    n, shifted = m.shifted(m.fma(p, e, product))
     r = m.add(m.fma(p, e, m.neg(n)), product)
-    value = m.fma(r, m.poly(r, polynomial), m.c(1))
-    return m.real(m.i("add", m.bits(value), m.i("shl", whole, m.n(MANTISSA[m.element]))))
+    value = m.fma(r, m.paired(r, polynomial), m.c(1))
+    return m.real(m.i("add", m.bits(value), m.i("shl", m.bits(shifted), m.n(MANTISSA[m.element]))))
 
 
 def _core_float(m: Maths, x: str, y: str) -> str:

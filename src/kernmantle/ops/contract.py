@@ -18,7 +18,7 @@ from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from .autograd import apply, constant, no_gradient, while_tracing
 from .checks import Call, check_call, check_out, check_terms, number_of
-from .dtypes import check_integer, compute_type, name_of, stored_type
+from .dtypes import check_integer, check_numbers, compute_type, name_of, stored_type
 from .execute import Types, execute, last_route
 from .recall import Bound, Recall
 
@@ -42,6 +42,9 @@ def _types(text: str, stored: tuple[str, ...], precision: str) -> str:
 @while_tracing
 def _default_precision() -> str | None:
     return current().precision
+
+
+_arithmetic = constant(check_integer)
 
 
 def _parsed(text: str) -> Contraction:
@@ -149,7 +152,7 @@ class Contraction:
         bound, values, numbers = self._bind(call)
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
         if not tensors[0].is_floating_point():
-            check_integer(bound.text, stored, numbers)
+            check_numbers(numbers, _arithmetic(bound.text, stored))
         types = _types(bound.text, stored, precision or "default")
         shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)

@@ -50,21 +50,27 @@ def stored_type(kind: str, operand: str) -> str:
     return {"bool": "bool", "index": "i64"}[kind]
 
 
-def check_integer(text: str, stored: Sequence[str], numbers: Sequence[float]) -> None:
-    """DtypeError if integer arithmetic cannot represent what the program computes."""
+def check_integer(text: str, stored: Sequence[str]) -> str:
+    """Type of the arithmetic; DtypeError if it is an integer one that cannot represent what the program computes."""
     program, compute = Program.parse(text), compute_type(stored)
     if compute not in _LARGEST:
-        return
+        return compute
     steps = [node for red in program.reductions for node in red.step if red.is_fold]
     for node in postorder([*program.map, *program.outputs, *steps]):
         if node.op in OPS and not OPS[node.op].integer:
             raise DtypeError(f"{node.op} needs floating-point operands; convert them with .float() first")
-    starts = [init for red in program.reductions for init in red.init if not math.isinf(init)]
-    fraction = next((n for n in (*numbers, *starts) if not math.isfinite(n) or n != math.floor(n)), None)
-    if fraction is not None:
-        raise DtypeError(f"the number {fraction} meets integer operands; convert them with .float() first")
-    large = next((n for n in numbers if abs(n) > _LARGEST[compute]), None)
-    if large is not None:
-        raise DtypeError(f"the number {large} is too large for integer operands; pass it as an int64 tensor")
     if any(red.floating for red in program.reductions):
         raise DtypeError("logsumexp needs floating-point operands; convert them with .float() first")
+    check_numbers([init for red in program.reductions for init in red.init if not math.isinf(init)], compute)
+    return compute
+
+
+def check_numbers(numbers: Sequence[float], compute: str) -> None:
+    """DtypeError if a number does not fit integer arithmetic."""
+    if compute not in _LARGEST:
+        return
+    for number in numbers:
+        if number % 1 != 0:
+            raise DtypeError(f"the number {number} meets integer operands; convert them with .float() first")
+        if abs(number) > _LARGEST[compute]:
+            raise DtypeError(f"the number {number} is too large for integer operands; pass it as an int64 tensor")

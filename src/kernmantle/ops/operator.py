@@ -13,7 +13,7 @@ from .execute import Types, execute
 from .layout import geometry
 
 _LIBRARY = torch.library.Library("kernmantle", "DEF")
-_LIBRARY.define("contract(Tensor[] tensors, float[] numbers, str program, str types) -> Tensor[]")
+_LIBRARY.define("contract(Tensor[] tensors, Scalar[] numbers, str program, str types) -> Tensor[]")
 
 
 def _run(tensors: list[torch.Tensor], numbers: list[float], program: str, types: str) -> list[torch.Tensor]:

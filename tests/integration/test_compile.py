@@ -1,0 +1,227 @@
+"""torch.compile without graph breaks, the operator's registration, and that numbers never compile anew."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.contraction.program import Program
+from kernmantle.ops import execute
+from kernmantle.testing import assert_close
+
+COMPILERS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def inputs(device, m=4, n=6, dtype=torch.float64):
+    torch.manual_seed(0)
+    return [torch.randn(rows, 5, dtype=dtype, device=device, requires_grad=True) for rows in (m, n)]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_forward_and_first_order(compiler, backend, device):
+    contraction = km.Contraction(
+        "mk,nk->mn", lambda a, b, p: abs(a - b) ** p, epilogue=lambda s, p, h: km.exp(-(s ** (1 / p)) / h)
+    )
+    h = torch.tensor(2.0, dtype=torch.float64, device=device, requires_grad=True)
+    x, y = inputs(device)
+
+    def function(x, y, h):
+        return contraction(2 * x, y, p=1.3, h=h).sin() + 1
+
+    compiled = torch.compile(function, fullgraph=True, backend=compiler)
+    with torch.no_grad():
+        assert_close(compiled(x, y, h), function(x, y, h), depth=5)
+    found, wanted = compiled(x, y, h), function(x, y, h)
+    assert_close(found, wanted, depth=5)
+    cotangent = torch.randn_like(found)
+    for got, want in zip(*(torch.autograd.grad(out, (x, y, h), cotangent) for out in (found, wanted)), strict=True):
+        assert_close(got, want, depth=30)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "prod", "min", "logsumexp", "argmin", "any"])
+def test_reductions(reduce, backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: a * b + a, reduce=reduce)
+    x, y = (value.detach() for value in inputs(device))
+    compiled = torch.compile(contraction, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, y), contraction(x, y))
+    if reduce in ("argmin", "any"):
+        return
+    x.requires_grad_()
+    found, wanted = (torch.autograd.grad(f(x, y).sum(), x)[0] for f in (compiled, contraction))
+    assert_close(found, wanted, depth=6)
+
+
+def test_the_one_shot_form(backend, device):
+    x, y = inputs(device)
+
+    def function(x, y):
+        return km.contract("mk,nk->mn", lambda a, b: abs(a - b), x, y, reduce="max")
+
+    assert_close(torch.compile(lambda x, y: function(x, y) * 2, backend="aot_eager")(x, y), 2 * function(x, y))
+
+
+def test_one_array_for_both(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b) ** 1.5)
+    x = inputs(device)[0]
+    compiled = torch.compile(lambda x: contraction(x, x), fullgraph=True, backend="aot_eager")
+    assert_close(compiled(x), contraction(x, x), depth=5)
+    found, wanted = (torch.autograd.grad(f(x).sum(), x)[0] for f in (compiled, lambda x: contraction(x, x)))
+    assert_close(found, wanted, depth=10)
+
+
+def test_several_results(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: (abs(a - b), abs(a - b)), reduce=("min", "argmin"))
+    x, y = (value.detach() for value in inputs(device))
+    compiled = torch.compile(contraction, fullgraph=True, backend="aot_eager")
+    for found, wanted in zip(compiled(x, y), contraction(x, y), strict=True):
+        assert torch.equal(found, wanted)
+
+
+class Counter:
+    """A compiler that counts how often it is called."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, graph, example_inputs):
+        self.calls += 1
+        return graph.forward
+
+
+def test_dynamic_shapes(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=lambda s: km.exp(-s))
+    counter = Counter()
+    compiled = torch.compile(contraction, fullgraph=True, dynamic=True, backend=counter)
+    for m, n in ((4, 6), (7, 3), (9, 11), (30, 5)):
+        x, y = (value.detach() for value in inputs(device, m, n))
+        assert_close(compiled(x, y), contraction(x, y), depth=5)
+    assert counter.calls == 1
+
+
+def test_dynamic_shapes_with_a_gradient(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=lambda s: km.exp(-s))
+    compiled = torch.compile(contraction, fullgraph=True, dynamic=True, backend="aot_eager")
+    for m, n in ((4, 6), (7, 3)):
+        x, y = inputs(device, m, n)
+        found, wanted = (torch.autograd.grad(f(x, y).sum(), (x, y)) for f in (compiled, contraction))
+        for got, want in zip(found, wanted, strict=True):
+            assert_close(got, want, depth=10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_new_numbers_do_not_trace_again(dtype, backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, c: c * abs(a - b), epilogue=lambda s, d: s + d)
+    counter = Counter()
+    compiled = torch.compile(contraction, fullgraph=True, backend=counter)
+    x, y = ((10 * value.detach()).to(dtype) for value in inputs(device))
+    with torch.no_grad():
+        for number in range(3, 13):
+            c, d = (number, number + 1) if dtype == torch.int64 else (number + 0.25, number - 0.25)
+            assert_close(compiled(x, y, c=c, d=d), contraction(x, y, c=c, d=d), depth=5)
+    assert counter.calls <= 2
+
+
+def test_new_exponents_do_not_trace_again(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, p: abs(a - b) ** p)
+    counter = Counter()
+    compiled = torch.compile(contraction, fullgraph=True, backend=counter)
+    x, y = (value.detach() for value in inputs(device))
+    for place in range(10):
+        p = 1.1 + place / 32
+        assert_close(compiled(x, y, p=p), contraction(x, y, p=p), depth=5)
+    assert counter.calls <= 2
+
+
+def test_new_values_of_a_tensor_do_not_trace_again(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, p: abs(a - b) ** p)
+    counter = Counter()
+    compiled = torch.compile(contraction, fullgraph=True, backend=counter)
+    x, y = (value.detach() for value in inputs(device))
+    for place in range(5):
+        p = torch.tensor(1.1 + place / 32, dtype=x.dtype, device=device)
+        assert_close(compiled(x, y, p=p), contraction(x, y, p=p), depth=5)
+    assert counter.calls == 1
+
+
+@pytest.mark.parametrize("reduce", ["sum", "argmin"])
+def test_the_operator_is_registered_properly(reduce, backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, c: abs(a - b) * c, reduce=reduce)
+    x, y = (value.detach() for value in inputs(device))
+    types = execute.Types("f64", ("i64" if reduce == "argmin" else "f64",)).text
+    operator = torch.ops.kernmantle.contract.default
+    torch.library.opcheck(operator, ([x, y], [1.5], contraction.program.text, types))
+    mixed = [x.expand(2, 4, 5), y.mT.contiguous().mT]
+    torch.library.opcheck(operator, (mixed, [0.5], contraction.program.text, types))
+
+
+def test_export(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+
+    class Module(torch.nn.Module):
+        def forward(self, x, y):
+            return contraction(x, y)
+
+    x, y = (value.detach() for value in inputs(device))
+    exported = torch.export.export(Module(), (x, y))
+    assert "kernmantle.contract" in str(exported.graph)
+    assert torch.equal(exported.module()(x, y), contraction(x, y))
+
+
+def texts(contraction, calls):
+    """Texts of the programs that were run, and the prepared calls that they needed."""
+    ran = []
+    plain = execute.execute
+
+    def watched(text, *args):
+        ran.append(text)
+        return plain(text, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernmantle.ops.autograd.execute", watched)
+        for operands, named in calls:
+            contraction(*operands, **named)
+    return set(ran)
+
+
+def test_a_sweep_over_numbers_makes_one_program(backend, device):
+    general = km.Contraction(
+        "mk,nk->mn", lambda a, b, p, w: w * abs(a - b) ** p, epilogue=lambda s, p, h: km.exp(-(s ** (1 / p)) / h)
+    )
+    x, y = (value.detach() for value in inputs(device))
+    before = len(execute._PREPARED)
+    calls = [((x, y), {"p": 1.1 + i / 64, "h": 0.5 + i, "w": 3.0 + i / 8}) for i in range(50)]
+    assert len(texts(general, calls)) == 1
+    assert len(execute._PREPARED) == before + 1
+
+
+def test_a_sweep_over_literals_makes_one_program():
+    found = {
+        km.Contraction("mk,nk->mn", lambda a, b, i=i: (0.3 + i / 64) * abs(a - b) ** (1.1 + i / 64)).program.text
+        for i in range(50)
+    }
+    captured = set()
+    for i in range(50):
+        bandwidth, p = 0.3 + i / 64, 1.1 + i / 64
+        contraction = km.Contraction(
+            "mk,nk->mn", lambda a, b: abs(a - b) ** p, epilogue=lambda s: km.exp(-s / bandwidth) + 3.5 * bandwidth
+        )
+        captured.add(contraction.program.text)
+    assert len(found) == len(captured) == 1
+
+
+def test_power_classes_have_a_program_each(backend, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, p: abs(a - b) ** p)
+    x, y = (value.detach() for value in inputs(device))
+    classes = texts(contraction, [((x, y), {"p": p}) for p in (0.5, 1, 1.5, 2, 2.0, 2.5, 3, 4, 1.3, 1.7)])
+    assert len(classes) == 8
+    assert all(isinstance(Program.parse(text), Program) for text in classes)

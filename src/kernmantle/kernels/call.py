@@ -1,0 +1,174 @@
+"""What a kernel was called with, checked and placed on tensors of one dtype and device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
+from ..distances.arguments import HALVES, check_rows
+from ..errors import DtypeError, ShapeError
+from ..ops.checks import is_number
+from .form import Form, Squares, diagonal, gram
+
+Value = float | str | torch.Tensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """A form with the tensors of one call; ``y`` is ``x`` itself where only one array was given.
+
+    ``shared`` are the weights, then the parameters that are tensors, in the order of the form.
+    """
+
+    form: Form
+    x: torch.Tensor
+    y: torch.Tensor
+    shared: tuple[torch.Tensor, ...]
+    names: tuple[str, ...]
+    numbers: Mapping[str, float]
+    dtype: torch.dtype
+    wrap: Wrap
+    precision: str | None = None
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Batch axes of the result."""
+        weights = len(self.form.weights)
+        shapes = [self.x.shape[:-2], self.y.shape[:-2], *(w.shape[:-1] for w in self.shared[:weights])]
+        return torch.broadcast_shapes(*shapes, *(value.shape for value in self.shared[weights:]))
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors."""
+        return self.x.device
+
+    def given(self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor]) -> Given:
+        """Operands and parameters for rows x and y."""
+        weights = dict(zip(self.form.weights, shared, strict=False))
+        parameters = dict(zip(self.names, shared[len(weights) :], strict=True))
+        operands = [x, y]
+        for operand in self.form.operands:
+            if isinstance(operand, Squares):
+                operands.append(squares(x if operand.role == "m" else y, weights.get(operand.weight)))
+            else:
+                operands.append(weights[operand])
+        return Given(operands, {**self.numbers, **parameters})
+
+    def gram(self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor], out: Any = None) -> torch.Tensor:
+        """All pairs of rows x and y."""
+        given = self.given(x, y, shared)
+        return gram(self.form)(*given.operands, out=out, precision=self.precision, **given.parameters)
+
+    def diagonal(self) -> torch.Tensor:
+        """The rows with themselves."""
+        given = self.given(self.x, self.x, self.shared)
+        return diagonal(self.form)(*given.operands, precision=self.precision, **given.parameters)
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether a gradient is recorded."""
+        return torch.is_grad_enabled() and any(t.requires_grad for t in (self.x, self.y, *self.shared))
+
+    def finished(self, result: torch.Tensor) -> Any:
+        """The result in the dtype and kind of the caller's arrays."""
+        return self.wrap(result if result.dtype == self.dtype else result.to(self.dtype))
+
+    def widened(self) -> Call:
+        """The same in float32 where the tensors are halves."""
+        if self.x.dtype not in HALVES:
+            return self
+        x = self.x.float()
+        y = x if self.y is self.x else self.y.float()
+        weights = len(self.form.weights)
+        shared = (*(w.float() for w in self.shared[:weights]), *self.shared[weights:])
+        return replace(self, x=x, y=y, shared=shared)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Arguments of a contraction of a form."""
+
+    operands: list[torch.Tensor]
+    parameters: dict[str, Any]
+
+
+def squares(rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """Squared lengths of the rows."""
+    scaled = rows if weight is None else rows * weight.unsqueeze(-2)
+    return torch.linalg.vecdot(scaled, scaled)
+
+
+def _floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return tensor
+    if tensor.is_complex():
+        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; kernels are of real rows: use torch.view_as_real")
+    return tensor.to(torch.float64 if host else torch.float32)
+
+
+def prepare(
+    form: Form,
+    values: Mapping[str, Value],
+    weights: Mapping[str, torch.Tensor],
+    x: Any,
+    y: Any,
+    extra: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+) -> tuple[Call, list[torch.Tensor]]:
+    """Check the rows of a call; ``extra`` are further arrays of the rows' dtype, returned as tensors."""
+    named = {"x": x, "y": None if y is x else y, **(extra or {})}
+    present = {name: value for name, value in named.items() if value is not None}
+    for name, value in present.items():
+        if is_number(value) and not hasattr(value, "shape"):
+            raise DtypeError(f"{name} is a number; pass an array")
+    tensors, wrap = unwrap(*present.values(), names=list(present))
+    host = isinstance(x, (np.ndarray, np.generic))
+    placed = {name: _floating(t, name, host) for name, t in zip(present, tensors, strict=True)}
+    left = placed["x"]
+    right = placed.get("y", left)
+    check_rows(left, right)
+    others = [name for name in placed if name not in "xy"]
+    check_same_device([left, *(placed[name] for name in others)], ["x", *others])
+    check_same_dtype([left, *(placed[name] for name in others)], ["x", *others])
+    autocast = torch.is_autocast_enabled(left.device.type)
+    dtype = torch.float32 if autocast and left.dtype in HALVES else left.dtype
+    if left.dtype in HALVES and (autocast or form.reads_squares):
+        placed = {name: t.float() for name, t in placed.items()}
+        left, right = placed["x"], placed.get("y", placed["x"])
+    call = _with_values(form, values, weights, left, right, dtype, wrap, precision)
+    return call, [placed[name] for name in others]
+
+
+def _with_values(
+    form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor,
+    dtype: torch.dtype, wrap: Wrap, precision: str | None,
+) -> Call:  # fmt: skip
+    columns = x.shape[-1]
+    scales: list[torch.Tensor] = []
+    for name in form.weights:
+        scale = weights[name]
+        if scale.shape[-1] != columns:
+            raise ShapeError(
+                f"lengthscales has shape {tuple(scale.shape)}, its last axis must be the columns of "
+                f"x, which has shape {tuple(x.shape)}"
+            )
+        wide = scale if scale.dtype == torch.float64 else scale.float()
+        scales.append(wide.reciprocal().to(x.dtype))
+    wanted = {name: float(columns) if isinstance(values[name], str) else values[name] for name in form.parameters}
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+    parameters = {name: value.to(kind) for name, value in wanted.items() if isinstance(value, torch.Tensor)}
+    numbers = {name: value for name, value in wanted.items() if isinstance(value, (int, float))}
+    call = Call(form, x, y, (*scales, *parameters.values()), tuple(parameters), numbers, dtype, wrap, precision)
+    try:
+        _ = call.batch
+    except RuntimeError:
+        shapes = {"x": x.shape, "y": y.shape, **{n: p.shape for n, p in parameters.items()}}
+        shapes |= {"lengthscales": scale.shape for scale in scales}
+        listing = ", ".join(f"{name} has shape {tuple(shape)}" for name, shape in shapes.items())
+        raise ShapeError(f"batch axes do not broadcast: {listing}") from None
+    return call

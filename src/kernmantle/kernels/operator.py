@@ -1,0 +1,92 @@
+"""A kernel's matrix as a linear operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..errors import ShapeError
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+
+class Operator:
+    """``k(x, y)``, with ``diagonal`` added, that multiplies without being stored.
+
+    It has what scipy's iterative solvers ask of a LinearOperator, and works on tensors alike.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Batch axes, rows, columns.
+    dtype : numpy or torch dtype
+        That of x, of the kind of x.
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, kernel: Kernel, x: Any, y: Any = None, diagonal: Any = None) -> None:
+        self._kernel, self._x, self._y, self._diagonal = kernel, x, y, diagonal
+        call, _ = kernel.prepared(x, y)
+        self.shape = (*call.batch, call.x.shape[-2], call.y.shape[-2])
+        self._numpy = isinstance(x, np.ndarray)
+        self.dtype: Any = np.dtype(str(call.dtype).removeprefix("torch.")) if self._numpy else call.dtype
+        self.device = call.device
+        if diagonal is not None and self.shape[-1] != self.shape[-2]:
+            raise ShapeError(f"diagonal needs as many rows in x as in y, they have {self.shape[-2]} and {self.shape[-1]}")
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.shape))
+        plus = "" if self._diagonal is None else " with a diagonal added"
+        return f"<{shape} operator of {self._kernel!r}{plus}>"
+
+    def __matmul__(self, v: Any) -> Any:
+        return self._kernel.matmul(self._x, self._y, self._converted(v), diagonal=self._diagonal)
+
+    def __rmatmul__(self, v: Any) -> Any:
+        if v.ndim == 1:
+            return self.T @ v
+        return (self.T @ v.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+    def _converted(self, v: Any) -> Any:
+        if self._numpy and isinstance(v, np.ndarray):
+            return v.astype(self.dtype, copy=False)
+        return v.to(self.dtype) if isinstance(v, torch.Tensor) and isinstance(self.dtype, torch.dtype) else v
+
+    def matvec(self, v: Any) -> Any:
+        """Product with a vector, of shape (n,) or (n, 1)."""
+        return self @ v
+
+    def matmat(self, v: Any) -> Any:
+        """Product with a matrix."""
+        return self @ v
+
+    def rmatvec(self, v: Any) -> Any:
+        """Product of the transpose with a vector."""
+        return self.T @ v
+
+    def rmatmat(self, v: Any) -> Any:
+        """Product of the transpose with a matrix."""
+        return self.T @ v
+
+    @property
+    def T(self) -> Operator:  # noqa: N802, scipy's name
+        """The transpose."""
+        y = self._x if self._y is None else self._y
+        return Operator(self._kernel.transposed(), y, self._x, self._diagonal)
+
+    H = T
+
+    def diagonal(self) -> Any:
+        """The diagonal of a square operator of one set of rows."""
+        if self._y is not None and self._y is not self._x:
+            raise ShapeError("the diagonal of an operator of two sets of rows needs k(x, y); use k.diagonal(x) for one")
+        result = self._kernel.diagonal(self._x)
+        return result if self._diagonal is None else result + self._diagonal
+
+    def dense(self) -> Any:
+        """The matrix."""
+        return self._kernel(self._x, self._y, diagonal=self._diagonal)

@@ -242,7 +242,7 @@ def test_users_semiring_and_fold():
     check(replace(nest("mk,n", "mn", const(0), compute="f64"), reductions=(horner,)), {"m": 5, "n": 20, "k": 6})
 
 
-@pytest.mark.parametrize("size", [1, 31, 33, 200])
+@pytest.mark.parametrize("size", [1, 31, 33, 200, 1100])
 def test_symmetric_results_are_mirrored_bit_for_bit(size):
     one = nest("mk,nk", "mn", op("pow", DISTANCE, P), symmetric=True)
     kernel = build(one)

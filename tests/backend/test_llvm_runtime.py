@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -144,6 +146,17 @@ def test_threads_compile_at_once():
     with ThreadPoolExecutor(4) as pool:
         parallel = list(pool.map(lambda source: runtime.compile_ir(source, runtime.host()), sources))
     assert [len(obj) for obj in parallel] == [len(runtime.compile_ir(source, runtime.host())) for source in sources]
+
+
+def test_a_forked_process_has_its_own_threads(recorder):
+    counts = np.zeros(1000, np.int64)
+    runtime.run(recorder, 1000, 64, [counts.ctypes.data], np.zeros(1, np.int64), [], 2)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        runtime.run(recorder, 1000, 64, [counts.ctypes.data], np.zeros(1, np.int64), [], 2)
+        os._exit(0 if counts.tolist() == [2] * 1000 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_many_callers_at_once(recorder):

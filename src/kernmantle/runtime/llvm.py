@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import threading
 from collections.abc import Callable, Sequence
@@ -139,6 +140,10 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "kernmantle")
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 class _Shares:
     """Hands out ranges of items, large ones first, to whichever thread is free."""
 
@@ -202,4 +207,5 @@ def run(
         work()
     finally:
         for other in others:
-            other.result()
+            if not other.cancel():
+                other.result()

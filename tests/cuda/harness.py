@@ -15,7 +15,7 @@ import numpy as np
 from cuda.core import Device, LegacyPinnedMemoryResource
 
 from kernmantle.codegen.cuda import ENTRY, emit, headers
-from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
+from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
 from kernmantle.runtime.device import gpu
 from kernmantle.runtime.launch import Kernel
 from kernmantle.runtime.nvrtc import compile_source
@@ -36,7 +36,8 @@ def planned(case: Case, device: DeviceLimits) -> CudaPlan:
     """Plan of a case whose arrays are all well aligned."""
     ports = range(len(case.nest.ports))
     facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
-    return plan(case.nest, case.extents(), device, facts, case.tile)
+    names = [tile.name for tile in candidates(case.nest, case.extents(), device)]
+    return plan(case.nest, case.extents(), device, facts, case.tile if case.tile in names else None)
 
 
 class Machine:

@@ -314,6 +314,13 @@ def _large_cases() -> list[Case]:
         Case("large_transposed", gram(PLUS, "min"), aligned, layout={"x0": "km", "x1": "kn"}),
         Case("large_weights", gram(op("mul", W, L1), w="k"), aligned),
         Case("large_symmetric", gram(op("mul", W, L1), w="k", symmetric=True), {"m": 1200, "n": 1200, "k": 38}),
+        Case("ring_symmetric", gram(op("mul", W, L1), w="k", symmetric=True), {"m": 700, "n": 700, "k": 38}, tile="ring"),
+        Case("ring_column", gram(L1, dtype="f16"), shape, layout={"x1": "kn"}, tile="ring"),
+        Case("ring_little", gram(PLUS, "min"), {"m": 5, "n": 300, "k": 33}, tile="ring"),
+        Case("large_tile", gram(SQUARE), {"m": 300, "n": 401, "k": 37}, tile="large"),
+        Case("wide_tile", gram(SQUARE), {"m": 300, "n": 401, "k": 37}, layout={"x0": "km"}, tile="wide"),
+        Case("deep_tile", gram(PLUS, "logsumexp"), {"m": 30, "n": 30, "k": 700}, tile="deep"),
+        Case("pair_tile", gram(PLUS, "argmin"), {"m": 100, "n": 100, "k": 71}, tile="pair", integral=True),
         Case("large_batch", gram(SQUARE), {"a": 3, "b": 2, "m": 300, "n": 260, "k": 64}, batched={"x0": "a", "x1": "b"}),
         Case("large_epilogue", gram(L1, outputs=(op("mul", op("exp", op("neg", S0)), var("r0")), S0), r0="m"), aligned),
     ]

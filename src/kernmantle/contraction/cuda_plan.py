@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass, replace
 
+from ..errors import ParameterError
 from ..expr.node import postorder, variables
 from .cuda_power import TablePower, table_power
 from .nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
@@ -20,7 +21,7 @@ _HEAVY = {"pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
 RING_PRODUCERS = 128
-TABLE_BYTES = 2064
+TABLE_BYTES = 1040
 _RING_ARCHS = ("sm_90", "sm_100", "sm_103")
 _RING_OPERATIONS = 4
 _THIN = 8
@@ -94,11 +95,12 @@ TILES = (
     Tile("crowd", 16, 16, 4, 4, 16, 1, 4, 4, 0.69),
     Tile("middle", 16, 16, 4, 4, 16, 1, 8, 3, 0.7),
     Tile("thin", 1, 256, 8, 32, 0, 1, 1, 2, 0.9, "thin"),
-    Tile("pair", 8, 16, 4, 2, 32, 2, 8, 2, 0.55),
-    Tile("small", 8, 8, 4, 4, 16, 4, 8, 2, 0.6),
+    Tile("pair", 8, 16, 4, 2, 32, 2, 8, 2, 0.6),
+    Tile("small", 8, 8, 4, 4, 16, 4, 8, 2, 0.57),
     Tile("slim", 8, 8, 4, 2, 16, 4, 8, 2, 0.5),
     Tile("tiny", 8, 8, 2, 2, 16, 4, 8, 2, 0.35),
     Tile("dot", 8, 8, 1, 1, 16, 4, 8, 2, 0.2),
+    Tile("deep", 4, 8, 2, 2, 16, 8, 8, 2, 0.3),
     Tile("rows", 8, 1, 1, 1, 16, 32, 8, 2, 0.1),
     Tile("columns", 1, 8, 1, 1, 16, 32, 8, 2, 0.1),
     Tile("ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3),
@@ -395,8 +397,10 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
     tile : str, optional
         Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
     """
-    valid = candidates(nest, sizes, limits)
-    return _planned(nest, sizes, limits, facts, next(one for one in valid if tile in (None, one.name)))
+    valid = [one for one in candidates(nest, sizes, limits) if tile in (None, one.name)]
+    if not valid:
+        raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
+    return _planned(nest, sizes, limits, facts, valid[0])
 
 
 def _near(nest: Nest) -> bool:

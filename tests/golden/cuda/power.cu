@@ -72,7 +72,7 @@ template <> struct Body::Out<0> {  // out0
 };
 
 typedef km::GramTile<16, 16, 4, 4, 16, 1, 8, false> Tile;
-static_assert(km::gram_shared_bytes<Body, Tile>() <= 19472, "shared memory");
+static_assert(km::gram_shared_bytes<Body, Tile>() <= 18448, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 3) kernmantle_kernel(
     void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26, double v0, double good, float q0, float q1, float q2, float q3, float q4, float q5) {

@@ -187,7 +187,7 @@ struct Gram {
     }
 
     __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool look, const float* scale) {
-        const unsigned one = Body::POWERS ? __float_as_uint(scale[512]) : 0;
+        const unsigned one = Body::POWERS ? __float_as_uint(scale[256]) : 0;
         if (depths >= DEPTH && (!Body::POWERS || look)) {
 #pragma unroll(Tile::UNROLL)
             for (int kk = 0; kk < DEPTH; ++kk) step<Body::POWERS>(stage, kk, k + kk, l, scale, one);
@@ -287,7 +287,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
 
     float* scale = (float*)(raw + gram_shared_bytes<Body, Tile>() - TABLE_BYTES);
     if constexpr (Body::POWERS) {
-        for (int e = threadIdx.x; e <= 512; e += Tile::THREADS) scale[e] = power_of_exponent(Body::exponent(g.number), e);
+        for (int e = threadIdx.x; e <= 256; e += Tile::THREADS) scale[e] = power_of_exponent(Body::exponent(g.number), e);
     }
     const i64 tiles = count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g);
     for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {

@@ -124,21 +124,37 @@ struct Feed {
     __device__ __forceinline__ void issue_edge(unsigned stage, int thread, i64 rows, i64 depths) const {
         const int lane = thread % 32, warp = thread / 32, piece = thread % 8;
         const unsigned start = stage + to;
+        if (WHOLE) {
 #pragma unroll 1
-        for (int i = 0; i < SPAN / 4; ++i) {
-            if (WHOLE) {
+            for (int i = 0; i < SPAN / 4; ++i) {
                 const int r = thread / 8 + 16 * (i / 4), v = i % 4;
                 const bool inside = r < rows && piece * 4 + v < depths;
-                single(start + i / 4 * 2048 + (EXCHANGE ? v ^ 1 : v) * 4, inside ? from + i / 4 * step + v : (const T*)0);
-            } else {
-                const int row = ROWWISE ? warp + 4 * i : lane + 32 * (i % (SPAN / 32)), k = ROWWISE ? lane : warp + 4 * (i / (SPAN / 32));
-                const unsigned at = start + row * 128 + (((k / 4) ^ (row % 8)) << 4) + ((EXCHANGE ? k ^ 1 : k) % 4) * 4;
-                single(at, row < rows && k < depths ? from + row * row_stride + k * k_stride : (const T*)0);
+                if (inside) single(start + i / 4 * 2048 + (EXCHANGE ? v ^ 1 : v) * 4, from + i / 4 * step + v);
+            }
+        } else {
+#pragma unroll 1
+            for (int block = 0; block < SPAN / 4; block += 8) {
+                float held[8];
+#pragma unroll
+                for (int i = 0; i < 8; ++i) {
+                    const int row = row_of(block + i, lane, warp), k = k_of(block + i, lane, warp);
+                    const bool inside = row < rows && k < depths;
+                    held[i] = inside ? convert<float>(load_pack<T, 1>(from + row * row_stride + k * k_stride).v[0]) : 0.0f;
+                }
+#pragma unroll
+                for (int i = 0; i < 8; ++i) {
+                    const int row = row_of(block + i, lane, warp), k = k_of(block + i, lane, warp);
+                    const unsigned at = start + row * 128 + (((k / 4) ^ (row % 8)) << 4) + ((EXCHANGE ? k ^ 1 : k) % 4) * 4;
+                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(held[i]) : "memory");
+                }
             }
         }
     }
+    static __device__ __forceinline__ int row_of(int i, int lane, int warp) {
+        return ROWWISE ? warp + 4 * i : lane + 32 * (i % (SPAN / 32));
+    }
+    static __device__ __forceinline__ int k_of(int i, int lane, int warp) { return ROWWISE ? lane : warp + 4 * (i / (SPAN / 32)); }
     static __device__ __forceinline__ void single(unsigned at, const T* source) {
-        if (!source) return;
         if constexpr (ASYNC) {
             copy_async<4>(at, source);
         } else {
@@ -178,7 +194,7 @@ struct Feed {
             issue_inside(stage);
         else
             issue_single(stage, thread);
-        from += 32 * k_stride;
+        from += WHOLE ? 32 : 32 * k_stride;
     }
 };
 
@@ -222,15 +238,17 @@ struct Ring {
             const i64 rows = g.size[ROLE_M] - p.m, columns = g.size[ROLE_N] - p.n;
             FeedX x((const typename X::T*)g.pointer[X::PORT] + batch_offset(g, X::PORT, p) + p.m * xs[ROLE_M], xs[ROLE_M], xs[ROLE_K], 0, thread);
             FeedY y((const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + p.n * ys[ROLE_N], ys[ROLE_N], ys[ROLE_K], BM * 128, thread);
+            const bool even_x = rows >= BM, even_y = columns >= BN;
+            const i64 whole = depth / 32, stages = (depth + 31) / 32;
 #pragma unroll 1
-            for (i64 k = 0; k < depth; k += 32) {
+            for (i64 i = 0; i < stages; ++i) {
                 barrier_wait(empty(barriers, s), phase);
                 const unsigned stage = shared + s * STAGE;
-                const bool inside = depth - k >= 32;
-                x.issue(stage, thread, inside && rows >= BM, rows, depth - k);
-                y.issue(stage, thread, inside && columns >= BN, columns, depth - k);
-                lines(g, p, stage, k, thread);
-                const bool even = inside && rows >= BM && columns >= BN;
+                const bool inside = i < whole;
+                x.issue(stage, thread, inside && even_x, rows, depth - 32 * i);
+                y.issue(stage, thread, inside && even_y, columns, depth - 32 * i);
+                lines(g, p, stage, 32 * i, thread);
+                const bool even = inside && even_x && even_y;
                 if (FeedX::ASYNC && FeedY::ASYNC && FeedX::WHOLE && FeedY::WHOLE && Body::LINES == 0 && even) {
                     barrier_arrive_after_copies(full(barriers, s));
                 } else {

@@ -235,7 +235,7 @@ KM_DEVICE float root_factor(float a) {
 }
 
 // |d|^p for d that is 0 or a normal number, p not 0: through the special function unit, and without it. The table holds
-// 2^(p e) by sign and biased exponent e and behind them the number 1, the polynomial is near m^p for m in [1, 2).
+// 2^(p e) by biased exponent e and behind them the number 1, the polynomial is near m^p for m in [1, 2).
 KM_DEVICE float power_unit(float d, float p) {
     float r;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(fabsf(d)));
@@ -251,12 +251,11 @@ KM_DEVICE float power_table(float d, const float* scale, unsigned one, float c0,
     r = fmaf(r, m, c2);
     r = fmaf(r, m, c1);
     r = fmaf(r, m, c0);
-    return r * scale[bits >> 23];
+    return r * scale[(bits >> 23) & 255];
 }
 // Entry of that table.
-KM_DEVICE float power_of_exponent(float p, int entry) {
-    if (entry == 512) return 1.0f;
-    const int biased = entry & 255;
+KM_DEVICE float power_of_exponent(float p, int biased) {
+    if (biased == 256) return 1.0f;
     if (biased == 0) return p > 0.0f ? 0.0f : __int_as_float(0x7f800000);
     const float e = (float)(biased - 127), whole = p * e, rest = fmaf(p, e, -whole), turn = rintf(whole);
     return ldexpf(exp2f((whole - turn) + rest), (int)turn);

@@ -7,7 +7,7 @@ namespace km {
 enum Role { ROLE_A, ROLE_B, ROLE_C, ROLE_M, ROLE_N, ROLE_K, ROLE_L, SPLITS };
 // How a step takes its power: as pow does, or, for tame operands, by special functions or by table.
 enum Way { EXACT, BY_UNIT, BY_TABLE };
-constexpr int TABLE_BYTES = 2064;
+constexpr int TABLE_BYTES = 1040;
 enum Run { ALONG_K, ALONG_TILE };
 
 // Extents by role and, for each port, its strides by role in elements.

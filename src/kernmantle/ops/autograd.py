@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import Any
@@ -32,6 +33,10 @@ def while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
     call._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
     return call
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,6 +204,12 @@ class ContractWithJvp(Contract):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         Contract.setup_context(ctx, inputs, output)
         ctx.like = [(out.shape, out.dtype) for out in output]
+        ctx.context = copy_context()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        return ctx.context.copy().run(Contract.backward, ctx, *grads)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[torch.Tensor | None, ...]:
@@ -249,12 +260,13 @@ def _tangents(
 
 
 def plain(tensors: Tensors) -> bool:
-    """Whether nothing is watching: no transform, no mode, no forward AD, no subclass, no compiler."""
+    """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
     return (
         torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
         and forward_ad._current_level < 0
-        and all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
+        and torch._C._get_tracing_state() is None
+        and all(type(tensor) in _PLAIN and not tensor.is_neg() and not _is_batched(tensor) for tensor in tensors)
     )
 
 
@@ -266,6 +278,8 @@ def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> 
         return execute(text, types, tensors, numbers)
     if not any(tensor.is_floating_point() for tensor in tensors) or (compiling and not tracked):
         return contract(list(tensors), list(numbers), text, types)
+    if not compiling and any(map(_is_batched, tensors)):
+        raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     full, extended = saving(text, types)
     function = Contract if compiling else ContractWithJvp
     return list(function.apply(text, full, extended, *numbers, *tensors)[: _shape_of(text)[0]])

@@ -107,6 +107,9 @@ def check_call(equation: Equation, call: Call) -> Extents:
     for name, tensor in call.parameters.items():
         if tensor.is_complex() or tensor.dtype == torch.bool:
             raise ParameterError(f"parameter {name!r} has dtype {tensor.dtype}; pass real numbers")
+        operand = call.operands[0].dtype
+        if not operand.is_floating_point and tensor.dtype.itemsize > max(operand.itemsize, 4):
+            raise DtypeError(f"parameter {name!r} is {tensor.dtype}, wider than the arithmetic of {operand} operands")
         if tensor.is_floating_point() and not call.operands[0].is_floating_point():
             raise DtypeError(f"parameter {name!r} is floating point, the operands are {call.operands[0].dtype}")
     axes = [*equation.operands, *("" for _ in call.names)]
@@ -167,6 +170,8 @@ def check_out(
             raise OutputError(f"out has dtype {target.dtype}, the result has {DTYPES[dtype]}")
         if target.device != values[0].device:
             raise OutputError(f"out is on {target.device}, the operands are on {values[0].device}")
+        if target.is_neg() or target.is_conj():
+            raise OutputError("out is a lazily negated or conjugated view; pass one with its own memory")
         if target.requires_grad:
             raise GradientError("out requires a gradient; pass out.detach() or drop out=")
         if _shares_memory(target):

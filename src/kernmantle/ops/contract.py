@@ -8,18 +8,18 @@ from typing import Any, get_args
 import torch
 
 from ..arrays import unwrap
-from ..config import Precision, current
+from ..config import Precision
 from ..contraction.definition import Definition, Reduce, bind, define, symmetric
 from ..contraction.derivative import undifferentiable
 from ..contraction.lower import result_kind
 from ..contraction.program import Program
-from ..errors import ParameterError, ShapeError
+from ..errors import GradientError, ParameterError, ShapeError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
-from .autograd import apply, constant, no_gradient, while_tracing
+from .autograd import apply, constant, no_gradient, plain
 from .checks import Call, check_call, check_out, check_terms, number_of
 from .dtypes import check_integer, check_numbers, compute_type, name_of, stored_type
-from .execute import Types, execute, last_route
+from .execute import Types, execute
 from .recall import Bound, Recall
 
 
@@ -37,11 +37,6 @@ def _types(text: str, stored: tuple[str, ...], precision: str) -> str:
     program, compute = Program.parse(text), compute_type(stored)
     outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
     return Types(compute, outs, precision).text
-
-
-@while_tracing
-def _default_precision() -> str | None:
-    return current().precision
 
 
 _arithmetic = constant(check_integer)
@@ -112,7 +107,6 @@ class Contraction:
         self.text = definition.text
         self.is_symmetric = symmetric(definition)
         self._exponents = definition.exponents
-        self._last = ""
         self._recall = Recall(definition)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,7 +114,7 @@ class Contraction:
 
     def __repr__(self) -> str:
         text = str(bind(self.definition, frozenset(), (), False).program)
-        ran = f", ran as {self._last}" if self._last else ""
+        ran = f", ran as {self._recall.route}" if self._recall.route else ""
         return f"Contraction({self.definition.equation.text!r}: {text.partition(': ')[2]}{ran})"
 
     @property
@@ -137,11 +131,13 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
-        precision = precision or _default_precision()
         if out is None and params is None and not torch.compiler.is_compiling():
             known = self._recall(operands, precision, named)
             if known is not None:
                 return known
+        twice = [name for name in named if name in (params or {})]
+        if twice:
+            raise ParameterError(f"parameter {twice[0]!r} is given by name and in params=; give it once")
         call = self._gather(operands, {**(params or {}), **named})
         tensors, wrap = unwrap(*call.arrays, names=call.labels)
         call = call.with_tensors(tensors)
@@ -153,7 +149,7 @@ class Contraction:
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
         if not tensors[0].is_floating_point():
             check_numbers(numbers, _arithmetic(bound.text, stored))
-        types = _types(bound.text, stored, precision or "default")
+        types = _types(bound.text, stored[: call.count], precision or "default")
         shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
         if tracked and bound.without_gradient:
@@ -162,9 +158,11 @@ class Contraction:
             results = apply(bound.text, types, numbers, values)
         else:
             targets = check_out(out, shape, types, values, tracked, self.definition.single)
+            if not plain([*values, *targets]):
+                raise GradientError("out= cannot be combined with a transform of torch.func; drop out=")
             results = execute(bound.text, types, values, numbers, targets)
+            torch.autograd.graph.increment_version([target for target in targets if not target.is_inference()])
         if not torch.compiler.is_compiling():
-            self._last = last_route()
             self._recall.learn(operands, params, precision, named, bound, types)
         if out is not None:
             return out

@@ -76,6 +76,8 @@ def execute(
     text: str, types: str, tensors: Tensors, numbers: Sequence[float], outs: Tensors | None = None
 ) -> list[torch.Tensor]:
     """Outputs of the program ``text``; ``outs`` are written in place when given."""
+    if any(tensor.is_neg() for tensor in tensors):
+        tensors = [tensor.resolve_neg() for tensor in tensors]
     prepared = prepare(text, types, tensors, outs)
     device = tensors[0].device
     if outs is None:
@@ -98,13 +100,17 @@ def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Pr
         text,
         types,
         settings.backend,
+        settings.precision,
         tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16) for t in arrays),
     )
     found = None if collecting() else _PREPARED.get(key)
     if found is None:
         if len(_PREPARED) >= _PREPARED_LIMIT:
             _PREPARED.clear()
-        found = _prepare(Program.parse(text), Types.parse(types), tensors, outs)
+        parsed = Types.parse(types)
+        if parsed.precision == "default" and settings.precision is not None:
+            parsed = replace(parsed, precision=settings.precision)
+        found = _prepare(Program.parse(text), parsed, tensors, outs)
         if not collecting():
             _PREPARED[key] = found
     return found

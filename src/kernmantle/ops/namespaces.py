@@ -13,7 +13,10 @@ import torch
 from ..codegen.reference import Namespace, lookup
 from ..expr.ops import OPS
 
-_TORCH = SimpleNamespace(where=lambda c, a, b: torch.where(c, a, b))
+_TORCH = SimpleNamespace(
+    where=lambda c, a, b: torch.where(c, a, b),
+    sign=lambda x: torch.where(x != x, x, torch.sign(x)),
+)
 
 
 def _extreme(number: Any, limits: Any) -> Any:

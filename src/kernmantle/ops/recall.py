@@ -17,8 +17,9 @@ from ..contraction.definition import Definition
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from .autograd import plain
+from .checks import number_of
 from .dtypes import DTYPES
-from .execute import Prepared, Types, allocate, prepare
+from .execute import Prepared, Types, allocate, last_route, prepare
 from .launcher import collecting
 
 _LIMIT = 256
@@ -52,11 +53,13 @@ class Recall:
         self._defaults = dict(definition.defaults)
         self._single = definition.single
         self._known: dict[tuple[Any, ...], _Known] = {}
+        self.route = ""
 
     def _key(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
         if not operands or not plain([v for v in (*operands, *named.values()) if isinstance(v, torch.Tensor)]):
             return None
-        facts: list[Any] = [precision, current().backend]
+        settings = current()
+        facts: list[Any] = [precision, settings.backend, settings.precision]
         watched = torch.is_grad_enabled()
         for value in operands:
             if type(value) not in _TENSORS or (watched and value.requires_grad):
@@ -85,11 +88,12 @@ class Recall:
         tensors = [operands[0], *operands[2:]] if known.skip_second else list(operands)
         tensors += [named[name] for name in known.tensor_names]
         numbers = [
-            float(named.get(entry, self._defaults.get(entry))) if isinstance(entry, str) else entry
+            number_of(named.get(entry, self._defaults.get(entry)), entry) if isinstance(entry, str) else entry
             for entry in known.numbers
         ]
         outs = [allocate(known.prepared.shape, dtype, operands[0].device) for dtype in known.dtypes]
         known.prepared.run(tensors, numbers, outs)
+        self.route = known.prepared.route
         return outs[0] if self._single else tuple(outs)
 
     def learn(
@@ -97,13 +101,14 @@ class Recall:
         named: Mapping[str, Any], bound: Bound, types: str,
     ) -> None:  # fmt: skip
         """Remember a call that went through all checks."""
+        self.route = last_route()
         if params is not None or self._named_operands or collecting():
             return
-        if bound.numbers and not operands[0].is_floating_point():
-            return  # whether a number fits integers depends on its value
         key = self._key(operands, precision, named)
         if key is None or torch.is_autocast_enabled(operands[0].device.type):
             return
+        if bound.numbers and not operands[0].is_floating_point():
+            return  # whether a number fits integers depends on its value
         twin = len(operands) > 1 and operands[0] is operands[1] and '"symmetric":true' in bound.text
         tensors = [operands[0], *operands[2:]] if twin else list(operands)
         tensors += [named[name] for name in bound.tensor_parameters]

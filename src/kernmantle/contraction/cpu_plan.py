@@ -167,7 +167,8 @@ def fast_power(node: Node, roles: Mapping[str, str]) -> bool:
 def _is_optimistic(nest: Nest, roles: Mapping[str, str]) -> bool:
     if nest.compute not in ("f32", "f64"):
         return False
-    powers = any(fast_power(node, roles) and "k" in dependence(node, roles) for node in postorder(nest.map))
+    nodes = postorder(nest.map)
+    powers = any(node.op == "pow" and fast_power(node, roles) and "k" in dependence(node, roles) for node in nodes)
     return powers or any(reduction.name in ("min", "max") for reduction in nest.reductions)
 
 
@@ -200,11 +201,12 @@ def _per_cell(nest: Nest, roles: Mapping[str, str], hoisted: list[Node]) -> int:
 def _hoisted(nest: Nest, roles: Mapping[str, str]) -> list[Node]:
     """Largest subexpressions that do not vary with k although their user does."""
     found: dict[int, Node] = {}
+    known: dict[int, frozenset[str]] = {}
     for node in postorder(expressions(nest)):
-        if "k" in dependence(node, roles):
-            for arg in node.args:
-                if dependence(arg, roles) and "k" not in dependence(arg, roles):
-                    found[id(arg)] = arg
+        own = roles.get(node.name, "") if node.op == "var" else ""
+        known[id(node)] = frozenset(own).union(*(known[id(arg)] for arg in node.args))
+        if "k" in known[id(node)]:
+            found |= {id(arg): arg for arg in node.args if known[id(arg)] and "k" not in known[id(arg)]}
     return list(found.values())
 
 

@@ -144,7 +144,9 @@ def test_a_power_per_row_of_a_batch_and_one_for_all():
     one = km.cdist(batch, y, p=np.array([1.3]))
     assert_close(one, np.stack([powered(rows, y, 1.3) for rows in batch]), depth=5)
     own = km.cdist(batch, y, p=np.array([1.0, 0.5, math.inf]))
-    assert_close(own, np.stack([powered(rows, y, p) for rows, p in zip(batch, (1, 0.5, math.inf), strict=True)]), depth=5)
+    assert_close(
+        own, np.stack([powered(rows, y, p) for rows, p in zip(batch, (1, 0.5, math.inf), strict=True)]), depth=5
+    )
 
 
 def test_what_cannot_be_read_and_is_invalid_gives_nan():
@@ -211,7 +213,9 @@ def test_variances_and_covariances_are_those_of_scipy():
         assert_close(km.cdist(x + 1e3, y + 1e3, metric=name), distance.cdist(x, y, name), depth=5, magnitude=1e3)
     skewed = np.random.default_rng(0).random((5, 5))
     skewed = skewed @ skewed.T + np.triu(skewed) - np.triu(skewed).T
-    assert_close(km.cdist(x, y, metric="mahalanobis", VI=skewed), distance.cdist(x, y, "mahalanobis", VI=skewed), depth=25)
+    assert_close(
+        km.cdist(x, y, metric="mahalanobis", VI=skewed), distance.cdist(x, y, "mahalanobis", VI=skewed), depth=25
+    )
 
 
 def test_own_variances_of_a_batch():
@@ -231,7 +235,9 @@ def test_base(base):
     x, y = pair(METRICS["jensenshannon"])
     wanted = exact(METRICS["jensenshannon"], x, y, base=float(base))
     assert_close(km.cdist(x, y, metric="jensenshannon", base=base), wanted, depth=5)
-    assert_close(km.cdist(x, y, metric="jensenshannon", base=np.array([base, base])), np.stack([wanted, wanted]), depth=5)
+    assert_close(
+        km.cdist(x, y, metric="jensenshannon", base=np.array([base, base])), np.stack([wanted, wanted]), depth=5
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

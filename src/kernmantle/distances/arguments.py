@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
+from ..contraction.equation import broadcast
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..ops.autograd import plain as unwatched
 from ..ops.checks import is_number
@@ -88,7 +90,8 @@ def number_variant(p: Any) -> tuple[str, dict[str, Any]]:
         raise ParameterError(f"p must be at least 0, got {p}")
     if value == 0:
         return "count", {}
-    return ("largest", {}) if value == math.inf else ("power", {"p": value})
+    # Not == inf: torch.compile takes a changing number for finite and would drop that comparison.
+    return ("largest", {}) if value > sys.float_info.max else ("power", {"p": value})
 
 
 def _readable(p: torch.Tensor) -> bool:
@@ -136,35 +139,26 @@ def check_rows(x: torch.Tensor, y: torch.Tensor) -> None:
                 f"{label} must have rows and columns, it has shape {tuple(rows.shape)}; "
                 f"use {label}[None] for one row and {label}[:, None] for one column"
             )
-    shapes = f"x has shape {tuple(x.shape)}, y has shape {tuple(y.shape)}"
     if x.shape[-1] != y.shape[-1]:
-        raise ShapeError(f"x and y must have as many columns: {shapes}")
-    _broadcast([x.shape[:-2], y.shape[:-2]], shapes)
+        raise ShapeError(f"x and y must have as many columns: {_listing({'x': x, 'y': y})}")
 
 
-def _broadcast(batches: Sequence[tuple[int, ...]], listing: str) -> None:
-    for sizes in zip(*(reversed(batch) for batch in _padded(batches)), strict=True):
-        if len({size for size in sizes if size != 1}) > 1:
-            raise ShapeError(f"batch axes do not broadcast: {listing}")
+def _listing(tensors: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(f"{name} has shape {tuple(tensor.shape)}" for name, tensor in tensors.items())
 
 
-def _padded(batches: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    rank = max(map(len, batches))
-    return [(1,) * (rank - len(batch)) + tuple(batch) for batch in batches]
-
-
-def _check_option(label: str, value: torch.Tensor, axes: int, x: torch.Tensor, y: torch.Tensor) -> None:
-    columns = x.shape[-1]
-    wanted = (columns,) * axes
-    if tuple(value.shape[value.dim() - axes :]) != wanted or value.dim() < axes:
-        raise ShapeError(
-            f"{label} must have shape {wanted} or a batch of it, it has {tuple(value.shape)}; "
-            f"x has shape {tuple(x.shape)}, y has shape {tuple(y.shape)}"
-        )
-    shapes = [("x", x.shape, x.shape[:-2]), ("y", y.shape, y.shape[:-2])]
-    shapes.append((label, value.shape, value.shape[: value.dim() - axes]))
-    listing = ", ".join(f"{name} has shape {tuple(shape)}" for name, shape, _ in shapes)
-    _broadcast([batch for _, _, batch in shapes], listing)
+def check_shapes(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Options are over the columns of x and y, and all batch axes broadcast."""
+    columns = tensors["x"].shape[-1]
+    leading: list[tuple[int, ...]] = []
+    for name, tensor in tensors.items():
+        wanted = (columns,) * _AXES[name] if name in _AXES else tuple(tensor.shape[-2:])
+        rank = tensor.dim() - len(wanted)
+        if tuple(tensor.shape[max(rank, 0) :]) != wanted:
+            raise ShapeError(f"{name} must have shape {wanted} or a batch of it: {_listing(tensors)}")
+        leading.append(tuple(tensor.shape[:rank]))
+    if broadcast(leading) is None:
+        raise ShapeError(f"batch axes do not broadcast: {_listing(tensors)}")
 
 
 def _check_base(base: Any) -> None:
@@ -203,11 +197,9 @@ def request(
     floating = {name: _floating(tensor, name, integers_as) for name, tensor in tensors.items()}
     left, autocast = floating["x"], torch.is_autocast_enabled(raw_x.device.type)
     dtype = torch.float32 if autocast and left.dtype in HALVES else left.dtype
-    for name, axes in _AXES.items():
-        if name in floating:
-            _check_option(name, floating[name], axes, raw_x, raw_y)
-            if axes:
-                check_same_dtype((left, floating[name]), ("x", name))
+    check_shapes(floating)
+    for name in [name for name in ("w", "V", "VI") if name in floating]:
+        check_same_dtype((left, floating[name]), ("x", name))
     _check_gradient(row, floating)
     widened = row.prepare is not None or autocast
     work = {name: t.float() if widened and t.dtype in HALVES else t for name, t in floating.items()}

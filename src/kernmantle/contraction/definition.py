@@ -189,11 +189,13 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
     names = {name: var(f"x{i}") for i, name in enumerate(parsed.names) if name is not None}
     positional = [var(f"x{i}") for i, name in enumerate(parsed.names) if name is None]
     defaults: dict[str, Number] = {}
+    declared: list[str] = []
     if isinstance(reduce, Fold):
         if map is not None:
             raise ParameterError("a Fold takes the place of the map: pass map=None with reduce=Fold(step, init)")
         environment, defaults = _environment(reduce.step, len(positional) + 1, names, "step of the fold")
         traced = trace(reduce.step, [var("s0"), *positional], environment, what="step of the fold")
+        declared += environment
         step = _only(traced, "step of the fold")
         maps, reductions = (const(0),), (fold(step, _finite_or_inf(reduce.init, "init")),)
         single = True
@@ -202,6 +204,7 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
             raise ParameterError("map=None is for reduce=Fold(step, init) only: pass a lambda over the operands")
         environment, defaults = _environment(map, len(positional), names, "map")
         traced = trace(map, positional, environment, what="map")
+        declared += environment
         maps, single = traced.roots, not traced.is_tuple
         entries = list(reduce) if isinstance(reduce, (tuple, list)) else [reduce] * len(maps)
         if len(entries) != len(maps):
@@ -218,8 +221,10 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
             )
         defaults |= more
         traced = trace(epilogue, accumulators, environment, what="epilogue")
+        declared += environment
         outputs, single = traced.roots, not traced.is_tuple
-    return _checked(parsed, maps, reductions, outputs, single, defaults)
+    parameters = tuple(dict.fromkeys(name for name in declared if name not in names))
+    return _checked(parsed, maps, reductions, outputs, single, parameters, defaults)
 
 
 def _checked(
@@ -228,13 +233,10 @@ def _checked(
     reductions: tuple[Reduction, ...],
     outputs: tuple[Node, ...],
     single: bool,
+    parameters: tuple[str, ...],
     defaults: Mapping[str, Number],
 ) -> Definition:
-    steps = [node for red in reductions if red.is_fold for node in red.step]
     operands = {f"x{i}" for i in range(len(equation.operands))}
-    accumulators = {f"s{i}" for i in range(len(maps))}
-    used = [*variables([*maps, *steps]), *variables(outputs)]
-    parameters = tuple(dict.fromkeys(n for n in used if n not in operands | accumulators))
     for name in variables(outputs):
         if name in operands:
             axes = equation.operands[int(name[1:])]

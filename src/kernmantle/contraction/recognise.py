@@ -31,14 +31,3 @@ def matmul(program: Program) -> Matmul | None:
     if len(kept) > 2 or sorted(kept) != sorted(program.out):
         return None
     return Matmul(left.name, right.name, axis)
-
-
-def squared_difference(program: Program) -> tuple[str, str] | None:
-    """Names of the two operands whose squared difference is summed, if that is what the program does."""
-    if len(program.map) != 1 or program.reductions[0].name != "sum":
-        return None
-    square = program.map[0]
-    if square.op != "mul" or square.args[0] is not square.args[1] or square.args[0].op != "sub":
-        return None
-    first, second = square.args[0].args
-    return (first.name, second.name) if first.op == second.op == "var" else None

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from ..contraction import derivative
 from ..contraction.program import Program
-from ..errors import GradientError
+from ..errors import BackendError, GradientError
 from .dtypes import NAMES
 from .execute import Types, execute
 from .operator import contract
@@ -278,6 +278,8 @@ def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> 
         return execute(text, types, tensors, numbers)
     if not any(tensor.is_floating_point() for tensor in tensors) or (compiling and not tracked):
         return contract(list(tensors), list(numbers), text, types)
+    if not compiling and torch._C._get_tracing_state() is not None:
+        raise BackendError("torch.jit.trace cannot record a contraction; use torch.compile or torch.export")
     if not compiling and any(map(_is_batched, tensors)):
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     full, extended = saving(text, types)

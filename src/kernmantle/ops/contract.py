@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
@@ -20,6 +20,7 @@ from .autograd import apply, constant, no_gradient, plain
 from .checks import Call, check_call, check_out, check_terms, number_of
 from .dtypes import check_integer, check_numbers, compute_type, name_of, stored_type
 from .execute import Types, execute
+from .oneshot import fingerprint
 from .recall import Bound, Recall
 
 
@@ -196,6 +197,24 @@ class Contraction:
         return bound, tensors, numbers
 
 
+_WRITTEN: dict[Hashable, Contraction] = {}
+_WRITTEN_LIMIT = 256
+
+
+def _written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
+    """Contraction of lambdas written on the spot, the earlier one if they compute the same."""
+    marks = (fingerprint(map), fingerprint(epilogue))
+    if None in marks or not isinstance(reduce, str) or torch.compiler.is_compiling():
+        return Contraction(equation, map, reduce=reduce, epilogue=epilogue)
+    key = (equation, reduce, *marks)
+    found = _WRITTEN.get(key)
+    if found is None:
+        if len(_WRITTEN) >= _WRITTEN_LIMIT:
+            _WRITTEN.clear()
+        found = _WRITTEN[key] = Contraction(equation, map, reduce=reduce, epilogue=epilogue)
+    return found
+
+
 def contract(
     equation: str,
     map: Callable[..., Any] | None,
@@ -236,5 +255,5 @@ def contract(
     >>> km.contract("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, x, y, p=2, epilogue=lambda s, p: s ** (1 / p))
     array([[2.23606798]])
     """
-    contraction = Contraction(equation, map, reduce=reduce, epilogue=epilogue)
+    contraction = _written(equation, map, reduce, epilogue)
     return contraction(*operands, params=params, out=out, precision=precision, **named)

@@ -24,8 +24,7 @@ class CpuTarget:
 
     name = "llvm"
 
-    @property
-    def parallel(self) -> int:
+    def parallel(self, device: torch.device) -> int:
         """Pieces of work that keep the machine busy: a constant, so that results do not depend on its threads."""
         return 4
 

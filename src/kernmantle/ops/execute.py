@@ -229,7 +229,7 @@ def _kernel_runner(
     program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target
 ) -> tuple[Runner, str]:
     arrays = list(_paired_in_order(program, tensors))
-    lowering = lower(program, geo.sizes, [NAMES[t.dtype] for t in arrays], types.outs, types.compute, target.parallel)
+    lowering = lower(program, geo.sizes, [NAMES[t.dtype] for t in arrays], types.outs, types.compute, target.parallel(tensors[0].device))
     rank = len(geo.batch)
     named = [operand for operand in program.operands if not operand.number]
     ports = [strided(op.axes, t.shape, t.stride(), rank) for op, t in zip(named, arrays, strict=True)]

@@ -27,14 +27,13 @@ class CudaTarget:
     def __init__(self) -> None:
         core()
 
-    @property
-    def parallel(self) -> int:
-        """Blocks that keep the first device busy."""
-        return limits(0).sm_count
+    def parallel(self, device: torch.device) -> int:
+        """Blocks that keep a device busy."""
+        return limits(_index(device)).sm_count
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""
-        index = torch.cuda.current_device() if device.index is None else device.index
+        index = _index(device)
         own = limits(index)
         values = integers.tolist()
         count = len(nest.ports)
@@ -56,6 +55,10 @@ class CudaTarget:
                     kernel(index, stream(index), blocks, arguments)
 
         return Launcher(run, str(chosen))
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 @lru_cache(maxsize=64)

@@ -13,11 +13,14 @@ from .execute import Types, execute
 from .layout import geometry
 
 _LIBRARY = torch.library.Library("kernmantle", "DEF")
-_LIBRARY.define("contract(Tensor[] tensors, Scalar[] numbers, str program, str types) -> Tensor[]")
+_LIBRARY.define("contract(Tensor[] tensors, Scalar[] numbers, Tensor? values, str program, str types) -> Tensor[]")
+Values = torch.Tensor | None
 
 
-def _run(tensors: list[torch.Tensor], numbers: list[float], program: str, types: str) -> list[torch.Tensor]:
-    return execute(program, types, tensors, numbers)
+def _run(
+    tensors: list[torch.Tensor], numbers: list[float], values: Values, program: str, types: str
+) -> list[torch.Tensor]:
+    return execute(program, types, tensors, numbers if values is None else values.tolist())
 
 
 for _key in ("CPU", "CUDA"):
@@ -25,7 +28,9 @@ for _key in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake("kernmantle::contract", lib=_LIBRARY)
-def _fake(tensors: list[torch.Tensor], numbers: list[float], program: str, types: str) -> list[torch.Tensor]:
+def _fake(
+    tensors: list[torch.Tensor], numbers: list[float], values: Values, program: str, types: str
+) -> list[torch.Tensor]:
     parsed = Program.parse(program)
     shape = geometry(parsed, [tuple(t.shape) for t in tensors]).out_shape(parsed.out)
     return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
@@ -37,7 +42,9 @@ def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[0], *(1,) * (batch_rank - lead), *tensor.shape[1:])
 
 
-def _vmap(info: Any, in_dims: Any, tensors: Any, numbers: list[float], program: str, types: str) -> tuple[Any, Any]:
+def _vmap(
+    info: Any, in_dims: Any, tensors: Any, numbers: list[float], values: Values, program: str, types: str
+) -> tuple[Any, Any]:
     operands = Program.parse(program).tensors
     dims: Sequence[int | None] = in_dims[0]
     ranks = [
@@ -48,10 +55,24 @@ def _vmap(info: Any, in_dims: Any, tensors: Any, numbers: list[float], program: 
         tensor if dim is None else front(tensor.movedim(dim, 0), len(operand.axes), max(ranks))
         for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
     ]
-    results = contract(moved, numbers, program, types)
+    results = _operator(moved, numbers, values, program, types)
     return results, [0] * len(results)
 
 
 torch.library.register_vmap("kernmantle::contract", _vmap, lib=_LIBRARY)
 
-contract = torch.ops.kernmantle.contract.default
+_operator = torch.ops.kernmantle.contract.default
+
+
+def contract(
+    tensors: Sequence[torch.Tensor], numbers: Sequence[float], program: str, types: str
+) -> list[torch.Tensor]:
+    """Outputs of a program, without derivatives.
+
+    Under torch.compile the numbers travel in a tensor on the host, made by additions: then they may change without
+    compiling anew, while a Python number that meets an operator is compiled in.
+    """
+    if not numbers or not torch.compiler.is_compiling():
+        return _operator(list(tensors), list(numbers), None, program, types)
+    zero = torch.zeros((), dtype=torch.float64)
+    return _operator(list(tensors), [], torch.stack([zero + number for number in numbers]), program, types)

@@ -22,8 +22,7 @@ class Target(Protocol):
 
     name: str
 
-    @property
-    def parallel(self) -> int:
+    def parallel(self, device: torch.device) -> int:
         """How many independent pieces of work keep it busy."""
         ...
 

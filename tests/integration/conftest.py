@@ -27,3 +27,10 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
 def device(backend: str) -> str:
     """Where the tensors of a test belong."""
     return "cuda" if backend == "cuda" else "cpu"
+
+
+@pytest.fixture
+def reference() -> Iterator[None]:
+    """The evaluator that defines what a program means, for tests of programs rather than of kernels."""
+    with km.config(backend="reference"):
+        yield

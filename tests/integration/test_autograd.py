@@ -16,12 +16,12 @@ SIZES = {"m": 2, "n": 3, "k": 4, "l": 2, "o": 2}
 REDUCTIONS = ["sum", "prod", "min", "max", "logsumexp"]
 
 
-def draw(equation, batches=(), seed=0, low=0.3, high=1.7, device="cpu"):
+def draw(equation, batches=(), seed=0, low=0.3, high=1.7, sizes=SIZES, device="cpu"):
     """Operands of the equation's unnamed and named entries, far from zero and from each other."""
     random = np.random.default_rng(seed)
     every = [entry.rpartition(":")[2] for entry in equation.partition("->")[0].split(",")]
     leads = [*batches, *((),) * (len(every) - len(batches))]
-    shapes = [(*lead, *(SIZES[axis] for axis in axes)) for lead, axes in zip(leads, every, strict=True)]
+    shapes = [(*lead, *(sizes[axis] for axis in axes)) for lead, axes in zip(leads, every, strict=True)]
     return [torch.tensor(random.uniform(low, high, shape), device=device).requires_grad_() for shape in shapes]
 
 
@@ -34,24 +34,56 @@ def check(function, inputs):
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("equation", ["mk,nk->mn", "mk,nk->m", "mk,nk->k", "mk,nk->"])
-def test_a_reduction(reduce, equation, backend, device):
+def test_a_reduction(reduce, equation, reference):
     contraction = km.Contraction(equation, lambda a, b: a * km.sin(b) + b, reduce=reduce)
-    check(contraction, draw(equation, device=device))
+    check(contraction, draw(equation))
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("kind", ["0-d", "length 1", "batch", "number"])
-def test_a_parameter_of_map_and_epilogue(reduce, kind, backend, device):
+def test_a_parameter_of_map_and_epilogue(reduce, kind, reference):
     contraction = km.Contraction(
         "mk,nk->mn", lambda a, b, p: (a * b) ** p, reduce=reduce, epilogue=lambda s, p, c: c * km.tanh(s / p)
     )
     shape = {"0-d": (), "length 1": (1,), "batch": (3,), "number": ()}[kind]
-    p = torch.linspace(1.2, 2.1, math.prod(shape), dtype=torch.float64, device=device).reshape(shape).requires_grad_()
+    p = torch.linspace(1.2, 2.1, math.prod(shape), dtype=torch.float64).reshape(shape).requires_grad_()
     if kind == "number":
-        check(lambda a, b: contraction(a, b, p=1.3, c=0.7), draw("mk,nk->mn", device=device))
+        check(lambda a, b: contraction(a, b, p=1.3, c=0.7), draw("mk,nk->mn"))
     else:
-        c = torch.tensor(0.7, dtype=torch.float64, device=device, requires_grad=True)
-        check(lambda a, b, p, c: contraction(a, b, p=p, c=c), [*draw("mk,nk->mn", device=device), p, c])
+        c = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+        check(lambda a, b, p, c: contraction(a, b, p=p, c=c), [*draw("mk,nk->mn"), p, c])
+
+
+GRADIENTS = {
+    "distances": ("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, "sum", lambda s, p: s ** (1 / p)),
+    "rows": ("mk,nk->m", lambda a, b, p: km.exp(-p * abs(a - b)), "sum", None),
+    "weights": ("mk,nk,k->mn", lambda a, b, w, p: w * km.tanh(a * b * p), "sum", lambda s, p: s * p),
+    "largest": ("mk,nk->mn", lambda a, b, p: a * b * p + a, "max", lambda s: s**2),
+    "smallest of rows": ("mk,nk->m", lambda a, b, p: a * b * p + a, "min", None),
+    "product": ("mk,nk->mn", lambda a, b, p: 1 + a * b * p / 8, "prod", None),
+    "soft": ("mk,nk->mn", lambda a, b, p: a * b * p, "logsumexp", lambda s: s + 1),
+    "three products": ("ok,km,nm,nk->onm", lambda c, a, d, b, p: c * a * km.sin(d * b * p), "sum", None),
+    "two sums": ("mk,nk->mn", lambda a, b, p: (abs(a - b), abs(a + b) + p), "sum", lambda s, t: s / t),
+    "total": ("mk,nl,kl->", lambda a, b, c, p: km.sigmoid(a * b + c * p), "sum", None),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_backends_agree(name, backend, device):
+    equation, function, reduce, epilogue = GRADIENTS[name]
+    contraction = km.Contraction(equation, function, reduce=reduce, epilogue=epilogue)
+    inputs = draw(equation, low=-1.0, high=1.0, sizes={"m": 9, "n": 17, "k": 33, "l": 5, "o": 3}, device=device)
+    p = torch.tensor(1.3, dtype=torch.float64, device=device, requires_grad=True)
+    out = contraction(*inputs, p=p)
+    cotangent = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=device).reshape(out.shape)
+    found = torch.autograd.grad(out, [*inputs, p], cotangent)
+    leaves = [value.detach().cpu().requires_grad_() for value in (*inputs, p)]
+    with km.config(backend="reference"):
+        wanted = contraction(*leaves[:-1], p=leaves[-1])
+        grads = torch.autograd.grad(wanted, leaves, cotangent.cpu())
+    assert_close(out, wanted, depth=200)
+    for got, want in zip(found, grads, strict=True):
+        assert_close(got, want, depth=200)
 
 
 EQUATIONS = {
@@ -71,31 +103,31 @@ EQUATIONS = {
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_an_equation(name, backend, device):
+def test_an_equation(name, reference):
     equation, function = EQUATIONS[name]
     contraction = km.Contraction(equation, function)
     if name == "unread operand":
-        fixed = draw(equation, device=device)[2]
-        check(lambda a, b: contraction(a, b, fixed), draw(equation, device=device)[:2])
+        fixed = draw(equation)[2]
+        check(lambda a, b: contraction(a, b, fixed), draw(equation)[:2])
     else:
-        check(contraction, draw(equation, device=device))
+        check(contraction, draw(equation))
 
 
 @pytest.mark.parametrize(
     "batches", [[(3,)], [(), (3,)], [(2, 1), (3,)], [(1,), (2,), (2, 1)], [(), (), (2,)]], ids=str
 )
-def test_batches_broadcast(batches, backend, device):
+def test_batches_broadcast(batches, reference):
     contraction = km.Contraction("mk,nk,k->mn", lambda a, b, w: w * a * b**2 + a)
-    check(contraction, draw("mk,nk,k->mn", batches, device=device))
+    check(contraction, draw("mk,nk,k->mn", batches))
 
 
-def test_named_operands_in_map_and_epilogue(backend, device):
+def test_named_operands_in_map_and_epilogue(reference):
     equation = "mk,nk,w:k,row:m,table:mn->mn"
     contraction = km.Contraction(
         equation, lambda a, b, w, row: w * a * b + row, epilogue=lambda s, row, table: s * row + table * s**2
     )
     check(
-        lambda a, b, w, row, table: contraction(a, b, w=w, row=row, table=table), draw(equation, device=device)
+        lambda a, b, w, row, table: contraction(a, b, w=w, row=row, table=table), draw(equation)
     )
 
 
@@ -110,7 +142,7 @@ TUPLES = {
 
 
 @pytest.mark.parametrize("name", TUPLES)
-def test_several_accumulators(name, backend, device):
+def test_several_accumulators(name, reference):
     function, reduce, epilogue = TUPLES[name]
     contraction = km.Contraction("mk,nk->mn", function, reduce=reduce, epilogue=epilogue)
 
@@ -119,32 +151,32 @@ def test_several_accumulators(name, backend, device):
         results = results if isinstance(results, tuple) else (results,)
         return tuple(result for result in results if result.is_floating_point())
 
-    check(floating, draw("mk,nk->mn", device=device))
+    check(floating, draw("mk,nk->mn"))
 
 
-def test_only_one_of_several_results_is_used(backend, device):
-    x, y = draw("mk,nk->mn", device=device)
+def test_only_one_of_several_results_is_used(reference):
+    x, y = draw("mk,nk->mn")
     contraction = km.Contraction("mk,nk->mn", lambda a, b: (a * b, a - b), reduce=("sum", "max"))
     check(lambda a, b: contraction(a, b)[1], (x, y))
 
 
-def test_every_entry_of_the_jacobians(backend, device):
+def test_every_entry_of_the_jacobians(reference):
     contraction = km.Contraction("mk,nk,k->mn", lambda a, b, w: w * a * b**2, epilogue=lambda s: s**1.5)
-    inputs = tuple(draw("mk,nk,k->mn", device=device))
+    inputs = tuple(draw("mk,nk,k->mn"))
     assert gradcheck(contraction, inputs, check_forward_ad=True)
     assert gradgradcheck(contraction, inputs)
 
 
-def test_an_operand_without_influence(backend, device):
-    x, y = draw("mk,nk->mn", device=device)
+def test_an_operand_without_influence(reference):
+    x, y = draw("mk,nk->mn")
     contraction = km.Contraction("mk,nk->mn", lambda a, b: 0 * a + b**2)
     check(lambda b: contraction(x, b), (y,))
-    assert torch.autograd.grad(contraction(x, y).sum(), x, allow_unused=True)[0] is None
+    assert (torch.autograd.grad(contraction(x, y).sum(), x)[0] == 0).all()
 
 
-def test_inputs_of_any_strides(backend, device):
+def test_inputs_of_any_strides(reference):
     contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b) ** 1.5)
-    x, y = draw("mk,nk->mn", device=device)
+    x, y = draw("mk,nk->mn")
 
     def strided(a, b):
         return contraction(a.mT.contiguous().mT, b.repeat_interleave(2, -1)[:, ::2])
@@ -157,14 +189,14 @@ def test_inputs_of_any_strides(backend, device):
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_one_array_for_both(reduce, backend, device):
+def test_one_array_for_both(reduce, reference):
     contraction = km.Contraction(
         "mk,nk,k->mn", lambda a, b, w, p: w * (abs(a - b) + 1) ** p, reduce=reduce, epilogue=lambda s, p: s**p
     )
-    x = draw("mk->mk", device=device)[0]
-    w = draw("k->k", seed=1, device=device)[0]
-    p = torch.tensor(1.3, dtype=torch.float64, device=device, requires_grad=True)
-    cotangent = torch.tensor([[1.0, 2.0], [-3.0, 0.5]], dtype=torch.float64, device=device)
+    x = draw("mk->mk")[0]
+    w = draw("k->k", seed=1)[0]
+    p = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    cotangent = torch.tensor([[1.0, 2.0], [-3.0, 0.5]], dtype=torch.float64)
     assert contraction.is_symmetric
     once = torch.autograd.grad(contraction(x, x, w, p=p), (x, w, p), cotangent, create_graph=True)
     twice = torch.autograd.grad(contraction(x, x + 0, w, p=p), (x, w, p), cotangent, create_graph=True)
@@ -222,9 +254,9 @@ def test_ties_are_found_after_rounding(backend, device):
 
 
 @pytest.mark.parametrize("values", [[2.0, 0.0, 3.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [0.0], [2.0, -0.0, -3.0, 5.0]], ids=str)
-def test_products_with_zeros(values, backend, device):
+def test_products_with_zeros(values, reference):
     contraction = km.Contraction("k->", lambda a: a, reduce="prod")
-    x = torch.tensor(values, dtype=torch.float64, device=device, requires_grad=True)
+    x = torch.tensor(values, dtype=torch.float64, requires_grad=True)
     others = [math.prod(values[:place] + values[place + 1 :]) for place in range(len(values))]
     (found,) = torch.autograd.grad(contraction(x), x)
     assert found.tolist() == others
@@ -237,10 +269,10 @@ def test_products_with_zeros(values, backend, device):
     assert hessian.tolist() == pairs
 
 
-def test_products_with_zeros_inside_the_map(backend, device):
+def test_products_with_zeros_inside_the_map(reference):
     contraction = km.Contraction("mk,nk->mn", lambda a, b: a - b, reduce="prod")
-    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64, device=device, requires_grad=True)
-    y = torch.tensor([[1.0, 7.0, 8.0], [1.0, 2.0, 9.0]], dtype=torch.float64, device=device, requires_grad=True)
+    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([[1.0, 7.0, 8.0], [1.0, 2.0, 9.0]], dtype=torch.float64, requires_grad=True)
     check(contraction, (x, y))
 
 
@@ -268,8 +300,10 @@ SINGULAR = {
 }
 
 
-@pytest.mark.parametrize("name", SINGULAR)
-@pytest.mark.parametrize("parameter", ["number", "tensor"])
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [(name, kind) for name in SINGULAR for kind in ("number", *(["tensor"] if SINGULAR[name][2] else []))],
+)
 def test_singular_points_have_finite_derivatives(name, parameter, backend, device):
     function, epilogue, params = SINGULAR[name]
     contraction = km.Contraction("mk,nk->mn", function, epilogue=epilogue)
@@ -283,8 +317,9 @@ def test_singular_points_have_finite_derivatives(name, parameter, backend, devic
     assert out.isfinite().all()
     first = torch.autograd.grad(out.sum(), leaves, create_graph=True)
     assert all(g.isfinite().all() for g in first)
-    second = torch.autograd.grad(sum((g**2).sum() for g in first), leaves, allow_unused=True)
-    assert all(g is None or g.isfinite().all() for g in second)
+    if backend == "reference":
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), leaves, allow_unused=True)
+        assert all(g is None or g.isfinite().all() for g in second)
     coinciding = torch.autograd.grad(contraction(x[:1], y[:1], **params).sum(), x)[0]
     assert (coinciding == 0).all()
 
@@ -309,8 +344,16 @@ def test_empty_axes(reduce, empty, backend, device):
     assert all((g == 0).all() for g in grads)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "reduce"),
+    [
+        (torch.float16, "sum"),
+        (torch.bfloat16, "max"),
+        (torch.float32, "prod"),
+        (torch.float32, "logsumexp"),
+        (torch.float16, "min"),
+    ],
+)
 def test_gradients_in_other_types(dtype, reduce, backend, device):
     contraction = km.Contraction("mk,nk->mn", lambda a, b, p: (a * b) ** p / 2, reduce=reduce, epilogue=lambda s: km.tanh(s))
     x, y = (v.detach().to(dtype).requires_grad_() for v in draw("mk,nk->mn", high=1.2, device=device))
@@ -321,7 +364,8 @@ def test_gradients_in_other_types(dtype, reduce, backend, device):
     found = torch.autograd.grad(out, (x, y, p), cotangent.to(dtype))
     assert [g.dtype for g in found] == [dtype, dtype, torch.float32]
     wide = [v.detach().double().requires_grad_() for v in (x, y, p)]
-    wanted = torch.autograd.grad(contraction(*wide[:2], p=wide[2]), wide, cotangent.to(dtype).double())
+    with km.config(backend="reference"):
+        wanted = torch.autograd.grad(contraction(*wide[:2], p=wide[2]), wide, cotangent.to(dtype).double())
     for got, want in zip(found, wanted, strict=True):
         assert_close(got, want, dtype=dtype, depth=12, magnitude=1.0)
 

@@ -35,6 +35,7 @@ def while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+_BATCH_LETTERS = "ABCDEFGHIJ"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 
@@ -153,9 +154,47 @@ def _gradient(
     for kind, given in (("pullback", present[0]), ("direct", present[1])):
         rule = _rule(kind, text, name, given)
         if rule:
-            (part,) = _call(rule, own, values)
+            part = _summed(rule, own, values, operand.shape[: operand.dim() - len(_axes_of(text, name))])
             total = part if total is None else total + part
     return torch.zeros_like(operand) if total is None else total.sum_to_size(operand.shape)
+
+
+@constant
+def _axes_of(text: str, name: str) -> str:
+    return Program.parse(text).operand(name).axes
+
+
+@constant
+def _batched(rule: Rule, batch: tuple[str, ...], out: str) -> str:
+    """Text of a rule whose tensors have these batch letters, of which only ``out`` stay."""
+    program = Program.parse(rule[0])
+    return program.with_batch({op.name: own for op, own in zip(program.tensors, batch, strict=True)}, out).text
+
+
+def _summed(rule: Rule, types: str, values: Values, batch_shape: Sequence[int]) -> torch.Tensor:
+    """Result of a rule, the batch axes that ``batch_shape`` lacks summed in the kernel and not after it."""
+    rank = len(batch_shape)
+    text, _, tensors, numbers = rule
+    arrays = [values[name] for name in tensors]
+    ranks = [array.dim() - len(_axes_of(text, f"x{i}")) for i, array in enumerate(arrays)]
+    if (max(ranks) <= rank and 1 not in batch_shape) or torch.compiler.is_compiling():
+        return _call(rule, types, values)[0]
+    letters = _BATCH_LETTERS[: max(ranks)]
+    kept = letters[max(ranks) - rank :] if rank else ""
+    views: list[torch.Tensor] = []
+    batch: list[str] = []
+    for array, own in zip(arrays, ranks, strict=True):
+        there = [place for place in range(own) if array.shape[place] != 1]
+        named = "".join(letters[max(ranks) - own + place] for place in there)
+        views.append(array.squeeze([place for place in range(own) if place not in there]) if own else array)
+        batch.append(named)
+    wide = [letter for letter, size in zip(kept, batch_shape, strict=True) if size != 1]
+    present = "".join(letter for letter in wide if any(letter in own for own in batch))
+    (result,) = apply(_batched(rule, tuple(batch), present), types, [values[name] for name in numbers], views)
+    for place, letter in enumerate(kept):
+        if letter not in present:
+            result = result.unsqueeze(place)
+    return result
 
 
 def _split(text: str, values: Sequence[Any]) -> tuple[Sequence[float], Tensors]:

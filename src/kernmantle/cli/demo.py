@@ -1,0 +1,143 @@
+"""``kernmantle demo``: kernel regression and nearest neighbours on real data, under distances of every kind."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from .._version import __version__
+from ..bench import machine
+from ..bench.report import duration
+from ..config import current
+from . import demo_learning as learning
+from . import demo_picture, demo_times
+
+WIDTH = 110
+Scores = dict[str, dict[str, float]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser("kernmantle demo", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("kernmantle-demo.png"), help="where the picture goes")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    begin = time.perf_counter()
+    hardware = _hardware(options.device)
+    console.print(f"[bold]kernmantle {__version__}[/] on {hardware}", highlight=False)
+    digits, diabetes = learning.load(options.device)
+    scores: Scores = {}
+    times: dict[float, dict[str, float]] = {}
+    pixels = torch.cat([digits.train, digits.test])
+    total = len(learning.DISTANCES) + len(demo_times.POWERS) + 1
+    with tqdm(total=total, unit="step", leave=False, disable=not current().progress or not sys.stderr.isatty()) as bar:
+        for distance in learning.DISTANCES:
+            bar.set_description(f"learning under {distance.name}")
+            scores[distance.name] = score(distance, digits, diabetes)
+            bar.update()
+        bar.set_description("learning weights by gradient")
+        learned = learning.learn_weights(diabetes)
+        bar.update()
+        for p in demo_times.POWERS:
+            bar.set_description(f"timing p = {p:g}")
+            times[p] = {name: found.median for name, found in demo_times.measure(pixels, p).items()}
+            bar.update()
+    console.print(_score_table(scores))
+    console.print(
+        "[bold]your own[/] is [italic]lambda a, b, c: 1 - km.exp(-(((a - b) / c) ** 2))[/]: no column adds more\n"
+        "than 1 to it, so a fifth of broken pixels costs it little.",
+        highlight=False,
+    )
+    console.print(_weight_line(learned), highlight=False)
+    console.print(_time_table(times, len(pixels), pixels.shape[1]))
+    _picture(options.output, digits, scores, learned, times, hardware, console)
+    console.print(f"{time.perf_counter() - begin:.0f} s in all", highlight=False)
+    return 0
+
+
+def _hardware(device: str) -> str:
+    found = {"cpu": machine.cpu()} | ({"gpu": machine.gpu()} if device.startswith("cuda") else {})
+    return f"{machine.title(found)}; torch {torch.__version__}"
+
+
+def score(distance: learning.Distance, digits: learning.Digits, diabetes: learning.Diabetes) -> dict[str, float]:
+    """Everything that is learned under one distance."""
+    whole, broken = learning.read_digits(distance, digits)
+    return {
+        "kernel regression, whole": whole,
+        "kernel regression, broken": broken,
+        "neighbours, whole": learning.neighbours(distance, digits, digits.test),
+        "neighbours, broken": learning.neighbours(distance, digits, digits.broken),
+        "disease": learning.predict_disease(distance, diabetes),
+    }
+
+
+def _score_table(scores: Scores) -> Table:
+    table = Table(
+        "distance",
+        title="digits: per cent read right, whole and with a fifth of the pixels broken; diabetes: variance explained",
+        title_justify="left",
+    )
+    for name in ("kernel\nregression", "\nbroken", "5 nearest\nneighbours", "\nbroken", "diabetes\nregression"):
+        table.add_column(name, justify="right")
+    best = {column: max(found[column] for found in scores.values()) for column in next(iter(scores.values()))}
+    for name, found in scores.items():
+        cells: list[str] = []
+        for column, value in found.items():
+            text = f"{value:.3f}" if column == "disease" else f"{100 * value:.1f}"
+            cells.append(f"[bold green]{text}[/]" if value == best[column] else text)
+        table.add_row(name, *cells)
+    return table
+
+
+def _weight_line(learned: learning.Learned) -> str:
+    order = sorted(zip(learned.weights, learned.names, strict=True), reverse=True)
+    top = ", ".join(name for _, name in order[:4])
+    noise = sum(weight for weight, name in order if name.startswith("noise"))
+    return (
+        f"Diabetes with {learning.FOREIGN} columns of noise added: equal weights explain {learned.equal:.3f}, weights\n"
+        f"learned by gradient {learned.own:.3f}; they favour {top} and leave {100 * noise:.0f} % to the noise."
+    )
+
+
+def _time_table(times: dict[float, dict[str, float]], rows: int, columns: int) -> Table:
+    title = f"all {rows} x {rows} distances of {columns} pixels, checked and then timed in turns: medians"
+    table = Table("", title=title, title_justify="left")
+    names = list(dict.fromkeys(name for found in times.values() for name in found))
+    for name in names:
+        table.add_column(name, justify="right")
+    for p, found in times.items():
+        ours = found[demo_times.OURS]
+        cells = [
+            duration(found[name]) + ("" if name == demo_times.OURS else f"  ({found[name] / ours:.1f}x)")
+            for name in names
+        ]
+        table.add_row(f"p = {p:g}", *cells)
+    return table
+
+
+def _picture(
+    path: Path,
+    digits: learning.Digits,
+    scores: Scores,
+    learned: learning.Learned,
+    times: dict[float, dict[str, float]],
+    hardware: str,
+    console: Console,
+) -> None:
+    if find_spec("matplotlib") is None:
+        console.print("no picture: it needs matplotlib (pip install matplotlib)")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    demo_picture.draw(path, digits, scores, learned, times, hardware)
+    console.print(f"picture in {path.resolve()}", soft_wrap=True, highlight=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -96,6 +96,11 @@ class Program:
         operands = tuple(replace(op, name=new[op.name]) for op in self.operands)
         maps, outputs = tuple(substitute(self.map, by)), tuple(substitute(self.outputs, by))
         return replace(self, operands=operands, map=maps, outputs=outputs)
+
+    def with_batch(self, batch: Mapping[str, str], out: str) -> Program:
+        """With batch axes named: ``batch`` gives the letters to put before each operand's axes."""
+        operands = tuple(replace(op, axes=batch.get(op.name, "") + op.axes) for op in self.operands)
+        return replace(self, operands=operands, out=out + self.out)
 
     @property
     def text(self) -> str:

@@ -177,7 +177,8 @@ def _summed(rule: Rule, types: str, values: Values, batch_shape: Sequence[int]) 
     text, _, tensors, numbers = rule
     arrays = [values[name] for name in tensors]
     ranks = [array.dim() - len(_axes_of(text, f"x{i}")) for i, array in enumerate(arrays)]
-    if (max(ranks) <= rank and 1 not in batch_shape) or torch.compiler.is_compiling():
+    beside = max(ranks) < rank or (max(ranks) == rank and 1 not in batch_shape)
+    if beside or torch.compiler.is_compiling():
         return _call(rule, types, values)[0]
     letters = _BATCH_LETTERS[: max(ranks)]
     kept = letters[max(ranks) - rank :] if rank else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Hashable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -14,9 +13,9 @@ _NUMBERS = (bool, int, float)
 def _steady(value: Any) -> Hashable | None:
     """A key for a value that a lambda captured; None if it may change unseen."""
     if type(value) in _NUMBERS:
-        return type(value), value
+        return type(value), repr(value)
     if isinstance(value, ModuleType):
-        return id(value)
+        return id(value) if value.__name__.partition(".")[0] in _KNOWN else None
     owner = (getattr(value, "__module__", None) or "").partition(".")[0]
     return id(value) if callable(value) and owner in _KNOWN else None
 
@@ -35,7 +34,7 @@ def fingerprint(function: Callable[..., Any] | None) -> Hashable | None:
     except ValueError:
         return None
     scope = function.__globals__
-    read = [scope[name] for name in code.co_names if name in scope and not hasattr(builtins, name)]
+    read = [scope[name] for name in code.co_names if name in scope]
     given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     keys = tuple(_steady(value) for value in (*captured, *read, *given))
     return None if None in keys else (code, keys)

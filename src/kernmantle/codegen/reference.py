@@ -8,7 +8,7 @@ keeps their order and lets rounding grow with the logarithm of the depth; folds 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,22 +202,40 @@ class _Evaluation:
         ]
 
 
+def _halves(ranges: Ranges, out: str, evaluation: _Evaluation) -> Iterator[Ranges]:
+    """The output cut in two, along its longest axis, until each piece is small enough."""
+    longest = max(out, key=lambda axis: ranges[axis][1] - ranges[axis][0], default="")
+    start, stop = ranges[longest] if longest else (0, 1)
+    if stop - start < 2 or evaluation.elements(ranges, out) <= evaluation.limit:
+        yield ranges
+        return
+    middle = (start + stop) // 2
+    yield from _halves({**ranges, longest: (start, middle)}, out, evaluation)
+    yield from _halves({**ranges, longest: (middle, stop)}, out, evaluation)
+
+
 def run(
     program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int], ns: Namespace, limit: int = 1 << 22
-) -> list[Array]:
-    """Outputs of a program.
+) -> Iterator[tuple[tuple[slice, ...], list[Array]]]:
+    """Outputs of a program, block by block: where each block lies on the output axes, and its values.
 
-    ``arrays`` holds every operand by name (numbers as 0-d arrays), batch axes on the left; no temporary has
-    more than about ``limit`` elements, whatever the reduced extents.
+    ``arrays`` holds every operand by name (numbers as 0-d arrays), batch axes on the left. A temporary has about
+    ``limit`` elements, whatever the extents of the named axes; batch axes are never cut.
     """
-    inner = {op.name: run(op.inner, arrays, sizes, ns, limit)[0] for op in program.operands if op.inner is not None}
+    inner = {op.name: _whole(op.inner, arrays, sizes, ns, limit) for op in program.operands if op.inner is not None}
     evaluation = _Evaluation(program, {**arrays, **inner}, ns, limit)
-    whole = {axis: (0, sizes[axis]) for axis in program.axes}
-    elements = evaluation.elements(whole, program.out)
-    if not program.out or elements <= limit:
-        return evaluation.block(whole)
-    axis = program.out[0]
-    rows = sizes[axis]
-    step = max(1, rows * limit // elements)
-    parts = [evaluation.block({**whole, axis: (at, min(at + step, rows))}) for at in range(0, rows, step)]
-    return [ns.concatenate([part[i] for part in parts], -len(program.out)) for i in range(len(program.outputs))]
+    for ranges in _halves({axis: (0, sizes[axis]) for axis in program.axes}, program.out, evaluation):
+        yield tuple(slice(*ranges[axis]) for axis in program.out), evaluation.block(ranges)
+
+
+def _whole(
+    program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int], ns: Namespace, limit: int
+) -> Array:
+    """The one output of an inner program."""
+    result: Array = None
+    for place, (value,) in run(program, arrays, sizes, ns, limit):
+        if result is None:
+            lead = tuple(value.shape[: len(value.shape) - len(program.out)])
+            result = ns.full((*lead, *(sizes[axis] for axis in program.out)), 0, "value")
+        result[(..., *place)] = value
+    return result

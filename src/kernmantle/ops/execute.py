@@ -157,8 +157,9 @@ def _reference_runner(program: Program, types: Types, geo: Geometry) -> Runner:
         for operand, number in zip(program.numbers, numbers, strict=True):
             arrays[operand.name] = ns.full((), number, "value")
         limit = current().chunk_bytes // (4 * compute.itemsize)
-        for out, result in zip(outs, reference.run(program, arrays, geo.sizes, ns, limit), strict=True):
-            out.copy_(result.expand(out.shape))
+        for place, values in reference.run(program, arrays, geo.sizes, ns, limit):
+            for out, value in zip(outs, values, strict=True):
+                out[(..., *place)] = value
 
     return run
 

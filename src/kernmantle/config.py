@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ContextDecorator
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -156,13 +156,19 @@ def config(**changes: Any) -> AbstractContextManager[Config]:
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
             raise ParameterError(f"the configuration has no {name!r}; {hint}")
     Config(**changes)
-    return _applied(changes)
+    return _Applied(changes)
 
 
-@contextmanager
-def _applied(changes: dict[str, Any]) -> Iterator[Config]:
-    token = _ACTIVE.set(replace(current(), **changes))
-    try:
-        yield current()
-    finally:
-        _ACTIVE.reset(token)
+class _Applied(ContextDecorator, AbstractContextManager[Config]):
+    """The block of ``config``; it may be entered again, and inside itself."""
+
+    def __init__(self, changes: dict[str, Any]) -> None:
+        self._changes = changes
+        self._tokens: list[Token[Config | None]] = []
+
+    def __enter__(self) -> Config:
+        self._tokens.append(_ACTIVE.set(replace(current(), **self._changes)))
+        return current()
+
+    def __exit__(self, *_: object) -> None:
+        _ACTIVE.reset(self._tokens.pop())

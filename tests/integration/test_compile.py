@@ -62,15 +62,6 @@ def test_reductions(reduce, backend, device):
     assert_close(found, wanted, depth=6)
 
 
-def test_the_one_shot_form(backend, device):
-    x, y = inputs(device)
-
-    def function(x, y):
-        return km.contract("mk,nk->mn", lambda a, b: abs(a - b), x, y, reduce="max")
-
-    assert_close(torch.compile(lambda x, y: function(x, y) * 2, backend="aot_eager")(x, y), 2 * function(x, y))
-
-
 def test_one_array_for_both(backend, device):
     contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b) ** 1.5)
     x = inputs(device)[0]

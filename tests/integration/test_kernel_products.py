@@ -67,18 +67,18 @@ def test_derivatives_of_matmul(small_blocks):
         return (km.Gaussian(bandwidth, lengthscales=lengths) + bandwidth * km.Linear()).matmul(x, y, v)
 
     with km.config(backend="reference"):
-        assert gradcheck(product, (x, y, v, bandwidth, lengths))
+        assert gradcheck(product, (x, y, v, bandwidth, lengths), fast_mode=True)
         assert gradgradcheck(product, (x, y, v, bandwidth, lengths), fast_mode=True)
         assert gradcheck(lambda x, v: KERNEL.matmul(x, None, v), (y, v))
 
 
 def test_gradients_of_matmul_are_those_of_the_matrix(small_blocks):
     x, y, v = rows(6, 3).requires_grad_(), rows(8, 3, seed=1).requires_grad_(), rows(8, 2, seed=2).requires_grad_()
-    kernel = km.NTK(0.3, 3) * km.Laplace(2.0, 1.3)
+    kernel = km.Cosine() * km.Laplace(2.0, 1.3)
 
     def gradients(result):
         first = torch.autograd.grad(result.square().sum(), (x, y, v), create_graph=True)
-        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), (x, y, v))]
+        return [result, *first, *torch.autograd.grad(sum(g.square().sum() for g in first), (x, y, v))]
 
     with km.config(backend="reference"):
         found, expected = gradients(kernel.matmul(x, y, v)), gradients(kernel(x, y) @ v)
@@ -101,8 +101,8 @@ def test_a_recomputed_function_of_one_array_twice():
 
 def test_memory_of_the_backward_is_bounded(monkeypatch):
     """No tensor as large as the matrix is kept or made."""
-    x, v = rows(600, 3, dtype=torch.float32).requires_grad_(), rows(600, 2, seed=2, dtype=torch.float32)
-    monkeypatch.setattr(blocks, "_IN_CACHE", 600 * 4 * 20)
+    x, v = rows(300, 3, dtype=torch.float32).requires_grad_(), rows(300, 2, seed=2, dtype=torch.float32)
+    monkeypatch.setattr(blocks, "_IN_CACHE", 300 * 4 * 20)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -116,7 +116,7 @@ def test_memory_of_the_backward_is_bounded(monkeypatch):
 
     with Watch(), km.config(backend="reference"):
         KERNEL.matmul(x, None, v).square().sum().backward()
-    assert 0 < largest <= 600 * 20
+    assert 0 < largest <= 300 * 20
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "logsumexp"])
@@ -222,7 +222,9 @@ def test_gradient_of_a_predictor(name, small_blocks):
 
 
 @pytest.mark.parametrize(
-    "kernel", [km.Laplace(2.0), km.Laplace(2.0, 1.3), km.Gaussian(), KERNEL * km.Linear(), km.Laplace(p=np.inf)], ids=repr
+    "kernel",
+    [km.Laplace(2.0), km.Laplace(2.0, 1.3), km.Gaussian(), KERNEL * km.Linear(), km.Laplace(p=np.inf)],
+    ids=repr,
 )
 def test_gradient_on_every_backend(kernel, backend, device):
     z, x, coef = (rows(*shape, seed=i, device=device) for i, shape in enumerate([(7, 5), (20, 5), (20, 3)]))

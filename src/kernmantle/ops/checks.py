@@ -36,6 +36,11 @@ def number_of(value: Any, name: str) -> float | int:
     return number
 
 
+def autocasts(device: torch.device) -> bool:
+    """Whether autocast is on there."""
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+
+
 @dataclass(frozen=True)
 class Call:
     """Arguments of one call: arrays in the equation's order, then parameters that are arrays; and numbers."""
@@ -74,8 +79,7 @@ class Call:
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Call:
         """With every array as a tensor; float32 where autocast asks for it."""
-        kind = tensors[0].device.type
-        if torch.is_autocast_enabled(kind):
+        if autocasts(tensors[0].device):
             tensors = [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
         if self.count > 1 and self.arrays[0] is self.arrays[1]:
             tensors = [tensors[0], tensors[0], *tensors[2:]]

@@ -228,6 +228,8 @@ def contract(
 ) -> Any:
     """One fused contraction, ``Contraction(equation, map, ...)(*operands, ...)``.
 
+    In a function for torch.compile make the :class:`Contraction` beforehand: its lambdas are traced once, by us.
+
     Parameters
     ----------
     equation, map, reduce, epilogue

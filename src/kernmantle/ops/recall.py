@@ -17,7 +17,7 @@ from ..contraction.definition import Definition
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from .autograd import plain
-from .checks import number_of
+from .checks import autocasts, number_of
 from .dtypes import DTYPES
 from .execute import Prepared, Types, allocate, last_route, prepare
 from .launcher import collecting
@@ -83,7 +83,7 @@ class Recall:
             return None
         key = self._key(operands, precision, named)
         known = None if key is None else self._known.get(key)
-        if known is None or torch.is_autocast_enabled(operands[0].device.type):
+        if known is None or autocasts(operands[0].device):
             return None
         tensors = [operands[0], *operands[2:]] if known.skip_second else list(operands)
         tensors += [named[name] for name in known.tensor_names]
@@ -105,7 +105,7 @@ class Recall:
         if params is not None or self._named_operands or collecting():
             return
         key = self._key(operands, precision, named)
-        if key is None or torch.is_autocast_enabled(operands[0].device.type):
+        if key is None or autocasts(operands[0].device):
             return
         if bound.numbers and not operands[0].is_floating_point():
             return  # whether a number fits integers depends on its value

@@ -1,0 +1,407 @@
+"""Every mistake has one error, of a class that callers can catch, that names the argument, before anything runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.errors import (
+    BackendError,
+    DeviceError,
+    DtypeError,
+    EquationError,
+    GradientError,
+    KernmantleError,
+    OutOfMemoryError,
+    OutputError,
+    ParameterError,
+    ShapeError,
+    TraceError,
+)
+from kernmantle.ops import execute
+
+X, Y = torch.ones(4, 5), torch.ones(6, 5)
+PLAIN = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+POWER = km.Contraction("mk,nk->mn", lambda a, b, p: abs(a - b) ** p)
+WEIGHTED = km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * abs(a - b))
+PAIR = km.Contraction("mk,nk->mn", lambda a, b: (abs(a - b), a * b))
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(monkeypatch):
+    """On the reference backend, where only a test that asks for it may come as far as running a program."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a program was run")
+
+    monkeypatch.setattr(execute, "prepare", refuse)
+    with km.config(backend="reference"):
+        yield
+
+
+def rejects(kind, pattern, call):
+    with pytest.raises(kind, match=pattern) as caught:
+        call()
+    assert isinstance(caught.value, KernmantleError)
+    return str(caught.value)
+
+
+ARRAYS = {
+    "None": (None, r"operand 1 must be .* not NoneType"),
+    "list": ([[1.0]], r"operand 1 must be .* not list; convert it with numpy.asarray"),
+    "string": ("x", r"operand 1 must be .* not str"),
+    "number": (3.0, r"operand 1 is a number; pass an array"),
+    "object array": (np.array([[object()]]), r"operand 1 is a numpy array of object"),
+    "sparse": (torch.eye(5).to_sparse(), r"operand 1 has layout torch.sparse_coo"),
+    "complex": (torch.ones(6, 5, dtype=torch.complex64), r"operand 0 is float32 but operand 1 is complex64"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_what_is_no_array(name):
+    value, pattern = ARRAYS[name]
+    rejects(DtypeError, pattern, lambda: PLAIN(X, value))
+
+
+def test_an_unsupported_type():
+    z = torch.ones(4, 5, dtype=torch.complex64)
+    rejects(DtypeError, r"operand 0 has dtype torch.complex64; supported are .*float32", lambda: PLAIN(z, z))
+
+
+@pytest.mark.parametrize(
+    ("operands", "pattern"),
+    [
+        ((X,), r"'mk,nk->mn' takes 2 operands, got 1"),
+        ((X, Y, Y), r"'mk,nk->mn' takes 2 operands, got 3"),
+        ((X, Y[0]), r"operand 1 has 1 axes, equation 'mk,nk->mn' wants at least 2 \('nk'\); got .*operand 1: \(5,\)"),
+        ((X, torch.tensor(1.0)), r"operand 1 has 0 axes"),
+        ((X, Y[:, :4]), r"axis 'k' of 'mk,nk->mn' has size 5 in operand 0 but 4 in operand 1; got operand 0: \(4, 5\)"),
+        ((X[:, :1], Y), r"axis 'k' of 'mk,nk->mn' has size 1 in operand 0 but 5 in operand 1"),
+        ((X.expand(2, 4, 5), Y.expand(3, 6, 5)), r"batch axes do not broadcast in 'mk,nk->mn'; got .*\(2, 4, 5\)"),
+    ],
+)
+def test_shapes(operands, pattern):
+    rejects(ShapeError, pattern, lambda: PLAIN(*operands))
+
+
+def test_mixed_types():
+    rejects(DtypeError, "operand 0 is float32 but operand 1 is float64; convert one of them", lambda: PLAIN(X, Y.double()))
+    rejects(DtypeError, "operand 0 is float32 but operand 'w' is int64", lambda: WEIGHTED(X, Y, w=torch.arange(5)))
+
+
+def test_mixed_devices():
+    there = Y.to("meta")
+    rejects(DeviceError, "operand 0 is on cpu but operand 1 is on meta; move one with .to()", lambda: PLAIN(X, there))
+    p = torch.ones(3, device="meta")
+    rejects(DeviceError, "operand 0 is on cpu but parameter 'p' is on meta", lambda: POWER(X, Y, p=p))
+
+
+def base():
+    return torch.zeros(40)
+
+
+OUTS = {
+    "shape": (lambda: torch.empty(6, 4), OutputError, r"out has shape \(6, 4\), the result has \(4, 6\)"),
+    "batch": (lambda: torch.empty(1, 4, 6), OutputError, r"out has shape \(1, 4, 6\)"),
+    "dtype": (lambda: torch.empty(4, 6).double(), OutputError, r"out has dtype torch.float64, the result has torch.float32"),
+    "device": (lambda: torch.empty(4, 6, device="meta"), OutputError, "out is on meta, the operands are on cpu"),
+    "expanded": (lambda: torch.empty(4, 1).expand(4, 6), OutputError, "out has elements that share memory"),
+    "windows": (lambda: base().as_strided((4, 6), (3, 1)), OutputError, "out has elements that share memory"),
+    "gradient": (lambda: torch.empty(4, 6, requires_grad=True), GradientError, "out requires a gradient"),
+    "number": (lambda: 3.0, DtypeError, "out must be"),
+    "read-only": (lambda: np.broadcast_to(np.float32(0), (4, 6)), OutputError, "out is a read-only numpy array"),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_out(name):
+    make, kind, pattern = OUTS[name]
+    rejects((kind, OutputError), pattern, lambda: PLAIN(X, Y, out=make()))
+
+
+def test_out_overlaps_an_operand():
+    memory = torch.ones(10, 10)
+    pattern = "out overlaps an operand in memory"
+    rejects(OutputError, pattern, lambda: PLAIN(memory[:4, :5], Y, out=memory[3:7, 4:10]))
+    rejects(OutputError, pattern, lambda: POWER(X, Y, p=memory[0, :1], out=memory[:4, :6][None]))
+
+
+def test_out_of_several_results():
+    good, floats = torch.empty(4, 6), torch.empty(2, 4, 6)
+    rejects(OutputError, "out has 1 arrays, the contraction has 2 outputs", lambda: PAIR(X, Y, out=(good,)))
+    rejects(OutputError, "out must be a tuple of arrays, one per output, not Tensor", lambda: PAIR(X, Y, out=floats))
+    rejects(OutputError, "two arrays of out overlap in memory", lambda: PAIR(X, Y, out=(good, good)))
+
+
+def test_out_with_a_gradient_of_an_operand():
+    x = X.clone().requires_grad_()
+    rejects(GradientError, "out= cannot be combined with a gradient", lambda: PLAIN(x, Y, out=torch.empty(4, 6)))
+
+
+@pytest.mark.parametrize(
+    ("reduce", "pattern"),
+    [
+        ("summ", r"reduce='summ' is none of sum, prod.*did you mean 'sum'\?"),
+        ("logsumexpp", r"did you mean 'logsumexp'\?"),
+        ("argmim", r"did you mean 'argmin'\?"),
+        (None, "reduce=None is none of"),
+        (3, "reduce=3 is none of"),
+        (("sum", "max"), "reduce names 2 reductions, the map returns 1 values"),
+        ([], "reduce names 0 reductions"),
+        ([km.Fold(lambda s, a, b: s, 0)], "a Fold takes the place of the map and cannot be one of several"),
+        (km.Fold(lambda s, a, b: s, 0), "a Fold takes the place of the map: pass map=None"),
+        (km.Semiring(lambda a, b: (a, b), 0), "the plus of the semiring returns 2 values"),
+        (km.Semiring(lambda a, b: a + b, "0"), "zero must be a number, not '0'"),
+        (km.Semiring(lambda a, b: a + b, math.nan), "zero is NaN"),
+    ],
+)
+def test_reductions(reduce, pattern):
+    rejects(ParameterError, pattern, lambda: km.Contraction("mk,nk->mn", lambda a, b: a * b, reduce=reduce))
+
+
+def test_folds():
+    fold = km.Fold(lambda s, a, b: s + a * b, 0.0)
+    rejects(ParameterError, "map=None is for reduce=Fold", lambda: km.Contraction("mk,nk->mn", None))
+    rejects(EquationError, r"fold needs exactly one reduced axis, 'mk,nk->m' reduces 2", lambda: km.Contraction("mk,nk->m", None, reduce=fold))
+    rejects(ParameterError, "init must be a number", lambda: km.Contraction("mk,nk->mn", None, reduce=km.Fold(lambda s, a, b: s, None)))
+    two = km.Fold(lambda s, a, b: (s, a), 0.0)
+    rejects(ParameterError, "the step of the fold returns 2 values", lambda: km.Contraction("mk,nk->mn", None, reduce=two))
+    rejects(EquationError, "argmin needs exactly one reduced axis", lambda: km.Contraction("mk,nk->", lambda a, b: a, reduce="argmin"))
+
+
+def branching(a, b):
+    if a > b:
+        return a
+    return b
+
+
+def mutating(a, b):
+    a[0] = b
+    return a
+
+
+LAMBDAS = {
+    "branch": (branching, r"test_bad_input.py:\d+: the truth of a traced value was asked.*\n *if a > b:\n.*km.where"),
+    "mutation": (mutating, r"test_bad_input.py:\d+: a traced value cannot be assigned to.*\n *a\[0\] = b"),
+    "in place": (lambda a, b: a.add_(b), "add_ works in place"),
+    "too few parameters": (lambda a: a, "takes 1 positional argument but there are 2"),
+    "no return": (lambda a, b: None, "returned None"),
+    "a string": (lambda a, b: "x", "returned str"),
+    "float": (lambda a, b: float(a), r"float\(\) was asked of a traced value"),
+    "math": (lambda a, b: math.exp(a), r"float\(\) was asked of a traced value"),
+    "an array": (lambda a, b: a * torch.ones(3), r"a captured array \(Tensor of shape \(3,\)\)"),
+    "an unknown function": (lambda a, b: torch.fft.fft(a), "unknown to tracing"),
+    "any number of names": (lambda a, b, **rest: a, r"takes \*\*arguments"),
+}
+
+
+@pytest.mark.parametrize("name", LAMBDAS)
+@pytest.mark.parametrize("where", ["map", "epilogue"])
+def test_lambdas_that_cannot_be_traced(name, where):
+    function, pattern = LAMBDAS[name]
+    map_, epilogue = (function, None) if where == "map" else (lambda a, b: (a, b), function)
+    message = rejects(TraceError, f"(?s){pattern}", lambda: km.Contraction("mk,nk->mn", map_, epilogue=epilogue))
+    assert "test_bad_input.py" in message
+
+
+def test_more_parameters_than_operands():
+    rejects(ParameterError, "parameter 'c' is missing: pass it by name or in params=", lambda: km.contract("mk,nk->mn", lambda a, b, c: a, X, Y))
+    rejects(TraceError, "the map must be a function, not int", lambda: km.Contraction("mk,nk->mn", 3))
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "pattern"),
+    [
+        ({}, ParameterError, "parameter 'p' is missing"),
+        ({"p": 1.0, "q": 2.0}, ParameterError, "unknown parameter 'q'; this contraction has p"),
+        ({"p": None}, DtypeError, "parameter 'p' must be a torch tensor"),
+        ({"p": "1"}, DtypeError, "parameter 'p' must be .* not str"),
+        ({"p": [1.0]}, DtypeError, "parameter 'p' must be .* not list"),
+        ({"p": Fraction(1, 2)}, DtypeError, "parameter 'p' must be .* not fractions.Fraction"),
+        ({"p": 1j}, DtypeError, "parameter 'p' must be .* not complex"),
+        ({"p": np.complex128(1j)}, ParameterError, "parameter 'p' is 1j, which is no real number"),
+        ({"p": 10**400}, ParameterError, "parameter 'p' is 10+, which is no real number that a float64 can hold"),
+        ({"p": torch.ones(3, dtype=torch.complex64)}, ParameterError, "parameter 'p' has dtype torch.complex64"),
+        ({"p": torch.ones(3, dtype=torch.bool)}, ParameterError, "parameter 'p' has dtype torch.bool"),
+    ],
+)
+def test_parameters(params, kind, pattern):
+    rejects(kind, pattern, lambda: POWER(X, Y, **params))
+
+
+def test_parameters_that_do_not_broadcast():
+    batch = X.expand(2, 4, 5)
+    pattern = r"batch axes do not broadcast in 'mk,nk->mn'; got .*parameter 'p': \(3,\)"
+    rejects(ShapeError, pattern, lambda: POWER(batch, Y, p=torch.ones(3)))
+
+
+def test_a_parameter_given_twice():
+    rejects(ParameterError, "parameter 'p' is given by name and in params=", lambda: POWER(X, Y, params={"p": 1}, p=2))
+
+
+def test_names_that_stand_for_operands():
+    for name in ("x0", "x12", "s0"):
+        function = eval(f"lambda a, b, {name}: a * {name}")
+        rejects(ParameterError, f"parameter {name!r} of the map has the name of an operand or accumulator", lambda f=function: km.Contraction("mk,nk->mn", f))
+    rejects(ParameterError, "parameter 'x1' of the epilogue", lambda: km.Contraction("mk,nk->mn", lambda a, b: a, epilogue=lambda s, x1: s))
+
+
+def test_defaults():
+    array = torch.ones(3)
+    rejects(ParameterError, "the default of parameter 'w' is a Tensor; pass it at the call", lambda: km.Contraction("mk,nk->mn", lambda a, b, w=array: a * w))
+    rejects(
+        ParameterError, "parameter 'p' has default 2 in the map, 3 in the epilogue",
+        lambda: km.Contraction("mk,nk->mn", lambda a, b, p=2: a**p, epilogue=lambda s, p=3: s**p),
+    )
+
+
+def test_named_operands():
+    rejects(ParameterError, "parameter 'w' is missing", lambda: WEIGHTED(X, Y))
+    rejects(DtypeError, "operand 'w' is a number", lambda: WEIGHTED(X, Y, w=2.0))
+    rejects(ShapeError, r"axis 'k' of .* has size 5 in operand 0 but 4 in operand 'w'", lambda: WEIGHTED(X, Y, w=torch.ones(4)))
+    rejects(
+        EquationError, "the epilogue of 'mk,nk,w:k->mn' reads an operand over 'k', but axis 'k' is reduced",
+        lambda: km.Contraction("mk,nk,w:k->mn", lambda a, b, w: a * w, epilogue=lambda s, w: s * w),
+    )
+
+
+@pytest.mark.parametrize("equation", [3, None, ["mk", "nk"], lambda a: a])
+def test_an_equation_that_is_no_string(equation):
+    rejects(EquationError, "the equation is a string such as 'mk,nk->mn' and comes first", lambda: km.Contraction(equation, lambda a, b: a))
+
+
+def test_equations_quote_themselves():
+    message = rejects(EquationError, "axis 'm' appears twice", lambda: km.contract("mk,nmm->mn", lambda a, b: a, X, Y))
+    assert re.search(r"\n  mk,nmm->mn\n       \^", message)
+
+
+def test_precision():
+    rejects(ParameterError, "precision must be one of None, 'ieee', 'tf32', not 'high'", lambda: PLAIN(X, Y, precision="high"))
+
+
+NO_GRADIENT = {
+    "argmin": ("argmin", lambda a, b: a * b),
+    "argmax": ("argmax", lambda a, b: a * b),
+    "any": ("any", lambda a, b: a > b),
+    "all": ("all", lambda a, b: a > b),
+    "fold": (km.Fold(lambda s, a, b: s + a * b, 0.0), None),
+    "semiring": (km.Semiring(lambda a, b: a + b, 0.0), lambda a, b: a * b),
+}
+
+
+@pytest.mark.parametrize("name", NO_GRADIENT)
+@pytest.mark.parametrize("what", ["operand", "parameter"])
+def test_no_gradient(name, what):
+    reduce, function = NO_GRADIENT[name]
+    epilogue = (lambda s, p: s * p) if what == "parameter" and name in ("fold", "semiring") else None
+    contraction = km.Contraction("mk,nk->mn", function, reduce=reduce, epilogue=epilogue)
+    x = X.clone().requires_grad_(what == "operand" or epilogue is None)
+    params = {} if epilogue is None else {"p": torch.tensor(2.0, requires_grad=True)}
+    pattern = rf"a reduction by {name} has no gradient; detach the operands, use torch.no_grad\(\)"
+    rejects(GradientError, pattern, lambda: contraction(x, Y, **params))
+
+
+def test_a_gradient_that_numpy_would_lose():
+    p = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    rejects(GradientError, "operand 0 is a ndarray", lambda: POWER(np.ones((4, 5)), np.ones((6, 5)), p=p))
+
+
+INTEGERS = {
+    "division": (lambda a, b: a / b, {}, "sum", "rcp|div"),
+    "root": (lambda a, b: abs(a - b) ** 0.5, {}, "sum", "sqrt"),
+    "exp": (lambda a, b: km.exp(a - b), {}, "sum", "exp"),
+    "logsumexp": (lambda a, b: a - b, {}, "logsumexp", "logsumexp"),
+    "fraction": (lambda a, b: a * 0.5 + b, {}, "sum", "the number 0.5 meets integer operands"),
+    "parameter": (lambda a, b, c: a * c, {"c": 1.5}, "sum", "the number 1.5 meets integer operands"),
+    "infinite": (lambda a, b, c: a * c, {"c": math.inf}, "sum", "the number inf meets integer operands"),
+    "NaN": (lambda a, b, c: a * c, {"c": math.nan}, "sum", "the number nan meets integer operands"),
+    "tensor": (lambda a, b, c: a * c, {"c": torch.tensor(1.5)}, "sum", "parameter 'c' is floating point, the operands are"),
+    "zero": (lambda a, b: a * b, {}, km.Semiring(lambda a, b: km.maximum(a, b), 0.5), "the number 0.5 meets integer"),
+    "too large": (lambda a, b, c: a * c, {"c": 2**60 + 1}, "sum", "is too large for integer operands"),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bool])
+def test_integers_that_need_fractions(name, dtype):
+    function, params, reduce, pattern = INTEGERS[name]
+    contraction = km.Contraction("mk,nk->mn", function, reduce=reduce)
+    rejects(DtypeError, pattern, lambda: contraction(X.to(dtype), Y.to(dtype), **params))
+
+
+def test_a_number_beyond_int32():
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, c: a * b + c)
+    rejects(DtypeError, "too large for integer operands", lambda: contraction(X.int(), Y.int(), c=2**40))
+
+
+@pytest.mark.parametrize("reduce", ["argmin", "argmax"])
+@pytest.mark.parametrize("rows", [0, 4])
+def test_positions_in_an_empty_axis(reduce, rows):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: a * b, reduce=reduce)
+    pattern = rf"{reduce} over axis 'k' of 'mk,nk->mn', which has size 0: no position exists"
+    rejects(ShapeError, pattern, lambda: contraction(X[:rows, :0], Y[:, :0]))
+
+
+class TestBackends:
+    @pytest.fixture(autouse=True)
+    def nothing_runs(self, monkeypatch):
+        def refuse(*args):
+            raise AssertionError("a kernel was built")
+
+        monkeypatch.setattr(execute, "_kernel_runner", refuse)
+        monkeypatch.setattr(execute, "_reference_runner", refuse)
+
+    def test_a_device_without_an_engine(self):
+        there = X.to("meta"), Y.to("meta")
+        rejects(DeviceError, 'no kernels for tensors on meta: .* km.config\\(backend="reference"\\)', lambda: PLAIN(*there))
+        with km.config(backend="llvm"):
+            rejects((DeviceError, BackendError), "meta", lambda: PLAIN(*there))
+
+    def test_cuda_on_the_cpu(self):
+        with km.config(backend="cuda"):
+            rejects(BackendError, "backend='cuda' cannot run on cpu; 'llvm' runs there", lambda: PLAIN(X, Y))
+
+    def test_a_cuda_tensor_without_the_engine(self, monkeypatch):
+        def missing():
+            raise BackendError("no CUDA engine: pip install 'kernmantle[cuda13]'")
+
+        monkeypatch.setattr("kernmantle.ops.gpu.core", missing)
+        from kernmantle.ops import targets
+
+        targets._target.cache_clear()
+        rejects(BackendError, "no CUDA engine", lambda: targets.target_for(torch.device("cuda")))
+
+    def test_legacy_vmap(self):
+        x = X.double().requires_grad_()
+        out = 2 * x
+        rejects(
+            GradientError, "is_grads_batched",
+            lambda: torch._vmap_internals._vmap(lambda a: PLAIN(a, Y.double()), 0, 0)(out.detach().expand(3, 4, 5)),
+        )
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_jit_trace(self):
+        rejects(BackendError, "torch.jit.trace cannot record", lambda: torch.jit.trace(lambda x: PLAIN(x, Y), (X,)))
+
+
+class TestMemory:
+    @pytest.fixture(autouse=True)
+    def nothing_runs(self):
+        """These reach the allocation of the result."""
+
+    @pytest.mark.parametrize("backend", ["reference", "auto"])
+    def test_a_result_that_is_too_large(self, backend):
+        huge = torch.ones(1, 1).expand(2**24, 1)
+        with km.config(backend=backend):
+            message = rejects(OutOfMemoryError, r"cannot allocate the result of shape \(16777216, 16777216\)", lambda: PLAIN(huge, huge))
+        assert "1048576.0 GiB" in message
+
+    def test_the_limit_is_that_of_memory(self):
+        with km.config(backend="reference"):
+            assert POWER(X, Y, p=math.nan).isnan().all()

@@ -1,0 +1,90 @@
+"""Every example runs by itself, and what it computes agrees with a plain formula."""
+
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from scipy.spatial import distance
+
+from kernmantle.testing import assert_close
+
+from ..source import PACKAGE, ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_runs_by_itself(path, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", str(path)],
+        check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_there_is_an_example_of_each_kind():
+    names = {path.stem for path in EXAMPLES}
+    assert {"shortest_paths", "log_sum_exp", "own_kernel", "nearest_neighbours", "many_bandwidths"} <= names
+
+
+def test_closure_is_floyd_warshall():
+    example = load("shortest_paths")
+    roads = example.network(37, seed=3)
+    wanted = [[math.inf if i != j else 0.0 for j in range(37)] for i in range(37)]
+    for i in range(37):
+        for j in range(37):
+            wanted[i][j] = min(wanted[i][j], float(roads[i, j]))
+    for via in range(37):
+        for i in range(37):
+            for j in range(37):
+                wanted[i][j] = min(wanted[i][j], wanted[i][via] + wanted[via][j])
+    assert_close(example.closure(roads), np.array(wanted), depth=37)
+
+
+def test_likelihood_is_that_of_scaled_probabilities():
+    example = load("log_sum_exp")
+    start, moves, emits = example.model(7, 5)
+    seen = torch.randint(5, (4, 30), generator=torch.Generator().manual_seed(2))
+    wanted = []
+    for sequence in seen.tolist():
+        belief = np.exp(start.numpy()) * np.exp(emits.numpy())[:, sequence[0]]
+        total = 0.0
+        for symbol in sequence[1:]:
+            total += np.log(belief.sum())
+            belief = (belief / belief.sum()) @ np.exp(moves.numpy()) * np.exp(emits.numpy())[:, symbol]
+        wanted.append(total + np.log(belief.sum()))
+    assert_close(example.log_likelihood(start, moves, emits, seen), np.array(wanted), depth=30 * 7)
+    one = scipy.special.logsumexp(start.numpy() + emits.numpy()[:, 3])
+    assert_close(example.log_likelihood(start, moves, emits, torch.tensor([[3]])), np.array([one]), depth=7)
+
+
+def test_own_kernel_is_its_formula():
+    example = load("own_kernel")
+    x, _ = example.data(20)
+    weight, shape = torch.tensor([0.5, 2.0, 0.1], dtype=x.dtype), 1.7
+    squares = (((x[:, None] - x[None]) ** 2) * weight).sum(-1)
+    found = example.kernel(x, x, weight=weight, shape=shape)
+    assert_close(found, ((1 + squares / (2 * shape)) ** -shape).numpy(), depth=3)
+
+
+def test_blocks_find_the_nearest():
+    example = load("nearest_neighbours")
+    random = np.random.default_rng(0)
+    queries, points = random.normal(size=(50, 6)), random.normal(size=(80, 6))
+    found = np.concatenate(list(example.nearest(queries, points, 1.3, block=16)))
+    assert (found == distance.cdist(queries, points, "minkowski", p=1.3).argmin(1)).all()

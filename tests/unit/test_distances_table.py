@@ -9,6 +9,7 @@ import pytest
 from scipy.spatial import distance
 
 import kernmantle as km
+from kernmantle.bench import metrics
 from kernmantle.distances import METRICS, Form, Metric, document
 from kernmantle.distances.table import ALIASES
 from kernmantle.testing import assert_close
@@ -51,6 +52,7 @@ def test_a_new_row_is_all_there_is_to_a_metric(monkeypatch):
     monkeypatch.setitem(distances.ORACLES, "lorentzian", lambda x, y, w: (w * np.log1p(abs(x - y))).sum(-1))
     assert "`lorentzian`" in document.table()
     assert any("lorentzian" in line and "yes | yes | yes" in line for line in document.page().splitlines())
+    assert "lorentzian" in [case.name for case in metrics.cases()]
     x, y = distances.pair(lorentzian)
     for options in distances.varied(lorentzian):
         wanted = distances.exact(lorentzian, x, y, **options)

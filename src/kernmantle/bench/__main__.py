@@ -16,12 +16,12 @@ from tqdm import tqdm
 
 from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
-from . import calibrate, contraction, cpu, machine, report, store
+from . import calibrate, contraction, cpu, machine, metrics, report, store
 from .case import Case, Probe, Suite
 from .run import Settings, blank, measure
 from .timing import Plan
 
-SUITES = {suite.name: suite for suite in (cpu.SUITE, contraction.SUITE)}
+SUITES = {suite.name: suite for suite in (cpu.SUITE, contraction.SUITE, metrics.SUITE)}
 RESULTS = Path("benchmarks") / "results"
 WIDTH = 150
 QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)

@@ -24,8 +24,8 @@ km.cdist(x, y, metric="cosine")               # every name that scipy knows, and
 """
 
 _TAIL = """
-* **symmetric**: d(x, y) = d(y, x), bit for bit, and when y is omitted only half is computed; mahalanobis and yule compute
-  both halves. The inner product is the vendor's matrix product, and symmetric as that is.
+* **symmetric**: d(x, y) = d(y, x), bit for bit, and when y is omitted only half is computed; mahalanobis and yule
+  compute both halves. The inner product is the vendor's matrix product, and symmetric as that is.
 * **zero**: d(x, x) is exactly 0 (NaN where the metric is 0/0). Dice promises it for true and false.
 * **gradients**: of every order, for x, y, weights and every option. Where a distance has a kink (equal rows, equal
   entries) the gradient is 0, never NaN. A metric without gradients refuses an input that requires one.

@@ -8,7 +8,7 @@ from typing import Any
 from ..expr.functions import FUNCTIONS
 from .metric import Form
 
-log, log1p, maximum, sqrt, where = (FUNCTIONS[name] for name in ("log", "log1p", "maximum", "sqrt", "where"))
+log1p, maximum, sqrt, where = (FUNCTIONS[name] for name in ("log1p", "maximum", "sqrt", "where"))
 
 
 def _masked(x: Any, y: Any, w: Any) -> Any:
@@ -73,8 +73,8 @@ def _relative_gap(x: Any, y: Any, w: Any) -> Any:
     return where(size == 0, 0, w * abs(x - y) / size)
 
 
-def _relative_entropy(x: Any, y: Any, w: Any) -> Any:
-    return where(x == 0, where(y == y, 0, y), w * x * log(x / y))
+def _relative_entropy(x: Any, log_y: Any, log_x: Any, w: Any) -> Any:
+    return where(x == 0, where(log_y == log_y, 0, log_y), w * x * (log_x - log_y))
 
 
 def _shannon(x: Any, y: Any) -> Any:
@@ -87,7 +87,7 @@ def _shannon(x: Any, y: Any) -> Any:
 
 CANBERRA = Form(_relative_gap)
 BRAY_CURTIS = Form(lambda x, y, w: (w * abs(x - y), w * abs(x + y)), finish=lambda s, t: s / t)
-RELATIVE_ENTROPY = Form(_relative_entropy)
+RELATIVE_ENTROPY = Form(_relative_entropy, operands="mk,nk,mk")
 SHANNON = Form(_shannon, finish=lambda s, scale: maximum(s * scale, 0), root=sqrt, weighted=False)
 
 

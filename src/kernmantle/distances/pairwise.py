@@ -88,18 +88,15 @@ def cdist(
 
     Raises
     ------
-    ParameterError, ShapeError, DtypeError, DeviceError, OutputError, GradientError
-        Before anything is computed; each names the argument.
+    KernmantleError
+        Before anything is computed; names the argument.
 
     Notes
     -----
-    One pass over all pairs and columns, memory of inputs and result only. p is a value of the kernel, as are
-    weights: none of them compiles anew. A tensor p that lies on a device is never read: where it is negative or
-    NaN, so is the result NaN.
-
-    Gradients of every order exist for x, y, w, V, VI, p and base, of all metrics but hamming, jaccard,
-    rogerstanimoto, russellrao, sokalsneath and yule. They are 0 where the distance is not differentiable:
-    between equal rows, at equal entries, and for p = 0.
+    One pass over all pairs and columns, memory of inputs and result only. No value of p or w compiles anew. A
+    tensor p on a device is never read: where it is negative or NaN, the result is NaN. Gradients of every order
+    exist for all tensors, but not of hamming, jaccard, rogerstanimoto, russellrao, sokalsneath and yule; they are
+    0 between equal rows, at equal entries and for p = 0.
 
     Examples
     --------
@@ -111,9 +108,6 @@ def cdist(
     >>> km.cdist(x, p=1)
     array([[0., 7.],
            [7., 0.]])
-    >>> km.cdist(x, y, metric="cityblock", w=np.array([2.0, 1.0]))
-    array([[6.],
-           [4.]])
     """
     other = x if y is None else y
     row = METRICS.get(metric) if type(metric) is str else None

@@ -50,12 +50,20 @@ def centred_directions(given: Given) -> Ready:
 
 def square_roots(given: Given) -> Ready:
     """Square roots of the entries, with gradient 0 at 0."""
+    return plain(_changed(given, lambda x: _masked(torch.sqrt, x, 0.0)))
 
-    def root(x: torch.Tensor) -> torch.Tensor:
-        zero = x == 0
-        return torch.where(zero, 0.0, torch.where(zero, 1.0, x).sqrt())
 
-    return plain(_changed(given, root))
+def _masked(function: Rows, x: torch.Tensor, at_zero: float) -> torch.Tensor:
+    """A function whose slope at 0 is infinite, with the slope 0 there."""
+    zero = x == 0
+    return torch.where(zero, at_zero, function(torch.where(zero, 1.0, x)))
+
+
+def logarithms(given: Given) -> Ready:
+    """The rows of x, the logarithms of y and those of x."""
+    logs = _changed(given, lambda x: _masked(torch.log, x, -math.inf))
+    ready = plain(logs._replace(x=given.x))
+    return ready._replace(operands=(*ready.operands[:2], logs.x, *ready.operands[2:]))
 
 
 def shares(given: Given) -> Ready:

@@ -56,8 +56,9 @@ _ROWS = (
         note="rows are divided by their sums; NaN for rows of zeros; `base` is the logarithm's",
     ),
     Metric(
-        "kl", "Σ w x log(x / y)", forms.RELATIVE_ENTROPY, symmetric=False, domain="positive",
-        aliases=("kl_divergence",), note="rows are taken as they are; infinite where y = 0 < x",
+        "kl", "Σ w x log(x / y)", forms.RELATIVE_ENTROPY, prepare.logarithms, symmetric=False, domain="positive",
+        aliases=("kl_divergence",),
+        note="rows are taken as they are; infinite where y = 0 < x, NaN where x < 0 or y < 0",
     ),
     Metric(
         "mahalanobis", "√((x − y) VI (x − y)ᵀ)", forms.QUADRATIC, prepare.multiplied_by_inverse, options=("VI",),

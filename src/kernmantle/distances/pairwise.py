@@ -73,8 +73,7 @@ def cdist(
     base : number or array, optional
         Base of the logarithm of jensenshannon; e by default.
     root : bool
-        Whether to take the final root of the metrics that have one. Without it: sums of powers (minkowski),
-        squares (euclidean, seuclidean, mahalanobis, hellinger), the divergence (jensenshannon).
+        Whether to take the final root of the metrics that have one; sums of powers, squares, divergences without.
     out : array, shape (..., m, n), optional
         Written in place; of the result's dtype, overlapping no input, and without a gradient.
     precision : {None, "ieee", "tf32"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import Protocol
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from ..config import current
 from ..contraction.nest import Nest
 from ..errors import BackendError, DeviceError
-from .cpu import CpuTarget
-from .gpu import CudaTarget
 from .launcher import Launcher
+
+
+# Loaded when the first tensor of that device comes: neither compiler is needed on a machine without the other.
+_DOORS = {"cpu": (".cpu", "CpuTarget"), "cuda": (".gpu", "CudaTarget")}
 
 
 class Target(Protocol):
@@ -33,7 +36,10 @@ class Target(Protocol):
 
 @lru_cache(maxsize=8)
 def _target(kind: str) -> Target | None:
-    return {"cpu": CpuTarget, "cuda": CudaTarget}.get(kind, lambda: None)()
+    if kind not in _DOORS:
+        return None
+    module, name = _DOORS[kind]
+    return getattr(import_module(module, __package__), name)()
 
 
 def target_for(device: torch.device) -> Target | None:

@@ -84,16 +84,14 @@ def add_diagonal(matrix: torch.Tensor, diagonal: Any, offsets: tuple[int, int]) 
 def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     """The matrix times v, a vector or a matrix with as many rows as y."""
     rows = call.y.shape[-2]
-    vector = v.dim() == 1
+    shape, vector = tuple(v.shape), v.dim() == 1
     v = v.unsqueeze(-1) if vector else v
-    if v.shape[-2] != rows:
-        raise ShapeError(
-            f"v must have a row for each of the {rows} rows of y, it has shape {tuple(v.shape[: -1 if vector else None])}"
-        )
+    if not shape or v.shape[-2] != rows:
+        raise ShapeError(f"v must have a row for each of the {rows} rows of y, it has shape {shape}")
     try:
         batch = torch.broadcast_shapes(call.batch, v.shape[:-2])
     except RuntimeError:
-        raise ShapeError(f"batch axes do not broadcast: v has shape {tuple(v.shape)}, k(x, y) {call.batch}") from None
+        raise ShapeError(f"batch axes do not broadcast: v has shape {shape}, k(x, y) {call.batch}") from None
     call = call.widened()
     v = v.to(call.x.dtype)
     tracked = torch.is_grad_enabled() and (call.is_tracked or v.requires_grad)
@@ -115,7 +113,9 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     return out.squeeze(-1) if vector else out
 
 
-def _product(call: Call, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor) -> tuple[torch.Tensor]:
+def _product(
+    call: Call, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
+) -> tuple[torch.Tensor]:
     with torch.autocast(x.device.type, enabled=False):
         return (call.gram(x, y, shared) @ v,)
 

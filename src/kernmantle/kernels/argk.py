@@ -88,7 +88,8 @@ def _by_metric(x: Any, y: Any, count: int, metric: str, return_values: bool, opt
     fixed = {name: value for name, value in options.items() if name not in arrays}
 
     def compare(left: torch.Tensor, right: torch.Tensor, _: Any) -> torch.Tensor:
-        return cdist(left, right, metric=metric, **fixed, **dict(zip(arrays, tensors, strict=True)))
+        given: dict[str, Any] = {**fixed, **dict(zip(arrays, tensors, strict=True))}
+        return cdist(left, right, metric=metric, **given)
 
     values, indices = nearest(call, compare, count, False)
     return (call.finished(values), call.wrap(indices)) if return_values else call.wrap(indices)

@@ -96,7 +96,10 @@ def _documentation(row: Row) -> str:
     lines = [f"{row.formula}: {row.summary}.", "", "Parameters", "----------"]
     for hyper in row.hyper:
         default = "the number of columns" if isinstance(hyper.default, str) else f"{hyper.default:g}"
-        lines += [f"{hyper.name} : number or tensor, default {default}", f"    {hyper.meaning}; {RANGES[hyper.range][0]}."]
+        lines += [
+            f"{hyper.name} : number or tensor, default {default}",
+            f"    {hyper.meaning}; {RANGES[hyper.range][0]}.",
+        ]
     for option in row.options:
         lines += [f"{option.name} : number, default {option.default:g}", f"    {option.meaning}; {option.allowed}."]
     lines += [f"{LENGTHS} : tensor, shape (..., k), optional", "    Divides the columns of x and y."]

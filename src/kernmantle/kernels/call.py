@@ -159,16 +159,23 @@ def _with_values(
             )
         wide = scale if scale.dtype == torch.float64 else scale.float()
         scales.append(wide.reciprocal().to(x.dtype))
-    wanted = {name: float(columns) if isinstance(values[name], str) else values[name] for name in form.parameters}
+    wanted = {name: values[name] for name in form.parameters}
+    wanted = {name: float(columns) if isinstance(value, str) else value for name, value in wanted.items()}
     kind = torch.float64 if x.dtype == torch.float64 else torch.float32
-    parameters = {name: value.to(kind) for name, value in wanted.items() if isinstance(value, torch.Tensor)}
-    numbers = {name: value for name, value in wanted.items() if isinstance(value, (int, float))}
+    parameters: dict[str, torch.Tensor] = {}
+    numbers: dict[str, float] = {}
+    for name, value in wanted.items():
+        if isinstance(value, torch.Tensor):
+            parameters[name] = value.to(kind)
+        else:
+            numbers[name] = value
     call = Call(form, x, y, (*scales, *parameters.values()), tuple(parameters), numbers, dtype, wrap, precision)
     try:
         _ = call.batch
     except RuntimeError:
         shapes = {"x": x.shape, "y": y.shape, **{n: p.shape for n, p in parameters.items()}}
-        shapes |= {"lengthscales": scale.shape for scale in scales}
+        if scales:
+            shapes["lengthscales"] = scales[0].shape
         listing = ", ".join(f"{name} has shape {tuple(shape)}" for name, shape in shapes.items())
         raise ShapeError(f"batch axes do not broadcast: {listing}") from None
     return call

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..contraction.definition import Definition, symmetric
+from ..contraction.definition import Definition
 from ..contraction.equation import parse
 from ..contraction.semirings import Reduction
-from ..expr.differentiate import differentiate
-from ..expr.node import Node, const, substitute, var, variables
+from ..expr.node import Node, const, postorder, substitute, var, variables
 from ..expr.simplify import simplify
 from ..ops.contract import Contraction
 
@@ -92,7 +91,9 @@ def diagonal(form: Form) -> Contraction:
 def is_symmetric(form: Form) -> bool:
     """Whether the rules prove that k(x, y) = k(y, x)."""
     swap = {ROWS[0]: var(ROWS[1]), ROWS[1]: var(ROWS[0])}
-    squares = {(op.weight, op.role): f"x{i + len(ROWS)}" for i, op in enumerate(form.operands) if isinstance(op, Squares)}
+    squares = {
+        (op.weight, op.role): f"x{i + len(ROWS)}" for i, op in enumerate(form.operands) if isinstance(op, Squares)
+    }
     for (weight, role), name in squares.items():
         other = squares.get((weight, "n" if role == "m" else "m"))
         if other is None:
@@ -105,16 +106,17 @@ def is_symmetric(form: Form) -> bool:
     return simplify(substitute([form.output], swap)) == simplify([form.output])
 
 
+def of_difference(value: Node) -> bool:
+    """Whether an expression has x0 and x1 in their difference alone."""
+    rows = {var(name) for name in ROWS}
+    users = [node for node in postorder([value]) if rows & set(node.args)]
+    return value not in rows and all(node.op == "sub" and set(node.args) == rows for node in users)
+
+
 @lru_cache(maxsize=1024)
 def is_stationary(form: Form) -> bool:
-    """Whether the rules prove that every map depends on the difference of the rows alone."""
-    if form.reads_squares:
-        return False
-    for value in form.maps:
-        first, second = differentiate(value, ROWS)
-        if simplify([Node("add", (first, second))], finite=True)[0].number != 0:
-            return False
-    return True
+    """Whether every map has the rows in their difference alone."""
+    return not form.reads_squares and all(map(of_difference, form.maps))
 
 
 def swapped(form: Form) -> Form:
@@ -126,11 +128,6 @@ def swapped(form: Form) -> Form:
     ]
     maps = simplify(substitute(form.maps, swap))
     return Form(maps, form.reductions, form.output, form.parameters, tuple(operands))
-
-
-def halves(form: Form) -> bool:
-    """Whether the contraction of one array with itself does half the work."""
-    return symmetric(gram(form).definition)
 
 
 def _fresh(name: str, taken: set[str]) -> str:

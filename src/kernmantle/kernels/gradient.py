@@ -23,7 +23,7 @@ from ..expr.simplify import simplify
 from ..ops.contract import Contraction
 from .blocks import LARGEST, block_bytes
 from .call import Call
-from .form import ROWS, Form, Squares, contraction_of
+from .form import ROWS, Form, Squares, contraction_of, of_difference
 from .recompute import Pullback, recompute
 
 _FIRST, _SECOND = ROWS
@@ -31,13 +31,16 @@ _SUM = REDUCTIONS["sum"]
 _COLUMNS_BYTES = 32 << 20
 
 
+Part = Contraction | float | None
+
+
 @dataclass(frozen=True)
 class _Affine:
     """∂f/∂z = constant(z) + factor(z) x: each a contraction of z and the weights, a number, or None for 0."""
 
     place: int
-    constant: Contraction | float | None
-    factor: Contraction | float | None
+    constant: Part
+    factor: Part
     centred: bool
 
 
@@ -56,9 +59,9 @@ class Plan:
     squares: tuple[tuple[int, str], ...]
 
 
-def _part(form: Form, value: Node) -> Contraction | float | None:
+def _part(form: Form, value: Node) -> Part:
     if value.number is not None:
-        return float(value.number) or None
+        return float(value.number) if value.number else None
     names = [_FIRST, *form.weights]
     renamed = substitute([value], {name: var(f"x{i}") for i, name in enumerate(names)})
     axes = ["mk", *("k" for _ in form.weights)]
@@ -84,9 +87,7 @@ def _affine(form: Form, place: int, value: Node, slope: Node) -> _Affine | None:
         return None
     (factor,) = differentiate(slope, [_SECOND])
     (constant,) = simplify(substitute([slope], {_SECOND: const(0)}), finite=True)
-    first, second = differentiate(value, ROWS)
-    (both,) = simplify([Node("add", (first, second))], finite=True)
-    return _Affine(place, _part(form, constant), _part(form, factor), both.number == 0)
+    return _Affine(place, _part(form, constant), _part(form, factor), of_difference(value))
 
 
 @lru_cache(maxsize=256)
@@ -145,7 +146,7 @@ def run(contraction: Contraction, operands: Sequence[torch.Tensor], parameters: 
 
 
 def _value(part: Contraction | float, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any]) -> Any:
-    return part if isinstance(part, float) else run(part, operands, parameters).unsqueeze(-3)
+    return run(part, operands, parameters).unsqueeze(-3) if isinstance(part, Contraction) else part
 
 
 def _products(slope: torch.Tensor, coef: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -159,6 +160,12 @@ def _products(slope: torch.Tensor, coef: torch.Tensor, x: torch.Tensor) -> torch
         scaled = (chosen.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
         parts.append((slope @ scaled).unflatten(-1, (chosen.shape[-1], columns)).movedim(-2, -3))
     return torch.cat(parts, -3)
+
+
+def _centred(z: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both minus the mean of x: what depends on differences alone does not change, but loses fewer digits."""
+    middle = x.detach().mean(-2, keepdim=True)
+    return z - middle, x - middle
 
 
 def _rows(
@@ -179,8 +186,7 @@ def _rows(
             operands = [z, x, *weights.values(), *(slopes[place] for place in steps.places), coef]
             total = total + run(steps.general, operands, given.parameters)
         for part in steps.affine:
-            middle = x.detach().mean(-2, keepdim=True) if part.centred and x.shape[-2] else 0.0
-            points, rows = z - middle, x - middle
+            points, rows = _centred(z, x) if part.centred and x.shape[-2] else (z, x)
             slope = slopes[part.place]
             if part.constant is not None:
                 sums = (slope @ coef).mT.unsqueeze(-1)

@@ -13,7 +13,7 @@ from ..errors import ParameterError
 from ..ops.checks import is_number, number_of
 from . import apply, gradient, neighbours
 from .call import Call, Value, prepare
-from .form import Form, changed, combine, gram, is_symmetric, raised, swapped
+from .form import Form, changed, combine, gram, is_stationary, is_symmetric, raised, swapped
 from .operator import Operator
 from .row import literal
 
@@ -50,7 +50,7 @@ class Kernel:
            [1., 3.]])
     """
 
-    __slots__ = ("_form", "_level", "_text", "_values", "_weights")
+    __slots__ = ("_form", "_level", "_numbers", "_text", "_values", "_weights")
     __array_ufunc__ = None
 
     def __init__(
@@ -81,6 +81,7 @@ class Kernel:
     ) -> None:
         self._form, self._text, self._level = form, text, level
         self._values, self._weights = dict(values), dict(weights)
+        self._numbers: dict[str, Any] = self._values
 
     @staticmethod
     def made(
@@ -112,6 +113,11 @@ class Kernel:
     def is_symmetric(self) -> bool:
         """Whether the expressions prove that k(x, y) = k(y, x)."""
         return is_symmetric(self._form)
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether k(x, y) is seen to depend on x - y alone."""
+        return is_stationary(self._form)
 
     @property
     def info(self) -> str:
@@ -156,7 +162,7 @@ class Kernel:
             Of the kind and dtype of x; integers are computed and returned as floating point.
         """
         if diagonal is None and self._is_direct(x, y):
-            return gram(self._form)(x, x if y is None else y, out=out, precision=precision, **self._values)
+            return gram(self._form)(x, x if y is None else y, out=out, precision=precision, **self._numbers)
         call, _ = self.prepared(x, y, precision)
         if diagonal is not None:
             diagonal = value_of(diagonal, "diagonal")
@@ -302,8 +308,8 @@ class Kernel:
 
     def _joined(self, op: str, other: Kernel, sign: str, level: int) -> Kernel:
         form, names = combine(op, self._form, other._form, self._same(other))
-        values = {names[name]: value for name, value in other._values.items()} | self._values
-        weights = {names[name]: value for name, value in other._weights.items()} | self._weights
+        values = self._values | {names[name]: value for name, value in other._values.items()}
+        weights = self._weights | {names[name]: value for name, value in other._weights.items()}
         text = f"{_bracketed(self, level)} {sign} {_bracketed(other, level + (sign == '-'))}"
         return Kernel.made(form, values, weights, text, level)
 
@@ -385,5 +391,3 @@ def value_of(value: Any, name: str) -> Any:
     if hasattr(value, "__array__") and not isinstance(value, Kernel):
         return value_of(torch.from_numpy(value.__array__().copy()), name)
     raise ParameterError(f"hyperparameter {name!r} must be a number or an array, not {type(value).__name__}")
-
-

@@ -35,8 +35,9 @@ class Operator:
         self._numpy = isinstance(x, np.ndarray)
         self.dtype: Any = np.dtype(str(call.dtype).removeprefix("torch.")) if self._numpy else call.dtype
         self.device = call.device
-        if diagonal is not None and self.shape[-1] != self.shape[-2]:
-            raise ShapeError(f"diagonal needs as many rows in x as in y, they have {self.shape[-2]} and {self.shape[-1]}")
+        rows, columns = self.shape[-2:]
+        if diagonal is not None and rows != columns:
+            raise ShapeError(f"diagonal needs as many rows in x as in y, they have {rows} and {columns}")
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
@@ -73,7 +74,7 @@ class Operator:
         return self.T @ v
 
     @property
-    def T(self) -> Operator:  # noqa: N802, scipy's name
+    def T(self) -> Operator:
         """The transpose."""
         y = self._x if self._y is None else self._y
         return Operator(self._kernel.transposed(), y, self._x, self._diagonal)

@@ -21,6 +21,7 @@ class Pullback:
     present: tuple[bool, ...]
 
     def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Gradients by the inputs that are needed; they have derivatives where gradients are recorded."""
         graph = torch.is_grad_enabled()
         count = len(self.needed)
         with torch.enable_grad():

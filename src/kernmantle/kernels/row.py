@@ -132,7 +132,9 @@ def form_of(
     weighted: bool,
 ) -> Form:
     """Expressions of a row whose exponents in ``literals`` and whose options are given."""
-    named: dict[str, Any] = {hyper.name: Traced(var(hyper.name)) for hyper in row.hyper} | dict(literals) | dict(options)
+    named: dict[str, Any] = (
+        {hyper.name: Traced(var(hyper.name)) for hyper in row.hyper} | dict(literals) | dict(options)
+    )
     operands: list[str | Squares] = [WEIGHT] if weighted else []
     if row.reads_squares:
         for name, role in (("a", "m"), ("b", "n")):

@@ -27,6 +27,9 @@ def _power(default: float, meaning: str = "power of the norm, up to infinity") -
     return Hyper("p", default, "positive", meaning, exponent=True)
 
 
+_SMOOTHNESS = Option(
+    "smoothness", 1, "0, 1, 2 or 3", lambda k: k in range(4), "half the number of continuous derivatives"
+)
 _DEPTH = Option("depth", 2, "an integer from 1 to 8", lambda n: n in range(1, 9), "layers of weights")
 _BIAS = Hyper("bias", 0.0, "real", "scale of the biases, which start at zero")
 _GAMMA = Hyper("gamma", 1.0, "real", "factor of the inner product")
@@ -104,7 +107,7 @@ _ROWS = (
             _bandwidth("distance from which on the kernel is 0"),
             Hyper("dimension", COLUMNS, "positive", "number of columns for which it is positive definite"),
         ),
-        options=(Option("smoothness", 1, "0, 1, 2 or 3", lambda k: k in (0, 1, 2, 3), "2 smoothness continuous derivatives"),),
+        options=(_SMOOTHNESS,),
         summary="compact support",
     ),
     Row(

@@ -109,9 +109,7 @@ def cdist(
            [7., 0.]])
     """
     other = x if y is None else y
-    row = METRICS.get(metric) if type(metric) is str else None
-    if row is None:
-        row = find(metric)
+    row = find(metric)
     if V is None and VI is None and base is None and _is_direct(row, x, other, p, w):
         variant, parameters = number_variant(2 if p is None else p) if "p" in row.options else ("", {})
         weights = () if w is None else (w,)

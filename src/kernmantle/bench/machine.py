@@ -117,4 +117,4 @@ def title(machine: dict[str, Any]) -> str:
     own = machine["cpu"]
     if "gpu" in machine:
         return str(machine["gpu"]["model"])
-    return f"{own['model']} ({own['architecture']}), {own['threads']} threads"
+    return f"{own['model']} ({own['architecture']}), {own['threads']} thread{'s' * (own['threads'] != 1)}"

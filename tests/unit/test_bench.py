@@ -1,0 +1,475 @@
+"""The benchmark: statistics, turns, floors, rows, and that nothing wrong is ever timed."""
+
+import io
+import json
+import math
+import random
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from kernmantle.bench import __main__ as command
+from kernmantle.bench import machine, problems, report, run, store, tables
+from kernmantle.bench.case import Case, Peer, Picks, Probe, Suite, Target
+from kernmantle.bench.timing import Plan, quantile, summarise, take_turns, wall
+from kernmantle.bench.work import Work, floor
+from kernmantle.contraction.semirings import REDUCTIONS
+from kernmantle.distances import METRICS
+from kernmantle.errors import DeviceError, ParameterError
+from kernmantle.expr.ops import OPS
+from kernmantle.ops.contract import contract
+
+SHAPE = (20, 30, 5)
+PLAN = Plan(budget=0.0, least=3, most=3, sample=1e-5, pause=0.0)
+
+
+def ours(given):
+    return lambda: contract("mk,nk->mn", lambda a, b: abs(a - b), given["x"], given["y"])
+
+
+def torch_l1(given):
+    return lambda: torch.cdist(given["x"], given["y"], p=1)
+
+
+PEERS = (Peer("torch.cdist", torch_l1),)
+
+
+def case(name="l1", call=ours, peers=PEERS, **more):
+    return Case(name, f"case {name}", problems.distances(*SHAPE, 1.0), call, peers, Work(4e3, {"steps": 3e3}), **more)
+
+
+def suite(*rows):
+    return Suite("tiny", "cpu", rows or (case(),))
+
+
+STAMP = {
+    "machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}},
+    "versions": {"torch": "9.9"},
+    "source": "abc",
+    "commit": "def",
+}
+SETTINGS = run.Settings(PLAN, rates={"steps": 1e9, "bytes": 1e9})
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """The command with one small case in place of a suite; counts how often our call is asked for."""
+    counted = []
+
+    def call(given):
+        counted.append(1)
+        return ours(given)
+
+    monkeypatch.setattr(command, "SUITES", {"cpu": lambda: suite(case("one", call), case("two", call))})
+    monkeypatch.setattr(command.calibrate, "cpu_rates", lambda resources, threads: {"steps": 1e9, "bytes": 1e9})
+    path = tmp_path / "rows.jsonl"
+    return ["cpu", "--quick", "--output", str(path)], path, counted
+
+
+@pytest.mark.parametrize(
+    ("samples", "share", "value"),
+    [([5.0], 0.2, 5.0), ([1.0, 2.0], 0.5, 1.5), ([1.0, 2.0, 3.0, 4.0, 6.0], 0.8, 4.4), ([1.0, 3.0], 1.0, 3.0)],
+)
+def test_quantiles(samples, share, value):
+    assert quantile(samples, share) == pytest.approx(value)
+    if len(samples) > 1:
+        assert quantile(samples, share) == pytest.approx(np.quantile(samples, share))
+
+
+def test_summary_of_unordered_samples():
+    found = summarise([3.0, 1.0, 2.0, 10.0, 4.0])
+    assert (found.median, found.minimum, found.samples) == (3.0, 1.0, 5)
+    assert (found.p20, found.p80) == (pytest.approx(1.8), pytest.approx(5.2))
+
+
+def test_a_plan_gives_long_calls_fewer_samples_and_short_ones_more_calls():
+    plan = Plan(budget=3.0, least=5, most=25, sample=2e-3, endless=8.0)
+    assert [plan.samples(seconds) for seconds in (1e-6, 0.2, 2.0, 9.0)] == [25, 15, 5, 1]
+    assert [plan.calls(seconds) for seconds in (1e-5, 1.5e-3, 1.0)] == [200, 2, 1]
+
+
+def test_turns_are_interleaved_and_shuffled():
+    seen = []
+
+    def sampler(name):
+        return lambda: seen.append(name) or 1.0
+
+    taken = take_turns({n: sampler(n) for n in "abc"}, {"a": 6, "b": 6, "c": 2}, 0.0, random.Random(1))
+    assert {name: len(found) for name, found in taken.items()} == {"a": 6, "b": 6, "c": 2}
+    pairs = [[name for name in seen if name in "ab"][2 * i : 2 * i + 2] for i in range(6)]
+    assert all(sorted(pair) == ["a", "b"] for pair in pairs)
+    assert {tuple(pair) for pair in pairs} == {("a", "b"), ("b", "a")}
+    assert seen.index("c") < len(seen) - 3
+
+
+def test_the_clock_warms_up_and_counts():
+    calls = []
+    seconds = wall(lambda: calls.append(1), 10)
+    assert len(calls) == 11
+    assert 0 <= seconds < 1
+
+
+def test_the_floor_is_the_narrowest_resource():
+    rates = {"bytes": 10.0, "a": 2.0, "b": 4.0}
+    assert floor(Work(100.0, {"a": 4.0}), rates) == floor(Work(100.0), rates)
+    assert floor(Work(1.0, {"a": 4.0, "b": 4.0}), rates).seconds == 3.0
+    assert floor(Work(1.0, {"a": 4.0, "b": 4.0}, serial=False), rates).seconds == 2.0
+    assert floor(Work(1.0, {"a": 4.0}), rates).bound == "a"
+    assert floor(Work(1.0, {"unknown": 4.0}), rates) is None
+    assert floor(Work(), rates) is None
+
+
+def test_picks_include_the_edges():
+    picks = Picks.of(100, 3)
+    assert {0, 99} <= set(picks.rows)
+    assert picks.columns == [0, 1, 2]
+    assert len(picks.rows) < 100
+
+
+def test_a_row_has_everything():
+    target = (Target("faster", 1e-9, "torch.cdist"), Target("rate", 1.0), Target("seconds", 1e9), Target("floor", 2.0))
+    row = run.measure(case(targets=target, elements=3e3), suite(), STAMP, SETTINGS)
+    assert row["status"] == "ok"
+    assert list(row["results"]) == ["kernmantle", "torch.cdist"]
+    for found in row["results"].values():
+        assert 0 < found["minimum"] <= found["p20"] <= found["median"] <= found["p80"]
+        assert found["samples"] == 3
+    assert row["floor"] == {"seconds": 4e-6, "bound": "bytes"}
+    assert [found["met"] for found in row["targets"]] == [True, True, True, False]
+    ours, theirs = (row["results"][name]["median"] for name in row["results"])
+    assert row["targets"][0]["found"] == theirs / ours
+    assert row["targets"][1]["found"] == 3e3 / ours
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_a_target_of_another_machine_says_nothing():
+    row = run.measure(case(targets=(Target("seconds", 1.0, machine="H200"),)), suite(), STAMP, SETTINGS)
+    assert row["targets"][0]["met"] is None
+
+
+def off_by(amount, rows=slice(None)):
+    def prepare(given):
+        def call():
+            result = torch_l1(given)()
+            result[rows] += amount
+            return result
+
+        return call
+
+    return prepare
+
+
+@pytest.mark.parametrize("call", [off_by(1e-2), off_by(1e-2, slice(-1, None)), off_by(float("nan"), slice(0, 1))])
+def test_a_wrong_result_of_ours_is_never_timed(call, monkeypatch):
+    monkeypatch.setattr(run, "timed", lambda *arguments: pytest.fail("timed"))
+    row = run.measure(case(call=call), suite(), STAMP, SETTINGS)
+    assert row["status"] == "wrong"
+    assert "tolerance" in row["results"]["kernmantle"]["reason"]
+    assert "targets" in row
+    assert store.done([row]) == set()
+
+
+def test_a_wrong_result_of_the_wrong_shape_is_refused():
+    row = run.measure(case(call=lambda given: lambda: torch_l1(given)().T), suite(), STAMP, SETTINGS)
+    assert row["status"] in ("wrong", "failed")
+
+
+def test_a_wrong_peer_is_left_out_and_named():
+    peers = (Peer("wrong", off_by(1.0)), Peer("torch.cdist", torch_l1))
+    row = run.measure(case(peers=peers), suite(), STAMP, SETTINGS)
+    assert row["status"] == "ok"
+    assert row["results"]["wrong"]["status"] == "wrong"
+    assert "median" not in row["results"]["wrong"]
+    assert "median" in row["results"]["torch.cdist"]
+
+
+def test_peers_that_are_not_here_are_named():
+    peers = (Peer("a", torch_l1, package="no-such-package"), Peer("b", package="kermac", remote="kermac.cdist"))
+    results = run.measure(case(peers=peers), suite(), STAMP, SETTINGS)["results"]
+    assert "not installed" in results["a"]["reason"]
+    assert "--peer kermac=PYTHON" in results["b"]["reason"]
+
+
+def failing(given):
+    return lambda: torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_a_failing_call_is_a_row_that_is_tried_again():
+    row = run.measure(case(call=failing), suite(), STAMP, SETTINGS)
+    assert row["status"] == "failed"
+    assert store.done([row]) == set()
+
+
+@pytest.mark.parametrize("problem", [
+    problems.distances(6, 7, 5, 1.3), problems.own_distances(6, 5, 0.5), problems.laplace(6, 7, 5, 2.0),
+    problems.least_sums(6, 7, 5), problems.row_sums(6, 7, 5),
+])  # fmt: skip
+def test_oracles_have_the_shape_of_the_picks(problem):
+    given = {name: value.double().numpy() for name, value in problem.inputs("cpu").items()}
+    picks = Picks([0, 4, 5], [0] if problem.shape[1] == 1 else [1, 2])
+    assert problem.exact(given, picks).shape == (3, len(picks.columns))
+
+
+def test_rows_survive_an_interrupted_run(tmp_path):
+    path = tmp_path / "deep" / "rows.jsonl"
+    store.append(path, {"case": "a"})
+    with path.open("a") as file:
+        file.write('{"case": "b", "resu')
+    store.append(path, {"case": "c"})
+    assert store.read(path) == [{"case": "a"}, {"case": "c"}]
+    assert store.read(tmp_path / "absent") == []
+
+
+@pytest.mark.parametrize("change", ["machine", "versions", "source"])
+def test_a_row_of_another_state_is_not_the_same(change):
+    row = {"case": "a", "definition": "d", "stamp": STAMP, "status": "ok", "results": {}}
+    other = {**row, "stamp": {**STAMP, change: "other"}}
+    assert store.identity(row) != store.identity(other)
+    assert store.identity(row) == store.identity({**row, "date": "later", "stamp": {**STAMP, "commit": "next"}})
+    assert store.identity(row) != store.identity({**row, "definition": "e"})
+
+
+def test_a_resumed_run_skips_what_is_done(tiny, capsys):
+    arguments, path, counted = tiny
+    assert command.main([*arguments, "--case", "one"]) == 0
+    assert (len(store.read(path)), len(counted)) == (1, 1)
+    assert command.main(arguments) == 0
+    assert [row["case"] for row in store.read(path)] == ["one", "two"]
+    assert len(counted) == 2
+    assert "1 of 2 cases were measured" in capsys.readouterr().out
+    assert command.main([*arguments, "--again"]) == 0
+    assert len(counted) == 4
+
+
+def test_rows_are_written_one_by_one(tiny, monkeypatch):
+    arguments, path, _ = tiny
+    original = command.measure
+
+    def measure(row, *rest):
+        if row.name == "two":
+            assert len(store.read(path)) == 1
+            raise KeyboardInterrupt
+        return original(row, *rest)
+
+    monkeypatch.setattr(command, "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(arguments)
+    assert [row["case"] for row in store.read(path)] == ["one"]
+
+
+def test_a_budget_leaves_the_rest_for_later(tiny, capsys):
+    arguments, path, _ = tiny
+    assert command.main([*arguments, "--budget", "-1"]) == 0
+    assert store.read(path) == []
+    assert "2 cases did not fit" in capsys.readouterr().out
+
+
+def test_a_wrong_case_is_the_exit_status(tiny, monkeypatch):
+    arguments, _, _ = tiny
+    monkeypatch.setattr(command, "SUITES", {"cpu": lambda: suite(case(call=off_by(1.0)))})
+    assert command.main(arguments) == 1
+
+
+def test_arguments_that_do_not_fit(tiny):
+    arguments, _, _ = tiny
+    with pytest.raises(ParameterError, match="it has one, two"):
+        command.main([*arguments, "--case", "three"])
+    with pytest.raises(ParameterError, match="PACKAGE=PYTHON"):
+        command.main([*arguments, "--peer", "kermac"])
+    with pytest.raises(SystemExit, match="2"):
+        command.main([])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_the_gpu_suite_needs_a_gpu():
+    with pytest.raises(DeviceError, match="needs an NVIDIA GPU"):
+        command.main(["contraction"])
+
+
+def test_suites_are_listed(capsys):
+    assert command.main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "min-plus" in out
+    assert "p=1.3" in out
+    for made in command.SUITES.values():
+        rows = made().rows
+        assert len({row.name for row in rows}) == len(rows)
+
+
+def rows(seconds, name="l1"):
+    """A row with a given median, spread of a tenth."""
+    spread = {"median": seconds, "p20": 0.9 * seconds, "p80": 1.1 * seconds, "minimum": 0.8 * seconds, "samples": 9}
+    peer = {"status": "ok", **{k: v * 20 for k, v in spread.items()}}
+    return [
+        {
+            "case": name, "title": "L1 distances", "definition": "2048x2048, depth 256, f32, wall", "status": "ok",
+            "stamp": STAMP, "date": "2026-01-02T03:04:05+00:00", "targets": [],
+            "floor": {"seconds": 0.01, "bound": "steps"},
+            "results": {"kernmantle": {"status": "ok", **spread}, "torch.cdist": peer},
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("after", "word"), [(0.04, "slower"), (0.01, "faster"), (0.021, ""), (0.0225, "")])
+def test_a_change_counts_beyond_the_noise(after, word):
+    first, second = (made[0]["results"]["kernmantle"] for made in (rows(0.02), rows(after)))
+    assert report.verdict(first, second) == word
+
+
+def test_two_files_are_compared(tmp_path, capsys):
+    for name, seconds in (("before", 0.02), ("after", 0.01)):
+        for row in rows(seconds):
+            store.append(tmp_path / name, row)
+    store.append(tmp_path / "before", rows(1.0, "gone")[0])
+    assert command.main(["--compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 0
+    out = capsys.readouterr().out
+    assert "0.500" in out
+    assert "faster" in out
+    assert "gone" not in out
+
+
+def test_the_table_of_the_readme_follows_from_the_rows(tmp_path, monkeypatch):
+    readme, kept = tmp_path / "README.md", tmp_path / "rows.jsonl"
+    readme.write_text("before\n<!-- begin generated: cpu -->\nold\n<!-- end generated: cpu -->\nafter\n")
+    for row in (*rows(0.5), *rows(0.02)):
+        store.append(kept, row)
+    asked = ["readme", "--readme", str(readme), "--output", str(kept)]
+    assert command.main([*asked, "--check"]) == 1
+    assert command.main(asked) == 0
+    text = readme.read_text()
+    assert "| L1 distances | 20 ms | 400 ms |  | 20 x | 50% |" in text
+    assert "2048 x 2048 points of 256 numbers" in text
+    assert "Abacus 9 (wood), 1 thread; torch 9.9; 2026-01-02." in text
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert command.main([*asked, "--check"]) == 0
+
+
+def test_markers_must_be_there():
+    with pytest.raises(ParameterError, match="begin generated"):
+        report.insert("no markers", "cpu", "block")
+    with pytest.raises(ParameterError, match="no rows"):
+        report.markdown([])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.2345, "1.23 s"), (0.02, "20 ms"), (0.9996, "1000 ms"), (3.21e-5, "32.1 µs"), (2e-9, "0.002 µs")],
+)
+def test_durations(seconds, text):
+    assert report.duration(seconds) == text
+
+
+def test_the_terminal_names_contestants_and_reasons():
+    row = run.measure(case(peers=(Peer("absent one", torch_l1, package="no-such-package"),)), suite(), STAMP, SETTINGS)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(report.terminal([row]))
+    text = console.export_text()
+    assert "case l1" in text
+    assert "no-such-package is not installed" in text
+
+
+def test_the_picture_is_an_image(tmp_path):
+    pytest.importorskip("matplotlib")
+    report.picture(rows(0.02), tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_stamp_names_the_machine_and_the_source(monkeypatch):
+    found = machine.stamp("cpu")
+    assert found["machine"]["cpu"]["cores"] >= 1
+    assert found["versions"]["torch"] == torch.__version__
+    assert len(found["source"]) == 12
+    assert machine.short_name(found["machine"]).startswith(found["machine"]["cpu"]["architecture"])
+    assert machine.version_of("no-such-package") == ""
+
+
+def test_rates_of_instructions_are_measured():
+    from kernmantle.bench import calibrate
+
+    adds, products = (calibrate.instruction_rate(mix, "f32", 1) for mix in ("sub-abs-add", "fma"))
+    assert 1e8 < adds < 1e12
+    assert products > 0.7 * adds
+
+
+def test_a_probe_measures_new_processes():
+    probe = Probe("import", "import", "import", (Target("seconds", 60.0),))
+    row = run.measure(probe, suite(), machine.stamp("cpu"), run.Settings(Plan(least=1)))
+    assert row["status"] == "ok"
+    assert row["results"]["kernmantle"]["samples"] == 1
+    assert row["targets"][0]["met"] is True
+
+
+@pytest.mark.parametrize("question", ["cold f64", "hit"])
+def test_a_first_call_is_slower_than_the_second(question):
+    row = run.measure(Probe("p", "p", question), suite(), STAMP, run.Settings(Plan(least=1)))
+    assert row["results"]["second call"]["median"] < row["results"]["kernmantle"]["median"]
+
+
+def interpreter():
+    return {"torch": [sys.executable], "scipy": [sys.executable]}
+
+
+def test_a_peer_in_another_interpreter():
+    peers = (
+        Peer("remote torch", package="torch", remote="torch.cdist", options={"p": 1.0}),
+        Peer("remote scipy", package="scipy", remote="scipy.cdist", options={"metric": "cityblock"}),
+        Peer("wrong metric", package="scipy", remote="scipy.cdist", options={"metric": "euclidean"}),
+        Peer("unknown metric", package="scipy", remote="scipy.cdist", options={"metric": "nonsense"}),
+        Peer("unknown call", package="scipy", remote="scipy.nonsense"),
+    )
+    settings = run.Settings(PLAN, interpreter(), SETTINGS.rates)
+    results = run.measure(case(peers=peers), suite(), STAMP, settings)["results"]
+    assert results["remote torch"]["version"].startswith(torch.__version__.split("+")[0])
+    assert results["remote torch"]["samples"] == results["remote scipy"]["samples"] == 3
+    assert results["wrong metric"]["status"] == "wrong"
+    assert "nonsense" in results["unknown metric"]["reason"]
+    assert results["unknown call"]["status"] == "failed"
+
+
+def test_a_peer_whose_process_ends_is_a_failure():
+    peers = (Peer("dead", package="dead", remote="torch.cdist"),)
+    settings = run.Settings(
+        PLAN, {"dead": [sys.executable, "-c", "raise SystemExit('no such module')"]}, SETTINGS.rates
+    )
+    found = run.measure(case(peers=peers), suite(), STAMP, settings)["results"]["dead"]
+    assert found["status"] == "failed"
+    assert "no such module" in found["reason"]
+
+
+def few(row):
+    """A case of a table, small enough for a test."""
+    return run.measure(row, suite(), STAMP, run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0)))
+
+
+@pytest.mark.parametrize("name", ["sum", "logsumexp", "argmin", "any"])
+def test_reductions_of_the_table_are_cases(name):
+    row = few(tables.reduction_case(name))
+    assert row["status"] == "ok", row["results"]
+
+
+@pytest.mark.parametrize("name", ["exp", "pow", "where", "and", "not", "lt", "rcp"])
+def test_operations_of_the_table_are_cases(name):
+    row = few(tables.operation_case(OPS[name]))
+    assert row["status"] == "ok", row["results"]
+
+
+def test_an_operation_with_another_value_is_wrong():
+    row = few(tables.operation_case(replace(OPS["exp"], value=lambda a: math.exp(a) + 0.01)))
+    assert row["results"]["kernmantle"]["status"] == "wrong"
+
+
+def test_every_row_of_the_tables_is_a_case(monkeypatch):
+    def names():
+        return {row.name for row in tables.suite().rows}
+
+    assert {f"reduce {name}" for name in REDUCTIONS} | {f"operation {name}" for name in OPS} | set(METRICS) == names()
+    monkeypatch.setitem(REDUCTIONS, "total", replace(REDUCTIONS["sum"], name="total"))
+    monkeypatch.setitem(OPS, "minus", replace(OPS["sub"], name="minus"))
+    monkeypatch.setitem(METRICS, "mine", replace(METRICS["cityblock"], name="mine"))
+    assert {"reduce total", "operation minus", "mine"} <= names()

@@ -32,6 +32,11 @@ def tile_name(optimistic: bool) -> str:
     return "@km_tile_fast" if optimistic else "@km_tile"
 
 
+def _later(name: str) -> str:
+    """Name of a register of the present block where both meet."""
+    return "+" + name[1:]
+
+
 def map_ports(plan: CpuPlan) -> tuple[Port, ...]:
     """The operands a tile reads, in the order of its arguments."""
     return plan.row_ports + plan.column_ports + plan.line_ports + plan.cell_ports
@@ -55,7 +60,7 @@ class Tile:
         given = ", ".join(["ptr %integers", "ptr %numbers", *parameters(plan)])
         self.f = Function(f"internal fastcc void {tile_name(optimistic)}({given}) noinline")
         self.element = ELEMENTS[self.nest.compute]
-        self.spell = Speller(self.f, self.element, plan.lanes, needed)
+        self.spell = Speller(self.f, self.element, plan.lanes, needed, not plan.nest.reproducible)
         self.memo: dict[tuple[Node, Place], Value] = {}
         self.known: dict[tuple[str, Place], Value] = {}
         self.roles = {port.name: port.roles for port in self.nest.operands} | {"index": "k"}
@@ -68,6 +73,7 @@ class Tile:
     def _bind(self) -> None:
         """Substitute maps into steps, so that one namespace holds every register."""
         self.steps: list[list[Node]] = []
+        self.merges: dict[str, Node] = {}
         self.registers: list[Register] = []
         finished: dict[str, Node] = {}
         offset = 0
@@ -76,17 +82,21 @@ class Tile:
             steps = substitute(reduction.step, own | {"t": mapped})
             roles = {role for name in variables(steps) for role in self.roles.get(name, "") if role in "mn"}
             self.steps.append(steps)
+            later = {f"r{j}": var(f"+{q}.{j}") for j in range(len(reduction.kinds))}
+            merges = substitute(reduction.merge, own | later) if reduction.merge is not None else []
+            self.merges |= {f"@{q}.{j}": node for j, node in enumerate(merges)}
             (finished[f"s{q}"],) = substitute([reduction.finish], own)
             for j, kind in enumerate(reduction.kinds):
                 name = f"@{q}.{j}"
-                self.roles[name] = "".join(sorted(roles)) + "k"
+                self.roles[name] = self.roles[_later(name)] = "".join(sorted(roles)) + "k"
                 for place in self._places(roles):
                     lanes = self.plan.lanes if "n" in roles else 1
                     self.registers.append(Register(name, place, kind, lanes, offset))
                     offset += lanes * self.plan.width
         self.outputs = substitute(self.nest.outputs, finished)
         self.dependences: dict[Node, frozenset[str]] = {}
-        for node in postorder([*(step for steps in self.steps for step in steps), *self.outputs]):
+        nodes = [*(step for steps in self.steps for step in steps), *self.merges.values(), *self.outputs]
+        for node in postorder(nodes):
             own_roles = self.roles.get(node.name, "") if node.op == "var" else ""
             self.dependences[node] = frozenset(own_roles).union(*(self.dependences[arg] for arg in node.args))
 
@@ -120,7 +130,8 @@ class Tile:
         return self.spell.apply(node, args)
 
     def _is_quick_power(self, node: Node) -> bool:
-        return {"k", "n"} <= self.dependences[node] and fast_power(node, self.roles)
+        quick = {"k", "n"} <= self.dependences[node] and fast_power(node, self.roles)
+        return quick and not self.nest.reproducible
 
     def _is_quick_extremum(self, register: Register) -> bool:
         reduction = self.nest.reductions[int(register.name[1:].split(".")[0])]
@@ -191,10 +202,11 @@ class Tile:
             return value.text
         return self.f.do(f"sext {vector('i1', register.lanes)} {value.text} to {self.register_type(register)}")
 
-    def _read(self, register: Register, text: str) -> None:
+    def _read(self, register: Register, text: str, later: bool = False) -> None:
         if register.kind == "bool":
             text = self.f.do(f"icmp ne {self.register_type(register)} {text}, zeroinitializer")
-        self.known[register.name, register.place] = Value(text, register.kind, register.lanes)
+        name = _later(register.name) if later else register.name
+        self.known[name, register.place] = Value(text, register.kind, register.lanes)
 
     def _initial(self) -> list[str]:
         """Registers of an empty range."""
@@ -210,25 +222,55 @@ class Tile:
                 texts.append(self.spell.wide(value, register.lanes).text)
         return texts
 
+    def _kept(self, register: Register) -> str:
+        """What the blocks before left of a register."""
+        return self.f.load(self.register_type(register), self.f.at("%state", str(register.offset)), self.plan.width)
+
     def _started(self) -> list[str]:
-        """Initial registers, or those of the block before."""
+        """Initial registers; those of a fold go on where the block before ended."""
         f = self.f
-        fresh, resume, ready = f.fresh("fresh"), f.fresh("resume"), f.fresh("ready")
-        f.branch("%first", fresh, resume)
-        f.start(fresh)
-        initial = self._initial()
-        f.jump(ready)
+        texts = self._initial()
+        folds = [place for place, register in enumerate(self.registers) if register.name not in self.merges]
+        if not folds:
+            return texts
+        before, resume, ready = f.label, f.fresh("resume"), f.fresh("ready")
+        f.branch("%first", ready, resume)
         f.start(resume)
-        kept = [
-            f.load(self.register_type(register), f.at("%state", str(register.offset)), self.plan.width)
-            for register in self.registers
-        ]
+        kept = {place: self._kept(self.registers[place]) for place in folds}
         f.jump(ready)
         f.start(ready)
-        return [
-            f.do(f"phi {self.register_type(register)} [ {new}, {fresh} ], [ {old}, {resume} ]")
-            for register, new, old in zip(self.registers, initial, kept, strict=True)
-        ]
+        for place, old in kept.items():
+            kind = self.register_type(self.registers[place])
+            texts[place] = f.do(f"phi {kind} [ {texts[place]}, %{before} ], [ {old}, {resume} ]")
+        return texts
+
+    def _merged(self, texts: list[str]) -> list[str]:
+        """Registers joined with those of the blocks before: roundings grow with blocks, not with positions."""
+        f = self.f
+        places = [place for place, register in enumerate(self.registers) if register.name in self.merges]
+        if not places:
+            return texts
+        before, join, ready = f.label, f.fresh("join"), f.fresh("ready")
+        f.branch("%first", ready, join)
+        f.start(join)
+        memo, known, spread = dict(self.memo), dict(self.known), dict(self.spell.spread)
+        for place in places:
+            register = self.registers[place]
+            self._read(register, self._kept(register))
+            self._read(register, texts[place], later=True)
+        joined: dict[int, str] = {}
+        for place in places:
+            register = self.registers[place]
+            joined[place] = self._carried(register, self.value(self.merges[register.name], register.place))
+        self.memo, self.known, self.spell.spread = memo, known, spread
+        after = f.label
+        f.jump(ready)
+        f.start(ready)
+        texts = list(texts)
+        for place, new in joined.items():
+            kind = self.register_type(self.registers[place])
+            texts[place] = f.do(f"phi {kind} [ {texts[place]}, %{before} ], [ {new}, %{after} ]")
+        return texts
 
     def _step(self) -> list[str]:
         """New registers after one position."""
@@ -316,7 +358,7 @@ class Tile:
         self._numbers()
         self._gather()
         if self.plan.looped:
-            texts = self._loop(loop_tag)
+            texts = self._merged(self._loop(loop_tag))
             for register, text in zip(self.registers, texts, strict=True):
                 self._read(register, text)
             keep, finish = f.fresh("keep"), f.fresh("finish")

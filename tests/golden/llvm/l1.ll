@@ -259,209 +259,215 @@ done82:
 
 define internal fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
 entry:
-  %room151 = alloca float, i64 64, align 64
+  %room158 = alloca float, i64 64, align 64
   %p1 = getelementptr double, ptr %numbers, i64 0
   %v2 = load double, ptr %p1, align 8
   %v3 = fptrunc double %v2 to float
-  br i1 %first, label %fresh4, label %resume5
-fresh4:
-  br label %ready6
-resume5:
-  %p7 = getelementptr i8, ptr %state, i64 0
-  %v8 = load <8 x float>, ptr %p7, align 4
-  %p9 = getelementptr i8, ptr %state, i64 32
-  %v10 = load <8 x float>, ptr %p9, align 4
-  %p11 = getelementptr i8, ptr %state, i64 64
-  %v12 = load <8 x float>, ptr %p11, align 4
-  %p13 = getelementptr i8, ptr %state, i64 96
-  %v14 = load <8 x float>, ptr %p13, align 4
-  %p15 = getelementptr i8, ptr %state, i64 128
-  %v16 = load <8 x float>, ptr %p15, align 4
-  %p17 = getelementptr i8, ptr %state, i64 160
-  %v18 = load <8 x float>, ptr %p17, align 4
-  %p19 = getelementptr i8, ptr %state, i64 192
-  %v20 = load <8 x float>, ptr %p19, align 4
-  %p21 = getelementptr i8, ptr %state, i64 224
-  %v22 = load <8 x float>, ptr %p21, align 4
-  br label %ready6
-ready6:
-  %v23 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v8, %resume5 ]
-  %v24 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v10, %resume5 ]
-  %v25 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v12, %resume5 ]
-  %v26 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v14, %resume5 ]
-  %v27 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v16, %resume5 ]
-  %v28 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v18, %resume5 ]
-  %v29 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v20, %resume5 ]
-  %v30 = phi <8 x float> [ splat (float 0x0000000000000000), %fresh4 ], [ %v22, %resume5 ]
-  br label %head31
-head31:
-  %k34 = phi i64 [ 0, %ready6 ], [ %v100, %body32 ]
-  %s35 = phi <8 x float> [ %v23, %ready6 ], [ %v56, %body32 ]
-  %s36 = phi <8 x float> [ %v24, %ready6 ], [ %v63, %body32 ]
-  %s37 = phi <8 x float> [ %v25, %ready6 ], [ %v72, %body32 ]
-  %s38 = phi <8 x float> [ %v26, %ready6 ], [ %v75, %body32 ]
-  %s39 = phi <8 x float> [ %v27, %ready6 ], [ %v84, %body32 ]
-  %s40 = phi <8 x float> [ %v28, %ready6 ], [ %v87, %body32 ]
-  %s41 = phi <8 x float> [ %v29, %ready6 ], [ %v96, %body32 ]
-  %s42 = phi <8 x float> [ %v30, %ready6 ], [ %v99, %body32 ]
-  %v43 = icmp slt i64 %k34, %depth
-  br i1 %v43, label %body32, label %done33
-body32:
-  %v44 = mul nsw i64 %k34, 4
-  %v45 = add nsw i64 %v44, 0
-  %p46 = getelementptr float, ptr %x_x0, i64 %v45
-  %v47 = load float, ptr %p46, align 4
-  %v48 = mul nsw i64 %k34, 16
-  %v49 = add nsw i64 %v48, 0
-  %p50 = getelementptr float, ptr %x_x1, i64 %v49
-  %v51 = load <8 x float>, ptr %p50, align 32
-  %v52 = insertelement <8 x float> poison, float %v47, i64 0
-  %v53 = shufflevector <8 x float> %v52, <8 x float> poison, <8 x i32> zeroinitializer
-  %v54 = fsub contract <8 x float> %v53, %v51
-  %v55 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v54)
-  %v56 = fadd contract <8 x float> %s35, %v55
-  %v57 = mul nsw i64 %k34, 16
-  %v58 = add nsw i64 %v57, 8
-  %p59 = getelementptr float, ptr %x_x1, i64 %v58
-  %v60 = load <8 x float>, ptr %p59, align 32
-  %v61 = fsub contract <8 x float> %v53, %v60
-  %v62 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v61)
-  %v63 = fadd contract <8 x float> %s36, %v62
-  %v64 = mul nsw i64 %k34, 4
-  %v65 = add nsw i64 %v64, 1
-  %p66 = getelementptr float, ptr %x_x0, i64 %v65
-  %v67 = load float, ptr %p66, align 4
-  %v68 = insertelement <8 x float> poison, float %v67, i64 0
-  %v69 = shufflevector <8 x float> %v68, <8 x float> poison, <8 x i32> zeroinitializer
-  %v70 = fsub contract <8 x float> %v69, %v51
+  br label %head4
+head4:
+  %k7 = phi i64 [ 0, %entry ], [ %v73, %body5 ]
+  %s8 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v29, %body5 ]
+  %s9 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v36, %body5 ]
+  %s10 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v45, %body5 ]
+  %s11 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v48, %body5 ]
+  %s12 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v57, %body5 ]
+  %s13 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v60, %body5 ]
+  %s14 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v69, %body5 ]
+  %s15 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v72, %body5 ]
+  %v16 = icmp slt i64 %k7, %depth
+  br i1 %v16, label %body5, label %done6
+body5:
+  %v17 = mul nsw i64 %k7, 4
+  %v18 = add nsw i64 %v17, 0
+  %p19 = getelementptr float, ptr %x_x0, i64 %v18
+  %v20 = load float, ptr %p19, align 4
+  %v21 = mul nsw i64 %k7, 16
+  %v22 = add nsw i64 %v21, 0
+  %p23 = getelementptr float, ptr %x_x1, i64 %v22
+  %v24 = load <8 x float>, ptr %p23, align 32
+  %v25 = insertelement <8 x float> poison, float %v20, i64 0
+  %v26 = shufflevector <8 x float> %v25, <8 x float> poison, <8 x i32> zeroinitializer
+  %v27 = fsub contract <8 x float> %v26, %v24
+  %v28 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v27)
+  %v29 = fadd contract <8 x float> %s8, %v28
+  %v30 = mul nsw i64 %k7, 16
+  %v31 = add nsw i64 %v30, 8
+  %p32 = getelementptr float, ptr %x_x1, i64 %v31
+  %v33 = load <8 x float>, ptr %p32, align 32
+  %v34 = fsub contract <8 x float> %v26, %v33
+  %v35 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v34)
+  %v36 = fadd contract <8 x float> %s9, %v35
+  %v37 = mul nsw i64 %k7, 4
+  %v38 = add nsw i64 %v37, 1
+  %p39 = getelementptr float, ptr %x_x0, i64 %v38
+  %v40 = load float, ptr %p39, align 4
+  %v41 = insertelement <8 x float> poison, float %v40, i64 0
+  %v42 = shufflevector <8 x float> %v41, <8 x float> poison, <8 x i32> zeroinitializer
+  %v43 = fsub contract <8 x float> %v42, %v24
+  %v44 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v43)
+  %v45 = fadd contract <8 x float> %s10, %v44
+  %v46 = fsub contract <8 x float> %v42, %v33
+  %v47 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v46)
+  %v48 = fadd contract <8 x float> %s11, %v47
+  %v49 = mul nsw i64 %k7, 4
+  %v50 = add nsw i64 %v49, 2
+  %p51 = getelementptr float, ptr %x_x0, i64 %v50
+  %v52 = load float, ptr %p51, align 4
+  %v53 = insertelement <8 x float> poison, float %v52, i64 0
+  %v54 = shufflevector <8 x float> %v53, <8 x float> poison, <8 x i32> zeroinitializer
+  %v55 = fsub contract <8 x float> %v54, %v24
+  %v56 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v55)
+  %v57 = fadd contract <8 x float> %s12, %v56
+  %v58 = fsub contract <8 x float> %v54, %v33
+  %v59 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v58)
+  %v60 = fadd contract <8 x float> %s13, %v59
+  %v61 = mul nsw i64 %k7, 4
+  %v62 = add nsw i64 %v61, 3
+  %p63 = getelementptr float, ptr %x_x0, i64 %v62
+  %v64 = load float, ptr %p63, align 4
+  %v65 = insertelement <8 x float> poison, float %v64, i64 0
+  %v66 = shufflevector <8 x float> %v65, <8 x float> poison, <8 x i32> zeroinitializer
+  %v67 = fsub contract <8 x float> %v66, %v24
+  %v68 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v67)
+  %v69 = fadd contract <8 x float> %s14, %v68
+  %v70 = fsub contract <8 x float> %v66, %v33
   %v71 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v70)
-  %v72 = fadd contract <8 x float> %s37, %v71
-  %v73 = fsub contract <8 x float> %v69, %v60
-  %v74 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v73)
-  %v75 = fadd contract <8 x float> %s38, %v74
-  %v76 = mul nsw i64 %k34, 4
-  %v77 = add nsw i64 %v76, 2
-  %p78 = getelementptr float, ptr %x_x0, i64 %v77
-  %v79 = load float, ptr %p78, align 4
-  %v80 = insertelement <8 x float> poison, float %v79, i64 0
-  %v81 = shufflevector <8 x float> %v80, <8 x float> poison, <8 x i32> zeroinitializer
-  %v82 = fsub contract <8 x float> %v81, %v51
-  %v83 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v82)
-  %v84 = fadd contract <8 x float> %s39, %v83
-  %v85 = fsub contract <8 x float> %v81, %v60
-  %v86 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v85)
-  %v87 = fadd contract <8 x float> %s40, %v86
-  %v88 = mul nsw i64 %k34, 4
-  %v89 = add nsw i64 %v88, 3
-  %p90 = getelementptr float, ptr %x_x0, i64 %v89
-  %v91 = load float, ptr %p90, align 4
-  %v92 = insertelement <8 x float> poison, float %v91, i64 0
-  %v93 = shufflevector <8 x float> %v92, <8 x float> poison, <8 x i32> zeroinitializer
-  %v94 = fsub contract <8 x float> %v93, %v51
-  %v95 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v94)
-  %v96 = fadd contract <8 x float> %s41, %v95
-  %v97 = fsub contract <8 x float> %v93, %v60
-  %v98 = call <8 x float> @llvm.fabs.v8f32(<8 x float> %v97)
-  %v99 = fadd contract <8 x float> %s42, %v98
-  %v100 = add nsw i64 %k34, 1
-  br label %head31, !llvm.loop !0
-done33:
-  br i1 %last, label %finish102, label %keep101
-keep101:
-  %p103 = getelementptr i8, ptr %state, i64 0
-  store <8 x float> %s35, ptr %p103, align 4
-  %p104 = getelementptr i8, ptr %state, i64 32
-  store <8 x float> %s36, ptr %p104, align 4
-  %p105 = getelementptr i8, ptr %state, i64 64
-  store <8 x float> %s37, ptr %p105, align 4
-  %p106 = getelementptr i8, ptr %state, i64 96
-  store <8 x float> %s38, ptr %p106, align 4
-  %p107 = getelementptr i8, ptr %state, i64 128
-  store <8 x float> %s39, ptr %p107, align 4
-  %p108 = getelementptr i8, ptr %state, i64 160
-  store <8 x float> %s40, ptr %p108, align 4
-  %p109 = getelementptr i8, ptr %state, i64 192
-  store <8 x float> %s41, ptr %p109, align 4
-  %p110 = getelementptr i8, ptr %state, i64 224
-  store <8 x float> %s42, ptr %p110, align 4
+  %v72 = fadd contract <8 x float> %s15, %v71
+  %v73 = add nsw i64 %k7, 1
+  br label %head4, !llvm.loop !0
+done6:
+  br i1 %first, label %ready75, label %join74
+join74:
+  %p76 = getelementptr i8, ptr %state, i64 0
+  %v77 = load <8 x float>, ptr %p76, align 4
+  %p78 = getelementptr i8, ptr %state, i64 32
+  %v79 = load <8 x float>, ptr %p78, align 4
+  %p80 = getelementptr i8, ptr %state, i64 64
+  %v81 = load <8 x float>, ptr %p80, align 4
+  %p82 = getelementptr i8, ptr %state, i64 96
+  %v83 = load <8 x float>, ptr %p82, align 4
+  %p84 = getelementptr i8, ptr %state, i64 128
+  %v85 = load <8 x float>, ptr %p84, align 4
+  %p86 = getelementptr i8, ptr %state, i64 160
+  %v87 = load <8 x float>, ptr %p86, align 4
+  %p88 = getelementptr i8, ptr %state, i64 192
+  %v89 = load <8 x float>, ptr %p88, align 4
+  %p90 = getelementptr i8, ptr %state, i64 224
+  %v91 = load <8 x float>, ptr %p90, align 4
+  %v92 = fadd contract <8 x float> %v77, %s8
+  %v93 = fadd contract <8 x float> %v79, %s9
+  %v94 = fadd contract <8 x float> %v81, %s10
+  %v95 = fadd contract <8 x float> %v83, %s11
+  %v96 = fadd contract <8 x float> %v85, %s12
+  %v97 = fadd contract <8 x float> %v87, %s13
+  %v98 = fadd contract <8 x float> %v89, %s14
+  %v99 = fadd contract <8 x float> %v91, %s15
+  br label %ready75
+ready75:
+  %v100 = phi <8 x float> [ %s8, %done6 ], [ %v92, %join74 ]
+  %v101 = phi <8 x float> [ %s9, %done6 ], [ %v93, %join74 ]
+  %v102 = phi <8 x float> [ %s10, %done6 ], [ %v94, %join74 ]
+  %v103 = phi <8 x float> [ %s11, %done6 ], [ %v95, %join74 ]
+  %v104 = phi <8 x float> [ %s12, %done6 ], [ %v96, %join74 ]
+  %v105 = phi <8 x float> [ %s13, %done6 ], [ %v97, %join74 ]
+  %v106 = phi <8 x float> [ %s14, %done6 ], [ %v98, %join74 ]
+  %v107 = phi <8 x float> [ %s15, %done6 ], [ %v99, %join74 ]
+  br i1 %last, label %finish109, label %keep108
+keep108:
+  %p110 = getelementptr i8, ptr %state, i64 0
+  store <8 x float> %v100, ptr %p110, align 4
+  %p111 = getelementptr i8, ptr %state, i64 32
+  store <8 x float> %v101, ptr %p111, align 4
+  %p112 = getelementptr i8, ptr %state, i64 64
+  store <8 x float> %v102, ptr %p112, align 4
+  %p113 = getelementptr i8, ptr %state, i64 96
+  store <8 x float> %v103, ptr %p113, align 4
+  %p114 = getelementptr i8, ptr %state, i64 128
+  store <8 x float> %v104, ptr %p114, align 4
+  %p115 = getelementptr i8, ptr %state, i64 160
+  store <8 x float> %v105, ptr %p115, align 4
+  %p116 = getelementptr i8, ptr %state, i64 192
+  store <8 x float> %v106, ptr %p116, align 4
+  %p117 = getelementptr i8, ptr %state, i64 224
+  store <8 x float> %v107, ptr %p117, align 4
   ret void
-finish102:
-  %v111 = icmp eq i64 %columns, 16
-  %v112 = icmp sle i64 %skew, -3
-  %p113 = getelementptr i64, ptr %integers, i64 25
-  %v114 = load i64, ptr %p113, align 8
-  %p115 = getelementptr i64, ptr %integers, i64 26
-  %v116 = load i64, ptr %p115, align 8
-  %v117 = icmp eq i64 %v116, 1
-  %v118 = and i1 %v111, %v117
-  %v119 = and i1 %v118, %v112
-  br i1 %v119, label %whole120, label %other121
-whole120:
-  %v123 = icmp sgt i64 %rows, 0
-  br i1 %v123, label %yes124, label %done125
-yes124:
-  %v126 = mul nsw i64 %v114, 0
-  %p127 = getelementptr float, ptr %out_0, i64 %v126
-  %p128 = getelementptr float, ptr %p127, i64 0
-  store <8 x float> %s35, ptr %p128, align 4
-  %p129 = getelementptr float, ptr %p127, i64 8
-  store <8 x float> %s36, ptr %p129, align 4
-  br label %done125
-done125:
-  %v130 = icmp sgt i64 %rows, 1
+finish109:
+  %v118 = icmp eq i64 %columns, 16
+  %v119 = icmp sle i64 %skew, -3
+  %p120 = getelementptr i64, ptr %integers, i64 25
+  %v121 = load i64, ptr %p120, align 8
+  %p122 = getelementptr i64, ptr %integers, i64 26
+  %v123 = load i64, ptr %p122, align 8
+  %v124 = icmp eq i64 %v123, 1
+  %v125 = and i1 %v118, %v124
+  %v126 = and i1 %v125, %v119
+  br i1 %v126, label %whole127, label %other128
+whole127:
+  %v130 = icmp sgt i64 %rows, 0
   br i1 %v130, label %yes131, label %done132
 yes131:
-  %v133 = mul nsw i64 %v114, 1
+  %v133 = mul nsw i64 %v121, 0
   %p134 = getelementptr float, ptr %out_0, i64 %v133
   %p135 = getelementptr float, ptr %p134, i64 0
-  store <8 x float> %s37, ptr %p135, align 4
+  store <8 x float> %v100, ptr %p135, align 4
   %p136 = getelementptr float, ptr %p134, i64 8
-  store <8 x float> %s38, ptr %p136, align 4
+  store <8 x float> %v101, ptr %p136, align 4
   br label %done132
 done132:
-  %v137 = icmp sgt i64 %rows, 2
+  %v137 = icmp sgt i64 %rows, 1
   br i1 %v137, label %yes138, label %done139
 yes138:
-  %v140 = mul nsw i64 %v114, 2
+  %v140 = mul nsw i64 %v121, 1
   %p141 = getelementptr float, ptr %out_0, i64 %v140
   %p142 = getelementptr float, ptr %p141, i64 0
-  store <8 x float> %s39, ptr %p142, align 4
+  store <8 x float> %v102, ptr %p142, align 4
   %p143 = getelementptr float, ptr %p141, i64 8
-  store <8 x float> %s40, ptr %p143, align 4
+  store <8 x float> %v103, ptr %p143, align 4
   br label %done139
 done139:
-  %v144 = icmp sgt i64 %rows, 3
+  %v144 = icmp sgt i64 %rows, 2
   br i1 %v144, label %yes145, label %done146
 yes145:
-  %v147 = mul nsw i64 %v114, 3
+  %v147 = mul nsw i64 %v121, 2
   %p148 = getelementptr float, ptr %out_0, i64 %v147
   %p149 = getelementptr float, ptr %p148, i64 0
-  store <8 x float> %s41, ptr %p149, align 4
+  store <8 x float> %v104, ptr %p149, align 4
   %p150 = getelementptr float, ptr %p148, i64 8
-  store <8 x float> %s42, ptr %p150, align 4
+  store <8 x float> %v105, ptr %p150, align 4
   br label %done146
 done146:
-  br label %done122
-other121:
-  %p152 = getelementptr float, ptr %room151, i64 0
-  store <8 x float> %s35, ptr %p152, align 4
-  %p153 = getelementptr float, ptr %room151, i64 8
-  store <8 x float> %s36, ptr %p153, align 4
-  %p154 = getelementptr float, ptr %room151, i64 16
-  store <8 x float> %s37, ptr %p154, align 4
-  %p155 = getelementptr float, ptr %room151, i64 24
-  store <8 x float> %s38, ptr %p155, align 4
-  %p156 = getelementptr float, ptr %room151, i64 32
-  store <8 x float> %s39, ptr %p156, align 4
-  %p157 = getelementptr float, ptr %room151, i64 40
-  store <8 x float> %s40, ptr %p157, align 4
-  %p158 = getelementptr float, ptr %room151, i64 48
-  store <8 x float> %s41, ptr %p158, align 4
-  %p159 = getelementptr float, ptr %room151, i64 56
-  store <8 x float> %s42, ptr %p159, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room151, i64 %v114, i64 %v116, i64 %rows, i64 %columns, i64 %skew)
-  br label %done122
-done122:
+  %v151 = icmp sgt i64 %rows, 3
+  br i1 %v151, label %yes152, label %done153
+yes152:
+  %v154 = mul nsw i64 %v121, 3
+  %p155 = getelementptr float, ptr %out_0, i64 %v154
+  %p156 = getelementptr float, ptr %p155, i64 0
+  store <8 x float> %v106, ptr %p156, align 4
+  %p157 = getelementptr float, ptr %p155, i64 8
+  store <8 x float> %v107, ptr %p157, align 4
+  br label %done153
+done153:
+  br label %done129
+other128:
+  %p159 = getelementptr float, ptr %room158, i64 0
+  store <8 x float> %v100, ptr %p159, align 4
+  %p160 = getelementptr float, ptr %room158, i64 8
+  store <8 x float> %v101, ptr %p160, align 4
+  %p161 = getelementptr float, ptr %room158, i64 16
+  store <8 x float> %v102, ptr %p161, align 4
+  %p162 = getelementptr float, ptr %room158, i64 24
+  store <8 x float> %v103, ptr %p162, align 4
+  %p163 = getelementptr float, ptr %room158, i64 32
+  store <8 x float> %v104, ptr %p163, align 4
+  %p164 = getelementptr float, ptr %room158, i64 40
+  store <8 x float> %v105, ptr %p164, align 4
+  %p165 = getelementptr float, ptr %room158, i64 48
+  store <8 x float> %v106, ptr %p165, align 4
+  %p166 = getelementptr float, ptr %room158, i64 56
+  store <8 x float> %v107, ptr %p166, align 4
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room158, i64 %v121, i64 %v123, i64 %rows, i64 %columns, i64 %skew)
+  br label %done129
+done129:
   ret void
 }
 

@@ -259,453 +259,513 @@ done82:
 
 define internal fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
 entry:
-  %room167 = alloca float, i64 32, align 64
+  %room198 = alloca float, i64 32, align 64
   %p1 = getelementptr double, ptr %numbers, i64 0
   %v2 = load double, ptr %p1, align 8
   %v3 = fptrunc double %v2 to float
-  br i1 %first, label %fresh4, label %resume5
-fresh4:
-  br label %ready6
-resume5:
-  %p7 = getelementptr i8, ptr %state, i64 0
-  %v8 = load <4 x float>, ptr %p7, align 4
-  %p9 = getelementptr i8, ptr %state, i64 16
-  %v10 = load <4 x float>, ptr %p9, align 4
-  %p11 = getelementptr i8, ptr %state, i64 32
-  %v12 = load <4 x float>, ptr %p11, align 4
-  %p13 = getelementptr i8, ptr %state, i64 48
-  %v14 = load <4 x float>, ptr %p13, align 4
-  %p15 = getelementptr i8, ptr %state, i64 64
-  %v16 = load <4 x float>, ptr %p15, align 4
-  %p17 = getelementptr i8, ptr %state, i64 80
-  %v18 = load <4 x float>, ptr %p17, align 4
-  %p19 = getelementptr i8, ptr %state, i64 96
-  %v20 = load <4 x float>, ptr %p19, align 4
-  %p21 = getelementptr i8, ptr %state, i64 112
-  %v22 = load <4 x float>, ptr %p21, align 4
-  br label %ready6
-ready6:
-  %v23 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v8, %resume5 ]
-  %v24 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v10, %resume5 ]
-  %v25 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v12, %resume5 ]
-  %v26 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v14, %resume5 ]
-  %v27 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v16, %resume5 ]
-  %v28 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v18, %resume5 ]
-  %v29 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v20, %resume5 ]
-  %v30 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v22, %resume5 ]
-  br label %head31
-head31:
-  %k34 = phi i64 [ 0, %ready6 ], [ %v116, %body32 ]
-  %s35 = phi <4 x float> [ %v23, %ready6 ], [ %v58, %body32 ]
-  %s36 = phi <4 x float> [ %v24, %ready6 ], [ %v67, %body32 ]
-  %s37 = phi <4 x float> [ %v25, %ready6 ], [ %v78, %body32 ]
-  %s38 = phi <4 x float> [ %v26, %ready6 ], [ %v83, %body32 ]
-  %s39 = phi <4 x float> [ %v27, %ready6 ], [ %v94, %body32 ]
-  %s40 = phi <4 x float> [ %v28, %ready6 ], [ %v99, %body32 ]
-  %s41 = phi <4 x float> [ %v29, %ready6 ], [ %v110, %body32 ]
-  %s42 = phi <4 x float> [ %v30, %ready6 ], [ %v115, %body32 ]
-  %v43 = icmp slt i64 %k34, %depth
-  br i1 %v43, label %body32, label %done33
-body32:
-  %v44 = mul nsw i64 %k34, 4
-  %v45 = add nsw i64 %v44, 0
-  %p46 = getelementptr float, ptr %x_x0, i64 %v45
-  %v47 = load float, ptr %p46, align 4
-  %v48 = mul nsw i64 %k34, 8
-  %v49 = add nsw i64 %v48, 0
-  %p50 = getelementptr float, ptr %x_x1, i64 %v49
-  %v51 = load <4 x float>, ptr %p50, align 16
-  %v52 = insertelement <4 x float> poison, float %v47, i64 0
-  %v53 = shufflevector <4 x float> %v52, <4 x float> poison, <4 x i32> zeroinitializer
-  %v54 = fadd contract <4 x float> %v53, %v51
-  %v55 = fcmp olt <4 x float> %s35, %v54
-  %v56 = select <4 x i1> %v55, <4 x float> %s35, <4 x float> %v54
-  %v57 = fcmp uno <4 x float> %s35, zeroinitializer
-  %v58 = select <4 x i1> %v57, <4 x float> %s35, <4 x float> %v56
-  %v59 = mul nsw i64 %k34, 8
-  %v60 = add nsw i64 %v59, 4
-  %p61 = getelementptr float, ptr %x_x1, i64 %v60
-  %v62 = load <4 x float>, ptr %p61, align 16
-  %v63 = fadd contract <4 x float> %v53, %v62
-  %v64 = fcmp olt <4 x float> %s36, %v63
-  %v65 = select <4 x i1> %v64, <4 x float> %s36, <4 x float> %v63
-  %v66 = fcmp uno <4 x float> %s36, zeroinitializer
-  %v67 = select <4 x i1> %v66, <4 x float> %s36, <4 x float> %v65
-  %v68 = mul nsw i64 %k34, 4
-  %v69 = add nsw i64 %v68, 1
-  %p70 = getelementptr float, ptr %x_x0, i64 %v69
-  %v71 = load float, ptr %p70, align 4
-  %v72 = insertelement <4 x float> poison, float %v71, i64 0
-  %v73 = shufflevector <4 x float> %v72, <4 x float> poison, <4 x i32> zeroinitializer
-  %v74 = fadd contract <4 x float> %v73, %v51
-  %v75 = fcmp olt <4 x float> %s37, %v74
-  %v76 = select <4 x i1> %v75, <4 x float> %s37, <4 x float> %v74
-  %v77 = fcmp uno <4 x float> %s37, zeroinitializer
-  %v78 = select <4 x i1> %v77, <4 x float> %s37, <4 x float> %v76
-  %v79 = fadd contract <4 x float> %v73, %v62
-  %v80 = fcmp olt <4 x float> %s38, %v79
-  %v81 = select <4 x i1> %v80, <4 x float> %s38, <4 x float> %v79
-  %v82 = fcmp uno <4 x float> %s38, zeroinitializer
-  %v83 = select <4 x i1> %v82, <4 x float> %s38, <4 x float> %v81
-  %v84 = mul nsw i64 %k34, 4
-  %v85 = add nsw i64 %v84, 2
-  %p86 = getelementptr float, ptr %x_x0, i64 %v85
-  %v87 = load float, ptr %p86, align 4
-  %v88 = insertelement <4 x float> poison, float %v87, i64 0
-  %v89 = shufflevector <4 x float> %v88, <4 x float> poison, <4 x i32> zeroinitializer
-  %v90 = fadd contract <4 x float> %v89, %v51
-  %v91 = fcmp olt <4 x float> %s39, %v90
-  %v92 = select <4 x i1> %v91, <4 x float> %s39, <4 x float> %v90
-  %v93 = fcmp uno <4 x float> %s39, zeroinitializer
-  %v94 = select <4 x i1> %v93, <4 x float> %s39, <4 x float> %v92
-  %v95 = fadd contract <4 x float> %v89, %v62
-  %v96 = fcmp olt <4 x float> %s40, %v95
-  %v97 = select <4 x i1> %v96, <4 x float> %s40, <4 x float> %v95
-  %v98 = fcmp uno <4 x float> %s40, zeroinitializer
-  %v99 = select <4 x i1> %v98, <4 x float> %s40, <4 x float> %v97
-  %v100 = mul nsw i64 %k34, 4
-  %v101 = add nsw i64 %v100, 3
-  %p102 = getelementptr float, ptr %x_x0, i64 %v101
-  %v103 = load float, ptr %p102, align 4
-  %v104 = insertelement <4 x float> poison, float %v103, i64 0
-  %v105 = shufflevector <4 x float> %v104, <4 x float> poison, <4 x i32> zeroinitializer
-  %v106 = fadd contract <4 x float> %v105, %v51
-  %v107 = fcmp olt <4 x float> %s41, %v106
-  %v108 = select <4 x i1> %v107, <4 x float> %s41, <4 x float> %v106
-  %v109 = fcmp uno <4 x float> %s41, zeroinitializer
-  %v110 = select <4 x i1> %v109, <4 x float> %s41, <4 x float> %v108
-  %v111 = fadd contract <4 x float> %v105, %v62
-  %v112 = fcmp olt <4 x float> %s42, %v111
-  %v113 = select <4 x i1> %v112, <4 x float> %s42, <4 x float> %v111
-  %v114 = fcmp uno <4 x float> %s42, zeroinitializer
-  %v115 = select <4 x i1> %v114, <4 x float> %s42, <4 x float> %v113
-  %v116 = add nsw i64 %k34, 1
-  br label %head31, !llvm.loop !0
-done33:
-  br i1 %last, label %finish118, label %keep117
-keep117:
-  %p119 = getelementptr i8, ptr %state, i64 0
-  store <4 x float> %s35, ptr %p119, align 4
-  %p120 = getelementptr i8, ptr %state, i64 16
-  store <4 x float> %s36, ptr %p120, align 4
-  %p121 = getelementptr i8, ptr %state, i64 32
-  store <4 x float> %s37, ptr %p121, align 4
-  %p122 = getelementptr i8, ptr %state, i64 48
-  store <4 x float> %s38, ptr %p122, align 4
-  %p123 = getelementptr i8, ptr %state, i64 64
-  store <4 x float> %s39, ptr %p123, align 4
-  %p124 = getelementptr i8, ptr %state, i64 80
-  store <4 x float> %s40, ptr %p124, align 4
-  %p125 = getelementptr i8, ptr %state, i64 96
-  store <4 x float> %s41, ptr %p125, align 4
-  %p126 = getelementptr i8, ptr %state, i64 112
-  store <4 x float> %s42, ptr %p126, align 4
+  br label %head4
+head4:
+  %k7 = phi i64 [ 0, %entry ], [ %v89, %body5 ]
+  %s8 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v31, %body5 ]
+  %s9 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v40, %body5 ]
+  %s10 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v51, %body5 ]
+  %s11 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v56, %body5 ]
+  %s12 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v67, %body5 ]
+  %s13 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v72, %body5 ]
+  %s14 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v83, %body5 ]
+  %s15 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v88, %body5 ]
+  %v16 = icmp slt i64 %k7, %depth
+  br i1 %v16, label %body5, label %done6
+body5:
+  %v17 = mul nsw i64 %k7, 4
+  %v18 = add nsw i64 %v17, 0
+  %p19 = getelementptr float, ptr %x_x0, i64 %v18
+  %v20 = load float, ptr %p19, align 4
+  %v21 = mul nsw i64 %k7, 8
+  %v22 = add nsw i64 %v21, 0
+  %p23 = getelementptr float, ptr %x_x1, i64 %v22
+  %v24 = load <4 x float>, ptr %p23, align 16
+  %v25 = insertelement <4 x float> poison, float %v20, i64 0
+  %v26 = shufflevector <4 x float> %v25, <4 x float> poison, <4 x i32> zeroinitializer
+  %v27 = fadd contract <4 x float> %v26, %v24
+  %v28 = fcmp olt <4 x float> %s8, %v27
+  %v29 = select <4 x i1> %v28, <4 x float> %s8, <4 x float> %v27
+  %v30 = fcmp uno <4 x float> %s8, zeroinitializer
+  %v31 = select <4 x i1> %v30, <4 x float> %s8, <4 x float> %v29
+  %v32 = mul nsw i64 %k7, 8
+  %v33 = add nsw i64 %v32, 4
+  %p34 = getelementptr float, ptr %x_x1, i64 %v33
+  %v35 = load <4 x float>, ptr %p34, align 16
+  %v36 = fadd contract <4 x float> %v26, %v35
+  %v37 = fcmp olt <4 x float> %s9, %v36
+  %v38 = select <4 x i1> %v37, <4 x float> %s9, <4 x float> %v36
+  %v39 = fcmp uno <4 x float> %s9, zeroinitializer
+  %v40 = select <4 x i1> %v39, <4 x float> %s9, <4 x float> %v38
+  %v41 = mul nsw i64 %k7, 4
+  %v42 = add nsw i64 %v41, 1
+  %p43 = getelementptr float, ptr %x_x0, i64 %v42
+  %v44 = load float, ptr %p43, align 4
+  %v45 = insertelement <4 x float> poison, float %v44, i64 0
+  %v46 = shufflevector <4 x float> %v45, <4 x float> poison, <4 x i32> zeroinitializer
+  %v47 = fadd contract <4 x float> %v46, %v24
+  %v48 = fcmp olt <4 x float> %s10, %v47
+  %v49 = select <4 x i1> %v48, <4 x float> %s10, <4 x float> %v47
+  %v50 = fcmp uno <4 x float> %s10, zeroinitializer
+  %v51 = select <4 x i1> %v50, <4 x float> %s10, <4 x float> %v49
+  %v52 = fadd contract <4 x float> %v46, %v35
+  %v53 = fcmp olt <4 x float> %s11, %v52
+  %v54 = select <4 x i1> %v53, <4 x float> %s11, <4 x float> %v52
+  %v55 = fcmp uno <4 x float> %s11, zeroinitializer
+  %v56 = select <4 x i1> %v55, <4 x float> %s11, <4 x float> %v54
+  %v57 = mul nsw i64 %k7, 4
+  %v58 = add nsw i64 %v57, 2
+  %p59 = getelementptr float, ptr %x_x0, i64 %v58
+  %v60 = load float, ptr %p59, align 4
+  %v61 = insertelement <4 x float> poison, float %v60, i64 0
+  %v62 = shufflevector <4 x float> %v61, <4 x float> poison, <4 x i32> zeroinitializer
+  %v63 = fadd contract <4 x float> %v62, %v24
+  %v64 = fcmp olt <4 x float> %s12, %v63
+  %v65 = select <4 x i1> %v64, <4 x float> %s12, <4 x float> %v63
+  %v66 = fcmp uno <4 x float> %s12, zeroinitializer
+  %v67 = select <4 x i1> %v66, <4 x float> %s12, <4 x float> %v65
+  %v68 = fadd contract <4 x float> %v62, %v35
+  %v69 = fcmp olt <4 x float> %s13, %v68
+  %v70 = select <4 x i1> %v69, <4 x float> %s13, <4 x float> %v68
+  %v71 = fcmp uno <4 x float> %s13, zeroinitializer
+  %v72 = select <4 x i1> %v71, <4 x float> %s13, <4 x float> %v70
+  %v73 = mul nsw i64 %k7, 4
+  %v74 = add nsw i64 %v73, 3
+  %p75 = getelementptr float, ptr %x_x0, i64 %v74
+  %v76 = load float, ptr %p75, align 4
+  %v77 = insertelement <4 x float> poison, float %v76, i64 0
+  %v78 = shufflevector <4 x float> %v77, <4 x float> poison, <4 x i32> zeroinitializer
+  %v79 = fadd contract <4 x float> %v78, %v24
+  %v80 = fcmp olt <4 x float> %s14, %v79
+  %v81 = select <4 x i1> %v80, <4 x float> %s14, <4 x float> %v79
+  %v82 = fcmp uno <4 x float> %s14, zeroinitializer
+  %v83 = select <4 x i1> %v82, <4 x float> %s14, <4 x float> %v81
+  %v84 = fadd contract <4 x float> %v78, %v35
+  %v85 = fcmp olt <4 x float> %s15, %v84
+  %v86 = select <4 x i1> %v85, <4 x float> %s15, <4 x float> %v84
+  %v87 = fcmp uno <4 x float> %s15, zeroinitializer
+  %v88 = select <4 x i1> %v87, <4 x float> %s15, <4 x float> %v86
+  %v89 = add nsw i64 %k7, 1
+  br label %head4, !llvm.loop !0
+done6:
+  br i1 %first, label %ready91, label %join90
+join90:
+  %p92 = getelementptr i8, ptr %state, i64 0
+  %v93 = load <4 x float>, ptr %p92, align 4
+  %p94 = getelementptr i8, ptr %state, i64 16
+  %v95 = load <4 x float>, ptr %p94, align 4
+  %p96 = getelementptr i8, ptr %state, i64 32
+  %v97 = load <4 x float>, ptr %p96, align 4
+  %p98 = getelementptr i8, ptr %state, i64 48
+  %v99 = load <4 x float>, ptr %p98, align 4
+  %p100 = getelementptr i8, ptr %state, i64 64
+  %v101 = load <4 x float>, ptr %p100, align 4
+  %p102 = getelementptr i8, ptr %state, i64 80
+  %v103 = load <4 x float>, ptr %p102, align 4
+  %p104 = getelementptr i8, ptr %state, i64 96
+  %v105 = load <4 x float>, ptr %p104, align 4
+  %p106 = getelementptr i8, ptr %state, i64 112
+  %v107 = load <4 x float>, ptr %p106, align 4
+  %v108 = fcmp olt <4 x float> %v93, %s8
+  %v109 = select <4 x i1> %v108, <4 x float> %v93, <4 x float> %s8
+  %v110 = fcmp uno <4 x float> %v93, zeroinitializer
+  %v111 = select <4 x i1> %v110, <4 x float> %v93, <4 x float> %v109
+  %v112 = fcmp olt <4 x float> %v95, %s9
+  %v113 = select <4 x i1> %v112, <4 x float> %v95, <4 x float> %s9
+  %v114 = fcmp uno <4 x float> %v95, zeroinitializer
+  %v115 = select <4 x i1> %v114, <4 x float> %v95, <4 x float> %v113
+  %v116 = fcmp olt <4 x float> %v97, %s10
+  %v117 = select <4 x i1> %v116, <4 x float> %v97, <4 x float> %s10
+  %v118 = fcmp uno <4 x float> %v97, zeroinitializer
+  %v119 = select <4 x i1> %v118, <4 x float> %v97, <4 x float> %v117
+  %v120 = fcmp olt <4 x float> %v99, %s11
+  %v121 = select <4 x i1> %v120, <4 x float> %v99, <4 x float> %s11
+  %v122 = fcmp uno <4 x float> %v99, zeroinitializer
+  %v123 = select <4 x i1> %v122, <4 x float> %v99, <4 x float> %v121
+  %v124 = fcmp olt <4 x float> %v101, %s12
+  %v125 = select <4 x i1> %v124, <4 x float> %v101, <4 x float> %s12
+  %v126 = fcmp uno <4 x float> %v101, zeroinitializer
+  %v127 = select <4 x i1> %v126, <4 x float> %v101, <4 x float> %v125
+  %v128 = fcmp olt <4 x float> %v103, %s13
+  %v129 = select <4 x i1> %v128, <4 x float> %v103, <4 x float> %s13
+  %v130 = fcmp uno <4 x float> %v103, zeroinitializer
+  %v131 = select <4 x i1> %v130, <4 x float> %v103, <4 x float> %v129
+  %v132 = fcmp olt <4 x float> %v105, %s14
+  %v133 = select <4 x i1> %v132, <4 x float> %v105, <4 x float> %s14
+  %v134 = fcmp uno <4 x float> %v105, zeroinitializer
+  %v135 = select <4 x i1> %v134, <4 x float> %v105, <4 x float> %v133
+  %v136 = fcmp olt <4 x float> %v107, %s15
+  %v137 = select <4 x i1> %v136, <4 x float> %v107, <4 x float> %s15
+  %v138 = fcmp uno <4 x float> %v107, zeroinitializer
+  %v139 = select <4 x i1> %v138, <4 x float> %v107, <4 x float> %v137
+  br label %ready91
+ready91:
+  %v140 = phi <4 x float> [ %s8, %done6 ], [ %v111, %join90 ]
+  %v141 = phi <4 x float> [ %s9, %done6 ], [ %v115, %join90 ]
+  %v142 = phi <4 x float> [ %s10, %done6 ], [ %v119, %join90 ]
+  %v143 = phi <4 x float> [ %s11, %done6 ], [ %v123, %join90 ]
+  %v144 = phi <4 x float> [ %s12, %done6 ], [ %v127, %join90 ]
+  %v145 = phi <4 x float> [ %s13, %done6 ], [ %v131, %join90 ]
+  %v146 = phi <4 x float> [ %s14, %done6 ], [ %v135, %join90 ]
+  %v147 = phi <4 x float> [ %s15, %done6 ], [ %v139, %join90 ]
+  br i1 %last, label %finish149, label %keep148
+keep148:
+  %p150 = getelementptr i8, ptr %state, i64 0
+  store <4 x float> %v140, ptr %p150, align 4
+  %p151 = getelementptr i8, ptr %state, i64 16
+  store <4 x float> %v141, ptr %p151, align 4
+  %p152 = getelementptr i8, ptr %state, i64 32
+  store <4 x float> %v142, ptr %p152, align 4
+  %p153 = getelementptr i8, ptr %state, i64 48
+  store <4 x float> %v143, ptr %p153, align 4
+  %p154 = getelementptr i8, ptr %state, i64 64
+  store <4 x float> %v144, ptr %p154, align 4
+  %p155 = getelementptr i8, ptr %state, i64 80
+  store <4 x float> %v145, ptr %p155, align 4
+  %p156 = getelementptr i8, ptr %state, i64 96
+  store <4 x float> %v146, ptr %p156, align 4
+  %p157 = getelementptr i8, ptr %state, i64 112
+  store <4 x float> %v147, ptr %p157, align 4
   ret void
-finish118:
-  %v127 = icmp eq i64 %columns, 8
-  %v128 = icmp sle i64 %skew, -3
-  %p129 = getelementptr i64, ptr %integers, i64 25
-  %v130 = load i64, ptr %p129, align 8
-  %p131 = getelementptr i64, ptr %integers, i64 26
-  %v132 = load i64, ptr %p131, align 8
-  %v133 = icmp eq i64 %v132, 1
-  %v134 = and i1 %v127, %v133
-  %v135 = and i1 %v134, %v128
-  br i1 %v135, label %whole136, label %other137
-whole136:
-  %v139 = icmp sgt i64 %rows, 0
-  br i1 %v139, label %yes140, label %done141
-yes140:
-  %v142 = mul nsw i64 %v130, 0
-  %p143 = getelementptr float, ptr %out_0, i64 %v142
-  %p144 = getelementptr float, ptr %p143, i64 0
-  store <4 x float> %s35, ptr %p144, align 4
-  %p145 = getelementptr float, ptr %p143, i64 4
-  store <4 x float> %s36, ptr %p145, align 4
-  br label %done141
-done141:
-  %v146 = icmp sgt i64 %rows, 1
-  br i1 %v146, label %yes147, label %done148
-yes147:
-  %v149 = mul nsw i64 %v130, 1
-  %p150 = getelementptr float, ptr %out_0, i64 %v149
-  %p151 = getelementptr float, ptr %p150, i64 0
-  store <4 x float> %s37, ptr %p151, align 4
-  %p152 = getelementptr float, ptr %p150, i64 4
-  store <4 x float> %s38, ptr %p152, align 4
-  br label %done148
-done148:
-  %v153 = icmp sgt i64 %rows, 2
-  br i1 %v153, label %yes154, label %done155
-yes154:
-  %v156 = mul nsw i64 %v130, 2
-  %p157 = getelementptr float, ptr %out_0, i64 %v156
-  %p158 = getelementptr float, ptr %p157, i64 0
-  store <4 x float> %s39, ptr %p158, align 4
-  %p159 = getelementptr float, ptr %p157, i64 4
-  store <4 x float> %s40, ptr %p159, align 4
-  br label %done155
-done155:
-  %v160 = icmp sgt i64 %rows, 3
-  br i1 %v160, label %yes161, label %done162
-yes161:
-  %v163 = mul nsw i64 %v130, 3
-  %p164 = getelementptr float, ptr %out_0, i64 %v163
-  %p165 = getelementptr float, ptr %p164, i64 0
-  store <4 x float> %s41, ptr %p165, align 4
-  %p166 = getelementptr float, ptr %p164, i64 4
-  store <4 x float> %s42, ptr %p166, align 4
-  br label %done162
-done162:
-  br label %done138
-other137:
-  %p168 = getelementptr float, ptr %room167, i64 0
-  store <4 x float> %s35, ptr %p168, align 4
-  %p169 = getelementptr float, ptr %room167, i64 4
-  store <4 x float> %s36, ptr %p169, align 4
-  %p170 = getelementptr float, ptr %room167, i64 8
-  store <4 x float> %s37, ptr %p170, align 4
-  %p171 = getelementptr float, ptr %room167, i64 12
-  store <4 x float> %s38, ptr %p171, align 4
-  %p172 = getelementptr float, ptr %room167, i64 16
-  store <4 x float> %s39, ptr %p172, align 4
-  %p173 = getelementptr float, ptr %room167, i64 20
-  store <4 x float> %s40, ptr %p173, align 4
-  %p174 = getelementptr float, ptr %room167, i64 24
-  store <4 x float> %s41, ptr %p174, align 4
-  %p175 = getelementptr float, ptr %room167, i64 28
-  store <4 x float> %s42, ptr %p175, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room167, i64 %v130, i64 %v132, i64 %rows, i64 %columns, i64 %skew)
-  br label %done138
-done138:
+finish149:
+  %v158 = icmp eq i64 %columns, 8
+  %v159 = icmp sle i64 %skew, -3
+  %p160 = getelementptr i64, ptr %integers, i64 25
+  %v161 = load i64, ptr %p160, align 8
+  %p162 = getelementptr i64, ptr %integers, i64 26
+  %v163 = load i64, ptr %p162, align 8
+  %v164 = icmp eq i64 %v163, 1
+  %v165 = and i1 %v158, %v164
+  %v166 = and i1 %v165, %v159
+  br i1 %v166, label %whole167, label %other168
+whole167:
+  %v170 = icmp sgt i64 %rows, 0
+  br i1 %v170, label %yes171, label %done172
+yes171:
+  %v173 = mul nsw i64 %v161, 0
+  %p174 = getelementptr float, ptr %out_0, i64 %v173
+  %p175 = getelementptr float, ptr %p174, i64 0
+  store <4 x float> %v140, ptr %p175, align 4
+  %p176 = getelementptr float, ptr %p174, i64 4
+  store <4 x float> %v141, ptr %p176, align 4
+  br label %done172
+done172:
+  %v177 = icmp sgt i64 %rows, 1
+  br i1 %v177, label %yes178, label %done179
+yes178:
+  %v180 = mul nsw i64 %v161, 1
+  %p181 = getelementptr float, ptr %out_0, i64 %v180
+  %p182 = getelementptr float, ptr %p181, i64 0
+  store <4 x float> %v142, ptr %p182, align 4
+  %p183 = getelementptr float, ptr %p181, i64 4
+  store <4 x float> %v143, ptr %p183, align 4
+  br label %done179
+done179:
+  %v184 = icmp sgt i64 %rows, 2
+  br i1 %v184, label %yes185, label %done186
+yes185:
+  %v187 = mul nsw i64 %v161, 2
+  %p188 = getelementptr float, ptr %out_0, i64 %v187
+  %p189 = getelementptr float, ptr %p188, i64 0
+  store <4 x float> %v144, ptr %p189, align 4
+  %p190 = getelementptr float, ptr %p188, i64 4
+  store <4 x float> %v145, ptr %p190, align 4
+  br label %done186
+done186:
+  %v191 = icmp sgt i64 %rows, 3
+  br i1 %v191, label %yes192, label %done193
+yes192:
+  %v194 = mul nsw i64 %v161, 3
+  %p195 = getelementptr float, ptr %out_0, i64 %v194
+  %p196 = getelementptr float, ptr %p195, i64 0
+  store <4 x float> %v146, ptr %p196, align 4
+  %p197 = getelementptr float, ptr %p195, i64 4
+  store <4 x float> %v147, ptr %p197, align 4
+  br label %done193
+done193:
+  br label %done169
+other168:
+  %p199 = getelementptr float, ptr %room198, i64 0
+  store <4 x float> %v140, ptr %p199, align 4
+  %p200 = getelementptr float, ptr %room198, i64 4
+  store <4 x float> %v141, ptr %p200, align 4
+  %p201 = getelementptr float, ptr %room198, i64 8
+  store <4 x float> %v142, ptr %p201, align 4
+  %p202 = getelementptr float, ptr %room198, i64 12
+  store <4 x float> %v143, ptr %p202, align 4
+  %p203 = getelementptr float, ptr %room198, i64 16
+  store <4 x float> %v144, ptr %p203, align 4
+  %p204 = getelementptr float, ptr %room198, i64 20
+  store <4 x float> %v145, ptr %p204, align 4
+  %p205 = getelementptr float, ptr %room198, i64 24
+  store <4 x float> %v146, ptr %p205, align 4
+  %p206 = getelementptr float, ptr %room198, i64 28
+  store <4 x float> %v147, ptr %p206, align 4
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room198, i64 %v161, i64 %v163, i64 %rows, i64 %columns, i64 %skew)
+  br label %done169
+done169:
   ret void
 }
 
 define internal fastcc void @km_tile_fast(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
 entry:
-  %room168 = alloca float, i64 32, align 64
+  %room199 = alloca float, i64 32, align 64
   %p1 = getelementptr double, ptr %numbers, i64 0
   %v2 = load double, ptr %p1, align 8
   %v3 = fptrunc double %v2 to float
-  br i1 %first, label %fresh4, label %resume5
-fresh4:
-  br label %ready6
-resume5:
-  %p7 = getelementptr i8, ptr %state, i64 0
-  %v8 = load <4 x float>, ptr %p7, align 4
-  %p9 = getelementptr i8, ptr %state, i64 16
-  %v10 = load <4 x float>, ptr %p9, align 4
-  %p11 = getelementptr i8, ptr %state, i64 32
-  %v12 = load <4 x float>, ptr %p11, align 4
-  %p13 = getelementptr i8, ptr %state, i64 48
-  %v14 = load <4 x float>, ptr %p13, align 4
-  %p15 = getelementptr i8, ptr %state, i64 64
-  %v16 = load <4 x float>, ptr %p15, align 4
-  %p17 = getelementptr i8, ptr %state, i64 80
-  %v18 = load <4 x float>, ptr %p17, align 4
-  %p19 = getelementptr i8, ptr %state, i64 96
-  %v20 = load <4 x float>, ptr %p19, align 4
-  %p21 = getelementptr i8, ptr %state, i64 112
-  %v22 = load <4 x float>, ptr %p21, align 4
-  br label %ready6
-ready6:
-  %v23 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v8, %resume5 ]
-  %v24 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v10, %resume5 ]
-  %v25 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v12, %resume5 ]
-  %v26 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v14, %resume5 ]
-  %v27 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v16, %resume5 ]
-  %v28 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v18, %resume5 ]
-  %v29 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v20, %resume5 ]
-  %v30 = phi <4 x float> [ splat (float 0x7FF0000000000000), %fresh4 ], [ %v22, %resume5 ]
-  br label %head31
-head31:
-  %k34 = phi i64 [ 0, %ready6 ], [ %v113, %body32 ]
-  %s35 = phi <4 x float> [ %v23, %ready6 ], [ %v57, %body32 ]
-  %s36 = phi <4 x float> [ %v24, %ready6 ], [ %v64, %body32 ]
-  %s37 = phi <4 x float> [ %v25, %ready6 ], [ %v73, %body32 ]
-  %s38 = phi <4 x float> [ %v26, %ready6 ], [ %v76, %body32 ]
-  %s39 = phi <4 x float> [ %v27, %ready6 ], [ %v85, %body32 ]
-  %s40 = phi <4 x float> [ %v28, %ready6 ], [ %v88, %body32 ]
-  %s41 = phi <4 x float> [ %v29, %ready6 ], [ %v97, %body32 ]
-  %s42 = phi <4 x float> [ %v30, %ready6 ], [ %v100, %body32 ]
-  %s43 = phi <4 x i32> [ zeroinitializer, %ready6 ], [ %v112, %body32 ]
-  %v44 = icmp slt i64 %k34, %depth
-  br i1 %v44, label %body32, label %done33
-body32:
-  %v45 = mul nsw i64 %k34, 4
-  %v46 = add nsw i64 %v45, 0
-  %p47 = getelementptr float, ptr %x_x0, i64 %v46
-  %v48 = load float, ptr %p47, align 4
-  %v49 = mul nsw i64 %k34, 8
-  %v50 = add nsw i64 %v49, 0
-  %p51 = getelementptr float, ptr %x_x1, i64 %v50
-  %v52 = load <4 x float>, ptr %p51, align 16
-  %v53 = insertelement <4 x float> poison, float %v48, i64 0
-  %v54 = shufflevector <4 x float> %v53, <4 x float> poison, <4 x i32> zeroinitializer
-  %v55 = fadd contract <4 x float> %v54, %v52
-  %v56 = fcmp olt <4 x float> %v55, %s35
-  %v57 = select <4 x i1> %v56, <4 x float> %v55, <4 x float> %s35
-  %v58 = mul nsw i64 %k34, 8
-  %v59 = add nsw i64 %v58, 4
-  %p60 = getelementptr float, ptr %x_x1, i64 %v59
-  %v61 = load <4 x float>, ptr %p60, align 16
-  %v62 = fadd contract <4 x float> %v54, %v61
-  %v63 = fcmp olt <4 x float> %v62, %s36
-  %v64 = select <4 x i1> %v63, <4 x float> %v62, <4 x float> %s36
-  %v65 = mul nsw i64 %k34, 4
-  %v66 = add nsw i64 %v65, 1
-  %p67 = getelementptr float, ptr %x_x0, i64 %v66
-  %v68 = load float, ptr %p67, align 4
-  %v69 = insertelement <4 x float> poison, float %v68, i64 0
-  %v70 = shufflevector <4 x float> %v69, <4 x float> poison, <4 x i32> zeroinitializer
-  %v71 = fadd contract <4 x float> %v70, %v52
-  %v72 = fcmp olt <4 x float> %v71, %s37
-  %v73 = select <4 x i1> %v72, <4 x float> %v71, <4 x float> %s37
-  %v74 = fadd contract <4 x float> %v70, %v61
-  %v75 = fcmp olt <4 x float> %v74, %s38
-  %v76 = select <4 x i1> %v75, <4 x float> %v74, <4 x float> %s38
-  %v77 = mul nsw i64 %k34, 4
-  %v78 = add nsw i64 %v77, 2
-  %p79 = getelementptr float, ptr %x_x0, i64 %v78
-  %v80 = load float, ptr %p79, align 4
-  %v81 = insertelement <4 x float> poison, float %v80, i64 0
-  %v82 = shufflevector <4 x float> %v81, <4 x float> poison, <4 x i32> zeroinitializer
-  %v83 = fadd contract <4 x float> %v82, %v52
-  %v84 = fcmp olt <4 x float> %v83, %s39
-  %v85 = select <4 x i1> %v84, <4 x float> %v83, <4 x float> %s39
-  %v86 = fadd contract <4 x float> %v82, %v61
-  %v87 = fcmp olt <4 x float> %v86, %s40
-  %v88 = select <4 x i1> %v87, <4 x float> %v86, <4 x float> %s40
-  %v89 = mul nsw i64 %k34, 4
-  %v90 = add nsw i64 %v89, 3
-  %p91 = getelementptr float, ptr %x_x0, i64 %v90
-  %v92 = load float, ptr %p91, align 4
-  %v93 = insertelement <4 x float> poison, float %v92, i64 0
-  %v94 = shufflevector <4 x float> %v93, <4 x float> poison, <4 x i32> zeroinitializer
-  %v95 = fadd contract <4 x float> %v94, %v52
-  %v96 = fcmp olt <4 x float> %v95, %s41
-  %v97 = select <4 x i1> %v96, <4 x float> %v95, <4 x float> %s41
-  %v98 = fadd contract <4 x float> %v94, %v61
-  %v99 = fcmp olt <4 x float> %v98, %s42
-  %v100 = select <4 x i1> %v99, <4 x float> %v98, <4 x float> %s42
-  %v101 = fcmp uno <4 x float> %v55, %v62
-  %v102 = sext <4 x i1> %v101 to <4 x i32>
-  %v103 = or <4 x i32> %s43, %v102
-  %v104 = fcmp uno <4 x float> %v71, %v74
-  %v105 = sext <4 x i1> %v104 to <4 x i32>
-  %v106 = or <4 x i32> %v103, %v105
-  %v107 = fcmp uno <4 x float> %v83, %v86
-  %v108 = sext <4 x i1> %v107 to <4 x i32>
-  %v109 = or <4 x i32> %v106, %v108
-  %v110 = fcmp uno <4 x float> %v95, %v98
-  %v111 = sext <4 x i1> %v110 to <4 x i32>
-  %v112 = or <4 x i32> %v109, %v111
-  %v113 = add nsw i64 %k34, 1
-  br label %head31, !llvm.loop !2
-done33:
-  %v116 = icmp ne <4 x i32> %s43, zeroinitializer
-  %v117 = call i1 @llvm.vector.reduce.or.v4i1(<4 x i1> %v116)
-  br i1 %v117, label %again114, label %fine115
-again114:
+  br label %head4
+head4:
+  %k7 = phi i64 [ 0, %entry ], [ %v86, %body5 ]
+  %s8 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v30, %body5 ]
+  %s9 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v37, %body5 ]
+  %s10 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v46, %body5 ]
+  %s11 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v49, %body5 ]
+  %s12 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v58, %body5 ]
+  %s13 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v61, %body5 ]
+  %s14 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v70, %body5 ]
+  %s15 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v73, %body5 ]
+  %s16 = phi <4 x i32> [ zeroinitializer, %entry ], [ %v85, %body5 ]
+  %v17 = icmp slt i64 %k7, %depth
+  br i1 %v17, label %body5, label %done6
+body5:
+  %v18 = mul nsw i64 %k7, 4
+  %v19 = add nsw i64 %v18, 0
+  %p20 = getelementptr float, ptr %x_x0, i64 %v19
+  %v21 = load float, ptr %p20, align 4
+  %v22 = mul nsw i64 %k7, 8
+  %v23 = add nsw i64 %v22, 0
+  %p24 = getelementptr float, ptr %x_x1, i64 %v23
+  %v25 = load <4 x float>, ptr %p24, align 16
+  %v26 = insertelement <4 x float> poison, float %v21, i64 0
+  %v27 = shufflevector <4 x float> %v26, <4 x float> poison, <4 x i32> zeroinitializer
+  %v28 = fadd contract <4 x float> %v27, %v25
+  %v29 = fcmp olt <4 x float> %v28, %s8
+  %v30 = select <4 x i1> %v29, <4 x float> %v28, <4 x float> %s8
+  %v31 = mul nsw i64 %k7, 8
+  %v32 = add nsw i64 %v31, 4
+  %p33 = getelementptr float, ptr %x_x1, i64 %v32
+  %v34 = load <4 x float>, ptr %p33, align 16
+  %v35 = fadd contract <4 x float> %v27, %v34
+  %v36 = fcmp olt <4 x float> %v35, %s9
+  %v37 = select <4 x i1> %v36, <4 x float> %v35, <4 x float> %s9
+  %v38 = mul nsw i64 %k7, 4
+  %v39 = add nsw i64 %v38, 1
+  %p40 = getelementptr float, ptr %x_x0, i64 %v39
+  %v41 = load float, ptr %p40, align 4
+  %v42 = insertelement <4 x float> poison, float %v41, i64 0
+  %v43 = shufflevector <4 x float> %v42, <4 x float> poison, <4 x i32> zeroinitializer
+  %v44 = fadd contract <4 x float> %v43, %v25
+  %v45 = fcmp olt <4 x float> %v44, %s10
+  %v46 = select <4 x i1> %v45, <4 x float> %v44, <4 x float> %s10
+  %v47 = fadd contract <4 x float> %v43, %v34
+  %v48 = fcmp olt <4 x float> %v47, %s11
+  %v49 = select <4 x i1> %v48, <4 x float> %v47, <4 x float> %s11
+  %v50 = mul nsw i64 %k7, 4
+  %v51 = add nsw i64 %v50, 2
+  %p52 = getelementptr float, ptr %x_x0, i64 %v51
+  %v53 = load float, ptr %p52, align 4
+  %v54 = insertelement <4 x float> poison, float %v53, i64 0
+  %v55 = shufflevector <4 x float> %v54, <4 x float> poison, <4 x i32> zeroinitializer
+  %v56 = fadd contract <4 x float> %v55, %v25
+  %v57 = fcmp olt <4 x float> %v56, %s12
+  %v58 = select <4 x i1> %v57, <4 x float> %v56, <4 x float> %s12
+  %v59 = fadd contract <4 x float> %v55, %v34
+  %v60 = fcmp olt <4 x float> %v59, %s13
+  %v61 = select <4 x i1> %v60, <4 x float> %v59, <4 x float> %s13
+  %v62 = mul nsw i64 %k7, 4
+  %v63 = add nsw i64 %v62, 3
+  %p64 = getelementptr float, ptr %x_x0, i64 %v63
+  %v65 = load float, ptr %p64, align 4
+  %v66 = insertelement <4 x float> poison, float %v65, i64 0
+  %v67 = shufflevector <4 x float> %v66, <4 x float> poison, <4 x i32> zeroinitializer
+  %v68 = fadd contract <4 x float> %v67, %v25
+  %v69 = fcmp olt <4 x float> %v68, %s14
+  %v70 = select <4 x i1> %v69, <4 x float> %v68, <4 x float> %s14
+  %v71 = fadd contract <4 x float> %v67, %v34
+  %v72 = fcmp olt <4 x float> %v71, %s15
+  %v73 = select <4 x i1> %v72, <4 x float> %v71, <4 x float> %s15
+  %v74 = fcmp uno <4 x float> %v28, %v35
+  %v75 = sext <4 x i1> %v74 to <4 x i32>
+  %v76 = or <4 x i32> %s16, %v75
+  %v77 = fcmp uno <4 x float> %v44, %v47
+  %v78 = sext <4 x i1> %v77 to <4 x i32>
+  %v79 = or <4 x i32> %v76, %v78
+  %v80 = fcmp uno <4 x float> %v56, %v59
+  %v81 = sext <4 x i1> %v80 to <4 x i32>
+  %v82 = or <4 x i32> %v79, %v81
+  %v83 = fcmp uno <4 x float> %v68, %v71
+  %v84 = sext <4 x i1> %v83 to <4 x i32>
+  %v85 = or <4 x i32> %v82, %v84
+  %v86 = add nsw i64 %k7, 1
+  br label %head4, !llvm.loop !2
+done6:
+  %v89 = icmp ne <4 x i32> %s16, zeroinitializer
+  %v90 = call i1 @llvm.vector.reduce.or.v4i1(<4 x i1> %v89)
+  br i1 %v90, label %again87, label %fine88
+again87:
   call fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last)
   ret void
-fine115:
-  br i1 %last, label %finish119, label %keep118
-keep118:
-  %p120 = getelementptr i8, ptr %state, i64 0
-  store <4 x float> %s35, ptr %p120, align 4
-  %p121 = getelementptr i8, ptr %state, i64 16
-  store <4 x float> %s36, ptr %p121, align 4
-  %p122 = getelementptr i8, ptr %state, i64 32
-  store <4 x float> %s37, ptr %p122, align 4
-  %p123 = getelementptr i8, ptr %state, i64 48
-  store <4 x float> %s38, ptr %p123, align 4
-  %p124 = getelementptr i8, ptr %state, i64 64
-  store <4 x float> %s39, ptr %p124, align 4
-  %p125 = getelementptr i8, ptr %state, i64 80
-  store <4 x float> %s40, ptr %p125, align 4
-  %p126 = getelementptr i8, ptr %state, i64 96
-  store <4 x float> %s41, ptr %p126, align 4
-  %p127 = getelementptr i8, ptr %state, i64 112
-  store <4 x float> %s42, ptr %p127, align 4
+fine88:
+  br i1 %first, label %ready92, label %join91
+join91:
+  %p93 = getelementptr i8, ptr %state, i64 0
+  %v94 = load <4 x float>, ptr %p93, align 4
+  %p95 = getelementptr i8, ptr %state, i64 16
+  %v96 = load <4 x float>, ptr %p95, align 4
+  %p97 = getelementptr i8, ptr %state, i64 32
+  %v98 = load <4 x float>, ptr %p97, align 4
+  %p99 = getelementptr i8, ptr %state, i64 48
+  %v100 = load <4 x float>, ptr %p99, align 4
+  %p101 = getelementptr i8, ptr %state, i64 64
+  %v102 = load <4 x float>, ptr %p101, align 4
+  %p103 = getelementptr i8, ptr %state, i64 80
+  %v104 = load <4 x float>, ptr %p103, align 4
+  %p105 = getelementptr i8, ptr %state, i64 96
+  %v106 = load <4 x float>, ptr %p105, align 4
+  %p107 = getelementptr i8, ptr %state, i64 112
+  %v108 = load <4 x float>, ptr %p107, align 4
+  %v109 = fcmp olt <4 x float> %v94, %s8
+  %v110 = select <4 x i1> %v109, <4 x float> %v94, <4 x float> %s8
+  %v111 = fcmp uno <4 x float> %v94, zeroinitializer
+  %v112 = select <4 x i1> %v111, <4 x float> %v94, <4 x float> %v110
+  %v113 = fcmp olt <4 x float> %v96, %s9
+  %v114 = select <4 x i1> %v113, <4 x float> %v96, <4 x float> %s9
+  %v115 = fcmp uno <4 x float> %v96, zeroinitializer
+  %v116 = select <4 x i1> %v115, <4 x float> %v96, <4 x float> %v114
+  %v117 = fcmp olt <4 x float> %v98, %s10
+  %v118 = select <4 x i1> %v117, <4 x float> %v98, <4 x float> %s10
+  %v119 = fcmp uno <4 x float> %v98, zeroinitializer
+  %v120 = select <4 x i1> %v119, <4 x float> %v98, <4 x float> %v118
+  %v121 = fcmp olt <4 x float> %v100, %s11
+  %v122 = select <4 x i1> %v121, <4 x float> %v100, <4 x float> %s11
+  %v123 = fcmp uno <4 x float> %v100, zeroinitializer
+  %v124 = select <4 x i1> %v123, <4 x float> %v100, <4 x float> %v122
+  %v125 = fcmp olt <4 x float> %v102, %s12
+  %v126 = select <4 x i1> %v125, <4 x float> %v102, <4 x float> %s12
+  %v127 = fcmp uno <4 x float> %v102, zeroinitializer
+  %v128 = select <4 x i1> %v127, <4 x float> %v102, <4 x float> %v126
+  %v129 = fcmp olt <4 x float> %v104, %s13
+  %v130 = select <4 x i1> %v129, <4 x float> %v104, <4 x float> %s13
+  %v131 = fcmp uno <4 x float> %v104, zeroinitializer
+  %v132 = select <4 x i1> %v131, <4 x float> %v104, <4 x float> %v130
+  %v133 = fcmp olt <4 x float> %v106, %s14
+  %v134 = select <4 x i1> %v133, <4 x float> %v106, <4 x float> %s14
+  %v135 = fcmp uno <4 x float> %v106, zeroinitializer
+  %v136 = select <4 x i1> %v135, <4 x float> %v106, <4 x float> %v134
+  %v137 = fcmp olt <4 x float> %v108, %s15
+  %v138 = select <4 x i1> %v137, <4 x float> %v108, <4 x float> %s15
+  %v139 = fcmp uno <4 x float> %v108, zeroinitializer
+  %v140 = select <4 x i1> %v139, <4 x float> %v108, <4 x float> %v138
+  br label %ready92
+ready92:
+  %v141 = phi <4 x float> [ %s8, %fine88 ], [ %v112, %join91 ]
+  %v142 = phi <4 x float> [ %s9, %fine88 ], [ %v116, %join91 ]
+  %v143 = phi <4 x float> [ %s10, %fine88 ], [ %v120, %join91 ]
+  %v144 = phi <4 x float> [ %s11, %fine88 ], [ %v124, %join91 ]
+  %v145 = phi <4 x float> [ %s12, %fine88 ], [ %v128, %join91 ]
+  %v146 = phi <4 x float> [ %s13, %fine88 ], [ %v132, %join91 ]
+  %v147 = phi <4 x float> [ %s14, %fine88 ], [ %v136, %join91 ]
+  %v148 = phi <4 x float> [ %s15, %fine88 ], [ %v140, %join91 ]
+  br i1 %last, label %finish150, label %keep149
+keep149:
+  %p151 = getelementptr i8, ptr %state, i64 0
+  store <4 x float> %v141, ptr %p151, align 4
+  %p152 = getelementptr i8, ptr %state, i64 16
+  store <4 x float> %v142, ptr %p152, align 4
+  %p153 = getelementptr i8, ptr %state, i64 32
+  store <4 x float> %v143, ptr %p153, align 4
+  %p154 = getelementptr i8, ptr %state, i64 48
+  store <4 x float> %v144, ptr %p154, align 4
+  %p155 = getelementptr i8, ptr %state, i64 64
+  store <4 x float> %v145, ptr %p155, align 4
+  %p156 = getelementptr i8, ptr %state, i64 80
+  store <4 x float> %v146, ptr %p156, align 4
+  %p157 = getelementptr i8, ptr %state, i64 96
+  store <4 x float> %v147, ptr %p157, align 4
+  %p158 = getelementptr i8, ptr %state, i64 112
+  store <4 x float> %v148, ptr %p158, align 4
   ret void
-finish119:
-  %v128 = icmp eq i64 %columns, 8
-  %v129 = icmp sle i64 %skew, -3
-  %p130 = getelementptr i64, ptr %integers, i64 25
-  %v131 = load i64, ptr %p130, align 8
-  %p132 = getelementptr i64, ptr %integers, i64 26
-  %v133 = load i64, ptr %p132, align 8
-  %v134 = icmp eq i64 %v133, 1
-  %v135 = and i1 %v128, %v134
-  %v136 = and i1 %v135, %v129
-  br i1 %v136, label %whole137, label %other138
-whole137:
-  %v140 = icmp sgt i64 %rows, 0
-  br i1 %v140, label %yes141, label %done142
-yes141:
-  %v143 = mul nsw i64 %v131, 0
-  %p144 = getelementptr float, ptr %out_0, i64 %v143
-  %p145 = getelementptr float, ptr %p144, i64 0
-  store <4 x float> %s35, ptr %p145, align 4
-  %p146 = getelementptr float, ptr %p144, i64 4
-  store <4 x float> %s36, ptr %p146, align 4
-  br label %done142
-done142:
-  %v147 = icmp sgt i64 %rows, 1
-  br i1 %v147, label %yes148, label %done149
-yes148:
-  %v150 = mul nsw i64 %v131, 1
-  %p151 = getelementptr float, ptr %out_0, i64 %v150
-  %p152 = getelementptr float, ptr %p151, i64 0
-  store <4 x float> %s37, ptr %p152, align 4
-  %p153 = getelementptr float, ptr %p151, i64 4
-  store <4 x float> %s38, ptr %p153, align 4
-  br label %done149
-done149:
-  %v154 = icmp sgt i64 %rows, 2
-  br i1 %v154, label %yes155, label %done156
-yes155:
-  %v157 = mul nsw i64 %v131, 2
-  %p158 = getelementptr float, ptr %out_0, i64 %v157
-  %p159 = getelementptr float, ptr %p158, i64 0
-  store <4 x float> %s39, ptr %p159, align 4
-  %p160 = getelementptr float, ptr %p158, i64 4
-  store <4 x float> %s40, ptr %p160, align 4
-  br label %done156
-done156:
-  %v161 = icmp sgt i64 %rows, 3
-  br i1 %v161, label %yes162, label %done163
-yes162:
-  %v164 = mul nsw i64 %v131, 3
-  %p165 = getelementptr float, ptr %out_0, i64 %v164
-  %p166 = getelementptr float, ptr %p165, i64 0
-  store <4 x float> %s41, ptr %p166, align 4
-  %p167 = getelementptr float, ptr %p165, i64 4
-  store <4 x float> %s42, ptr %p167, align 4
-  br label %done163
-done163:
-  br label %done139
-other138:
-  %p169 = getelementptr float, ptr %room168, i64 0
-  store <4 x float> %s35, ptr %p169, align 4
-  %p170 = getelementptr float, ptr %room168, i64 4
-  store <4 x float> %s36, ptr %p170, align 4
-  %p171 = getelementptr float, ptr %room168, i64 8
-  store <4 x float> %s37, ptr %p171, align 4
-  %p172 = getelementptr float, ptr %room168, i64 12
-  store <4 x float> %s38, ptr %p172, align 4
-  %p173 = getelementptr float, ptr %room168, i64 16
-  store <4 x float> %s39, ptr %p173, align 4
-  %p174 = getelementptr float, ptr %room168, i64 20
-  store <4 x float> %s40, ptr %p174, align 4
-  %p175 = getelementptr float, ptr %room168, i64 24
-  store <4 x float> %s41, ptr %p175, align 4
-  %p176 = getelementptr float, ptr %room168, i64 28
-  store <4 x float> %s42, ptr %p176, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room168, i64 %v131, i64 %v133, i64 %rows, i64 %columns, i64 %skew)
-  br label %done139
-done139:
+finish150:
+  %v159 = icmp eq i64 %columns, 8
+  %v160 = icmp sle i64 %skew, -3
+  %p161 = getelementptr i64, ptr %integers, i64 25
+  %v162 = load i64, ptr %p161, align 8
+  %p163 = getelementptr i64, ptr %integers, i64 26
+  %v164 = load i64, ptr %p163, align 8
+  %v165 = icmp eq i64 %v164, 1
+  %v166 = and i1 %v159, %v165
+  %v167 = and i1 %v166, %v160
+  br i1 %v167, label %whole168, label %other169
+whole168:
+  %v171 = icmp sgt i64 %rows, 0
+  br i1 %v171, label %yes172, label %done173
+yes172:
+  %v174 = mul nsw i64 %v162, 0
+  %p175 = getelementptr float, ptr %out_0, i64 %v174
+  %p176 = getelementptr float, ptr %p175, i64 0
+  store <4 x float> %v141, ptr %p176, align 4
+  %p177 = getelementptr float, ptr %p175, i64 4
+  store <4 x float> %v142, ptr %p177, align 4
+  br label %done173
+done173:
+  %v178 = icmp sgt i64 %rows, 1
+  br i1 %v178, label %yes179, label %done180
+yes179:
+  %v181 = mul nsw i64 %v162, 1
+  %p182 = getelementptr float, ptr %out_0, i64 %v181
+  %p183 = getelementptr float, ptr %p182, i64 0
+  store <4 x float> %v143, ptr %p183, align 4
+  %p184 = getelementptr float, ptr %p182, i64 4
+  store <4 x float> %v144, ptr %p184, align 4
+  br label %done180
+done180:
+  %v185 = icmp sgt i64 %rows, 2
+  br i1 %v185, label %yes186, label %done187
+yes186:
+  %v188 = mul nsw i64 %v162, 2
+  %p189 = getelementptr float, ptr %out_0, i64 %v188
+  %p190 = getelementptr float, ptr %p189, i64 0
+  store <4 x float> %v145, ptr %p190, align 4
+  %p191 = getelementptr float, ptr %p189, i64 4
+  store <4 x float> %v146, ptr %p191, align 4
+  br label %done187
+done187:
+  %v192 = icmp sgt i64 %rows, 3
+  br i1 %v192, label %yes193, label %done194
+yes193:
+  %v195 = mul nsw i64 %v162, 3
+  %p196 = getelementptr float, ptr %out_0, i64 %v195
+  %p197 = getelementptr float, ptr %p196, i64 0
+  store <4 x float> %v147, ptr %p197, align 4
+  %p198 = getelementptr float, ptr %p196, i64 4
+  store <4 x float> %v148, ptr %p198, align 4
+  br label %done194
+done194:
+  br label %done170
+other169:
+  %p200 = getelementptr float, ptr %room199, i64 0
+  store <4 x float> %v141, ptr %p200, align 4
+  %p201 = getelementptr float, ptr %room199, i64 4
+  store <4 x float> %v142, ptr %p201, align 4
+  %p202 = getelementptr float, ptr %room199, i64 8
+  store <4 x float> %v143, ptr %p202, align 4
+  %p203 = getelementptr float, ptr %room199, i64 12
+  store <4 x float> %v144, ptr %p203, align 4
+  %p204 = getelementptr float, ptr %room199, i64 16
+  store <4 x float> %v145, ptr %p204, align 4
+  %p205 = getelementptr float, ptr %room199, i64 20
+  store <4 x float> %v146, ptr %p205, align 4
+  %p206 = getelementptr float, ptr %room199, i64 24
+  store <4 x float> %v147, ptr %p206, align 4
+  %p207 = getelementptr float, ptr %room199, i64 28
+  store <4 x float> %v148, ptr %p207, align 4
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room199, i64 %v162, i64 %v164, i64 %rows, i64 %columns, i64 %skew)
+  br label %done170
+done170:
   ret void
 }
 

@@ -259,322 +259,326 @@ done82:
 
 define internal fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
 entry:
-  %room98 = alloca double, i64 16, align 64
+  %room101 = alloca double, i64 16, align 64
   %p1 = getelementptr double, ptr %numbers, i64 0
   %v2 = load double, ptr %p1, align 8
-  br i1 %first, label %fresh3, label %resume4
-fresh3:
-  br label %ready5
-resume4:
-  %p6 = getelementptr i8, ptr %state, i64 0
-  %v7 = load <4 x double>, ptr %p6, align 8
-  %p8 = getelementptr i8, ptr %state, i64 32
-  %v9 = load <4 x double>, ptr %p8, align 8
-  %p10 = getelementptr i8, ptr %state, i64 64
-  %v11 = load <4 x double>, ptr %p10, align 8
-  %p12 = getelementptr i8, ptr %state, i64 96
-  %v13 = load <4 x double>, ptr %p12, align 8
-  br label %ready5
-ready5:
-  %v14 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v7, %resume4 ]
-  %v15 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v9, %resume4 ]
-  %v16 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v11, %resume4 ]
-  %v17 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v13, %resume4 ]
-  br label %head18
-head18:
-  %k21 = phi i64 [ 0, %ready5 ], [ %v65, %body19 ]
-  %s22 = phi <4 x double> [ %v14, %ready5 ], [ %v42, %body19 ]
-  %s23 = phi <4 x double> [ %v15, %ready5 ], [ %v50, %body19 ]
-  %s24 = phi <4 x double> [ %v16, %ready5 ], [ %v60, %body19 ]
-  %s25 = phi <4 x double> [ %v17, %ready5 ], [ %v64, %body19 ]
-  %v26 = icmp slt i64 %k21, %depth
-  br i1 %v26, label %body19, label %done20
-body19:
-  %v27 = mul nsw i64 %k21, 2
-  %v28 = add nsw i64 %v27, 0
-  %p29 = getelementptr double, ptr %x_x0, i64 %v28
-  %v30 = load double, ptr %p29, align 8
-  %v31 = mul nsw i64 %k21, 8
-  %v32 = add nsw i64 %v31, 0
-  %p33 = getelementptr double, ptr %x_x1, i64 %v32
-  %v34 = load <4 x double>, ptr %p33, align 32
-  %v35 = insertelement <4 x double> poison, double %v30, i64 0
-  %v36 = shufflevector <4 x double> %v35, <4 x double> poison, <4 x i32> zeroinitializer
-  %v37 = fsub contract <4 x double> %v36, %v34
-  %v38 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v37)
-  %v39 = insertelement <4 x double> poison, double %v2, i64 0
-  %v40 = shufflevector <4 x double> %v39, <4 x double> poison, <4 x i32> zeroinitializer
-  %v41 = call <4 x double> @km_pow_v4f64(<4 x double> %v38, <4 x double> %v40)
-  %v42 = fadd contract <4 x double> %s22, %v41
-  %v43 = mul nsw i64 %k21, 8
-  %v44 = add nsw i64 %v43, 4
-  %p45 = getelementptr double, ptr %x_x1, i64 %v44
-  %v46 = load <4 x double>, ptr %p45, align 32
-  %v47 = fsub contract <4 x double> %v36, %v46
-  %v48 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v47)
-  %v49 = call <4 x double> @km_pow_v4f64(<4 x double> %v48, <4 x double> %v40)
-  %v50 = fadd contract <4 x double> %s23, %v49
-  %v51 = mul nsw i64 %k21, 2
-  %v52 = add nsw i64 %v51, 1
-  %p53 = getelementptr double, ptr %x_x0, i64 %v52
-  %v54 = load double, ptr %p53, align 8
-  %v55 = insertelement <4 x double> poison, double %v54, i64 0
-  %v56 = shufflevector <4 x double> %v55, <4 x double> poison, <4 x i32> zeroinitializer
-  %v57 = fsub contract <4 x double> %v56, %v34
-  %v58 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v57)
-  %v59 = call <4 x double> @km_pow_v4f64(<4 x double> %v58, <4 x double> %v40)
-  %v60 = fadd contract <4 x double> %s24, %v59
-  %v61 = fsub contract <4 x double> %v56, %v46
-  %v62 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v61)
-  %v63 = call <4 x double> @km_pow_v4f64(<4 x double> %v62, <4 x double> %v40)
-  %v64 = fadd contract <4 x double> %s25, %v63
-  %v65 = add nsw i64 %k21, 1
-  br label %head18, !llvm.loop !0
-done20:
-  br i1 %last, label %finish67, label %keep66
-keep66:
-  %p68 = getelementptr i8, ptr %state, i64 0
-  store <4 x double> %s22, ptr %p68, align 8
-  %p69 = getelementptr i8, ptr %state, i64 32
-  store <4 x double> %s23, ptr %p69, align 8
-  %p70 = getelementptr i8, ptr %state, i64 64
-  store <4 x double> %s24, ptr %p70, align 8
-  %p71 = getelementptr i8, ptr %state, i64 96
-  store <4 x double> %s25, ptr %p71, align 8
+  br label %head3
+head3:
+  %k6 = phi i64 [ 0, %entry ], [ %v50, %body4 ]
+  %s7 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v27, %body4 ]
+  %s8 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v35, %body4 ]
+  %s9 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v45, %body4 ]
+  %s10 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v49, %body4 ]
+  %v11 = icmp slt i64 %k6, %depth
+  br i1 %v11, label %body4, label %done5
+body4:
+  %v12 = mul nsw i64 %k6, 2
+  %v13 = add nsw i64 %v12, 0
+  %p14 = getelementptr double, ptr %x_x0, i64 %v13
+  %v15 = load double, ptr %p14, align 8
+  %v16 = mul nsw i64 %k6, 8
+  %v17 = add nsw i64 %v16, 0
+  %p18 = getelementptr double, ptr %x_x1, i64 %v17
+  %v19 = load <4 x double>, ptr %p18, align 32
+  %v20 = insertelement <4 x double> poison, double %v15, i64 0
+  %v21 = shufflevector <4 x double> %v20, <4 x double> poison, <4 x i32> zeroinitializer
+  %v22 = fsub contract <4 x double> %v21, %v19
+  %v23 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v22)
+  %v24 = insertelement <4 x double> poison, double %v2, i64 0
+  %v25 = shufflevector <4 x double> %v24, <4 x double> poison, <4 x i32> zeroinitializer
+  %v26 = call <4 x double> @km_pow_v4f64(<4 x double> %v23, <4 x double> %v25)
+  %v27 = fadd contract <4 x double> %s7, %v26
+  %v28 = mul nsw i64 %k6, 8
+  %v29 = add nsw i64 %v28, 4
+  %p30 = getelementptr double, ptr %x_x1, i64 %v29
+  %v31 = load <4 x double>, ptr %p30, align 32
+  %v32 = fsub contract <4 x double> %v21, %v31
+  %v33 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v32)
+  %v34 = call <4 x double> @km_pow_v4f64(<4 x double> %v33, <4 x double> %v25)
+  %v35 = fadd contract <4 x double> %s8, %v34
+  %v36 = mul nsw i64 %k6, 2
+  %v37 = add nsw i64 %v36, 1
+  %p38 = getelementptr double, ptr %x_x0, i64 %v37
+  %v39 = load double, ptr %p38, align 8
+  %v40 = insertelement <4 x double> poison, double %v39, i64 0
+  %v41 = shufflevector <4 x double> %v40, <4 x double> poison, <4 x i32> zeroinitializer
+  %v42 = fsub contract <4 x double> %v41, %v19
+  %v43 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v42)
+  %v44 = call <4 x double> @km_pow_v4f64(<4 x double> %v43, <4 x double> %v25)
+  %v45 = fadd contract <4 x double> %s9, %v44
+  %v46 = fsub contract <4 x double> %v41, %v31
+  %v47 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v46)
+  %v48 = call <4 x double> @km_pow_v4f64(<4 x double> %v47, <4 x double> %v25)
+  %v49 = fadd contract <4 x double> %s10, %v48
+  %v50 = add nsw i64 %k6, 1
+  br label %head3, !llvm.loop !0
+done5:
+  br i1 %first, label %ready52, label %join51
+join51:
+  %p53 = getelementptr i8, ptr %state, i64 0
+  %v54 = load <4 x double>, ptr %p53, align 8
+  %p55 = getelementptr i8, ptr %state, i64 32
+  %v56 = load <4 x double>, ptr %p55, align 8
+  %p57 = getelementptr i8, ptr %state, i64 64
+  %v58 = load <4 x double>, ptr %p57, align 8
+  %p59 = getelementptr i8, ptr %state, i64 96
+  %v60 = load <4 x double>, ptr %p59, align 8
+  %v61 = fadd contract <4 x double> %v54, %s7
+  %v62 = fadd contract <4 x double> %v56, %s8
+  %v63 = fadd contract <4 x double> %v58, %s9
+  %v64 = fadd contract <4 x double> %v60, %s10
+  br label %ready52
+ready52:
+  %v65 = phi <4 x double> [ %s7, %done5 ], [ %v61, %join51 ]
+  %v66 = phi <4 x double> [ %s8, %done5 ], [ %v62, %join51 ]
+  %v67 = phi <4 x double> [ %s9, %done5 ], [ %v63, %join51 ]
+  %v68 = phi <4 x double> [ %s10, %done5 ], [ %v64, %join51 ]
+  br i1 %last, label %finish70, label %keep69
+keep69:
+  %p71 = getelementptr i8, ptr %state, i64 0
+  store <4 x double> %v65, ptr %p71, align 8
+  %p72 = getelementptr i8, ptr %state, i64 32
+  store <4 x double> %v66, ptr %p72, align 8
+  %p73 = getelementptr i8, ptr %state, i64 64
+  store <4 x double> %v67, ptr %p73, align 8
+  %p74 = getelementptr i8, ptr %state, i64 96
+  store <4 x double> %v68, ptr %p74, align 8
   ret void
-finish67:
-  %v72 = icmp eq i64 %columns, 8
-  %v73 = icmp sle i64 %skew, -1
-  %p74 = getelementptr i64, ptr %integers, i64 25
-  %v75 = load i64, ptr %p74, align 8
-  %p76 = getelementptr i64, ptr %integers, i64 26
-  %v77 = load i64, ptr %p76, align 8
-  %v78 = icmp eq i64 %v77, 1
-  %v79 = and i1 %v72, %v78
-  %v80 = and i1 %v79, %v73
-  br i1 %v80, label %whole81, label %other82
-whole81:
-  %v84 = icmp sgt i64 %rows, 0
-  br i1 %v84, label %yes85, label %done86
-yes85:
-  %v87 = mul nsw i64 %v75, 0
-  %p88 = getelementptr double, ptr %out_0, i64 %v87
-  %p89 = getelementptr double, ptr %p88, i64 0
-  store <4 x double> %s22, ptr %p89, align 8
-  %p90 = getelementptr double, ptr %p88, i64 4
-  store <4 x double> %s23, ptr %p90, align 8
+finish70:
+  %v75 = icmp eq i64 %columns, 8
+  %v76 = icmp sle i64 %skew, -1
+  %p77 = getelementptr i64, ptr %integers, i64 25
+  %v78 = load i64, ptr %p77, align 8
+  %p79 = getelementptr i64, ptr %integers, i64 26
+  %v80 = load i64, ptr %p79, align 8
+  %v81 = icmp eq i64 %v80, 1
+  %v82 = and i1 %v75, %v81
+  %v83 = and i1 %v82, %v76
+  br i1 %v83, label %whole84, label %other85
+whole84:
+  %v87 = icmp sgt i64 %rows, 0
+  br i1 %v87, label %yes88, label %done89
+yes88:
+  %v90 = mul nsw i64 %v78, 0
+  %p91 = getelementptr double, ptr %out_0, i64 %v90
+  %p92 = getelementptr double, ptr %p91, i64 0
+  store <4 x double> %v65, ptr %p92, align 8
+  %p93 = getelementptr double, ptr %p91, i64 4
+  store <4 x double> %v66, ptr %p93, align 8
+  br label %done89
+done89:
+  %v94 = icmp sgt i64 %rows, 1
+  br i1 %v94, label %yes95, label %done96
+yes95:
+  %v97 = mul nsw i64 %v78, 1
+  %p98 = getelementptr double, ptr %out_0, i64 %v97
+  %p99 = getelementptr double, ptr %p98, i64 0
+  store <4 x double> %v67, ptr %p99, align 8
+  %p100 = getelementptr double, ptr %p98, i64 4
+  store <4 x double> %v68, ptr %p100, align 8
+  br label %done96
+done96:
+  br label %done86
+other85:
+  %p102 = getelementptr double, ptr %room101, i64 0
+  store <4 x double> %v65, ptr %p102, align 8
+  %p103 = getelementptr double, ptr %room101, i64 4
+  store <4 x double> %v66, ptr %p103, align 8
+  %p104 = getelementptr double, ptr %room101, i64 8
+  store <4 x double> %v67, ptr %p104, align 8
+  %p105 = getelementptr double, ptr %room101, i64 12
+  store <4 x double> %v68, ptr %p105, align 8
+  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room101, i64 %v78, i64 %v80, i64 %rows, i64 %columns, i64 %skew)
   br label %done86
 done86:
-  %v91 = icmp sgt i64 %rows, 1
-  br i1 %v91, label %yes92, label %done93
-yes92:
-  %v94 = mul nsw i64 %v75, 1
-  %p95 = getelementptr double, ptr %out_0, i64 %v94
-  %p96 = getelementptr double, ptr %p95, i64 0
-  store <4 x double> %s24, ptr %p96, align 8
-  %p97 = getelementptr double, ptr %p95, i64 4
-  store <4 x double> %s25, ptr %p97, align 8
-  br label %done93
-done93:
-  br label %done83
-other82:
-  %p99 = getelementptr double, ptr %room98, i64 0
-  store <4 x double> %s22, ptr %p99, align 8
-  %p100 = getelementptr double, ptr %room98, i64 4
-  store <4 x double> %s23, ptr %p100, align 8
-  %p101 = getelementptr double, ptr %room98, i64 8
-  store <4 x double> %s24, ptr %p101, align 8
-  %p102 = getelementptr double, ptr %room98, i64 12
-  store <4 x double> %s25, ptr %p102, align 8
-  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room98, i64 %v75, i64 %v77, i64 %rows, i64 %columns, i64 %skew)
-  br label %done83
-done83:
   ret void
 }
 
 define internal fastcc void @km_tile_fast(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
 entry:
-  %room146 = alloca double, i64 16, align 64
+  %room149 = alloca double, i64 16, align 64
   %p1 = getelementptr double, ptr %numbers, i64 0
   %v2 = load double, ptr %p1, align 8
-  br i1 %first, label %fresh3, label %resume4
-fresh3:
-  br label %ready5
-resume4:
-  %p6 = getelementptr i8, ptr %state, i64 0
-  %v7 = load <4 x double>, ptr %p6, align 8
-  %p8 = getelementptr i8, ptr %state, i64 32
-  %v9 = load <4 x double>, ptr %p8, align 8
-  %p10 = getelementptr i8, ptr %state, i64 64
-  %v11 = load <4 x double>, ptr %p10, align 8
-  %p12 = getelementptr i8, ptr %state, i64 96
-  %v13 = load <4 x double>, ptr %p12, align 8
-  br label %ready5
-ready5:
-  %v14 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v7, %resume4 ]
-  %v15 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v9, %resume4 ]
-  %v16 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v11, %resume4 ]
-  %v17 = phi <4 x double> [ splat (double 0x0000000000000000), %fresh3 ], [ %v13, %resume4 ]
-  %v18 = call double @llvm.fabs.f64(double %v2)
-  %v19 = fcmp ugt double %v18, 0x4030000000000000
-  %v20 = fdiv double 0x408FE80000000000, %v18
-  %v21 = call i64 @llvm.fptosi.sat.i64.f64(double %v20)
-  %v22 = call i64 @llvm.smin.i64(i64 %v21, i64 1021)
-  %v23 = sub i64 1023, %v22
-  %v24 = shl i64 %v23, 52
-  %v25 = shl i64 %v22, 53
-  %v26 = fcmp ogt double %v2, zeroinitializer
-  %v27 = fcmp oeq double %v2, zeroinitializer
-  %v28 = select i1 %v27, double 0x3FF0000000000000, double 0x7FF0000000000000
-  %v29 = select i1 %v26, double zeroinitializer, double %v28
-  br label %head30
-head30:
-  %k33 = phi i64 [ 0, %ready5 ], [ %v106, %body31 ]
-  %s34 = phi <4 x double> [ %v14, %ready5 ], [ %v65, %body31 ]
-  %s35 = phi <4 x double> [ %v15, %ready5 ], [ %v79, %body31 ]
-  %s36 = phi <4 x double> [ %v16, %ready5 ], [ %v95, %body31 ]
-  %s37 = phi <4 x double> [ %v17, %ready5 ], [ %v105, %body31 ]
-  %s38 = phi <4 x i64> [ zeroinitializer, %ready5 ], [ %v102, %body31 ]
-  %v39 = icmp slt i64 %k33, %depth
-  br i1 %v39, label %body31, label %done32
-body31:
-  %v40 = mul nsw i64 %k33, 2
-  %v41 = add nsw i64 %v40, 0
-  %p42 = getelementptr double, ptr %x_x0, i64 %v41
-  %v43 = load double, ptr %p42, align 8
-  %v44 = mul nsw i64 %k33, 8
-  %v45 = add nsw i64 %v44, 0
-  %p46 = getelementptr double, ptr %x_x1, i64 %v45
-  %v47 = load <4 x double>, ptr %p46, align 32
-  %v48 = insertelement <4 x double> poison, double %v43, i64 0
-  %v49 = shufflevector <4 x double> %v48, <4 x double> poison, <4 x i32> zeroinitializer
-  %v50 = fsub contract <4 x double> %v49, %v47
-  %v51 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v50)
-  %v52 = insertelement <4 x double> poison, double %v2, i64 0
-  %v53 = shufflevector <4 x double> %v52, <4 x double> poison, <4 x i32> zeroinitializer
-  %v54 = fcmp oeq <4 x double> %v51, zeroinitializer
-  %v55 = select <4 x i1> %v54, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v51
-  %v56 = bitcast <4 x double> %v55 to <4 x i64>
-  %v57 = insertelement <4 x i64> poison, i64 %v24, i64 0
-  %v58 = shufflevector <4 x i64> %v57, <4 x i64> poison, <4 x i32> zeroinitializer
-  %v59 = sub <4 x i64> %v56, %v58
-  %v60 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %s38, <4 x i64> %v59)
-  %v61 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v55, <4 x double> %v53)
-  %v62 = insertelement <4 x double> poison, double %v29, i64 0
-  %v63 = shufflevector <4 x double> %v62, <4 x double> poison, <4 x i32> zeroinitializer
-  %v64 = select <4 x i1> %v54, <4 x double> %v63, <4 x double> %v61
-  %v65 = fadd contract <4 x double> %s34, %v64
-  %v66 = mul nsw i64 %k33, 8
-  %v67 = add nsw i64 %v66, 4
-  %p68 = getelementptr double, ptr %x_x1, i64 %v67
-  %v69 = load <4 x double>, ptr %p68, align 32
-  %v70 = fsub contract <4 x double> %v49, %v69
-  %v71 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v70)
-  %v72 = fcmp oeq <4 x double> %v71, zeroinitializer
-  %v73 = select <4 x i1> %v72, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v71
-  %v74 = bitcast <4 x double> %v73 to <4 x i64>
-  %v75 = sub <4 x i64> %v74, %v58
-  %v76 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %v60, <4 x i64> %v75)
-  %v77 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v73, <4 x double> %v53)
-  %v78 = select <4 x i1> %v72, <4 x double> %v63, <4 x double> %v77
-  %v79 = fadd contract <4 x double> %s35, %v78
-  %v80 = mul nsw i64 %k33, 2
-  %v81 = add nsw i64 %v80, 1
-  %p82 = getelementptr double, ptr %x_x0, i64 %v81
-  %v83 = load double, ptr %p82, align 8
-  %v84 = insertelement <4 x double> poison, double %v83, i64 0
-  %v85 = shufflevector <4 x double> %v84, <4 x double> poison, <4 x i32> zeroinitializer
-  %v86 = fsub contract <4 x double> %v85, %v47
-  %v87 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v86)
-  %v88 = fcmp oeq <4 x double> %v87, zeroinitializer
-  %v89 = select <4 x i1> %v88, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v87
-  %v90 = bitcast <4 x double> %v89 to <4 x i64>
-  %v91 = sub <4 x i64> %v90, %v58
-  %v92 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %v76, <4 x i64> %v91)
-  %v93 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v89, <4 x double> %v53)
-  %v94 = select <4 x i1> %v88, <4 x double> %v63, <4 x double> %v93
-  %v95 = fadd contract <4 x double> %s36, %v94
-  %v96 = fsub contract <4 x double> %v85, %v69
-  %v97 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v96)
-  %v98 = fcmp oeq <4 x double> %v97, zeroinitializer
-  %v99 = select <4 x i1> %v98, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v97
-  %v100 = bitcast <4 x double> %v99 to <4 x i64>
-  %v101 = sub <4 x i64> %v100, %v58
-  %v102 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %v92, <4 x i64> %v101)
-  %v103 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v99, <4 x double> %v53)
-  %v104 = select <4 x i1> %v98, <4 x double> %v63, <4 x double> %v103
-  %v105 = fadd contract <4 x double> %s37, %v104
-  %v106 = add nsw i64 %k33, 1
-  br label %head30, !llvm.loop !2
-done32:
-  %v109 = insertelement <4 x i64> poison, i64 %v25, i64 0
-  %v110 = shufflevector <4 x i64> %v109, <4 x i64> poison, <4 x i32> zeroinitializer
-  %v111 = icmp ugt <4 x i64> %s38, %v110
-  %v112 = call i1 @llvm.vector.reduce.or.v4i1(<4 x i1> %v111)
-  %v113 = or i1 %v19, %v112
-  br i1 %v113, label %again107, label %fine108
-again107:
+  %v3 = call double @llvm.fabs.f64(double %v2)
+  %v4 = fcmp ugt double %v3, 0x4030000000000000
+  %v5 = fdiv double 0x408FE80000000000, %v3
+  %v6 = call i64 @llvm.fptosi.sat.i64.f64(double %v5)
+  %v7 = call i64 @llvm.smin.i64(i64 %v6, i64 1021)
+  %v8 = sub i64 1023, %v7
+  %v9 = shl i64 %v8, 52
+  %v10 = shl i64 %v7, 53
+  %v11 = fcmp ogt double %v2, zeroinitializer
+  %v12 = fcmp oeq double %v2, zeroinitializer
+  %v13 = select i1 %v12, double 0x3FF0000000000000, double 0x7FF0000000000000
+  %v14 = select i1 %v11, double zeroinitializer, double %v13
+  br label %head15
+head15:
+  %k18 = phi i64 [ 0, %entry ], [ %v91, %body16 ]
+  %s19 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v50, %body16 ]
+  %s20 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v64, %body16 ]
+  %s21 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v80, %body16 ]
+  %s22 = phi <4 x double> [ splat (double 0x0000000000000000), %entry ], [ %v90, %body16 ]
+  %s23 = phi <4 x i64> [ zeroinitializer, %entry ], [ %v87, %body16 ]
+  %v24 = icmp slt i64 %k18, %depth
+  br i1 %v24, label %body16, label %done17
+body16:
+  %v25 = mul nsw i64 %k18, 2
+  %v26 = add nsw i64 %v25, 0
+  %p27 = getelementptr double, ptr %x_x0, i64 %v26
+  %v28 = load double, ptr %p27, align 8
+  %v29 = mul nsw i64 %k18, 8
+  %v30 = add nsw i64 %v29, 0
+  %p31 = getelementptr double, ptr %x_x1, i64 %v30
+  %v32 = load <4 x double>, ptr %p31, align 32
+  %v33 = insertelement <4 x double> poison, double %v28, i64 0
+  %v34 = shufflevector <4 x double> %v33, <4 x double> poison, <4 x i32> zeroinitializer
+  %v35 = fsub contract <4 x double> %v34, %v32
+  %v36 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v35)
+  %v37 = insertelement <4 x double> poison, double %v2, i64 0
+  %v38 = shufflevector <4 x double> %v37, <4 x double> poison, <4 x i32> zeroinitializer
+  %v39 = fcmp oeq <4 x double> %v36, zeroinitializer
+  %v40 = select <4 x i1> %v39, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v36
+  %v41 = bitcast <4 x double> %v40 to <4 x i64>
+  %v42 = insertelement <4 x i64> poison, i64 %v9, i64 0
+  %v43 = shufflevector <4 x i64> %v42, <4 x i64> poison, <4 x i32> zeroinitializer
+  %v44 = sub <4 x i64> %v41, %v43
+  %v45 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %s23, <4 x i64> %v44)
+  %v46 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v40, <4 x double> %v38)
+  %v47 = insertelement <4 x double> poison, double %v14, i64 0
+  %v48 = shufflevector <4 x double> %v47, <4 x double> poison, <4 x i32> zeroinitializer
+  %v49 = select <4 x i1> %v39, <4 x double> %v48, <4 x double> %v46
+  %v50 = fadd contract <4 x double> %s19, %v49
+  %v51 = mul nsw i64 %k18, 8
+  %v52 = add nsw i64 %v51, 4
+  %p53 = getelementptr double, ptr %x_x1, i64 %v52
+  %v54 = load <4 x double>, ptr %p53, align 32
+  %v55 = fsub contract <4 x double> %v34, %v54
+  %v56 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v55)
+  %v57 = fcmp oeq <4 x double> %v56, zeroinitializer
+  %v58 = select <4 x i1> %v57, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v56
+  %v59 = bitcast <4 x double> %v58 to <4 x i64>
+  %v60 = sub <4 x i64> %v59, %v43
+  %v61 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %v45, <4 x i64> %v60)
+  %v62 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v58, <4 x double> %v38)
+  %v63 = select <4 x i1> %v57, <4 x double> %v48, <4 x double> %v62
+  %v64 = fadd contract <4 x double> %s20, %v63
+  %v65 = mul nsw i64 %k18, 2
+  %v66 = add nsw i64 %v65, 1
+  %p67 = getelementptr double, ptr %x_x0, i64 %v66
+  %v68 = load double, ptr %p67, align 8
+  %v69 = insertelement <4 x double> poison, double %v68, i64 0
+  %v70 = shufflevector <4 x double> %v69, <4 x double> poison, <4 x i32> zeroinitializer
+  %v71 = fsub contract <4 x double> %v70, %v32
+  %v72 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v71)
+  %v73 = fcmp oeq <4 x double> %v72, zeroinitializer
+  %v74 = select <4 x i1> %v73, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v72
+  %v75 = bitcast <4 x double> %v74 to <4 x i64>
+  %v76 = sub <4 x i64> %v75, %v43
+  %v77 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %v61, <4 x i64> %v76)
+  %v78 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v74, <4 x double> %v38)
+  %v79 = select <4 x i1> %v73, <4 x double> %v48, <4 x double> %v78
+  %v80 = fadd contract <4 x double> %s21, %v79
+  %v81 = fsub contract <4 x double> %v70, %v54
+  %v82 = call <4 x double> @llvm.fabs.v4f64(<4 x double> %v81)
+  %v83 = fcmp oeq <4 x double> %v82, zeroinitializer
+  %v84 = select <4 x i1> %v83, <4 x double> splat (double 0x3FF0000000000000), <4 x double> %v82
+  %v85 = bitcast <4 x double> %v84 to <4 x i64>
+  %v86 = sub <4 x i64> %v85, %v43
+  %v87 = call <4 x i64> @llvm.umax.v4i64(<4 x i64> %v77, <4 x i64> %v86)
+  %v88 = call <4 x double> @km_pow_normal_v4f64(<4 x double> %v84, <4 x double> %v38)
+  %v89 = select <4 x i1> %v83, <4 x double> %v48, <4 x double> %v88
+  %v90 = fadd contract <4 x double> %s22, %v89
+  %v91 = add nsw i64 %k18, 1
+  br label %head15, !llvm.loop !2
+done17:
+  %v94 = insertelement <4 x i64> poison, i64 %v10, i64 0
+  %v95 = shufflevector <4 x i64> %v94, <4 x i64> poison, <4 x i32> zeroinitializer
+  %v96 = icmp ugt <4 x i64> %s23, %v95
+  %v97 = call i1 @llvm.vector.reduce.or.v4i1(<4 x i1> %v96)
+  %v98 = or i1 %v4, %v97
+  br i1 %v98, label %again92, label %fine93
+again92:
   call fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last)
   ret void
-fine108:
-  br i1 %last, label %finish115, label %keep114
-keep114:
-  %p116 = getelementptr i8, ptr %state, i64 0
-  store <4 x double> %s34, ptr %p116, align 8
-  %p117 = getelementptr i8, ptr %state, i64 32
-  store <4 x double> %s35, ptr %p117, align 8
-  %p118 = getelementptr i8, ptr %state, i64 64
-  store <4 x double> %s36, ptr %p118, align 8
-  %p119 = getelementptr i8, ptr %state, i64 96
-  store <4 x double> %s37, ptr %p119, align 8
+fine93:
+  br i1 %first, label %ready100, label %join99
+join99:
+  %p101 = getelementptr i8, ptr %state, i64 0
+  %v102 = load <4 x double>, ptr %p101, align 8
+  %p103 = getelementptr i8, ptr %state, i64 32
+  %v104 = load <4 x double>, ptr %p103, align 8
+  %p105 = getelementptr i8, ptr %state, i64 64
+  %v106 = load <4 x double>, ptr %p105, align 8
+  %p107 = getelementptr i8, ptr %state, i64 96
+  %v108 = load <4 x double>, ptr %p107, align 8
+  %v109 = fadd contract <4 x double> %v102, %s19
+  %v110 = fadd contract <4 x double> %v104, %s20
+  %v111 = fadd contract <4 x double> %v106, %s21
+  %v112 = fadd contract <4 x double> %v108, %s22
+  br label %ready100
+ready100:
+  %v113 = phi <4 x double> [ %s19, %fine93 ], [ %v109, %join99 ]
+  %v114 = phi <4 x double> [ %s20, %fine93 ], [ %v110, %join99 ]
+  %v115 = phi <4 x double> [ %s21, %fine93 ], [ %v111, %join99 ]
+  %v116 = phi <4 x double> [ %s22, %fine93 ], [ %v112, %join99 ]
+  br i1 %last, label %finish118, label %keep117
+keep117:
+  %p119 = getelementptr i8, ptr %state, i64 0
+  store <4 x double> %v113, ptr %p119, align 8
+  %p120 = getelementptr i8, ptr %state, i64 32
+  store <4 x double> %v114, ptr %p120, align 8
+  %p121 = getelementptr i8, ptr %state, i64 64
+  store <4 x double> %v115, ptr %p121, align 8
+  %p122 = getelementptr i8, ptr %state, i64 96
+  store <4 x double> %v116, ptr %p122, align 8
   ret void
-finish115:
-  %v120 = icmp eq i64 %columns, 8
-  %v121 = icmp sle i64 %skew, -1
-  %p122 = getelementptr i64, ptr %integers, i64 25
-  %v123 = load i64, ptr %p122, align 8
-  %p124 = getelementptr i64, ptr %integers, i64 26
-  %v125 = load i64, ptr %p124, align 8
-  %v126 = icmp eq i64 %v125, 1
-  %v127 = and i1 %v120, %v126
-  %v128 = and i1 %v127, %v121
-  br i1 %v128, label %whole129, label %other130
-whole129:
-  %v132 = icmp sgt i64 %rows, 0
-  br i1 %v132, label %yes133, label %done134
-yes133:
-  %v135 = mul nsw i64 %v123, 0
-  %p136 = getelementptr double, ptr %out_0, i64 %v135
-  %p137 = getelementptr double, ptr %p136, i64 0
-  store <4 x double> %s34, ptr %p137, align 8
-  %p138 = getelementptr double, ptr %p136, i64 4
-  store <4 x double> %s35, ptr %p138, align 8
+finish118:
+  %v123 = icmp eq i64 %columns, 8
+  %v124 = icmp sle i64 %skew, -1
+  %p125 = getelementptr i64, ptr %integers, i64 25
+  %v126 = load i64, ptr %p125, align 8
+  %p127 = getelementptr i64, ptr %integers, i64 26
+  %v128 = load i64, ptr %p127, align 8
+  %v129 = icmp eq i64 %v128, 1
+  %v130 = and i1 %v123, %v129
+  %v131 = and i1 %v130, %v124
+  br i1 %v131, label %whole132, label %other133
+whole132:
+  %v135 = icmp sgt i64 %rows, 0
+  br i1 %v135, label %yes136, label %done137
+yes136:
+  %v138 = mul nsw i64 %v126, 0
+  %p139 = getelementptr double, ptr %out_0, i64 %v138
+  %p140 = getelementptr double, ptr %p139, i64 0
+  store <4 x double> %v113, ptr %p140, align 8
+  %p141 = getelementptr double, ptr %p139, i64 4
+  store <4 x double> %v114, ptr %p141, align 8
+  br label %done137
+done137:
+  %v142 = icmp sgt i64 %rows, 1
+  br i1 %v142, label %yes143, label %done144
+yes143:
+  %v145 = mul nsw i64 %v126, 1
+  %p146 = getelementptr double, ptr %out_0, i64 %v145
+  %p147 = getelementptr double, ptr %p146, i64 0
+  store <4 x double> %v115, ptr %p147, align 8
+  %p148 = getelementptr double, ptr %p146, i64 4
+  store <4 x double> %v116, ptr %p148, align 8
+  br label %done144
+done144:
+  br label %done134
+other133:
+  %p150 = getelementptr double, ptr %room149, i64 0
+  store <4 x double> %v113, ptr %p150, align 8
+  %p151 = getelementptr double, ptr %room149, i64 4
+  store <4 x double> %v114, ptr %p151, align 8
+  %p152 = getelementptr double, ptr %room149, i64 8
+  store <4 x double> %v115, ptr %p152, align 8
+  %p153 = getelementptr double, ptr %room149, i64 12
+  store <4 x double> %v116, ptr %p153, align 8
+  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room149, i64 %v126, i64 %v128, i64 %rows, i64 %columns, i64 %skew)
   br label %done134
 done134:
-  %v139 = icmp sgt i64 %rows, 1
-  br i1 %v139, label %yes140, label %done141
-yes140:
-  %v142 = mul nsw i64 %v123, 1
-  %p143 = getelementptr double, ptr %out_0, i64 %v142
-  %p144 = getelementptr double, ptr %p143, i64 0
-  store <4 x double> %s36, ptr %p144, align 8
-  %p145 = getelementptr double, ptr %p143, i64 4
-  store <4 x double> %s37, ptr %p145, align 8
-  br label %done141
-done141:
-  br label %done131
-other130:
-  %p147 = getelementptr double, ptr %room146, i64 0
-  store <4 x double> %s34, ptr %p147, align 8
-  %p148 = getelementptr double, ptr %room146, i64 4
-  store <4 x double> %s35, ptr %p148, align 8
-  %p149 = getelementptr double, ptr %room146, i64 8
-  store <4 x double> %s36, ptr %p149, align 8
-  %p150 = getelementptr double, ptr %room146, i64 12
-  store <4 x double> %s37, ptr %p150, align 8
-  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room146, i64 %v123, i64 %v125, i64 %rows, i64 %columns, i64 %skew)
-  br label %done131
-done131:
   ret void
 }
 

@@ -14,5 +14,6 @@ if [ "${SANITIZE:-1}" = 1 ] && command -v compute-sanitizer >/dev/null; then
 fi
 if [ -n "${TIMES:-}" ]; then
     # shellcheck disable=SC2086
+    python3 scripts/gpu_peers.py | tee -a "$out/rows.jsonl"
     timeout 300 python3 scripts/gpu_gram.py --out "$out/rows.jsonl" $TIMES
 fi

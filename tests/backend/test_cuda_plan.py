@@ -64,7 +64,8 @@ def test_functions_take_small_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("k", "stride", "alignment", "width"), [(64, 64, 16, 4), (64, 64, 8, 2), (64, 66, 16, 2), (63, 63, 16, 1), (64, 64, 4, 1)]
+    ("k", "stride", "alignment", "width"),
+    [(64, 64, 16, 4), (64, 64, 8, 2), (64, 66, 16, 2), (63, 63, 16, 1), (64, 64, 4, 1)],
 )
 def test_accesses_are_as_wide_as_strides_and_pointers_allow(k: int, stride: int, alignment: int, width: int) -> None:
     nest, extents = gram(L1), sizes(m=300, n=300, k=k)

@@ -135,8 +135,10 @@ def disagreement(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> float:
         if port.dtype not in EPSILON:
             worst = max(worst, 0.0 if np.array_equal(got, want) else np.inf)
             continue
-        with np.errstate(over="ignore"):
-            want = np.where(np.abs(want) > np.finfo(np.float32).max, want * np.inf, want) if port.dtype == "f32" else want
+        with np.errstate(over="ignore", invalid="ignore"):
+            want = (
+                np.where(np.abs(want) > np.finfo(np.float32).max, want * np.inf, want) if port.dtype == "f32" else want
+            )
         plain = np.isfinite(want)
         if not np.array_equal(got[~plain], want[~plain], equal_nan=True) or not np.isfinite(got[plain]).all():
             return np.inf

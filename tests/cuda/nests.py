@@ -138,7 +138,8 @@ def expected(case: Case, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndar
     length = sizes["l" if outer else "k"]
     share = -(-length // sizes["splits"])
     inputs = {
-        port.name: _aligned(case, place, widened(arrays[place], port.dtype, nest.compute)) for place, port in enumerate(nest.operands)
+        port.name: _aligned(case, place, widened(arrays[place], port.dtype, nest.compute))
+        for place, port in enumerate(nest.operands)
     }
     inputs |= {name: np.asarray(number) for name, number in zip(nest.numbers, case.numbers, strict=True)}
     kept = [sizes[role] for role in "abcmn"]
@@ -179,9 +180,14 @@ def _read(nest: Nest, inputs: dict[str, Any], states: list[list[Any]], kept: lis
 
 
 def gram(
-    mapped: Node | Sequence[Node], reductions: str | Reduction | Sequence[str | Reduction] = "sum", outputs: Sequence[Node] | None = None,
-    compute: str = "f32", dtype: str = "f32", out: str | None = None, **more: Any,
-) -> Nest:  # fmt: skip
+    mapped: Node | Sequence[Node],
+    reductions: str | Reduction | Sequence[str | Reduction] = "sum",
+    outputs: Sequence[Node] | None = None,
+    compute: str = "f32",
+    dtype: str = "f32",
+    out: str | None = None,
+    **more: Any,
+) -> Nest:
     """The usual nest: x0 over (m, k), x1 over (n, k), out over (m, n); ``more`` adds operands as name=roles."""
     maps = (mapped,) if isinstance(mapped, Node) else tuple(mapped)
     names = (reductions,) if isinstance(reductions, (str, Reduction)) else tuple(reductions)
@@ -194,7 +200,9 @@ def gram(
     results = [{"value": compute, "bool": "bool", "index": "i64"}[kind] for kind in kinds]
     if not flags.get("partial"):
         results = [
-            {"value": compute, "bool": "bool", "index": "i64"}[reduced[int(root.name[1:])].result] if root.op == "var" else compute
+            {"value": compute, "bool": "bool", "index": "i64"}[reduced[int(root.name[1:])].result]
+            if root.op == "var"
+            else compute
             for root in roots
         ]
     outs = tuple(Port(f"out{i}", "mn", out if out and kind == compute else kind) for i, kind in enumerate(results))
@@ -207,7 +215,12 @@ def gram(
 L1, SQUARE, PRODUCT, PLUS = op("abs", op("sub", X, Y)), op("pow", op("sub", X, Y), 2), op("mul", X, Y), op("add", X, Y)
 CANBERRA = op("where", op("eq", X, Y), 0, op("div", L1, op("add", op("abs", X), op("abs", Y))))
 SMALL = {"m": 37, "n": 21, "k": 19}
-EDGES = ({"m": 1, "n": 1, "k": 1}, {"m": 65, "n": 63, "k": 17}, {"m": 129, "n": 257, "k": 33}, {"m": 128, "n": 128, "k": 0})
+EDGES = (
+    {"m": 1, "n": 1, "k": 1},
+    {"m": 65, "n": 63, "k": 17},
+    {"m": 129, "n": 257, "k": 33},
+    {"m": 128, "n": 128, "k": 0},
+)
 
 
 def _dtype_cases() -> list[Case]:
@@ -221,9 +234,14 @@ def _dtype_cases() -> list[Case]:
 
 def _reduction_cases() -> list[Case]:
     names = ("sum", "prod", "min", "max", "logsumexp", "argmin", "argmax")
-    cases = [Case(f"reduce_{name}", gram(op("sub", X, Y), name), SMALL, integral=name.startswith("arg")) for name in names]
+    cases = [
+        Case(f"reduce_{name}", gram(op("sub", X, Y), name), SMALL, integral=name.startswith("arg")) for name in names
+    ]
     cases += [Case(f"nan_{n}", gram(op("add", X, Y), n), SMALL, poison=math.nan, integral=True) for n in names]
-    cases += [Case(f"infinite_{n}", gram(op("add", X, Y), n), SMALL, poison=-math.inf, integral=True) for n in ("min", "logsumexp", "argmin")]
+    cases += [
+        Case(f"infinite_{n}", gram(op("add", X, Y), n), SMALL, poison=-math.inf, integral=True)
+        for n in ("min", "logsumexp", "argmin")
+    ]
     cases += [Case(f"reduce_{name}", gram(op("lt", X, Y), name), SMALL) for name in ("any", "all")]
     hypot = semiring(op("sqrt", op("add", op("mul", S0, S0), op("mul", T, T))), 0)
     cases.append(Case("semiring", gram(op("sub", X, Y), hypot), SMALL))
@@ -237,7 +255,9 @@ def _reduction_cases() -> list[Case]:
 
 def _operand_cases() -> list[Case]:
     weighted = gram(op("mul", W, L1), w="k")
-    table = gram(L1, outputs=(op("mul", op("add", S0, var("t0")), op("sub", var("r0"), var("c0"))),), t0="mn", r0="m", c0="n")
+    table = gram(
+        L1, outputs=(op("mul", op("add", S0, var("t0")), op("sub", var("r0"), var("c0"))),), t0="mn", r0="m", c0="n"
+    )
     pullback = gram(op("mul", G, op("sign", op("sub", X, Y))), x0="mn", x1="nk", g="mk")
     cells = gram(op("mul", G, L1), g="mnk")
     outer = gram(op("mul", op("abs", op("sub", X, Y)), W), x0="ml", x1="nk", w="kl")
@@ -260,8 +280,18 @@ def _shape_cases() -> list[Case]:
     none = replace(gram(L1, x0="k", x1="k"), outs=(Port("out0", "", "f32"),))
     columns = replace(gram(op("exp", X), x0="nk", x1="k"), outs=(Port("out0", "n", "f32"),))
     cases += [Case("rows", rows, {"m": 100, "k": 333}), Case("columns", columns, {"n": 100, "k": 333})]
-    cases += [Case("all", none, {"k": 4097}), Case("elementwise", gram(op("exp", PLUS), x0="mn", x1="n"), {"m": 37, "n": 21})]
-    cases.append(Case("argmin_groups", gram(op("abs", op("floor", op("mul", X, Y))), "argmin"), {"m": 3, "n": 5, "k": 1000}, integral=True))
+    cases += [
+        Case("all", none, {"k": 4097}),
+        Case("elementwise", gram(op("exp", PLUS), x0="mn", x1="n"), {"m": 37, "n": 21}),
+    ]
+    cases.append(
+        Case(
+            "argmin_groups",
+            gram(op("abs", op("floor", op("mul", X, Y))), "argmin"),
+            {"m": 3, "n": 5, "k": 1000},
+            integral=True,
+        )
+    )
     return cases
 
 
@@ -278,11 +308,15 @@ def _layout_cases() -> list[Case]:
         Case("odd_pitch", gram(PLUS, "min"), {"m": 131, "n": 73, "k": 37}),
     ]
     splits = {"m": 7, "n": 5, "k": 100, "splits": 4}
-    cases += [Case(f"partial_{n}", gram(op("sub", X, Y), n, partial=True), splits, integral=True) for n in ("sum", "logsumexp", "argmin")]
+    cases += [
+        Case(f"partial_{n}", gram(op("sub", X, Y), n, partial=True), splits, integral=True)
+        for n in ("sum", "logsumexp", "argmin")
+    ]
     outer = gram(op("mul", X, Y), x0="ml", x1="nlk", partial=True)
     cases.append(Case("partial_outer", outer, {"m": 9, "n": 5, "k": 7, "l": 10, "splits": 4}))
     cases += [
-        Case(f"symmetric_{m}", gram(op("mul", W, L1), w="k", symmetric=True), {"m": m, "n": m, "k": 12}) for m in (5, 64, 130)
+        Case(f"symmetric_{m}", gram(op("mul", W, L1), w="k", symmetric=True), {"m": m, "n": m, "k": 12})
+        for m in (5, 64, 130)
     ]
     return cases
 
@@ -294,7 +328,9 @@ def _power_cases() -> list[Case]:
     cases = [Case(f"power_{p}", free, shape, (p,)) for p in (0.0, 0.1, 0.5, 1.0, 1.3, 1.9, 2.0, 2.5, 3.7, 4.6, 7.0)]
     cases += [Case(f"power_literal_{p}", gram(op("pow", L1, p)), shape) for p in (0.5, 1.5, 2.5, 3, 4, 0.7)]
     cases += [Case("power_negative", gram(op("pow", L1, P), "min", numbers=("p",)), shape, (-0.5,))]
-    cases += [Case(f"power_scaled_{s:g}", free, shape, (0.5,), scale=s) for s in (1e-41, 1e-38, 1e-33, 1e-30, 1e20, 1e37)]
+    cases += [
+        Case(f"power_scaled_{s:g}", free, shape, (0.5,), scale=s) for s in (1e-41, 1e-38, 1e-33, 1e-30, 1e20, 1e37)
+    ]
     cases += [Case(f"power_poison_{v:g}", free, shape, (1.3,), poison=v) for v in (math.inf, -math.inf, math.nan, 2e38)]
     cases.append(Case("power_equal", free, shape, (0.3,), integral=True))
     weighted = gram(op("mul", W, op("pow", L1, P)), w="k", numbers=("p",), symmetric=True)
@@ -314,14 +350,18 @@ def _large_cases() -> list[Case]:
         Case("large_transposed", gram(PLUS, "min"), aligned, layout={"x0": "km", "x1": "kn"}),
         Case("large_weights", gram(op("mul", W, L1), w="k"), aligned),
         Case("large_symmetric", gram(op("mul", W, L1), w="k", symmetric=True), {"m": 1200, "n": 1200, "k": 38}),
-        Case("ring_symmetric", gram(op("mul", W, L1), w="k", symmetric=True), {"m": 700, "n": 700, "k": 38}, tile="ring"),
+        Case(
+            "ring_symmetric", gram(op("mul", W, L1), w="k", symmetric=True), {"m": 700, "n": 700, "k": 38}, tile="ring"
+        ),
         Case("ring_column", gram(L1, dtype="f16"), shape, layout={"x1": "kn"}, tile="ring"),
         Case("ring_little", gram(PLUS, "min"), {"m": 5, "n": 300, "k": 33}, tile="ring"),
         Case("large_tile", gram(SQUARE), {"m": 300, "n": 401, "k": 37}, tile="large"),
         Case("wide_tile", gram(SQUARE), {"m": 300, "n": 401, "k": 37}, layout={"x0": "km"}, tile="wide"),
         Case("deep_tile", gram(PLUS, "logsumexp"), {"m": 30, "n": 30, "k": 700}, tile="deep"),
         Case("pair_tile", gram(PLUS, "argmin"), {"m": 100, "n": 100, "k": 71}, tile="pair", integral=True),
-        Case("large_batch", gram(SQUARE), {"a": 3, "b": 2, "m": 300, "n": 260, "k": 64}, batched={"x0": "a", "x1": "b"}),
+        Case(
+            "large_batch", gram(SQUARE), {"a": 3, "b": 2, "m": 300, "n": 260, "k": 64}, batched={"x0": "a", "x1": "b"}
+        ),
         Case("large_epilogue", gram(L1, outputs=(op("mul", op("exp", op("neg", S0)), var("r0")), S0), r0="m"), aligned),
     ]
     for k in (1, 2, 3, 5, 8):
@@ -329,10 +369,22 @@ def _large_cases() -> list[Case]:
     wide = {"m": 1003, "n": 2096, "k": 3}
     weighted = gram(op("mul", W, L1), w="k", dtype="f16", out="f16")
     cases.append(Case("thin_weights", weighted, wide, layout={"x1": "kn"}))
-    cases.append(Case("thin_batch", gram(L1, "argmin"), {"a": 2, "m": 1003, "n": 1100, "k": 4}, batched={"x1": "a"}, integral=True))
+    cases.append(
+        Case(
+            "thin_batch", gram(L1, "argmin"), {"a": 2, "m": 1003, "n": 1100, "k": 4}, batched={"x1": "a"}, integral=True
+        )
+    )
     return cases
 
 
 def cases() -> list[Case]:
     """Every case."""
-    return [*_dtype_cases(), *_reduction_cases(), *_operand_cases(), *_shape_cases(), *_layout_cases(), *_power_cases(), *_large_cases()]
+    return [
+        *_dtype_cases(),
+        *_reduction_cases(),
+        *_operand_cases(),
+        *_shape_cases(),
+        *_layout_cases(),
+        *_power_cases(),
+        *_large_cases(),
+    ]

@@ -31,11 +31,7 @@ def headers() -> dict[str, str]:
 def _ports(plan: CudaPlan) -> list[str]:
     lines: list[str] = []
     names = [port.name for port in plan.nest.ports]
-    for kind, template in _KINDS:
-        lines.append(f"    template <int I> struct {template};")
-    for place in range(len(plan.nest.outs)):
-        if place == 0:
-            lines.append("    template <int I> struct Out;")
+    lines += [f"    template <int I> struct {template};" for template in (*(name for _, name in _KINDS), "Out")]
     lines.append("};")
     held = staged(plan.nest)
     for kind, template in _KINDS:
@@ -51,8 +47,11 @@ def _ports(plan: CudaPlan) -> list[str]:
             f"template <> struct Body::Out<{index}> {{  // {port.name}",
             f"    typedef {stored} T;",
             f"    static constexpr int PORT = {first + index};",
-            f"    static constexpr bool UNIT = {literal(access.run == 'tile', 'bool')}, VECTOR = {literal(access.width > 1, 'bool')};",
-            f"    static __device__ __forceinline__ T of(const Outs& o) {{ return km::Store<T>::from({kinds[index]}(o.o{index})); }}",
+            f"    static constexpr bool UNIT = {literal(access.run == 'tile', 'bool')};",
+            f"    static constexpr bool VECTOR = {literal(access.width > 1, 'bool')};",
+            "    static __device__ __forceinline__ T of(const Outs& o) {",
+            f"        return km::Store<T>::from({kinds[index]}(o.o{index}));",
+            "    }",
             "};",
         ]
     return lines
@@ -67,7 +66,8 @@ def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> 
         f"    typedef {STORAGE[port.dtype]} T;",
         f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
-        f"    static constexpr bool VARIES = {literal(varies, 'bool')}, DENSE = {literal(access.run == 'dense', 'bool')};",
+        f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
+        f"    static constexpr bool DENSE = {literal(access.run == 'dense', 'bool')};",
         "};",
     ]
 
@@ -76,7 +76,7 @@ def _out_kinds(plan: CudaPlan) -> list[str]:
     """C++ types of the values the outputs are stored from."""
     if plan.nest.partial:
         return [TYPES[kind].replace("C", "Body::C") for kind in register_kinds(plan.nest)]
-    writer, values = _outputs(plan)
+    _, values = _outputs(plan)
     return [TYPES[kind].replace("C", "Body::C") for _, kind in values]
 
 
@@ -196,7 +196,9 @@ def _body(plan: CudaPlan) -> list[str]:
     nest, held = plan.nest, staged(plan.nest)
     members, finish = _finish(plan)
     registers = [
-        f"        {TYPES[kind]} {name};" for red, names in _registers(plan) for kind, name in zip(red.kinds, names, strict=True)
+        f"        {TYPES[kind]} {name};"
+        for red, names in _registers(plan)
+        for kind, name in zip(red.kinds, names, strict=True)
     ]
     initial = [
         f"s.{name} = {literal(init, kind)};"
@@ -211,7 +213,8 @@ def _body(plan: CudaPlan) -> list[str]:
         "struct Body {",
         f"    typedef {COMPUTE[nest.compute]} C;",
         f"    static constexpr int {counts}, OUTS = {len(nest.outs)};",
-        f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')}, POWERS = {literal(plan.power is not None, 'bool')};",
+        f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')};",
+        f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
         f"    static constexpr int MIX = {plan.power.mix if plan.power is not None else 1};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
@@ -263,7 +266,8 @@ def _entry(plan: CudaPlan) -> list[str]:
     parameters += ["double good"] * bool(table) + [f"float {name}" for name in table]
     sizes = ", ".join(integer(size_slot(role), 1) for role in SIZES)
     rows = (
-        "{" + ", ".join(integer(stride_slot(place, role), 0) for role in ROLES) + "}" for place in range(len(nest.ports))
+        "{" + ", ".join(integer(stride_slot(place, role), 0) for role in ROLES) + "}"
+        for place in range(len(nest.ports))
     )
     pointers = ", ".join(f"p{i}" for i in range(len(nest.ports)))
     numbers = ", ".join([*(f"Body::C(v{i})" for i in range(len(nest.numbers))), *["float(good)"] * bool(table), *table])

@@ -87,7 +87,14 @@ def _mixed(near: str, base: str, exponent_text: str, exponent: object, differenc
 class Writer:
     """Collects the statements of one function body."""
 
-    def __init__(self, environment: Mapping[str, Typed], floating: bool, prefix: str = "t", near: bool = False, table: bool = False):
+    def __init__(
+        self,
+        environment: Mapping[str, Typed],
+        floating: bool,
+        prefix: str = "t",
+        near: bool = False,
+        table: bool = False,
+    ):
         self.environment = environment
         self.near = near
         self.table = table

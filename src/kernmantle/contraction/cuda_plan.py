@@ -12,8 +12,9 @@ from ctypes import c_float
 from dataclasses import dataclass, replace
 
 from ..errors import ParameterError
-from ..expr.node import postorder, variables
+from ..expr.node import Node, postorder, variables
 from .cuda_power import TablePower, table_power
+from .cuda_tiles import TILES, DeviceLimits, Tile
 from .nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
 
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
@@ -32,23 +33,6 @@ Argument = int | float | c_float
 
 
 @dataclass(frozen=True)
-class DeviceLimits:
-    """What a plan needs to know of a device; ``arch`` is its compute capability as "sm_90"."""
-
-    arch: str
-    sm_count: int
-    shared_per_block: int = 99 << 10
-    shared_per_sm: int = 100 << 10
-    registers_per_sm: int = 1 << 16
-    threads_per_sm: int = 1536
-
-    @property
-    def capability(self) -> int:
-        """Compute capability as a number, 90 for "sm_90"."""
-        return int("".join(filter(str.isdigit, self.arch)))
-
-
-@dataclass(frozen=True)
 class Facts:
     """Where the arrays of one call lie: per port its strides for ROLES, in elements, and its alignment in bytes."""
 
@@ -57,61 +41,11 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """``threads_m x threads_n`` threads of ``rows x columns`` cells each; ``groups`` of them share the range of k."""
-
-    name: str
-    threads_m: int
-    threads_n: int
-    rows: int
-    columns: int
-    depth: int
-    groups: int
-    unroll: int
-    resident: int
-    efficiency: float
-    schema: str = "gram"
-    stages: int = 2
-
-    @property
-    def m(self) -> int:
-        """Rows of the output tile."""
-        return self.threads_m * self.rows
-
-    @property
-    def n(self) -> int:
-        """Columns of the output tile."""
-        return self.threads_n * self.columns
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block that hold cells."""
-        return self.threads_m * self.threads_n * self.groups
-
-
-TILES = (
-    Tile("large", 16, 16, 8, 8, 16, 1, 4, 2, 0.85),
-    Tile("wide", 16, 16, 8, 4, 16, 1, 4, 2, 0.75),
-    Tile("crowd", 16, 16, 4, 4, 16, 1, 4, 4, 0.69),
-    Tile("middle", 16, 16, 4, 4, 16, 1, 8, 3, 0.7),
-    Tile("thin", 1, 256, 8, 32, 0, 1, 1, 2, 0.9, "thin"),
-    Tile("pair", 8, 16, 4, 2, 32, 2, 8, 2, 0.6),
-    Tile("small", 8, 8, 4, 4, 16, 4, 8, 2, 0.57),
-    Tile("slim", 8, 8, 4, 2, 16, 4, 8, 2, 0.5),
-    Tile("tiny", 8, 8, 2, 2, 16, 4, 8, 2, 0.35),
-    Tile("dot", 8, 8, 1, 1, 16, 4, 8, 2, 0.2),
-    Tile("deep", 4, 8, 2, 2, 16, 8, 8, 2, 0.3),
-    Tile("rows", 8, 1, 1, 1, 16, 32, 8, 2, 0.1),
-    Tile("columns", 1, 8, 1, 1, 16, 32, 8, 2, 0.1),
-    Tile("ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3),
-    Tile("one", 1, 1, 1, 1, 16, 128, 8, 2, 0.05),
-)
-
-
-@dataclass(frozen=True)
 class Access:
-    """How a port is read or written: along which axis its elements run ("k", "tile", "any";
-    "dense": k, and without gaps between the rows), how many at once."""
+    """How a port is read or written: along which axis its elements run and how many at once.
+
+    An axis is "k", "tile" or "any"; "dense" is k without gaps between the rows.
+    """
 
     run: str
     width: int
@@ -143,7 +77,9 @@ class CudaPlan:
         """Blocks to launch for these sizes."""
         return _launched(self, sizes, limits)
 
-    def arguments(self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]) -> tuple[Argument, ...]:
+    def arguments(
+        self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]
+    ) -> tuple[Argument, ...]:
         """What the kernel is launched with, from the argument lists that ``contraction.nest`` lays down."""
         taken = (*pointers, *(integers[slot] for slot in self.integers), *numbers)
         return taken if self.power is None else (*taken, *self.power.arguments(tuple(numbers)))
@@ -168,7 +104,9 @@ def staged(nest: Nest) -> dict[str, tuple[Port, ...]]:
     for port in nest.operands:
         if port.name in used:
             over_m, over_n = "m" in port.roles, "n" in port.roles
-            kind = {(True, True): "cells", (True, False): "rows", (False, True): "columns"}.get((over_m, over_n), "lines")
+            kind = {(True, True): "cells", (True, False): "rows", (False, True): "columns"}.get(
+                (over_m, over_n), "lines"
+            )
             kinds[kind].append(port)
     return {kind: tuple(ports) for kind, ports in kinds.items()}
 
@@ -286,8 +224,7 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-    stays = plan.schema == "ring" or (plan.schema == "gram" and plan.power is not None)
-    persistent = limits.sm_count * max(plan.resident, 1) if stays else _GRID_LIMIT
+    persistent = limits.sm_count * plan.resident if plan.schema == "ring" else _GRID_LIMIT
     return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
 
 
@@ -341,7 +278,10 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
         return _is_thin(nest, sizes)
     cells = tile.rows * tile.columns
     room = cells * cell_words(nest) <= 72 or cells == 1
-    small = (cells <= 16 or not is_heavy(nest)) and (tile.name != "crowd" or table_power(nest) is not None)
+    power = table_power(nest)
+    small = cells <= 16 or not is_heavy(nest)
+    if tile.name == "powers" and (power is None or power.mix != 2):
+        return False
     in_order = tile.groups == 1 or not any(reduction.is_fold for reduction in nest.reductions)
     square = tile.m == tile.n or not symmetric
     return room and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block

@@ -81,7 +81,8 @@ def mantissa_polynomial(power: float) -> tuple[float, ...]:
     exact: list[float] = []
     for _ in range(_EXCHANGES):
         system = [
-            [node ** (degree - power) for degree in range(DEGREE + 1)] + [(-1.0) ** place] for place, node in enumerate(nodes)
+            [node ** (degree - power) for degree in range(DEGREE + 1)] + [(-1.0) ** place]
+            for place, node in enumerate(nodes)
         ]
         exact = _solve(system, [1.0] * count)[:-1]
         nodes = _extrema(tuple(exact), power, nodes)

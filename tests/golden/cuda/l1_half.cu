@@ -4,7 +4,8 @@
 struct Body {
     typedef float C;
     static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 0, OUTS = 1;
-    static constexpr bool OUTER_LOOP = false, POWERS = false;
+    static constexpr bool OUTER_LOOP = false;
+    static constexpr bool POWERS = false;
     static constexpr int MIX = 1;
     struct Numbers {
     };
@@ -45,19 +46,24 @@ template <> struct Body::Row<0> {  // x0
     typedef km::f16 T;
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 8;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true, DENSE = false;
+    static constexpr bool VARIES = true;
+    static constexpr bool DENSE = false;
 };
 template <> struct Body::Column<0> {  // x1
     typedef km::f16 T;
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 8;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true, DENSE = false;
+    static constexpr bool VARIES = true;
+    static constexpr bool DENSE = false;
 };
 template <> struct Body::Out<0> {  // out0
     typedef float T;
     static constexpr int PORT = 2;
-    static constexpr bool UNIT = true, VECTOR = true;
-    static __device__ __forceinline__ T of(const Outs& o) { return km::Store<T>::from(Body::C(o.o0)); }
+    static constexpr bool UNIT = true;
+    static constexpr bool VECTOR = true;
+    static __device__ __forceinline__ T of(const Outs& o) {
+        return km::Store<T>::from(Body::C(o.o0));
+    }
 };
 
 typedef km::RingTile<4, 1, 8, 16, 3, false> Tile;

@@ -1,10 +1,11 @@
-// gram sm_90 tile 32x32x16 (4x4 a thread, 256 threads x 4 ranges of k) access [x0 4k, x1 4k, out0 4t] f32 ieee
+// gram sm_90 tile 32x32x32 (4x2 a thread, 256 threads x 2 ranges of k) access [x0 4k, x1 4k, out0 2t] f32 ieee
 #include "gram.cuh"
 
 struct Body {
     typedef float C;
     static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 0, OUTS = 1;
-    static constexpr bool OUTER_LOOP = false, POWERS = false;
+    static constexpr bool OUTER_LOOP = false;
+    static constexpr bool POWERS = false;
     static constexpr int MIX = 1;
     struct Numbers {
     };
@@ -45,22 +46,27 @@ template <> struct Body::Row<0> {  // x0
     typedef float T;
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true, DENSE = false;
+    static constexpr bool VARIES = true;
+    static constexpr bool DENSE = false;
 };
 template <> struct Body::Column<0> {  // x1
     typedef float T;
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 4;
     static constexpr km::Run RUN = km::ALONG_K;
-    static constexpr bool VARIES = true, DENSE = false;
+    static constexpr bool VARIES = true;
+    static constexpr bool DENSE = false;
 };
 template <> struct Body::Out<0> {  // out0
     typedef float T;
     static constexpr int PORT = 2;
-    static constexpr bool UNIT = true, VECTOR = true;
-    static __device__ __forceinline__ T of(const Outs& o) { return km::Store<T>::from(Body::C(o.o0)); }
+    static constexpr bool UNIT = true;
+    static constexpr bool VECTOR = true;
+    static __device__ __forceinline__ T of(const Outs& o) {
+        return km::Store<T>::from(Body::C(o.o0));
+    }
 };
 
-typedef km::GramTile<8, 8, 4, 4, 16, 4, 8, false> Tile;
+typedef km::GramTile<8, 16, 4, 2, 32, 2, 8, false> Tile;
 static_assert(km::gram_shared_bytes<Body, Tile>() <= 36864, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(

@@ -122,11 +122,20 @@ struct Gram {
     C cell[AtLeastOne<Body::CELLS>::value][TM][TN];
 
     __device__ __forceinline__ Gram(const Args& g_, const Place& p_, int thread)
-        : g(g_), p(p_), tx(thread % Tile::TX), ty(thread / Tile::TX) {
+        : g(g_), p(p_), tx(column_of(thread)), ty(row_of(thread)) {
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int j = 0; j < TN; ++j) Body::initial(state[i][j]);
+    }
+
+    // A warp covers 4 x 8 threads where it can, so that it reads few different words of both operands.
+    static constexpr bool BLOCKS = Tile::TX % 8 == 0 && Tile::TY % 4 == 0 && Tile::TX > 8;
+    static __device__ __forceinline__ int column_of(int thread) {
+        return BLOCKS ? thread / 32 % (Tile::TX / 8) * 8 + thread % 8 : thread % Tile::TX;
+    }
+    static __device__ __forceinline__ int row_of(int thread) {
+        return BLOCKS ? thread / 32 / (Tile::TX / 8) * 4 + thread % 32 / 8 : thread / Tile::TX;
     }
 
     __device__ __forceinline__ i64 row(int i) const { return p.m + RowLay::at(i, ty); }

@@ -330,8 +330,7 @@ struct Ring {
                         reduce(state, a, &b, c, j, g, k + kk);
                     }
                 }
-                __syncwarp();
-                if (lane == 0) barrier_arrive(barriers + 16 * s + 8);
+                barrier_arrive(barriers + 16 * s + 8);
                 if (++s == STAGES) {
                     s = 0;
                     phase ^= 1;
@@ -389,7 +388,7 @@ __device__ __forceinline__ void ring(const typename Body::Args& g) {
 #pragma unroll
         for (int s = 0; s < Tile::STAGES; ++s) {
             barrier_init(R::full(barriers, s), 32 * Tile::PRODUCERS);
-            barrier_init(R::empty(barriers, s), Tile::CONSUMERS);
+            barrier_init(R::empty(barriers, s), 32 * Tile::CONSUMERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

@@ -1,8 +1,11 @@
 """Every example runs by itself, and what it computes agrees with a plain formula."""
 
+import doctest
 import importlib.util
+import io
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -12,6 +15,7 @@ import scipy.special
 import torch
 from scipy.spatial import distance
 
+from kernmantle.contraction.semirings import REDUCTIONS
 from kernmantle.testing import assert_close
 
 from ..source import PACKAGE, ROOT
@@ -88,3 +92,32 @@ def test_blocks_find_the_nearest():
     queries, points = random.normal(size=(50, 6)), random.normal(size=(80, 6))
     found = np.concatenate(list(example.nearest(queries, points, 1.3, block=16)))
     assert (found == distance.cdist(queries, points, "minkowski", p=1.3).argmin(1)).all()
+
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def outcome(text, name="page"):
+    """How many examples a page has, and what those that fail print."""
+    said = io.StringIO()
+    parsed = doctest.DocTestParser().get_doctest(text.replace("```", ""), {}, name, name, 0)
+    result = doctest.DocTestRunner(verbose=False).run(parsed, out=said.write)
+    return result.attempted, said.getvalue()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_examples_of_a_page(path):
+    assert outcome(path.read_text(encoding="utf-8"), path.name)[1] == ""
+
+
+def test_pages_have_examples_and_a_wrong_one_is_found():
+    tried = {path.stem: outcome(path.read_text(encoding="utf-8"))[0] for path in PAGES}
+    assert all(tried[name] >= 3 for name in ("index", "equations", "maps", "reductions", "numerics"))
+    assert "Expected" in outcome("```python\n>>> 1 + 1\n3\n\n```\n")[1]
+
+
+def test_pages_name_what_is_in_the_tables():
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in PAGES}
+    assert [name for name in REDUCTIONS if f"`{name}`" not in pages["reductions"]] == []
+    linked = set(re.findall(r"\]\((\w+)\.md\)", pages["index"]))
+    assert linked == set(pages) - {"index"}

@@ -33,8 +33,11 @@ class Value:
 class Speller:
     """Writes operations on one compute type into a function."""
 
-    def __init__(self, function: Function, element: str, lanes: int, needed: set[tuple[str, str, int]]):
+    def __init__(
+        self, function: Function, element: str, lanes: int, needed: set[tuple[str, str, int]], fuse: bool = True
+    ):
         self.function = function
+        self.fuse = fuse
         self.element = element
         self.lanes = lanes
         self.needed = needed
@@ -184,7 +187,7 @@ _Row = Callable[[Speller, str, Sequence[str], int], str]
 
 def _fast(word: str) -> _Row:
     def row(s: Speller, kind: str, x: Sequence[str], _: int) -> str:
-        return s.function.do(f"{word} contract {kind} {', '.join(x)}")
+        return s.function.do(f"{word}{' contract' * s.fuse} {kind} {', '.join(x)}")
 
     return row
 

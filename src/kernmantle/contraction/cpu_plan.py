@@ -169,6 +169,7 @@ def _is_optimistic(nest: Nest, roles: Mapping[str, str]) -> bool:
         return False
     nodes = postorder(nest.map)
     powers = any(node.op == "pow" and fast_power(node, roles) and "k" in dependence(node, roles) for node in nodes)
+    powers = powers and not nest.reproducible
     return powers or any(reduction.name in ("min", "max") for reduction in nest.reductions)
 
 

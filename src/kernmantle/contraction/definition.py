@@ -135,6 +135,15 @@ class Binding:
     tensor_parameters: tuple[str, ...]
     numbers: tuple[str | Number, ...]
 
+    def described(self, names: Mapping[str, str]) -> str:
+        """The program for people: parameters by their names, literals by their values, operands by ``names``."""
+        shown = {new: var(name) for new, name in names.items()}
+        for operand, entry in zip(self.program.numbers, self.numbers, strict=True):
+            shown[operand.name] = var(entry) if isinstance(entry, str) else const(entry)
+        steps = [replace(r, step=tuple(substitute(r.step, shown))) if r.is_fold else r for r in self.program.reductions]
+        maps, outputs = substitute(self.program.map, shown), substitute(self.program.outputs, shown)
+        return str(replace(self.program, map=tuple(maps), reductions=tuple(steps), outputs=tuple(outputs)))
+
 
 def _reduction(entry: object) -> Reduction:
     if isinstance(entry, Semiring):

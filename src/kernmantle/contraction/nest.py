@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..expr.node import Node
+from ..expr.node import Node, postorder
 from .semirings import Reduction
 
 BATCH = "abc"
@@ -50,6 +50,17 @@ class Nest:
     compute: str
     symmetric: bool = False
     partial: bool = False
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether mapped values must round as in another kernel that computes them again.
+
+        The gradient of a smallest or largest value looks for the terms that are equal to it; backends then neither
+        fuse multiplications into additions nor use quicker forms of functions.
+        """
+        equations = (node for node in postorder(self.map) if node.op == "eq")
+        compared = any(all(arg.number is None for arg in node.args) for node in equations)
+        return compared or any(reduction.name in ("min", "max") for reduction in self.reductions)
 
     @property
     def ports(self) -> tuple[Port, ...]:

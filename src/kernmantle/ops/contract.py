@@ -114,7 +114,8 @@ class Contraction:
         return _parsed, (self.text,)
 
     def __repr__(self) -> str:
-        text = str(bind(self.definition, frozenset(), (), False).program)
+        names = {new: name for name, new in self.definition.operand_names.items()}
+        text = bind(self.definition, frozenset()).described(names)
         ran = f", ran as {self._recall.route}" if self._recall.route else ""
         return f"Contraction({self.definition.equation.text!r}: {text.partition(': ')[2]}{ran})"
 

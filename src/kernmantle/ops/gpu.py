@@ -46,8 +46,10 @@ class CudaTarget:
         blocks = chosen.blocks(sizes, own)
         stream = torch._C._cuda_getCurrentRawStream
 
+        fixed = chosen.arguments((), values, ())
+
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            arguments = chosen.arguments(pointers, values, numbers)
+            arguments = (*pointers, *fixed, *numbers)
             if torch.cuda.current_device() == index:
                 kernel(index, stream(index), blocks, arguments)
             else:
@@ -70,9 +72,9 @@ def limits(index: int) -> DeviceLimits:
     )
 
 
-def build(arch: str, source: str, title: str) -> Built:
+def build(arch: str, source: str, title: str, fuse: bool) -> Built:
     """Compile a source, with what the compiler says of its registers."""
-    cubin = nvrtc.compile_source(source, arch, {}, name=title)
+    cubin = nvrtc.compile_source(source, arch, {}, name=title, fuse=fuse)
     return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
 
 
@@ -81,8 +83,9 @@ def job(chosen: CudaPlan) -> Job:
     source = nvrtc.inlined(cuda.emit(chosen), cuda.headers())
     dump(source, "cu")
     title = str(chosen)
-    key = Key(chosen.arch, nvrtc.compiler_version(), source, options=nvrtc.options(chosen.arch), name=title)
-    return Job(key, build, (chosen.arch, source, title))
+    fuse = not chosen.nest.reproducible
+    key = Key(chosen.arch, nvrtc.compiler_version(), source, options=nvrtc.options(chosen.arch, fuse), name=title)
+    return Job(key, build, (chosen.arch, source, title, fuse))
 
 
 _LOADED: dict[CudaPlan, Kernel] = {}

@@ -80,12 +80,21 @@ def resources(log: str) -> Resources:
     return Resources(**{name: int(match.group(1)) if match else 0 for name, match in found.items()})
 
 
-def options(arch: str) -> tuple[str, ...]:
-    """The settings that reach the compiler, for the cache key: IEEE arithmetic, contraction to fma allowed."""
-    return (f"--gpu-architecture={target(arch)}", "--std=c++17", "--fmad=true", "--prec-div=true", "--prec-sqrt=true", "--device-as-default-execution-space")
+def options(arch: str, fuse: bool = True) -> tuple[str, ...]:
+    """The settings that reach the compiler, for the cache key: IEEE arithmetic, ``fuse`` allows fma."""
+    return (
+        f"--gpu-architecture={target(arch)}",
+        "--std=c++17",
+        f"--fmad={str(fuse).lower()}",
+        "--prec-div=true",
+        "--prec-sqrt=true",
+        "--device-as-default-execution-space",
+    )
 
 
-def compile_source(source: str, arch: str, headers: Mapping[str, str], name: str = "kernel") -> Cubin:
+def compile_source(
+    source: str, arch: str, headers: Mapping[str, str], name: str = "kernel", fuse: bool = True
+) -> Cubin:
     """Compile for one architecture.
 
     Parameters
@@ -98,11 +107,21 @@ def compile_source(source: str, arch: str, headers: Mapping[str, str], name: str
         Header texts by name.
     name : str
         What messages call the kernel.
+    fuse : bool
+        Whether multiplications may be fused into additions.
     """
     log = io.StringIO()
     settings = core().ProgramOptions(
-        name=name, arch=target(arch), std="c++17", fma=True, prec_div=True, prec_sqrt=True, ftz=False,
-        ptxas_options=["-v"], diag_suppress=[177], device_as_default_execution_space=True,
+        name=name,
+        arch=target(arch),
+        std="c++17",
+        fma=fuse,
+        prec_div=True,
+        prec_sqrt=True,
+        ftz=False,
+        ptxas_options=["-v"],
+        diag_suppress=[177],
+        device_as_default_execution_space=True,
         no_cache=True,
     )
     try:

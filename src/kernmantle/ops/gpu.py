@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -17,6 +18,9 @@ from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
 from .dump import dump
 from .launcher import Job, Launcher, collecting, fetch, nothing
+
+
+_THREAD = threading.local()
 
 
 class CudaTarget:
@@ -45,11 +49,12 @@ class CudaTarget:
             return Launcher(nothing, str(chosen))
         blocks = chosen.blocks(sizes, own)
         stream = torch._C._cuda_getCurrentRawStream
-
         fixed = chosen.arguments((), values, ())
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
             arguments = (*pointers, *fixed, *numbers)
+            if not hasattr(_THREAD, "entered"):
+                _enter()
             if torch.cuda.current_device() == index:
                 kernel(index, stream(index), blocks, arguments)
             else:
@@ -57,6 +62,12 @@ class CudaTarget:
                     kernel(index, stream(index), blocks, arguments)
 
         return Launcher(run, str(chosen))
+
+
+def _enter() -> None:
+    """Give this thread the context of its device: torch's backward threads get theirs at their first launch only."""
+    core().Device(torch.cuda.current_device()).set_current()
+    _THREAD.entered = True
 
 
 def _index(device: torch.device) -> int:

@@ -76,7 +76,9 @@ def oracle(
         mapped = _called(function, positional, named | hyper)
         kinds = [reduce] * len(mapped) if isinstance(reduce, str) else reduce
         full = [np.broadcast_to(value, shape) for value in mapped]
-        finished = [REDUCE[kind](value, axis=reduced) if reduced else value for kind, value in zip(kinds, full, strict=True)]
+        finished = [
+            REDUCE[kind](value, axis=reduced) if reduced else value for kind, value in zip(kinds, full, strict=True)
+        ]
         if epilogue is None:
             return finished[0] if len(finished) == 1 else tuple(finished)
         tail = len(order) - len(out)

@@ -113,9 +113,7 @@ def test_an_equation(name, reference):
         check(contraction, draw(equation))
 
 
-@pytest.mark.parametrize(
-    "batches", [[(3,)], [(), (3,)], [(2, 1), (3,)], [(1,), (2,), (2, 1)], [(), (), (2,)]], ids=str
-)
+@pytest.mark.parametrize("batches", [[(3,)], [(), (3,)], [(2, 1), (3,)], [(1,), (2,), (2, 1)], [(), (), (2,)]], ids=str)
 def test_batches_broadcast(batches, reference):
     contraction = km.Contraction("mk,nk,k->mn", lambda a, b, w: w * a * b**2 + a)
     check(contraction, draw("mk,nk,k->mn", batches))
@@ -126,9 +124,7 @@ def test_named_operands_in_map_and_epilogue(reference):
     contraction = km.Contraction(
         equation, lambda a, b, w, row: w * a * b + row, epilogue=lambda s, row, table: s * row + table * s**2
     )
-    check(
-        lambda a, b, w, row, table: contraction(a, b, w=w, row=row, table=table), draw(equation)
-    )
+    check(lambda a, b, w, row, table: contraction(a, b, w=w, row=row, table=table), draw(equation))
 
 
 TUPLES = {
@@ -253,7 +249,9 @@ def test_ties_are_found_after_rounding(backend, device):
             assert_close(found, wanted.double(), depth=9)
 
 
-@pytest.mark.parametrize("values", [[2.0, 0.0, 3.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [0.0], [2.0, -0.0, -3.0, 5.0]], ids=str)
+@pytest.mark.parametrize(
+    "values", [[2.0, 0.0, 3.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [0.0], [2.0, -0.0, -3.0, 5.0]], ids=str
+)
 def test_products_with_zeros(values, reference):
     contraction = km.Contraction("k->", lambda a: a, reduce="prod")
     x = torch.tensor(values, dtype=torch.float64, requires_grad=True)
@@ -311,7 +309,9 @@ def test_singular_points_have_finite_derivatives(name, parameter, backend, devic
     y = torch.tensor([[1.0, 2.0], [0.0, 2.0], [3.0, -1.0]], dtype=torch.float64, device=device, requires_grad=True)
     leaves = [x, y]
     if parameter == "tensor":
-        params = {k: torch.tensor(float(v), dtype=x.dtype, device=device, requires_grad=True) for k, v in params.items()}
+        params = {
+            k: torch.tensor(float(v), dtype=x.dtype, device=device, requires_grad=True) for k, v in params.items()
+        }
         leaves += params.values()
     out = contraction(x, y, **params)
     assert out.isfinite().all()
@@ -355,7 +355,9 @@ def test_empty_axes(reduce, empty, backend, device):
     ],
 )
 def test_gradients_in_other_types(dtype, reduce, backend, device):
-    contraction = km.Contraction("mk,nk->mn", lambda a, b, p: (a * b) ** p / 2, reduce=reduce, epilogue=lambda s: km.tanh(s))
+    contraction = km.Contraction(
+        "mk,nk->mn", lambda a, b, p: (a * b) ** p / 2, reduce=reduce, epilogue=lambda s: km.tanh(s)  # noqa: PLW0108
+    )
     x, y = (v.detach().to(dtype).requires_grad_() for v in draw("mk,nk->mn", high=1.2, device=device))
     p = torch.tensor(1.25, device=device, requires_grad=True)
     out = contraction(x, y, p=p)

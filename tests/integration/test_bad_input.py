@@ -91,7 +91,9 @@ def test_shapes(operands, pattern):
 
 
 def test_mixed_types():
-    rejects(DtypeError, "operand 0 is float32 but operand 1 is float64; convert one of them", lambda: PLAIN(X, Y.double()))
+    rejects(
+        DtypeError, "operand 0 is float32 but operand 1 is float64; convert one of them", lambda: PLAIN(X, Y.double())
+    )
     rejects(DtypeError, "operand 0 is float32 but operand 'w' is int64", lambda: WEIGHTED(X, Y, w=torch.arange(5)))
 
 
@@ -109,7 +111,11 @@ def base():
 OUTS = {
     "shape": (lambda: torch.empty(6, 4), OutputError, r"out has shape \(6, 4\), the result has \(4, 6\)"),
     "batch": (lambda: torch.empty(1, 4, 6), OutputError, r"out has shape \(1, 4, 6\)"),
-    "dtype": (lambda: torch.empty(4, 6).double(), OutputError, r"out has dtype torch.float64, the result has torch.float32"),
+    "dtype": (
+        lambda: torch.empty(4, 6).double(),
+        OutputError,
+        r"out has dtype torch.float64, the result has torch.float32",
+    ),
     "device": (lambda: torch.empty(4, 6, device="meta"), OutputError, "out is on meta, the operands are on cpu"),
     "expanded": (lambda: torch.empty(4, 1).expand(4, 6), OutputError, "out has elements that share memory"),
     "windows": (lambda: base().as_strided((4, 6), (3, 1)), OutputError, "out has elements that share memory"),
@@ -168,11 +174,25 @@ def test_reductions(reduce, pattern):
 def test_folds():
     fold = km.Fold(lambda s, a, b: s + a * b, 0.0)
     rejects(ParameterError, "map=None is for reduce=Fold", lambda: km.Contraction("mk,nk->mn", None))
-    rejects(EquationError, r"fold needs exactly one reduced axis, 'mk,nk->m' reduces 2", lambda: km.Contraction("mk,nk->m", None, reduce=fold))
-    rejects(ParameterError, "init must be a number", lambda: km.Contraction("mk,nk->mn", None, reduce=km.Fold(lambda s, a, b: s, None)))
+    rejects(
+        EquationError,
+        r"fold needs exactly one reduced axis, 'mk,nk->m' reduces 2",
+        lambda: km.Contraction("mk,nk->m", None, reduce=fold),
+    )
+    rejects(
+        ParameterError,
+        "init must be a number",
+        lambda: km.Contraction("mk,nk->mn", None, reduce=km.Fold(lambda s, a, b: s, None)),
+    )
     two = km.Fold(lambda s, a, b: (s, a), 0.0)
-    rejects(ParameterError, "the step of the fold returns 2 values", lambda: km.Contraction("mk,nk->mn", None, reduce=two))
-    rejects(EquationError, "argmin needs exactly one reduced axis", lambda: km.Contraction("mk,nk->", lambda a, b: a, reduce="argmin"))
+    rejects(
+        ParameterError, "the step of the fold returns 2 values", lambda: km.Contraction("mk,nk->mn", None, reduce=two)
+    )
+    rejects(
+        EquationError,
+        "argmin needs exactly one reduced axis",
+        lambda: km.Contraction("mk,nk->", lambda a, b: a, reduce="argmin"),
+    )
 
 
 def branching(a, b):
@@ -211,7 +231,11 @@ def test_lambdas_that_cannot_be_traced(name, where):
 
 
 def test_more_parameters_than_operands():
-    rejects(ParameterError, "parameter 'c' is missing: pass it by name or in params=", lambda: km.contract("mk,nk->mn", lambda a, b, c: a, X, Y))
+    rejects(
+        ParameterError,
+        "parameter 'c' is missing: pass it by name or in params=",
+        lambda: km.contract("mk,nk->mn", lambda a, b, c: a, X, Y),
+    )
     rejects(TraceError, "the map must be a function, not int", lambda: km.Contraction("mk,nk->mn", 3))
 
 
@@ -248,15 +272,28 @@ def test_a_parameter_given_twice():
 def test_names_that_stand_for_operands():
     for name in ("x0", "x12", "s0"):
         function = eval(f"lambda a, b, {name}: a * {name}")
-        rejects(ParameterError, f"parameter {name!r} of the map has the name of an operand or accumulator", lambda f=function: km.Contraction("mk,nk->mn", f))
-    rejects(ParameterError, "parameter 'x1' of the epilogue", lambda: km.Contraction("mk,nk->mn", lambda a, b: a, epilogue=lambda s, x1: s))
+        rejects(
+            ParameterError,
+            f"parameter {name!r} of the map has the name of an operand or accumulator",
+            lambda f=function: km.Contraction("mk,nk->mn", f),
+        )
+    rejects(
+        ParameterError,
+        "parameter 'x1' of the epilogue",
+        lambda: km.Contraction("mk,nk->mn", lambda a, b: a, epilogue=lambda s, x1: s),
+    )
 
 
 def test_defaults():
     array = torch.ones(3)
-    rejects(ParameterError, "the default of parameter 'w' is a Tensor; pass it at the call", lambda: km.Contraction("mk,nk->mn", lambda a, b, w=array: a * w))
     rejects(
-        ParameterError, "parameter 'p' has default 2 in the map, 3 in the epilogue",
+        ParameterError,
+        "the default of parameter 'w' is a Tensor; pass it at the call",
+        lambda: km.Contraction("mk,nk->mn", lambda a, b, w=array: a * w),
+    )
+    rejects(
+        ParameterError,
+        "parameter 'p' has default 2 in the map, 3 in the epilogue",
         lambda: km.Contraction("mk,nk->mn", lambda a, b, p=2: a**p, epilogue=lambda s, p=3: s**p),
     )
 
@@ -264,16 +301,25 @@ def test_defaults():
 def test_named_operands():
     rejects(ParameterError, "parameter 'w' is missing", lambda: WEIGHTED(X, Y))
     rejects(DtypeError, "operand 'w' is a number", lambda: WEIGHTED(X, Y, w=2.0))
-    rejects(ShapeError, r"axis 'k' of .* has size 5 in operand 0 but 4 in operand 'w'", lambda: WEIGHTED(X, Y, w=torch.ones(4)))
     rejects(
-        EquationError, "the epilogue of 'mk,nk,w:k->mn' reads an operand over 'k', but axis 'k' is reduced",
+        ShapeError,
+        r"axis 'k' of .* has size 5 in operand 0 but 4 in operand 'w'",
+        lambda: WEIGHTED(X, Y, w=torch.ones(4)),
+    )
+    rejects(
+        EquationError,
+        "the epilogue of 'mk,nk,w:k->mn' reads an operand over 'k', but axis 'k' is reduced",
         lambda: km.Contraction("mk,nk,w:k->mn", lambda a, b, w: a * w, epilogue=lambda s, w: s * w),
     )
 
 
 @pytest.mark.parametrize("equation", [3, None, ["mk", "nk"], lambda a: a])
 def test_an_equation_that_is_no_string(equation):
-    rejects(EquationError, "the equation is a string such as 'mk,nk->mn' and comes first", lambda: km.Contraction(equation, lambda a, b: a))
+    rejects(
+        EquationError,
+        "the equation is a string such as 'mk,nk->mn' and comes first",
+        lambda: km.Contraction(equation, lambda a, b: a),
+    )
 
 
 def test_equations_quote_themselves():
@@ -282,7 +328,11 @@ def test_equations_quote_themselves():
 
 
 def test_precision():
-    rejects(ParameterError, "precision must be one of None, 'ieee', 'tf32', not 'high'", lambda: PLAIN(X, Y, precision="high"))
+    rejects(
+        ParameterError,
+        "precision must be one of None, 'ieee', 'tf32', not 'high'",
+        lambda: PLAIN(X, Y, precision="high"),
+    )
 
 
 NO_GRADIENT = {
@@ -321,8 +371,13 @@ INTEGERS = {
     "parameter": (lambda a, b, c: a * c, {"c": 1.5}, "sum", "the number 1.5 meets integer operands"),
     "infinite": (lambda a, b, c: a * c, {"c": math.inf}, "sum", "the number inf meets integer operands"),
     "NaN": (lambda a, b, c: a * c, {"c": math.nan}, "sum", "the number nan meets integer operands"),
-    "tensor": (lambda a, b, c: a * c, {"c": torch.tensor(1.5)}, "sum", "parameter 'c' is floating point, the operands are"),
-    "zero": (lambda a, b: a * b, {}, km.Semiring(lambda a, b: km.maximum(a, b), 0.5), "the number 0.5 meets integer"),
+    "tensor": (
+        lambda a, b, c: a * c,
+        {"c": torch.tensor(1.5)},
+        "sum",
+        "parameter 'c' is floating point, the operands are",
+    ),
+    "zero": (lambda a, b: a * b, {}, km.Semiring(lambda a, b: km.maximum(a, b), 0.5), "the number 0.5 meets integer"),  # noqa: PLW0108
     "too large": (lambda a, b, c: a * c, {"c": 2**60 + 1}, "sum", "is too large for integer operands"),
 }
 
@@ -359,7 +414,9 @@ class TestBackends:
 
     def test_a_device_without_an_engine(self):
         there = X.to("meta"), Y.to("meta")
-        rejects(DeviceError, 'no kernels for tensors on meta: .* km.config\\(backend="reference"\\)', lambda: PLAIN(*there))
+        rejects(
+            DeviceError, 'no kernels for tensors on meta: .* km.config\\(backend="reference"\\)', lambda: PLAIN(*there)
+        )
         with km.config(backend="llvm"):
             rejects((DeviceError, BackendError), "meta", lambda: PLAIN(*there))
 
@@ -381,7 +438,8 @@ class TestBackends:
         x = X.double().requires_grad_()
         out = 2 * x
         rejects(
-            GradientError, "is_grads_batched",
+            GradientError,
+            "is_grads_batched",
             lambda: torch._vmap_internals._vmap(lambda a: PLAIN(a, Y.double()), 0, 0)(out.detach().expand(3, 4, 5)),
         )
 
@@ -399,7 +457,11 @@ class TestMemory:
     def test_a_result_that_is_too_large(self, backend):
         huge = torch.ones(1, 1).expand(2**24, 1)
         with km.config(backend=backend):
-            message = rejects(OutOfMemoryError, r"cannot allocate the result of shape \(16777216, 16777216\)", lambda: PLAIN(huge, huge))
+            message = rejects(
+                OutOfMemoryError,
+                r"cannot allocate the result of shape \(16777216, 16777216\)",
+                lambda: PLAIN(huge, huge),
+            )
         assert "1048576.0 GiB" in message
 
     def test_the_limit_is_that_of_memory(self):

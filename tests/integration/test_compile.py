@@ -158,7 +158,9 @@ def test_the_operator_is_registered_properly(reduce, backend, device):
     operator = torch.ops.kernmantle.contract.default
     torch.library.opcheck(operator, ([x, y], [1.5], None, contraction.program.text, types))
     mixed = [x.expand(2, 4, 5), y.mT.contiguous().mT]
-    torch.library.opcheck(operator, (mixed, [], torch.tensor([0.5], dtype=torch.float64), contraction.program.text, types))
+    torch.library.opcheck(
+        operator, (mixed, [], torch.tensor([0.5], dtype=torch.float64), contraction.program.text, types)
+    )
 
 
 def test_export(backend, device):
@@ -210,7 +212,7 @@ def test_a_sweep_over_literals_makes_one_program():
     for i in range(50):
         bandwidth, p = 0.3 + i / 64, 1.1 + i / 64
         contraction = km.Contraction(
-            "mk,nk->mn", lambda a, b: abs(a - b) ** p, epilogue=lambda s: km.exp(-s / bandwidth) + 3.5 * bandwidth
+            "mk,nk->mn", lambda a, b: abs(a - b) ** p, epilogue=lambda s: km.exp(-s / bandwidth) + 3.5 * bandwidth  # noqa: B023
         )
         captured.add(contraction.program.text)
     assert len(found) == len(captured) == 1

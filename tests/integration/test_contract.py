@@ -33,8 +33,8 @@ EQUATIONS = {
     "total": ("mk,nk->", lambda a, b: abs(a - b) ** 1.5),
     "total of one": ("mk->", lambda a: a * a),
     "scalar": ("->", lambda a: a * 3),
-    "elementwise": ("mk->mk", lambda a: np.tanh(a)),
-    "transposed": ("mk->km", lambda a: np.tanh(a)),
+    "elementwise": ("mk->mk", lambda a: np.tanh(a)),  # noqa: PLW0108
+    "transposed": ("mk->km", lambda a: np.tanh(a)),  # noqa: PLW0108
     "outer": ("m,n->mn", lambda a, b: np.sin(a) * b),
     "outer with a scalar": ("m,n,->mn", lambda a, b, c: a * b + c),
     "all axes kept": ("mk,nk->mnk", lambda a, b: abs(a - b)),
@@ -195,7 +195,9 @@ def test_any_strides(layout, name, backend, device):
         return tensor.permute(1, 0, 2).contiguous().permute(1, 0, 2) if layout == "flipped batch" else tensor
 
     leads = [(3,), (3,), (3,)][: equation.count(",") + 1]
-    operands = [laid(value) if value.ndim > 2 else torch.from_numpy(value).to(device) for value in arrays(equation, leads)]
+    operands = [
+        laid(value) if value.ndim > 2 else torch.from_numpy(value).to(device) for value in arrays(equation, leads)
+    ]
     found = km.contract(equation, function, *operands)
     assert_close(found, oracle(equation, function, [operand.cpu().numpy() for operand in operands]), depth=9)
 
@@ -232,11 +234,15 @@ def test_an_empty_axis_gives_the_identity(reduce, equation, backend, device):
 def test_an_empty_axis_runs_the_epilogue(backend, device):
     x = torch.ones(3, 0, dtype=torch.float64, device=device)
     row = torch.arange(3.0, dtype=torch.float64, device=device)
-    found = km.contract("mk,nk,row:m->mn", lambda a, b: a * b, x, x, row=row, epilogue=lambda s, row, c: s + row + c, c=0.5)
+    found = km.contract(
+        "mk,nk,row:m->mn", lambda a, b: a * b, x, x, row=row, epilogue=lambda s, row, c: s + row + c, c=0.5
+    )
     assert found.tolist() == [[0.5] * 3, [1.5] * 3, [2.5] * 3]
 
 
-@pytest.mark.parametrize(("dtype", "low", "high"), [(torch.int8, -128, 127), (torch.uint8, 0, 255), (torch.int32, -(2**31), 2**31 - 1)])
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [(torch.int8, -128, 127), (torch.uint8, 0, 255), (torch.int32, -(2**31), 2**31 - 1)]
+)
 def test_an_empty_axis_of_integers(dtype, low, high, backend, device):
     x = torch.ones(2, 0, dtype=dtype, device=device)
     for reduce, wanted in (("min", high), ("max", low), ("sum", 0), ("prod", 1)):
@@ -256,7 +262,9 @@ def test_empty_results(empty, reduce, backend, device):
     assert found.dtype == (torch.int64 if reduce == "argmin" else torch.float64)
 
 
-@pytest.mark.parametrize(("equation", "shapes"), [("mk,k->m", [(0, 3), (3,)]), ("k,kn->n", [(3,), (3, 0)]), ("k,k->", [(0,), (0,)])])
+@pytest.mark.parametrize(
+    ("equation", "shapes"), [("mk,k->m", [(0, 3), (3,)]), ("k,kn->n", [(3,), (3, 0)]), ("k,k->", [(0,), (0,)])]
+)
 def test_empty_products(equation, shapes, backend, device):
     operands = [torch.ones(shape, device=device) for shape in shapes]
     found = km.contract(equation, lambda a, b: a * b, *operands)
@@ -309,7 +317,7 @@ def test_a_float32_parameter_of_halves(backend, device):
 
 def test_defaults_of_parameters(backend, device):
     values = arrays("mk,nk->mn")
-    contraction = km.Contraction("mk,nk->mn", lambda a, b, p=np.float64(1.5), c=True: abs(a - b) ** p * c)
+    contraction = km.Contraction("mk,nk->mn", lambda a, b, p=np.float64(1.5), c=True: abs(a - b) ** p * c)  # noqa: B008
     for given in ({}, {"p": 2.5}, {"p": 1.2, "c": 3}):
         wanted = oracle("mk,nk->mn", lambda a, b, p=1.5, c=1: abs(a - b) ** p * c, values, **given)
         assert_close(contraction(*tensors(values, device), **given), wanted, depth=9)
@@ -317,7 +325,9 @@ def test_defaults_of_parameters(backend, device):
 
 def test_names_that_collide_go_through_params(backend, device):
     values = arrays("mk,nk->mn")
-    contraction = km.Contraction("mk,nk->mn", lambda a, b, out, t, index, p0, c0: abs(a - b) * out + t + index * p0 * c0)
+    contraction = km.Contraction(
+        "mk,nk->mn", lambda a, b, out, t, index, p0, c0: abs(a - b) * out + t + index * p0 * c0
+    )
     given = {"out": 2.0, "t": 3.0, "index": 5.0, "p0": 7.0, "c0": 11.0}
     found = contraction(*tensors(values, device), params=given)
     assert_close(found, oracle("mk,nk->mn", lambda a, b: abs(a - b) * 2 + 3 + 5 * 77, values), depth=9)
@@ -383,7 +393,9 @@ def test_out_of_several_results(backend, device):
         "mk,nk->mn", lambda a, b: (abs(a - b), abs(a - b)), *tensors(values, device), reduce=("min", "argmin"), out=outs
     )
     assert found is outs
-    for got, want in zip(outs, oracle("mk,nk->mn", lambda a, b: (abs(a - b),) * 2, values, ("min", "argmin")), strict=True):
+    for got, want in zip(
+        outs, oracle("mk,nk->mn", lambda a, b: (abs(a - b),) * 2, values, ("min", "argmin")), strict=True
+    ):
         assert_close(got, want)
 
 
@@ -417,6 +429,16 @@ def test_one_array_for_both_is_exactly_symmetric(length, backend, device):
     assert_close(found, contraction(x, x.clone(), w=1.7), depth=9)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "argmax", "logsumexp"])
+def test_one_array_for_both_along_a_long_axis(reduce, backend, device):
+    (x,) = tensors(arrays("mk->mk", [(2,)], sizes={"m": 3, "k": 40001}), device)
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), reduce=reduce)
+    found = contraction(x, x)
+    assert torch.equal(found, found.mT)
+    values = x.cpu().numpy()
+    assert_close(found, oracle("mk,nk->mn", lambda a, b: abs(a - b), [values, values], reduce), depth=40001)
+
+
 def test_one_array_for_both_in_an_asymmetric_map(backend, device):
     (x,) = tensors(arrays("mk->mk"), device)
     contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - 2 * b))
@@ -443,7 +465,7 @@ def test_a_call_that_was_seen_before_gives_the_same(backend, device):
         for p in (1.3, 2, 1.3, 2.5, 2, torch.tensor(1.3, device=device), 1.4):
             values = arrays("mk,nk->mn", seed=int(p * 10))
             found = contraction(*[tensor.to(dtype) for tensor in tensors(values, device)], p=p)
-            wanted = oracle("mk,nk->mn", lambda a, b: 2 * abs(a - b) ** float(p), values)
+            wanted = oracle("mk,nk->mn", lambda a, b: 2 * abs(a - b) ** float(p), values)  # noqa: B023
             assert_close(found, wanted, dtype="float32", depth=9)
 
 

@@ -26,7 +26,10 @@ CONTRACTIONS = {
     "named operand": (km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * a * b), {"w": torch.ones(4).double()}),
     "semiring": (km.Contraction("mk,nk->mn", lambda a, b: a * b, reduce=km.Semiring(km.maximum, float("-inf"))), {}),
     "integer zero": (km.Contraction("mk,nk->mn", lambda a, b: a * b, reduce=km.Semiring(lambda a, b: a + b, 0)), {}),
-    "boolean zero": (km.Contraction("mk,nk->mn", lambda a, b: a > b, reduce=km.Semiring(lambda a, b: a | b, False)), {}),
+    "boolean zero": (
+        km.Contraction("mk,nk->mn", lambda a, b: a > b, reduce=km.Semiring(lambda a, b: a | b, False)),
+        {},
+    ),
     "fold": (km.Contraction("mk,nk->mn", None, reduce=km.Fold(lambda s, a, b, r: s * r + a * b, 0.5)), {"r": 0.9}),
     "tuple": (
         km.Contraction("mk,nk->mn", lambda a, b: (a - b, a + b), reduce=("max", "sum"), epilogue=lambda s, t: (s, t)),
@@ -116,7 +119,7 @@ def test_the_repr_of_every_kind():
     assert "max x0 - x1, sum x0 + x1 -> s0, s1" in repr(CONTRACTIONS["tuple"][0])
     assert "semiring" in repr(CONTRACTIONS["semiring"][0])
     assert "sum x1 * (x0 * w)" in repr(CONTRACTIONS["named operand"][0])
-    assert "sum abs(x0 - x1) ** 1.7 * 0.3" in repr(CONTRACTIONS["captured numbers"][0])
+    assert "sum 0.3 * abs(x0 - x1) ** 1.7" in repr(CONTRACTIONS["captured numbers"][0])
     product = km.Contraction("mk,nk->mn", lambda a, b: a * b)
     product(X, Y)
     assert repr(product) == "Contraction('mk,nk->mn': sum x0 * x1, ran as matmul)"

@@ -1,4 +1,4 @@
-"""200 random lambdas, twenty to a contraction: values point by point, gradients by differences, backends by reference."""
+"""200 random lambdas, twenty to a contraction: values by Python numbers, gradients by differences, then backends."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ def test_gradients_on_every_backend(backend, device):
         weights = torch.linspace(-1, 1, GROUP, dtype=torch.float64, device=device)
 
         def gradients(leaves, weights):
-            total = sum((weight * result).sum() for weight, result in zip(weights, contraction(*leaves, p=0.7), strict=True))
+            total = sum(
+                (weight * result).sum() for weight, result in zip(weights, contraction(*leaves, p=0.7), strict=True)
+            )
             return torch.autograd.grad(total, leaves)
 
         found = gradients(leaves, weights)

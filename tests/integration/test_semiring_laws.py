@@ -47,7 +47,9 @@ def test_integers_in_their_own_type(dtype, backend, device):
         )
         if reduce == "prod":
             wanted = np.prod((wide[0][:, None] - wide[1]).astype(np.int64), axis=-1)
-        assert np.array_equal(found.cpu().numpy(), wanted.astype(stored) if wanted.dtype.kind == "i" else wanted), reduce
+        assert np.array_equal(found.cpu().numpy(), wanted.astype(stored) if wanted.dtype.kind == "i" else wanted), (
+            reduce
+        )
 
 
 def test_large_integers_are_exact(backend, device):
@@ -91,7 +93,14 @@ def test_the_first_nan_is_the_position(backend, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logsumexp_of_infinities(dtype, backend, device):
     inf = math.inf
-    rows = [[-inf] * 5, [-inf, 0, -inf, 1, -inf], [inf, 0, 1, 2, 3], [inf, inf, 0, 0, -inf], [1000.0] * 5, [-1000, -1001, 0, -2000, -inf]]
+    rows = [
+        [-inf] * 5,
+        [-inf, 0, -inf, 1, -inf],
+        [inf, 0, 1, 2, 3],
+        [inf, inf, 0, 0, -inf],
+        [1000.0] * 5,
+        [-1000, -1001, 0, -2000, -inf],
+    ]
     x = torch.tensor(rows, dtype=dtype, device=device)
     found = km.contract("mk->m", lambda a: a, x, reduce="logsumexp")
     assert_close(found, torch.logsumexp(x.double(), 1), depth=5)
@@ -112,7 +121,11 @@ def test_the_first_of_equals(reduce, length, backend, device):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_min_plus_closure_is_floyd_warshall(dtype, backend, device):
     random = np.random.default_rng(0)
-    weights = np.where(random.random((40, 40)) < 0.1, random.uniform(1, 9, (40, 40)), np.inf).astype(np.float32).astype(np.float64)
+    weights = (
+        np.where(random.random((40, 40)) < 0.1, random.uniform(1, 9, (40, 40)), np.inf)
+        .astype(np.float32)
+        .astype(np.float64)
+    )
     np.fill_diagonal(weights, 0)
     paths = torch.from_numpy(weights).to(device, dtype)
     step = km.Contraction("mk,kn->mn", lambda a, b: a + b, reduce="min")
@@ -141,7 +154,7 @@ def test_bottleneck_and_reliable_paths(backend, device):
     random = np.random.default_rng(2)
     capacity = random.uniform(0, 1, (12, 12))
     np.fill_diagonal(capacity, 1)
-    for combine, function in ((np.minimum, lambda a, b: km.minimum(a, b)), (np.multiply, lambda a, b: a * b)):
+    for combine, function in ((np.minimum, lambda a, b: km.minimum(a, b)), (np.multiply, lambda a, b: a * b)):  # noqa: PLW0108
         paths, wanted = torch.from_numpy(capacity).to(device), capacity.copy()
         for _ in range(4):
             paths = km.contract("mk,kn->mn", function, paths, paths, reduce="max")
@@ -151,9 +164,9 @@ def test_bottleneck_and_reliable_paths(backend, device):
 
 
 USERS = {
-    "maximum": (km.Semiring(lambda a, b: km.maximum(a, b), -math.inf), "max"),
+    "maximum": (km.Semiring(lambda a, b: km.maximum(a, b), -math.inf), "max"),  # noqa: PLW0108
     "product": (km.Semiring(lambda a, b: a * b, 1), "prod"),
-    "soft": (km.Semiring(lambda a, b: km.logaddexp(a, b), -math.inf), "logsumexp"),
+    "soft": (km.Semiring(lambda a, b: km.logaddexp(a, b), -math.inf), "logsumexp"),  # noqa: PLW0108
     "sum": (km.Semiring(lambda a, b: a + b, 0), "sum"),
 }
 
@@ -176,7 +189,11 @@ def test_several_semirings_at_once(backend, device):
         "mk,nk->mn", lambda a, b: (a - b, a + b), *[torch.from_numpy(v).to(device) for v in values],
         reduce=(USERS["maximum"][0], "logsumexp"), epilogue=lambda s, t: s * t,
     )  # fmt: skip
-    assert_close(found, oracle("mk,nk->mn", lambda a, b: (a - b, a + b), values, ("max", "logsumexp"), lambda s, t: s * t), depth=7)
+    assert_close(
+        found,
+        oracle("mk,nk->mn", lambda a, b: (a - b, a + b), values, ("max", "logsumexp"), lambda s, t: s * t),
+        depth=7,
+    )
 
 
 def test_an_exclusive_or(backend, device):
@@ -211,7 +228,10 @@ def test_a_fold_runs_in_order(name, equation, backend, device):
         else:
             fold = km.Fold(lambda s, a, b, c: step(s, a, b) + c * 0, init)
     found = km.contract(equation, None, *[torch.from_numpy(v).to(device) for v in values], reduce=fold, **params)
-    views = [v[:, None] if axes == "mk" and "n" in out else v[None] if axes == "nk" else v for v, axes in zip(values, left.split(","), strict=True)]
+    views = [
+        v[:, None] if axes == "mk" and "n" in out else v[None] if axes == "nk" else v
+        for v, axes in zip(values, left.split(","), strict=True)
+    ]
     state = np.full(tuple({"m": 5, "n": 9}[axis] for axis in out), init)
     scalar = {
         "horner": lambda s, a, b: s * b + a,

@@ -39,9 +39,7 @@ def y(device):
 
 @pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (0, 1), (2, 1)], ids=str)
 def test_vmap_over_operands(in_dims, x, y, backend):
-    operands = [
-        value[0] if dim is None else value.movedim(0, dim) for value, dim in zip((x, y), in_dims, strict=True)
-    ]
+    operands = [value[0] if dim is None else value.movedim(0, dim) for value, dim in zip((x, y), in_dims, strict=True)]
     found = vmap(lambda a, b: LAPLACE(a, b, p=1.3, h=2.0), in_dims)(*operands)
     wanted = laplace(x[:1] if in_dims[0] is None else x, y[:1] if in_dims[1] is None else y, 1.3, 2.0)
     assert_close(found, wanted, depth=5)
@@ -81,7 +79,9 @@ def test_nested_vmap(x, y, backend, device):
 
 @pytest.mark.parametrize("reduce", ["argmin", "any"])
 def test_vmap_of_what_has_no_gradient(reduce, x, y, backend):
-    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b) > 0.3 if reduce == "any" else abs(a - b), reduce=reduce)
+    contraction = km.Contraction(
+        "mk,nk->mn", lambda a, b: abs(a - b) > 0.3 if reduce == "any" else abs(a - b), reduce=reduce
+    )
     assert torch.equal(vmap(contraction)(x, y), torch.stack([contraction(a, b) for a, b in zip(x, y, strict=True)]))
 
 
@@ -122,7 +122,7 @@ def test_jvp_and_vjp(x, y, backend):
 
 @pytest.mark.parametrize("reduce", ["sum", "prod", "min", "max", "logsumexp"])
 def test_forward_and_reverse_jacobians_agree(reduce, x, y, backend):
-    contraction = km.Contraction("mk,nk->mn", lambda a, b: a * b + a, reduce=reduce, epilogue=lambda s: km.tanh(s))
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: a * b + a, reduce=reduce, epilogue=lambda s: km.tanh(s))  # noqa: PLW0108
     one, two = (way(lambda a: contraction(a, y[0]))(x[0]) for way in (jacrev, jacfwd))
     assert one.shape == (4, 6, 4, 5)
     assert_close(one, two, depth=10, magnitude=1.0)
@@ -165,14 +165,14 @@ def test_hessian(x, y, backend, device):
 def test_what_has_no_gradient_says_so(reduce, way, x, y, backend):
     reduction = {
         "fold": km.Fold(lambda acc, a, b: acc * a + b, 0.0),
-        "semiring": km.Semiring(lambda a, b: km.maximum(a, b), float("-inf")),
+        "semiring": km.Semiring(lambda a, b: km.maximum(a, b), float("-inf")),  # noqa: PLW0108
     }.get(reduce, reduce)
     contraction = km.Contraction("mk,nk->mn", None if reduce == "fold" else lambda a, b: a * b, reduce=reduction)
 
     def function(a):
         return contraction(a, y[0]).double().sum()
 
-    with pytest.raises(GradientError, match=rf"a reduction by {reduce} has no gradient; detach the operands"):
+    with pytest.raises(GradientError, match=rf"a reduction by {reduce} has no gradient; detach the operands"):  # noqa: PT012
         if way == "requires_grad":
             function(x[0].requires_grad_())
         elif way == "grad":

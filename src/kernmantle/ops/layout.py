@@ -117,7 +117,7 @@ def aligned(tensor: torch.Tensor, axes: str, order: str) -> torch.Tensor:
     """View with the axes in ``order``, missing ones of length 1; batch axes stay on the left."""
     rank = tensor.dim() - len(axes)
     places = sorted(range(len(axes)), key=lambda place: order.index(axes[place]))
-    view = tensor.permute(*range(rank), *(rank + place for place in places))
+    view = tensor.permute([*range(rank), *(rank + place for place in places)])
     for place, axis in enumerate(order):
         if axis not in axes:
             view = view.unsqueeze(rank + place)

@@ -1,0 +1,229 @@
+"""Derivatives as programs: what they read, when they vanish, and their values by finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from kernmantle.codegen import reference
+from kernmantle.contraction import derivative
+from kernmantle.contraction.definition import bind, define
+from kernmantle.contraction.program import Program
+from kernmantle.contraction.semirings import REDUCTIONS
+from kernmantle.expr.functions import FUNCTIONS
+from kernmantle.ops.namespaces import numpy_namespace
+from kernmantle.testing import assert_close
+
+NS = numpy_namespace()
+SIZES = {"m": 2, "n": 3, "k": 4, "l": 3, "i": 2}
+exp, where = FUNCTIONS["exp"], FUNCTIONS["where"]
+DIFFERENTIABLE = [name for name, row in REDUCTIONS.items() if row.differentiable]
+
+
+def made(equation="mk,nk->mn", function=lambda a, b: a * b, reduce="sum", epilogue=None, tensors=()):
+    return bind(define(equation, function, reduce, epilogue), frozenset(tensors)).program
+
+
+def value(program, arrays):
+    named = {name: np.asarray(array, float) for name, array in arrays.items()}
+    found = []
+    for place, blocks in reference.run(program, named, SIZES, NS):
+        assert place == tuple(slice(0, SIZES[axis]) for axis in program.out)
+        found = [np.broadcast_to(block, [SIZES[axis] for axis in program.out]) for block in blocks]
+    return found
+
+
+def inputs(program, seed=0):
+    random = np.random.default_rng(seed)
+    return {op.name: random.uniform(0.3, 1.7, [SIZES[a] for a in op.axes]) for op in program.operands}
+
+
+def gradients(program, arrays, cotangents):
+    """Gradient of every operand by the programs alone, as the torch side puts them together."""
+    present = tuple(True for _ in program.outputs)
+    values = dict(arrays) | {f"g{o}": g for o, g in enumerate(cotangents)}
+    accumulators = value(derivative.with_accumulators(program), arrays)[len(program.outputs) :]
+    values |= {f"a{i}": a for i, a in enumerate(accumulators)}
+    through = []
+    for i in range(len(program.reductions)):
+        rule = derivative.cotangent(program, i, present)
+        through.append(rule is not None)
+        if rule is not None:
+            values[f"h{i}"] = value(rule, values)[0]
+        extra = derivative.statistics(program, i)
+        if extra is not None:
+            values |= {
+                f"{letter}{i}": v for letter, v in zip(derivative.STATISTICS, value(extra, values), strict=False)
+            }
+    found = {}
+    for operand in program.operands:
+        rules = derivative.pullback(program, operand.name, through), derivative.direct(program, operand.name, present)
+        parts = [value(rule, values)[0] for rule in rules if rule is not None]
+        found[operand.name] = sum(parts) if parts else np.zeros_like(arrays[operand.name])
+    return found
+
+
+def differences(program, arrays, cotangents, step=1e-5):
+    def total(changed):
+        return sum(float((g * out).sum()) for g, out in zip(cotangents, value(program, changed), strict=True))
+
+    found = {}
+    for name, array in arrays.items():
+        found[name] = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = [array.copy(), array.copy()]
+            moved[0][place] += step
+            moved[1][place] -= step
+            up, down = (total({**arrays, name: m}) for m in moved)
+            found[name][place] = (up - down) / (2 * step)
+    return found
+
+
+PROGRAMS = {
+    "epilogue and parameter": made(
+        "mk,nk,row:m->mn", lambda a, b, p: (a * b) ** p, "sum", lambda s, p, row: s ** (1 / p) * row + row, ("p",)
+    ),
+    "two accumulators": made("mk,nk->mn", lambda a, b: (a * b, a * a), ("logsumexp", "sum"), lambda s, t: s / t),
+    "rows": made("mk,nk->m", lambda a, b: exp(-a * b), "sum"),
+    "number": made("mk,nk->", lambda a, b, c: a * b**c, "sum", None, ("c",)),
+    **{f"{name} of three": made("mk,nk,k->mn", lambda a, b, w: w * a + b, name) for name in DIFFERENTIABLE},
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_are_finite_differences(name):
+    program = PROGRAMS[name]
+    arrays = inputs(program)
+    cotangents = [np.random.default_rng(9).standard_normal([SIZES[a] for a in program.out]) for _ in program.outputs]
+    found, wanted = (way(program, arrays, cotangents) for way in (gradients, differences))
+    for operand in program.operands:
+        assert np.allclose(found[operand.name], wanted[operand.name], rtol=1e-7, atol=1e-8), operand.name
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_derivatives_are_programs_that_can_be_written_down(name):
+    program = PROGRAMS[name]
+    present = tuple(True for _ in program.outputs)
+    every = [True] * len(program.reductions)
+    rules = [derivative.cotangent(program, i, present) for i in range(len(every))]
+    rules += [derivative.statistics(program, i) for i in range(len(every))]
+    moving = tuple(op.name for op in program.operands)
+    for operand in program.operands:
+        rules += [derivative.pullback(program, operand.name, every), derivative.direct(program, operand.name, present)]
+    rules += [derivative.tangent(program, i, moving) for i in range(len(every))]
+    rules.append(derivative.output_tangent(program, moving, every))
+    for rule in rules:
+        if rule is not None:
+            assert derivative.undifferentiable(rule) is None
+            assert Program.parse(rule.renamed().text) == rule.renamed()
+
+
+def test_what_has_no_influence_has_no_program():
+    program = made(function=lambda a, b: a * 1, epilogue=lambda s: s)
+    assert derivative.pullback(program, "x1", [True]) is None
+    assert derivative.pullback(program, "x0", [False]) is None
+    assert derivative.direct(program, "x0", (True,)) is None
+    assert derivative.tangent(program, 0, ("x1",)) is None
+    unread = made(function=lambda a, b: (a, b), epilogue=lambda s, t: t)
+    assert derivative.cotangent(unread, 0, (True,)) is None
+    assert derivative.cotangent(unread, 1, (False,)) is None
+    assert derivative.cotangent(unread, 1, (True,)) is not None
+
+
+def test_only_what_is_read_is_an_operand():
+    program = made("mk,nk,m->mn", lambda a, b, c: a * b + c)
+    rule = derivative.pullback(program, "x0", [True])
+    assert rule is not None
+    assert [op.name for op in rule.operands] == ["x1", "h0"]
+    assert rule.out == "mk"
+    assert rule.equation == "nk,mn->mk"
+    scalar = derivative.pullback(made(function=lambda a, b, c: a * b * c, tensors=("c",)), "p0", [True])
+    assert scalar is not None
+    assert scalar.out == ""
+
+
+@pytest.mark.parametrize(
+    ("reduce", "epilogue", "reads"),
+    [
+        ("sum", None, False),
+        ("prod", None, False),
+        ("min", None, True),
+        ("max", None, True),
+        ("logsumexp", None, True),
+        ("sum", lambda s: 2 * s + 1, False),
+        ("sum", lambda s: s**2, True),
+        ("sum", lambda s: s > 0, False),
+        ("sum", lambda s, c: s * c, True),
+        ("sum", lambda s, c: s + c, False),
+    ],
+)
+def test_when_accumulators_must_be_saved(reduce, epilogue, reads):
+    assert derivative.reads_accumulators(made(reduce=reduce, epilogue=epilogue, tensors=("c",))) == reads
+
+
+def test_outputs_that_are_the_accumulators():
+    assert derivative.accumulator_is_output(made())
+    assert derivative.accumulator_is_output(made(function=lambda a, b: (a, b)))
+    assert not derivative.accumulator_is_output(made(epilogue=lambda s: 2 * s))
+    assert not derivative.accumulator_is_output(made(function=lambda a, b: (a, b), epilogue=lambda s, t: (t, s)))
+    full = derivative.with_accumulators(made(epilogue=lambda s: 2 * s))
+    assert [str(output) for output in full.outputs] == ["mul(s0, 2)", "s0"]
+
+
+def extremum(values, seen, reduce="max"):
+    """Shares of the terms ``values`` when the extremum was computed as ``seen``."""
+    program = made("mk->m", lambda a: a, reduce)
+    arrays = {"x0": np.array(values), "a0": np.array([seen]), "h0": np.ones(1)}
+    sizes = {"m": 1, "k": len(values[0])}
+    extra, rule = derivative.statistics(program, 0), derivative.pullback(program, "x0", [True])
+    assert extra is not None
+    assert rule is not None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ((_, (arrays["b0"],)),) = reference.run(extra, arrays, sizes, NS)
+        ((_, (share,)),) = reference.run(rule, arrays, sizes, NS)
+    return share[0].tolist()
+
+
+def test_ties_share_and_are_seen_through_rounding():
+    assert extremum([[1.0, 3.0, 3.0]], 3.0) == [0, 0.5, 0.5]
+    assert extremum([[1.0, 3.0, 2.0]], math.nextafter(3.0, 4.0)) == [0, 1, 0]
+    assert extremum([[1.0, 3.0, 2.0]], math.nextafter(3.0, 2.0)) == [0, 1, 0]
+    assert extremum([[1.0, 3.0, 3.0 * (1 - 1e-12)]], 3.0) == [0, 1, 0]
+    assert extremum([[-math.inf, -math.inf]], -math.inf) == [0.5, 0.5]
+    assert extremum([[math.inf, 1.0]], math.inf) == [1, 0]
+    assert extremum([[0.0, -0.0, -1e-300]], 0.0) == [0.5, 0.5, 0]
+    assert extremum([[2.0, 2.0, 5.0]], 2.0, "min") == [0.5, 0.5, 0]
+
+
+@pytest.mark.parametrize("values", [[2.0, 3.0, 4.0], [2.0, 0.0, 4.0], [0.0, 0.0, 4.0], [0.0, 0.0, 0.0]], ids=str)
+def test_products_divide_by_no_zero(values):
+    program = made("k->", lambda a: a, "prod")
+    arrays = {"x0": np.array(values), "h0": np.ones(())}
+    extra, rule = derivative.statistics(program, 0), derivative.pullback(program, "x0", [True])
+    assert extra is not None
+    assert rule is not None
+    with np.errstate(all="ignore"):
+        ((_, statistics),) = reference.run(extra, arrays, {"k": 3}, NS)
+        arrays |= {f"{letter}0": v for letter, v in zip(derivative.STATISTICS, statistics, strict=True)}
+        ((_, (found,)),) = reference.run(rule, arrays, {"k": 3}, NS)
+    assert found.tolist() == [math.prod(values[:i] + values[i + 1 :]) for i in range(3)]
+
+
+def test_a_tangent_is_the_gradient_seen_from_the_other_side():
+    program = PROGRAMS["two accumulators"]
+    arrays = inputs(program)
+    moving = tuple(op.name for op in program.operands)
+    tangents = {f"t_{name}": np.random.default_rng(3).standard_normal(arrays[name].shape) for name in moving}
+    accumulators = value(derivative.with_accumulators(program), arrays)[1:]
+    values = arrays | tangents | {f"a{i}": a for i, a in enumerate(accumulators)}
+    for i in range(2):
+        rule = derivative.tangent(program, i, moving)
+        assert rule is not None
+        values[f"u{i}"] = value(rule, values)[0]
+    (forward,) = value(derivative.output_tangent(program, moving, (True, True)), values)
+    cotangent = np.random.default_rng(4).standard_normal((2, 3))
+    backward = gradients(program, arrays, [cotangent])
+    total = sum((tangents[f"t_{name}"] * backward[name]).sum() for name in moving)
+    assert_close(np.array((forward * cotangent).sum()), np.array(total), depth=50, magnitude=1.0)

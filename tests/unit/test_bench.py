@@ -111,6 +111,8 @@ def test_the_clock_warms_up_and_counts():
     seconds = wall(lambda: calls.append(1), 10)
     assert len(calls) == 11
     assert 0 <= seconds < 1
+    wall(lambda: calls.append(1), 2, False)
+    assert len(calls) == 13
 
 
 def test_the_floor_is_the_narrowest_resource():
@@ -144,6 +146,17 @@ def test_a_row_has_everything():
     assert row["targets"][0]["found"] == theirs / ours
     assert row["targets"][1]["found"] == 3e3 / ours
     assert json.loads(json.dumps(row)) == row
+
+
+def test_an_endless_call_is_timed_once():
+    called = []
+
+    def call(given):
+        return lambda: called.append(1) or torch_l1(given)()
+
+    plan = Plan(budget=0.0, least=3, most=3, sample=0.0, pause=0.0, endless=0.0)
+    found = run.measure(case(peers=(Peer("slow", call),)), suite(), STAMP, run.Settings(plan))["results"]["slow"]
+    assert (found["samples"], len(called)) == (1, 1)
 
 
 def test_a_target_of_another_machine_says_nothing():

@@ -91,6 +91,6 @@ class Remote:
         answer = self.ask("check", rows=picks.rows, columns=picks.columns, to=path)
         return np.load(path), float(answer["seconds"])
 
-    def time(self, calls: int, clock: str) -> float:
+    def time(self, calls: int, clock: str, warm: bool) -> float:
         """Seconds a call."""
-        return float(self.ask("time", calls=calls, clock=clock)["seconds"])
+        return float(self.ask("time", calls=calls, clock=clock, warm=warm)["seconds"])

@@ -214,6 +214,6 @@ def picture(rows: Sequence[Row], path: Path) -> None:
     axes.set_xlabel("per cent of the machine's peak (median time beside each bar)")
     axes.set_title(machine.title(good[-1]["stamp"]["machine"]), loc="left", fontsize=10)
     shown = [axes.barh(0, 0, color=colours[name]) for name in names]
-    axes.legend(shown, names, loc="lower right", fontsize=8, frameon=False)
+    axes.legend(shown, names, loc="lower right", fontsize=8, framealpha=1, edgecolor="white")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

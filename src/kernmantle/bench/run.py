@@ -40,9 +40,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A contestant whose result was right."""
+    """A contestant whose result was right; ``sampler`` takes the number of calls and whether to warm up."""
 
-    sampler: Callable[[int], float]
+    sampler: Callable[[int, bool], float]
     estimate: float
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -133,12 +133,16 @@ def enter(
     extra: dict[str, Any] = {}
     if device == "cuda":
         extra["bytes"] = _memory(call)
+    begin = time.perf_counter()
     result = call()
     clock = CLOCKS[case.clock]
     block = _block(result, picks)
+    estimate = time.perf_counter() - begin
     del result
     check(block, exact, case)
-    return Entrant(lambda calls: clock(call, calls), _estimate(call, device), extra)
+    if estimate < settings.plan.endless:
+        estimate = clock(call, 1, False)
+    return Entrant(lambda calls, warm: clock(call, calls, warm), estimate, extra)
 
 
 def _enter_remote(
@@ -152,7 +156,7 @@ def _enter_remote(
     version = remote.prepare(peer.remote, peer.options)
     block, seconds = remote.check(picks)
     check(block, exact, case)
-    return Entrant(lambda calls: remote.time(calls, case.clock), seconds, {"version": version})
+    return Entrant(lambda calls, warm: remote.time(calls, case.clock, warm), seconds, {"version": version})
 
 
 def check(block: Any, exact: Any, case: Case) -> None:
@@ -167,14 +171,6 @@ def _block(result: Any, picks: Picks) -> Any:
         columns = torch.tensor(picks.columns, device=result.device)
         return result.detach().index_select(0, rows).index_select(1, columns)
     return np.asarray(result)[picks.rows][:, picks.columns]
-
-
-def _estimate(call: Callable[[], object], device: str) -> float:
-    begin = time.perf_counter()
-    call()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin
 
 
 def _memory(call: Callable[[], Any]) -> int:
@@ -196,10 +192,11 @@ def timed(entrants: Mapping[str, Entrant], settings: Settings) -> dict[str, dict
 
     def sampler(entrant: Entrant) -> Sampler:
         calls = plan.calls(entrant.estimate)
-        return lambda: entrant.sampler(calls)
+        return lambda: entrant.sampler(calls, entrant.estimate < plan.long)
 
-    samplers = {name: sampler(entrant) for name, entrant in entrants.items()}
+    samplers = {name: sampler(entrant) for name, entrant in entrants.items() if entrant.estimate <= plan.endless}
     samples = take_turns(samplers, counts, plan.pause, random.Random(settings.seed))
+    samples = {name: samples.get(name) or [entrants[name].estimate] for name in entrants}
     return {
         name: {"status": "ok", **summarise(taken).as_row(), **entrants[name].extra} for name, taken in samples.items()
     }

@@ -114,9 +114,10 @@ class Server:
         np.save(to, block if isinstance(block, np.ndarray) else block.cpu().numpy())
         return {"seconds": seconds}
 
-    def time(self, calls: int, clock: str) -> dict[str, Any]:
-        """Seconds a call, after one that does not count."""
-        self.call()
+    def time(self, calls: int, clock: str, warm: bool) -> dict[str, Any]:
+        """Seconds a call, after one that does not count where it should be warm."""
+        if warm:
+            self.call()
         self.wait()
         if clock == "events":
             cuda = _torch().cuda

@@ -35,6 +35,7 @@ class Plan:
 
     A sample repeats short calls until it lasts ``sample`` seconds. A contestant gets as many samples as fit into
     ``budget`` seconds, from ``least`` to ``most``; one whose call takes longer than ``endless`` seconds gets one.
+    Calls shorter than ``long`` seconds are warmed up before every sample.
     """
 
     budget: float = 3.0
@@ -42,6 +43,7 @@ class Plan:
     most: int = 25
     sample: float = 2e-3
     endless: float = 8.0
+    long: float = 0.5
     pause: float = 0.05
 
     def samples(self, seconds: float) -> int:
@@ -69,10 +71,11 @@ def summarise(samples: Sequence[float]) -> Summary:
     return Summary(quantile(ordered, 0.5), quantile(ordered, 0.2), quantile(ordered, 0.8), ordered[0], len(ordered))
 
 
-def wall(call: Call, calls: int) -> float:
+def wall(call: Call, calls: int, warm: bool = True) -> float:
     """Seconds a call by the clock on the wall, until the GPU is done where there is one."""
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else None
-    call()
+    if warm:
+        call()
     if wait is not None:
         wait()
     begin = time.perf_counter()
@@ -83,9 +86,10 @@ def wall(call: Call, calls: int) -> float:
     return (time.perf_counter() - begin) / calls
 
 
-def events(call: Call, calls: int) -> float:
+def events(call: Call, calls: int, warm: bool = True) -> float:
     """Seconds a call on the GPU's own clock."""
-    call()
+    if warm:
+        call()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(calls):
@@ -95,7 +99,7 @@ def events(call: Call, calls: int) -> float:
     return begin.elapsed_time(end) * 1e-3 / calls
 
 
-CLOCKS: dict[str, Callable[[Call, int], float]] = {"wall": wall, "events": events}
+CLOCKS: dict[str, Callable[[Call, int, bool], float]] = {"wall": wall, "events": events}
 
 
 def take_turns(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..contraction.cpu_plan import CpuPlan
 from ..contraction.nest import SIZES, Port, size_slot, stride_slot
+from .llvm_across import Across
 from .llvm_functions import definitions
 from .llvm_pack import gather, pack, pack_name, scatter
 from .llvm_text import ELEMENTS, STORED, Function
@@ -249,9 +250,10 @@ def emit(plan: CpuPlan) -> str:
     needed: set[tuple[str, str, int]] = set()
     nest = plan.nest
     element = ELEMENTS[nest.compute]
-    tiles = [Tile(plan, False, needed).text("!0")]
+    form = Across if plan.across else Tile
+    tiles = [form(plan, False, needed).text("!0")]
     if plan.optimistic:
-        tiles.append(Tile(plan, True, needed).text("!2"))
+        tiles.append(form(plan, True, needed).text("!2"))
     widths = [(ports, width) for ports, width in (
         (plan.row_ports, plan.rows), (plan.column_ports, plan.columns), (plan.line_ports, 1))]  # fmt: skip
     packs = sorted({(port.dtype, width) for ports, width in widths for port in ports})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .llvm_text import FLOATING, SIZE, STORED, Function, splat, suffix, vector
 
 _UNSIGNED = ("u8", "bool")
+_RUN_BYTES = 64
 
 
 def widened(f: Function, text: str, stored: str, element: str, lanes: int) -> str:
@@ -121,6 +122,16 @@ def pack(stored: str, element: str, width: int) -> str:
                     value = widened(f, line, stored, element, width)
                     f.store(vector(element, width), value, f.at(target, f.multiply(k, str(width)), element), wide)
                 f.store("i64", "%depth", kept, 8)
+        else:
+            with f.when(unit_stride):
+                lanes = _RUN_BYTES // wide
+                full = f.multiply(f.i64("sdiv", "%depth", str(lanes)), str(lanes))
+                with f.loop("0", full, str(lanes)) as k:
+                    line = f.load(vector(source, lanes), f.at(origin, k, source), size)
+                    f.store(
+                        vector(element, lanes), widened(f, line, stored, element, lanes), f.at(target, k, element), wide
+                    )
+                f.store("i64", full, kept, 8)
         square = min(width & -width, 32 // wide)
         if square > 1:
             with f.when(f.do(f"and i1 {unit_stride}, {f.do(f'xor i1 {unit_run}, true')}")):

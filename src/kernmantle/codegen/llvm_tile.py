@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from ..contraction.cpu_plan import CpuPlan, fast_power
 from ..contraction.nest import Port, size_slot, stride_slot
+from ..contraction.semirings import Reduction
 from ..expr.node import Node, postorder, substitute, var, variables
 from .llvm_optimistic import Optimism
-from .llvm_pack import gather_name, narrowed, scatter_name
+from .llvm_pack import gather_name
 from .llvm_spell import Speller, Value
-from .llvm_text import ELEMENTS, FLOATING, SIZE, STORED, Function, suffix, vector
-
-Place = tuple[int | None, int | None]
+from .llvm_text import ELEMENTS, FLOATING, STORED, Function, suffix, vector
+from .llvm_write import Place, write
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Tile:
             for j, kind in enumerate(reduction.kinds):
                 name = f"@{q}.{j}"
                 self.roles[name] = self.roles[_later(name)] = "".join(sorted(roles)) + "k"
+                lanes = self._lanes(roles)
                 for place in self._places(roles):
-                    lanes = self.plan.lanes if "n" in roles else 1
                     self.registers.append(Register(name, place, kind, lanes, offset))
                     offset += lanes * self.plan.width
         self.outputs = substitute(self.nest.outputs, finished)
@@ -100,10 +100,13 @@ class Tile:
             own_roles = self.roles.get(node.name, "") if node.op == "var" else ""
             self.dependences[node] = frozenset(own_roles).union(*(self.dependences[arg] for arg in node.args))
 
-    def _places(self, roles: set[str] | frozenset[str]) -> list[Place]:
+    def _places(self, roles: set[str] | frozenset[str], /) -> list[Place]:
         rows = range(self.plan.rows) if "m" in roles else [None]
         columns = range(self.plan.vectors) if "n" in roles else [None]
         return [(i, j) for i in rows for j in columns]
+
+    def _lanes(self, roles: set[str], /) -> int:
+        return self.plan.lanes if "n" in roles else 1
 
     def _place(self, node: Node, place: Place) -> Place:
         roles = self.dependences[node]
@@ -134,8 +137,10 @@ class Tile:
         return quick and not self.nest.reproducible
 
     def _is_quick_extremum(self, register: Register) -> bool:
-        reduction = self.nest.reductions[int(register.name[1:].split(".")[0])]
-        return reduction.name in ("min", "max") and register.lanes > 1
+        return self._reduction(register).name in ("min", "max") and register.lanes > 1
+
+    def _reduction(self, register: Register) -> Reduction:
+        return self.nest.reductions[int(register.name[1:].split(".")[0])]
 
     def _loaded(self, name: str, place: Place) -> Value:
         """Element or vector of a packed operand at the current k."""
@@ -282,7 +287,7 @@ class Tile:
 
     def _stepped(self, q: int, j: int, register: Register) -> Value:
         node = self.steps[q][j]
-        if self.optimism is not None and self._is_quick_extremum(register):
+        if self.optimism is not None and self.optimism.inside and self._is_quick_extremum(register):
             mine, other = node.args
             value = self.spell.cast(self.value(other, register.place), "value")
             state = self.value(mine, register.place)
@@ -296,9 +301,14 @@ class Tile:
                 for place in self._places(self.dependences[node]):
                     self.value(node, place)
 
+    def _bounds(self) -> tuple[str, int]:
+        """Where the loop ends, and how many positions it takes at once."""
+        return "%depth", 1
+
     def _loop(self, loop_tag: str) -> list[str]:
         """Registers after all positions of the block."""
         f = self.f
+        stop, stride = self._bounds()
         started = self._started()
         self._hoist()
         flags: list[tuple[str, str]] = []
@@ -317,7 +327,7 @@ class Tile:
         kinds = [self.register_type(register) for register in self.registers] + [kind for kind, _ in flags]
         phis = [f.fresh("s") for _ in kinds]
         f.lines.extend([""] * len(kinds))
-        f.branch(f.do(f"icmp slt i64 {k}, %depth"), body, done)
+        f.branch(f.do(f"icmp slt i64 {k}, {stop}"), body, done)
         f.start(body)
         self.k = k
         memo, known, spread = dict(self.memo), dict(self.known), dict(self.spell.spread)
@@ -328,7 +338,7 @@ class Tile:
         texts = self._step()
         if self.optimism is not None:
             texts += self.optimism.leave()
-        following = f.add(k, "1")
+        following = f.add(k, str(stride))
         f.lines[place] = f"  {k} = phi i64 [ 0, %{before} ], [ {following}, %{f.label} ]"
         starts = started + [start for _, start in flags]
         for at, (phi, kind, start, new) in enumerate(zip(phis, kinds, starts, texts, strict=True), place + 1):
@@ -393,49 +403,7 @@ class Tile:
         return [{place: self.value(node, place) for place in places} for node in nodes]
 
     def _write(self) -> None:
-        """Store the outputs: whole tiles as vectors, edges and strided ones through a buffer."""
-        f, plan = self.f, self.plan
-        full = f.do(f"icmp eq i64 %columns, {plan.columns}")
-        above = f.do(f"icmp sle i64 %skew, {1 - plan.rows}")
+        """Store the outputs."""
         for place, (port, values) in enumerate(zip(self.nest.outs, self._results(), strict=True)):
-            target, size = STORED[port.dtype], SIZE[STORED[port.dtype]]
-            vectors: dict[Place, str] = {}
-            for at, value in values.items():
-                wide = self.spell.wide(value, plan.lanes)
-                vectors[at] = narrowed(f, wide.text, self.spell.element_of(wide.kind), port.dtype, plan.lanes)
-            sm, sn = self._stride(port, "m"), self._stride(port, "n")
-            simple = f.do(f"and i1 {full}, {f.do(f'icmp eq i64 {sn}, 1')}")
-            simple = f.do(f"and i1 {simple}, {above}")
-            kind = vector(target, plan.lanes)
-            whole, other, done = f.fresh("whole"), f.fresh("other"), f.fresh("done")
-            f.branch(simple, whole, other)
-            f.start(whole)
-            for i in range(plan.rows):
-                with f.when(f.do(f"icmp sgt i64 %rows, {i}")):
-                    line = f.at(f"%out_{place}", f.multiply(sm, str(i)), target)
-                    for j in range(plan.vectors):
-                        f.store(kind, vectors[i, j], f.at(line, str(j * plan.lanes), target), size)
-            if plan.symmetric:
-                self._through_buffer(port, place, vectors, (sm, sn), [True])
-            f.jump(done)
-            f.start(other)
-            self._through_buffer(port, place, vectors, (sm, sn), [False, True] if plan.symmetric else [False])
-            f.jump(done)
-            f.start(done)
-
-    def _through_buffer(
-        self, port: Port, place: int, vectors: Mapping[Place, str], strides: tuple[str, str], mirrored: list[bool]
-    ) -> None:
-        f, plan = self.f, self.plan
-        target, size = STORED[port.dtype], SIZE[STORED[port.dtype]]
-        buffer = f.room(target, plan.rows * plan.columns)
-        for (i, j), text in vectors.items():
-            index = str((i or 0) * plan.columns + (j or 0) * plan.lanes)
-            f.store(vector(target, plan.lanes), text, f.at(buffer, index, target), size)
-        for mirror in mirrored:
-            pointer, (sm, sn) = f"%out_{place}", strides
-            if mirror:
-                pointer, sm, sn = f"%mirror_{place}", sn, sm
-            counts = "i64 %rows, i64 %columns, i64 %skew"
-            call = f"call fastcc void {scatter_name(port.dtype, mirror)}"
-            f.say(f"{call}(ptr {pointer}, ptr {buffer}, i64 {sm}, i64 {sn}, {counts})")
+            strides = self._stride(port, "m"), self._stride(port, "n")
+            write(self.spell, self.plan, port.dtype, place, values, strides)

@@ -27,6 +27,7 @@ _HEAVY_COST = 16
 _ALIGNMENT = 64
 _ITEM_TILES = 4
 _WIDEST_BLOCK = 4096
+_SHORTEST_ACROSS = 8
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class CpuPlan:
     held as packed ``row_ports`` (m), packed ``column_ports`` (n), ``line_ports`` (neither) and ``cell_ports``
     (both). ``depth`` is the block of k, ``row_block`` and ``column_block`` those of m and n; an item is
     ``item_rows`` rows. With ``optimistic`` a first form of the kernel runs which leaves out the rare cases of the
-    arithmetic and, where it meets one, calls the exact form.
+    arithmetic and, where it meets one, calls the exact form. With ``across`` the vectors run along k, for outputs
+    too small to fill one: the tile is then a single cell.
     """
 
     nest: Nest
@@ -68,12 +70,13 @@ class CpuPlan:
     unroll: int
     symmetric: bool
     optimistic: bool
+    across: bool
     cost: int
 
     @property
     def columns(self) -> int:
         """Columns of the tile."""
-        return self.lanes * self.vectors
+        return 1 if self.across else self.lanes * self.vectors
 
     @property
     def width(self) -> int:
@@ -106,7 +109,12 @@ class CpuPlan:
         )  # fmt: skip
         flags = "".join(
             f" {word}"
-            for word, on in (("swap", self.swap), ("symmetric", self.symmetric), ("optimistic", self.optimistic))
+            for word, on in (
+                ("swap", self.swap),
+                ("symmetric", self.symmetric),
+                ("optimistic", self.optimistic),
+                ("across", self.across),
+            )
             if on
         )
         return (
@@ -171,6 +179,16 @@ def _is_optimistic(nest: Nest, roles: Mapping[str, str]) -> bool:
     powers = any(node.op == "pow" and fast_power(node, roles) and "k" in dependence(node, roles) for node in nodes)
     powers = powers and not nest.reproducible
     return powers or any(reduction.name in ("min", "max") for reduction in nest.reductions)
+
+
+def _runs_across(nest: Nest, lanes: int, sizes: Mapping[str, int] | None) -> bool:
+    """Vectors run along k where neither output role fills one, k does, and the order of positions is free."""
+    if sizes is None or max(sizes["m"], sizes["n"]) >= lanes or sizes["k"] < _SHORTEST_ACROSS * lanes:
+        return False
+    if any({"m", "n", "k"} <= set(port.roles) for port in nest.operands):
+        return False
+    ordered = any(reduction.is_fold or "index" in reduction.kinds for reduction in nest.reductions)
+    return not ordered and "index" not in variables(expressions(nest))
 
 
 def _cost(nodes: list[Node]) -> int:
@@ -243,7 +261,14 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
     hoisted = _hoisted(turned, roles)
     rows, vectors = _tile(turned, vector_registers, heavy, _per_cell(turned, roles, hoisted))
     looped = any(set(port.roles) & set("kl") for port in turned.operands)
-    depth, row_block, column_block = _blocks(turned, held, rows, lanes * vectors, looped)
+    across = looped and _runs_across(turned, lanes, sizes)
+    if across:
+        states = sum(len(reduction.kinds) for reduction in turned.reductions)
+        rows, vectors = 1, max(1, min(2 if heavy else 4, vector_registers // (2 * states)))
+    depth, row_block, column_block = _blocks(turned, held, rows, 1 if across else lanes * vectors, looped)
+    if across:
+        ports = sum("k" in port.roles for kind in held.values() for port in kind)
+        depth = _clamp(_PANEL_BYTES // (max(1, ports) * width), 512, 4096, 512)
     return CpuPlan(
         nest=turned,
         schema="gram" if looped else "elementwise",
@@ -263,6 +288,7 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         unroll=1 if heavy else 2,
         symmetric=may_mirror(nest) and not swap,
         optimistic=looped and _is_optimistic(turned, roles),
+        across=across,
         cost=cost,
     )
 

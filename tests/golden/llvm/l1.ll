@@ -392,21 +392,21 @@ keep108:
   store <8 x float> %v107, ptr %p117, align 4
   ret void
 finish109:
-  %v118 = icmp eq i64 %columns, 16
-  %v119 = icmp sle i64 %skew, -3
-  %p120 = getelementptr i64, ptr %integers, i64 25
+  %p118 = getelementptr i64, ptr %integers, i64 25
+  %v119 = load i64, ptr %p118, align 8
+  %p120 = getelementptr i64, ptr %integers, i64 26
   %v121 = load i64, ptr %p120, align 8
-  %p122 = getelementptr i64, ptr %integers, i64 26
-  %v123 = load i64, ptr %p122, align 8
-  %v124 = icmp eq i64 %v123, 1
-  %v125 = and i1 %v118, %v124
-  %v126 = and i1 %v125, %v119
+  %v122 = icmp eq i64 %columns, 16
+  %v123 = icmp eq i64 %v121, 1
+  %v124 = and i1 %v122, %v123
+  %v125 = icmp sle i64 %skew, -3
+  %v126 = and i1 %v124, %v125
   br i1 %v126, label %whole127, label %other128
 whole127:
   %v130 = icmp sgt i64 %rows, 0
   br i1 %v130, label %yes131, label %done132
 yes131:
-  %v133 = mul nsw i64 %v121, 0
+  %v133 = mul nsw i64 %v119, 0
   %p134 = getelementptr float, ptr %out_0, i64 %v133
   %p135 = getelementptr float, ptr %p134, i64 0
   store <8 x float> %v100, ptr %p135, align 4
@@ -417,7 +417,7 @@ done132:
   %v137 = icmp sgt i64 %rows, 1
   br i1 %v137, label %yes138, label %done139
 yes138:
-  %v140 = mul nsw i64 %v121, 1
+  %v140 = mul nsw i64 %v119, 1
   %p141 = getelementptr float, ptr %out_0, i64 %v140
   %p142 = getelementptr float, ptr %p141, i64 0
   store <8 x float> %v102, ptr %p142, align 4
@@ -428,7 +428,7 @@ done139:
   %v144 = icmp sgt i64 %rows, 2
   br i1 %v144, label %yes145, label %done146
 yes145:
-  %v147 = mul nsw i64 %v121, 2
+  %v147 = mul nsw i64 %v119, 2
   %p148 = getelementptr float, ptr %out_0, i64 %v147
   %p149 = getelementptr float, ptr %p148, i64 0
   store <8 x float> %v104, ptr %p149, align 4
@@ -439,7 +439,7 @@ done146:
   %v151 = icmp sgt i64 %rows, 3
   br i1 %v151, label %yes152, label %done153
 yes152:
-  %v154 = mul nsw i64 %v121, 3
+  %v154 = mul nsw i64 %v119, 3
   %p155 = getelementptr float, ptr %out_0, i64 %v154
   %p156 = getelementptr float, ptr %p155, i64 0
   store <8 x float> %v106, ptr %p156, align 4
@@ -465,7 +465,7 @@ other128:
   store <8 x float> %v106, ptr %p165, align 4
   %p166 = getelementptr float, ptr %room158, i64 56
   store <8 x float> %v107, ptr %p166, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room158, i64 %v121, i64 %v123, i64 %rows, i64 %columns, i64 %skew)
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room158, i64 %v119, i64 %v121, i64 %rows, i64 %columns, i64 %skew)
   br label %done129
 done129:
   ret void

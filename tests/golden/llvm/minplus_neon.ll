@@ -432,21 +432,21 @@ keep148:
   store <4 x float> %v147, ptr %p157, align 4
   ret void
 finish149:
-  %v158 = icmp eq i64 %columns, 8
-  %v159 = icmp sle i64 %skew, -3
-  %p160 = getelementptr i64, ptr %integers, i64 25
+  %p158 = getelementptr i64, ptr %integers, i64 25
+  %v159 = load i64, ptr %p158, align 8
+  %p160 = getelementptr i64, ptr %integers, i64 26
   %v161 = load i64, ptr %p160, align 8
-  %p162 = getelementptr i64, ptr %integers, i64 26
-  %v163 = load i64, ptr %p162, align 8
-  %v164 = icmp eq i64 %v163, 1
-  %v165 = and i1 %v158, %v164
-  %v166 = and i1 %v165, %v159
+  %v162 = icmp eq i64 %columns, 8
+  %v163 = icmp eq i64 %v161, 1
+  %v164 = and i1 %v162, %v163
+  %v165 = icmp sle i64 %skew, -3
+  %v166 = and i1 %v164, %v165
   br i1 %v166, label %whole167, label %other168
 whole167:
   %v170 = icmp sgt i64 %rows, 0
   br i1 %v170, label %yes171, label %done172
 yes171:
-  %v173 = mul nsw i64 %v161, 0
+  %v173 = mul nsw i64 %v159, 0
   %p174 = getelementptr float, ptr %out_0, i64 %v173
   %p175 = getelementptr float, ptr %p174, i64 0
   store <4 x float> %v140, ptr %p175, align 4
@@ -457,7 +457,7 @@ done172:
   %v177 = icmp sgt i64 %rows, 1
   br i1 %v177, label %yes178, label %done179
 yes178:
-  %v180 = mul nsw i64 %v161, 1
+  %v180 = mul nsw i64 %v159, 1
   %p181 = getelementptr float, ptr %out_0, i64 %v180
   %p182 = getelementptr float, ptr %p181, i64 0
   store <4 x float> %v142, ptr %p182, align 4
@@ -468,7 +468,7 @@ done179:
   %v184 = icmp sgt i64 %rows, 2
   br i1 %v184, label %yes185, label %done186
 yes185:
-  %v187 = mul nsw i64 %v161, 2
+  %v187 = mul nsw i64 %v159, 2
   %p188 = getelementptr float, ptr %out_0, i64 %v187
   %p189 = getelementptr float, ptr %p188, i64 0
   store <4 x float> %v144, ptr %p189, align 4
@@ -479,7 +479,7 @@ done186:
   %v191 = icmp sgt i64 %rows, 3
   br i1 %v191, label %yes192, label %done193
 yes192:
-  %v194 = mul nsw i64 %v161, 3
+  %v194 = mul nsw i64 %v159, 3
   %p195 = getelementptr float, ptr %out_0, i64 %v194
   %p196 = getelementptr float, ptr %p195, i64 0
   store <4 x float> %v146, ptr %p196, align 4
@@ -505,7 +505,7 @@ other168:
   store <4 x float> %v146, ptr %p205, align 4
   %p206 = getelementptr float, ptr %room198, i64 28
   store <4 x float> %v147, ptr %p206, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room198, i64 %v161, i64 %v163, i64 %rows, i64 %columns, i64 %skew)
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room198, i64 %v159, i64 %v161, i64 %rows, i64 %columns, i64 %skew)
   br label %done169
 done169:
   ret void
@@ -690,21 +690,21 @@ keep149:
   store <4 x float> %v148, ptr %p158, align 4
   ret void
 finish150:
-  %v159 = icmp eq i64 %columns, 8
-  %v160 = icmp sle i64 %skew, -3
-  %p161 = getelementptr i64, ptr %integers, i64 25
+  %p159 = getelementptr i64, ptr %integers, i64 25
+  %v160 = load i64, ptr %p159, align 8
+  %p161 = getelementptr i64, ptr %integers, i64 26
   %v162 = load i64, ptr %p161, align 8
-  %p163 = getelementptr i64, ptr %integers, i64 26
-  %v164 = load i64, ptr %p163, align 8
-  %v165 = icmp eq i64 %v164, 1
-  %v166 = and i1 %v159, %v165
-  %v167 = and i1 %v166, %v160
+  %v163 = icmp eq i64 %columns, 8
+  %v164 = icmp eq i64 %v162, 1
+  %v165 = and i1 %v163, %v164
+  %v166 = icmp sle i64 %skew, -3
+  %v167 = and i1 %v165, %v166
   br i1 %v167, label %whole168, label %other169
 whole168:
   %v171 = icmp sgt i64 %rows, 0
   br i1 %v171, label %yes172, label %done173
 yes172:
-  %v174 = mul nsw i64 %v162, 0
+  %v174 = mul nsw i64 %v160, 0
   %p175 = getelementptr float, ptr %out_0, i64 %v174
   %p176 = getelementptr float, ptr %p175, i64 0
   store <4 x float> %v141, ptr %p176, align 4
@@ -715,7 +715,7 @@ done173:
   %v178 = icmp sgt i64 %rows, 1
   br i1 %v178, label %yes179, label %done180
 yes179:
-  %v181 = mul nsw i64 %v162, 1
+  %v181 = mul nsw i64 %v160, 1
   %p182 = getelementptr float, ptr %out_0, i64 %v181
   %p183 = getelementptr float, ptr %p182, i64 0
   store <4 x float> %v143, ptr %p183, align 4
@@ -726,7 +726,7 @@ done180:
   %v185 = icmp sgt i64 %rows, 2
   br i1 %v185, label %yes186, label %done187
 yes186:
-  %v188 = mul nsw i64 %v162, 2
+  %v188 = mul nsw i64 %v160, 2
   %p189 = getelementptr float, ptr %out_0, i64 %v188
   %p190 = getelementptr float, ptr %p189, i64 0
   store <4 x float> %v145, ptr %p190, align 4
@@ -737,7 +737,7 @@ done187:
   %v192 = icmp sgt i64 %rows, 3
   br i1 %v192, label %yes193, label %done194
 yes193:
-  %v195 = mul nsw i64 %v162, 3
+  %v195 = mul nsw i64 %v160, 3
   %p196 = getelementptr float, ptr %out_0, i64 %v195
   %p197 = getelementptr float, ptr %p196, i64 0
   store <4 x float> %v147, ptr %p197, align 4
@@ -763,7 +763,7 @@ other169:
   store <4 x float> %v147, ptr %p206, align 4
   %p207 = getelementptr float, ptr %room199, i64 28
   store <4 x float> %v148, ptr %p207, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room199, i64 %v162, i64 %v164, i64 %rows, i64 %columns, i64 %skew)
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room199, i64 %v160, i64 %v162, i64 %rows, i64 %columns, i64 %skew)
   br label %done170
 done170:
   ret void

@@ -345,21 +345,21 @@ keep69:
   store <4 x double> %v68, ptr %p74, align 8
   ret void
 finish70:
-  %v75 = icmp eq i64 %columns, 8
-  %v76 = icmp sle i64 %skew, -1
-  %p77 = getelementptr i64, ptr %integers, i64 25
+  %p75 = getelementptr i64, ptr %integers, i64 25
+  %v76 = load i64, ptr %p75, align 8
+  %p77 = getelementptr i64, ptr %integers, i64 26
   %v78 = load i64, ptr %p77, align 8
-  %p79 = getelementptr i64, ptr %integers, i64 26
-  %v80 = load i64, ptr %p79, align 8
-  %v81 = icmp eq i64 %v80, 1
-  %v82 = and i1 %v75, %v81
-  %v83 = and i1 %v82, %v76
+  %v79 = icmp eq i64 %columns, 8
+  %v80 = icmp eq i64 %v78, 1
+  %v81 = and i1 %v79, %v80
+  %v82 = icmp sle i64 %skew, -1
+  %v83 = and i1 %v81, %v82
   br i1 %v83, label %whole84, label %other85
 whole84:
   %v87 = icmp sgt i64 %rows, 0
   br i1 %v87, label %yes88, label %done89
 yes88:
-  %v90 = mul nsw i64 %v78, 0
+  %v90 = mul nsw i64 %v76, 0
   %p91 = getelementptr double, ptr %out_0, i64 %v90
   %p92 = getelementptr double, ptr %p91, i64 0
   store <4 x double> %v65, ptr %p92, align 8
@@ -370,7 +370,7 @@ done89:
   %v94 = icmp sgt i64 %rows, 1
   br i1 %v94, label %yes95, label %done96
 yes95:
-  %v97 = mul nsw i64 %v78, 1
+  %v97 = mul nsw i64 %v76, 1
   %p98 = getelementptr double, ptr %out_0, i64 %v97
   %p99 = getelementptr double, ptr %p98, i64 0
   store <4 x double> %v67, ptr %p99, align 8
@@ -388,7 +388,7 @@ other85:
   store <4 x double> %v67, ptr %p104, align 8
   %p105 = getelementptr double, ptr %room101, i64 12
   store <4 x double> %v68, ptr %p105, align 8
-  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room101, i64 %v78, i64 %v80, i64 %rows, i64 %columns, i64 %skew)
+  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room101, i64 %v76, i64 %v78, i64 %rows, i64 %columns, i64 %skew)
   br label %done86
 done86:
   ret void
@@ -533,21 +533,21 @@ keep117:
   store <4 x double> %v116, ptr %p122, align 8
   ret void
 finish118:
-  %v123 = icmp eq i64 %columns, 8
-  %v124 = icmp sle i64 %skew, -1
-  %p125 = getelementptr i64, ptr %integers, i64 25
+  %p123 = getelementptr i64, ptr %integers, i64 25
+  %v124 = load i64, ptr %p123, align 8
+  %p125 = getelementptr i64, ptr %integers, i64 26
   %v126 = load i64, ptr %p125, align 8
-  %p127 = getelementptr i64, ptr %integers, i64 26
-  %v128 = load i64, ptr %p127, align 8
-  %v129 = icmp eq i64 %v128, 1
-  %v130 = and i1 %v123, %v129
-  %v131 = and i1 %v130, %v124
+  %v127 = icmp eq i64 %columns, 8
+  %v128 = icmp eq i64 %v126, 1
+  %v129 = and i1 %v127, %v128
+  %v130 = icmp sle i64 %skew, -1
+  %v131 = and i1 %v129, %v130
   br i1 %v131, label %whole132, label %other133
 whole132:
   %v135 = icmp sgt i64 %rows, 0
   br i1 %v135, label %yes136, label %done137
 yes136:
-  %v138 = mul nsw i64 %v126, 0
+  %v138 = mul nsw i64 %v124, 0
   %p139 = getelementptr double, ptr %out_0, i64 %v138
   %p140 = getelementptr double, ptr %p139, i64 0
   store <4 x double> %v113, ptr %p140, align 8
@@ -558,7 +558,7 @@ done137:
   %v142 = icmp sgt i64 %rows, 1
   br i1 %v142, label %yes143, label %done144
 yes143:
-  %v145 = mul nsw i64 %v126, 1
+  %v145 = mul nsw i64 %v124, 1
   %p146 = getelementptr double, ptr %out_0, i64 %v145
   %p147 = getelementptr double, ptr %p146, i64 0
   store <4 x double> %v115, ptr %p147, align 8
@@ -576,7 +576,7 @@ other133:
   store <4 x double> %v115, ptr %p152, align 8
   %p153 = getelementptr double, ptr %room149, i64 12
   store <4 x double> %v116, ptr %p153, align 8
-  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room149, i64 %v126, i64 %v128, i64 %rows, i64 %columns, i64 %skew)
+  call fastcc void @km_scatter_f64(ptr %out_0, ptr %room149, i64 %v124, i64 %v126, i64 %rows, i64 %columns, i64 %skew)
   br label %done134
 done134:
   ret void

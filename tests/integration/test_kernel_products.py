@@ -231,6 +231,15 @@ def test_gradient_on_every_backend(kernel, backend, device):
     assert_close(kernel.gradient(z, x, coef), dense_gradient(kernel, z, x, coef), depth=256)
 
 
+@pytest.mark.parametrize("outputs", [1, 3, 4, 9])
+def test_gradient_of_many_outputs(outputs, small_blocks):
+    z, x, coef = (rows(*shape, seed=i) for i, shape in enumerate([(7, 5), (20, 5), (20, outputs)]))
+    for kernel in (km.Laplace(2.0, 1.3), KERNEL * km.Linear(), km.Laplace(2.0, lengthscales=rows(5).abs() + 0.5)):
+        assert_close(kernel.gradient(z, x, coef), dense_gradient(kernel, z, x, coef), depth=256)
+    batched = km.Laplace(torch.tensor([1.0, 2.0]).double())
+    assert_close(batched.gradient(z, x, coef)[1], km.Laplace(2.0).gradient(z, x, coef), depth=256)
+
+
 def test_gradient_far_from_the_origin():
     z, x, coef = (rows(*shape, seed=i) for i, shape in enumerate([(7, 5), (20, 5), (20, 3)]))
     expected = km.Gaussian(2.0).gradient(z, x, coef)

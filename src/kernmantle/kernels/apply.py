@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..errors import ShapeError
 from ..ops.checks import check_out
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
-from .blocks import Block, blocks
+from .blocks import Block, Workspace, blocks
 from .call import Call
 from .recompute import recompute
 
@@ -97,12 +97,14 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     tracked = torch.is_grad_enabled() and (call.is_tracked or v.requires_grad)
     parts: list[torch.Tensor] = []
     out = None if tracked else call.x.new_empty((*batch, call.x.shape[-2], v.shape[-1]))
+    space = Workspace()
     for row in blocks(call):
-        total = _summed(call, v, row)
+        total = _summed(call, space, v, row)
         if out is None:
             parts.append(total)
         else:
             out[..., row[0].rows, :] = total
+    space.release()
     if out is None:
         out = torch.cat(parts, -2) if parts else call.x.new_zeros((*batch, 0, v.shape[-1]))
     if diagonal is not None:
@@ -114,17 +116,25 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
 
 
 def _product(
-    call: Call, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
+    call: Call, space: Workspace, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
 ) -> tuple[torch.Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        return (call.gram(x, y, shared) @ v,)
+        return (block_matrix(call, space, x, y, shared) @ v,)
 
 
-def _summed(call: Call, v: torch.Tensor, row: list[Block]) -> torch.Tensor:
+def block_matrix(
+    call: Call, space: Workspace, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """The matrix of a block, in the workspace where no derivative is recorded."""
+    shape = (*call.batch, x.shape[-2], y.shape[-2])
+    return call.gram(x, y, shared, out=space.matrix(x, shape, (x, y, *shared)))
+
+
+def _summed(call: Call, space: Workspace, v: torch.Tensor, row: list[Block]) -> torch.Tensor:
     total: torch.Tensor | None = None
     for block in row:
         x, y = call.x[..., block.rows, :], call.y[..., block.columns, :]
-        (part,) = recompute(partial(_product, call), x, y, v[..., block.columns, :], *call.shared)
+        (part,) = recompute(partial(_product, call, space), x, y, v[..., block.columns, :], *call.shared)
         total = part if total is None else total + part
     assert total is not None
     return total
@@ -150,8 +160,10 @@ REDUCTIONS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Ten
 """How a block is reduced over its rows of y, how blocks join, and the value over no rows."""
 
 
-def _reduced(call: Call, kind: str, x: torch.Tensor, y: torch.Tensor, *shared: torch.Tensor) -> tuple[torch.Tensor]:
-    return (REDUCTIONS[kind][0](call.gram(x, y, shared)),)
+def _reduced(
+    call: Call, kind: str, space: Workspace, x: torch.Tensor, y: torch.Tensor, *shared: torch.Tensor
+) -> tuple[torch.Tensor]:
+    return (REDUCTIONS[kind][0](block_matrix(call, space, x, y, shared)),)
 
 
 def reduced(call: Call, kind: str) -> torch.Tensor:
@@ -161,12 +173,14 @@ def reduced(call: Call, kind: str) -> torch.Tensor:
     if call.y.shape[-2] == 0 or call.x.shape[-2] == 0:
         return call.x.new_full((*call.batch, call.x.shape[-2]), nothing)
     parts: list[torch.Tensor] = []
+    space = Workspace()
     for row in blocks(call):
         total: torch.Tensor | None = None
         for block in row:
             x, y = call.x[..., block.rows, :], call.y[..., block.columns, :]
-            (part,) = recompute(partial(_reduced, call, kind), x, y, *call.shared)
+            (part,) = recompute(partial(_reduced, call, kind, space), x, y, *call.shared)
             total = part if total is None else join(total, part)
         assert total is not None
         parts.append(total)
+    space.release()
     return torch.cat(parts, -1)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import torch
+
+from ..ops.autograd import plain
 from .call import Call
 
 LARGEST = 64 << 20
@@ -20,6 +23,30 @@ class Block:
 
     rows: slice
     columns: slice
+
+
+class Workspace:
+    """Memory that one block after another is written to, while no derivative is recorded.
+
+    Fresh memory for each block would be slower, and small results between the blocks would scatter them.
+    """
+
+    def __init__(self) -> None:
+        self._memory: torch.Tensor | None = None
+
+    def matrix(self, like: torch.Tensor, shape: tuple[int, ...], moving: Iterable[torch.Tensor]) -> torch.Tensor | None:
+        """Room for a matrix of the dtype and device of a tensor; None if anything is recorded."""
+        values = list(moving)
+        if not plain(values) or (torch.is_grad_enabled() and any(value.requires_grad for value in values)):
+            return None
+        size = math.prod(shape)
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = like.new_empty(size)
+        return self._memory[:size].view(shape)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._memory = None
 
 
 def block_bytes(call: Call) -> int:

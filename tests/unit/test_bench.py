@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from kernmantle.bench import __main__ as command
-from kernmantle.bench import machine, problems, report, run, store, tables
+from kernmantle.bench import contraction, machine, problems, report, run, store, tables
 from kernmantle.bench.case import Case, Peer, Picks, Probe, Suite, Target
 from kernmantle.bench.timing import Plan, quantile, summarise, take_turns, wall
 from kernmantle.bench.work import Work, floor
@@ -453,6 +453,23 @@ def test_a_peer_whose_process_ends_is_a_failure():
     found = run.measure(case(peers=peers), suite(), STAMP, settings)["results"]["dead"]
     assert found["status"] == "failed"
     assert "no such module" in found["reason"]
+
+
+H200 = {"fp32": 33.4e12, "mufu": 4.18e12, "fp16": 790e12 / 2, "bytes": 4.3e12}
+
+
+@pytest.mark.parametrize(
+    ("name", "milliseconds"), [("p=1", 55), ("p=1 own", 28), ("p=1.3", 220), ("p=1.5", 143), ("p=3", 83), ("p=2", 7)]
+)
+def test_floors_of_the_large_cases(name, milliseconds):
+    found = floor(next(row for row in contraction.SUITE.rows if row.name == name).work, H200)
+    assert round(1e3 * found.seconds) == milliseconds
+
+
+def test_few_columns_are_bound_by_bytes():
+    found = floor(next(row for row in contraction.SUITE.rows if row.name == "K=3").work, H200)
+    assert found.bound == "bytes"
+    assert found.seconds == pytest.approx(4 * (30000**2 + 2 * 90000) / 4.3e12)
 
 
 def few(row):

@@ -52,10 +52,10 @@ def measure(x: torch.Tensor, p: float) -> dict[str, Summary]:
         assert_close(calls[OURS]()[:CHECKED, :CHECKED], _exact(x, p), dtype="float32", depth=x.shape[1])
     except AssertionError as error:
         raise WrongError(f"distances of power {p:g} are wrong on this machine: {error}") from error
-    first = {name: wall(call, 1) for name, call in calls.items()}
+    first = {name: wall(call, 1, False) for name, call in calls.items()}
 
     def sampler(call: Callable[[], Any], seconds: float) -> Sampler:
-        return lambda: wall(call, PLAN.calls(seconds))
+        return lambda: wall(call, PLAN.calls(seconds), seconds < PLAN.long)
 
     samplers = {name: sampler(call, first[name]) for name, call in calls.items() if first[name] <= PLAN.endless}
     counts = {name: PLAN.samples(first[name]) for name in samplers}

@@ -18,7 +18,7 @@ from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, cand
 from kernmantle.errors import CompileError
 from kernmantle.runtime.nvrtc import Cubin, compile_source, inlined, resources
 
-from ..cuda.nests import L1, PLUS, Case, cases, gram, op, var
+from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, Case, G, cases, gram, op, powers_pulled_back, var
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cuda"
 CARDS = {
@@ -29,7 +29,7 @@ CARDS = {
     "sm_120": DeviceLimits("sm_120", 84, 99 << 10, 100 << 10),
 }
 POWER = gram(op("pow", L1, var("p")), outputs=(op("pow", var("s0"), op("div", 1, var("p"))),), numbers=("p",))
-BIG = {"m": 30000, "n": 30000, "k": 1024}
+BIG, LONG = {"m": 30000, "n": 30000, "k": 1024}, {"m": 8192, "n": 512, "k": 8192}
 HEADLINE = {
     "l1": Case("l1", gram(L1), BIG),
     "l1_symmetric": Case("l1_symmetric", gram(L1, symmetric=True), BIG),
@@ -39,6 +39,10 @@ HEADLINE = {
     "l1_double": Case("l1_double", gram(L1, compute="f64", dtype="f64"), BIG),
     "l1_thin": Case("l1_thin", gram(L1), {"m": 30000, "n": 30000, "k": 3}),
     "l1_little": Case("l1_little", gram(L1), {"m": 512, "n": 512, "k": 64}),
+    "roots": Case("roots", gram(op("mul", L1, ROOT)), BIG),
+    "signs": Case("signs", gram(op("mul", G, op("sign", GAP)), **PULLED), LONG),
+    "linear": Case("linear", gram(op("mul", op("mul", G, GAP), 2), **PULLED), LONG),
+    "pulled": Case("pulled", gram(powers_pulled_back(var("p")), **PULLED, numbers=("p",)), LONG, (1.3,)),
     "argmin": Case("argmin", gram(L1, "argmin"), BIG),
     "logsumexp": Case("logsumexp", gram(PLUS, "logsumexp"), BIG),
 }

@@ -6,6 +6,7 @@ import pytest
 
 from kernmantle.contraction.cuda_plan import (
     TILES,
+    CudaPlan,
     DeviceLimits,
     Facts,
     candidates,
@@ -16,9 +17,9 @@ from kernmantle.contraction.cuda_plan import (
     shared_bytes,
 )
 from kernmantle.contraction.nest import ROLES, SIZES, Nest
-from kernmantle.expr.node import const
+from kernmantle.expr.node import Node, const
 
-from ..cuda.nests import L1, PLUS, SQUARE, Case, cases, fold, gram, op, var
+from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, SQUARE, Case, G, cases, fold, gram, op, powers_pulled_back, var
 
 HOPPER = DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048)
 ADA = DeviceLimits("sm_89", 128)
@@ -115,6 +116,46 @@ def test_a_plan_prints_what_it_does() -> None:
     assert "ring sm_90 tile 128x128x32" in text
     assert "x0 4k" in text
     assert "f32 ieee" in text
+
+
+def _pulled(root: Node, **flags: object) -> CudaPlan:
+    nest, extents = gram(root, **PULLED, **flags), sizes(m=8192, n=512, k=8192)
+    return plan(nest, extents, HOPPER, facts(nest, extents))
+
+
+def test_signs_are_counted_in_halves_and_powers_take_their_bit() -> None:
+    signs = _pulled(op("neg", op("mul", G, op("sign", GAP))))
+    assert signs.tile.name == "held"
+    assert signs.product is not None
+    assert (signs.product.sign, signs.product.prefix) == ("half", op("neg", G))
+    powers = _pulled(powers_pulled_back(var("p")), numbers=("p",))
+    assert powers.product is not None
+    assert (powers.product.sign, powers.product.positive) == ("bit", True)
+    assert powers.product.rest == (op("pow", L1, op("add", var("p"), -1)),)
+
+
+def test_signs_that_nothing_hides_at_zero_are_exact() -> None:
+    assert _pulled(op("mul", G, op("sign", op("mul", GAP, 2)))).product is None
+    assert _pulled(op("mul", op("mul", G, var("p")), op("sign", GAP)), numbers=("p",)).product is None
+    masked = op("where", op("eq", GAP, 0), 0, op("rsqrt", L1))
+    assert _pulled(op("mul", G, masked)).product is None
+
+
+def test_the_table_is_used_where_the_exponent_allows_it() -> None:
+    powers = _pulled(powers_pulled_back(var("p")), numbers=("p",))
+    assert powers.trailing([1.3])[0] == 1
+    assert powers.trailing([0.7])[0] == powers.trailing([1.0])[0] == powers.trailing([40.0])[0] == 0
+    assert _pulled(op("mul", G, op("mul", op("sign", GAP), ROOT))).trailing([])[0] == 1
+
+
+def test_compared_values_take_no_quick_form() -> None:
+    for root in (ROOT, op("pow", L1, 1.3)):
+        nest, extents = gram(root, "max"), sizes(m=8192, n=8192, k=256)
+        chosen = plan(nest, extents, HOPPER, facts(nest, extents))
+        assert chosen.power is chosen.product is None
+        assert "ieee" in str(chosen)
+    nest = gram(ROOT)
+    assert plan(nest, extents, HOPPER, facts(nest, extents)).power is not None
 
 
 def test_tiles_have_different_names() -> None:

@@ -338,6 +338,62 @@ def _power_cases() -> list[Case]:
     return [*(replace(case, tile="middle") for case in cases), Case("power_groups", free, shape, (1.3,))]
 
 
+GAP = op("sub", X, Y)
+ROOT = op("sqrt", L1)
+PULLED = {"x0": "mn", "x1": "nk", "g": "mk"}
+
+
+def powers_pulled_back(p: Node | float) -> Node:
+    """Slope of |x0 - x1|^p, masked at 0 as derivatives are, times a cotangent."""
+    slope = op("mul", op("mul", p, op("pow", L1, op("add", p, -1))), op("sign", GAP))
+    return op("mul", G, op("where", op("and", op("eq", GAP, 0), op("lt", p, 1)), 0, slope))
+
+
+def _root_cases() -> list[Case]:
+    """Square roots of differences, alone and times the difference."""
+    shape = {"m": 70, "n": 66, "k": 45}
+    half, threehalves = gram(ROOT), gram(op("mul", L1, ROOT))
+    cases = [Case("root", half, shape), Case("root_longer", threehalves, shape)]
+    cases += [Case(f"root_scaled_{s:g}", half, shape, scale=s) for s in (1e-41, 1e-38, 1e-33, 1e37)]
+    cases += [Case(f"root_poison_{v:g}", threehalves, shape, poison=v) for v in (math.inf, math.nan)]
+    cases += [Case("root_equal", half, shape, integral=True), Case("root_max", gram(ROOT, "max"), shape)]
+    return [*cases, Case("root_rows", replace(gram(ROOT, x1="k"), outs=(Port("out0", "m", "f32"),)), shape)]
+
+
+def _pullback_cases() -> list[Case]:
+    """Gradients of distances: a cotangent over rows times a sign and a power of the difference, all layouts."""
+    shape, large = {"m": 70, "n": 66, "k": 45}, {"m": 300, "n": 401, "k": 101}
+    signs = gram(op("mul", G, op("sign", GAP)), **PULLED)
+    minus = gram(op("neg", op("mul", op("mul", G, op("sign", GAP)), W)), **PULLED, w="k")
+    weighted = gram(op("mul", op("mul", G, W), op("sign", GAP)), **PULLED, w="n")
+    linear = gram(op("mul", op("mul", G, GAP), 2), **PULLED)
+    free = gram(powers_pulled_back(P), **PULLED, numbers=("p",))
+    # the cotangent first, so that it is what is poisoned
+    first = gram(op("mul", X, op("sign", op("sub", Y, W))), x0="mk", x1="mn", w="nk")
+    root = gram(op("mul", op("mul", G, op("mul", op("sign", GAP), ROOT)), -1.5), **PULLED)
+    longer = gram(op("mul", op("mul", G, op("mul", op("mul", L1, ROOT), op("sign", GAP))), 2.5), **PULLED)
+    turned = {"x1": "kn", "g": "km"}
+    cases = [Case("signs", signs, large), Case("signs_turned", signs, large, layout=turned)]
+    cases += [Case("signs_held", signs, large, tile="held"), Case("signs_wide", signs, shape, tile="wide")]
+    cases += [Case("signs_equal", signs, large, integral=True, tile="held")]
+    cases += [Case(f"signs_scaled_{s:g}", signs, shape, scale=s, tile="held") for s in (1e-41, 1e-33, 1e-30, 1e30)]
+    cases += [Case(f"signs_poison_{v:g}", signs, shape, poison=v, tile="held") for v in (math.inf, math.nan)]
+    cases += [Case(f"signs_cotangent_{v:g}", first, shape, poison=v, tile="held") for v in (-math.inf, math.nan)]
+    cases += [Case("signs_minus", minus, shape, tile="wide"), Case("signs_weighted", weighted, shape)]
+    cases += [Case("signs_groups", signs, {"m": 9, "n": 5, "k": 700})]
+    partial = gram(op("mul", G, op("sign", GAP)), **PULLED, partial=True)
+    cases += [Case("signs_partial", partial, {"m": 70, "n": 66, "k": 200, "splits": 3}, integral=True)]
+    half = gram(op("mul", G, op("sign", GAP)), **PULLED, dtype="f16")
+    cases += [Case("signs_f16", half, shape), Case("linear", linear, large, tile="held")]
+    cases += [Case(f"pulled_{p}", free, shape, (p,), tile="powers") for p in (0.3, 0.7, 1.0, 1.3, 1.9, 2.0, 2.6, 4.2)]
+    cases += [Case(f"pulled_equal_{p}", free, shape, (p,), integral=True, tile="powers") for p in (0.5, 1.0, 1.3)]
+    cases += [Case(f"pulled_poison_{v:g}", free, shape, (1.3,), poison=v) for v in (math.inf, math.nan)]
+    cases += [Case("pulled_turned", free, large, (1.3,), layout=turned), Case("pulled_groups", free, SMALL, (1.3,))]
+    cases += [Case(f"pulled_scaled_{s:g}", free, shape, (1.3,), scale=s) for s in (1e-41, 1e-30, 1e15)]
+    cases += [Case("pulled_root", root, shape), Case("pulled_root_equal", root, shape, integral=True)]
+    return [*cases, Case("pulled_longer", longer, shape, layout=turned)]
+
+
 def _large_cases() -> list[Case]:
     """Enough tiles for the persistent kernels, with every way to read an operand."""
     shape = {"m": 1100, "n": 1300, "k": 71}
@@ -386,5 +442,7 @@ def cases() -> list[Case]:
         *_shape_cases(),
         *_layout_cases(),
         *_power_cases(),
+        *_root_cases(),
+        *_pullback_cases(),
         *_large_cases(),
     ]

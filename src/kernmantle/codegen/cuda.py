@@ -6,9 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..contraction.cuda_plan import CudaPlan, register_kinds, staged
+from ..contraction.cuda_tame import Tame, differing
 from ..contraction.nest import ROLES, SIZES, Port, size_slot, stride_slot
 from ..contraction.semirings import Reduction
-from ..expr.node import variables
+from ..expr.node import Node, variables
 from .cuda_spell import TYPES, Typed, Writer, cast, literal
 
 ENTRY = "kernmantle_kernel"
@@ -61,15 +62,31 @@ def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> 
     access = plan.access[place]
     tile = "ROLE_N" if template == "Column" else "ROLE_M"
     varies = bool(set(port.roles) & set("kl"))
+    look = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
     return [
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
         f"    typedef {STORAGE[port.dtype]} T;",
         f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
+        f"    static constexpr int LOOK = {look if _is_tame(plan) else 0};",
         f"    static constexpr bool DENSE = {literal(access.run == 'dense', 'bool')};",
         "};",
     ]
+
+
+def _is_half(plan: CudaPlan) -> bool:
+    return plan.product is not None and plan.product.sign == "half"
+
+
+def _is_tame(plan: CudaPlan) -> bool:
+    """Whether there is another way than the exact one."""
+    return plan.power is not None or (plan.product is not None and plan.product.sign != "")
+
+
+def _prefix(plan: CudaPlan) -> list[Node]:
+    """What multiplies a sign that is counted in halves."""
+    return [plan.product.prefix] if plan.product is not None and _is_half(plan) else []
 
 
 def _out_kinds(plan: CudaPlan) -> list[str]:
@@ -103,25 +120,53 @@ def _floating(plan: CudaPlan) -> bool:
     return plan.nest.compute in ("f32", "f64")
 
 
-def _step(plan: CudaPlan) -> list[str]:
+def _environment(plan: CudaPlan, letters: str) -> dict[str, Typed]:
+    """The numbers and the operands held in the arrays of these letters."""
     held = staged(plan.nest)
-    environment = _numbers(plan) | {"index": ("position", "index")}
+    environment = _numbers(plan)
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
-        environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
-    lines: list[str] = []
-    near = plan.nest.compute == "f32"
-    mapped = Writer(environment, _floating(plan), near=near, table=plan.power is not None)
+        if letter in letters:
+            environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
+    return environment
+
+
+def _step(plan: CudaPlan) -> list[str]:
+    environment = _environment(plan, "abcd") | {"index": ("position", "index")}
+    near = plan.nest.compute == "f32" and not plan.nest.reproducible
+    product = plan.product
+    whole = product is not None and not _is_tame(plan)
+    mapped = Writer(environment, _floating(plan), near=near, table=plan.power is not None and product is None)
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
     live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
     for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
         values[place] = value
-    lines += mapped.lines
+    lines = mapped.lines
+    if product is not None:
+        tame = Writer(environment, _floating(plan), "p", near, table=plan.power is not None)
+        quick = _product(product, tame)
+        exact = ("C(0.5) * " if _is_half(plan) else "") + cast(values[0], "value")
+        ways = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
+        ways += ["} else {", *(f"    {line}" for line in [*tame.lines, f"value = {quick};"]), "}"]
+        lines = [*tame.lines, f"const C value = {quick};"] if whole else ways
+        values[0] = ("value", "value")
     for place, (reduction, names) in enumerate(_registers(plan)):
         state = _state(reduction, names, "s")
         writer = Writer(environment | state | {"t": values[place]}, _floating(plan), f"u{place}_")
         new = writer.expressions(reduction.step)
         lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
     return lines
+
+
+def _product(product: Tame, writer: Writer) -> str:
+    """Value of a product, its statements left with the writer."""
+    roots = [product.prefix, *product.rest, *([product.difference] if product.difference is not None else [])]
+    texts = [cast(typed, "value") for typed in writer.expressions(roots)]
+    first, rest = texts[0], texts[1 : 1 + len(product.rest)]
+    if product.sign == "bit":
+        first = f"km::with_sign({first}, {texts[-1]})"
+    if product.sign == "half":
+        rest = [f"km::above({texts[-1]})"]
+    return " * ".join([first, *rest])
 
 
 def _reads_mapped(reduction: Reduction) -> bool:
@@ -214,6 +259,8 @@ def _body(plan: CudaPlan) -> list[str]:
         f"    typedef {COMPUTE[nest.compute]} C;",
         f"    static constexpr int {counts}, OUTS = {len(nest.outs)};",
         f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')};",
+        f"    static constexpr bool TAME = {literal(_is_tame(plan), 'bool')};",
+        f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
         f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
         f"    static constexpr int MIX = {plan.power.mix if plan.power is not None else 1};",
         "    struct Numbers {",
@@ -241,15 +288,23 @@ def _body(plan: CudaPlan) -> list[str]:
 
 
 def _power(plan: CudaPlan) -> list[str]:
-    """What the table of a power is made from."""
-    power = plan.power
-    if power is None:
-        return []
-    exponent = literal(power.literal) if power.literal is not None else f"number.v{power.number}"
-    return [
-        *_function("float exponent(const Numbers& number)", [f"return {exponent};"]),
-        *_function("bool good(const Numbers& number)", ["return number.good != 0.0f;"]),
-    ]
+    """What the table of a power is made from, and what is subtracted from sums of halves."""
+    lines: list[str] = []
+    good = "true"
+    if plan.power is not None:
+        writer = Writer(_numbers(plan), True)
+        ((exponent, _),) = writer.expressions([plan.power.exponent])
+        lines += _function("float exponent(const Numbers& number)", [*writer.lines, f"return {exponent};"])
+        good = "number.good != 0.0f"
+    if _is_tame(plan):
+        lines += _function("bool good(const Numbers& number)", [f"return {good};"])
+    if _is_half(plan):
+        writer = Writer(_environment(plan, "ac"), True)
+        ((prefix, _),) = writer.expressions(_prefix(plan))
+        head = "C once(const C* a, const C* c, const Numbers& number)"
+        lines += _function(head, [*writer.lines, f"return {prefix};"])
+        lines += _function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
+    return lines
 
 
 def _entry(plan: CudaPlan) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ..contraction.cuda_tame import is_gap
 from ..expr.node import Node, Number, postorder
 from ..expr.ops import OPS
 
@@ -76,10 +77,14 @@ def _power(base: str, exponent_text: str, node: Node, near: bool) -> str | None:
 
 def _mixed(near: str, base: str, exponent_text: str, exponent: object, difference: str) -> str:
     """A power of |difference| in the way the step is told to take it."""
-    coefficients = ", ".join(f"number.q{i}" for i in range(6))
     unit = f"km::power_unit({difference}, {exponent_text})"
     if exponent in _ROOTS:
         unit = f"km::root_factor({base})" if exponent == 0.5 else near
+    return _chosen(near, unit, difference)
+
+
+def _chosen(near: str, unit: str, difference: str) -> str:
+    coefficients = ", ".join(f"number.q{i}" for i in range(6))
     table = f"km::power_table({difference}, scale, one, {coefficients})"
     return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {near}"
 
@@ -139,6 +144,9 @@ class Writer:
             return _mixed(special, texts[0], texts[1], node.args[1].number, difference), kind
         if special is not None:
             return special, kind
+        if node.op == "sqrt" and self.table and is_gap(node.args[0]):
+            (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
+            return _chosen(f"km::sqrt({texts[0]})", f"km::root_factor({texts[0]})", difference), kind
         spelling = SPELLINGS[node.op]
         if "{}" in spelling:
             return spelling.format(*texts), kind

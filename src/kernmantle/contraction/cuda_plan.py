@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ..errors import ParameterError
 from ..expr.node import Node, postorder, variables
 from .cuda_power import TablePower, table_power
+from .cuda_tame import Tame, tame
 from .cuda_tiles import TILES, DeviceLimits, Tile
 from .nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
 
@@ -67,6 +68,7 @@ class CudaPlan:
     resident: int
     numerics: str
     power: TablePower | None = None
+    product: Tame | None = None
 
     @property
     def threads(self) -> int:
@@ -81,8 +83,15 @@ class CudaPlan:
         self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]
     ) -> tuple[Argument, ...]:
         """What the kernel is launched with, from the argument lists that ``contraction.nest`` lays down."""
-        taken = (*pointers, *(integers[slot] for slot in self.integers), *numbers)
-        return taken if self.power is None else (*taken, *self.power.arguments(tuple(numbers)))
+        return (*pointers, *self.fixed(integers), *numbers, *self.trailing(numbers))
+
+    def fixed(self, integers: Sequence[int]) -> tuple[int, ...]:
+        """The arguments between the pointers and the numbers."""
+        return tuple(integers[slot] for slot in self.integers)
+
+    def trailing(self, numbers: Sequence[float]) -> tuple[Argument, ...]:
+        """The arguments behind the numbers, which depend on them."""
+        return () if self.power is None else self.power.arguments(tuple(numbers))
 
     def __str__(self) -> str:
         tile, split = self.tile, f" x {self.tile.groups} ranges of k" if self.tile.groups > 1 else ""
@@ -255,8 +264,9 @@ def _rings(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     held = staged(nest)
     plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
     steps = [node for reduction in nest.reductions for node in reduction.step]
+    heavy = is_heavy(nest) or table_power(nest) is not None
     operations = sum(bool(node.args) for node in postorder([*nest.map, *steps]))
-    operations += 100 * is_heavy(nest)
+    operations += 100 * heavy
     outer = nest.partial or any("l" in port.roles for port in nest.ports)
     small = nest.compute == "f32" and cell_words(nest) == 1 and operations <= _RING_OPERATIONS
     return limits.arch in _RING_ARCHS and plain and small and not outer and sizes["k"] >= 32
@@ -279,12 +289,21 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
     cells = tile.rows * tile.columns
     room = cells * cell_words(nest) <= 72 or cells == 1
     power = table_power(nest)
-    small = cells <= 16 or not is_heavy(nest)
+    small = cells <= 16 or (not is_heavy(nest) and power is None)
     if tile.name == "powers" and (power is None or power.mix != 2):
         return False
+    if tile.name == "held":
+        room = _holds(nest)
     in_order = tile.groups == 1 or not any(reduction.is_fold for reduction in nest.reductions)
     square = tile.m == tile.n or not symmetric
     return room and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
+
+
+def _holds(nest: Nest) -> bool:
+    """Whether large threads leave room for one operand over the tile beside the accumulators."""
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == len(held["cells"]) == 1 and not held["lines"]
+    return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in held["cells"][0].roles
 
 
 def _in_order(tile: Tile) -> Tile:
@@ -346,7 +365,8 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
 def _near(nest: Nest) -> bool:
     """Whether the map holds powers that are approximated."""
     powers = [node for node in postorder(nest.map) if node.op == "pow" and not _is_product(node)]
-    return nest.compute == "f32" and bool(powers)
+    approximate = bool(powers) or table_power(nest) is not None
+    return nest.compute == "f32" and approximate and not nest.reproducible
 
 
 def _resident(tile: Tile, nest: Nest) -> int:
@@ -354,6 +374,8 @@ def _resident(tile: Tile, nest: Nest) -> int:
     words = cell_words(nest)
     if tile.schema == "thin":
         return 1 if tile.depth > 4 else tile.resident
+    if tile.name == "held":
+        return 1
     if tile.schema == "ring" or words == 1:
         return tile.resident
     return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
@@ -381,4 +403,5 @@ def _planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: 
         _resident(tile, nest),
         f"{nest.compute} {'powers to 2e-6' if _near(nest) else 'ieee'}",
         table_power(nest) if tile.schema == "gram" else None,
+        tame(nest) if tile.schema == "gram" else None,
     )

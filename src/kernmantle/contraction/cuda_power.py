@@ -7,7 +7,9 @@ from ctypes import c_float
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..expr.node import Node, postorder
+from ..expr.node import Node, const, postorder, variables
+from ..expr.ops import evaluate
+from .cuda_tame import is_gap, is_watched, tame
 from .nest import Nest
 
 DEGREE = 5
@@ -15,41 +17,51 @@ GOOD = 1.6e-6
 _PROBES = 257
 _EXCHANGES = 4
 _TRIALS = 25
+_UNUSED = (0.0, *(c_float(0.0),) * (DEGREE + 1))
 
 
 @dataclass(frozen=True)
 class TablePower:
-    """The power |x - y|^p of a map: a literal p, or the place of p among the numbers; one cell in ``mix`` by table."""
+    """The power |x - y|^exponent of a map, the exponent made of the nest's ``numbers``; one cell in ``mix`` by table.
 
-    literal: float | None
-    number: int | None
+    With ``positive`` it may be used for a positive exponent only.
+    """
+
+    exponent: Node
+    numbers: tuple[str, ...]
     mix: int
+    positive: bool = False
 
     def arguments(self, numbers: tuple[float, ...]) -> tuple[float | c_float, ...]:
         """What the kernel is passed behind the numbers."""
-        exponent = numbers[self.number] if self.number is not None else self.literal
-        assert exponent is not None
-        return power_arguments(float(exponent))
+        (exponent,) = evaluate([self.exponent], dict(zip(self.numbers, numbers, strict=True)))
+        usable = not self.positive or exponent > 0
+        return power_arguments(float(exponent)) if usable else _UNUSED
 
 
-def is_difference(node: Node) -> bool:
-    """Whether it is |a - b| of two operands, which is finite where they are small enough."""
-    inside = node.args[0] if node.op == "abs" else node
-    return node.op == "abs" and inside.op == "sub" and all(arg.op == "var" for arg in inside.args)
+def root_or_power(node: Node) -> tuple[Node, Node] | None:
+    """Base and exponent of a power or square root of |a - b|."""
+    if node.op not in ("pow", "sqrt") or not is_gap(node.args[0]):
+        return None
+    return node.args[0], node.args[1] if node.op == "pow" else const(0.5)
 
 
 def table_power(nest: Nest) -> TablePower | None:
     """The one power of a nest's map that may be mixed from table and special functions, if it has one."""
-    powers = [node for node in postorder(nest.map) if node.op == "pow"]
-    if nest.compute != "f32" or len(powers) != 1 or not is_difference(powers[0].args[0]):
+    powers = [node for node in postorder(nest.map) if node.op in ("pow", "sqrt")]
+    found = root_or_power(powers[0]) if len(powers) == 1 else None
+    if nest.compute != "f32" or nest.reproducible or found is None or not is_watched(nest):
         return None
-    exponent = powers[0].args[1]
-    if exponent.op == "var" and exponent.name in nest.numbers:
-        return TablePower(None, nest.numbers.index(exponent.name), 2)
-    value = exponent.number
-    if value is None or isinstance(value, bool) or value in (0, 1, 2, 3, 4) or not is_good(float(value)):
+    exponent = found[1]
+    as_product = tame(nest)
+    positive = as_product is not None and as_product.positive
+    names = variables([exponent])
+    if names:
+        return TablePower(exponent, nest.numbers, 2, positive) if set(names) <= set(nest.numbers) else None
+    (value,) = evaluate([exponent], {})
+    if isinstance(value, bool) or value in (0, 1, 2, 3, 4) or not is_good(float(value)):
         return None
-    return TablePower(float(value), None, 4 if value in (0.5, 1.5, 2.5) else 2)
+    return TablePower(exponent, nest.numbers, 4 if value in (0.5, 1.5, 2.5) else 2, positive)
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
 from .dump import dump
 from .launcher import Job, Launcher, collecting, fetch, nothing
-
 
 _THREAD = threading.local()
 
@@ -42,17 +42,17 @@ class CudaTarget:
         values = integers.tolist()
         count = len(nest.ports)
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
-        sizes = dict(zip(SIZES, values, strict=False))
+        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
         chosen = plan(nest, sizes, own, Facts(strides, tuple(alignment)))
         kernel = load(chosen)
         if kernel is None:
             return Launcher(nothing, str(chosen))
         blocks = chosen.blocks(sizes, own)
         stream = torch._C._cuda_getCurrentRawStream
-        fixed = chosen.arguments((), values, ())
+        fixed = chosen.fixed(values)
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            arguments = (*pointers, *fixed, *numbers)
+            arguments = (*pointers, *fixed, *numbers, *chosen.trailing(numbers))
             if not hasattr(_THREAD, "entered"):
                 _enter()
             if torch.cuda.current_device() == index:

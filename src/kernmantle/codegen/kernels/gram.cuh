@@ -120,9 +120,13 @@ struct Gram {
     const int tx, ty;
     Registers state[TM][TN];
     C cell[AtLeastOne<Body::CELLS>::value][TM][TN];
+    C total[Body::HALVES ? TM : 1];
+    bool wild;
 
     __device__ __forceinline__ Gram(const Args& g_, const Place& p_, int thread)
-        : g(g_), p(p_), tx(column_of(thread)), ty(row_of(thread)) {
+        : g(g_), p(p_), tx(column_of(thread)), ty(row_of(thread)), wild(false) {
+#pragma unroll
+        for (int i = 0; i < (Body::HALVES ? TM : 1); ++i) total[i] = C(0);
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -158,6 +162,7 @@ struct Gram {
                         const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
                         const T* at = base + m * g.stride[P::PORT][ROLE_M] + n * g.stride[P::PORT][ROLE_N];
                         cell[decltype(index)::value][i][j] = inside ? convert<C>(load_pack<T, 1>(at).v[0]) : C(0);
+                        if (!VARYING && P::LOOK == 2) wild = wild || !is_tame(float(cell[decltype(index)::value][i][j]));
                     }
             }
         });
@@ -177,6 +182,15 @@ struct Gram {
         for (int o = 0; o < Body::LINES; ++o) c[o] = lines[o * DEPTH + kk];
         read_cells<true>(k, l);
         const i64 position = l * g.size[ROLE_K] + k;
+        if constexpr (MIXED && Body::HALVES) {
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                C av[AtLeastOne<Body::ROWS>::value];
+#pragma unroll
+                for (int o = 0; o < Body::ROWS; ++o) av[o] = a[o][i];
+                total[i] += Body::once(av, c, g.number);
+            }
+        }
 #pragma unroll
         for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -188,7 +202,7 @@ struct Gram {
                 for (int o = 0; o < Body::COLUMNS; ++o) bv[o] = b[o][j];
 #pragma unroll
                 for (int o = 0; o < Body::CELLS; ++o) dv[o] = cell[o][i][j];
-                if (MIXED && (i + j) % Body::MIX == 0)
+                if (MIXED && Body::POWERS && (i + j) % Body::MIX == 0)
                     Body::template step<MIXED ? BY_TABLE : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale, one);
                 else
                     Body::template step<MIXED ? BY_UNIT : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale, one);
@@ -197,14 +211,22 @@ struct Gram {
 
     __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool look, const float* scale) {
         const unsigned one = Body::POWERS ? __float_as_uint(scale[256]) : 0;
-        if (depths >= DEPTH && (!Body::POWERS || look)) {
+        if (depths >= DEPTH && (!Body::TAME || look)) {
 #pragma unroll(Tile::UNROLL)
-            for (int kk = 0; kk < DEPTH; ++kk) step<Body::POWERS>(stage, kk, k + kk, l, scale, one);
+            for (int kk = 0; kk < DEPTH; ++kk) step<Body::TAME>(stage, kk, k + kk, l, scale, one);
         } else {
             const int end = depths < DEPTH ? (int)depths : DEPTH;
 #pragma unroll 1
             for (int kk = 0; kk < end; ++kk) step<false>(stage, kk, k + kk, l, scale, one);
         }
+    }
+
+    // Sums of halves become sums of signs.
+    __device__ __forceinline__ void settle() {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) Body::settle(state[i][j], total[i]);
     }
 
     // Registers of the groups joined pairwise, earlier ranges first; group 0 ends with the whole.
@@ -325,7 +347,10 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         };
         // whether the stage just written is one that the table may be used for
         auto look = [&]() {
-            if constexpr (Body::POWERS) return !__syncthreads_or(!Body::good(g.number) || rows.is_wild() || columns.is_wild());
+            if constexpr (Body::TAME) {
+                const bool wild = rows.is_wild() || columns.is_wild() || lines.is_wild();
+                return !__syncthreads_or(tile.wild || !Body::good(g.number) || wild);
+            }
             __syncthreads();
             return false;
         };
@@ -357,6 +382,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             k = next_k;
             l = next_l;
         }
+        if constexpr (Body::HALVES) tile.settle();
         if constexpr (Tile::GROUPS > 1) tile.merge((typename G::Registers*)raw, group, thread);
         if (group == 0) {
             // worked out anew, so that it takes no registers in the loop above

@@ -176,6 +176,18 @@ __device__ __forceinline__ bool abs<bool>(bool a) { return a; }
 
 template <class C>
 KM_DEVICE C sign(C a) { return a != a ? a : C((a > C(0)) - (a < C(0))); }
+template <>
+__device__ __forceinline__ float sign<float>(float a) { return fabsf(a) > 0.0f ? ::copysignf(1.0f, a) : a; }
+// a times the sign of d by its bit; wrong for d that is 0 or NaN, which another factor must show.
+KM_DEVICE float with_sign(float a, float d) {
+    return __uint_as_float(__float_as_uint(a) ^ (__float_as_uint(d) & 0x80000000u));
+}
+// 1 for positive d, 0 for negative and 1/2 for 0, for d that is 0 or normal.
+KM_DEVICE float above(float d) {
+    float s;
+    asm("fma.rn.sat.f32 %0, %1, 0f7E800000, 0f3F000000;" : "=f"(s) : "f"(d));
+    return s;
+}
 template <class C>
 KM_DEVICE C copysign(C a, C b) { return (b < C(0)) ? C(-abs(a)) : abs(a); }
 template <>
@@ -265,6 +277,7 @@ KM_DEVICE bool is_tame(float a) {
     const unsigned size = __float_as_uint(a) & 0x7fffffffu;
     return size == 0 || size - 0x0c800000u < 0x7e800000u - 0x0c800000u;
 }
+KM_DEVICE bool is_finite(float a) { return fabsf(a) < __int_as_float(0x7f800000); }
 
 template <class C>
 KM_DEVICE C pow_integer(C a, C b) {

@@ -127,13 +127,14 @@ struct Fetch {
         }
     }
 
-    // Whether a difference of these can be infinite, NaN or subnormal.
+    // Whether a difference of these can be infinite, NaN or subnormal (LOOK 2), or they themselves not finite (LOOK 1).
     __device__ __forceinline__ bool is_wild() const {
         bool wild = false;
+        if (P::LOOK == 0) return false;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) wild = wild || !is_tame(convert<float>(held[i].v[v]));
+            for (int v = 0; v < VEC; ++v) wild = wild || !(P::LOOK == 2 ? is_tame(convert<float>(held[i].v[v])) : is_finite(convert<float>(held[i].v[v])));
         return wild;
     }
 

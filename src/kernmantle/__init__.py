@@ -27,9 +27,8 @@ __all__ = [
     "pdist",
     "precompile",
     "standardise",
-    *_FUNCTIONS,
-    *_KERNELS,
 ]
+__all__ += [*_FUNCTIONS, *_KERNELS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:

@@ -45,9 +45,17 @@ def lookup(row: Op, modules: Sequence[Any], names: Sequence[str]) -> Callable[..
     return _COMPOSED[row.name]
 
 
+def _rsqrt(x: Array) -> Array:
+    return 1 / x**0.5
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + math.e ** (-x))
+
+
 _COMPOSED: dict[str, Callable[..., Array]] = {
-    "rsqrt": lambda x: 1 / x**0.5,
-    "sigmoid": lambda x: 1 / (1 + math.e ** (-x)),
+    "rsqrt": _rsqrt,
+    "sigmoid": _sigmoid,
 }
 
 _BOOLEAN_ARGUMENTS = {"and": (0, 1), "or": (0, 1), "not": (0,), "where": (0,)}
@@ -228,9 +236,7 @@ def run(
         yield tuple(slice(*ranges[axis]) for axis in program.out), evaluation.block(ranges)
 
 
-def _whole(
-    program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int], ns: Namespace, limit: int
-) -> Array:
+def _whole(program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int], ns: Namespace, limit: int) -> Array:
     """The one output of an inner program."""
     result: Array = None
     for place, (value,) in run(program, arrays, sizes, ns, limit):

@@ -192,6 +192,11 @@ def _environment(
     return {name: known.get(name, var(name)) for name in names}, numbers
 
 
+def _entries(reduce: Any, count: int) -> list[Any]:
+    """One reduction per accumulator."""
+    return [*reduce] if isinstance(reduce, (tuple, list)) else [reduce] * count
+
+
 def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lambda | None = None) -> Definition:
     """Trace a map, a reduction and an epilogue over an equation."""
     parsed = parse(equation)
@@ -215,7 +220,7 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
         traced = trace(map, positional, environment, what="map")
         declared += environment
         maps, single = traced.roots, not traced.is_tuple
-        entries = list(reduce) if isinstance(reduce, (tuple, list)) else [reduce] * len(maps)
+        entries = _entries(reduce, len(maps))
         if len(entries) != len(maps):
             raise ParameterError(f"reduce names {len(entries)} reductions, the map returns {len(maps)} values")
         reductions = tuple(_reduction(entry) for entry in entries)

@@ -55,6 +55,10 @@ def _tied(value: Node, best: Node) -> Node:
     return _op("or", _op("eq", value, best), _op("eq", nearly, best))
 
 
+def _one(*_: Node) -> Node:
+    return const(1)
+
+
 def _tie_share(value: Node, best: Node, count: Node, *_: Node) -> Node:
     return _op("where", _tied(value, best), _op("rcp", count), const(0))
 
@@ -95,7 +99,7 @@ def _zero_value(value: Node, _: Node) -> Node:
 
 _EXTREMUM = Weight(_tie_share, (("sum", _is_best),), reads_accumulator=True)
 _WEIGHTS: dict[str, Weight] = {
-    "sum": Weight(lambda *_: const(1)),
+    "sum": Weight(_one),
     "min": _EXTREMUM,
     "max": _EXTREMUM,
     "logsumexp": Weight(_softmax, reads_accumulator=True),

@@ -146,9 +146,9 @@ def _operand_document(operand: Operand) -> list[object]:
 
 
 def _operand(document: list[Any]) -> Operand:
-    name, axes, *rest = document
-    inner = _program(rest[0]) if rest and isinstance(rest[0], dict) else None
-    return Operand(name, axes, rest == ["number"], inner)
+    name, axes = document[:2]
+    kind: Any = document[2] if len(document) > 2 else None
+    return Operand(name, axes, kind == "number", None if kind in (None, "number") else _program(kind))
 
 
 def _document(program: Program) -> dict[str, object]:

@@ -40,8 +40,10 @@ def _op(name: str, *args: Node) -> Node:
     return Node(name, args)
 
 
-def _monoid(name: str, plus: str, zero: Number, meaning: str, **flags: bool) -> Reduction:
-    return Reduction(name, (zero,), (_op(plus, S0, T),), (_op(plus, S0, R0),), meaning=meaning, **flags)
+def _monoid(name: str, plus: str, zero: Number, meaning: str, differentiable: bool = False) -> Reduction:
+    return Reduction(
+        name, (zero,), (_op(plus, S0, T),), (_op(plus, S0, R0),), meaning=meaning, differentiable=differentiable
+    )
 
 
 def _logical(name: str, plus: str, zero: bool, meaning: str) -> Reduction:

@@ -31,13 +31,14 @@ def while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
-    call._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    setattr(call, "_dynamo_marked_constant", True)  # noqa: B010
     return call
 
 
 _BATCH_LETTERS = "ABCDEFGHIJ"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
+_is_batched = _functorch.is_legacy_batchedtensor
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -302,7 +303,7 @@ def _tangents(
 def plain(tensors: Tensors) -> bool:
     """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
     return (
-        torch._C._functorch.peek_interpreter_stack() is None
+        _functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
         and forward_ad._current_level < 0
         and torch._C._get_tracing_state() is None

@@ -98,10 +98,10 @@ class Call:
 
 def _host_number(value: Any, operand: Any) -> float | None:
     """A constant 0-d CPU tensor beside operands on a device is a number: reading it costs no synchronisation."""
-    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad:
-        if isinstance(operand, torch.Tensor) and operand.device.type != "cpu":
-            return value.item()
-    return None
+    if not (isinstance(value, torch.Tensor) and isinstance(operand, torch.Tensor)):
+        return None
+    steady = value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad
+    return value.item() if steady and operand.device.type != "cpu" else None
 
 
 def check_call(equation: Equation, call: Call) -> Extents:
@@ -126,7 +126,7 @@ def check_terms(definition: Definition, sizes: Mapping[str, int]) -> None:
     empty = [axis for axis in definition.equation.letters if axis not in definition.equation.out and sizes[axis] == 0]
     if positions and empty:
         raise ShapeError(
-            f"{positions[0]} over axis {empty[0]!r} of {definition.equation.text!r}, which has size 0: no position exists"
+            f"{positions[0]} over axis {empty[0]!r} of {definition.equation.text!r}, of size 0: no position exists"
         )
 
 

@@ -31,7 +31,7 @@ class CpuTarget:
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""
         own = llvm.host()
-        sizes = dict(zip(SIZES, integers.tolist(), strict=False))
+        sizes: dict[str, int] = dict(zip(SIZES, integers.tolist(), strict=False))
         chosen = plan(nest, own.vector_bytes, own.vector_registers, sizes)
         kernel = load(chosen)
         if kernel is None:

@@ -230,7 +230,8 @@ def _kernel_runner(
     program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target
 ) -> tuple[Runner, str]:
     arrays = list(_paired_in_order(program, tensors))
-    lowering = lower(program, geo.sizes, [NAMES[t.dtype] for t in arrays], types.outs, types.compute, target.parallel(tensors[0].device))
+    stored, parallel = [NAMES[t.dtype] for t in arrays], target.parallel(tensors[0].device)
+    lowering = lower(program, geo.sizes, stored, types.outs, types.compute, parallel)
     rank = len(geo.batch)
     named = [operand for operand in program.operands if not operand.number]
     ports = [strided(op.axes, t.shape, t.stride(), rank) for op, t in zip(named, arrays, strict=True)]

@@ -14,7 +14,7 @@ from ..codegen.reference import Namespace, lookup
 from ..expr.ops import OPS
 
 _TORCH = SimpleNamespace(
-    where=lambda c, a, b: torch.where(c, a, b),
+    where=torch.where,
     sign=lambda x: torch.where(x != x, x, torch.sign(x)),
 )
 
@@ -44,9 +44,9 @@ def torch_namespace(dtype: torch.dtype, device: torch.device) -> Namespace:
         full=full,
         cast=cast,
         is_bool=lambda array: array.dtype == torch.bool,
-        concatenate=torch.cat,
+        concatenate=lambda arrays, axis: torch.cat(list(arrays), axis),
         arange=lambda start, stop: torch.arange(start, stop, device=device),
-        permute=torch.permute,
+        permute=lambda array, order: array.permute(tuple(order)),
         broadcast=torch.broadcast_to,
     )
 

@@ -64,9 +64,7 @@ torch.library.register_vmap("kernmantle::contract", _vmap, lib=_LIBRARY)
 _operator = torch.ops.kernmantle.contract.default
 
 
-def contract(
-    tensors: Sequence[torch.Tensor], numbers: Sequence[float], program: str, types: str
-) -> list[torch.Tensor]:
+def contract(tensors: Sequence[torch.Tensor], numbers: Sequence[float], program: str, types: str) -> list[torch.Tensor]:
     """Outputs of a program, without derivatives.
 
     Under torch.compile the numbers travel in a tensor on the host, made by additions: then they may change without

@@ -15,7 +15,6 @@ from ..contraction.nest import Nest
 from ..errors import BackendError, DeviceError
 from .launcher import Launcher
 
-
 # Loaded when the first tensor of that device comes: neither compiler is needed on a machine without the other.
 _DOORS = {"cpu": (".cpu", "CpuTarget"), "cuda": (".gpu", "CudaTarget")}
 

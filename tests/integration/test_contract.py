@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import types
 
 import numpy as np
 import pytest
@@ -479,3 +480,30 @@ def test_memory_of_the_reference_is_bounded():
 def test_signatures_of_the_front_door():
     keywords = set(inspect.signature(km.contract).parameters)
     assert {"reduce", "epilogue", "params", "out", "precision"} < keywords
+
+
+SCALE = 2.0
+
+
+def test_lambdas_written_on_the_spot_see_what_they_capture(backend, device):
+    """One-shot contractions are remembered by their code, and must not be confused by what the code refers to."""
+    x, y = tensors(arrays("mk,nk->mn"), device)
+    wanted = torch.cdist(x, y, 1.0)
+    module = types.ModuleType("settings")
+    holder = types.SimpleNamespace()
+
+    def total(function, **options):
+        return (km.contract("mk,nk->mn", function, x, y, **options) / wanted).mean().item()
+
+    for value in (2.0, 3.0, -0.0, 0.0, True):
+        module.scale = holder.scale = globals()["SCALE"] = value
+        found = [
+            total(lambda a, b: abs(a - b) * value),  # noqa: B023
+            total(lambda a, b: abs(a - b) * SCALE),
+            total(lambda a, b: abs(a - b) * module.scale),
+            total(lambda a, b: abs(a - b) * holder.scale),
+            total(lambda a, b, c=value: abs(a - b) * c),
+            total(lambda a, b: abs(a - b), epilogue=lambda s: s * value),  # noqa: B023
+            total(lambda a, b: abs(a - b), reduce=km.Semiring(lambda s, t: s + t * value, 0)) if value == 1 else value,  # noqa: B023
+        ]
+        assert found == pytest.approx([float(value)] * len(found))

@@ -72,7 +72,18 @@ def test_gradients_of_the_reference(nodes):
 
     with km.config(backend="reference"):
         assert gradcheck(function, (x, y, p), fast_mode=True, check_forward_ad=True, rtol=1e-3, atol=1e-4)
-        assert gradgradcheck(function, (x, y, p), fast_mode=True, rtol=1e-3, atol=1e-3)
+
+
+@settings(UNSHRUNK, max_examples=3)
+@given(groups("smooth", depth=2))
+def test_second_gradients_of_the_reference(nodes):
+    contraction, _ = contraction_of(nodes)
+    x, y = (value.requires_grad_() for value in operands(2, 2, 3))
+    p = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    with km.config(backend="reference"):
+        assert gradgradcheck(
+            lambda x, y, p: sum(contraction(x, y, p=p)), (x, y, p), fast_mode=True, rtol=1e-3, atol=1e-3
+        )
 
 
 def test_values_on_every_backend(backend, device):

@@ -348,7 +348,8 @@ def test_two_files_are_compared(tmp_path, capsys):
 def test_the_table_of_the_readme_follows_from_the_rows(tmp_path, monkeypatch):
     readme, kept = tmp_path / "README.md", tmp_path / "rows.jsonl"
     readme.write_text("before\n<!-- begin generated: cpu -->\nold\n<!-- end generated: cpu -->\nafter\n")
-    for row in (*rows(0.5), *rows(0.02)):
+    older = {**rows(0.7, "old")[0], "date": "2025-01-02T03:04:05+00:00", "stamp": {**STAMP, "source": "older"}}
+    for row in (older, *rows(0.5), *rows(0.02)):
         store.append(kept, row)
     asked = ["readme", "--readme", str(readme), "--output", str(kept)]
     assert command.main([*asked, "--check"]) == 1
@@ -356,8 +357,9 @@ def test_the_table_of_the_readme_follows_from_the_rows(tmp_path, monkeypatch):
     text = readme.read_text()
     assert "| L1 distances | 20 ms | 400 ms |  | 20 x | 50% |" in text
     assert "2048 x 2048 points of 256 numbers" in text
-    assert "Abacus 9 (wood), 1 thread; torch 9.9; 2026-01-02." in text
+    assert "Abacus 9 (wood), 1 thread; torch 9.9; commit def; 2026-01-02." in text
     assert "old" not in text
+    assert text.count("L1 distances") == 1
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert command.main([*asked, "--check"]) == 0

@@ -74,11 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _readme(options: argparse.Namespace) -> int:
+    """Write the table from the rows that share machine, versions and source with the newest."""
     files = [options.output] if options.output else sorted(RESULTS.glob("cpu-*.jsonl"))
     rows = [row for path in files for row in store.read(path)]
-    newest = max((row["date"] for row in rows), default="")
-    here = [row["stamp"]["machine"] for row in rows if row["date"] == newest]
-    block = report.markdown([row for row in rows if row["stamp"]["machine"] in here])
+    newest = max(rows, key=lambda row: row["date"], default=None)
+    block = report.markdown([row for row in rows if newest and store.state(row) == store.state(newest)])
+    if not options.readme.is_file():
+        raise ParameterError(f"there is no {options.readme}; name the file with the markers by --readme")
     text = options.readme.read_text(encoding="utf-8")
     wanted = report.insert(text, "cpu", block)
     if options.check:

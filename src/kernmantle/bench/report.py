@@ -115,7 +115,8 @@ def markdown(rows: Sequence[Row]) -> str:
     last = max(good, key=lambda row: row["date"])
     versions = last["stamp"]["versions"]
     named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "scipy") if name in versions)
-    where = f"{machine.title(last['stamp']['machine'])}; {named}"
+    commit = last["stamp"]["commit"]
+    where = f"{machine.title(last['stamp']['machine'])}; {named}" + (f"; commit {commit}" if commit else "")
     lines += ["", f"{_setting(grams)}medians on {where}; {last['date'][:10]}."]
     if starts:
         lines.append(_starts(starts))

@@ -34,11 +34,15 @@ def append(path: Path, row: Row) -> None:
         os.fsync(file.fileno())
 
 
-def identity(row: Mapping[str, Any]) -> str:
-    """What makes two rows the same measurement: the case, its definition, machine, versions and source."""
+def state(row: Mapping[str, Any]) -> str:
+    """What a row was measured on: machine, versions and source."""
     stamp = row["stamp"]
-    parts = [row["case"], row["definition"], stamp["machine"], stamp["versions"], stamp["source"]]
-    return json.dumps(parts, sort_keys=True)
+    return json.dumps([stamp["machine"], stamp["versions"], stamp["source"]], sort_keys=True)
+
+
+def identity(row: Mapping[str, Any]) -> str:
+    """What makes two rows the same measurement: the case, its definition, and what it was measured on."""
+    return json.dumps([row["case"], row["definition"], state(row)])
 
 
 def done(rows: Iterable[Row]) -> set[str]:

@@ -357,7 +357,12 @@ def _root_cases() -> list[Case]:
     cases += [Case(f"root_scaled_{s:g}", half, shape, scale=s) for s in (1e-41, 1e-38, 1e-33, 1e37)]
     cases += [Case(f"root_poison_{v:g}", threehalves, shape, poison=v) for v in (math.inf, math.nan)]
     cases += [Case("root_equal", half, shape, integral=True), Case("root_max", gram(ROOT, "max"), shape)]
-    return [*cases, Case("root_rows", replace(gram(ROOT, x1="k"), outs=(Port("out0", "m", "f32"),)), shape)]
+    rows = replace(gram(ROOT, x1="k"), outs=(Port("out0", "m", "f32"),))
+    return [
+        *cases,
+        Case("root_rows", rows, {"m": 70, "k": 45}),
+        Case("root_rows_wild", rows, {"m": 70, "k": 45}, scale=1e-39),
+    ]
 
 
 def _pullback_cases() -> list[Case]:

@@ -359,7 +359,7 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
     valid = [one for one in candidates(nest, sizes, limits) if tile in (None, one.name)]
     if not valid:
         raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
-    return _planned(nest, sizes, limits, facts, valid[0])
+    return planned(nest, sizes, limits, facts, valid[0])
 
 
 def _near(nest: Nest) -> bool:
@@ -381,7 +381,8 @@ def _resident(tile: Tile, nest: Nest) -> int:
     return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
 
 
-def _planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> CudaPlan:
+def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> CudaPlan:
+    """The plan in a tile, which need not be a row of the table."""
     accesses: list[Access] = []
     for place, port in enumerate(nest.ports):
         strides, alignment = facts.strides[place], facts.alignment[place]

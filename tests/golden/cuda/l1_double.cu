@@ -5,6 +5,8 @@ struct Body {
     typedef double C;
     static constexpr int ROWS = 1, COLUMNS = 1, LINES = 0, CELLS = 0, OUTS = 1;
     static constexpr bool OUTER_LOOP = false;
+    static constexpr bool TAME = false;
+    static constexpr bool HALVES = false;
     static constexpr bool POWERS = false;
     static constexpr int MIX = 1;
     struct Numbers {
@@ -47,6 +49,7 @@ template <> struct Body::Row<0> {  // x0
     static constexpr int PORT = 0, TILE = km::ROLE_M, VEC = 2;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
+    static constexpr int LOOK = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Column<0> {  // x1
@@ -54,6 +57,7 @@ template <> struct Body::Column<0> {  // x1
     static constexpr int PORT = 1, TILE = km::ROLE_N, VEC = 2;
     static constexpr km::Run RUN = km::ALONG_K;
     static constexpr bool VARIES = true;
+    static constexpr int LOOK = 0;
     static constexpr bool DENSE = false;
 };
 template <> struct Body::Out<0> {  // out0

@@ -174,40 +174,30 @@ def test_derivatives_of_lengthscales():
         assert gradgradcheck(function, (lengths,))
 
 
-def composites():
-    lengths = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
-    scale = torch.tensor(0.3, dtype=torch.float64)
+def compositions(device):
+    """Parts, what is made of them, and how many sums that takes."""
+    lengths = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64, device=device)
+    scale = torch.tensor(0.3, dtype=torch.float64, device=device)
+    weighted = km.Gaussian(lengthscales=lengths), km.Cauchy(lengthscales=lengths)
     return [
-        (0.5 * km.Gaussian(3.0) + km.Matern(bandwidth=2.0, nu=2.5), 1, lambda k: 0.5 * k[0] + k[1]),
-        (km.Laplace(2.0) * km.Linear(1.0) - 0.25, 2, lambda k: k[0] * k[1] - 0.25),
-        (km.Laplace(2.0, 1.3) + scale * km.Laplace(4.0, 1.3), 1, lambda k: k[0] + 0.3 * k[1]),
-        (km.Laplace(2.0, 1.3) + km.Laplace(2.0, 1.4), 2, lambda k: k[0] + k[1]),
-        (km.Gaussian(lengthscales=lengths) + km.Cauchy(lengthscales=lengths), 1, lambda k: k[0] + k[1]),
-        (km.Gaussian(lengthscales=lengths) * km.Cauchy(), 2, lambda k: k[0] * k[1]),
-        (km.NTK() + km.Cosine() * km.NTK(0.2, 3), 2, lambda k: k[0] + k[1] * k[2]),
-        ((1 + km.Gaussian(2.0)) ** 2 / 3, 1, lambda k: (1 + k[0]) ** 2 / 3),
-        (-km.Linear() ** 3 + km.Polynomial(2), 1, lambda k: -(k[0] ** 3) + k[1]),
-        (km.Wendland(4.0) + km.Cosine(lengthscales=lengths) + km.NTK(), 2, lambda k: k[0] + k[1] + k[2]),
+        ((km.Gaussian(3.0), km.Matern(bandwidth=2.0, nu=2.5)), lambda a, b: 0.5 * a + b, 1),
+        ((km.Laplace(2.0), km.Linear(1.0)), lambda a, b: a * b - 0.25, 2),
+        ((km.Laplace(2.0, 1.3), km.Laplace(4.0, 1.3)), lambda a, b: a + scale * b, 1),
+        ((km.Laplace(2.0, 1.3), km.Laplace(2.0, 1.4)), lambda a, b: a - b, 2),
+        (weighted, lambda a, b: a + b, 1),
+        ((weighted[0], km.Cauchy()), lambda a, b: a * b, 2),
+        ((km.NTK(), km.Cosine(), km.NTK(0.2, 3)), lambda a, b, c: a + b * c, 2),
+        ((km.Gaussian(2.0),), lambda a: (1 + a) ** 2 / 3, 1),
+        ((km.Linear(), km.Polynomial(2)), lambda a, b: -(a**3) + b, 1),
+        ((km.Wendland(4.0), km.Cosine(lengthscales=lengths), km.NTK()), lambda a, b, c: a + b + c, 2),
     ]  # fmt: skip
 
 
-PARTS = [
-    (km.Gaussian(3.0), km.Matern(bandwidth=2.0, nu=2.5)), (km.Laplace(2.0), km.Linear(1.0)),
-    (km.Laplace(2.0, 1.3), km.Laplace(4.0, 1.3)), (km.Laplace(2.0, 1.3), km.Laplace(2.0, 1.4)),
-    tuple(made(n, lengthscales=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)) for n in ("Gaussian", "Cauchy")),
-    (km.Gaussian(lengthscales=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)), km.Cauchy()),
-    (km.NTK(), km.Cosine(), km.NTK(0.2, 3)), (km.Gaussian(2.0),), (km.Linear(), km.Polynomial(2)),
-    (km.Wendland(4.0), km.Cosine(lengthscales=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)), km.NTK()),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("place", range(len(PARTS)))
-def test_a_composition_is_one_kernel(place, backend):
-    if backend == "cuda":
-        pytest.skip("hyperparameters of these are on the CPU")
-    kernel, sums, combined = composites()[place]
-    x, y = rows(7, 3), rows(5, 3, seed=1)
-    expected = combined([part(x, y) for part in PARTS[place]])
+@pytest.mark.parametrize("place", range(len(compositions("cpu"))))
+def test_a_composition_is_one_kernel(place, backend, device):
+    parts, combined, sums = compositions(device)[place]
+    kernel, x, y = combined(*parts), rows(7, 3, device=device), rows(5, 3, seed=1, device=device)
+    expected = combined(*(part(x, y) for part in parts))
     assert_close(kernel(x, y), expected, depth=32)
     assert len(kernel.form.maps) == sums
     assert_close(kernel.diagonal(x), kernel(x).diagonal(), depth=32)
@@ -236,6 +226,11 @@ def test_a_kernel_of_ones_own(backend, device):
     assert len((kernel + km.Laplace()).form.maps) == 2
     assert "width=2.0" in repr(kernel)
     assert_close(pickle.loads(pickle.dumps(kernel))(x, y), expected, depth=8)
+
+
+def test_a_kernel_of_ones_own_may_ignore_a_hyperparameter():
+    kernel = km.Kernel(lambda x, y, unused: x * y, unused=3.0) + km.Linear()
+    assert_close(kernel(rows(3, 2)), 2 * rows(3, 2) @ rows(3, 2).mT, depth=4)
 
 
 def test_changing_a_number_compiles_nothing():

@@ -10,6 +10,7 @@ import torch
 
 from ..contraction.definition import define
 from ..errors import ParameterError
+from ..expr.node import variables
 from ..ops.checks import is_number, number_of
 from . import apply, gradient, neighbours
 from .call import Call, Value, prepare
@@ -72,8 +73,10 @@ class Kernel:
         missing = next((name for name in definition.parameters if name not in given), None)
         if missing is not None:
             raise ParameterError(f"hyperparameter {missing!r} is missing: pass it by name")
+        used = set(variables([*definition.map, *definition.outputs]))
         values = {name: value_of(given[name], name) for name in definition.parameters}
-        form = Form(definition.map, definition.reductions, definition.outputs[0], definition.parameters)
+        values = {name: value for name, value in values.items() if name in used}
+        form = Form(definition.map, definition.reductions, definition.outputs[0], tuple(values))
         self._set(form, values, {}, f"Kernel({', '.join(f'{n}={shown(v)}' for n, v in values.items())})", _ATOM)
 
     def _set(

@@ -1,0 +1,355 @@
+"""kermac's functions: distances and kernels of described arithmetic, and the contractions of their gradients.
+
+Results have a batch axis unless ``out`` has none. Unlike there, CPU tensors, float64 and int powers are taken,
+nothing is kept between calls, and a call waits for no device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ..expr.functions import FUNCTIONS
+from ..ops.contract import Contraction
+
+exp, maximum, sign, sqrt, where = (FUNCTIONS[name] for name in ("exp", "maximum", "sign", "sqrt", "where"))
+EPSILON, GRADIENT_EPSILON = 1e-5, 1e-8
+
+
+class InnerOperator(Enum):
+    """What is made of two entries."""
+
+    DIFF = auto()
+    DOT = auto()
+
+
+class PowerType(Enum):
+    """What is made of each term, and of their sum."""
+
+    NOOP = auto()
+    ABS = auto()
+    SQUARE = auto()
+    SQRT = auto()
+    POW = auto()
+
+
+class KernelType(Enum):
+    """What is made of the distance."""
+
+    NONE = auto()
+    LAPLACE = auto()
+    GAUSSIAN = auto()
+
+
+class Symmetry(Enum):
+    """Whether both arrays are the same."""
+
+    NonSymmetric = auto()
+    Symmetric = auto()
+
+
+@dataclass(frozen=True)
+class KernelDescriptor:
+    """The arithmetic of a kernel: ``kernel_type(outer_power(Σ inner_power(inner_operator(a, b))))``."""
+
+    inner_operator: InnerOperator
+    inner_power: PowerType
+    outer_power: PowerType
+    kernel_type: KernelType
+
+
+_DIFF = InnerOperator.DIFF
+kernel_descriptor_laplace_l1 = KernelDescriptor(_DIFF, PowerType.ABS, PowerType.NOOP, KernelType.LAPLACE)
+kernel_descriptor_laplace_l2 = KernelDescriptor(_DIFF, PowerType.SQUARE, PowerType.SQRT, KernelType.LAPLACE)
+kernel_descriptor_p_norm = KernelDescriptor(_DIFF, PowerType.POW, PowerType.POW, KernelType.NONE)
+kernel_descriptor_l1_norm = KernelDescriptor(_DIFF, PowerType.ABS, PowerType.NOOP, KernelType.NONE)
+kernel_descriptor_l2_norm = KernelDescriptor(_DIFF, PowerType.SQUARE, PowerType.SQRT, KernelType.NONE)
+kernel_descriptor_mma = KernelDescriptor(InnerOperator.DOT, PowerType.NOOP, PowerType.NOOP, KernelType.NONE)
+
+_POWERS: dict[PowerType, Callable[..., Any]] = {
+    PowerType.NOOP: lambda t, _: t,
+    PowerType.ABS: lambda t, _: abs(t),
+    PowerType.SQUARE: lambda t, _: t * t,
+    PowerType.SQRT: lambda t, _: sqrt(t),
+    PowerType.POW: lambda t, p: abs(t) ** p,
+}
+
+
+@lru_cache(maxsize=256)
+def _contraction(descriptor: KernelDescriptor) -> Contraction:
+    inner, outer = _POWERS[descriptor.inner_power], _POWERS[descriptor.outer_power]
+
+    def mapped(a: Any, b: Any, inner_p: Any) -> Any:
+        return inner(b - a if descriptor.inner_operator is _DIFF else a * b, inner_p)
+
+    def finish(s: Any, outer_p: Any, bandwidth: Any, epsilon: Any) -> Any:
+        t = outer(s, outer_p)
+        if descriptor.kernel_type is KernelType.NONE:
+            return t
+        t = where(t < epsilon, 0, t)
+        return exp(-(t / (bandwidth if descriptor.kernel_type is KernelType.LAPLACE else 2 * bandwidth * bandwidth)))
+
+    return Contraction("mk,nk->mn", mapped, epilogue=finish)
+
+
+def _check_given(descriptor: KernelDescriptor, given: dict[str, Any]) -> None:
+    for side in ("inner", "outer"):
+        own, wanted = given[f"{side}_p"], getattr(descriptor, f"{side}_power") is PowerType.POW
+        if wanted and own is None and given["p"] is None:
+            raise ValueError(f"the {side} power is POW: pass p or {side}_p")
+        if not wanted and own is not None:
+            raise ValueError(f"{side}_p is given, but the {side} power is {getattr(descriptor, f'{side}_power').name}")
+        if own is not None and given["p"] is not None:
+            raise ValueError(f"both p and {side}_p are given")
+    if given["p"] is not None and PowerType.POW not in (descriptor.inner_power, descriptor.outer_power):
+        raise ValueError("p is given, but neither power is POW")
+    smooth = descriptor.kernel_type is not KernelType.NONE
+    if smooth and given["bandwidth"] is None:
+        raise ValueError(f"the kernel type is {descriptor.kernel_type.name}: pass bandwidth")
+    extra = next((name for name in ("bandwidth", "epsilon", "regularization") if given[name] is not None), None)
+    if not smooth and extra:
+        raise ValueError(f"{extra} is given, but the kernel type is NONE")
+
+
+def _batch(tensors: dict[str, tuple[torch.Tensor, int]]) -> int:
+    """The one batch size of arrays that have an axis more than they need."""
+    batch = 1
+    for name, (tensor, axes) in tensors.items():
+        if tensor.dim() not in (axes, axes + 1):
+            raise ValueError(f"{name} must have {axes} or {axes + 1} axes, it has shape {tuple(tensor.shape)}")
+        size = tensor.shape[0] if tensor.dim() > axes else 1
+        if size != 1 and batch not in (1, size):
+            raise ValueError(f"{name} has batch size {size}, another array has {batch}")
+        batch = max(batch, size)
+    return batch
+
+
+def _check_tensors(tensors: dict[str, Any], out: Any) -> None:
+    for name, tensor in {**tensors, **({} if out is None else {"out": out})}.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}")
+    first = next(iter(tensors.values()))
+    for name, tensor in {**tensors, **({} if out is None else {"out": out})}.items():
+        if not tensor.is_floating_point() or tensor.dtype != first.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; all arrays must have one floating-point dtype")
+        if tensor.device != first.device:
+            raise ValueError(f"{name} is on {tensor.device}, another array on {first.device}")
+
+
+def _hyper(values: dict[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
+    return {name: (value, 0) for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+def _deliver(
+    contraction: Contraction, operands: Sequence[torch.Tensor], axes: int, batch: int, out: torch.Tensor | None,
+    parameters: dict[str, Any],
+) -> torch.Tensor:  # fmt: skip
+    """Result with a batch axis, in ``out`` where given; an ``out`` of more batches repeats the result."""
+    first = operands[0]
+    wide = first if first.dim() == 3 else first.unsqueeze(0)
+    wide = wide.expand(batch, *wide.shape[1:])
+    if out is None:
+        return contraction(wide, *operands[1:], **parameters)
+    target = out if out.dim() > axes else out.unsqueeze(0)
+    contraction(wide, *operands[1:], out=target, **parameters)
+    return out
+
+
+def run_kernel(
+    kernel_descriptor: KernelDescriptor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    p: Any = None,
+    inner_p: Any = None,
+    outer_p: Any = None,
+    bandwidth: Any = None,
+    epsilon: float | None = None,
+    regularization: Any = None,
+    regularization_offset_x: int = 0,
+    regularization_offset_y: int = 0,
+    try_to_align: bool = False,  # noqa: ARG001
+    debug: bool = False,  # noqa: ARG001
+) -> torch.Tensor:
+    """Kernel matrix (L, M, N) of a (..., M, K) and b (..., N, K); with p the outer power is 1 / p.
+
+    Where ``regularization`` is not 0, entries of equal global indices become 1 + regularization.
+    ``try_to_align`` and ``debug`` have no effect.
+    """
+    given = {"p": p, "inner_p": inner_p, "outer_p": outer_p, "bandwidth": bandwidth, "epsilon": epsilon}
+    given["regularization"] = regularization
+    _check_given(kernel_descriptor, given)
+    _check_tensors({"a": a, "b": b}, out)
+    sizes = {"a": (a, 2), "b": (b, 2), **_hyper(given), **({} if out is None else {"out": (out, 2)})}
+    batch = _batch(sizes)
+    if a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"a has {a.shape[-1]} columns, b has {b.shape[-1]}")
+    shape = (a.shape[-2], b.shape[-2])
+    if out is not None and (tuple(out.shape[-2:]) != shape or (out.dim() == 2 and batch > 1)):
+        raise ValueError(f"out must have shape {(batch, *shape)}, it has {tuple(out.shape)}")
+    inner = inner_p if p is None else p
+    outer = outer_p if p is None else 1 / p
+    # What a descriptor does not read is a number that does not matter.
+    parameters = {
+        name: 1.0 if value is None else value
+        for name, value in {"inner_p": inner, "outer_p": outer, "bandwidth": bandwidth}.items()
+    }
+    parameters["epsilon"] = EPSILON if epsilon is None else epsilon
+    result = _deliver(_contraction(kernel_descriptor), [a, b], 2, batch, out, parameters)
+    if regularization is not None:
+        _regularize(result, regularization, regularization_offset_x - regularization_offset_y)
+    return result
+
+
+def _regularize(matrix: torch.Tensor, regularization: Any, offset: int) -> None:
+    entries = matrix.diagonal(offset, -2, -1)
+    if not isinstance(regularization, torch.Tensor):
+        if regularization != 0:
+            entries.fill_(1 + regularization)
+        return
+    wide = regularization.to(matrix.dtype).unsqueeze(-1) if regularization.dim() else regularization.to(matrix.dtype)
+    entries.copy_(torch.where(wide != 0, 1 + wide, entries))
+
+
+def cdist(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    p: Any = 2.0,
+    skip_epilogue: bool = False,
+    try_to_align: bool = False,  # noqa: ARG001
+    debug: bool = False,  # noqa: ARG001
+) -> torch.Tensor:
+    """Distances (L, M, N) between rows of a (..., M, K) and b (..., N, K); sums of powers with ``skip_epilogue``."""
+    if isinstance(p, torch.Tensor) or p not in (1, 2):
+        if not skip_epilogue:
+            return run_kernel(kernel_descriptor_p_norm, a, b, out, p=p)
+        sums = KernelDescriptor(_DIFF, PowerType.POW, PowerType.NOOP, KernelType.NONE)
+        return run_kernel(sums, a, b, out, p=p)
+    descriptor = kernel_descriptor_l1_norm if p == 1 else kernel_descriptor_l2_norm
+    if skip_epilogue:
+        descriptor = KernelDescriptor(_DIFF, descriptor.inner_power, PowerType.NOOP, KernelType.NONE)
+    return run_kernel(descriptor, a, b, out)
+
+
+def _slope(gap: Any, p: Any, eps: Any) -> Any:
+    return sign(gap) * maximum(abs(gap), eps) ** (p - 1)
+
+
+_GRADIENT = "km,nk,ok,nm->onm"
+_GRADIENTS = {
+    1: Contraction(_GRADIENT, lambda a, b, c, d: c * a * sign(d - b)),
+    2: Contraction(_GRADIENT, lambda a, b, c, d: c * a * (d - b)),
+    0: Contraction(_GRADIENT, lambda a, b, c, d, p, eps: c * a * _slope(d - b, p, eps)),
+}
+
+
+def _gradient_batch(tensors: dict[str, torch.Tensor], hyper: dict[str, Any], out: torch.Tensor | None) -> int:
+    _check_tensors(tensors, out)
+    sizes = {name: (tensor, 2) for name, tensor in tensors.items()} | _hyper(hyper)
+    batch = _batch(sizes if out is None else {**sizes, "out": (out, 3)})
+    a, b, c, d = (tensors[name] for name in "abcd")
+    (k, m), (n, o) = a.shape[-2:], (b.shape[-2], c.shape[-2])
+    for name, tensor, shape in (("b", b, (n, k)), ("c", c, (o, k)), ("d", d, (n, m)), ("out", out, (o, n, m))):
+        if tensor is not None and tuple(tensor.shape[-len(shape) :]) != shape:
+            raise ValueError(f"{name} must have shape {shape} beside a {(k, m)}, it has {tuple(tensor.shape)}")
+    if out is not None and out.dim() == 3 and batch > 1:
+        raise ValueError(f"out must have shape {(batch, o, n, m)}, it has {tuple(out.shape)}")
+    return batch
+
+
+def cdist_grad(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    d: torch.Tensor,
+    out: torch.Tensor | None = None,
+    p: Any = 2.0,
+    eps: float = GRADIENT_EPSILON,
+    debug: bool = False,  # noqa: ARG001
+) -> torch.Tensor:
+    """``out[o,n,m] = Σ_k c[o,k] a[k,m] sgn(d[n,m] - b[n,k]) |d[n,m] - b[n,k]|^(p-1)`` with a batch axis.
+
+    a (..., K, M), b (..., N, K), c (..., O, K), d (..., N, M); differences are at least ``eps`` under the power.
+    """
+    batch = _gradient_batch({"a": a, "b": b, "c": c, "d": d}, {"p": p}, out)
+    kind = 0 if isinstance(p, torch.Tensor) or p not in (1, 2) else int(p)
+    parameters = {} if kind else {"p": p, "eps": eps}
+    return _deliver(_GRADIENTS[kind], [a, b, c, d], 3, batch, out, parameters)
+
+
+_SUMS = Contraction("mk,nk->mn", lambda a, b, p, scale: exp(scale * abs(a - b) ** p))
+
+
+def _expadd_gradient(a: Any, b: Any, c: Any, d: Any, s: Any, p: Any, q: Any, c0: Any, scale: Any, eps: Any) -> Any:
+    gap = d - b
+    size = maximum(abs(gap), eps)
+    inner = exp(scale * abs(gap) ** p) * p * scale * sign(gap) * size ** (p - 1)
+    return c * a * q * (c0 + s) ** (q - 1) * inner
+
+
+_SUMS_GRADIENT = Contraction("km,nk,ok,nm,km->onm", _expadd_gradient)
+
+
+def _scale(p: Any, lengthscale: Any, scale: Any) -> Any:
+    if (lengthscale is None) == (scale is None):
+        raise ValueError("pass either lengthscale or scale")
+    return scale if lengthscale is None else 1 / lengthscale**p
+
+
+def cdist_expadd(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, p: Any = 2.0, lengthscale: Any = None,
+    scale: Any = None,
+) -> torch.Tensor:  # fmt: skip
+    """``Σ_k exp(scale |a[m,k] - b[n,k]|^p)`` with a batch axis; scale is by default 1 / lengthscale^p."""
+    scale = _scale(p, lengthscale, scale)
+    _check_tensors({"a": a, "b": b}, out)
+    sizes = {"a": (a, 2), "b": (b, 2), **_hyper({"p": p, "scale": scale})}
+    batch = _batch(sizes if out is None else {**sizes, "out": (out, 2)})
+    return _deliver(_SUMS, [a, b], 2, batch, out, {"p": p, "scale": scale})
+
+
+def cdist_grad_expadd(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, *, out: torch.Tensor | None = None,
+    p: Any = 2.0, q: Any = 1.0, c0: Any = 0.0, lengthscale: Any = None, scale: Any = None,
+    eps: float = GRADIENT_EPSILON, s_km: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Gradient of ``Σ_k c[o,k] a[k,m] (c0 + S[k,m])^q`` by d, S the sums of :func:`cdist_expadd` over n."""
+    scale = _scale(p, lengthscale, scale)
+    hyper = {"p": p, "q": q, "c0": c0, "scale": scale}
+    batch = _gradient_batch({"a": a, "b": b, "c": c, "d": d}, hyper, out)
+    if s_km is None:
+        s_km = cdist_expadd(b.mT, d.mT, p=p, scale=scale)
+    return _deliver(_SUMS_GRADIENT, [a, b, c, d, s_km], 3, batch, out, {**hyper, "eps": eps})
+
+
+def pre_compile_descriptors(*_: Any, **__: Any) -> None:
+    """Nothing needs to be compiled ahead: kernels compile at first use, in milliseconds, and are kept on disk."""
+
+
+class CudaTimer:
+    """Milliseconds between ``start`` and ``stop``, of the current CUDA stream or of the host without one."""
+
+    def __init__(self) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if torch.cuda.is_available() else []
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Begin."""
+        self._began = time.perf_counter()
+        if self._events:
+            self._events[0].record()
+
+    def stop(self) -> float:
+        """Wait for the stream and return the time since ``start``."""
+        if not self._events:
+            return (time.perf_counter() - self._began) * 1e3
+        self._events[1].record()
+        self._events[1].synchronize()
+        return self._events[0].elapsed_time(self._events[1])

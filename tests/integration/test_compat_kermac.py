@@ -1,0 +1,187 @@
+"""kermac's functions against what they are said to compute, in float64."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernmantle import errors
+from kernmantle.compat import install, kermac
+from kernmantle.compat.kermac import InnerOperator, KernelDescriptor, KernelType, PowerType
+from kernmantle.testing import assert_close
+
+
+def rows(*shape, seed=0, device="cpu"):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device)
+
+
+@pytest.mark.parametrize("p", [1, 1.0, 2, 2.0, 1.3, 3])
+def test_distances(p, backend, device):
+    a, b = rows(7, 4, device=device), rows(5, 4, seed=1, device=device)
+    expected = torch.cdist(a, b, p=float(p))
+    result = kermac.cdist(a, b, p=p)
+    assert result.shape == (1, 7, 5)
+    assert_close(result[0], expected, depth=8)
+    sums = kermac.cdist(a, b, p=p, skip_epilogue=True)
+    assert_close(sums[0], expected**p, depth=16)
+    assert_close(kermac.cdist(a, b, p=p), result)
+    out = torch.empty(7, 5, dtype=torch.float64, device=device)
+    assert kermac.cdist(a, b, out, p) is out
+    assert_close(out, expected, depth=8)
+
+
+def test_a_call_leaves_no_trace():
+    a = rows(4, 3)
+    before = kermac.kernel_descriptor_l2_norm
+    kermac.cdist(a, a, skip_epilogue=True)
+    assert kermac.kernel_descriptor_l2_norm == before
+    assert_close(kermac.cdist(a, a)[0], torch.cdist(a, a), depth=8)
+
+
+@pytest.mark.parametrize("layout", [False, True])
+def test_operands_keep_their_roles_in_every_layout(layout):
+    signed = KernelDescriptor(InnerOperator.DIFF, PowerType.NOOP, PowerType.NOOP, KernelType.NONE)
+    a, b = rows(4, 3), rows(5, 3, seed=1)
+    out = torch.empty(5, 4, dtype=torch.float64).mT if layout else torch.empty(4, 5, dtype=torch.float64)
+    kermac.run_kernel(signed, a, b, out=out)
+    assert_close(out, b.sum(-1) - a.sum(-1)[:, None], depth=8)
+
+
+def test_batched_hyperparameters():
+    a, b = rows(4, 3), rows(1, 5, 3, seed=1)
+    p, bandwidth = torch.tensor([1.0, 1.7, 2.0]).double(), torch.tensor([0.5]).double()
+    kernel = KernelDescriptor(InnerOperator.DIFF, PowerType.POW, PowerType.POW, KernelType.LAPLACE)
+    result = kermac.run_kernel(kernel, a, b, p=p, bandwidth=bandwidth)
+    for i in range(3):
+        assert_close(result[i], torch.exp(-torch.cdist(a, b[0], p=p[i].item()) / 0.5), depth=16)
+    out = torch.empty(3, 4, 5, dtype=torch.float64)
+    kermac.run_kernel(kermac.kernel_descriptor_laplace_l1, a, b, out=out, bandwidth=2.0)
+    assert_close(out[2], torch.exp(-torch.cdist(a, b[0], p=1.0) / 2), depth=8)
+
+
+def test_kernels_and_their_mask():
+    a = rows(4, 3)
+    b = torch.cat([a[:2] + 1e-7, rows(3, 3, seed=1)])
+    gaussian = KernelDescriptor(InnerOperator.DIFF, PowerType.SQUARE, PowerType.NOOP, KernelType.GAUSSIAN)
+    squares = torch.cdist(a, b).square()
+    expected = torch.exp(-torch.where(squares < 1e-5, 0.0, squares) / (2 * 1.5**2))
+    assert_close(kermac.run_kernel(gaussian, a, b, bandwidth=1.5)[0], expected, depth=8)
+    assert kermac.run_kernel(gaussian, a, b, bandwidth=1e-9)[0, 0, 0] == 1
+    assert kermac.run_kernel(gaussian, a, b, bandwidth=1e-9, epsilon=0.0)[0, 0, 0] < 1
+    inner = KernelDescriptor(InnerOperator.DIFF, PowerType.POW, PowerType.POW, KernelType.NONE)
+    mixed = kermac.run_kernel(inner, a, b, inner_p=1.5, outer_p=0.5)[0]
+    assert_close(mixed, (a[:, None] - b).abs().pow(1.5).sum(-1).sqrt(), depth=8)
+    assert_close(kermac.run_kernel(kermac.kernel_descriptor_mma, a, b)[0], a @ b.mT, depth=8)
+
+
+@pytest.mark.parametrize("layout", [False, True])
+def test_regularization_overwrites_by_global_index(layout):
+    a, b = rows(4, 3), rows(6, 3, seed=1)
+    out = torch.empty(6, 4, dtype=torch.float64).mT if layout else torch.empty(4, 6, dtype=torch.float64)
+    kernel = kermac.kernel_descriptor_laplace_l1
+    offsets = {"regularization_offset_x": 2, "regularization_offset_y": 1}
+    kermac.run_kernel(kernel, a, b, out=out, bandwidth=1.0, regularization=0.25, **offsets)
+    plain = kermac.run_kernel(kernel, a, b, bandwidth=1.0)[0]
+    for i in range(4):
+        for j in range(6):
+            assert_close(out[i, j], torch.tensor(1.25).double() if i + 2 == j + 1 else plain[i, j])
+    batch = torch.tensor([0.0, 0.5]).double()
+    result = kermac.run_kernel(kernel, a, b, bandwidth=1.0, regularization=batch)
+    assert_close(result[0], plain)
+    assert_close(result[1].diagonal(), torch.full((4,), 1.5).double())
+
+
+def slopes(d, b, p):
+    gap = d[:, None, :] - b[:, :, None]
+    return gap.sign() * gap.abs() ** (p - 1)
+
+
+@pytest.mark.parametrize("p", [1, 2.0, 1.3])
+def test_gradients(p, backend, device):
+    a, b, c, d = (rows(*s, seed=i, device=device) for i, s in enumerate([(6, 5), (3, 6), (2, 6), (3, 5)]))
+    expected = torch.einsum("ok,km,nkm->onm", c, a, slopes(d, b, p))
+    result = kermac.cdist_grad(a, b, c, d, p=p)
+    assert result.shape == (1, 2, 3, 5)
+    assert_close(result[0], expected, depth=16)
+    out = torch.empty(2, 3, 5, dtype=torch.float64, device=device)
+    assert kermac.cdist_grad(a, b, c, d, out=out, p=p) is out
+    assert_close(out, expected, depth=16)
+
+
+def test_gradients_of_batched_powers_that_hold_one():
+    a, b, c, d = (rows(*s, seed=i) for i, s in enumerate([(6, 5), (3, 6), (2, 2, 6), (3, 5)]))
+    d[0, 0] = b[0, 0]
+    p = torch.tensor([1.0, 1.6]).double()
+    result = kermac.cdist_grad(a, b, c, d, p=p)
+    for i in range(2):
+        expected = torch.einsum("ok,km,nkm->onm", c[i], a, torch.nan_to_num(slopes(d, b, p[i])))
+        assert_close(result[i], expected, depth=16)
+
+
+def test_sums_of_exponentials():
+    a, b = rows(4, 3), rows(2, 5, 3, seed=1)
+    p, scale = 1.4, torch.tensor([-0.3, -0.7]).double()
+    result = kermac.cdist_expadd(a, b, p=p, scale=scale)
+    for i in range(2):
+        expected = torch.exp(scale[i] * (a[:, None] - b[i]).abs() ** p).sum(-1)
+        assert_close(result[i], expected, depth=8)
+    grown = kermac.cdist_expadd(a, b[0], p=p, lengthscale=2.0)
+    assert_close(grown[0], torch.exp((a[:, None] - b[0]).abs() ** p / 2.0**p).sum(-1), depth=8)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_gradients_of_sums_of_exponentials(given):
+    """Against torch's derivative of the sum they come from."""
+    a, b, c, d = (rows(*s, seed=i) for i, s in enumerate([(6, 5), (3, 6), (2, 6), (3, 5)]))
+    p, q, c0, scale = 1.6, 2.0, 0.4, -0.5
+    d = d.requires_grad_()
+    sums = torch.exp(scale * (d[:, None, :] - b[:, :, None]).abs() ** p).sum(0)
+    expected = torch.stack(
+        [torch.autograd.grad((c[o][:, None] * a * (c0 + sums) ** q).sum(), d, retain_graph=True)[0] for o in range(2)]
+    )
+    extra = {"s_km": sums.detach()} if given else {}
+    result = kermac.cdist_grad_expadd(a, b, c, d.detach(), p=p, q=q, c0=c0, scale=scale, **extra)
+    assert_close(result[0], expected, depth=32)
+
+
+BAD = [
+    (lambda a: kermac.cdist(a, a.numpy()), TypeError, "tensor"),
+    (lambda a: kermac.cdist(a, a.float()), TypeError, "dtype"),
+    (lambda a: kermac.cdist(a, a[:, :2]), ValueError, "columns"),
+    (lambda a: kermac.cdist(a, a, out=torch.empty(3, 3).double()), ValueError, "out must have shape"),
+    (lambda a: kermac.cdist(a, a, p=torch.ones(2, 2).double()), ValueError, "axes"),
+    (lambda a: kermac.cdist(rows(2, 4, 3), rows(3, 4, 3)), ValueError, "batch size"),
+    (lambda a: kermac.run_kernel(kermac.kernel_descriptor_p_norm, a, a), ValueError, "POW"),
+    (lambda a: kermac.run_kernel(kermac.kernel_descriptor_l1_norm, a, a, p=2.0), ValueError, "neither"),
+    (lambda a: kermac.run_kernel(kermac.kernel_descriptor_l1_norm, a, a, bandwidth=2.0), ValueError, "NONE"),
+    (lambda a: kermac.run_kernel(kermac.kernel_descriptor_laplace_l1, a, a), ValueError, "bandwidth"),
+    (lambda a: kermac.cdist_grad(a, a, a, a), ValueError, "must have shape"),
+    (lambda a: kermac.cdist_expadd(a, a), ValueError, "either"),
+    (lambda a: install("numpy"), errors.ParameterError, "no stand-in"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), BAD, ids=range(len(BAD)))
+def test_bad_input(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call(rows(4, 3))
+
+
+def test_an_existing_program_runs():
+    code = """
+import kernmantle.compat
+kernmantle.compat.install("kermac")
+import torch, kermac
+from kermac import *
+timer = kermac.CudaTimer()
+timer.start()
+x = torch.randn(4, 3)
+assert torch.allclose(kermac.cdist(x, x, p=1.0)[0], torch.cdist(x, x, p=1.0))
+assert timer.stop() >= 0
+assert PowerType.POW is kermac.PowerType.POW
+"""
+    result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr

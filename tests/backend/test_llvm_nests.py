@@ -181,6 +181,14 @@ def test_half_storage(stored):
           tolerance=2e-3)  # fmt: skip
 
 
+def test_the_negative_of_false_is_plain_zero():
+    one = nest("m", "m", op("neg", op("lt", A, const(0))), reduce="prod")
+    results = outputs(one, {"m": 2})
+    run(build(one), one, [np.array([1.0, -1.0], np.float32).reshape(1, 1, 1, 2), *results], {"m": 2}, [1.3])
+    assert results[0].ravel().tolist() == [0, -1]
+    assert not np.signbit(results[0].ravel()[0])
+
+
 def test_bfloat16_is_rounded_to_nearest():
     one = nest("mn", "mn", A, out_dtypes="bf16")
     values = np.array([1.0, 1.00390625, 1.01171875, -3.14159, 1e38, 1e-40, math.inf], np.float32).reshape(

@@ -113,18 +113,22 @@ class Across(Tile):
         state: list[str] = states[0]
         while lanes > 1:
             lanes //= 2
-            halves = [[self._half(one, text, lanes, part) for one, text in zip(self.scalars, state, strict=True)]
-                      for part in range(2)]  # fmt: skip
-            state = self._met(*halves, lanes)
+            state = self._met(self._half(state, lanes, 0), self._half(state, lanes, 1), lanes)
         self.spell.spread = saved
         return state
 
-    def _half(self, register: Register, text: str, lanes: int, part: int) -> str:
-        kind = self.register_type(replace(register, lanes=2 * lanes))
-        if lanes == 1:
-            return self.f.do(f"extractelement {kind} {text}, i64 {part}")
+    def _half(self, state: Sequence[str], lanes: int, part: int) -> list[str]:
+        """The lower or upper lanes of every register."""
+        texts: list[str] = []
         places = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes))
-        return self.f.do(f"shufflevector {kind} {text}, {kind} poison, <{lanes} x i32> <{places}>")
+        for register, text in zip(self.scalars, state, strict=True):
+            kind = self.register_type(replace(register, lanes=2 * lanes))
+            if lanes == 1:
+                texts.append(self.f.do(f"extractelement {kind} {text}, i64 {part}"))
+            else:
+                shuffled = f"shufflevector {kind} {text}, {kind} poison, <{lanes} x i32> <{places}>"
+                texts.append(self.f.do(shuffled))
+        return texts
 
     def _met(self, left: Sequence[str], right: Sequence[str], lanes: int) -> list[str]:
         """Merged registers of two ranges."""

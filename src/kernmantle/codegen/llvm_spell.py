@@ -124,6 +124,8 @@ class Speller:
     ) -> Value:
         """Result of one operation; ``optimistic`` spells its power if it may be the short form."""
         op = node.op
+        if op == "neg" and args[0].kind == "bool":
+            op, args = "sub", [self.literal(0), *args]
         conditions = _CONDITIONS.get(op, ())
         wanted = self._wanted(op, [arg for place, arg in enumerate(args) if place not in conditions])
         kinds = ["bool" if place in conditions else wanted for place in range(len(args))]

@@ -7,6 +7,7 @@ object, so comparison is identity and shared subexpressions are found for free.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from threading import Lock
@@ -74,6 +75,12 @@ class Node:
     def number(self) -> Number | None:
         """Value of a constant, None for anything else."""
         return self.value if self.op == "const" and not isinstance(self.value, str) else None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_INTERNING.acquire, after_in_parent=_INTERNING.release, after_in_child=_INTERNING.release
+    )
 
 
 Record = tuple[str, tuple[int, ...], Number | str | None]

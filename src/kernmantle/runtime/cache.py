@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import warnings
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from weakref import WeakSet
 
 import platformdirs
 
@@ -24,6 +26,7 @@ from .store import Corrupt, Entry, Store, sha256
 SCHEMA = 1
 _MEMORY_BYTES = 64 << 20
 Fact = str | int | float | bool
+_CACHES: WeakSet[Cache] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ class Cache:
         self._lock = threading.Lock()
         self._building: dict[str, threading.Lock] = {}
         self._warned = False
+        _CACHES.add(self)
+
+    def renew_locks(self) -> None:
+        """In a forked process: forget the threads of the parent, which release nothing here."""
+        self._lock = threading.Lock()
+        self._building.clear()
 
     def fetch(self, key: Key, build: Callable[[], Built]) -> bytes:
         """Binary of a key, built and kept where it is not there yet."""
@@ -189,6 +198,15 @@ class Cache:
         if first:
             message = f"the kernel cache in {self.directory} cannot be used, kernels stay in memory: {error}"
             warnings.warn(message, CacheWarning, stacklevel=4)
+
+
+def _in_child() -> None:
+    for cache in list(_CACHES):
+        cache.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ from ..errors import CompileError
 ENTRY = "km"
 binding: Any = llvmlite.binding
 _SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-_LOADING = threading.Lock()
+_LLVM = threading.RLock()
 _ALIGNMENT = 64
 _PARTS_PER_THREAD = 2
 
@@ -88,6 +88,11 @@ def compile_ir(ir: str, host: Host) -> bytes:
         If LLVM rejects the text.
     """
     _initialize()
+    with _LLVM:
+        return _compiled(ir, host)
+
+
+def _compiled(ir: str, host: Host) -> bytes:
     try:
         module = binding.parse_assembly(ir)
         module.verify()
@@ -106,12 +111,16 @@ def compile_ir(ir: str, host: Host) -> bytes:
 def load(obj: bytes) -> LoadedKernel:
     """Kernel from object code."""
     _initialize()
-    with _LOADING:
-        machine = binding.Target.from_default_triple().create_target_machine()
-        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        engine.add_object_file(binding.ObjectFileRef.from_data(obj))
-        engine.finalize_object()
-        address = engine.get_function_address(ENTRY)
+    with _LLVM:
+        return _loaded(obj)
+
+
+def _loaded(obj: bytes) -> LoadedKernel:
+    machine = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(obj))
+    engine.finalize_object()
+    address = engine.get_function_address(ENTRY)
     if not address:
         raise CompileError(f"object code without {ENTRY!r}")
     return LoadedKernel(ctypes.CFUNCTYPE(None, *_SIGNATURE)(address), engine)
@@ -140,8 +149,13 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "kernmantle")
 
 
+def _in_child() -> None:
+    _LLVM.release()
+    _pool.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(before=_LLVM.acquire, after_in_parent=_LLVM.release, after_in_child=_in_child)
 
 
 class _Shares:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import kernmantle as km
+from kernmantle import kernels
 from kernmantle.errors import ParameterError
 from kernmantle.expr.simplify import POWER_CLASSES
 from kernmantle.kernels import CONSTRUCTORS, KERNELS
@@ -55,6 +56,7 @@ def test_a_constructor_says_what_it_takes(name):
     assert constructor is getattr(km, name)
     assert pickle.loads(pickle.dumps(constructor)) is constructor
     assert name in km.__all__
+    assert getattr(kernels, name) is constructor
     parameters = inspect.signature(constructor).parameters
     expected = [hyper.name for hyper in KERNELS[name].hyper] + [o.name for o in KERNELS[name].options]
     assert list(parameters) == [*expected, "lengthscales"]

@@ -8,6 +8,13 @@ from .operator import Operator
 from .row import Hyper, Option, Row
 from .table import KERNELS
 
+
+def __getattr__(name: str) -> object:
+    if name in CONSTRUCTORS:
+        return CONSTRUCTORS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "CONSTRUCTORS",
     "KERNELS",

@@ -63,8 +63,8 @@ def by_tile(entry: str) -> dict[str, object]:
     taken = call.cubin.resources
     return {
         "map": name, "m": m, "n": n, "k": k, "tile": call.plan.tile.name, **changes,
-        "ms": round(median, 5), "p20": round(low, 5), "p80": round(high, 5), "registers": taken.registers, "spills": taken.spill_stores,
-        "resident": call.kernel.occupancy(),
+        "ms": round(median, 5), "p20": round(low, 5), "p80": round(high, 5),
+        "registers": taken.registers, "spills": taken.spill_stores, "resident": call.kernel.occupancy(),
     }  # fmt: skip
 
 

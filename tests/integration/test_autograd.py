@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -408,3 +410,20 @@ def test_a_training_step_lowers_the_loss(backend, device):
         ((laplace(x, x, bandwidth=bandwidth) - target) ** 2).mean().backward()
         optimizer.step()
     assert abs(bandwidth.item() - 2.0) < 0.05
+
+
+@pytest.mark.parametrize("reduce", ["sum", "min"])
+def test_a_finished_backward_leaves_nothing_behind(reduce, device):
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), reduce=reduce, epilogue=lambda s: s * s)
+    gc.collect()
+    gc.disable()
+    try:
+        leaf = torch.randn(10, 3, device=device, requires_grad=True)
+        rows = leaf.clone()
+        result = contraction(rows, torch.randn(4, 3, device=device))
+        result.sum().backward()
+        watched = [weakref.ref(rows), weakref.ref(result)]
+        del rows, result
+        assert [reference() for reference in watched] == [None, None]
+    finally:
+        gc.enable()

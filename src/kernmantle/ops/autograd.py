@@ -223,7 +223,6 @@ class Contract(torch.autograd.Function):
         ctx.mark_non_differentiable(*[out for out in output if not out.is_floating_point()])
         saved = output[len(output) - _shape_of(text)[1] :] if _saved(text) else ()
         ctx.save_for_backward(*tensors, *saved)
-        ctx.save_for_forward(*tensors, *saved)
         ctx.count = len(tensors)
 
     @staticmethod
@@ -244,6 +243,10 @@ class ContractWithJvp(Contract):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         Contract.setup_context(ctx, inputs, output)
+        if forward_ad._current_level >= 0:  # not otherwise: it holds the outputs, which hold this context
+            text, _, _, *values = inputs
+            saved = output[len(output) - _shape_of(text)[1] :] if _saved(text) else ()
+            ctx.save_for_forward(*_split(text, values)[1], *saved)
         ctx.like = [(out.shape, out.dtype) for out in output]
         ctx.context = copy_context()
 

@@ -31,8 +31,8 @@ def _relu(x: Node) -> Node:
 
 def _clamp(
     x: Node,
-    min: Node | None = None,  # noqa: A002, torch's name
-    max: Node | None = None,  # noqa: A002, torch's name
+    min: Node | None = None,
+    max: Node | None = None,
     *,
     a_min: Node | None = None,
     a_max: Node | None = None,

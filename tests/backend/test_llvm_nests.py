@@ -266,6 +266,22 @@ def test_symmetric_results_are_mirrored_bit_for_bit(size):
     assert not got[0].diagonal(axis1=-2, axis2=-1).any()
 
 
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("stored", ["f32", "f16"])
+def test_symmetric_results_in_strided_outputs(stored, vector_bytes):
+    one = nest("mk,nk", "mn", DISTANCE, symmetric=True, out_dtypes=stored)
+    kernel = build(one, vector_bytes)
+    sizes = {"m": 77, "n": 77, "k": 3}
+    x = np.random.default_rng(0).normal(size=(1, 1, 1, 77, 3)).astype(np.float32)
+    want = loops(one, [x, x], sizes, [1.3])[0]
+    memory = np.zeros((1, 1, 1, 77 * 2, 77 * 3), NUMPY[stored])
+    for view in (memory[..., ::2, ::3], memory[..., ::-2, 1::3].swapaxes(-1, -2), memory[..., 1::2, 77:154]):
+        memory[:] = 7
+        run(kernel, one, [x, x, view], sizes, [1.3], grain=1)
+        assert agree(view, want, 1e-3 if stored == "f16" else 1e-6)
+        assert np.count_nonzero(memory == 7) >= memory.size - view.size
+
+
 @pytest.mark.parametrize("reduce", ["sum", "min"])
 def test_any_partition_over_threads_gives_the_same_bits(reduce):
     one = nest("mk,nk", "mn", op("pow", DISTANCE, P), reduce=reduce)

@@ -11,6 +11,7 @@ from ..contraction.cpu_plan import CpuPlan
 from ..contraction.nest import SIZES, Port, size_slot, stride_slot
 from .llvm_across import Across
 from .llvm_functions import definitions
+from .llvm_mirror import mirror, mirror_name
 from .llvm_pack import gather, pack, pack_name, scatter
 from .llvm_text import ELEMENTS, STORED, Function
 from .llvm_tile import Tile, map_ports, tile_name
@@ -74,6 +75,14 @@ class _Entry:
                 held = f.at(held, f.i64("and", f.add(count, "63"), "-64"))
         self.state = held
         self.panels = f.i64("sdiv", columns, str(plan.columns))
+        self.strips: dict[str, str] = {}
+        if plan.symmetric:
+            tiles = f.multiply(f.i64("sdiv", rows, str(plan.rows)), self.panels) if plan.looped else "0"
+            count = f.multiply(tiles, str(plan.state_bytes))
+            held = f.at(held, f.i64("and", f.add(count, "63"), "-64"))
+            for port in self.nest.outs:
+                self.strips[port.name] = held
+                held = f.at(held, str(plan.strip_bytes(port)))
 
     def _offset(self, port: Port, counters: dict[str, str], pointer: str) -> str:
         f = self.f
@@ -216,9 +225,12 @@ class _Entry:
                 i0 = f.add(ic, ir)
                 place = {**counters, "m": i0, "n": j0}
                 given = [f"ptr {self._held(port, ir, jr, layers, place)}" for port in map_ports(plan)]
-                places = [{"m": i0, "n": j0}, {"m": j0, "n": i0}] if plan.symmetric else [{"m": i0, "n": j0}]
-                for at in places:
-                    given += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
+                at = {"m": i0, "n": j0}
+                given += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
+                if plan.symmetric:
+                    first_cell = f.multiply(ir, str(plan.columns))
+                    for port in self.nest.outs:
+                        given.append(f"ptr {f.at(self.strips[port.name], first_cell, STORED[port.dtype])}")
                 skew = f.i64("sub nsw", i0, j0) if plan.symmetric else str(-plan.rows)
                 counts = [
                     f"i64 {f.least(str(plan.rows), f.i64('sub nsw', rows, ir))}",
@@ -232,6 +244,21 @@ class _Entry:
                 rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
                 call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
                 f.say(f"call fastcc void {tile_name(plan.optimistic)}({call})")
+            if plan.symmetric:
+                with f.when(last.removeprefix("i1 ")):
+                    self._mirror((ic, j0), stop, f.least(str(plan.columns), f.i64("sub nsw", columns, jr)))
+
+    def _mirror(self, corner: tuple[str, str], rows: str, columns: str) -> None:
+        """Copy the strips of a panel to the other side of the diagonal."""
+        f = self.f
+        i0, j0 = corner
+        reach = f.add(f.i64("sub nsw", j0, i0), "1")
+        for port in self.nest.outs:
+            into = self._offset(port, {"m": j0, "n": i0}, self.base[port.name])
+            given = (
+                f"ptr {into}, ptr {self.strips[port.name]}, i64 {self.stride(port, 'm')}, i64 {self.stride(port, 'n')}"
+            )
+            f.say(f"call fastcc void {mirror_name(port.dtype)}({given}, i64 {rows}, i64 {columns}, i64 {reach})")
 
     def _held(self, port: Port, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
         """Where a tile finds an operand: in a panel, in a line, or in place."""
@@ -262,9 +289,9 @@ def emit(plan: CpuPlan) -> str:
     cells = sorted({port.dtype for port in plan.cell_ports})
     parts += [gather(stored, element, plan.rows, plan.columns) for stored in cells]
     stored_outs = sorted({port.dtype for port in nest.outs})
-    parts += [scatter(stored, plan.rows, plan.columns, False) for stored in stored_outs]
+    parts += [scatter(stored, plan.columns) for stored in stored_outs]
     if plan.symmetric:
-        parts += [scatter(stored, plan.rows, plan.columns, True) for stored in stored_outs]
+        parts += [mirror(stored, plan.columns, plan.lanes) for stored in stored_outs]
     parts += definitions(needed)
     unroll = '!"llvm.loop.unroll.disable"' if plan.unroll == 1 else f'!"llvm.loop.unroll.count", i32 {plan.unroll}'
     parts.append("\n".join(["!0 = distinct !{!0, !1}", f"!1 = !{{{unroll}}}", "!2 = distinct !{!2, !1}"]))

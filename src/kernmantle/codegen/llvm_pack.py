@@ -74,7 +74,7 @@ def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
     return f.do(f"bitcast {short} {f.do(f'trunc {wide} {chosen} to {short}')} to {vector('bfloat', lanes)}")
 
 
-def _transposed(f: Function, rows: list[str], element: str) -> list[str]:
+def transposed(f: Function, rows: list[str], element: str) -> list[str]:
     """Square of vectors transposed by exchanging ever larger blocks."""
     size = len(rows)
     kind = vector(element, size)
@@ -156,26 +156,9 @@ def _pack_squares(
             place = f.add(f.multiply(f.least(f.add(group, str(row)), last), "%run"), k)
             line = f.load(vector(source, square), f.at(origin, place, source), size)
             rows.append(widened(f, line, stored, element, square))
-        for column, line in enumerate(_transposed(f, rows, element)):
+        for column, line in enumerate(transposed(f, rows, element)):
             place = f.add(f.multiply(f.add(k, str(column)), str(width)), group)
             f.store(vector(element, square), line, f.at(target, place, element), wide)
-
-
-def _scatter_squares(f: Function, target: str, rows: int, columns: int) -> str:
-    """Write whole groups of columns as vectors along the rows; returns the columns done."""
-    size, kept = SIZE[target], f.room("i64", 1)
-    f.store("i64", "0", kept, 8)
-    tests = f.do("icmp eq i64 %sm, 1"), f.do(f"icmp eq i64 %rows, {rows}"), f.do(f"icmp sle i64 %skew, {1 - rows}")
-    with f.when(f.do(f"and i1 {f.do(f'and i1 {tests[0]}, {tests[1]}')}, {tests[2]}")):
-        whole = f.multiply(f.i64("sdiv", "%columns", str(rows)), str(rows))
-        kind = vector(target, rows)
-        with f.loop("0", whole, str(rows)) as column:
-            places = [f.at("%from", f.add(column, str(row * columns)), target) for row in range(rows)]
-            lines = _transposed(f, [f.load(kind, place, size) for place in places], target)
-            for step, line in enumerate(lines):
-                f.store(kind, line, f.at("%into", f.multiply(f.add(column, str(step)), "%sn"), target), size)
-        f.store("i64", whole, kept, 8)
-    return f.load("i64", kept, 8)
 
 
 def gather_name(stored: str) -> str:
@@ -207,32 +190,20 @@ def gather(stored: str, element: str, rows: int, columns: int) -> str:
     return f.text()
 
 
-def scatter_name(stored: str, mirrored: bool) -> str:
+def scatter_name(stored: str) -> str:
     """Name of the function that writes a tile."""
-    return f"@km_{'mirror' if mirrored else 'scatter'}_{stored}"
+    return f"@km_scatter_{stored}"
 
 
-def scatter(stored: str, rows: int, columns: int, mirrored: bool) -> str:
-    """Function that writes the part of a dense tile with column >= row + skew; ``mirrored`` runs along rows first."""
+def scatter(stored: str, columns: int) -> str:
+    """Function that writes the part of a dense tile with column >= row + skew."""
     f = Function(
-        f"internal fastcc void {scatter_name(stored, mirrored)}"
+        f"internal fastcc void {scatter_name(stored)}"
         "(ptr %into, ptr noalias %from, i64 %sm, i64 %sn, i64 %rows, i64 %columns, i64 %skew) noinline"
     )
     target, size = STORED[stored], SIZE[STORED[stored]]
-    outer, inner = ("%columns", "%rows") if mirrored else ("%rows", "%columns")
-    start = "0"
-    if mirrored and rows > 1:
-        start = _scatter_squares(f, target, rows, columns)
-    with f.loop(start, outer) as first:
-        if mirrored:
-            begin, stop = "0", f.least(inner, f.add(f.i64("sub nsw", first, "%skew"), "1"))
-        else:
-            begin, stop = f.most("0", f.add(first, "%skew")), inner
-        with f.loop(begin, stop) as second:
-            row, column = (second, first) if mirrored else (first, second)
-            value = f.load(target, f.at("%from", f.add(f.multiply(row, str(columns)), column), target), size)
-            f.store(
-                target, value, f.at("%into", f.add(f.multiply(row, "%sm"), f.multiply(column, "%sn")), target), size
-            )
+    with f.loop("0", "%rows") as row, f.loop(f.most("0", f.add(row, "%skew")), "%columns") as column:
+        value = f.load(target, f.at("%from", f.add(f.multiply(row, str(columns)), column), target), size)
+        f.store(target, value, f.at("%into", f.add(f.multiply(row, "%sm"), f.multiply(column, "%sn")), target), size)
     f.say("ret void")
     return f.text()

@@ -47,7 +47,7 @@ def parameters(plan: CpuPlan) -> list[str]:
     names = [f"ptr %x_{port.name}" for port in map_ports(plan)]
     names += [f"ptr %out_{place}" for place in range(len(plan.nest.outs))]
     if plan.symmetric:
-        names += [f"ptr %mirror_{place}" for place in range(len(plan.nest.outs))]
+        names += [f"ptr %strip_{place}" for place in range(len(plan.nest.outs))]
     counts = ("depth", "position", "rows", "columns", "skew")
     return [*names, "ptr %cells", "ptr %state", *(f"i64 %{name}" for name in counts), "i1 %first", "i1 %last"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..contraction.cpu_plan import CpuPlan
 from .llvm_pack import narrowed, scatter_name
 from .llvm_spell import Speller, Value
-from .llvm_text import SIZE, STORED, vector
+from .llvm_text import SIZE, STORED, Function, vector
 
 Place = tuple[int | None, int | None]
 
@@ -33,30 +33,22 @@ def write(
             line = f.at(f"%out_{place}", f.multiply(strides[0], str(i)), target)
             for j in range(plan.columns // lanes):
                 f.store(vector(target, lanes), vectors[i, j], f.at(line, str(j * lanes), target), size)
-    if plan.symmetric:
-        _through_buffer(spell, plan, dtype, place, vectors, strides, [True])
     f.jump(done)
     f.start(other)
-    _through_buffer(spell, plan, dtype, place, vectors, strides, [False, True] if plan.symmetric else [False])
+    buffer = f.room(target, plan.rows * plan.columns)
+    _dense(f, plan, target, vectors, buffer)
+    counts = "i64 %rows, i64 %columns, i64 %skew"
+    call = f"call fastcc void {scatter_name(dtype)}"
+    f.say(f"{call}(ptr %out_{place}, ptr {buffer}, i64 {strides[0]}, i64 {strides[1]}, {counts})")
     f.jump(done)
     f.start(done)
+    if plan.symmetric:
+        _dense(f, plan, target, vectors, f"%strip_{place}")
 
 
-def _through_buffer(
-    spell: Speller, plan: CpuPlan, dtype: str, place: int, vectors: Mapping[tuple[int, int], str],
-    strides: tuple[str, str], mirrored: list[bool],
-) -> None:  # fmt: skip
-    f = spell.function
-    target, size = STORED[dtype], SIZE[STORED[dtype]]
+def _dense(f: Function, plan: CpuPlan, target: str, vectors: Mapping[tuple[int, int], str], into: str) -> None:
+    """The whole tile, row by row without gaps."""
     lanes = plan.columns // (1 if plan.across else plan.vectors)
-    buffer = f.room(target, plan.rows * plan.columns)
     for (i, j), text in vectors.items():
-        index = str(i * plan.columns + j * lanes)
-        f.store(vector(target, lanes), text, f.at(buffer, index, target), size)
-    for mirror in mirrored:
-        pointer, (sm, sn) = f"%out_{place}", strides
-        if mirror:
-            pointer, sm, sn = f"%mirror_{place}", sn, sm
-        counts = "i64 %rows, i64 %columns, i64 %skew"
-        call = f"call fastcc void {scatter_name(dtype, mirror)}"
-        f.say(f"{call}(ptr {pointer}, ptr {buffer}, i64 {sm}, i64 {sn}, {counts})")
+        place = f.at(into, str(i * plan.columns + j * lanes), target)
+        f.store(vector(target, lanes), text, place, SIZE[target])

@@ -78,6 +78,10 @@ class CpuPlan:
         """Columns of the tile."""
         return 1 if self.across else self.lanes * self.vectors
 
+    def strip_bytes(self, port: Port) -> int:
+        """Room for the tiles of an output above each other."""
+        return _round_up(self.row_block * self.columns * BYTES[port.dtype], _ALIGNMENT)
+
     @property
     def width(self) -> int:
         """Bytes of a packed element."""
@@ -321,7 +325,7 @@ def _blocks(
 
 
 def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
-    """Bytes of scratch, laid out as the emitted kernel does: rows, columns, lines, cells, state."""
+    """Bytes of scratch, laid out as the emitted kernel does: rows, columns, lines, cells, state, strips."""
     m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
     rows = min(plan.row_block, _round_up(m, plan.rows))
     columns = min(plan.column_block, _round_up(n, plan.columns))
@@ -335,6 +339,8 @@ def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
             total += _round_up((depth if "k" in port.roles else 1) * extent * plan.width, _ALIGNMENT)
     if plan.looped:
         total += rows // plan.rows * (columns // plan.columns) * plan.state_bytes
+    if plan.symmetric:
+        total += _ALIGNMENT + sum(map(plan.strip_bytes, plan.nest.outs))
     return total + _ALIGNMENT
 
 

@@ -73,206 +73,223 @@ entry:
   %v69 = and i64 %v68, -64
   %p70 = getelementptr i8, ptr %p65, i64 %v69
   %v71 = sdiv i64 %v54, 32
-  %p72 = getelementptr ptr, ptr %pointers, i64 0
-  %v73 = load ptr, ptr %p72, align 8
-  %p74 = getelementptr ptr, ptr %pointers, i64 1
-  %v75 = load ptr, ptr %p74, align 8
-  %p76 = getelementptr ptr, ptr %pointers, i64 2
-  %v77 = load ptr, ptr %p76, align 8
-  %v78 = add nsw i64 %v8, 15
-  %v79 = sdiv i64 %v78, 16
-  br label %head80
-head80:
-  %item83 = phi i64 [ %begin, %entry ], [ %v233, %done132 ]
-  %v84 = icmp slt i64 %item83, %end
-  br i1 %v84, label %body81, label %done82
-body81:
-  %v85 = sdiv i64 %item83, %v79
-  %v86 = srem i64 %item83, %v79
-  %v87 = sub nsw i64 %v79, %v86
-  %v88 = sub nsw i64 %end, %item83
-  %v89 = call i64 @llvm.smin.i64(i64 %v87, i64 %v88)
-  %v90 = mul nsw i64 %v86, 16
-  %v91 = add nsw i64 %v86, %v89
-  %v92 = mul nsw i64 %v91, 16
-  %v93 = call i64 @llvm.smin.i64(i64 %v8, i64 %v92)
-  %v94 = srem i64 %v85, %v16
-  %v95 = sdiv i64 %v85, %v16
-  %v96 = srem i64 %v95, %v6
-  %v97 = sdiv i64 %v95, %v6
-  %v98 = srem i64 %v97, %v4
-  %v99 = sdiv i64 %v97, %v4
-  %v100 = mul nsw i64 %v99, %v18
-  %v101 = add nsw i64 0, %v100
-  %v102 = mul nsw i64 %v98, %v20
-  %v103 = add nsw i64 %v101, %v102
-  %v104 = mul nsw i64 %v96, %v22
-  %v105 = add nsw i64 %v103, %v104
-  %p106 = getelementptr float, ptr %v73, i64 %v105
-  %v107 = mul nsw i64 %v99, %v28
+  %v72 = sdiv i64 %v50, 4
+  %v73 = mul nsw i64 %v72, %v71
+  %v74 = mul nsw i64 %v73, 512
+  %v75 = add nsw i64 %v74, 63
+  %v76 = and i64 %v75, -64
+  %p77 = getelementptr i8, ptr %p70, i64 %v76
+  %p78 = getelementptr i8, ptr %p77, i64 32768
+  %p79 = getelementptr ptr, ptr %pointers, i64 0
+  %v80 = load ptr, ptr %p79, align 8
+  %p81 = getelementptr ptr, ptr %pointers, i64 1
+  %v82 = load ptr, ptr %p81, align 8
+  %p83 = getelementptr ptr, ptr %pointers, i64 2
+  %v84 = load ptr, ptr %p83, align 8
+  %v85 = add nsw i64 %v8, 15
+  %v86 = sdiv i64 %v85, 16
+  br label %head87
+head87:
+  %item90 = phi i64 [ %begin, %entry ], [ %v248, %done139 ]
+  %v91 = icmp slt i64 %item90, %end
+  br i1 %v91, label %body88, label %done89
+body88:
+  %v92 = sdiv i64 %item90, %v86
+  %v93 = srem i64 %item90, %v86
+  %v94 = sub nsw i64 %v86, %v93
+  %v95 = sub nsw i64 %end, %item90
+  %v96 = call i64 @llvm.smin.i64(i64 %v94, i64 %v95)
+  %v97 = mul nsw i64 %v93, 16
+  %v98 = add nsw i64 %v93, %v96
+  %v99 = mul nsw i64 %v98, 16
+  %v100 = call i64 @llvm.smin.i64(i64 %v8, i64 %v99)
+  %v101 = srem i64 %v92, %v16
+  %v102 = sdiv i64 %v92, %v16
+  %v103 = srem i64 %v102, %v6
+  %v104 = sdiv i64 %v102, %v6
+  %v105 = srem i64 %v104, %v4
+  %v106 = sdiv i64 %v104, %v4
+  %v107 = mul nsw i64 %v106, %v18
   %v108 = add nsw i64 0, %v107
-  %v109 = mul nsw i64 %v98, %v30
+  %v109 = mul nsw i64 %v105, %v20
   %v110 = add nsw i64 %v108, %v109
-  %v111 = mul nsw i64 %v96, %v32
+  %v111 = mul nsw i64 %v103, %v22
   %v112 = add nsw i64 %v110, %v111
-  %p113 = getelementptr float, ptr %v75, i64 %v112
-  %v114 = mul nsw i64 %v99, %v38
+  %p113 = getelementptr float, ptr %v80, i64 %v112
+  %v114 = mul nsw i64 %v106, %v28
   %v115 = add nsw i64 0, %v114
-  %v116 = mul nsw i64 %v98, %v40
+  %v116 = mul nsw i64 %v105, %v30
   %v117 = add nsw i64 %v115, %v116
-  %v118 = mul nsw i64 %v96, %v42
+  %v118 = mul nsw i64 %v103, %v32
   %v119 = add nsw i64 %v117, %v118
-  %p120 = getelementptr float, ptr %v77, i64 %v119
-  %v121 = sub nsw i64 %v12, 0
-  %v122 = sub nsw i64 %v14, 0
-  %v123 = mul nsw i64 %v121, %v122
-  %v124 = icmp sle i64 %v123, 0
-  %v125 = add nsw i64 %v121, 127
-  %v126 = sdiv i64 %v125, 128
-  %v127 = call i64 @llvm.smax.i64(i64 1, i64 %v126)
-  %v128 = icmp eq i64 %v127, 1
-  %v129 = icmp sle i64 %v10, 1024
-  br label %head130
-head130:
-  %i133 = phi i64 [ %v90, %body81 ], [ %v232, %done141 ]
-  %v134 = icmp slt i64 %i133, %v93
-  br i1 %v134, label %body131, label %done132
-body131:
-  %v135 = sub nsw i64 %v93, %i133
-  %v136 = call i64 @llvm.smin.i64(i64 256, i64 %v135)
-  %v137 = sdiv i64 %i133, 1024
-  %v138 = mul nsw i64 %v137, 1024
-  br label %head139
-head139:
-  %i142 = phi i64 [ %v138, %body131 ], [ %v231, %done153 ]
-  %v143 = icmp slt i64 %i142, %v10
-  br i1 %v143, label %body140, label %done141
-body140:
-  %v144 = sub nsw i64 %v10, %i142
-  %v145 = call i64 @llvm.smin.i64(i64 1024, i64 %v144)
-  %v146 = icmp eq i64 %i142, %v138
-  %v147 = icmp eq i64 %i133, %v90
-  %v148 = select i1 %v128, i1 %v146, i1 true
-  %v149 = and i1 %v128, %v129
-  %v150 = select i1 %v149, i1 %v147, i1 true
-  br label %head151
-head151:
-  %i154 = phi i64 [ 0, %body140 ], [ %v230, %done189 ]
-  %v155 = icmp slt i64 %i154, %v127
-  br i1 %v155, label %body152, label %done153
-body152:
-  %v156 = srem i64 %i154, %v127
-  %v157 = mul nsw i64 %v156, 128
-  %v158 = add nsw i64 0, %v157
-  %v159 = sub nsw i64 %v12, %v158
-  %v160 = call i64 @llvm.smin.i64(i64 128, i64 %v159)
-  %v161 = select i1 %v124, i64 0, i64 %v160
-  br i1 %v148, label %yes162, label %done163
-yes162:
-  %v164 = mul nsw i64 %v158, %v26
+  %p120 = getelementptr float, ptr %v82, i64 %v119
+  %v121 = mul nsw i64 %v106, %v38
+  %v122 = add nsw i64 0, %v121
+  %v123 = mul nsw i64 %v105, %v40
+  %v124 = add nsw i64 %v122, %v123
+  %v125 = mul nsw i64 %v103, %v42
+  %v126 = add nsw i64 %v124, %v125
+  %p127 = getelementptr float, ptr %v84, i64 %v126
+  %v128 = sub nsw i64 %v12, 0
+  %v129 = sub nsw i64 %v14, 0
+  %v130 = mul nsw i64 %v128, %v129
+  %v131 = icmp sle i64 %v130, 0
+  %v132 = add nsw i64 %v128, 127
+  %v133 = sdiv i64 %v132, 128
+  %v134 = call i64 @llvm.smax.i64(i64 1, i64 %v133)
+  %v135 = icmp eq i64 %v134, 1
+  %v136 = icmp sle i64 %v10, 1024
+  br label %head137
+head137:
+  %i140 = phi i64 [ %v97, %body88 ], [ %v247, %done148 ]
+  %v141 = icmp slt i64 %i140, %v100
+  br i1 %v141, label %body138, label %done139
+body138:
+  %v142 = sub nsw i64 %v100, %i140
+  %v143 = call i64 @llvm.smin.i64(i64 256, i64 %v142)
+  %v144 = sdiv i64 %i140, 1024
+  %v145 = mul nsw i64 %v144, 1024
+  br label %head146
+head146:
+  %i149 = phi i64 [ %v145, %body138 ], [ %v246, %done160 ]
+  %v150 = icmp slt i64 %i149, %v10
+  br i1 %v150, label %body147, label %done148
+body147:
+  %v151 = sub nsw i64 %v10, %i149
+  %v152 = call i64 @llvm.smin.i64(i64 1024, i64 %v151)
+  %v153 = icmp eq i64 %i149, %v145
+  %v154 = icmp eq i64 %i140, %v97
+  %v155 = select i1 %v135, i1 %v153, i1 true
+  %v156 = and i1 %v135, %v136
+  %v157 = select i1 %v156, i1 %v154, i1 true
+  br label %head158
+head158:
+  %i161 = phi i64 [ 0, %body147 ], [ %v245, %done196 ]
+  %v162 = icmp slt i64 %i161, %v134
+  br i1 %v162, label %body159, label %done160
+body159:
+  %v163 = srem i64 %i161, %v134
+  %v164 = mul nsw i64 %v163, 128
   %v165 = add nsw i64 0, %v164
-  %v166 = mul nsw i64 %i133, %v24
-  %v167 = add nsw i64 %v165, %v166
-  %p168 = getelementptr float, ptr %p106, i64 %v167
-  %v169 = xor i1 %v124, true
-  br i1 %v169, label %yes170, label %done171
-yes170:
-  call fastcc void @km_pack_f32_4(ptr %v60, ptr %p168, i64 %v24, i64 %v26, i64 %v136, i64 %v161)
-  br label %done171
-done171:
-  br label %done163
-done163:
-  br i1 %v150, label %yes172, label %done173
-yes172:
-  %v174 = mul nsw i64 %v158, %v36
-  %v175 = add nsw i64 0, %v174
-  %v176 = mul nsw i64 %i142, %v34
-  %v177 = add nsw i64 %v175, %v176
-  %p178 = getelementptr float, ptr %p113, i64 %v177
-  %v179 = xor i1 %v124, true
-  br i1 %v179, label %yes180, label %done181
-yes180:
-  call fastcc void @km_pack_f32_32(ptr %p65, ptr %p178, i64 %v34, i64 %v36, i64 %v145, i64 %v161)
-  br label %done181
-done181:
-  br label %done173
-done173:
-  br i1 true, label %yes182, label %done183
-yes182:
-  br label %done183
-done183:
-  %v184 = icmp eq i64 %i154, 0
-  %v185 = add nsw i64 %i154, 1
-  %v186 = icmp eq i64 %v185, %v127
-  br label %head187
-head187:
-  %i190 = phi i64 [ 0, %done183 ], [ %v229, %done199 ]
-  %v191 = icmp slt i64 %i190, %v145
-  br i1 %v191, label %body188, label %done189
-body188:
-  %v192 = add nsw i64 %i142, %i190
-  %v193 = add nsw i64 %v192, 32
-  %v194 = sub nsw i64 %v193, %i133
-  %v195 = call i64 @llvm.smin.i64(i64 %v136, i64 %v194)
-  %v196 = call i64 @llvm.smax.i64(i64 0, i64 %v195)
-  br label %head197
-head197:
-  %i200 = phi i64 [ 0, %body188 ], [ %v228, %body198 ]
-  %v201 = icmp slt i64 %i200, %v196
-  br i1 %v201, label %body198, label %done199
-body198:
-  %v202 = add nsw i64 %i133, %i200
-  %v203 = mul nsw i64 %i200, %v161
-  %p204 = getelementptr float, ptr %v60, i64 %v203
-  %v205 = mul nsw i64 %i190, %v161
-  %p206 = getelementptr float, ptr %p65, i64 %v205
-  %v207 = mul nsw i64 %v202, %v44
-  %v208 = add nsw i64 0, %v207
-  %v209 = mul nsw i64 %v192, %v46
-  %v210 = add nsw i64 %v208, %v209
-  %p211 = getelementptr float, ptr %p120, i64 %v210
-  %v212 = mul nsw i64 %v192, %v44
-  %v213 = add nsw i64 0, %v212
-  %v214 = mul nsw i64 %v202, %v46
-  %v215 = add nsw i64 %v213, %v214
-  %p216 = getelementptr float, ptr %p120, i64 %v215
-  %v217 = sub nsw i64 %v202, %v192
-  %v218 = sub nsw i64 %v136, %i200
-  %v219 = call i64 @llvm.smin.i64(i64 4, i64 %v218)
-  %v220 = sub nsw i64 %v145, %i190
-  %v221 = call i64 @llvm.smin.i64(i64 32, i64 %v220)
-  %v222 = sdiv i64 %i200, 4
-  %v223 = mul nsw i64 %v222, %v71
-  %v224 = sdiv i64 %i190, 32
-  %v225 = add nsw i64 %v223, %v224
-  %v226 = mul nsw i64 %v225, 512
-  %p227 = getelementptr i8, ptr %p70, i64 %v226
-  call fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %p204, ptr %p206, ptr %p211, ptr %p216, ptr %p70, ptr %p227, i64 %v161, i64 %v158, i64 %v219, i64 %v221, i64 %v217, i1 %v184, i1 %v186)
-  %v228 = add nsw i64 %i200, 4
-  br label %head197
-done199:
-  %v229 = add nsw i64 %i190, 32
-  br label %head187
-done189:
-  %v230 = add nsw i64 %i154, 1
-  br label %head151
-done153:
-  %v231 = add nsw i64 %i142, 1024
-  br label %head139
-done141:
-  %v232 = add nsw i64 %i133, 256
-  br label %head130
-done132:
-  %v233 = add nsw i64 %item83, %v89
-  br label %head80
-done82:
+  %v166 = sub nsw i64 %v12, %v165
+  %v167 = call i64 @llvm.smin.i64(i64 128, i64 %v166)
+  %v168 = select i1 %v131, i64 0, i64 %v167
+  br i1 %v155, label %yes169, label %done170
+yes169:
+  %v171 = mul nsw i64 %v165, %v26
+  %v172 = add nsw i64 0, %v171
+  %v173 = mul nsw i64 %i140, %v24
+  %v174 = add nsw i64 %v172, %v173
+  %p175 = getelementptr float, ptr %p113, i64 %v174
+  %v176 = xor i1 %v131, true
+  br i1 %v176, label %yes177, label %done178
+yes177:
+  call fastcc void @km_pack_f32_4(ptr %v60, ptr %p175, i64 %v24, i64 %v26, i64 %v143, i64 %v168)
+  br label %done178
+done178:
+  br label %done170
+done170:
+  br i1 %v157, label %yes179, label %done180
+yes179:
+  %v181 = mul nsw i64 %v165, %v36
+  %v182 = add nsw i64 0, %v181
+  %v183 = mul nsw i64 %i149, %v34
+  %v184 = add nsw i64 %v182, %v183
+  %p185 = getelementptr float, ptr %p120, i64 %v184
+  %v186 = xor i1 %v131, true
+  br i1 %v186, label %yes187, label %done188
+yes187:
+  call fastcc void @km_pack_f32_32(ptr %p65, ptr %p185, i64 %v34, i64 %v36, i64 %v152, i64 %v168)
+  br label %done188
+done188:
+  br label %done180
+done180:
+  br i1 true, label %yes189, label %done190
+yes189:
+  br label %done190
+done190:
+  %v191 = icmp eq i64 %i161, 0
+  %v192 = add nsw i64 %i161, 1
+  %v193 = icmp eq i64 %v192, %v134
+  br label %head194
+head194:
+  %i197 = phi i64 [ 0, %done190 ], [ %v244, %done234 ]
+  %v198 = icmp slt i64 %i197, %v152
+  br i1 %v198, label %body195, label %done196
+body195:
+  %v199 = add nsw i64 %i149, %i197
+  %v200 = add nsw i64 %v199, 32
+  %v201 = sub nsw i64 %v200, %i140
+  %v202 = call i64 @llvm.smin.i64(i64 %v143, i64 %v201)
+  %v203 = call i64 @llvm.smax.i64(i64 0, i64 %v202)
+  br label %head204
+head204:
+  %i207 = phi i64 [ 0, %body195 ], [ %v232, %body205 ]
+  %v208 = icmp slt i64 %i207, %v203
+  br i1 %v208, label %body205, label %done206
+body205:
+  %v209 = add nsw i64 %i140, %i207
+  %v210 = mul nsw i64 %i207, %v168
+  %p211 = getelementptr float, ptr %v60, i64 %v210
+  %v212 = mul nsw i64 %i197, %v168
+  %p213 = getelementptr float, ptr %p65, i64 %v212
+  %v214 = mul nsw i64 %v209, %v44
+  %v215 = add nsw i64 0, %v214
+  %v216 = mul nsw i64 %v199, %v46
+  %v217 = add nsw i64 %v215, %v216
+  %p218 = getelementptr float, ptr %p127, i64 %v217
+  %v219 = mul nsw i64 %i207, 32
+  %p220 = getelementptr float, ptr %p77, i64 %v219
+  %v221 = sub nsw i64 %v209, %v199
+  %v222 = sub nsw i64 %v143, %i207
+  %v223 = call i64 @llvm.smin.i64(i64 4, i64 %v222)
+  %v224 = sub nsw i64 %v152, %i197
+  %v225 = call i64 @llvm.smin.i64(i64 32, i64 %v224)
+  %v226 = sdiv i64 %i207, 4
+  %v227 = mul nsw i64 %v226, %v71
+  %v228 = sdiv i64 %i197, 32
+  %v229 = add nsw i64 %v227, %v228
+  %v230 = mul nsw i64 %v229, 512
+  %p231 = getelementptr i8, ptr %p70, i64 %v230
+  call fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %p211, ptr %p213, ptr %p218, ptr %p220, ptr %p70, ptr %p231, i64 %v168, i64 %v165, i64 %v223, i64 %v225, i64 %v221, i1 %v191, i1 %v193)
+  %v232 = add nsw i64 %i207, 4
+  br label %head204
+done206:
+  br i1 %v193, label %yes233, label %done234
+yes233:
+  %v235 = sub nsw i64 %v152, %i197
+  %v236 = call i64 @llvm.smin.i64(i64 32, i64 %v235)
+  %v237 = sub nsw i64 %v199, %i140
+  %v238 = add nsw i64 %v237, 1
+  %v239 = mul nsw i64 %v199, %v44
+  %v240 = add nsw i64 0, %v239
+  %v241 = mul nsw i64 %i140, %v46
+  %v242 = add nsw i64 %v240, %v241
+  %p243 = getelementptr float, ptr %p127, i64 %v242
+  call fastcc void @km_mirror_f32(ptr %p243, ptr %p77, i64 %v44, i64 %v46, i64 %v203, i64 %v236, i64 %v238)
+  br label %done234
+done234:
+  %v244 = add nsw i64 %i197, 32
+  br label %head194
+done196:
+  %v245 = add nsw i64 %i161, 1
+  br label %head158
+done160:
+  %v246 = add nsw i64 %i149, 1024
+  br label %head146
+done148:
+  %v247 = add nsw i64 %i140, 256
+  br label %head137
+done139:
+  %v248 = add nsw i64 %item90, %v96
+  br label %head87
+done89:
   ret void
 }
 
-define internal fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %mirror_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
+define internal fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %strip_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
 entry:
   %room158 = alloca float, i64 128, align 64
-  %room167 = alloca float, i64 128, align 64
   %p1 = getelementptr double, ptr %numbers, i64 0
   %v2 = load double, ptr %p1, align 8
   %v3 = fptrunc double %v2 to float
@@ -460,6 +477,8 @@ yes152:
   store <16 x float> %v107, ptr %p157, align 4
   br label %done153
 done153:
+  br label %done129
+other128:
   %p159 = getelementptr float, ptr %room158, i64 0
   store <16 x float> %v100, ptr %p159, align 4
   %p160 = getelementptr float, ptr %room158, i64 16
@@ -476,29 +495,25 @@ done153:
   store <16 x float> %v106, ptr %p165, align 4
   %p166 = getelementptr float, ptr %room158, i64 112
   store <16 x float> %v107, ptr %p166, align 4
-  call fastcc void @km_mirror_f32(ptr %mirror_0, ptr %room158, i64 %v121, i64 %v119, i64 %rows, i64 %columns, i64 %skew)
-  br label %done129
-other128:
-  %p168 = getelementptr float, ptr %room167, i64 0
-  store <16 x float> %v100, ptr %p168, align 4
-  %p169 = getelementptr float, ptr %room167, i64 16
-  store <16 x float> %v101, ptr %p169, align 4
-  %p170 = getelementptr float, ptr %room167, i64 32
-  store <16 x float> %v102, ptr %p170, align 4
-  %p171 = getelementptr float, ptr %room167, i64 48
-  store <16 x float> %v103, ptr %p171, align 4
-  %p172 = getelementptr float, ptr %room167, i64 64
-  store <16 x float> %v104, ptr %p172, align 4
-  %p173 = getelementptr float, ptr %room167, i64 80
-  store <16 x float> %v105, ptr %p173, align 4
-  %p174 = getelementptr float, ptr %room167, i64 96
-  store <16 x float> %v106, ptr %p174, align 4
-  %p175 = getelementptr float, ptr %room167, i64 112
-  store <16 x float> %v107, ptr %p175, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room167, i64 %v119, i64 %v121, i64 %rows, i64 %columns, i64 %skew)
-  call fastcc void @km_mirror_f32(ptr %mirror_0, ptr %room167, i64 %v121, i64 %v119, i64 %rows, i64 %columns, i64 %skew)
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room158, i64 %v119, i64 %v121, i64 %rows, i64 %columns, i64 %skew)
   br label %done129
 done129:
+  %p167 = getelementptr float, ptr %strip_0, i64 0
+  store <16 x float> %v100, ptr %p167, align 4
+  %p168 = getelementptr float, ptr %strip_0, i64 16
+  store <16 x float> %v101, ptr %p168, align 4
+  %p169 = getelementptr float, ptr %strip_0, i64 32
+  store <16 x float> %v102, ptr %p169, align 4
+  %p170 = getelementptr float, ptr %strip_0, i64 48
+  store <16 x float> %v103, ptr %p170, align 4
+  %p171 = getelementptr float, ptr %strip_0, i64 64
+  store <16 x float> %v104, ptr %p171, align 4
+  %p172 = getelementptr float, ptr %strip_0, i64 80
+  store <16 x float> %v105, ptr %p172, align 4
+  %p173 = getelementptr float, ptr %strip_0, i64 96
+  store <16 x float> %v106, ptr %p173, align 4
+  %p174 = getelementptr float, ptr %strip_0, i64 112
+  store <16 x float> %v107, ptr %p174, align 4
   ret void
 }
 
@@ -912,98 +927,253 @@ done3:
   ret void
 }
 
-define internal fastcc void @km_mirror_f32(ptr %into, ptr noalias %from, i64 %sm, i64 %sn, i64 %rows, i64 %columns, i64 %skew) noinline {
+define internal fastcc void @km_mirror_f32(ptr %into, ptr noalias %from, i64 %line, i64 %step, i64 %rows, i64 %columns, i64 %reach) noinline {
 entry:
   %room1 = alloca i64, i64 1, align 64
+  %v2 = icmp eq i64 %step, 1
+  br label %head3
+head3:
+  %i6 = phi i64 [ 0, %entry ], [ %v212, %done192 ]
+  %v7 = icmp slt i64 %i6, %columns
+  br i1 %v7, label %body4, label %done5
+body4:
   store i64 0, ptr %room1, align 8
-  %v2 = icmp eq i64 %sm, 1
-  %v3 = icmp eq i64 %rows, 4
-  %v4 = icmp sle i64 %skew, -3
-  %v5 = and i1 %v2, %v3
-  %v6 = and i1 %v5, %v4
-  br i1 %v6, label %yes7, label %done8
-yes7:
-  %v9 = sdiv i64 %columns, 4
-  %v10 = mul nsw i64 %v9, 4
-  br label %head11
-head11:
-  %i14 = phi i64 [ 0, %yes7 ], [ %v48, %body12 ]
-  %v15 = icmp slt i64 %i14, %v10
-  br i1 %v15, label %body12, label %done13
-body12:
-  %v16 = add nsw i64 %i14, 0
-  %p17 = getelementptr float, ptr %from, i64 %v16
-  %v18 = add nsw i64 %i14, 32
-  %p19 = getelementptr float, ptr %from, i64 %v18
-  %v20 = add nsw i64 %i14, 64
-  %p21 = getelementptr float, ptr %from, i64 %v20
-  %v22 = add nsw i64 %i14, 96
-  %p23 = getelementptr float, ptr %from, i64 %v22
-  %v24 = load <4 x float>, ptr %p17, align 4
-  %v25 = load <4 x float>, ptr %p19, align 4
-  %v26 = load <4 x float>, ptr %p21, align 4
-  %v27 = load <4 x float>, ptr %p23, align 4
-  %v28 = shufflevector <4 x float> %v24, <4 x float> %v25, <4 x i32> <i32 0, i32 4, i32 2, i32 6>
-  %v29 = shufflevector <4 x float> %v24, <4 x float> %v25, <4 x i32> <i32 1, i32 5, i32 3, i32 7>
-  %v30 = shufflevector <4 x float> %v26, <4 x float> %v27, <4 x i32> <i32 0, i32 4, i32 2, i32 6>
-  %v31 = shufflevector <4 x float> %v26, <4 x float> %v27, <4 x i32> <i32 1, i32 5, i32 3, i32 7>
-  %v32 = shufflevector <4 x float> %v28, <4 x float> %v30, <4 x i32> <i32 0, i32 1, i32 4, i32 5>
-  %v33 = shufflevector <4 x float> %v28, <4 x float> %v30, <4 x i32> <i32 2, i32 3, i32 6, i32 7>
-  %v34 = shufflevector <4 x float> %v29, <4 x float> %v31, <4 x i32> <i32 0, i32 1, i32 4, i32 5>
-  %v35 = shufflevector <4 x float> %v29, <4 x float> %v31, <4 x i32> <i32 2, i32 3, i32 6, i32 7>
-  %v36 = add nsw i64 %i14, 0
-  %v37 = mul nsw i64 %v36, %sn
-  %p38 = getelementptr float, ptr %into, i64 %v37
-  store <4 x float> %v32, ptr %p38, align 4
-  %v39 = add nsw i64 %i14, 1
-  %v40 = mul nsw i64 %v39, %sn
-  %p41 = getelementptr float, ptr %into, i64 %v40
-  store <4 x float> %v34, ptr %p41, align 4
-  %v42 = add nsw i64 %i14, 2
-  %v43 = mul nsw i64 %v42, %sn
-  %p44 = getelementptr float, ptr %into, i64 %v43
-  store <4 x float> %v33, ptr %p44, align 4
-  %v45 = add nsw i64 %i14, 3
-  %v46 = mul nsw i64 %v45, %sn
-  %p47 = getelementptr float, ptr %into, i64 %v46
-  store <4 x float> %v35, ptr %p47, align 4
-  %v48 = add nsw i64 %i14, 4
-  br label %head11
-done13:
-  store i64 %v10, ptr %room1, align 8
-  br label %done8
-done8:
-  %v49 = load i64, ptr %room1, align 8
-  br label %head50
-head50:
-  %i53 = phi i64 [ %v49, %done8 ], [ %v72, %done60 ]
-  %v54 = icmp slt i64 %i53, %columns
-  br i1 %v54, label %body51, label %done52
-body51:
-  %v55 = sub nsw i64 %i53, %skew
-  %v56 = add nsw i64 %v55, 1
-  %v57 = call i64 @llvm.smin.i64(i64 %rows, i64 %v56)
-  br label %head58
-head58:
-  %i61 = phi i64 [ 0, %body51 ], [ %v71, %body59 ]
-  %v62 = icmp slt i64 %i61, %v57
-  br i1 %v62, label %body59, label %done60
-body59:
-  %v63 = mul nsw i64 %i61, 32
-  %v64 = add nsw i64 %v63, %i53
-  %p65 = getelementptr float, ptr %from, i64 %v64
-  %v66 = load float, ptr %p65, align 4
-  %v67 = mul nsw i64 %i61, %sm
-  %v68 = mul nsw i64 %i53, %sn
-  %v69 = add nsw i64 %v67, %v68
-  %p70 = getelementptr float, ptr %into, i64 %v69
-  store float %v66, ptr %p70, align 4
-  %v71 = add nsw i64 %i61, 1
-  br label %head58
-done60:
-  %v72 = add nsw i64 %i53, 1
-  br label %head50
-done52:
+  %v8 = add nsw i64 %i6, 16
+  %v9 = icmp sle i64 %v8, %columns
+  %v10 = and i1 %v9, %v2
+  br i1 %v10, label %yes11, label %done12
+yes11:
+  %v13 = add nsw i64 %reach, %i6
+  %v14 = call i64 @llvm.smin.i64(i64 %rows, i64 %v13)
+  %v15 = call i64 @llvm.smax.i64(i64 0, i64 %v14)
+  %v16 = sdiv i64 %v15, 16
+  %v17 = mul nsw i64 %v16, 16
+  br label %head18
+head18:
+  %i21 = phi i64 [ 0, %yes11 ], [ %v186, %body19 ]
+  %v22 = icmp slt i64 %i21, %v17
+  br i1 %v22, label %body19, label %done20
+body19:
+  %v23 = mul nsw i64 %i21, 32
+  %v24 = add nsw i64 %v23, %i6
+  %p25 = getelementptr float, ptr %from, i64 %v24
+  %p26 = getelementptr float, ptr %p25, i64 0
+  %v27 = load <16 x float>, ptr %p26, align 4
+  %p28 = getelementptr float, ptr %p25, i64 32
+  %v29 = load <16 x float>, ptr %p28, align 4
+  %p30 = getelementptr float, ptr %p25, i64 64
+  %v31 = load <16 x float>, ptr %p30, align 4
+  %p32 = getelementptr float, ptr %p25, i64 96
+  %v33 = load <16 x float>, ptr %p32, align 4
+  %p34 = getelementptr float, ptr %p25, i64 128
+  %v35 = load <16 x float>, ptr %p34, align 4
+  %p36 = getelementptr float, ptr %p25, i64 160
+  %v37 = load <16 x float>, ptr %p36, align 4
+  %p38 = getelementptr float, ptr %p25, i64 192
+  %v39 = load <16 x float>, ptr %p38, align 4
+  %p40 = getelementptr float, ptr %p25, i64 224
+  %v41 = load <16 x float>, ptr %p40, align 4
+  %p42 = getelementptr float, ptr %p25, i64 256
+  %v43 = load <16 x float>, ptr %p42, align 4
+  %p44 = getelementptr float, ptr %p25, i64 288
+  %v45 = load <16 x float>, ptr %p44, align 4
+  %p46 = getelementptr float, ptr %p25, i64 320
+  %v47 = load <16 x float>, ptr %p46, align 4
+  %p48 = getelementptr float, ptr %p25, i64 352
+  %v49 = load <16 x float>, ptr %p48, align 4
+  %p50 = getelementptr float, ptr %p25, i64 384
+  %v51 = load <16 x float>, ptr %p50, align 4
+  %p52 = getelementptr float, ptr %p25, i64 416
+  %v53 = load <16 x float>, ptr %p52, align 4
+  %p54 = getelementptr float, ptr %p25, i64 448
+  %v55 = load <16 x float>, ptr %p54, align 4
+  %p56 = getelementptr float, ptr %p25, i64 480
+  %v57 = load <16 x float>, ptr %p56, align 4
+  %v58 = shufflevector <16 x float> %v27, <16 x float> %v29, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v59 = shufflevector <16 x float> %v27, <16 x float> %v29, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v60 = shufflevector <16 x float> %v31, <16 x float> %v33, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v61 = shufflevector <16 x float> %v31, <16 x float> %v33, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v62 = shufflevector <16 x float> %v35, <16 x float> %v37, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v63 = shufflevector <16 x float> %v35, <16 x float> %v37, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v64 = shufflevector <16 x float> %v39, <16 x float> %v41, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v65 = shufflevector <16 x float> %v39, <16 x float> %v41, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v66 = shufflevector <16 x float> %v43, <16 x float> %v45, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v67 = shufflevector <16 x float> %v43, <16 x float> %v45, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v68 = shufflevector <16 x float> %v47, <16 x float> %v49, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v69 = shufflevector <16 x float> %v47, <16 x float> %v49, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v70 = shufflevector <16 x float> %v51, <16 x float> %v53, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v71 = shufflevector <16 x float> %v51, <16 x float> %v53, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v72 = shufflevector <16 x float> %v55, <16 x float> %v57, <16 x i32> <i32 0, i32 16, i32 2, i32 18, i32 4, i32 20, i32 6, i32 22, i32 8, i32 24, i32 10, i32 26, i32 12, i32 28, i32 14, i32 30>
+  %v73 = shufflevector <16 x float> %v55, <16 x float> %v57, <16 x i32> <i32 1, i32 17, i32 3, i32 19, i32 5, i32 21, i32 7, i32 23, i32 9, i32 25, i32 11, i32 27, i32 13, i32 29, i32 15, i32 31>
+  %v74 = shufflevector <16 x float> %v58, <16 x float> %v60, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v75 = shufflevector <16 x float> %v58, <16 x float> %v60, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v76 = shufflevector <16 x float> %v59, <16 x float> %v61, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v77 = shufflevector <16 x float> %v59, <16 x float> %v61, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v78 = shufflevector <16 x float> %v62, <16 x float> %v64, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v79 = shufflevector <16 x float> %v62, <16 x float> %v64, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v80 = shufflevector <16 x float> %v63, <16 x float> %v65, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v81 = shufflevector <16 x float> %v63, <16 x float> %v65, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v82 = shufflevector <16 x float> %v66, <16 x float> %v68, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v83 = shufflevector <16 x float> %v66, <16 x float> %v68, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v84 = shufflevector <16 x float> %v67, <16 x float> %v69, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v85 = shufflevector <16 x float> %v67, <16 x float> %v69, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v86 = shufflevector <16 x float> %v70, <16 x float> %v72, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v87 = shufflevector <16 x float> %v70, <16 x float> %v72, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v88 = shufflevector <16 x float> %v71, <16 x float> %v73, <16 x i32> <i32 0, i32 1, i32 16, i32 17, i32 4, i32 5, i32 20, i32 21, i32 8, i32 9, i32 24, i32 25, i32 12, i32 13, i32 28, i32 29>
+  %v89 = shufflevector <16 x float> %v71, <16 x float> %v73, <16 x i32> <i32 2, i32 3, i32 18, i32 19, i32 6, i32 7, i32 22, i32 23, i32 10, i32 11, i32 26, i32 27, i32 14, i32 15, i32 30, i32 31>
+  %v90 = shufflevector <16 x float> %v74, <16 x float> %v78, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v91 = shufflevector <16 x float> %v74, <16 x float> %v78, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v92 = shufflevector <16 x float> %v76, <16 x float> %v80, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v93 = shufflevector <16 x float> %v76, <16 x float> %v80, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v94 = shufflevector <16 x float> %v75, <16 x float> %v79, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v95 = shufflevector <16 x float> %v75, <16 x float> %v79, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v96 = shufflevector <16 x float> %v77, <16 x float> %v81, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v97 = shufflevector <16 x float> %v77, <16 x float> %v81, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v98 = shufflevector <16 x float> %v82, <16 x float> %v86, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v99 = shufflevector <16 x float> %v82, <16 x float> %v86, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v100 = shufflevector <16 x float> %v84, <16 x float> %v88, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v101 = shufflevector <16 x float> %v84, <16 x float> %v88, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v102 = shufflevector <16 x float> %v83, <16 x float> %v87, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v103 = shufflevector <16 x float> %v83, <16 x float> %v87, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v104 = shufflevector <16 x float> %v85, <16 x float> %v89, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 16, i32 17, i32 18, i32 19, i32 8, i32 9, i32 10, i32 11, i32 24, i32 25, i32 26, i32 27>
+  %v105 = shufflevector <16 x float> %v85, <16 x float> %v89, <16 x i32> <i32 4, i32 5, i32 6, i32 7, i32 20, i32 21, i32 22, i32 23, i32 12, i32 13, i32 14, i32 15, i32 28, i32 29, i32 30, i32 31>
+  %v106 = shufflevector <16 x float> %v90, <16 x float> %v98, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v107 = shufflevector <16 x float> %v90, <16 x float> %v98, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v108 = shufflevector <16 x float> %v92, <16 x float> %v100, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v109 = shufflevector <16 x float> %v92, <16 x float> %v100, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v110 = shufflevector <16 x float> %v94, <16 x float> %v102, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v111 = shufflevector <16 x float> %v94, <16 x float> %v102, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v112 = shufflevector <16 x float> %v96, <16 x float> %v104, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v113 = shufflevector <16 x float> %v96, <16 x float> %v104, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v114 = shufflevector <16 x float> %v91, <16 x float> %v99, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v115 = shufflevector <16 x float> %v91, <16 x float> %v99, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v116 = shufflevector <16 x float> %v93, <16 x float> %v101, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v117 = shufflevector <16 x float> %v93, <16 x float> %v101, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v118 = shufflevector <16 x float> %v95, <16 x float> %v103, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v119 = shufflevector <16 x float> %v95, <16 x float> %v103, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v120 = shufflevector <16 x float> %v97, <16 x float> %v105, <16 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 16, i32 17, i32 18, i32 19, i32 20, i32 21, i32 22, i32 23>
+  %v121 = shufflevector <16 x float> %v97, <16 x float> %v105, <16 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15, i32 24, i32 25, i32 26, i32 27, i32 28, i32 29, i32 30, i32 31>
+  %v122 = add nsw i64 %i6, 0
+  %v123 = mul nsw i64 %v122, %line
+  %v124 = add nsw i64 %v123, %i21
+  %p125 = getelementptr float, ptr %into, i64 %v124
+  store <16 x float> %v106, ptr %p125, align 4
+  %v126 = add nsw i64 %i6, 1
+  %v127 = mul nsw i64 %v126, %line
+  %v128 = add nsw i64 %v127, %i21
+  %p129 = getelementptr float, ptr %into, i64 %v128
+  store <16 x float> %v108, ptr %p129, align 4
+  %v130 = add nsw i64 %i6, 2
+  %v131 = mul nsw i64 %v130, %line
+  %v132 = add nsw i64 %v131, %i21
+  %p133 = getelementptr float, ptr %into, i64 %v132
+  store <16 x float> %v110, ptr %p133, align 4
+  %v134 = add nsw i64 %i6, 3
+  %v135 = mul nsw i64 %v134, %line
+  %v136 = add nsw i64 %v135, %i21
+  %p137 = getelementptr float, ptr %into, i64 %v136
+  store <16 x float> %v112, ptr %p137, align 4
+  %v138 = add nsw i64 %i6, 4
+  %v139 = mul nsw i64 %v138, %line
+  %v140 = add nsw i64 %v139, %i21
+  %p141 = getelementptr float, ptr %into, i64 %v140
+  store <16 x float> %v114, ptr %p141, align 4
+  %v142 = add nsw i64 %i6, 5
+  %v143 = mul nsw i64 %v142, %line
+  %v144 = add nsw i64 %v143, %i21
+  %p145 = getelementptr float, ptr %into, i64 %v144
+  store <16 x float> %v116, ptr %p145, align 4
+  %v146 = add nsw i64 %i6, 6
+  %v147 = mul nsw i64 %v146, %line
+  %v148 = add nsw i64 %v147, %i21
+  %p149 = getelementptr float, ptr %into, i64 %v148
+  store <16 x float> %v118, ptr %p149, align 4
+  %v150 = add nsw i64 %i6, 7
+  %v151 = mul nsw i64 %v150, %line
+  %v152 = add nsw i64 %v151, %i21
+  %p153 = getelementptr float, ptr %into, i64 %v152
+  store <16 x float> %v120, ptr %p153, align 4
+  %v154 = add nsw i64 %i6, 8
+  %v155 = mul nsw i64 %v154, %line
+  %v156 = add nsw i64 %v155, %i21
+  %p157 = getelementptr float, ptr %into, i64 %v156
+  store <16 x float> %v107, ptr %p157, align 4
+  %v158 = add nsw i64 %i6, 9
+  %v159 = mul nsw i64 %v158, %line
+  %v160 = add nsw i64 %v159, %i21
+  %p161 = getelementptr float, ptr %into, i64 %v160
+  store <16 x float> %v109, ptr %p161, align 4
+  %v162 = add nsw i64 %i6, 10
+  %v163 = mul nsw i64 %v162, %line
+  %v164 = add nsw i64 %v163, %i21
+  %p165 = getelementptr float, ptr %into, i64 %v164
+  store <16 x float> %v111, ptr %p165, align 4
+  %v166 = add nsw i64 %i6, 11
+  %v167 = mul nsw i64 %v166, %line
+  %v168 = add nsw i64 %v167, %i21
+  %p169 = getelementptr float, ptr %into, i64 %v168
+  store <16 x float> %v113, ptr %p169, align 4
+  %v170 = add nsw i64 %i6, 12
+  %v171 = mul nsw i64 %v170, %line
+  %v172 = add nsw i64 %v171, %i21
+  %p173 = getelementptr float, ptr %into, i64 %v172
+  store <16 x float> %v115, ptr %p173, align 4
+  %v174 = add nsw i64 %i6, 13
+  %v175 = mul nsw i64 %v174, %line
+  %v176 = add nsw i64 %v175, %i21
+  %p177 = getelementptr float, ptr %into, i64 %v176
+  store <16 x float> %v117, ptr %p177, align 4
+  %v178 = add nsw i64 %i6, 14
+  %v179 = mul nsw i64 %v178, %line
+  %v180 = add nsw i64 %v179, %i21
+  %p181 = getelementptr float, ptr %into, i64 %v180
+  store <16 x float> %v119, ptr %p181, align 4
+  %v182 = add nsw i64 %i6, 15
+  %v183 = mul nsw i64 %v182, %line
+  %v184 = add nsw i64 %v183, %i21
+  %p185 = getelementptr float, ptr %into, i64 %v184
+  store <16 x float> %v121, ptr %p185, align 4
+  %v186 = add nsw i64 %i21, 16
+  br label %head18
+done20:
+  store i64 %v17, ptr %room1, align 8
+  br label %done12
+done12:
+  %v187 = load i64, ptr %room1, align 8
+  %v188 = add nsw i64 %i6, 16
+  %v189 = call i64 @llvm.smin.i64(i64 %columns, i64 %v188)
+  br label %head190
+head190:
+  %i193 = phi i64 [ %i6, %done12 ], [ %v211, %done199 ]
+  %v194 = icmp slt i64 %i193, %v189
+  br i1 %v194, label %body191, label %done192
+body191:
+  %v195 = add nsw i64 %reach, %i193
+  %v196 = call i64 @llvm.smin.i64(i64 %rows, i64 %v195)
+  br label %head197
+head197:
+  %i200 = phi i64 [ %v187, %body191 ], [ %v210, %body198 ]
+  %v201 = icmp slt i64 %i200, %v196
+  br i1 %v201, label %body198, label %done199
+body198:
+  %v202 = mul nsw i64 %i200, 32
+  %v203 = add nsw i64 %v202, %i193
+  %p204 = getelementptr float, ptr %from, i64 %v203
+  %v205 = load float, ptr %p204, align 4
+  %v206 = mul nsw i64 %i193, %line
+  %v207 = mul nsw i64 %i200, %step
+  %v208 = add nsw i64 %v206, %v207
+  %p209 = getelementptr float, ptr %into, i64 %v208
+  store float %v205, ptr %p209, align 4
+  %v210 = add nsw i64 %i200, 1
+  br label %head197
+done199:
+  %v211 = add nsw i64 %i193, 1
+  br label %head190
+done192:
+  %v212 = add nsw i64 %i6, 16
+  br label %head3
+done5:
   ret void
 }
 

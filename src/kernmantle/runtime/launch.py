@@ -79,14 +79,16 @@ class Kernel:
                 handle = driver.CUkernel(int(self._kernel.handle))
                 (status,) = driver.cuKernelSetAttribute(name, self.shared, handle, driver.CUdevice(device))
                 if int(status) != 0:
-                    raise LaunchError(f"kernel {self.title!r} cannot have {self.shared} bytes of shared memory: {status}")
+                    raise LaunchError(
+                        f"kernel {self.title!r} cannot have {self.shared} bytes of shared memory: {status}"
+                    )
             self._ready.add(device)
 
     def occupancy(self) -> int:
         """Blocks of it that share a multiprocessor of the current device."""
         return int(self._kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, self.shared))
 
-    def __call__(self, device: int, stream: int, blocks: int, arguments: tuple[int | float, ...]) -> None:
+    def __call__(self, device: int, stream: int, blocks: int, arguments: tuple[Any, ...]) -> None:
         """Launch on the stream of that handle, which belongs to the device that is current."""
         if device not in self._ready:
             self._prepare(device)

@@ -358,7 +358,10 @@ def test_empty_axes(reduce, empty, backend, device):
 )
 def test_gradients_in_other_types(dtype, reduce, backend, device):
     contraction = km.Contraction(
-        "mk,nk->mn", lambda a, b, p: (a * b) ** p / 2, reduce=reduce, epilogue=lambda s: km.tanh(s)  # noqa: PLW0108
+        "mk,nk->mn",
+        lambda a, b, p: (a * b) ** p / 2,
+        reduce=reduce,
+        epilogue=lambda s: km.tanh(s),  # noqa: PLW0108
     )
     x, y = (v.detach().to(dtype).requires_grad_() for v in draw("mk,nk->mn", high=1.2, device=device))
     p = torch.tensor(1.25, device=device, requires_grad=True)

@@ -212,7 +212,9 @@ def test_a_sweep_over_literals_makes_one_program():
     for i in range(50):
         bandwidth, p = 0.3 + i / 64, 1.1 + i / 64
         contraction = km.Contraction(
-            "mk,nk->mn", lambda a, b: abs(a - b) ** p, epilogue=lambda s: km.exp(-s / bandwidth) + 3.5 * bandwidth  # noqa: B023
+            "mk,nk->mn",
+            lambda a, b: abs(a - b) ** p,
+            epilogue=lambda s: km.exp(-s / bandwidth) + 3.5 * bandwidth,  # noqa: B023
         )
         captured.add(contraction.program.text)
     assert len(found) == len(captured) == 1

@@ -17,7 +17,7 @@ _TRANSCENDENTAL = {
     "pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"
 }  # fmt: skip
 _NON_NEGATIVE = {"abs", "sqrt", "exp", "exp2", "sigmoid", "acos"}
-_PANEL_BYTES = 16 << 10
+_PANEL_BYTES = 32 << 10
 _ROWS_BYTES = 128 << 10
 _COLUMNS_BYTES = 1536 << 10
 _STATE_BYTES = 1 << 20

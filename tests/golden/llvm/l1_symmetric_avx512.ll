@@ -1,4 +1,4 @@
-; gram tile 4x32 (2 vectors of 16) blocks 256x1024x128 [rows x0, columns x1] symmetric f32
+; gram tile 4x32 (2 vectors of 16) blocks 128x1536x256 [rows x0, columns x1] symmetric f32
 
 define void @km(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch) {
 entry:
@@ -51,13 +51,13 @@ entry:
   %v47 = add nsw i64 %v8, 3
   %v48 = sdiv i64 %v47, 4
   %v49 = mul nsw i64 %v48, 4
-  %v50 = call i64 @llvm.smin.i64(i64 256, i64 %v49)
+  %v50 = call i64 @llvm.smin.i64(i64 128, i64 %v49)
   %v51 = add nsw i64 %v10, 31
   %v52 = sdiv i64 %v51, 32
   %v53 = mul nsw i64 %v52, 32
-  %v54 = call i64 @llvm.smin.i64(i64 1024, i64 %v53)
+  %v54 = call i64 @llvm.smin.i64(i64 1536, i64 %v53)
   %v55 = call i64 @llvm.smax.i64(i64 1, i64 %v12)
-  %v56 = call i64 @llvm.smin.i64(i64 128, i64 %v55)
+  %v56 = call i64 @llvm.smin.i64(i64 256, i64 %v55)
   %v57 = ptrtoint ptr %scratch to i64
   %v58 = add nsw i64 %v57, 63
   %v59 = and i64 %v58, -64
@@ -79,7 +79,7 @@ entry:
   %v75 = add nsw i64 %v74, 63
   %v76 = and i64 %v75, -64
   %p77 = getelementptr i8, ptr %p70, i64 %v76
-  %p78 = getelementptr i8, ptr %p77, i64 32768
+  %p78 = getelementptr i8, ptr %p77, i64 16384
   %p79 = getelementptr ptr, ptr %pointers, i64 0
   %v80 = load ptr, ptr %p79, align 8
   %p81 = getelementptr ptr, ptr %pointers, i64 1
@@ -134,11 +134,11 @@ body88:
   %v129 = sub nsw i64 %v14, 0
   %v130 = mul nsw i64 %v128, %v129
   %v131 = icmp sle i64 %v130, 0
-  %v132 = add nsw i64 %v128, 127
-  %v133 = sdiv i64 %v132, 128
+  %v132 = add nsw i64 %v128, 255
+  %v133 = sdiv i64 %v132, 256
   %v134 = call i64 @llvm.smax.i64(i64 1, i64 %v133)
   %v135 = icmp eq i64 %v134, 1
-  %v136 = icmp sle i64 %v10, 1024
+  %v136 = icmp sle i64 %v10, 1536
   br label %head137
 head137:
   %i140 = phi i64 [ %v97, %body88 ], [ %v247, %done148 ]
@@ -146,9 +146,9 @@ head137:
   br i1 %v141, label %body138, label %done139
 body138:
   %v142 = sub nsw i64 %v100, %i140
-  %v143 = call i64 @llvm.smin.i64(i64 256, i64 %v142)
-  %v144 = sdiv i64 %i140, 1024
-  %v145 = mul nsw i64 %v144, 1024
+  %v143 = call i64 @llvm.smin.i64(i64 128, i64 %v142)
+  %v144 = sdiv i64 %i140, 1536
+  %v145 = mul nsw i64 %v144, 1536
   br label %head146
 head146:
   %i149 = phi i64 [ %v145, %body138 ], [ %v246, %done160 ]
@@ -156,7 +156,7 @@ head146:
   br i1 %v150, label %body147, label %done148
 body147:
   %v151 = sub nsw i64 %v10, %i149
-  %v152 = call i64 @llvm.smin.i64(i64 1024, i64 %v151)
+  %v152 = call i64 @llvm.smin.i64(i64 1536, i64 %v151)
   %v153 = icmp eq i64 %i149, %v145
   %v154 = icmp eq i64 %i140, %v97
   %v155 = select i1 %v135, i1 %v153, i1 true
@@ -169,10 +169,10 @@ head158:
   br i1 %v162, label %body159, label %done160
 body159:
   %v163 = srem i64 %i161, %v134
-  %v164 = mul nsw i64 %v163, 128
+  %v164 = mul nsw i64 %v163, 256
   %v165 = add nsw i64 0, %v164
   %v166 = sub nsw i64 %v12, %v165
-  %v167 = call i64 @llvm.smin.i64(i64 128, i64 %v166)
+  %v167 = call i64 @llvm.smin.i64(i64 256, i64 %v166)
   %v168 = select i1 %v131, i64 0, i64 %v167
   br i1 %v155, label %yes169, label %done170
 yes169:
@@ -275,10 +275,10 @@ done196:
   %v245 = add nsw i64 %i161, 1
   br label %head158
 done160:
-  %v246 = add nsw i64 %i149, 1024
+  %v246 = add nsw i64 %i149, 1536
   br label %head146
 done148:
-  %v247 = add nsw i64 %i140, 256
+  %v247 = add nsw i64 %i140, 128
   br label %head137
 done139:
   %v248 = add nsw i64 %item90, %v96

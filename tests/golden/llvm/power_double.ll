@@ -1,4 +1,4 @@
-; gram tile 2x8 (2 vectors of 4) blocks 64x768x256 [rows x0, columns x1] optimistic f64
+; gram tile 2x8 (2 vectors of 4) blocks 32x384x512 [rows x0, columns x1] optimistic f64
 
 define void @km(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch) {
 entry:
@@ -51,13 +51,13 @@ entry:
   %v47 = add nsw i64 %v8, 1
   %v48 = sdiv i64 %v47, 2
   %v49 = mul nsw i64 %v48, 2
-  %v50 = call i64 @llvm.smin.i64(i64 64, i64 %v49)
+  %v50 = call i64 @llvm.smin.i64(i64 32, i64 %v49)
   %v51 = add nsw i64 %v10, 7
   %v52 = sdiv i64 %v51, 8
   %v53 = mul nsw i64 %v52, 8
-  %v54 = call i64 @llvm.smin.i64(i64 768, i64 %v53)
+  %v54 = call i64 @llvm.smin.i64(i64 384, i64 %v53)
   %v55 = call i64 @llvm.smax.i64(i64 1, i64 %v12)
-  %v56 = call i64 @llvm.smin.i64(i64 256, i64 %v55)
+  %v56 = call i64 @llvm.smin.i64(i64 512, i64 %v55)
   %v57 = ptrtoint ptr %scratch to i64
   %v58 = add nsw i64 %v57, 63
   %v59 = and i64 %v58, -64
@@ -127,11 +127,11 @@ body81:
   %v122 = sub nsw i64 %v14, 0
   %v123 = mul nsw i64 %v121, %v122
   %v124 = icmp sle i64 %v123, 0
-  %v125 = add nsw i64 %v121, 255
-  %v126 = sdiv i64 %v125, 256
+  %v125 = add nsw i64 %v121, 511
+  %v126 = sdiv i64 %v125, 512
   %v127 = call i64 @llvm.smax.i64(i64 1, i64 %v126)
   %v128 = icmp eq i64 %v127, 1
-  %v129 = icmp sle i64 %v10, 768
+  %v129 = icmp sle i64 %v10, 384
   br label %head130
 head130:
   %i133 = phi i64 [ %v90, %body81 ], [ %v220, %done139 ]
@@ -139,7 +139,7 @@ head130:
   br i1 %v134, label %body131, label %done132
 body131:
   %v135 = sub nsw i64 %v93, %i133
-  %v136 = call i64 @llvm.smin.i64(i64 64, i64 %v135)
+  %v136 = call i64 @llvm.smin.i64(i64 32, i64 %v135)
   br label %head137
 head137:
   %i140 = phi i64 [ 0, %body131 ], [ %v219, %done151 ]
@@ -147,7 +147,7 @@ head137:
   br i1 %v141, label %body138, label %done139
 body138:
   %v142 = sub nsw i64 %v10, %i140
-  %v143 = call i64 @llvm.smin.i64(i64 768, i64 %v142)
+  %v143 = call i64 @llvm.smin.i64(i64 384, i64 %v142)
   %v144 = icmp eq i64 %i140, 0
   %v145 = icmp eq i64 %i133, %v90
   %v146 = select i1 %v128, i1 %v144, i1 true
@@ -160,10 +160,10 @@ head149:
   br i1 %v153, label %body150, label %done151
 body150:
   %v154 = srem i64 %i152, %v127
-  %v155 = mul nsw i64 %v154, 256
+  %v155 = mul nsw i64 %v154, 512
   %v156 = add nsw i64 0, %v155
   %v157 = sub nsw i64 %v12, %v156
-  %v158 = call i64 @llvm.smin.i64(i64 256, i64 %v157)
+  %v158 = call i64 @llvm.smin.i64(i64 512, i64 %v157)
   %v159 = select i1 %v124, i64 0, i64 %v158
   br i1 %v146, label %yes160, label %done161
 yes160:
@@ -245,10 +245,10 @@ done187:
   %v218 = add nsw i64 %i152, 1
   br label %head149
 done151:
-  %v219 = add nsw i64 %i140, 768
+  %v219 = add nsw i64 %i140, 384
   br label %head137
 done139:
-  %v220 = add nsw i64 %i133, 64
+  %v220 = add nsw i64 %i133, 32
   br label %head130
 done132:
   %v221 = add nsw i64 %item83, %v89

@@ -126,7 +126,8 @@ def check_terms(definition: Definition, sizes: Mapping[str, int]) -> None:
     empty = [axis for axis in definition.equation.letters if axis not in definition.equation.out and sizes[axis] == 0]
     if positions and empty:
         raise ShapeError(
-            f"{positions[0]} over axis {empty[0]!r} of {definition.equation.text!r}, of size 0: no position exists"
+            f"{positions[0]} over axis {empty[0]!r} of {definition.equation.text!r}, "
+            "which has size 0: no position exists"
         )
 
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..expr.node import Node, postorder, variables
-from .nest import Nest, Port
+from .nest import BYTES, Nest, Port
 
-BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
 _WIDTH = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 4}
 _TRANSCENDENTAL = {
     "pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"

@@ -16,9 +16,8 @@ from ..expr.node import Node, postorder, variables
 from .cuda_power import TablePower, table_power
 from .cuda_tame import Tame, tame
 from .cuda_tiles import TILES, DeviceLimits, Tile
-from .nest import ROLES, SIZES, Nest, Port, size_slot, stride_slot
+from .nest import BYTES, ROLES, SIZES, Nest, Port, size_slot, stride_slot
 
-BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
 _HEAVY = {"pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"}
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1

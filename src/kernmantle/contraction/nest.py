@@ -15,6 +15,7 @@ from .semirings import Reduction
 BATCH = "abc"
 ROLES = "abcmnkl"
 SIZES = (*ROLES, "splits")
+BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
 
 
 @dataclass(frozen=True)

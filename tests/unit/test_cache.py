@@ -348,8 +348,8 @@ def test_prune_removes_the_least_recently_used(tmp_path):
     Cache(tmp_path).fetch(keys[0], never)
     cache = Cache(tmp_path)
     assert [entry.name for entry in cache.entries()] == ["0", "3", "2", "1"]
-    one = cache.entries()[0].size
-    assert [entry.name for entry in cache.prune(2 * one)] == ["2", "1"]
+    newest = sum(entry.size for entry in cache.entries()[:2])
+    assert [entry.name for entry in cache.prune(newest)] == ["2", "1"]
     assert [entry.name for entry in cache.entries()] == ["0", "3"]
 
 

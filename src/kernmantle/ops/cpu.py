@@ -50,12 +50,17 @@ def build(source: str) -> Built:
     return Built(llvm.compile_ir(source, llvm.host()))
 
 
+def job_for(source: str, title: str) -> Job:
+    """What compiling a source takes."""
+    own = llvm.host()
+    dump(source, "ll")
+    key = Key(own.triple, llvm.version(), source, options=(own.cpu, own.features), name=title)
+    return Job(key, build, (source,))
+
+
 def job(chosen: CpuPlan) -> Job:
     """What compiling a plan takes."""
-    source, own = text.emit(chosen), llvm.host()
-    dump(source, "ll")
-    key = Key(own.triple, llvm.version(), source, options=(own.cpu, own.features), name=str(chosen))
-    return Job(key, build, (source,))
+    return job_for(text.emit(chosen), str(chosen))
 
 
 def load(chosen: CpuPlan) -> llvm.LoadedKernel | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,20 +48,24 @@ class CudaTarget:
         if kernel is None:
             return Launcher(nothing, str(chosen))
         blocks = chosen.blocks(sizes, own)
-        stream = torch._C._cuda_getCurrentRawStream
         fixed = chosen.fixed(values)
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            arguments = (*pointers, *fixed, *numbers, *chosen.trailing(numbers))
-            if not hasattr(_THREAD, "entered"):
-                _enter()
-            if torch.cuda.current_device() == index:
-                kernel(index, stream(index), blocks, arguments)
-            else:
-                with torch.cuda.device(index):
-                    kernel(index, stream(index), blocks, arguments)
+            start(kernel, index, blocks, (*pointers, *fixed, *numbers, *chosen.trailing(numbers)))
 
         return Launcher(run, str(chosen))
+
+
+def start(kernel: Kernel, index: int, blocks: int, arguments: tuple[Any, ...]) -> None:
+    """Launch on torch's current stream of a device."""
+    if not hasattr(_THREAD, "entered"):
+        _enter()
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    if torch.cuda.current_device() == index:
+        kernel(index, stream, blocks, arguments)
+    else:
+        with torch.cuda.device(index):
+            kernel(index, stream, blocks, arguments)
 
 
 def _enter() -> None:
@@ -88,14 +93,17 @@ def build(arch: str, source: str, title: str, fuse: bool) -> Built:
     return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
 
 
+def job_for(source: str, arch: str, title: str, fuse: bool = True) -> Job:
+    """What compiling a source takes; the headers that it includes are put in."""
+    source = nvrtc.inlined(source, cuda.headers())
+    dump(source, "cu")
+    key = Key(arch, nvrtc.compiler_version(), source, options=nvrtc.options(arch, fuse), name=title)
+    return Job(key, build, (arch, source, title, fuse))
+
+
 def job(chosen: CudaPlan) -> Job:
     """What compiling a plan takes."""
-    source = nvrtc.inlined(cuda.emit(chosen), cuda.headers())
-    dump(source, "cu")
-    title = str(chosen)
-    fuse = not chosen.nest.reproducible
-    key = Key(chosen.arch, nvrtc.compiler_version(), source, options=nvrtc.options(chosen.arch, fuse), name=title)
-    return Job(key, build, (chosen.arch, source, title, fuse))
+    return job_for(cuda.emit(chosen), chosen.arch, str(chosen), not chosen.nest.reproducible)
 
 
 _LOADED: dict[CudaPlan, Kernel] = {}

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 from types import ModuleType
 
 from ..errors import ParameterError
 
-MODULES = ("kermac",)
+# What a program imports, and the module here that stands in for it.
+MODULES = {
+    "kermac": "kermac",
+    "mm_kermac": "mm_kermac",
+}
 
 
 def install(name: str) -> ModuleType:
-    """Have ``import <name>`` give the module of that name here, so that existing programs run unmodified.
+    """Have ``import <name>``, and imports of its submodules, give the modules of that name here.
+
+    Existing programs then run unmodified in this process.
 
     Parameters
     ----------
-    name : {"kermac"}
-        The library to stand in for.
+    name : str
+        The library to stand in for, as programs import it: a key of ``km.compat.MODULES``.
 
     Returns
     -------
     module
-        What the import gives from now on in this process.
+        What the import gives from now on.
+
+    Raises
+    ------
+    ParameterError
+        If there is no stand-in of that name.
 
     Examples
     --------
@@ -32,6 +44,8 @@ def install(name: str) -> ModuleType:
     """
     if name not in MODULES:
         raise ParameterError(f"there is no stand-in for {name!r}; there are {', '.join(MODULES)}")
-    module = importlib.import_module(f"{__name__}.{name}")
+    module = importlib.import_module(f"{__name__}.{MODULES[name]}")
     sys.modules[name] = module
+    for part in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        sys.modules[f"{name}.{part.name}"] = importlib.import_module(f"{module.__name__}.{part.name}")
     return module

@@ -6,8 +6,7 @@ nothing is kept between calls, and a call waits for no device.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -17,6 +16,8 @@ import torch
 
 from ..expr.functions import FUNCTIONS
 from ..ops.contract import Contraction
+from .batches import batch_size, check_tensors, deliver, hyper_sizes
+from .timer import CudaTimer as CudaTimer
 
 exp, maximum, sign, sqrt, where = (FUNCTIONS[name] for name in ("exp", "maximum", "sign", "sqrt", "where"))
 EPSILON, GRADIENT_EPSILON = 1e-5, 1e-8
@@ -117,50 +118,6 @@ def _check_given(descriptor: KernelDescriptor, given: dict[str, Any]) -> None:
         raise ValueError(f"{extra} is given, but the kernel type is NONE")
 
 
-def _batch(tensors: dict[str, tuple[torch.Tensor, int]]) -> int:
-    """The one batch size of arrays that have an axis more than they need."""
-    batch = 1
-    for name, (tensor, axes) in tensors.items():
-        if tensor.dim() not in (axes, axes + 1):
-            raise ValueError(f"{name} must have {axes} or {axes + 1} axes, it has shape {tuple(tensor.shape)}")
-        size = tensor.shape[0] if tensor.dim() > axes else 1
-        if size != 1 and batch not in (1, size):
-            raise ValueError(f"{name} has batch size {size}, another array has {batch}")
-        batch = max(batch, size)
-    return batch
-
-
-def _check_tensors(tensors: dict[str, Any], out: Any) -> None:
-    for name, tensor in {**tensors, **({} if out is None else {"out": out})}.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}")
-    first = next(iter(tensors.values()))
-    for name, tensor in {**tensors, **({} if out is None else {"out": out})}.items():
-        if not tensor.is_floating_point() or tensor.dtype != first.dtype:
-            raise TypeError(f"{name} has dtype {tensor.dtype}; all arrays must have one floating-point dtype")
-        if tensor.device != first.device:
-            raise ValueError(f"{name} is on {tensor.device}, another array on {first.device}")
-
-
-def _hyper(values: dict[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
-    return {name: (value, 0) for name, value in values.items() if isinstance(value, torch.Tensor)}
-
-
-def _deliver(
-    contraction: Contraction, operands: Sequence[torch.Tensor], axes: int, batch: int, out: torch.Tensor | None,
-    parameters: dict[str, Any],
-) -> torch.Tensor:  # fmt: skip
-    """Result with a batch axis, in ``out`` where given; an ``out`` of more batches repeats the result."""
-    first = operands[0]
-    wide = first if first.dim() == 3 else first.unsqueeze(0)
-    wide = wide.expand(batch, *wide.shape[1:])
-    if out is None:
-        return contraction(wide, *operands[1:], **parameters)
-    target = out if out.dim() > axes else out.unsqueeze(0)
-    contraction(wide, *operands[1:], out=target, **parameters)
-    return out
-
-
 def run_kernel(
     kernel_descriptor: KernelDescriptor,
     a: torch.Tensor,
@@ -185,9 +142,9 @@ def run_kernel(
     given = {"p": p, "inner_p": inner_p, "outer_p": outer_p, "bandwidth": bandwidth, "epsilon": epsilon}
     given["regularization"] = regularization
     _check_given(kernel_descriptor, given)
-    _check_tensors({"a": a, "b": b}, out)
-    sizes = {"a": (a, 2), "b": (b, 2), **_hyper(given), **({} if out is None else {"out": (out, 2)})}
-    batch = _batch(sizes)
+    check_tensors({"a": a, "b": b}, out)
+    sizes = {"a": (a, 2), "b": (b, 2), **hyper_sizes(given), **({} if out is None else {"out": (out, 2)})}
+    batch = batch_size(sizes)
     if a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a has {a.shape[-1]} columns, b has {b.shape[-1]}")
     shape = (a.shape[-2], b.shape[-2])
@@ -201,7 +158,7 @@ def run_kernel(
         for name, value in {"inner_p": inner, "outer_p": outer, "bandwidth": bandwidth}.items()
     }
     parameters["epsilon"] = EPSILON if epsilon is None else epsilon
-    result = _deliver(_contraction(kernel_descriptor), [a, b], 2, batch, out, parameters)
+    result = deliver(_contraction(kernel_descriptor), [a, b], 2, batch, out, parameters)
     if regularization is not None:
         _regularize(result, regularization, regularization_offset_x - regularization_offset_y)
     return result
@@ -251,9 +208,9 @@ _GRADIENTS = {
 
 
 def _gradient_batch(tensors: dict[str, torch.Tensor], hyper: dict[str, Any], out: torch.Tensor | None) -> int:
-    _check_tensors(tensors, out)
-    sizes = {name: (tensor, 2) for name, tensor in tensors.items()} | _hyper(hyper)
-    batch = _batch(sizes if out is None else {**sizes, "out": (out, 3)})
+    check_tensors(tensors, out)
+    sizes = {name: (tensor, 2) for name, tensor in tensors.items()} | hyper_sizes(hyper)
+    batch = batch_size(sizes if out is None else {**sizes, "out": (out, 3)})
     a, b, c, d = (tensors[name] for name in "abcd")
     (k, m), (n, o) = a.shape[-2:], (b.shape[-2], c.shape[-2])
     for name, tensor, shape in (("b", b, (n, k)), ("c", c, (o, k)), ("d", d, (n, m)), ("out", out, (o, n, m))):
@@ -281,7 +238,7 @@ def cdist_grad(
     batch = _gradient_batch({"a": a, "b": b, "c": c, "d": d}, {"p": p}, out)
     kind = 0 if isinstance(p, torch.Tensor) or p not in (1, 2) else int(p)
     parameters = {} if kind else {"p": p, "eps": eps}
-    return _deliver(_GRADIENTS[kind], [a, b, c, d], 3, batch, out, parameters)
+    return deliver(_GRADIENTS[kind], [a, b, c, d], 3, batch, out, parameters)
 
 
 _SUMS = Contraction("mk,nk->mn", lambda a, b, p, scale: exp(scale * abs(a - b) ** p))
@@ -309,10 +266,10 @@ def cdist_expadd(
 ) -> torch.Tensor:  # fmt: skip
     """``Σ_k exp(scale |a[m,k] - b[n,k]|^p)`` with a batch axis; scale is by default 1 / lengthscale^p."""
     scale = _scale(p, lengthscale, scale)
-    _check_tensors({"a": a, "b": b}, out)
-    sizes = {"a": (a, 2), "b": (b, 2), **_hyper({"p": p, "scale": scale})}
-    batch = _batch(sizes if out is None else {**sizes, "out": (out, 2)})
-    return _deliver(_SUMS, [a, b], 2, batch, out, {"p": p, "scale": scale})
+    check_tensors({"a": a, "b": b}, out)
+    sizes = {"a": (a, 2), "b": (b, 2), **hyper_sizes({"p": p, "scale": scale})}
+    batch = batch_size(sizes if out is None else {**sizes, "out": (out, 2)})
+    return deliver(_SUMS, [a, b], 2, batch, out, {"p": p, "scale": scale})
 
 
 def cdist_grad_expadd(
@@ -326,30 +283,8 @@ def cdist_grad_expadd(
     batch = _gradient_batch({"a": a, "b": b, "c": c, "d": d}, hyper, out)
     if s_km is None:
         s_km = cdist_expadd(b.mT, d.mT, p=p, scale=scale)
-    return _deliver(_SUMS_GRADIENT, [a, b, c, d, s_km], 3, batch, out, {**hyper, "eps": eps})
+    return deliver(_SUMS_GRADIENT, [a, b, c, d, s_km], 3, batch, out, {**hyper, "eps": eps})
 
 
 def pre_compile_descriptors(*_: Any, **__: Any) -> None:
     """Nothing needs to be compiled ahead: kernels compile at first use, in milliseconds, and are kept on disk."""
-
-
-class CudaTimer:
-    """Milliseconds between ``start`` and ``stop``, of the current CUDA stream or of the host without one."""
-
-    def __init__(self) -> None:
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if torch.cuda.is_available() else []
-        self._began = 0.0
-
-    def start(self) -> None:
-        """Begin."""
-        self._began = time.perf_counter()
-        if self._events:
-            self._events[0].record()
-
-    def stop(self) -> float:
-        """Wait for the stream and return the time since ``start``."""
-        if not self._events:
-            return (time.perf_counter() - self._began) * 1e3
-        self._events[1].record()
-        self._events[1].synchronize()
-        return self._events[0].elapsed_time(self._events[1])

@@ -17,7 +17,6 @@ import torch
 from ..expr.functions import FUNCTIONS
 from ..ops.contract import Contraction
 from .batches import batch_size, check_tensors, deliver, hyper_sizes
-from .timer import CudaTimer as CudaTimer
 
 exp, maximum, sign, sqrt, where = (FUNCTIONS[name] for name in ("exp", "maximum", "sign", "sqrt", "where"))
 EPSILON, GRADIENT_EPSILON = 1e-5, 1e-8

@@ -131,7 +131,7 @@ def check_terms(definition: Definition, sizes: Mapping[str, int]) -> None:
         )
 
 
-def _shares_memory(tensor: torch.Tensor) -> bool:
+def shares_memory(tensor: torch.Tensor) -> bool:
     """Whether two elements may lie at one address."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -150,7 +150,8 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors span a common address."""
     (start, stop), (first, last) = _span(one), _span(other)
     return one.device == other.device and start < last and first < stop
 
@@ -179,11 +180,11 @@ def check_out(
             raise OutputError("out is a lazily negated or conjugated view; pass one with its own memory")
         if target.requires_grad:
             raise GradientError("out requires a gradient; pass out.detach() or drop out=")
-        if _shares_memory(target):
+        if shares_memory(target):
             raise OutputError("out has elements that share memory (an expanded view); pass one with its own memory")
     for place, target in enumerate(targets):
-        if any(_overlap(target, value) for value in values):
+        if any(overlap(target, value) for value in values):
             raise OutputError("out overlaps an operand in memory; pass one with its own memory")
-        if any(_overlap(target, other) for other in targets[:place]):
+        if any(overlap(target, other) for other in targets[:place]):
             raise OutputError("two arrays of out overlap in memory; pass one per output")
     return targets

@@ -2,7 +2,7 @@
 
 The last two output axes are the tile (m, n), further ones are batch axes. At most two reduced axes are looped
 in the kernel; others, and one of them when the output has no axis, become output axes of partial registers
-that are joined afterwards, in order, so every reduction is deterministic.
+that are joined afterwards, in order, so every reduction is deterministic. Pullbacks keep an axis of outputs l.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..expr.node import Node
 from ..expr.ops import OPS
 from .nest import Nest, Port
 from .program import Program
+from .pullback import Pullback, product
 
 _SMALL_OUTPUT = 1 << 14
 _LONG_REDUCTION = 1 << 12
@@ -77,16 +78,27 @@ def lower(
     out_dtypes: Sequence[str],
     compute: str,
     parallel: int = 1,
+    pulled: Pullback | None = None,
 ) -> Lowering:
-    """Nest of a program; ``dtypes`` are the storage types of its array operands (the twin x1 included)."""
-    roles, batch, partial = _assign(program, sizes)
-    splits = _splits(program, sizes, roles, parallel)
+    """Nest of a program; ``dtypes`` are the storage types of its array operands (the twin x1 included).
+
+    ``pulled`` is the program as a pullback, to be run as one.
+    """
+    maps, outputs = program.map, program.outputs
+    if pulled is None:
+        roles, batch, partial = _assign(program, sizes)
+        splits = _splits(program, sizes, roles, parallel)
+    else:
+        roles, partial, splits = pulled.roles, "", 1
+        batch = "".join(axis for axis in program.out if axis not in roles)
+        maps = (product([pulled.coefficient, product([pulled.weight, pulled.slope])]),)
+        outputs = (product([pulled.outer, *outputs]),)
     arrays = [operand for operand in program.operands if not operand.number]
     ports = tuple(
         Port(operand.name, "".join(sorted((roles[a] for a in operand.axes if a in roles), key="mnkl".index)), dtype)
         for operand, dtype in zip(arrays, dtypes, strict=True)
     )
-    tile = "".join(role for role in "mn" if role in roles.values())
+    tile = "".join(role for role in ("mn" if pulled is None else "mnl") if role in roles.values())
     joined = bool(partial) or splits > 1
     if joined:
         kinds = {"value": compute, "bool": "bool", "index": "i64"}
@@ -98,9 +110,9 @@ def lower(
         ports,
         tuple(operand.name for operand in program.numbers),
         outs,
-        program.map,
+        maps,
         program.reductions,
-        () if joined else program.outputs,
+        () if joined else outputs,
         compute,
         program.symmetric,
         joined,

@@ -38,6 +38,7 @@ class Nest:
     ``outputs`` read the finished accumulators s0, s1, ... and the ports without k and l. With ``partial`` the
     kernel writes the raw registers of every reduction instead, one set per range of the outermost reduced
     loop: the ranges are the role "splits", whose stride takes the place of k in the outputs.
+    Outputs over l are those of a pullback, see ``pullback.py``: there l is an axis of outputs, not reduced.
     ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
     With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it.
     """
@@ -62,6 +63,11 @@ class Nest:
         equations = (node for node in postorder(self.map) if node.op == "eq")
         compared = any(all(arg.number is None for arg in node.args) for node in equations)
         return compared or any(reduction.name in ("min", "max") for reduction in self.reductions)
+
+    @property
+    def pulled(self) -> bool:
+        """Whether it is a pullback with an axis of outputs."""
+        return any("l" in port.roles for port in self.outs)
 
     @property
     def ports(self) -> tuple[Port, ...]:

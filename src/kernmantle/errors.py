@@ -55,6 +55,14 @@ class OutOfMemoryError(KernmantleError, MemoryError):
     """Not enough memory for the result or the workspace."""
 
 
+class LinearAlgebraError(KernmantleError, RuntimeError):
+    """A matrix that is singular or not positive definite, or an iteration that did not converge."""
+
+
+class WorkerError(KernmantleError, RuntimeError):
+    """A process of a group that died, failed or did not answer in time."""
+
+
 class CacheWarning(UserWarning):
     """The kernel cache could not be read or written; work goes on from memory."""
 

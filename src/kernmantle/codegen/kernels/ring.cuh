@@ -7,6 +7,7 @@
 // the two sources of a step never meet in one bank. Only one piece of code is the loop body: longer ones miss the
 // instruction cache.
 #pragma once
+#include "async.cuh"
 #include "gram.cuh"
 
 namespace km {
@@ -27,42 +28,6 @@ __device__ constexpr int ring_stage_bytes() {
 template <class Body, class Tile>
 __device__ constexpr int ring_shared_bytes() {
     return Tile::STAGES * (ring_stage_bytes<Body, Tile>() + 16);
-}
-
-KM_DEVICE unsigned shared_address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
-KM_DEVICE void barrier_init(unsigned at, unsigned count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count));
-}
-KM_DEVICE void barrier_arrive(unsigned at) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-KM_DEVICE void barrier_wait(unsigned at, unsigned phase) {
-    asm volatile(
-        "{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra GO;\nbra WAIT;\nGO:\n}" ::"r"(at),
-        "r"(phase)
-        : "memory");
-}
-// Copies BYTES, of which the first `valid` come from memory and the rest is zero.
-template <int BYTES>
-KM_DEVICE void copy_async(unsigned to, const void* from, int valid) {
-    if (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid) : "memory");
-    }
-}
-
-template <int BYTES>
-KM_DEVICE void copy_async(unsigned to, const void* from) {
-    if (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
-    }
-}
-// Arrives when this thread's copies so far are done.
-KM_DEVICE void barrier_arrive_after_copies(unsigned at) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
 }
 
 // Fills a (SPAN x 32) piece of a stage; all 128 producers take part. EXCHANGE swaps neighbouring k.

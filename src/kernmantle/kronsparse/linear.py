@@ -1,0 +1,270 @@
+"""A trainable linear layer whose matrix is a product of Kronecker-sparse ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ShapeError
+from ..ops.kronsparse_run import route
+from .matmul import chain, check_activation, check_bias, check_features, check_types, check_way, dense_of
+from .pattern import check_chain, check_weights
+from .projection import project
+
+
+class KSLinear(nn.Module):
+    """Linear layer ``x W^T + bias`` with ``W = K_L … K_1``, each factor Kronecker-sparse.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes, checked against the patterns.
+    patterns : sequence of KSPattern or of four numbers
+        ``patterns[0]`` is applied first.
+    bias : bool
+        Whether a bias is added.
+    weights : sequence of tensors (a, b, c, d), optional
+        What the factors start from; by default uniform with variance ``1 / c``, so that each factor keeps the variance
+        of what it is given.
+    batch_last : bool
+        Whether the batch is behind the features: ``(in_features, ...)`` gives ``(out_features, ...)``.
+    algorithm : {"auto", "kernel", "bmm", "einsum", "dense", "sparse", "bsr"}
+        What computes the products.
+    device, dtype
+        Of the parameters.
+
+    Attributes
+    ----------
+    weights : ParameterList
+        One parameter (a, b, c, d) for each pattern: ``weights.0`` and so on in the state_dict.
+    bias : Parameter (out_features) or None
+    projection_error : float or None
+        Relative error in the Frobenius norm of the matrix that :meth:`from_linear` approximated.
+
+    Raises
+    ------
+    ShapeError
+        For patterns that do not chain, or do not fit the sizes or the weights.
+
+    Notes
+    -----
+    Gradients are those of :func:`kron_sparse_matmul`. ``layer.info`` says what the last call ran as.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> layer = km.KSLinear(784, 1000, patterns=[(7, 28, 112, 1), (1, 1000, 196, 1)])
+    >>> layer(torch.randn(5, 784)).shape
+    torch.Size([5, 1000])
+    >>> sum(weight.numel() for weight in layer.weights) / (784 * 1000)
+    0.278
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        patterns: Sequence[Any],
+        bias: bool = True,
+        weights: Sequence[torch.Tensor] | None = None,
+        batch_last: bool = False,
+        algorithm: str = "auto",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.patterns = check_chain(patterns)
+        self.in_features, self.out_features = in_features, out_features
+        found = self.patterns[0].in_features, self.patterns[-1].out_features
+        if found != (in_features, out_features):
+            raise ShapeError(
+                f"the patterns map {found[0]} features to {found[1]}, the layer {in_features} to {out_features}"
+            )
+        self._way = check_way(batch_last, algorithm, None)
+        self.batch_last, self.algorithm = batch_last, algorithm
+        self.projection_error: float | None = None
+        self._route = ""
+        if weights is not None:
+            check_weights(self.patterns, weights)
+        given = weights or [torch.empty(pattern, device=device, dtype=dtype) for pattern in self.patterns]
+        self.weights = nn.ParameterList(
+            nn.Parameter(weight.detach().clone().to(device=device, dtype=dtype)) for weight in given
+        )
+        options = {"device": self.weights[0].device, "dtype": self.weights[0].dtype}
+        self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
+        if weights is None:
+            self.reset_parameters()
+        elif self.bias is not None:
+            self._reset_bias(self.bias)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew; a factor keeps the variance of what it is given."""
+        for weight, pattern in zip(self.weights, self.patterns, strict=True):
+            bound = math.sqrt(3 / pattern.c)
+            nn.init.uniform_(weight, -bound, bound)
+        if self.bias is not None:
+            self._reset_bias(self.bias)
+
+    def _reset_bias(self, bias: nn.Parameter) -> None:
+        bound = 1 / math.sqrt(self.in_features)
+        nn.init.uniform_(bias, -bound, bound)
+
+    def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
+        """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
+        names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
+        own, weights, bias = check_types(x, list(self.weights), self.bias, names)
+        check_features(own, self.patterns, self.batch_last)
+        check_bias(bias, self.patterns[-1])
+        check_activation(activation)
+        result = chain(own, weights, bias, activation, self._way)
+        if not torch.compiler.is_compiling():
+            self._route = route()
+        return result
+
+    def to_dense(self) -> torch.Tensor:
+        """The matrix (out_features, in_features), differentiable."""
+        return dense_of(list(self.weights))
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, patterns: Sequence[Any], batch_last: bool = False, algorithm: str = "auto"
+    ) -> KSLinear:
+        """Layer whose matrix is near that of a dense layer, with its bias.
+
+        Parameters
+        ----------
+        linear : Linear
+            Anything with a ``weight`` (out_features, in_features) and a ``bias``.
+        patterns : sequence of patterns
+            Chainable ones, see :func:`kernmantle.kronsparse.project`.
+        batch_last, algorithm
+            See the class.
+
+        Returns
+        -------
+        KSLinear
+            Its ``projection_error`` is the relative error in the Frobenius norm.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> layer = km.KSLinear.from_linear(torch.nn.Linear(16, 16), [(4, 4, 4, 1), (1, 4, 4, 4)])
+        >>> 0 < layer.projection_error < 1
+        True
+        """
+        found = project(linear.weight.detach(), patterns)
+        rows, columns = linear.weight.shape
+        layer = cls(
+            columns, rows, found.patterns, linear.bias is not None, found.weights, batch_last, algorithm,
+            linear.weight.device, linear.weight.dtype,
+        )  # fmt: skip
+        if layer.bias is not None:
+            layer.bias.data.copy_(linear.bias)
+        layer.projection_error = found.error
+        return layer
+
+    @property
+    def nnz(self) -> int:
+        """Number of weights, the bias not counted."""
+        return sum(pattern.nnz for pattern in self.patterns)
+
+    @property
+    def info(self) -> str:
+        """What the last call ran as; empty before the first."""
+        return self._route
+
+    def extra_repr(self) -> str:
+        """For repr."""
+        chain = " -> ".join(map(str, self.patterns))
+        parts = [f"in_features={self.in_features}, out_features={self.out_features}, patterns={chain}"]
+        parts.append(f"bias={self.bias is not None}, density={self.nnz / (self.in_features * self.out_features):.3g}")
+        if self.batch_last:
+            parts.append("batch_last=True")
+        if self.algorithm != "auto":
+            parts.append(f"algorithm={self.algorithm!r}")
+        if self._route:
+            parts.append(f"ran as {self._route}")
+        return ", ".join(parts)
+
+
+class LinearBatchLast(nn.Linear):
+    """Dense linear layer on arrays ``(in_features, ...)``: ``W x + bias``.
+
+    Parameters
+    ----------
+    in_features, out_features, bias, device, dtype
+        See torch.nn.Linear, whose parameters and initialisation it has.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> km.LinearBatchLast(3, 5)(torch.ones(3, 7, 2)).shape
+    torch.Size([5, 7, 2])
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer."""
+        columns = input.reshape(input.shape[0], math.prod(input.shape[1:]))
+        if self.bias is None:
+            product = self.weight @ columns
+        else:
+            product = torch.addmm(self.bias[:, None], self.weight, columns)
+        return product.reshape(self.out_features, *input.shape[1:])
+
+
+class LayerNormBatchLast(nn.Module):
+    """Layer normalisation over the first axis of arrays ``(features, ...)``.
+
+    Parameters
+    ----------
+    features : int
+        Length of the first axis.
+    eps : float
+        Added to the variance.
+    elementwise_affine, bias : bool
+        Whether there is a learnt scale, and an offset.
+    device, dtype
+        Of the parameters, which are named as in torch.nn.LayerNorm.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> x = torch.randn(8, 3, 2)
+    >>> torch.allclose(km.LayerNormBatchLast(8)(x), torch.nn.LayerNorm(8)(x.movedim(0, -1)).movedim(-1, 0), atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        features: int,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.features, self.eps = features, eps
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.ones(features, **options)) if elementwise_affine else None
+        self.bias = nn.Parameter(torch.zeros(features, **options)) if elementwise_affine and bias else None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise; halves are computed in float32."""
+        wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        variance, mean = torch.var_mean(wide, 0, correction=0, keepdim=True)
+        value = (wide - mean) * torch.rsqrt(variance + self.eps)
+        shape = (-1, *(1,) * (input.dim() - 1))
+        if self.weight is not None:
+            value = value * self.weight.reshape(shape)
+        if self.bias is not None:
+            value = value + self.bias.reshape(shape)
+        return value.to(input.dtype)
+
+    def extra_repr(self) -> str:
+        """For repr."""
+        return f"{self.features}, eps={self.eps}, elementwise_affine={self.weight is not None}"

@@ -1,0 +1,243 @@
+"""The product of an array with a Kronecker-sparse matrix, or with a chain of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import torch
+
+from ..arrays import check_same_device, dtype_name, unwrap
+from ..config import Precision, current
+from ..errors import DtypeError, GradientError, ParameterError, ShapeError
+from ..ops.autograd import plain
+from ..ops.checks import autocasts, check_out
+from ..ops.dtypes import NAMES
+from ..ops.execute import Types
+from ..ops.kronsparse import Way, product
+from ..ops.kronsparse_run import ACTIVATIONS
+from ..ops.kronsparse_run import product as run
+from ..ops.kronsparse_torch import ALGORITHMS
+from .pattern import KSPattern, check_chain, check_weights
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+STORED = tuple(
+    getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)
+)  # kept so, computed in the type of x
+CHOICES = ("auto", "kernel", *ALGORITHMS)
+
+
+def kron_sparse_matmul(
+    x: Any,
+    weight: Any,
+    pattern: Any = None,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    batch_last: bool = False,
+    out: Any = None,
+    precision: str | None = None,
+    algorithm: str = "auto",
+) -> Any:
+    r"""Product of an array with a Kronecker-sparse matrix ``K`` of support ``I_a ⊗ 1_{b x c} ⊗ I_d``.
+
+    .. math:: y_{n,(i,j,l)} = f\Big(\sum_k w_{ijkl}\, x_{n,(i,k,l)} + \beta_{(i,j,l)}\Big)
+
+    Parameters
+    ----------
+    x : array (..., a c d), or (a c d, ...) with ``batch_last``
+        float64, float32, float16 or bfloat16, any batch, any strides.
+    weight : array (a, b, c, d), or a sequence of these
+        Of the same type, or float8 (``float8_e4m3fn``, ``float8_e5m2``), which is stored so and computed in the type
+        of x. A sequence is a chain, applied from the first to the last.
+    pattern : KSPattern or four numbers, or a sequence of these, optional
+        What the weights are checked against; by default their shape.
+    bias : array (a b d), optional
+        Added to the result.
+    activation : {None, "relu", "gelu", "silu"}
+        The function f, applied in the same pass where no gradient is recorded.
+    batch_last : bool
+        Whether the batch is behind the features, ``K @ x``, instead of in front, ``x @ K.T``.
+    out : array, optional
+        Written in place.
+    precision : {None, "ieee", "tf32"}
+        Arithmetic of float32 products, see :func:`kernmantle.config`.
+    algorithm : {"auto", "kernel", "bmm", "einsum", "dense", "sparse", "bsr"}
+        What computes it; "auto" goes by a model of their cost.
+
+    Returns
+    -------
+    array (..., a b d), or (a b d, ...) with ``batch_last``
+        Of the type of x. float16 and bfloat16 are accumulated in float32.
+
+    Raises
+    ------
+    ShapeError
+        For features or weights that do not fit, or patterns that do not chain.
+    DtypeError, DeviceError, ParameterError, OutputError, GradientError
+        For anything else, before anything runs.
+
+    Notes
+    -----
+    ``2 N a b c d`` operations on ``N (a c d + a b d) + a b c d`` numbers for N batch entries, without permuted copies.
+    Gradients of every order exist for x, weight and bias; forward and reverse mode, vmap, and first order under
+    torch.compile. Patterns are those of [1]_.
+
+    References
+    ----------
+    .. [1] Gonon, Zheng, Carrivain, Le: Fast inference with Kronecker-sparse matrices, arXiv:2405.15013.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> x, weight = torch.ones(2, 6), torch.ones(1, 2, 3, 2)
+    >>> km.kron_sparse_matmul(x, weight)
+    tensor([[3., 3., 3., 3.],
+            [3., 3., 3., 3.]])
+    >>> km.kron_sparse_matmul(x.T, weight, batch_last=True).shape
+    torch.Size([4, 2])
+    """
+    is_chain = isinstance(weight, (list, tuple))
+    given: list[Any] = list(weight) if is_chain else [weight]
+    biases = [] if bias is None else [bias]
+    names = ["x", *(f"weight {place}" if is_chain else "weight" for place in range(len(given))), "bias"]
+    (own, *rest), wrap = unwrap(x, *given, *biases, names=names)
+    weights, offset = rest[: len(given)], rest[len(given)] if biases else None
+    patterns = _patterns(weights, pattern, is_chain, names)
+    check_weights(patterns, weights)
+    own, weights, offset = check_types(own, weights, offset, names)
+    check_features(own, patterns, batch_last)
+    check_bias(offset, patterns[-1])
+    way = check_way(batch_last, algorithm, precision)
+    if out is not None:
+        _into(out, own, weights, offset, activation, way)
+        return out
+    return wrap(chain(own, weights, offset, activation, way))
+
+
+def _patterns(
+    weights: Sequence[torch.Tensor], pattern: Any, is_chain: bool, names: Sequence[str]
+) -> tuple[KSPattern, ...]:
+    for weight, name in zip(weights, names[1:], strict=False):
+        if weight.dim() != 4:
+            raise ShapeError(f"{name} has shape {tuple(weight.shape)}; it must have four axes (a, b, c, d)")
+    if pattern is None:
+        return check_chain(weight.shape for weight in weights)
+    return check_chain(pattern if is_chain else [pattern])
+
+
+def check_types(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, names: Sequence[str]
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
+    """Tensors of one floating type on one device, cast where autocast asks for it."""
+    tensors = [x, *weights, *([] if bias is None else [bias])]
+    check_same_device(tensors, names[: len(tensors)])
+    if autocasts(x.device) and x.dtype != torch.float64:
+        kind = torch.get_autocast_dtype(x.device.type)
+        tensors = [tensor if tensor.dtype in STORED else tensor.to(kind) for tensor in tensors]
+    own = tensors[0].dtype
+    if own not in FLOATS:
+        raise DtypeError(f"x is {dtype_name(own)}; supported are {', '.join(map(dtype_name, FLOATS))}")
+    for tensor, name in zip(tensors[1:], names[1:], strict=False):
+        if tensor.dtype in STORED and name != "bias":
+            if tensor.requires_grad:
+                raise GradientError(f"{name} is {dtype_name(tensor.dtype)}, which is for storage; detach it")
+        elif tensor.dtype != own:
+            raise DtypeError(f"x is {dtype_name(own)} but {name} is {dtype_name(tensor.dtype)}; convert one of them")
+    return tensors[0], tensors[1 : len(weights) + 1], None if bias is None else tensors[-1]
+
+
+def check_features(x: torch.Tensor, patterns: Sequence[KSPattern], batch_last: bool) -> None:
+    """ShapeError unless x has the features that the first pattern takes."""
+    if x.dim() == 0:
+        raise ShapeError("x is a single number; it needs an axis of features")
+    found, wanted = x.shape[0 if batch_last else -1], patterns[0].in_features
+    if found != wanted:
+        place = "first" if batch_last else "last"
+        raise ShapeError(
+            f"x has shape {tuple(x.shape)}: {found} features on the {place} axis, the pattern {patterns[0]} takes "
+            f"a c d = {wanted}"
+        )
+
+
+def check_bias(bias: torch.Tensor | None, last: KSPattern) -> None:
+    """ShapeError unless the bias has one entry a feature."""
+    if bias is not None and tuple(bias.shape) != (last.out_features,):
+        raise ShapeError(f"bias has shape {tuple(bias.shape)}, the pattern {last} gives a b d = {last.out_features}")
+
+
+def check_way(batch_last: bool, algorithm: str, precision: str | None) -> Way:
+    """The settings of a call, or ParameterError."""
+    if algorithm not in CHOICES:
+        raise ParameterError(f"algorithm must be one of {', '.join(map(repr, CHOICES))}, not {algorithm!r}")
+    if precision not in (None, *get_args(Precision)):
+        raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
+    if precision is None and not torch.compiler.is_compiling():
+        precision = current().precision
+    return Way(bool(batch_last), algorithm, precision or "")
+
+
+def check_activation(activation: str | None) -> str:
+    """Name of an activation, or ParameterError."""
+    if (activation or "") not in ACTIVATIONS:
+        known = ", ".join(repr(name) for name in ACTIVATIONS if name)
+        raise ParameterError(f"activation must be None or one of {known}, not {activation!r}")
+    return activation or ""
+
+
+def canonical(x: torch.Tensor, batch_last: bool) -> torch.Tensor:
+    """``x`` as (1, N, features)."""
+    if batch_last:
+        return x.reshape(1, x.shape[0], math.prod(x.shape[1:])).mT
+    return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def chain(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None, way: Way
+) -> torch.Tensor:
+    """Product with each weight in turn; what it is given is checked already."""
+    final = check_activation(activation)
+    value = canonical(x, way.batch_last)
+    last = len(weights) - 1
+    for place, weight in enumerate(weights):
+        own = bias[None] if place == last and bias is not None else None
+        value = product(value, weight[None], own, way, final if place == last else "")
+    if way.batch_last:
+        return value[0].mT.reshape(value.shape[2], *x.shape[1:])
+    return value.reshape(*x.shape[:-1], value.shape[2])
+
+
+def dense_of(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The matrix of a chain, of its weights' type."""
+    columns = KSPattern(*weights[0].shape).in_features
+    unit = torch.eye(columns, dtype=weights[0].dtype, device=weights[0].device)
+    return chain(unit, weights, None, None, Way(False, "auto", "ieee")).mT
+
+
+def _into(
+    out: Any, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None,
+    way: Way,
+) -> None:  # fmt: skip
+    """Write the product to ``out``."""
+    operands = [x, *weights, *([] if bias is None else [bias])]
+    tracked = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+    features = KSPattern(*weights[-1].shape).out_features
+    shape = (features, *x.shape[1:]) if way.batch_last else (*x.shape[:-1], features)
+    name = NAMES[x.dtype]
+    (target,) = check_out(out, shape, Types(name, (name,)).text, operands, tracked, True)
+    if not plain([*operands, target]):
+        raise GradientError("out= cannot be combined with a transform of torch.func; drop out=")
+    final = check_activation(activation)
+    with torch.no_grad():
+        value = canonical(x, way.batch_last)
+        for weight in weights[:-1]:
+            value = product(value, weight[None], None, way)
+        written = canonical(target, way.batch_last)
+        if written.data_ptr() != target.data_ptr():
+            written = torch.empty_like(written)
+        run(value, weights[-1][None], None if bias is None else bias[None], final, *way, out=written)
+        if written.data_ptr() != target.data_ptr():
+            target.copy_(written[0].mT.reshape(shape) if way.batch_last else written.reshape(shape))
+    if not target.is_inference():
+        torch.autograd.graph.increment_version([target])

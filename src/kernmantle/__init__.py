@@ -16,6 +16,7 @@ _OF_KERNELS = (
     "Periodic", "Polynomial", "ProductLaplace", "RationalQuadratic", "Sigmoid", "SphereNTK", "SumPowerLaplace",
     "Wendland", "argkmin", "median_bandwidth", "standardise",
 )  # fmt: skip
+_OF_KRON = ("kron_matmul",)
 
 __all__ = [
     "Contraction",
@@ -30,7 +31,7 @@ __all__ = [
     "pdist",
     "precompile",
 ]
-__all__ += [*_FUNCTIONS, *_OF_KERNELS]  # noqa: PLE0604
+__all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
@@ -38,4 +39,6 @@ def __getattr__(name: str) -> object:
         return _FUNCTIONS[name]
     if name in _OF_KERNELS:
         return getattr(_import_module(".kernels", __name__), name)
+    if name in _OF_KRON:
+        return getattr(_import_module(".kron", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,96 @@
+"""Kronecker products as products along the axes of a tensor, and the order in which they cost least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One axis of the tensor: ``columns`` long before its factor, ``rows`` long after; kept where there is none."""
+
+    columns: int
+    rows: int
+    factor: int | None = None
+
+    def __str__(self) -> str:
+        return f"i{self.columns}" if self.factor is None else f"{self.rows}x{self.columns}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One factor on the view (left, columns, right) of the tensor, which becomes (left, rows, right)."""
+
+    position: int
+    left: int
+    mode: Mode
+    right: int
+
+    @property
+    def products(self) -> int:
+        """Multiplications."""
+        return self.left * self.mode.columns * self.mode.rows * self.right
+
+
+def text_of(entries: Sequence[int | str]) -> str:
+    """Canonical text of a product: numbers of factors in order, "i5" for an identity of size 5."""
+    return " ".join(map(str, entries))
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str, shapes: tuple[tuple[int, int], ...]) -> tuple[Mode, ...]:
+    """Modes of a text whose factors have these shapes."""
+    modes: list[Mode] = []
+    for entry in text.split(" "):
+        if entry.startswith("i"):
+            modes.append(Mode(int(entry[1:]), int(entry[1:])))
+        else:
+            rows, columns = shapes[int(entry)]
+            modes.append(Mode(columns, rows, int(entry)))
+    return tuple(modes)
+
+
+def rows(modes: Sequence[Mode]) -> int:
+    """Rows of the product."""
+    return math.prod(mode.rows for mode in modes)
+
+
+def columns(modes: Sequence[Mode]) -> int:
+    """Columns of the product."""
+    return math.prod(mode.columns for mode in modes)
+
+
+def contracted(modes: Sequence[Mode]) -> tuple[int, ...]:
+    """Positions that have a factor."""
+    return tuple(position for position, mode in enumerate(modes) if mode.factor is not None)
+
+
+def cheapest(modes: Sequence[Mode]) -> tuple[int, ...]:
+    """Positions that have a factor in the order of fewest multiplications, from the last where there is no difference.
+
+    A factor changes the size of the tensor by r / c, so of two neighbours in time the one with the smaller
+    1/c - 1/r comes first: exchanging them compares 1 + (r/c) s and (s/d) (1 + ...) term by term.
+    """
+    places = [place for place in contracted(modes) if modes[place].rows and modes[place].columns]
+    if len(places) < len(contracted(modes)):
+        return tuple(reversed(contracted(modes)))
+    return tuple(sorted(places, key=lambda place: (1 / modes[place].columns - 1 / modes[place].rows, -place)))
+
+
+def steps(modes: Sequence[Mode], order: Sequence[int], right: int = 1) -> tuple[Step, ...]:
+    """The products in that order, the tensor having ``right`` more entries behind its last axis."""
+    extents = [mode.columns for mode in modes]
+    found: list[Step] = []
+    for position in order:
+        left = math.prod(extents[:position])
+        found.append(Step(position, left, modes[position], math.prod(extents[position + 1 :]) * right))
+        extents[position] = modes[position].rows
+    return tuple(found)
+
+
+def products(modes: Sequence[Mode], order: Sequence[int]) -> int:
+    """Multiplications for one column in that order."""
+    return sum(step.products for step in steps(modes, order))

@@ -1,0 +1,223 @@
+"""Kronecker products in torch: one autograd.Function whose derivatives are Kronecker products again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import copy_context
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from ..contraction.kron_modes import Mode, contracted, parse, text_of
+from ..errors import BackendError, GradientError
+from .autograd import constant, plain
+from .kron_execute import Number, Sizes, execute, factor_sizes
+from .kron_operator import kron
+
+Tensors = Sequence[torch.Tensor]
+_is_batched: Any = getattr(torch._C, "_functorch").is_legacy_batchedtensor  # noqa: B009
+
+
+@constant
+def _modes(text: str, shapes: Sizes) -> tuple[tuple[int, int, int | None], ...]:
+    return tuple((mode.columns, mode.rows, mode.factor) for mode in parse(text, shapes))
+
+
+@constant
+def _partial(text: str, shapes: Sizes, run: tuple[int, ...], done: tuple[int, ...], adjoint: bool) -> str:
+    """Text of the product at the positions ``run`` alone, on a tensor to which ``done`` are already applied."""
+    entries: list[int | str] = []
+    for place, mode in enumerate(parse(text, shapes)):
+        if place in run and mode.factor is not None:
+            entries.append(mode.factor)
+        else:
+            entries.append(f"i{mode.rows if (place in done) != adjoint else mode.columns}")
+    return text_of(entries)
+
+
+@constant
+def _contracted(text: str, shapes: Sizes) -> tuple[int, ...]:
+    return contracted(parse(text, shapes))
+
+
+def _conjugate(number: Number) -> Number:
+    return number.conjugate() if isinstance(number, complex) else number
+
+
+def _adjoint(factor: torch.Tensor) -> torch.Tensor:
+    return factor.mH if factor.is_complex() else factor.mT
+
+
+class _Gradients:
+    """Gradients of every factor from x and the gradient of the product, by halving the range of factors.
+
+    For one factor all others must be on either side: those of the other half go onto one side at once, so there are
+    as many partial products as with all intermediate results kept, and never more than log2 of them in memory.
+    """
+
+    def __init__(self, text: str, options: str, factors: Tensors, wanted: Sequence[bool]) -> None:
+        self.text, self.options, self.factors, self.wanted = text, options, factors, wanted
+        self.shapes = factor_sizes(factors)
+        self.modes = [Mode(*mode) for mode in _modes(text, self.shapes)]
+        self.adjoints = [_adjoint(factor) for factor in factors]
+        self.found: list[torch.Tensor | None] = [None] * len(factors)
+
+    def run(self, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor | None]:
+        """Gradients by factor, None where not wanted."""
+        places = _contracted(self.text, self.shapes)
+        if places:
+            self._halve(places, (x, ()), (grad, ()))
+        return self.found
+
+    def _is_wanted(self, places: Sequence[int]) -> bool:
+        return any(self.wanted[self.modes[place].factor or 0] for place in places)
+
+    def _halve(
+        self, places: tuple[int, ...], x: tuple[torch.Tensor, tuple[int, ...]],
+        grad: tuple[torch.Tensor, tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        if not self._is_wanted(places):
+            return
+        if len(places) == 1:
+            self._add(places[0], x[0], grad)
+            return
+        left, right = places[: len(places) // 2], places[len(places) // 2 :]
+        if self._is_wanted(left):
+            text = _partial(self.text, self.shapes, right, x[1], False)
+            self._halve(left, (product(text, self.options, (1, 0), x[0], self.factors), x[1] + right), grad)
+        if self._is_wanted(right):
+            text = _partial(self.text, self.shapes, left, grad[1], True)
+            self._halve(right, x, (product(text, self.options, (1, 0), grad[0], self.adjoints), grad[1] + left))
+
+    def _add(self, place: int, x: torch.Tensor, grad: tuple[torch.Tensor, tuple[int, ...]]) -> None:
+        number = self.modes[place].factor
+        assert number is not None
+        left = 1
+        for earlier, mode in enumerate(self.modes[:place]):
+            left *= mode.columns if earlier in grad[1] else mode.rows
+        part = outer(x, grad[0], left, self.factors[number])
+        own = self.found[number]
+        self.found[number] = part if own is None else own + part
+
+
+def outer(x: torch.Tensor, grad: torch.Tensor, left: int, factor: torch.Tensor) -> torch.Tensor:
+    """Sum of grad[…, l, q, r] conj(x[…, l, p, r]) over l, r and the batch axes that the factor (…, q, p) lacks."""
+    rank = max(x.dim(), grad.dim()) - 2
+    kept = [place for place in range(rank) if place >= rank + 2 - factor.dim() and factor.shape[place - rank - 2] != 1]
+    summed = [place for place in range(rank) if place not in kept]
+    batch = torch.broadcast_shapes(x.shape[:-2], grad.shape[:-2])
+
+    def arranged(tensor: torch.Tensor, size: int) -> torch.Tensor:
+        wide = tensor.expand(*batch, *tensor.shape[-2:]).permute(*kept, *summed, rank, rank + 1)
+        count = left
+        for place in summed:
+            count *= batch[place]
+        right = tensor.shape[-2] // (left * size) * tensor.shape[-1] if left * size else 0
+        return wide.reshape(*(batch[place] for place in kept), count, size, right)
+
+    q, p = factor.shape[-2:]
+    u, v = arranged(x, p), arranged(grad, q)
+    if u.shape[-1] == 1:
+        total = v.squeeze(-1).mT @ u.squeeze(-1).conj()
+    elif u.shape[-1] >= max(p, q):
+        total = (v @ u.mH).sum(-3)
+    else:
+        total = v.transpose(-3, -2).flatten(-2) @ u.transpose(-3, -2).flatten(-2).mH
+    return total.reshape(factor.shape)
+
+
+class Kron(torch.autograd.Function):
+    """``alpha`` times the product, plus ``beta`` y; values are x, the factors, and y where it is added."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(text: str, options: str, alpha: Number, beta: Number, added: bool, *values: Any) -> torch.Tensor:
+        last = values[-1] if added else None
+        return kron(values[0], list(values[1 : len(values) - added]), last, alpha, beta, text, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.text, ctx.options, ctx.alpha, ctx.beta, ctx.added, *values = inputs
+        ctx.save_for_backward(*values[: len(values) - ctx.added])
+        ctx.y_shape = values[-1].shape if ctx.added else None
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        (grad,) = grads
+        x, *factors = ctx.saved_tensors
+        needed = ctx.needs_input_grad[5:]
+        slope = _conjugate(ctx.alpha)
+        results: list[torch.Tensor | None] = [None]
+        if needed[0]:
+            adjoints = [_adjoint(factor) for factor in factors]
+            results[0] = product(ctx.text, ctx.options, (slope, 0), grad, adjoints).sum_to_size(x.shape)
+        wanted = needed[1 : 1 + len(factors)]
+        parts: list[torch.Tensor | None] = [None] * len(factors)
+        if any(wanted):
+            parts = _Gradients(ctx.text, ctx.options, factors, wanted).run(x, grad)
+        results += [part if part is None or slope == 1 else part * slope for part in parts]
+        if ctx.added:
+            results.append((grad * _conjugate(ctx.beta)).sum_to_size(ctx.y_shape) if needed[-1] else None)
+        return (None,) * 5 + tuple(results)
+
+
+class KronWithJvp(Kron):
+    """With forward mode, which torch.compile does not accept in a Function."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        Kron.setup_context(ctx, inputs, output)
+        if forward_ad._current_level >= 0:  # not otherwise: it would hold on to tensors that nothing asks for
+            ctx.save_for_forward(*inputs[5 : len(inputs) - inputs[4]])
+        ctx.shape = output.shape
+        ctx.context = copy_context()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        return ctx.context.copy().run(Kron.backward, ctx, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> torch.Tensor | None:
+        x, *factors = ctx.saved_tensors
+        moves = tangents[5:]
+        terms: list[torch.Tensor] = []
+        if moves[0] is not None:
+            terms.append(product(ctx.text, ctx.options, (ctx.alpha, 0), moves[0], factors))
+        for place, (_, _, number) in enumerate(_modes(ctx.text, factor_sizes(factors))):
+            if number is not None and moves[1 + number] is not None:
+                entries = ctx.text.split(" ")
+                entries[place] = str(len(factors))
+                terms.append(product(text_of(entries), ctx.options, (ctx.alpha, 0), x, [*factors, moves[1 + number]]))
+        if ctx.added and moves[-1] is not None:
+            terms.append(moves[-1] * ctx.beta)
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total.expand(ctx.shape)
+
+
+def product(
+    text: str,
+    options: str,
+    numbers: tuple[Number, Number],
+    x: torch.Tensor,
+    factors: Tensors,
+    y: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The product with whatever derivative is being recorded."""
+    values = [x, *factors] if y is None else [x, *factors, y]
+    compiling = torch.compiler.is_compiling()
+    tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in values)
+    if not tracked and not compiling and plain(values):
+        return execute(text, options, numbers, x, factors, y)
+    if not (x.is_floating_point() or x.is_complex()) or (compiling and not tracked):
+        return kron(x, list(factors), y, *numbers, text, options)
+    if not compiling and torch._C._get_tracing_state() is not None:
+        raise BackendError("torch.jit.trace cannot record a Kronecker product; use torch.compile or torch.export")
+    if not compiling and any(map(_is_batched, values)):
+        raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
+    function = Kron if compiling else KronWithJvp
+    return function.apply(text, options, *numbers, y is not None, *values)

@@ -1,0 +1,89 @@
+"""Runs a Kronecker product on tensors: compiled kernels where there are some, else torch's operations."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from ..contraction.kron_modes import Mode, parse, rows
+from ..errors import KernmantleWarning
+from .autograd import constant
+from .execute import allocate
+from .kron_torch import batch_of, product
+
+Number = int | float | complex
+Sizes = tuple[tuple[int, int], ...]
+_HALVES = (torch.float16, torch.bfloat16)
+_RAN = threading.local()
+_WARNED: set[str] = set()
+
+
+def last_route() -> str:
+    """What this thread ran last."""
+    return getattr(_RAN, "route", "")
+
+
+def factor_sizes(factors: Sequence[torch.Tensor]) -> Sizes:
+    """Rows and columns of every factor."""
+    return tuple((int(factor.shape[-2]), int(factor.shape[-1])) for factor in factors)
+
+
+@constant
+def rows_of(text: str, shapes: Sizes) -> int:
+    """Rows of the product of factors of these sizes."""
+    return rows(parse(text, shapes))
+
+
+def out_shape(text: str, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None) -> tuple[int, ...]:
+    """Shape of the result: batch axes, rows of the product, columns of x."""
+    tensors = [x, *factors] if y is None else [x, *factors, y]
+    return (*batch_of(tensors), rows_of(text, factor_sizes(factors)), x.shape[-1])
+
+
+def execute(
+    text: str,
+    options: str,
+    numbers: tuple[Number, Number],
+    x: torch.Tensor,
+    factors: Sequence[torch.Tensor],
+    y: torch.Tensor | None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``alpha`` times the product of x (…, columns, c), plus ``beta`` y; ``out`` is written in place when given."""
+    shape = out_shape(text, x, factors, y)
+    if out is None:
+        out = allocate(shape, x.dtype, x.device)
+    if not out.numel():
+        _RAN.route = "nothing: the result is empty"
+        return out
+    _by_torch(parse(text, factor_sizes(factors)), numbers, x, factors, y, out)
+    _RAN.route = "torch"
+    return out
+
+
+def _by_torch(
+    modes: Sequence[Mode],
+    numbers: tuple[Number, Number],
+    x: torch.Tensor,
+    factors: Sequence[torch.Tensor],
+    y: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    alpha, beta = numbers
+    if x.is_complex() and "complex" not in _WARNED:
+        _WARNED.add("complex")
+        warnings.warn(
+            "complex Kronecker products are computed by matrix products, one factor at a time",
+            KernmantleWarning,
+            stacklevel=2,
+        )
+    wide = torch.float32 if x.dtype in _HALVES else x.dtype
+    result = product(x.to(wide), [factor.to(wide) for factor in factors], modes)
+    if alpha != 1:
+        result = result * alpha
+    if y is not None and beta != 0:
+        result = result + y.to(wide) * beta
+    out.copy_(result)

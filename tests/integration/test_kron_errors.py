@@ -1,0 +1,61 @@
+"""What kron_matmul refuses, and how it says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import kernmantle as km
+
+X, F, G = torch.ones(3, 6), torch.ones(2, 4), torch.ones(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "arguments", "options"),
+    [
+        ("ShapeError", r"6 columns, but 2x4 ⊗ 2x4 has 2 \* 2 = 4 rows", (X, [F, F]), {}),
+        ("ShapeError", r"3 rows, but 3x3 ⊗ 4 has 3 \* 4 = 12 columns", (X, [G, 4]), {"side": "left"}),
+        ("ShapeError", r"factors\[1\] has shape \(3,\)", (X, [F, torch.ones(3)]), {}),
+        ("ShapeError", "factors is empty", (X, []), {}),
+        ("ShapeError", "list of matrices", (X, F), {}),
+        ("ShapeError", "not negative", (X, [F, -3]), {}),
+        ("ShapeError", "x is a number", (torch.tensor(1.0), [F]), {}),
+        ("ShapeError", "do not broadcast", (torch.ones(2, 3, 6), [torch.ones(5, 2, 4), G]), {}),
+        ("ShapeError", "y .* does not broadcast", (X, [F, G]), {"beta": 1, "y": torch.ones(3, 5)}),
+        ("ShapeError", r"2\*\*63", (torch.ones(1).expand(1 << 32, 1), [torch.ones(1, 1).expand(1, 1 << 32)]), {}),
+        ("DtypeError", r"factors\[0\] is float64", (X, [F.double(), G]), {}),
+        ("DtypeError", r"y is float64", (X, [F, G]), {"beta": 1, "y": torch.ones(3, 12).double()}),
+        ("DtypeError", "bool", (X.bool(), [F.bool(), G.bool()]), {}),
+        ("DtypeError", r"factors\[1\]", (X, [F, "G"]), {}),
+        ("DtypeError", "complex", (X, [F, G]), {"alpha": 1j}),
+        ("DtypeError", "alpha is 0.5", (X.long(), [F.long(), G.long()]), {"alpha": 0.5}),
+        ("DeviceError", r"factors\[1\] is on meta", (X, [F, G.to("meta")]), {}),
+        ("ParameterError", "no y", (X, [F, G]), {"beta": 2}),
+        ("ParameterError", "side", (X, [F, G]), {"side": "both"}),
+        ("ParameterError", "precision", (X, [F, G]), {"precision": "half"}),
+        ("ParameterError", "alpha", (X, [F, G]), {"alpha": "2"}),
+        ("OutputError", r"shape \(3, 6\), the result has \(3, 12\)", (X, [F, G]), {"out": torch.empty(3, 6)}),
+        ("OutputError", "dtype", (X, [F, G]), {"out": torch.empty(3, 12).double()}),
+        ("OutputError", "overlaps x", (X, [G.mT, 2]), {"out": X}),
+        ("OutputError", "overlaps x or a factor", (X, [G, 2]), {"out": G.repeat(2, 2)[:3].as_strided((3, 6), (6, 1))}),
+        ("OutputError", "share memory", (X, [G, 2]), {"out": torch.empty(1, 6).expand(3, 6)}),
+    ],
+)  # fmt: skip
+def test_refused(error, match, arguments, options):
+    if "overlaps x or a factor" in match:
+        memory = torch.ones(18)
+        arguments, options = (X, [memory[:9].reshape(3, 3), 2]), {"out": memory.reshape(3, 6)}
+    with pytest.raises(getattr(km.errors, error), match=match):
+        km.kron_matmul(*arguments, **options)
+
+
+def test_out_beside_y_is_refused():
+    memory = torch.ones(48)
+    with pytest.raises(km.errors.OutputError, match="overlaps y"):
+        km.kron_matmul(X, [F, G], beta=1, y=memory[:36].reshape(3, 12), out=memory[12:].reshape(3, 12))
+
+
+def test_gradients_are_not_lost_to_numpy():
+    with pytest.raises(km.errors.GradientError, match=r"factors\[0\]"):
+        km.kron_matmul(np.ones((3, 2)), [torch.ones(2, 2, dtype=torch.float64, requires_grad=True)])

@@ -1,0 +1,109 @@
+"""Derivatives of Kronecker products: every argument, every order, transforms and torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.testing import assert_close
+
+from ..kron_oracle import drawn
+
+
+def _leaf(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_every_argument(side):
+    factors = [_leaf(2, 1, seed=1), _leaf(1, 2, seed=2), _leaf(2, 1, 1, 2, seed=3)]
+    x = _leaf(2, 1, 2, seed=4) if side == "right" else _leaf(2, 4, 1, seed=4)
+    y = _leaf(4, seed=5) if side == "right" else _leaf(2, 1, seed=5)
+    alpha, beta = _leaf(), _leaf(2, 1, seed=6)
+
+    def function(x, y, alpha, beta, *factors):
+        return km.kron_matmul(x, factors, side=side, alpha=alpha, beta=beta, y=y)
+
+    arguments = (x, y, alpha, beta, *factors)
+    assert torch.autograd.gradcheck(function, arguments, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, arguments)
+
+
+def test_a_repeated_factor_has_one_gradient():
+    x, f = _leaf(2, 12), _leaf(2, 2, seed=1)
+    repeated = lambda x, f: km.kron_matmul(x, [f, 3, f], alpha=0.5)  # noqa: E731
+    assert torch.autograd.gradcheck(repeated, (x, f), check_forward_ad=True)
+    other = f.detach().clone().requires_grad_()
+    separate = km.kron_matmul(x, [f, 3, other]).square().sum()
+    parts = torch.autograd.grad(separate, [f, other])
+    (whole,) = torch.autograd.grad(km.kron_matmul(x, [f, 3, f]).square().sum(), [f])
+    assert_close(whole, sum(parts), depth=20)
+
+
+@pytest.mark.filterwarnings("ignore::kernmantle.errors.KernmantleWarning")
+def test_complex_gradients():
+    x, f, g = (_leaf(*shape, seed=i, dtype=torch.complex128) for i, shape in enumerate([(3, 6), (2, 2), (3, 1)]))
+    function = lambda x, f, g: km.kron_matmul(x, [f, g], alpha=1 + 2j)  # noqa: E731
+    assert torch.autograd.gradcheck(function, (x, f, g))
+
+
+@pytest.mark.parametrize("sizes", [[(8, 8)] * 4, [(40, 40), (3, 3)], [(2, 70), (70, 2)], [(16, 5)]])
+def test_against_the_dense_product(sizes):
+    x, factors = drawn((7, sizes), torch.float64)
+    leaves = [x.requires_grad_(), *(f.requires_grad_() for f in factors)]
+    dense = factors[0]
+    for factor in factors[1:]:
+        dense = torch.kron(dense, factor)
+    weight = torch.randn(7, dense.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    expected = torch.autograd.grad((x @ dense * weight).sum(), leaves)
+    found = torch.autograd.grad((km.kron_matmul(x, factors) * weight).sum(), leaves)
+    for got, wanted in zip(found, expected, strict=True):
+        assert_close(got, wanted, depth=7 * dense.shape[0])
+
+
+def test_only_what_is_needed():
+    x, factors = drawn((7, [(3, 3)] * 3), torch.float64)
+    factors[1].requires_grad_()
+    km.kron_matmul(x, factors).sum().backward()
+    assert factors[1].grad is not None
+    assert x.grad is None
+
+
+def test_vmap_and_func():
+    x, f = torch.randn(5, 3, 4).double(), torch.randn(5, 2, 2).double()
+    batched = torch.func.vmap(lambda x, f: km.kron_matmul(x, [f, f]))(x, f)
+    assert_close(batched, km.kron_matmul(x, [f, f]), depth=4)
+    slope = torch.func.vmap(torch.func.grad(lambda f, x: km.kron_matmul(x, [f, 2]).sin().sum()), (0, 0))(f, x)
+    single = torch.stack(
+        [torch.func.grad(lambda f, x=x[i]: km.kron_matmul(x, [f, 2]).sin().sum())(f[i]) for i in range(5)]
+    )
+    assert_close(slope, single, depth=12)
+    jacobian = torch.func.jacrev(lambda f: km.kron_matmul(x[0], [f, f]))(f[0])
+    forward = torch.func.jacfwd(lambda f: km.kron_matmul(x[0], [f, f]))(f[0])
+    assert_close(jacobian, forward, depth=12)
+
+
+def test_the_operator_passes_opcheck():
+    x, f = torch.randn(3, 6, 1), torch.randn(2, 2)
+    for y in (None, torch.randn(3, 6, 1)):
+        torch.library.opcheck(
+            torch.ops.kernmantle.kron.default, (x, [f], y, 1.5, 0.5 * (y is not None), "0 i3", "default fuse")
+        )
+
+
+def test_compiled_with_gradients():
+    x, f = _leaf(3, 12, dtype=torch.float32), _leaf(2, 2, seed=1, dtype=torch.float32)
+    function = lambda x, f: km.kron_matmul(x, [f, f, 3], alpha=2.0).sin().sum()  # noqa: E731
+    expected = torch.autograd.grad(function(x, f), (x, f))
+    found = torch.autograd.grad(torch.compile(function, fullgraph=True, backend="aot_eager")(x, f), (x, f))
+    for got, wanted in zip(found, expected, strict=True):
+        assert_close(got, wanted.double(), depth=40)
+
+
+def test_out_does_not_take_gradients():
+    x, f = _leaf(3, 4), _leaf(2, 2)
+    with pytest.raises(km.errors.GradientError, match="out="):
+        km.kron_matmul(x, [f, f], out=torch.empty(3, 4).double())
+    with pytest.raises(km.errors.GradientError, match=r"torch\.func"):
+        torch.func.vmap(lambda x: km.kron_matmul(x, [2, 2], out=torch.empty(4).double()))(x.detach())

@@ -13,6 +13,7 @@ from ..errors import ParameterError
 MODULES = {
     "kermac": "kermac",
     "mm_kermac": "mm_kermac",
+    "ksmm_py": "ksmm",
 }
 
 
@@ -48,4 +49,6 @@ def install(name: str) -> ModuleType:
     sys.modules[name] = module
     for part in pkgutil.iter_modules(getattr(module, "__path__", ())):
         sys.modules[f"{name}.{part.name}"] = importlib.import_module(f"{module.__name__}.{part.name}")
+    for part in getattr(module, "SUBMODULES", ()):
+        sys.modules[f"{name}.{part}"] = module
     return module

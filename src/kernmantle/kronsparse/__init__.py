@@ -1,20 +1,26 @@
 """Kronecker-sparse matrices: patterns, products, trainable layers, projections, surgery."""
 
 from .chains import Chain, block_diagonal, butterfly, dct, dft, hadamard, low_rank_like, monarch
+from .choose import Choice, choose_patterns
 from .linear import KSLinear, LayerNormBatchLast, LinearBatchLast
 from .matmul import kron_sparse_matmul
 from .pattern import KSPattern, fuse_weights
 from .projection import Projection, project
+from .surgery import Replaced, Report, replace_linears
 
 __all__ = [
     "Chain",
+    "Choice",
     "KSLinear",
     "KSPattern",
     "LayerNormBatchLast",
     "LinearBatchLast",
     "Projection",
+    "Replaced",
+    "Report",
     "block_diagonal",
     "butterfly",
+    "choose_patterns",
     "dct",
     "dft",
     "fuse_weights",
@@ -23,4 +29,5 @@ __all__ = [
     "low_rank_like",
     "monarch",
     "project",
+    "replace_linears",
 ]

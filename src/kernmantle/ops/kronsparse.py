@@ -121,12 +121,13 @@ class Product(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way) -> torch.Tensor:
+    def forward(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *way: Any) -> torch.Tensor:
         return _product(x, weight, bias, "", *way)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, weight, bias, ctx.way = inputs
+        x, weight, bias, *way = inputs
+        ctx.way = Way(*way)
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.biases = None if bias is None else bias.shape[0]
 
@@ -140,7 +141,7 @@ class Product(torch.autograd.Function):
         if of_weight is not None:
             of_weight = of_weight.sum_to_size(weight.shape).to(weight.dtype)
         of_bias = grad.sum(1).sum_to_size((ctx.biases, grad.shape[2])) if wanted[2] else None
-        return of_x, of_weight, of_bias, None
+        return of_x, of_weight, of_bias, *(None,) * len(ctx.way)
 
 
 class WeightGradient(torch.autograd.Function):
@@ -149,12 +150,13 @@ class WeightGradient(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Way) -> torch.Tensor:
-        return _weight(x, grad, *pattern, way.algorithm, way.precision)
+    def forward(x: torch.Tensor, grad: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return _weight(x, grad, *rest[:4], *rest[5:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, grad, _, ctx.way = inputs
+        x, grad, *rest = inputs
+        ctx.pattern, ctx.way = rest[:4], Way(*rest[4:])
         ctx.save_for_backward(x, grad)
 
     @staticmethod
@@ -163,7 +165,7 @@ class WeightGradient(torch.autograd.Function):
         x, grad = ctx.saved_tensors
         of_x = product(grad, _turned(cotangent), None, ctx.way) if ctx.needs_input_grad[0] else None
         of_grad = product(x, cotangent, None, ctx.way) if ctx.needs_input_grad[1] else None
-        return of_x, of_grad, None, None
+        return of_x, of_grad, *(None,) * (4 + len(ctx.way))
 
 
 class ProductWithJvp(Product):
@@ -171,7 +173,8 @@ class ProductWithJvp(Product):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, weight, bias, ctx.way = inputs
+        x, weight, bias, *way = inputs
+        ctx.way = Way(*way)
         ctx.save_for_backward(x, weight)
         ctx.save_for_forward(x, weight)
         ctx.biases = None if bias is None else bias.shape[0]
@@ -184,7 +187,7 @@ class ProductWithJvp(Product):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> torch.Tensor:
-        x, weight, bias, _ = tangents
+        x, weight, bias, *_ = tangents
         own_x, own_weight = ctx.saved_tensors
         moved = [
             None if x is None else product(x, own_weight, None, ctx.way),
@@ -204,7 +207,6 @@ class WeightGradientWithJvp(WeightGradient):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         WeightGradient.setup_context(ctx, inputs, output)
-        ctx.pattern = inputs[2]
         ctx.save_for_forward(*inputs[:2])
         ctx.context = copy_context()
 
@@ -235,7 +237,7 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, activa
     if compiling and not tracked:
         return _product(x, weight, bias, activation, *way)
     function = Product if compiling else ProductWithJvp
-    return kronsparse_run.ACTIVATIONS[activation](function.apply(x, weight, bias, way))
+    return kronsparse_run.ACTIVATIONS[activation](function.apply(x, weight, bias, *way))
 
 
 def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Way) -> torch.Tensor:
@@ -245,4 +247,4 @@ def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int],
     if not tracked and (compiling or plain([x, grad])):
         return _weight(x, grad, *pattern, way.algorithm, way.precision)
     function = WeightGradient if compiling else WeightGradientWithJvp
-    return function.apply(x, grad, tuple(pattern), way)
+    return function.apply(x, grad, *pattern, *way)

@@ -12,6 +12,7 @@ from functools import lru_cache
 import torch
 from torch.nn import functional
 
+from ..contraction.kronsparse_cost import quickest
 from ..contraction.program import Operand, Program
 from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
@@ -95,7 +96,8 @@ def product(
     if weight.dtype != x.dtype:
         weight = weight.to(x.dtype)
     if algorithm == "auto":
-        algorithm = "dense" if a == d == 1 else "kernel"
+        pattern = tuple(weight.shape[1:])
+        algorithm = quickest(pattern, x.shape[1], NAMES[x.dtype], x.device.type)[0]
     if algorithm == "kernel":
         _by_kernel(x, weight, bias, activation, batch_last, precision, out)
         return out

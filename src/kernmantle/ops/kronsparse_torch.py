@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -45,7 +46,7 @@ def by_sparse(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     counts = torch.arange(rows + 1, device=x.device) * c
     values = weight.expand(groups, a, b, c, d).transpose(3, 4).reshape(groups, -1)
     size = (rows, columns)
-    return _each(x, [torch.sparse_csr_tensor(counts, places, own, size, check_invariants=False) for own in values])
+    return _each(x, values, lambda own: torch.sparse_csr_tensor(counts, places, own, size, check_invariants=False))
 
 
 def by_bsr(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -60,14 +61,18 @@ def by_bsr(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     blocks = weight.expand(groups, a, b, c, d).reshape(groups, a, high, side, wide, side, d)
     values = blocks.permute(0, 1, 6, 2, 4, 3, 5).reshape(groups, -1, side, side)
     size = (a * b * d, a * c * d)
-    matrices = [torch.sparse_bsr_tensor(counts, places, own, size, check_invariants=False) for own in values]
-    product = _each(rows, matrices)
+    product = _each(
+        rows, values, lambda own: torch.sparse_bsr_tensor(counts, places, own, size, check_invariants=False)
+    )
     return product.reshape(groups, count, a, d, b).transpose(3, 4).reshape(groups, count, a * b * d)
 
 
-def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
-    """``x[g] @ matrices[g].T``."""
+def _each(x: torch.Tensor, values: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """``x[g] @ make(values[g]).T``."""
     try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+            matrices = [make(own) for own in values]
         return torch.stack([(matrix @ own.mT).mT for matrix, own in zip(matrices, x, strict=True)])
     except RuntimeError as error:
         raise BackendError(

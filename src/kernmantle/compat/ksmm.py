@@ -1,0 +1,233 @@
+"""KSMM's layer on our products: the same arguments, storage formats and results, with gradients for every algorithm.
+
+``import ksmm_py`` and ``ksmm_py.layer.kronecker_sparse.interface`` give this module after
+``kernmantle.compat.install("ksmm_py")``. Unlike there, "kernel" runs on the CPU too, takes any batch and any pattern,
+and float16 is accumulated in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import DtypeError, ParameterError, ShapeError
+from ..kronsparse import KSPattern, LinearBatchLast, kron_sparse_matmul
+from ..kronsparse.matmul import dense_of
+from ..kronsparse.pattern import check_chain
+
+# What programs import, each of them this module.
+SUBMODULES = (
+    "layer",
+    "layer.kronecker_sparse",
+    "layer.kronecker_sparse.interface",
+    "layer.get_linear_layer",
+    "benchmark",
+    "benchmark.utils",
+)
+ALGORITHMS = ("sparse", "bsr", "dense", "einsum", "kernel", "bmm")
+LinearBsl = LinearBatchLast
+
+
+def _check_algorithm(algo: str) -> None:
+    if algo not in ALGORITHMS:
+        raise ParameterError(f"algo must be one of {', '.join(map(repr, ALGORITHMS))}, not {algo!r}")
+
+
+def generate_factor(
+    a: int,
+    b: int,
+    c: int,
+    d: int,
+    algo: str,
+    weights: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float16,
+    device: Any = "cpu",
+) -> torch.Tensor:
+    """A factor as an algorithm stores it, from weights (a, b, c, d) or drawn from ±1/sqrt(c).
+
+    "kernel" stores (a d c, b), "bmm" (a d, b, c), "einsum" (a, b, c, d), "dense" the matrix, "sparse" the matrix in
+    compressed rows, "bsr" the permuted block-diagonal matrix in square blocks.
+
+    Examples
+    --------
+    >>> from kernmantle.compat import ksmm
+    >>> ksmm.generate_factor(2, 3, 4, 5, "bmm").shape
+    torch.Size([10, 3, 4])
+    """
+    _check_algorithm(algo)
+    pattern = KSPattern(a, b, c, d)
+    if weights is None:
+        bound = 1 / math.sqrt(c)
+        weights = torch.empty(pattern).uniform_(-bound, bound)
+    elif tuple(weights.shape) != pattern:
+        raise ShapeError(f"weights have shape {tuple(weights.shape)}, the pattern is {pattern}")
+    own = weights.to(device=device, dtype=dtype)
+    if algo == "kernel":
+        return own.permute(0, 3, 2, 1).reshape(a * d * c, b)
+    if algo == "bmm":
+        return own.permute(0, 3, 1, 2).reshape(a * d, b, c)
+    if algo == "einsum":
+        return own
+    if algo == "bsr":
+        side = math.gcd(b, c)
+        blocks = own.permute(0, 3, 1, 2).reshape(a * d, b, c, 1)
+        return KSPattern(*blocks.shape).to_dense(blocks).to_sparse_bsr((side, side))
+    dense = pattern.to_dense(own)
+    return dense.to_sparse_csr() if algo == "sparse" else dense
+
+
+def weights_of(factor: torch.Tensor, pattern: Any, algo: str) -> torch.Tensor:
+    """Weights (a, b, c, d) of a factor as an algorithm stores it: the inverse of ``generate_factor``."""
+    _check_algorithm(algo)
+    own = KSPattern.of(pattern)
+    a, b, c, d = own
+    if algo == "kernel":
+        return factor.reshape(a, d, c, b).permute(0, 3, 2, 1)
+    if algo == "bmm":
+        return factor.reshape(a, d, b, c).permute(0, 2, 3, 1)
+    if algo == "einsum":
+        return factor
+    dense = factor if factor.layout is torch.strided else factor.to_dense()
+    if algo == "bsr":
+        return KSPattern(a * d, b, c, 1).from_dense(dense).reshape(a, d, b, c).permute(0, 2, 3, 1)
+    return own.from_dense(dense)
+
+
+def from_kernel_format_to_dense(factor: torch.Tensor, pattern: Any) -> torch.Tensor:
+    """Matrix of a factor that "kernel" stores."""
+    return KSPattern.of(pattern).to_dense(weights_of(factor, pattern, "kernel"))
+
+
+def from_bmm_format_to_dense(factor: torch.Tensor, pattern: Any) -> torch.Tensor:
+    """Matrix of a factor that "bmm" stores, of shape (a, d, b, c) or (a d, b, c)."""
+    return KSPattern.of(pattern).to_dense(weights_of(factor, pattern, "bmm"))
+
+
+def from_abcd_to_dense(factor: torch.Tensor) -> torch.Tensor:
+    """Matrix of weights (a, b, c, d)."""
+    return KSPattern(*factor.shape).to_dense(factor)
+
+
+def get_in_size_out_size(patterns: Sequence[Any]) -> tuple[int, int]:
+    """Sizes of what a chain takes and gives.
+
+    Examples
+    --------
+    >>> from kernmantle.compat import ksmm
+    >>> ksmm.get_in_size_out_size([(6, 64, 64, 1), (1, 768, 192, 2)])
+    (384, 1536)
+    """
+    chain = check_chain(patterns)
+    return chain[0].in_features, chain[-1].out_features
+
+
+def pattern_is_dense(pattern: Any) -> bool:
+    """Whether the matrix has no zeros by its pattern."""
+    own = KSPattern.of(pattern)
+    return own.a == own.d == 1
+
+
+class KSLinear(nn.Module):
+    """``W = K_1 … K_L`` with ``patterns[0]`` that of ``K_L``, which is applied first.
+
+    Parameters
+    ----------
+    patterns : list of (a, b, c, d)
+    weights : list of tensors (a, b, c, d), optional
+    bias : bool
+        Shape (out) with the batch first, (out, 1) with the batch last.
+    algo : {"kernel", "bmm", "bsr", "einsum", "dense", "sparse"}
+        What computes the products and how the factors are stored.
+    dtype : torch.dtype
+    bs_last : bool
+        Whether the batch is the last axis.
+    vsize : int
+        Length of vector loads there; without meaning here.
+    device
+        Of the parameters.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernmantle.compat import ksmm
+    >>> layer = ksmm.KSLinear([(6, 64, 64, 1), (1, 768, 192, 2)], algo="kernel", dtype=torch.float32, bs_last=True)
+    >>> layer(torch.randn(384, 10)).shape
+    torch.Size([1536, 10])
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[Any],
+        weights: Sequence[torch.Tensor | None] | None = None,
+        bias: bool = True,
+        algo: str = "dense",
+        dtype: torch.dtype = torch.float16,
+        bs_last: bool = False,
+        vsize: int = 4,
+        device: Any = "cpu",
+    ) -> None:
+        super().__init__()
+        _check_algorithm(algo)
+        if not dtype.is_floating_point:
+            raise DtypeError(f"dtype must be a floating-point type, not {dtype}")
+        self.chain = check_chain(patterns)
+        self.patterns, self.algo, self.dtype, self.bs_last = list(patterns), algo, dtype, bs_last
+        self.vsize, self.device, self.num_mat = vsize, device, len(patterns)
+        self.in_size, self.out_size = get_in_size_out_size(patterns)
+        given = [None] * len(patterns) if weights is None else list(weights)
+        if len(given) != len(patterns):
+            raise ShapeError(f"there are {len(patterns)} patterns but {len(given)} weights")
+        self.factors = nn.ParameterList(
+            nn.Parameter(generate_factor(*pattern, algo, weight, dtype, device))
+            for pattern, weight in zip(self.chain, given, strict=True)
+        )
+        self.bias: nn.Parameter | None = None
+        if bias:
+            bound = 1 / math.sqrt(self.in_size)
+            shape = (self.out_size, 1) if bs_last else (self.out_size,)
+            self.bias = nn.Parameter(torch.empty(shape, dtype=dtype, device=device).uniform_(-bound, bound))
+
+    def _weights(self) -> list[torch.Tensor]:
+        pairs = zip(self.factors, self.chain, strict=True)
+        return [weights_of(factor, pattern, self.algo) for factor, pattern in pairs]
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to (..., in_size), or (in_size, ...) with the batch last."""
+        bias = None if self.bias is None else self.bias.flatten()
+        weights = self._weights()
+        return kron_sparse_matmul(tensor, weights, bias=bias, batch_last=self.bs_last, algorithm=self.algo)
+
+    def get_dense_product(self) -> torch.Tensor:
+        """The matrix (out_size, in_size)."""
+        return dense_of(self._weights())
+
+    def get_weights_size(self) -> int:
+        """Number of weights, the bias not counted."""
+        return sum(pattern.nnz for pattern in self.chain)
+
+
+def get_linear_layer(
+    patterns: Sequence[Any],
+    algo: str,
+    dtype: torch.dtype = torch.float16,
+    bs_last: bool = False,
+    bias: bool = False,
+    weights: Sequence[torch.Tensor] | None = None,
+    device: Any = "cpu",
+) -> nn.Module:
+    """A layer by algorithm: those of :class:`KSLinear`, or a dense "nn_linear" or "unfused_linear"."""
+    if algo not in ("nn_linear", "unfused_linear"):
+        return KSLinear(patterns, weights, bias, algo, dtype, bs_last, device=device)
+    if len(patterns) != 1 or not pattern_is_dense(patterns[0]):
+        raise ParameterError(f"{algo} takes one dense pattern (1, b, c, 1), got {list(patterns)}")
+    if algo == "nn_linear" and bs_last:
+        raise ParameterError("nn_linear has the batch first; use unfused_linear")
+    columns, rows = get_in_size_out_size(patterns)
+    layer = (LinearBatchLast if bs_last else nn.Linear)(columns, rows, bias=bias, dtype=dtype, device=device)
+    if weights is not None:
+        layer.weight.data.copy_(weights[0].reshape(rows, columns))
+    return layer

@@ -17,6 +17,10 @@ _OF_KERNELS = (
     "Wendland", "argkmin", "median_bandwidth", "standardise",
 )  # fmt: skip
 _OF_KRON = ("kron_matmul",)
+_OF_KRONSPARSE = (
+    "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
+    "replace_linears",
+)  # fmt: skip
 
 __all__ = [
     "Contraction",
@@ -31,7 +35,7 @@ __all__ = [
     "pdist",
     "precompile",
 ]
-__all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON]  # noqa: PLE0604
+__all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
@@ -41,4 +45,8 @@ def __getattr__(name: str) -> object:
         return getattr(_import_module(".kernels", __name__), name)
     if name in _OF_KRON:
         return getattr(_import_module(".kron", __name__), name)
+    if name in _OF_KRONSPARSE:
+        return getattr(_import_module(".kronsparse", __name__), name)
+    if name == "kronsparse":
+        return _import_module(".kronsparse", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

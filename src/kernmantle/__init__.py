@@ -1,15 +1,18 @@
 """Fused contractions for kernel machines and structured layers. By convention ``import kernmantle as km``."""
 
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import errors
 from ._version import __version__
 from .config import config
 from .contraction.definition import Fold, Semiring
-from .distances import cdist, pdist
 from .expr.functions import FUNCTIONS as _FUNCTIONS
 from .ops.contract import Contraction, contract
-from .ops.precompile import clear_cache, precompile
+
+if _TYPE_CHECKING:
+    from .distances import cdist, pdist
+    from .ops.precompile import clear_cache, precompile
 
 _OF_KERNELS = (
     "Cauchy", "Cosine", "Dispersal", "ExponentialPower", "Gaussian", "Kernel", "Laplace", "Linear", "Matern", "NTK",
@@ -21,6 +24,12 @@ _OF_KRONSPARSE = (
     "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
     "replace_linears",
 )  # fmt: skip
+_ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "testing")
+_LATER = {
+    "cdist": ".distances", "pdist": ".distances", "clear_cache": ".ops.precompile", "precompile": ".ops.precompile",
+    **dict.fromkeys(_OF_KERNELS, ".kernels"), **dict.fromkeys(_OF_KRON, ".kron"),
+    **dict.fromkeys(_OF_KRONSPARSE, ".kronsparse"),
+}  # fmt: skip
 
 __all__ = [
     "Contraction",
@@ -41,12 +50,8 @@ __all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE]  # noqa: PLE0
 def __getattr__(name: str) -> object:
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
-    if name in _OF_KERNELS:
-        return getattr(_import_module(".kernels", __name__), name)
-    if name in _OF_KRON:
-        return getattr(_import_module(".kron", __name__), name)
-    if name in _OF_KRONSPARSE:
-        return getattr(_import_module(".kronsparse", __name__), name)
-    if name == "kronsparse":
-        return _import_module(".kronsparse", __name__)
+    if name in _LATER:
+        return globals().setdefault(name, getattr(_import_module(_LATER[name], __name__), name))
+    if name in _ROOMS:
+        return _import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

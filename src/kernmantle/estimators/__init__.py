@@ -1,0 +1,38 @@
+"""scikit-learn estimators on the kernels and solvers of this library.
+
+They take numpy arrays, whatever numpy takes, and tensors on any device, and give back what they were given.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
+
+from ..errors import BackendError as _BackendError
+
+if _find_spec("sklearn") is None:
+    raise _BackendError("km.estimators needs scikit-learn: pip install 'kernmantle[sklearn]'")
+
+_HOMES = {
+    "KernelRidge": "ridge",
+    "KernelClassifier": "classifier",
+    "Nystroem": "features",
+    "KernelPCA": "features",
+    "KNeighborsClassifier": "neighbors",
+    "KNeighborsRegressor": "neighbors",
+    "RecursiveFeatureMachine": "recursive",
+    "RecursiveFeatureMachineClassifier": "recursive",
+    "GaussianProcessRegressor": "gaussian_process",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(_import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

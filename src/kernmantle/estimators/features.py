@@ -1,0 +1,154 @@
+"""Feature maps of kernels: by landmarks, and by the ends of a spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+
+from ..kernels import Kernel
+from .base import KernelEstimator
+from .data import rows_of
+
+
+def _count(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return int(value)
+
+
+def inverse_root(matrix: torch.Tensor) -> torch.Tensor:
+    """``matrix^(-1/2)`` of a positive semidefinite matrix; directions at the rounding error count as empty."""
+    values, vectors = torch.linalg.eigh(matrix)
+    least = values.amax() * values.shape[0] * torch.finfo(values.dtype).eps
+    scale = torch.where(values > least, values, torch.inf).rsqrt()
+    return (vectors * scale) @ vectors.T
+
+
+class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimator):
+    """Features whose inner products approximate a kernel: ``k(x, landmarks) k(landmarks, landmarks)^(-1/2)``.
+
+    Parameters
+    ----------
+    n_components : int
+        Rows that are drawn as landmarks; fewer if there are fewer.
+    kernel, bandwidth, kernel_params, device
+        As of :class:`KernelRidge`.
+    random_state : int, RandomState or None
+        Draws the landmarks.
+
+    Attributes
+    ----------
+    components_ : array, shape (n_components, features)
+        Landmarks.
+    component_indices_ : array of int
+        Their rows.
+    normalization_ : array, shape (n_components, n_components)
+        The inverse root.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.estimators import Nystroem
+    >>> Nystroem(20, kernel="gaussian", random_state=0).fit_transform(np.random.rand(100, 3)).shape
+    (100, 20)
+    """
+
+    def __init__(
+        self, n_components: int = 100, *, kernel: str | Kernel = "laplace", bandwidth: float | None = None,
+        kernel_params: Mapping[str, Any] | None = None, random_state: Any = None, device: str | None = None,
+    ) -> None:  # fmt: skip
+        self.n_components = n_components
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.kernel_params = kernel_params
+        self.random_state = random_state
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> Nystroem:  # noqa: ARG002
+        """Draw the landmarks."""
+        rows, back = rows_of(self, X, reset=True)
+        count = min(_count(self.n_components, "n_components"), rows.shape[0])
+        drawn = check_random_state(self.random_state).permutation(rows.shape[0])[:count]
+        self.kernel_ = self._make_kernel(rows)
+        self._landmarks = rows[torch.as_tensor(drawn, device=rows.device)]
+        self._root = inverse_root(self.kernel_(self._landmarks))
+        self.component_indices_ = drawn
+        self.components_, self.normalization_ = back(self._landmarks), back(self._root)
+        self._n_features_out = count
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Features of rows, (m, n_components)."""
+        rows, back = rows_of(self, X)
+        return back(self.kernel_(rows, self._landmarks.to(rows)) @ self._root.to(rows))
+
+
+class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimator):
+    """Principal components in the feature space of a kernel.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        By default all whose eigenvalue is not 0.
+    kernel, bandwidth, kernel_params, device
+        As of :class:`KernelRidge`.
+
+    Attributes
+    ----------
+    eigenvalues_ : array
+        Of the centred kernel matrix, largest first.
+    eigenvectors_ : array, shape (n, n_components)
+        Of length 1; the sign makes the largest entry positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.estimators import KernelPCA
+    >>> KernelPCA(2).fit_transform(np.random.rand(30, 4)).shape
+    (30, 2)
+    """
+
+    def __init__(
+        self, n_components: int | None = None, *, kernel: str | Kernel = "laplace", bandwidth: float | None = None,
+        kernel_params: Mapping[str, Any] | None = None, device: str | None = None,
+    ) -> None:  # fmt: skip
+        self.n_components = n_components
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.kernel_params = kernel_params
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> KernelPCA:  # noqa: ARG002
+        """Find the components."""
+        rows, back = rows_of(self, X, reset=True)
+        wanted = rows.shape[0] if self.n_components is None else _count(self.n_components, "n_components")
+        self.kernel_ = self._make_kernel(rows)
+        matrix = self.kernel_(rows)
+        self._means, self._mean = matrix.mean(0), matrix.mean()
+        matrix = matrix.sub_(self._means).sub_(self._means[:, None]).add_(self._mean)
+        values, vectors = torch.linalg.eigh(matrix)
+        values, vectors = values.flip(0)[:wanted], vectors.flip(1)[:, :wanted]
+        kept = values > values[:1].abs() * rows.shape[0] * torch.finfo(values.dtype).eps
+        if self.n_components is None:
+            values, vectors = values[kept], vectors[:, kept]
+        else:
+            values = torch.where(kept, values, 0)
+        top = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+        self._rows, self._values, self._vectors = rows, values, vectors * torch.sign(top)
+        self.eigenvalues_, self.eigenvectors_ = back(self._values), back(self._vectors)
+        self._n_features_out = values.shape[0]
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Components of rows, (m, n_components)."""
+        rows, back = rows_of(self, X)
+        scaled = self._vectors * torch.where(self._values > 0, self._values, torch.inf).rsqrt()
+        scaled = scaled.to(rows)
+        # Centring is a matter of the coefficients: the columns of scaled sum to 0 up to rounding.
+        centred = scaled - scaled.mean(0)
+        return back(self.kernel_.matmul(rows, self._rows.to(rows), centred) - self._means.to(rows) @ centred)

@@ -1,0 +1,158 @@
+"""Nearest neighbours under any metric of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from ..kernels import Kernel, argkmin
+from .classifier import named
+from .data import labels_as_array, rows_and_targets, rows_of
+
+_WEIGHTS = ("uniform", "distance")
+
+
+class _Neighbors(BaseEstimator):
+    """Rows, and the nearest of them."""
+
+    def __init__(
+        self, n_neighbors: int = 5, *, weights: str = "uniform", metric: str | Kernel = "minkowski", p: float = 2.0,
+        metric_params: Mapping[str, Any] | None = None, device: str | None = None,
+    ) -> None:  # fmt: skip
+        self.n_neighbors = n_neighbors
+        self.weights = weights
+        self.metric = metric
+        self.p = p
+        self.metric_params = metric_params
+        self.device = device
+
+    def _keep(self, rows: torch.Tensor) -> None:
+        if self.weights not in _WEIGHTS:
+            raise ValueError(f"weights={self.weights!r} is none of {', '.join(_WEIGHTS)}")
+        if isinstance(self.n_neighbors, bool) or not isinstance(self.n_neighbors, (int, np.integer)):
+            raise ValueError(f"n_neighbors must be an integer, got {self.n_neighbors!r}")
+        self._rows = rows
+
+    def kneighbors(self, X: Any, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
+        """Distances and indices of the nearest rows, (m, n_neighbors) each, or the indices alone."""
+        rows, back = rows_of(self, X)
+        values, indices = self._nearest(rows, n_neighbors)
+        return (back(values), back(indices)) if return_distance else back(indices)
+
+    def _nearest(self, rows: torch.Tensor, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        wanted = int(self.n_neighbors if count is None else count)
+        known = self._rows.shape[0]
+        if not 1 <= wanted <= known:
+            raise ValueError(
+                f"Expected n_neighbors <= n_samples_fit and > 0, but n_neighbors = {wanted}, n_samples_fit = {known}"
+            )
+        if isinstance(self.metric, Kernel):
+            return self.metric.argkmax(rows, self._rows.to(rows), wanted, return_values=True)
+        options = dict(self.metric_params or {})
+        if self.metric == "minkowski":
+            options.setdefault("p", self.p)
+        return argkmin(rows, self._rows.to(rows), wanted, metric=self.metric, return_values=True, **options)
+
+    def _shares(self, values: torch.Tensor) -> torch.Tensor:
+        """Weight of each neighbour; those at distance 0 outweigh all others."""
+        if self.weights == "uniform":
+            return torch.full_like(values, 1 / values.shape[1])
+        if isinstance(self.metric, Kernel):
+            return values / values.sum(1, keepdim=True)
+        zero = values == 0
+        shares = torch.where(zero.any(1, keepdim=True), zero.to(values), 1 / values)
+        return shares / shares.sum(1, keepdim=True)
+
+
+class KNeighborsClassifier(ClassifierMixin, _Neighbors):
+    """Vote of the nearest rows.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        How many vote.
+    weights : {"uniform", "distance"}
+        Equal votes, or those of the reciprocal distance (for a kernel its value).
+    metric : str or km.Kernel
+        A metric of :func:`km.cdist`, or a kernel, whose largest values are nearest.
+    p : float
+        Power of the Minkowski distance.
+    metric_params : dict, optional
+        Further options of the metric.
+    device : str, optional
+        Where arrays that are no tensors are computed; the CPU by default.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from kernmantle.estimators import KNeighborsClassifier
+    >>> x, y = load_iris(return_X_y=True)
+    >>> bool(KNeighborsClassifier(metric="canberra").fit(x, y).score(x, y) > 0.95)
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> KNeighborsClassifier:
+        """Keep the rows and their labels."""
+        rows, labels, _ = rows_and_targets(self, X, y, numeric=False, multi_output=False)
+        values = labels_as_array(labels)
+        check_classification_targets(values)
+        self.classes_, self._codes = np.unique(values, return_inverse=True)
+        self._keep(rows)
+        return self
+
+    def _votes(self, X: Any) -> tuple[torch.Tensor, Any]:
+        rows, back = rows_of(self, X)
+        values, indices = self._nearest(rows)
+        codes = torch.as_tensor(self._codes, device=rows.device)[indices]
+        votes = values.new_zeros(rows.shape[0], len(self.classes_))
+        return votes.scatter_add_(1, codes, self._shares(values)), back
+
+    def predict_proba(self, X: Any) -> Any:
+        """Shares of the votes, (m, classes)."""
+        votes, back = self._votes(X)
+        return back(votes)
+
+    def predict(self, X: Any) -> Any:
+        """Labels with the most votes, the first of equals."""
+        votes, _ = self._votes(X)
+        return named(self.classes_, votes.argmax(1), X)
+
+
+class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
+    """Mean of the nearest rows' targets.
+
+    Parameters
+    ----------
+    n_neighbors, weights, metric, p, metric_params, device
+        As of :class:`KNeighborsClassifier`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.estimators import KNeighborsRegressor
+    >>> x = np.arange(5.0)[:, None]
+    >>> KNeighborsRegressor(2).fit(x, x[:, 0]).predict([[1.6]])
+    array([1.5])
+    """
+
+    def fit(self, X: Any, y: Any) -> KNeighborsRegressor:
+        """Keep the rows and their targets."""
+        rows, targets, _ = rows_and_targets(self, X, y)
+        self._targets = targets
+        self._keep(rows)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Means, (m,) or (m, outputs)."""
+        rows, back = rows_of(self, X)
+        values, indices = self._nearest(rows)
+        shares = self._shares(values)
+        known = self._targets.to(rows)
+        if known.dim() == 1:
+            return back((shares * known[indices]).sum(1))
+        return back((shares[..., None] * known[indices]).sum(1))

@@ -1,0 +1,272 @@
+"""Recursive feature machines: kernel ridge regression whose metric is learned from its own gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from tqdm import tqdm
+
+from ..kernels import Kernel
+from .base import KernelEstimator
+from .classifier import named, probabilities, sharpness_of, signs_of
+from .data import labels_as_array, rows_and_targets, rows_of
+from .ridge import check_positive
+from .solve import chosen, solve
+
+Loss = Callable[[torch.Tensor, torch.Tensor], float]
+
+
+@dataclass
+class Machine:
+    """A fitted round: the root of the metric, the rows under it, their coefficients, predictions left out."""
+
+    root: torch.Tensor
+    rows: torch.Tensor
+    coefficients: torch.Tensor
+    held: torch.Tensor
+    loss: float
+
+
+def turned(rows: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+    """Rows under a metric: a diagonal as a vector, or a matrix."""
+    return rows * root if root.dim() == 1 else rows @ root
+
+
+def root_of(metric: torch.Tensor, power: float) -> torch.Tensor:
+    """``(metric / largest diagonal entry)^power`` of a diagonal or a positive semidefinite matrix."""
+    entries = metric if metric.dim() == 1 else metric.diagonal()
+    metric = metric / entries.amax().clamp(min=torch.finfo(metric.dtype).tiny)
+    if metric.dim() == 1:
+        return metric.clamp(min=0) ** power
+    values, vectors = torch.linalg.eigh(metric)
+    return (vectors * values.clamp(min=0) ** power) @ vectors.T
+
+
+class _Recursive(KernelEstimator):
+    """The rounds."""
+
+    def __init__(
+        self, alpha: float = 1e-3, *, kernel: str | Kernel = "laplace", bandwidth: float | None = None,
+        kernel_params: Mapping[str, Any] | None = None, n_iterations: int = 5, patience: int = 2,
+        diagonal: bool = False, power: float = 0.5, centred: bool = False, solver: str = "auto",
+        device: str | None = None, verbose: bool = False,
+    ) -> None:  # fmt: skip
+        self.alpha = alpha
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.kernel_params = kernel_params
+        self.n_iterations = n_iterations
+        self.patience = patience
+        self.diagonal = diagonal
+        self.power = power
+        self.centred = centred
+        self.solver = solver
+        self.device = device
+        self.verbose = verbose
+
+    def _round(
+        self, rows: torch.Tensor, targets: torch.Tensor, root: torch.Tensor, loss: Loss,
+        validation: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> Machine:  # fmt: skip
+        own = turned(rows, root)
+        solution = solve(self.kernel_, own, targets, float(self.alpha), self.solver)
+        if validation is not None:
+            held, truth = self.kernel_.matmul(turned(validation[0], root), own, solution.coefficients), validation[1]
+        elif solution.factor is not None:
+            held, truth = solution.left_out(targets, float(self.alpha), None), targets
+        else:
+            # Without a factor: the training error, which no longer tells rounds apart that fit everything.
+            held, truth = targets - float(self.alpha) * solution.coefficients, targets
+        return Machine(root, own, solution.coefficients, held, loss(held, truth))
+
+    def _learn(
+        self, rows: torch.Tensor, targets: torch.Tensor, loss: Loss,
+        validation: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> Machine:  # fmt: skip
+        """Rounds until the loss of rows that were left out, or of the validation rows, stops falling."""
+        check_positive(self.alpha, "alpha")
+        if isinstance(self.n_iterations, bool) or not isinstance(self.n_iterations, (int, np.integer)):
+            raise ValueError(f"n_iterations must be an integer, got {self.n_iterations!r}")
+        chosen(self.solver, rows.shape[0])
+        self.kernel_ = self._make_kernel(rows)
+        width = rows.shape[1]
+        root = rows.new_ones(width) if self.diagonal else torch.eye(width, dtype=rows.dtype, device=rows.device)
+        best = current = self._round(rows, targets, root, loss, validation)
+        self.losses_ = [current.loss]
+        for done in tqdm(range(int(self.n_iterations)), desc="rounds", disable=not self.verbose):
+            gradient = self.kernel_.agop(
+                current.rows, current.rows, current.coefficients,
+                average=True, centred=self.centred, diagonal=self.diagonal,
+            )  # fmt: skip
+            back = current.root
+            metric = gradient * back.square() if self.diagonal else back.T @ gradient @ back
+            current = self._round(rows, targets, root_of(metric, self.power), loss, validation)
+            self.losses_.append(current.loss)
+            if current.loss < best.loss:
+                best, self.best_iteration_ = current, done + 1
+            elif done + 1 - getattr(self, "best_iteration_", 0) >= self.patience:
+                break
+        return best
+
+    def _keep(self, machine: Machine) -> None:
+        self._machine = machine
+        root = machine.root
+        self.metric_ = (root.square() if root.dim() == 1 else root @ root.T).detach().cpu().numpy()
+
+    def _predicted(self, X: Any) -> tuple[torch.Tensor, Any]:
+        rows, back = rows_of(self, X)
+        kept = self._machine
+        own = turned(rows, kept.root.to(rows))
+        return self.kernel_.matmul(own, kept.rows.to(rows), kept.coefficients.to(rows)), back
+
+
+def _squared(found: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((found - truth).square().mean())
+
+
+class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
+    """Kernel ridge regression that learns which directions of the features matter.
+
+    Each round solves for the predictor, takes the average outer product of its gradients as the metric of the
+    next, and the round with the least error on rows that were left out is kept.
+
+    Parameters
+    ----------
+    alpha : float
+        Regularisation.
+    kernel, bandwidth, kernel_params, solver, device
+        As of :class:`KernelRidge`.
+    n_iterations : int
+        Rounds after the first.
+    patience : int
+        Rounds without an improvement after which learning stops.
+    diagonal : bool
+        Learn a weight for each feature instead of a matrix.
+    power : float
+        Power of the outer product that features are multiplied by; 1/2 makes it the metric.
+    centred : bool
+        Subtract the mean gradient.
+    verbose : bool
+        Show progress.
+
+    Attributes
+    ----------
+    metric_ : array, shape (features, features) or (features,)
+        The learned metric.
+    losses_ : list of float
+        Error of each round on rows left out, or on the validation rows.
+    best_iteration_ : int
+        The round that was kept.
+
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit, Belkin: Mechanism for feature learning in neural networks and
+    backpropagation-free machine learning models. Science 383 (2024).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.estimators import RecursiveFeatureMachine
+    >>> x = np.random.default_rng(0).normal(size=(200, 5))
+    >>> machine = RecursiveFeatureMachine().fit(x, np.sin(2 * x[:, 0]))
+    >>> int(machine.metric_.diagonal().argmax())
+    0
+    """
+
+    def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> RecursiveFeatureMachine:
+        """Learn; ``validation`` is a pair of rows and targets to choose the round by."""
+        rows, targets, _ = rows_and_targets(self, X, y)
+        columns = targets if targets.dim() == 2 else targets[:, None]
+        held = None
+        if validation is not None:
+            own, _ = rows_of_pair(self, validation[0], rows)
+            held = own, torch.as_tensor(labels_as_array(validation[1])).to(rows).reshape(-1, columns.shape[1])
+        self.best_iteration_ = 0
+        self._keep(self._learn(rows, columns, _squared, held))
+        self._flat = targets.dim() == 1
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Predictions of rows, (m,) or (m, outputs)."""
+        found, back = self._predicted(X)
+        return back(found[:, 0] if self._flat else found)
+
+
+class RecursiveFeatureMachineClassifier(ClassifierMixin, _Recursive):
+    """The classifier of :class:`RecursiveFeatureMachine`: one column for each class, calibrated.
+
+    Parameters
+    ----------
+    alpha, kernel, bandwidth, kernel_params, n_iterations, patience, diagonal, power, centred, solver, device, verbose
+        As of :class:`RecursiveFeatureMachine`.
+
+    Attributes
+    ----------
+    classes_ : array
+        Labels, sorted.
+    metric_, losses_, best_iteration_
+        As there.
+    sharpness_ : float
+        Factor of the decisions under which rows that were left out are likeliest.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from kernmantle.estimators import RecursiveFeatureMachineClassifier
+    >>> x, y = load_iris(return_X_y=True)
+    >>> bool(RecursiveFeatureMachineClassifier(alpha=0.1).fit(x, y).score(x, y) > 0.95)
+    True
+    """
+
+    def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> RecursiveFeatureMachineClassifier:
+        """Learn; ``validation`` is a pair of rows and labels to choose the round by."""
+        rows, labels, _ = rows_and_targets(self, X, y, numeric=False, multi_output=False)
+        values = labels_as_array(labels)
+        check_classification_targets(values)
+        self.classes_, codes = np.unique(values, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"{type(self).__name__} needs at least two classes, y has one class")
+        targets = signs_of(codes, len(self.classes_), rows)
+        held = None
+        if validation is not None:
+            own, _ = rows_of_pair(self, validation[0], rows)
+            codes = np.searchsorted(self.classes_, labels_as_array(validation[1]))
+            held = own, signs_of(codes, len(self.classes_), rows)
+        self.best_iteration_ = 0
+        machine = self._learn(rows, targets, _squared, held)
+        self.sharpness_ = sharpness_of(machine.held, codes)
+        self._keep(machine)
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """Values around -1 and 1: (m, classes), or (m,) for two classes."""
+        found, back = self._predicted(X)
+        return back(found[:, 0] if found.shape[1] == 1 else found)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, (m, classes)."""
+        found, back = self._predicted(X)
+        return back(probabilities(found, self.sharpness_))
+
+    def predict(self, X: Any) -> Any:
+        """Labels; for tensors a tensor where labels are numbers."""
+        found, _ = self._predicted(X)
+        best = (found[:, 0] > 0).long() if found.shape[1] == 1 else found.argmax(1)
+        return named(self.classes_, best, X)
+
+
+def rows_of_pair(estimator: Any, X: Any, like: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Validation rows beside the rows of a fit that is under way."""
+    if isinstance(X, torch.Tensor):
+        rows = X.to(like)
+    else:
+        rows = torch.as_tensor(np.asarray(X)).to(like)
+    if rows.dim() != 2 or rows.shape[1] != like.shape[1]:
+        raise ValueError(f"validation rows have shape {tuple(rows.shape)}, the others have {like.shape[1]} features")
+    return rows, estimator

@@ -1,0 +1,74 @@
+"""Regularised systems of kernel matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..kernels import Kernel
+
+SOLVERS = ("auto", "cholesky", "cg")
+# Rows from which on the matrix takes more than 3.2 GB in float64, and its factor longer than iterations.
+LARGE = 20_000
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``(K + diagonal) coefficients = targets``; the lower factor where one was made."""
+
+    coefficients: torch.Tensor
+    factor: torch.Tensor | None
+
+    def left_out(self, targets: torch.Tensor, ridge: float, weights: torch.Tensor | None) -> torch.Tensor:
+        """What each row would be predicted as, had it not been there; of weight w > 1, had it weight w - 1.
+
+        Let A be the regularised matrix, G its inverse, c the coefficients and d = ridge / w the entry of row i on
+        the diagonal. Weight w - 1 makes the entry d' = ridge / (w - 1), a change of A by (d' - d) e_i e_i', so
+        that c_i becomes c_i / (1 + (d' - d) G_ii), and the prediction, targets_i - d' times it, is
+        ``targets_i - c_i / (1 / d' + (1 - d / d') G_ii)``. Without the row d' is infinite.
+        """
+        assert self.factor is not None
+        inverse = torch.cholesky_inverse(self.factor).diagonal()
+        if weights is None:
+            return targets - self.coefficients / inverse[:, None]
+        left = (weights - 1).clamp(min=0) / ridge
+        return targets - self.coefficients / (left + (1 - left * ridge / weights) * inverse)[:, None]
+
+
+def chosen(solver: str, rows: int) -> str:
+    """The method that ``solver`` stands for."""
+    if solver not in SOLVERS:
+        raise ValueError(f"solver={solver!r} is none of {', '.join(SOLVERS)}")
+    return ("cg" if rows > LARGE else "cholesky") if solver == "auto" else solver
+
+
+def solve(
+    kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, ridge: float, solver: str,
+    weights: torch.Tensor | None = None, verbose: bool = False,
+) -> Solution:  # fmt: skip
+    """Coefficients of the rows, for targets as columns.
+
+    With weights of the rows the sum of weighted squared errors is minimised: ``ridge / weight`` stands on the
+    diagonal, and rows without weight have coefficient 0.
+    """
+    if weights is not None:
+        kept = weights > 0
+        found = _solved(kernel, rows[kept], targets[kept], ridge / weights[kept], solver, verbose)
+        coefficients = torch.zeros_like(targets)
+        coefficients[kept] = found.coefficients
+        return Solution(coefficients, found.factor)
+    return _solved(kernel, rows, targets, ridge, solver, verbose)
+
+
+def _solved(
+    kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str,
+    verbose: bool,
+) -> Solution:  # fmt: skip
+    chosen(solver, rows.shape[0])
+    matrix = kernel(rows)
+    matrix.diagonal().add_(diagonal)
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info):
+        raise ValueError("the kernel matrix is not positive definite: raise alpha, or take another kernel")
+    return Solution(torch.cholesky_solve(targets, factor), factor)

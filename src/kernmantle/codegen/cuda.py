@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from ..contraction.cuda_plan import CudaPlan, register_kinds, staged
+from ..contraction.cuda_plan import PRODUCTS, CudaPlan, register_kinds, staged
+from ..contraction.cuda_squares import planes, weight
 from ..contraction.cuda_tame import Tame, differing
 from ..contraction.nest import ROLES, SIZES, Port, size_slot, stride_slot
 from ..contraction.semirings import Reduction
@@ -19,6 +20,7 @@ STORAGE = {
     "i16": "short", "i32": "int", "i64": "km::i64", "bool": "km::boolean",
 }  # fmt: skip
 COMPUTE = {"f32": "float", "f64": "double", "i32": "int", "i64": "km::i64", "bool": "bool"}
+_PREPARED = ("split", *PRODUCTS)
 _KINDS = (("rows", "Row"), ("columns", "Column"), ("lines", "Line"), ("cells", "Cell"))
 
 
@@ -267,7 +269,7 @@ def _body(plan: CudaPlan) -> list[str]:
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
         *(["        float good, q0, q1, q2, q3, q4, q5;"] if plan.power is not None else []),
         "    };",
-        f"    typedef km::Arguments<{len(nest.ports)}, Numbers> Args;",
+        f"    typedef {_given(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
         "    struct Registers {",
         *registers,
         "    };",
@@ -278,6 +280,7 @@ def _body(plan: CudaPlan) -> list[str]:
         "    template <km::Way WAY>",
         *_function(f"void step(Registers& s, {at}, const Numbers& number, {more})", _step(plan)),
         *_power(plan),
+        *_weight(plan),
         *_function("void merge(Registers& s, const Registers& r)", _merge(plan)),
         *_function(
             "Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s)",
@@ -307,6 +310,34 @@ def _power(plan: CudaPlan) -> list[str]:
     return lines
 
 
+def _weight(plan: CudaPlan) -> list[str]:
+    """What squared differences are weighted by before they are taken apart."""
+    if plan.schema not in _PREPARED:
+        return []
+    found = weight(plan.nest)
+    lines = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
+    if found is None:
+        return lines
+    writer = Writer(_environment(plan, "c"), True)
+    ((value, _),) = writer.expressions([found])
+    return [*lines, *_function("C weight(const C* c, const Numbers& number)", [*writer.lines, f"return {value};"])]
+
+
+def _given(plan: CudaPlan) -> str:
+    """Type of the arguments around those of every kernel."""
+    return "km::Prepared<{}>" if plan.schema in _PREPARED else "km::Listed<{}>" if plan.listed else "{}"
+
+
+def _handed(plan: CudaPlan) -> tuple[list[str], str]:
+    """Parameters for what kernels leave to each other, and how these stand among the arguments."""
+    if plan.listed:
+        return ["const int* list"], "list"
+    if plan.schema not in _PREPARED:
+        return [], ""
+    parameters = ["int* list", *(f"unsigned char* plane{i}" for i in range(2)), *(f"float2* row{i}" for i in range(2))]
+    return parameters, "{list, {plane0, plane1}, {row0, row1}}"
+
+
 def _entry(plan: CudaPlan) -> list[str]:
     nest = plan.nest
     slots = set(plan.integers)
@@ -314,7 +345,8 @@ def _entry(plan: CudaPlan) -> list[str]:
     def integer(slot: int, otherwise: int) -> str:
         return f"i{slot}" if slot in slots else str(otherwise)
 
-    parameters = [f"void* p{i}" for i in range(len(nest.ports))]
+    handed, place = _handed(plan)
+    parameters = [*handed, *(f"void* p{i}" for i in range(len(nest.ports)))]
     parameters += [f"km::i64 i{slot}" for slot in plan.integers]
     parameters += [f"double v{i}" for i in range(len(nest.numbers))]
     table = [f"q{i}" for i in range(6)] if plan.power is not None else []
@@ -331,10 +363,10 @@ def _entry(plan: CudaPlan) -> list[str]:
         "",
         f'extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.resident}) {ENTRY}(',
         f"    {', '.join(parameters)}) {{",
-        "    const Body::Args g = {",
+        f"    const Body::Args g = {'{{' if place else '{'}",
         f"        {{{pointers}}}, {{{sizes}}},",
         f"        {{{', '.join(rows)}}},",
-        f"        {{{numbers}}}}};",
+        f"        {{{numbers}}}}}{f', {place}}}' if place else ''};",
         f"    km::{_call(plan)}(g);",
         "}",
     ]
@@ -345,6 +377,10 @@ def _template(plan: CudaPlan) -> list[str]:
     if plan.schema == "thin":
         shape: tuple[int, ...] = (tile.rows, tile.columns // 4, tile.threads, tile.depth)
         mirrored = []
+    elif plan.schema == "split":
+        shape = (planes(plan.nest),)
+    elif plan.schema in PRODUCTS:
+        shape = (*((tile.n,) if plan.schema == "wgmma" else ()), tile.stages, planes(plan.nest))
     elif plan.schema == "ring":
         shape = (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages)
     else:
@@ -366,4 +402,6 @@ def _call(plan: CudaPlan) -> str:
 
 def emit(plan: CudaPlan) -> str:
     """Source of the kernel ``ENTRY`` that runs a plan."""
-    return "\n".join([f"// {plan}", f'#include "{plan.schema}.cuh"', "", *_body(plan), "", *_entry(plan), ""])
+    includes = [plan.schema, *(["scratch"] if plan.listed else [])]
+    lines = [f"// {plan}", *(f'#include "{name}.cuh"' for name in includes), "", *_body(plan), "", *_entry(plan), ""]
+    return "\n".join(lines)

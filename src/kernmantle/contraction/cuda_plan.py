@@ -21,7 +21,8 @@ from .nest import BYTES, ROLES, SIZES, Nest, Port, size_slot, stride_slot
 _HEAVY = {"pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"}
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
-RING_PRODUCERS = 128
+_PRODUCERS = {"ring": 128, "wgmma": 128}
+PRODUCTS = ("wgmma", "mma")
 TABLE_BYTES = 1040
 _RING_ARCHS = ("sm_90", "sm_100", "sm_103")
 _RING_OPERATIONS = 4
@@ -53,7 +54,10 @@ class Access:
 
 @dataclass(frozen=True)
 class CudaPlan:
-    """Everything the emitter needs, and nothing of the sizes."""
+    """Everything the emitter needs, and nothing of the sizes.
+
+    ``listed``: it runs the tiles of a list that another kernel made.
+    """
 
     nest: Nest
     arch: str
@@ -67,12 +71,13 @@ class CudaPlan:
     resident: int
     numerics: str
     power: TablePower | None = None
+    listed: bool = False
     product: Tame | None = None
 
     @property
     def threads(self) -> int:
         """Threads of a block, those that only copy included."""
-        return self.tile.threads + (RING_PRODUCERS if self.schema == "ring" else 0)
+        return self.tile.threads + _PRODUCERS.get(self.schema, 0)
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
         """Blocks to launch for these sizes."""
@@ -219,6 +224,8 @@ def column_run(nest: Nest, tile: Tile) -> int:
     """Neighbouring columns that a thread owns."""
     wide = min(4, _WIDEST // BYTES[nest.compute])
     if tile.schema == "thin":
+    if tile.schema in PRODUCTS:
+        return 2
         return 4
     if tile.columns % wide == 0:
         return wide
@@ -232,7 +239,8 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-    persistent = limits.sm_count * plan.resident if plan.schema == "ring" else _GRID_LIMIT
+    loops = plan.schema in ("ring", *PRODUCTS) or plan.listed
+    persistent = limits.sm_count * plan.resident if loops else _GRID_LIMIT
     return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
 
 
@@ -258,7 +266,7 @@ def _cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
     return issue + math.ceil(tiles / (limits.sm_count * together)) * (1500 + 600 * stages + 100 * tile.groups)
 
 
-def _rings(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+def rings(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Whether the warp-specialised template can run a nest: one register a cell, one operand a side, float32."""
     held = staged(nest)
     plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
@@ -282,7 +290,7 @@ def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
 
 def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> bool:
     if tile.schema == "ring":
-        return _rings(nest, sizes, limits)
+        return rings(nest, sizes, limits)
     if tile.schema == "thin":
         return _is_thin(nest, sizes)
     cells = tile.rows * tile.columns

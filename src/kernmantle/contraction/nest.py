@@ -40,7 +40,8 @@ class Nest:
     loop: the ranges are the role "splits", whose stride takes the place of k in the outputs.
     Outputs over l are those of a pullback, see ``pullback.py``: there l is an axis of outputs, not reduced.
     ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
-    With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it.
+    With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it. ``precision`` says
+    how products may be taken: "ieee" as they are written, "default" by any means as accurate as float32, "tf32" once.
     """
 
     operands: tuple[Port, ...]
@@ -52,6 +53,7 @@ class Nest:
     compute: str
     symmetric: bool = False
     partial: bool = False
+    precision: str = "ieee"
 
     @property
     def reproducible(self) -> bool:

@@ -1,0 +1,152 @@
+// Sums of squared differences on any tensor cores from sm_80 on: eight warps of 32 x 32 cells, a ring of shared-memory
+// stages of 64 positions of k filled by asynchronous copies.
+//
+// Accumulators of tensor cores round towards zero: the small products have their own, and the large ones are added to a
+// sum in float32 after every stage.
+#pragma once
+#include "squares.cuh"
+
+namespace km {
+
+template <int STAGES_, int PLANES_, bool SYMMETRIC_>
+struct MmaTile {
+    static constexpr int BM = 128, BN = 64, STAGES = STAGES_, PLANES = PLANES_;
+    static constexpr bool SYMMETRIC = SYMMETRIC_;
+    static constexpr int MF = 2, NF = 4, THREADS = 256, BAND = 16, TURNS = 4;
+    static constexpr int HALF_STAGE = (BM + BN) / BLOCK * BLOCK_BYTES;
+};
+template <class Body, class Tile>
+__device__ constexpr int mma_shared_bytes() {
+    return Tile::STAGES * Tile::PLANES * Tile::HALF_STAGE;
+}
+
+KM_DEVICE void load_matrices(unsigned (&r)[4], unsigned at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+// d += a b^T over 16 positions of k, by a warp.
+KM_DEVICE void mma_add(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <class Body, class Tile>
+struct Mma {
+    typedef typename Body::Args Args;
+    typedef Squares<Body, Tile> S;
+    static constexpr int BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, MF = Tile::MF, NF = Tile::NF, CELLS = S::CELLS;
+    static constexpr int HALF = Tile::HALF_STAGE, STAGE = Tile::PLANES * HALF, BLOCKS = (BM + BN) / BLOCK;
+    static constexpr int PIECES = BLOCK_BYTES / 16 / Tile::THREADS;
+
+    // A stage has the high halves of all blocks, then the low ones.
+    static __device__ __forceinline__ void fetch(const unsigned char* const (&from)[BLOCKS], unsigned stage, i64 k, int planes) {
+#pragma unroll
+        for (int plane = 0; plane < Tile::PLANES; ++plane) {
+            if (plane >= planes) break;
+#pragma unroll
+            for (int b = 0; b < BLOCKS; ++b) {
+#pragma unroll
+                for (int i = 0; i < PIECES; ++i) {
+                    const int at = (threadIdx.x + i * Tile::THREADS) * 16;
+                    copy_async<16>(stage + plane * HALF + b * BLOCK_BYTES + at, from[b] + (k * Tile::PLANES + plane) * BLOCK_BYTES + at);
+                }
+            }
+        }
+    }
+
+    // Adds the products of one stage; LOW: of both halves, without the product of the low ones.
+    template <bool LOW>
+    static __device__ __forceinline__ void multiply(float (&high)[CELLS], float (&low)[CELLS], unsigned stage, int m1, int n1, int lane) {
+        const int row = m1 + lane % 16, column = n1 + lane % 8 + lane / 16 * 8;
+        const unsigned a = stage + row * 128, b = stage + (BM + column) * 128;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const unsigned to_a = ((2 * i + lane / 16) ^ (row % 8)) * 16, to_b = ((2 * i + lane / 8 % 2) ^ (column % 8)) * 16;
+            unsigned hb[NF / 2][4], lb[NF / 2][4];
+#pragma unroll
+            for (int j = 0; j < NF / 2; ++j) {
+                load_matrices(hb[j], b + to_b + j * 16 * 128);
+                if (LOW) load_matrices(lb[j], b + to_b + j * 16 * 128 + HALF);
+            }
+#pragma unroll
+            for (int f = 0; f < MF; ++f) {
+                unsigned ha[4], la[4];
+                load_matrices(ha, a + to_a + f * 16 * 128);
+                if (LOW) load_matrices(la, a + to_a + f * 16 * 128 + HALF);
+#pragma unroll
+                for (int j = 0; j < NF; ++j) {
+                    const int cell = (f * NF + j) * 4;
+                    mma_add(high + cell, ha, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                    if (LOW) {
+                        mma_add(low + cell, ha, lb[j / 2][j % 2 * 2], lb[j / 2][j % 2 * 2 + 1]);
+                        mma_add(low + cell, la, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                    }
+                }
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void tile(const Args& g, i64 t, unsigned shared, int* left, int products, int turn, int warp, int lane) {
+        const Place p = S::place(g, t);
+        if (S::is_empty(g, p)) return;
+        const i64 across = ceil_div(g.size[ROLE_K], BLOCK);
+        const int planes = products > 1 ? 2 : 1, m1 = warp / 2 * 32, n1 = warp % 2 * 32;
+        const unsigned char* from[BLOCKS];
+#pragma unroll
+        for (int b = 0; b < BLOCKS; ++b)
+            from[b] = b < BM / BLOCK ? S::blocks_of(g, 0, plane_of<Body, typename S::X>(g, p), p.m + b * BLOCK, g.size[ROLE_M])
+                                     : S::blocks_of(g, 1, plane_of<Body, typename S::Y>(g, p), p.n + b * BLOCK - BM, g.size[ROLE_N]);
+        float sum[CELLS], low[CELLS];
+#pragma unroll
+        for (int i = 0; i < CELLS; ++i) sum[i] = low[i] = 0.0f;
+        __syncthreads();
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) {
+            if (s < across) fetch(from, shared + s * STAGE, s, planes);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        }
+        int now = 0, next = STAGES - 1;
+#pragma unroll 1
+        for (i64 k = 0; k < across; ++k) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            __syncthreads();
+            if (k + STAGES - 1 < across) fetch(from, shared + next * STAGE, k + STAGES - 1, planes);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            float high[CELLS];
+#pragma unroll
+            for (int i = 0; i < CELLS; ++i) high[i] = 0.0f;
+            if (Tile::PLANES == 2 && (!has_halves<Body>() || planes == 2))
+                multiply<true>(high, low, shared + now * STAGE, m1, n1, lane);
+            else
+                multiply<false>(high, low, shared + now * STAGE, m1, n1, lane);
+#pragma unroll
+            for (int i = 0; i < CELLS; ++i) sum[i] += high[i];
+            now = now + 1 == STAGES ? 0 : now + 1;
+            next = next + 1 == STAGES ? 0 : next + 1;
+        }
+#pragma unroll
+        for (int i = 0; i < CELLS; ++i) sum[i] += low[i];
+        S::finish(g, p, m1, n1, sum, left, turn, lane);
+    }
+};
+
+template <class Body, class Tile>
+__device__ __forceinline__ void mma(const typename Body::Args& g) {
+    typedef Mma<Body, Tile> M;
+    extern __shared__ __align__(1024) unsigned char raw[];
+    __shared__ int left[Tile::TURNS];
+    if (M::S::left_all(g, Tile::THREADS)) return;
+    if (threadIdx.x < Tile::TURNS) left[threadIdx.x] = -1;
+    __syncthreads();
+    const int products = g.scratch.list[LIST_PRODUCTS];
+    const i64 tiles = M::S::count(g);
+    int turn = 0;
+#pragma unroll 1
+    for (i64 t = blockIdx.x; t < tiles; t += gridDim.x, ++turn)
+        M::tile(g, t, shared_address(raw), left, products, turn, threadIdx.x / 32, threadIdx.x % 32);
+}
+
+}  // namespace km

@@ -27,6 +27,10 @@ _ALIGNMENT = 64
 _ITEM_TILES = 4
 _WIDEST_BLOCK = 4096
 _SHORTEST_ACROSS = 8
+_POINTS_BYTES = 256 << 10
+_MOST_POINTS = 32
+_MOST_OUTPUTS = 64
+_PANELS = 4
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ class CpuPlan:
     (both). ``depth`` is the block of k, ``row_block`` and ``column_block`` those of m and n; an item is
     ``item_rows`` rows. With ``optimistic`` a first form of the kernel runs which leaves out the rare cases of the
     arithmetic and, where it meets one, calls the exact form. With ``across`` the vectors run along k, for outputs
-    too small to fill one: the tile is then a single cell.
+    too small to fill one: the tile is then a single cell. With ``pulled`` the nest is a pullback whose roles m and l
+    have changed places: the rows of a tile are outputs, an item is ``item_rows`` points, and a block of columns is
+    reduced for all of them before the next.
     """
 
     nest: Nest
@@ -71,11 +77,16 @@ class CpuPlan:
     optimistic: bool
     across: bool
     cost: int
+    pulled: bool = False
 
     @property
     def columns(self) -> int:
         """Columns of the tile."""
         return 1 if self.across else self.lanes * self.vectors
+
+    def copies(self, port: Port) -> int:
+        """How many packed copies of an operand are held at once: one for each point of an item, or one."""
+        return self.item_rows if self.pulled and "l" in port.roles else 1
 
     def strip_bytes(self, port: Port) -> int:
         """Room for the tiles of an output above each other."""
@@ -99,6 +110,8 @@ class CpuPlan:
 
     def actual(self, role: str) -> str:
         """Role among the kernel's integers of a role of ``nest``."""
+        if self.pulled:
+            return {"m": "l", "l": "m"}.get(role, role)
         return {"m": "n", "n": "m"}.get(role, role) if self.swap else role
 
     def __str__(self) -> str:
@@ -117,6 +130,7 @@ class CpuPlan:
                 ("symmetric", self.symmetric),
                 ("optimistic", self.optimistic),
                 ("across", self.across),
+                ("pulled", self.pulled),
             )
             if on
         )
@@ -126,8 +140,9 @@ class CpuPlan:
         )
 
 
-def _swapped(nest: Nest) -> Nest:
-    table = str.maketrans("mn", "nm")
+def exchanged(nest: Nest, roles: str) -> Nest:
+    """The nest with two roles in each other's place."""
+    table = str.maketrans(roles, roles[::-1])
 
     def turned(port: Port) -> Port:
         return replace(port, roles="".join(sorted(port.roles.translate(table), key="mnkl".index)))
@@ -255,8 +270,10 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
     """
     width = _WIDTH[nest.compute]
     lanes = max(2, host_vector_bytes // width)
+    if nest.pulled:
+        return _pullback_plan(nest, lanes, vector_registers, sizes["l"] if sizes else _MOST_OUTPUTS)
     swap = _should_swap(nest, lanes, sizes)
-    turned = _swapped(nest) if swap else nest
+    turned = exchanged(nest, "mn") if swap else nest
     roles = {port.name: port.roles for port in turned.operands} | {"t": "k", "index": "k", "s0": "k", "s1": "k"}
     held = _held(turned)
     cost = max(1, _cost(expressions(turned)))
@@ -293,6 +310,51 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         optimistic=looped and _is_optimistic(turned, roles),
         across=across,
         cost=cost,
+    )
+
+
+def _pulled_tile(registers: int, heavy: bool, outputs: int) -> tuple[int, int]:
+    """Rows and vectors: the outputs of a tile share what the slope costs, the more the dearer it is."""
+    most = 16 if heavy else 8
+    rows = next(count for count in (2, 4, 8, 16) if count >= min(outputs, most))
+    return rows, 2 if 2 * rows <= registers // 2 else 1
+
+
+def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuPlan:
+    """A tile of outputs and columns; the slope is computed once for all rows of it."""
+    turned = exchanged(nest, "ml")
+    roles = {port.name: port.roles for port in turned.operands}
+    held = _held(turned)
+    cost = max(1, _cost(expressions(turned)))
+    hoisted = _hoisted(turned, roles)
+    rows, vectors = _pulled_tile(registers, cost >= _HEAVY_COST, outputs)
+    columns = lanes * vectors
+    width = _WIDTH[nest.compute]
+    depth = _clamp(_PANEL_BYTES // (columns * width), 64, 512, 8)
+    block = _PANELS * columns
+    most = min(_MOST_OUTPUTS, _round_up(outputs, rows))
+    return CpuPlan(
+        nest=turned,
+        schema="pullback",
+        swap=False,
+        lanes=lanes,
+        rows=rows,
+        vectors=vectors,
+        row_ports=held["m"],
+        column_ports=held["n"],
+        line_ports=held[""],
+        cell_ports=held["mn"],
+        hoisted=tuple(map(str, hoisted)),
+        depth=depth,
+        row_block=most,
+        column_block=block,
+        item_rows=_clamp(_POINTS_BYTES // (most * block * width), 4, _MOST_POINTS, 4),
+        unroll=1,
+        symmetric=False,
+        optimistic=_is_optimistic(turned, roles),
+        across=False,
+        cost=cost,
+        pulled=True,
     )
 
 
@@ -335,9 +397,11 @@ def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
         (plan.line_ports, 1), (plan.cell_ports, plan.rows * plan.columns),
     ):  # fmt: skip
         for port in ports:
-            total += _round_up((depth if "k" in port.roles else 1) * extent * plan.width, _ALIGNMENT)
+            layers = (depth if "k" in port.roles else 1) * plan.copies(port)
+            total += _round_up(layers * extent * plan.width, _ALIGNMENT)
     if plan.looped:
-        total += rows // plan.rows * (columns // plan.columns) * plan.state_bytes
+        tiles = rows // plan.rows * (columns // plan.columns) * (plan.item_rows if plan.pulled else 1)
+        total += tiles * plan.state_bytes
     if plan.symmetric:
         total += _ALIGNMENT + sum(map(plan.strip_bytes, plan.nest.outs))
     return total + _ALIGNMENT
@@ -347,6 +411,11 @@ def work(plan: CpuPlan, sizes: Mapping[str, int]) -> Work:
     """Items, scratch and grain of a call with these extents (those of ``nest.SIZES``)."""
     m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
     outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
+    if plan.pulled:
+        points, blocks = sizes[plan.actual("l")], -(-n // plan.column_block)
+        one = min(points, plan.item_rows) * min(n, plan.column_block) * sizes["k"] * (m + plan.cost)
+        items = outer * blocks * -(-points // plan.item_rows)
+        return Work(items, scratch(plan, sizes), max(1, _GRAIN // max(1, one)))
     items = outer * -(-m // plan.item_rows) if n else 0
     steps = max(1, sizes["k"] * sizes["l"] // sizes["splits"])
     one = min(m, plan.item_rows) * n * steps * plan.cost

@@ -1,4 +1,4 @@
-"""Pullbacks with an axis of outputs: ``out[o, m, d] = outer Σ_n coefficient[n, o] weight[m, n] slope(z[m, d], x[n, d])``.
+"""Pullbacks with an axis of outputs: ``out[o,m,d] = outer Σ_n coefficient[n,o] weight[m,n] slope(z[m,d], x[n,d])``.
 
 They are recognised by the axes that the factors of a sum depend on. What the slope costs is then shared by all
 outputs, and the sum over n is a matrix product for each point m.

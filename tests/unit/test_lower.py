@@ -43,6 +43,9 @@ class Interpreter:
     def parallel(self, device):
         return 2
 
+    def pulls(self, found, sizes, compute, precision):
+        return False
+
     def prepare(self, nest, integers, alignment, device):
         self.nests.append(nest)
         assert len(integers) == len(SIZES) + len(nest.ports) * len(ROLES)

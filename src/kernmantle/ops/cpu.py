@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from ..codegen import llvm as text
 from ..config import current
 from ..contraction.cpu_plan import CpuPlan, plan, work
 from ..contraction.nest import SIZES, Nest
+from ..contraction.pullback import Pullback
 from ..runtime import llvm
 from ..runtime.cache import Built, Key
 from .dump import dump
@@ -27,6 +28,11 @@ class CpuTarget:
     def parallel(self, device: torch.device) -> int:
         """Pieces of work that keep the machine busy: a constant, so that results do not depend on its threads."""
         return 4
+
+    def pulls(self, found: Pullback, sizes: Mapping[str, int], compute: str, precision: str) -> bool:
+        """Where outputs share what the slope costs and columns fill a vector."""
+        lanes = llvm.host().vector_bytes // (8 if compute == "f64" else 4)
+        return sizes.get(found.outputs, 1) > 1 and sizes[found.columns] >= lanes and compute in ("f32", "f64")
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""

@@ -15,6 +15,7 @@ from ..config import current
 from ..contraction import recognise
 from ..contraction.lower import Lowering, lower
 from ..contraction.program import Operand, Program, elementwise
+from ..contraction.pullback import pullback
 from ..errors import OutOfMemoryError
 from ..expr.node import substitute, var
 from .dtypes import DTYPES, NAMES
@@ -229,9 +230,12 @@ def _matmul_runner(program: Program, product: recognise.Matmul, types: Types) ->
 def _kernel_runner(
     program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target
 ) -> tuple[Runner, str]:
-    arrays = list(_paired_in_order(program, tensors))
+    places = _places(program)
+    arrays = [tensors[place] for place in places]
     stored, parallel = [NAMES[t.dtype] for t in arrays], target.parallel(tensors[0].device)
-    lowering = lower(program, geo.sizes, stored, types.outs, types.compute, parallel)
+    found = pullback(program)
+    pulled = found if found and target.pulls(found, geo.sizes, types.compute, types.precision) else None
+    lowering = lower(program, geo.sizes, stored, types.outs, types.compute, parallel, pulled)
     rank = len(geo.batch)
     named = [operand for operand in program.operands if not operand.number]
     ports = [strided(op.axes, t.shape, t.stride(), rank) for op, t in zip(named, arrays, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +34,10 @@ class CudaTarget:
     def parallel(self, device: torch.device) -> int:
         """Blocks that keep a device busy."""
         return limits(_index(device)).sm_count
+
+    def pulls(self, found: Pullback, sizes: Mapping[str, int], compute: str, precision: str) -> bool:
+        """Not yet."""
+        return False
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""

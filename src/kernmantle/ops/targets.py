@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol
@@ -12,6 +12,7 @@ import torch
 
 from ..config import current
 from ..contraction.nest import Nest
+from ..contraction.pullback import Pullback
 from ..errors import BackendError, DeviceError
 from .launcher import Launcher
 
@@ -26,6 +27,10 @@ class Target(Protocol):
 
     def parallel(self, device: torch.device) -> int:
         """How many independent pieces of work keep it busy."""
+        ...
+
+    def pulls(self, found: Pullback, sizes: Mapping[str, int], compute: str, precision: str) -> bool:
+        """Whether it runs a pullback of these extents as one."""
         ...
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:

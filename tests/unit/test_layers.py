@@ -26,7 +26,9 @@ THIRD_PARTY = {
     "runtime": {"numpy", "llvmlite", "platformdirs", "tqdm", "cuda"},
 }  # fmt: skip
 OPTIONAL = {"cuda", "nvmath", "cupy", "jax", "sklearn", "scipy", "gpytorch", "linear_operator", "matplotlib", "pykeops"}
-LAZY = ["linalg", "compat", "estimators", "integrations", "distributed", "bench", "cli", "testing"]
+LAZY = [
+    "distances", "kernels", "linalg", "compat", "estimators", "integrations", "distributed", "bench", "cli", "testing"
+]  # fmt: skip
 
 
 @cache

@@ -29,6 +29,11 @@ class Rule:
     holds: str = "true"
     finite: bool = False
 
+    @property
+    def op(self) -> str:
+        """Operation that the pattern begins with."""
+        return self.left.partition("(")[0]
+
     @cached_property
     def before(self) -> Node:
         """Pattern to match."""
@@ -240,7 +245,7 @@ def _by_operation(finite: bool) -> dict[str, tuple[Rule, ...]]:
     table: dict[str, list[Rule]] = defaultdict(list)
     for rule in RULES:
         if finite or not rule.finite:
-            table[rule.before.op].append(rule)
+            table[rule.op].append(rule)
     return {op: tuple(rules) for op, rules in table.items()}
 
 

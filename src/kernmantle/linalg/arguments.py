@@ -1,0 +1,189 @@
+"""Matrices and right-hand sides, checked and placed on tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
+from ..errors import DtypeError, GradientError, OutOfMemoryError, OutputError, ParameterError, ShapeError
+
+DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class System:
+    """A matrix (..., n, n) and right-hand sides as columns (..., n, r), whose batch axes broadcast."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    vector: bool
+    wrap: Wrap
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the solution, with the columns."""
+        return (*torch.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2]), *self.b.shape[-2:])
+
+    def finished(self, x: torch.Tensor) -> Any:
+        """The solution as the caller gave the right-hand side."""
+        return self.wrap(x.squeeze(-1) if self.vector else x)
+
+
+def check_dtype(tensor: torch.Tensor, name: str) -> None:
+    """DtypeError for what has no solver."""
+    if tensor.dtype not in DTYPES:
+        raise DtypeError(
+            f"{name} is {dtype_name(tensor.dtype)}; solvers take float32 and float64: use .float() or .double()"
+        )
+
+
+def check_square(tensor: torch.Tensor, name: str = "a") -> None:
+    """ShapeError unless the last two axes are equally long."""
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2]:
+        raise ShapeError(f"{name} must be square, (..., n, n), it has shape {tuple(tensor.shape)}")
+    check_dtype(tensor, name)
+
+
+def matrix(a: Any, name: str = "a") -> tuple[torch.Tensor, Wrap]:
+    """A square matrix as a tensor, and what turns results into the kind of array it was."""
+    (tensor,), wrap = unwrap(a, names=[name])
+    check_square(tensor, name)
+    return tensor, wrap
+
+
+def system(a: Any, b: Any) -> System:
+    """A linear system; b is a vector, or vectors, where torch.linalg.solve says so."""
+    (matrix_, given), wrap = unwrap(a, b, names=["a", "b"])
+    check_square(matrix_)
+    return paired(matrix_, given, wrap)
+
+
+def paired(a: torch.Tensor, given: torch.Tensor, wrap: Wrap, name: str = "a") -> System:
+    """A checked matrix, or factor, with its right-hand sides."""
+    check_same_device([a, given], [name, "b"])
+    check_same_dtype([a, given], [name, "b"])
+    vector = given.dim() == 1 or (given.dim() == a.dim() - 1 and given.shape == a.shape[:-1])
+    b = given.unsqueeze(-1) if vector else given
+    if given.dim() == 0 or b.shape[-2] != a.shape[-1]:
+        raise ShapeError(
+            f"b must have {a.shape[-1]} rows as {name} has, {tuple(a.shape)}; it has shape {tuple(given.shape)}"
+        )
+    found = System(a, b, vector, wrap)
+    try:
+        _ = found.shape
+    except RuntimeError:
+        raise ShapeError(
+            f"batch axes do not broadcast: {name} has shape {tuple(a.shape)}, b {tuple(given.shape)}"
+        ) from None
+    return found
+
+
+def check_values(a: torch.Tensor, symmetric: bool, name: str = "a") -> None:
+    """ParameterError for NaN, infinities or, where asked, an asymmetric matrix; reads the values back."""
+    if not bool(torch.isfinite(a).all()):
+        raise ParameterError(f"{name} has entries that are NaN or infinite")
+    if symmetric and a.numel():
+        gap, top = float((a - a.mT).abs().max()), float(a.abs().max())
+        if gap > 100 * torch.finfo(a.dtype).eps * top:
+            raise ParameterError(
+                f"{name} is not symmetric: entries differ by up to {gap:.3g} from those of the transpose; "
+                f"pass (a + a.mT) / 2"
+            )
+
+
+def check_overwrite(tensor: torch.Tensor, name: str) -> None:
+    """GradientError or OutputError for a tensor that cannot be written in place."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise GradientError(f"overwrite_{name} cannot be combined with a gradient by {name}; drop it")
+    if overlaps_itself(tensor):
+        raise OutputError(f"overwrite_{name} needs entries at addresses of their own; {name} is an expanded view")
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two entries may share an address."""
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def compact(a: torch.Tensor) -> torch.Tensor:
+    """The same with batch axes that repeat one item cut to that item."""
+    for axis in range(a.dim() - 2):
+        if a.stride(axis) == 0 and a.shape[axis] > 1:
+            a = a.narrow(axis, 0, 1)
+    return a
+
+
+def columns_of(a: torch.Tensor) -> tuple[torch.Tensor, bool] | None:
+    """Column-major view of a matrix or its transpose, and whether it is the transpose; None for other strides."""
+    n = a.shape[-1]
+    rows, columns = a.stride()[-2:]
+    if columns == 1 and rows >= max(1, n):
+        return a.mT, True
+    if rows == 1 and columns >= max(1, n):
+        return a, False
+    return None
+
+
+@dataclass(frozen=True)
+class Work:
+    """A matrix that is written in place: ``memory`` is column-major, ``flipped`` where it holds the transpose.
+
+    ``matrix`` is the same memory as the caller sees it; ``target`` is to receive a copy at the end, if not None.
+    """
+
+    matrix: torch.Tensor
+    memory: torch.Tensor
+    flipped: bool
+    target: torch.Tensor | None
+
+    @staticmethod
+    def on(a: torch.Tensor, overwrite: bool) -> Work:
+        """On the matrix itself where that is allowed and its strides can be used, otherwise on a copy."""
+        place = columns_of(a) if overwrite else None
+        if place is not None:
+            return Work(a, *place, None)
+        copy = a.clone(memory_format=torch.contiguous_format)
+        return Work(copy, copy.mT, True, a if overwrite else None)
+
+    def finish(self) -> torch.Tensor:
+        """The caller's view, written back where needed."""
+        return self.matrix if self.target is None else self.target.copy_(self.matrix)
+
+
+def placed_columns(b: torch.Tensor, shape: Sequence[int], overwrite: bool) -> torch.Tensor:
+    """Right-hand sides of a shape, column-major: b itself where it may be overwritten and is so, else a copy."""
+    if overwrite and b.shape == tuple(shape) and b.stride(-2) == 1 and b.stride(-1) >= max(1, b.shape[-2]):
+        return b
+    flat = b.new_empty((*shape[:-2], shape[-1], shape[-2]))
+    flat.copy_(b.mT.expand(flat.shape))
+    return flat.mT
+
+
+@contextmanager
+def enough_memory(routine: str, a: torch.Tensor) -> Iterator[None]:
+    """Say what is needed where memory runs out."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        raise OutOfMemoryError(
+            f"{routine} of {tuple(a.shape)}: {str(error).splitlines()[0]}. The matrices take {a.nbytes} bytes, as much "
+            f"again unless they may be overwritten (overwrite_a=True), and beside them what "
+            f"km.linalg.workspace({routine!r}, {a.shape[-1]}, dtype={a.dtype}) tells"
+        ) from error
+
+
+def items(batch: Sequence[int]) -> int:
+    """How many items a batch has."""
+    return math.prod(batch)

@@ -1,0 +1,428 @@
+"""Cholesky factors of symmetric positive definite matrices, and what is solved with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..arrays import unwrap
+from ..errors import ParameterError
+from . import cusolver
+from .arguments import (
+    Work,
+    check_overwrite,
+    check_values,
+    columns_of,
+    compact,
+    enough_memory,
+    matrix,
+    paired,
+    placed_columns,
+    system,
+)
+from .implicit import log_determinant, solved
+from .refine import Refined, Relative
+from .solution import Described, Solution, nan_where_failed, raise_for
+from .triangles import clear_triangle, copy_triangle
+
+SMALL = 256
+MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
+
+
+@dataclass(frozen=True, repr=False)
+class CholeskyFactor(Described):
+    """A triangle whose product with its transpose is the matrix.
+
+    Attributes
+    ----------
+    factor : array, shape (..., n, n)
+        ``factor @ factor.mT`` is the matrix for ``lower``, else ``factor.mT @ factor``.
+    info : array of int32, shape (...)
+        As of :class:`Solution`.
+    lower : bool
+        Which triangle it is; the other is zero.
+    ran : str
+        The routine that was used.
+    jitter : array or None
+        What was added to the diagonal, per item.
+    """
+
+    factor: Any
+    info: Any
+    lower: bool
+    ran: str
+    jitter: Any = None
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """A factor as a solver; entries outside of the triangle are not read."""
+
+    factor: torch.Tensor
+    lower: bool
+    symmetric: bool = True
+
+    def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
+        """Solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
+        batch = torch.broadcast_shapes(self.factor.shape[:-2], b.shape[:-2])
+        shape = (*batch, *b.shape[-2:])
+        place = columns_of(self.factor)
+        if 0 in shape:
+            return b.new_empty(shape)
+        known = cusolver.library(b)
+        if known is None or place is None or cusolver.is_small(shape[:-1], SMALL):
+            return self._by_torch(b, shape)
+        return self._by_cusolver(known, b, shape, *place, overwrite)
+
+    def _by_cusolver(
+        self, known: cusolver.Library, b: torch.Tensor, shape: Sequence[int], memory: torch.Tensor, flipped: bool,
+        overwrite: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        x = placed_columns(b, shape, overwrite)
+        known.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
+        return x
+
+    def _by_torch(self, b: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        if not b.is_cuda:
+            return torch.cholesky_solve(b.expand(shape), self.factor, upper=not self.lower)
+        first, second = (self.factor, self.factor.mT) if self.lower else (self.factor.mT, self.factor)
+        half = torch.linalg.solve_triangular(first, b.expand(shape), upper=False)
+        return torch.linalg.solve_triangular(second, half, upper=True)
+
+    def adjoint(self) -> Triangle:
+        """Itself."""
+        return self
+
+    def log_determinant(self) -> torch.Tensor:
+        """Logarithm of the determinant."""
+        return 2 * self.factor.diagonal(0, -2, -1).log().sum(-1)
+
+
+def check_jitter(jitter: Any) -> tuple[float, ...]:
+    """The amounts to try, smallest first."""
+    if jitter is None:
+        return ()
+    amounts = tuple(jitter) if isinstance(jitter, Sequence) else (jitter,)
+    for amount in amounts:
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not amount > 0 or amount == float("inf"):
+            raise ParameterError(f"jitter must be positive numbers, as in (1e-6, 1e-4), not {jitter!r}")
+    return tuple(float(amount) for amount in amounts)
+
+
+@dataclass(frozen=True)
+class Factored:
+    """A triangle in the matrix it was made of, and how that went."""
+
+    factor: torch.Tensor
+    info: torch.Tensor
+    jitter: torch.Tensor | None
+    ran: str
+
+
+def factorise(
+    a: torch.Tensor, lower: bool, overwrite: bool, jitter: Sequence[float] = (), clean: bool = True
+) -> Factored:
+    """Factor of one triangle of a, in place where that is allowed; waits for nothing on CUDA."""
+    if a.numel() == 0:
+        info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
+        return Factored(a.clone(), info, a.new_zeros(a.shape[:-2]) if jitter else None, "nothing")
+    known = cusolver.library(a)
+    work = Work.on(a, overwrite)
+    if known is None or cusolver.is_small(a.shape[:-1], SMALL):
+        info, added = _by_torch(work, lower, jitter)
+        ran = cusolver.instead(a, "torch.linalg.cholesky_ex")
+    else:
+        info, added = _by_cusolver(known, work, lower, jitter)
+        ran = "cuSOLVER Xpotrf"
+    if clean:
+        clear_triangle(work.matrix, lower)
+    return Factored(work.finish(), info, added, ran)
+
+
+def _by_cusolver(
+    known: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if not jitter:
+        return known.potrf(work.memory, upper=lower == work.flipped), None
+    return _attempts(known, work, lower, jitter)
+
+
+def _attempts(
+    known: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One factorisation for no jitter and for each amount, of which the first that succeeds is kept.
+
+    The other triangle is the scratch: each attempt factors there a copy of what is left to factor.
+    """
+    a = work.matrix
+    diagonal = a.diagonal(0, -2, -1)
+    original = diagonal.clone()
+    scale = original.abs().mean(-1)
+    info = torch.ones(a.shape[:-2], dtype=torch.int32, device=a.device)
+    added = torch.zeros_like(scale)
+    for amount in (0.0, *jitter):
+        copy_triangle(a, lower)
+        kept = diagonal.clone()
+        diagonal.copy_(original + amount * scale[..., None])
+        found = known.potrf(work.memory, upper=lower != work.flipped)
+        better = (info != 0) & (found == 0)
+        copy_triangle(a, not lower, better)
+        diagonal.copy_(torch.where(better[..., None], diagonal, kept))
+        added = torch.where(better, amount * scale, added)
+        info = torch.where(info == 0, info, found)
+    return info, added
+
+
+def _by_torch(work: Work, lower: bool, jitter: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    upper = lower == work.flipped
+    if not jitter:
+        info = torch.empty(work.matrix.shape[:-2], dtype=torch.int32, device=work.matrix.device)
+        torch.linalg.cholesky_ex(work.memory, upper=upper, out=(work.memory, info))
+        return info, None
+    original = work.memory.clone()
+    scale = original.diagonal(0, -2, -1).abs().mean(-1)
+    info = torch.ones(scale.shape, dtype=torch.int32, device=original.device)
+    added = torch.zeros_like(scale)
+    for amount in (0.0, *jitter):
+        raised = original + torch.diag_embed((amount * scale)[..., None].expand(original.shape[:-1]))
+        factor, found = torch.linalg.cholesky_ex(raised, upper=upper)
+        better = (info != 0) & (found == 0)
+        work.memory.copy_(torch.where(better[..., None, None], factor, work.memory))
+        added = torch.where(better, amount * scale, added)
+        info = torch.where(info == 0, info, found)
+        if not info.is_cuda and not info.any():
+            break
+    return info, added
+
+
+def _prepared(a: torch.Tensor, overwrite_a: bool, check: bool) -> torch.Tensor:
+    if overwrite_a:
+        check_overwrite(a, "a")
+    if check:
+        check_values(a, symmetric=True)
+    return a.detach() if overwrite_a else compact(a.detach())
+
+
+def cholesky_factor(
+    a: Any,
+    *,
+    lower: bool = True,
+    overwrite_a: bool = False,
+    jitter: Sequence[float] | float | None = None,
+    check: bool = False,
+    check_errors: bool = False,
+) -> CholeskyFactor:
+    """Cholesky factor of symmetric positive definite matrices, for :func:`cholesky_solve`.
+
+    ``a = L Lᵀ``, of which one triangle is read. Cost: n³/3 operations a matrix, in place with ``overwrite_a``.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        float32 or float64, any strides.
+    lower : bool
+        Which triangle is read and returned.
+    overwrite_a : bool
+        Let the factor take the place of a, which then needs no second matrix where a is row- or column-major.
+    jitter : float or sequence of float, optional
+        Amounts, relative to the mean of the diagonal, to try in turn where a is not positive definite. On CUDA all
+        are tried, since nothing waits to know: each costs one more factorisation.
+    check : bool
+        Wait to see that a is finite and symmetric.
+    check_errors : bool
+        Wait for the infos and raise for the first that is not 0.
+
+    Returns
+    -------
+    CholeskyFactor
+        It has no gradient: :func:`solve_cholesky`, :func:`logdet_spd` and :func:`inverse_spd` have.
+
+    Raises
+    ------
+    LinearAlgebraError
+        With ``check_errors``, naming the item and the order of the minor.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> found = km.linalg.cholesky_factor(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
+    >>> found.factor
+    tensor([[2., 0.],
+            [1., 2.]])
+    >>> km.linalg.cholesky_solve(found, torch.tensor([8.0, 12.0])).x
+    tensor([1., 2.])
+    """
+    given, wrap = matrix(a)
+    amounts = check_jitter(jitter)
+    with torch.no_grad(), enough_memory("cholesky", given):
+        found = factorise(_prepared(given, overwrite_a, check), lower, overwrite_a, amounts)
+    if check_errors:
+        raise_for(found.info, MEANING)
+    batch = given.shape[:-2]
+    added = None if found.jitter is None else wrap(found.jitter.expand(batch))
+    return CholeskyFactor(
+        wrap(found.factor.expand(given.shape)), wrap(found.info.expand(batch)), lower, found.ran, added
+    )
+
+
+def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False) -> Solution:
+    """Solve ``a x = b`` with a factor of :func:`cholesky_factor`.
+
+    Parameters
+    ----------
+    factor : CholeskyFactor
+        Its batch axes broadcast with those of b.
+    b : array, shape (n,) or (..., n, r)
+        Right-hand sides as columns.
+    overwrite_b : bool
+        Write the solution to b.
+
+    Returns
+    -------
+    Solution
+        ``x`` has the shape of b, broadcast. The gradient by b exists.
+    """
+    (triangle, info, given), wrap = unwrap(factor.factor, factor.info, b, names=["factor", "info", "b"])
+    pair = paired(triangle, given, wrap, "the factor")
+    x = solution(triangle.detach(), pair.b, Triangle(compact(triangle.detach()), factor.lower), pair.shape, overwrite_b)
+    x = delivered(x, given, overwrite_b, info)
+    return Solution(pair.finished(x), factor.info, factor.ran, factor.jitter)
+
+
+def solution(a: torch.Tensor, b: torch.Tensor, solver: Any, shape: Sequence[int], overwrite_b: bool) -> torch.Tensor:
+    """Solution for columns of b expanded to a batch, in b where that may be."""
+    if overwrite_b:
+        check_overwrite(b, "b")
+    wide = b.expand(shape)
+    return solved(a, wide, solver, overwrite_b and wide.shape == b.shape)
+
+
+def delivered(x: torch.Tensor, given: torch.Tensor, overwrite: bool, info: torch.Tensor) -> torch.Tensor:
+    """The solution with NaN where it is none, in b where that is to be overwritten."""
+    lacking = x.dim() - 2 - info.dim()
+    x = nan_where_failed(x, info[(None,) * lacking])
+    if overwrite:
+        target = given if given.dim() == x.dim() else given.unsqueeze(-1)
+        if target.shape != x.shape:
+            raise ParameterError(f"overwrite_b needs b of the shape of the solution, {tuple(x.shape)}")
+        return x if x.data_ptr() == target.data_ptr() else target.copy_(x)
+    return x
+
+
+def solve_cholesky(
+    a: Any,
+    b: Any,
+    *,
+    lower: bool = True,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    jitter: Sequence[float] | float | None = None,
+    refine: int = 0,
+    check: bool = False,
+    check_errors: bool = False,
+) -> Solution:
+    """Solve ``a x = b`` for symmetric positive definite matrices by Cholesky factors.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        float32 or float64, any strides; one triangle is read.
+    b : array, shape (n,), (..., n) with the batch of a, or (..., n, r)
+        Right-hand sides as columns; batch axes broadcast as in ``torch.linalg.solve``.
+    lower, overwrite_a, jitter, check, check_errors
+        As of :func:`cholesky_factor`. With ``overwrite_a`` the whole of a is lost, its factor not returned.
+    overwrite_b : bool
+        Write the solution to b.
+    refine : int
+        For float64: factor in float32, which takes half the memory and time, and refine the solution so many
+        times with residuals in float64, for which both triangles are read; each step gains the digits that
+        float32 has left after the condition number.
+
+    Returns
+    -------
+    Solution
+        ``x``, and ``info`` on the device; nothing waits for it unless asked.
+
+    Raises
+    ------
+    LinearAlgebraError
+        With ``check_errors``, naming the item and the order of the minor.
+
+    Notes
+    -----
+    On CUDA by cuSOLVER's Xpotrf and Xpotrs, each item on one of eight streams, small matrices by torch's batched
+    routines; without nvmath-python by ``torch.linalg.cholesky_ex``, which ``ran`` tells. On the CPU by LAPACK.
+    Gradients of every order exist by a, as a symmetric matrix, and b.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> a = torch.tensor([[4.0, 2.0], [2.0, 5.0]])
+    >>> km.linalg.solve_cholesky(a, torch.tensor([8.0, 12.0])).x
+    tensor([1., 2.])
+    >>> km.linalg.solve_cholesky(-a, torch.tensor([8.0, 12.0])).info
+    tensor(1, dtype=torch.int32)
+    """
+    pair = system(a, b)
+    amounts = check_jitter(jitter)
+    refined = Refined.asked(refine, pair.a, overwrite_a)
+    with torch.no_grad(), enough_memory("cholesky", pair.a):
+        given = _prepared(pair.a, overwrite_a, check)
+        found = factorise(refined.narrowed(given), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
+    if check_errors:
+        raise_for(found.info, MEANING)
+    triangle = Triangle(found.factor, lower)
+    solver = refined.solver(given, triangle)
+    x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
+    residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
+    batch = pair.a.shape[:-2]
+    added = None if found.jitter is None else pair.wrap(found.jitter.expand(batch))
+    return Solution(pair.finished(x), pair.wrap(found.info.expand(batch)), found.ran, added, residual)
+
+
+def inverse_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None) -> Solution:
+    """Inverse of symmetric positive definite matrices.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        float32 or float64; one triangle is read.
+    lower, jitter
+        As of :func:`cholesky_factor`.
+
+    Returns
+    -------
+    Solution
+        ``x`` is the inverse, with gradients of every order.
+    """
+    given, wrap = matrix(a)
+    eye = torch.eye(given.shape[-1], dtype=given.dtype, device=given.device)
+    found = solve_cholesky(given, eye.expand(given.shape), lower=lower, jitter=jitter)
+    return replace(found, x=wrap(found.x), info=wrap(found.info), jitter=wrap(found.jitter))
+
+
+def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None) -> Any:
+    """Logarithm of the determinant of symmetric positive definite matrices, NaN where they are not.
+
+    ``2 Σ log Lᵢᵢ`` of the Cholesky factor; the gradient by a, of every order, is ``a⁻¹``.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        float32 or float64; one triangle is read.
+    lower, jitter
+        As of :func:`cholesky_factor`.
+
+    Returns
+    -------
+    array, shape (...)
+    """
+    given, wrap = matrix(a)
+    with torch.no_grad(), enough_memory("cholesky", given):
+        found = factorise(given.detach(), lower, False, check_jitter(jitter), clean=False)
+        triangle = Triangle(found.factor, lower)
+        value = nan_where_failed(triangle.log_determinant(), found.info)
+    return wrap(log_determinant(given, value, triangle))

@@ -1,0 +1,362 @@
+"""Eigenvalues and vectors of symmetric matrices and operators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch
+
+from ..arrays import Wrap
+from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
+from . import spectrum
+from .arguments import Work, check_overwrite, check_values, compact, enough_memory, matrix
+from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
+from .operators import Product, is_array, product_of
+from .solution import described, nan_where_failed, raise_for
+from .spectrum import Found, Index, Value
+from .triangles import copy_triangle
+
+Method = Literal["auto", "direct", "iterative"]
+FEWEST = {"cpu": 3000, "cuda": 4000}
+"""Order from which on the iteration is tried by itself."""
+SHARE = 0.1
+MEANING = "{info} off-diagonal entries did not converge to zero, or the matrix has NaN or infinities"
+
+
+class Spectrum(tuple[Any, Any]):
+    """Eigenvalues in ascending order and their vectors as columns: unpacks to ``w, v``.
+
+    Attributes
+    ----------
+    w, v : array, shapes (..., k) and (..., n, k)
+    info : array of int32, shape (...)
+        On the device: 0, or not converged.
+    residual : array or None
+        ``‖a v - w v‖ / ‖a‖`` of each pair, where the iteration ran.
+    ran : str
+        What was used.
+    """
+
+    info: Any
+    residual: Any
+    ran: str
+
+    def __new__(cls, w: Any, v: Any, info: Any, residual: Any, ran: str) -> Spectrum:  # noqa: D102
+        self = super().__new__(cls, (w, v))
+        self.info, self.residual, self.ran = info, residual, ran
+        return self
+
+    @property
+    def w(self) -> Any:
+        """Eigenvalues."""
+        return self[0]
+
+    @property
+    def v(self) -> Any:
+        """Vectors."""
+        return self[1]
+
+    def __repr__(self) -> str:
+        return f"Spectrum(w={described(self.w)}, v={described(self.v)}, ran={self.ran!r})"
+
+
+class _Decomposed(torch.autograd.Function):
+    """All pairs as functions of the matrix; the rotation between equal eigenvalues counts as no change."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, lower: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        found = spectrum.direct(a, lower, False, True, None, None)
+        assert found.v is not None
+        ctx.mark_non_differentiable(found.info)
+        ctx.save_for_backward(found.w, found.v)
+        ctx.ran = found.ran
+        return found.w, found.v, found.info
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        w, v = ctx.saved_tensors
+        gaps = w[..., None, :] - w[..., :, None]
+        unit = w.shape[-1] * torch.finfo(w.dtype).eps * w.detach().abs().amax(-1)[..., None, None]
+        apart = gaps.abs() > unit
+        inner = torch.where(apart, (v.mT @ gradients[1]) / torch.where(apart, gaps, 1), 0)
+        found = v @ (torch.diag_embed(gradients[0]) + inner) @ v.mT
+        return (found + found.mT) / 2, None
+
+
+class _Once(torch.autograd.Function):
+    """Eigenvalues that are known, with their first derivatives: those of Σᵢ vᵢ (a v)ᵢ for a fixed v."""
+
+    @staticmethod
+    def forward(ctx: Any, w: torch.Tensor, _products: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(v)
+        return w.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: torch.Tensor
+    ) -> tuple[None, torch.Tensor, None]:
+        return None, ctx.saved_tensors[0] * gradients[0], None
+
+
+class _NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, v: torch.Tensor, _products: torch.Tensor) -> torch.Tensor:
+        return v.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[None, None]:  # noqa: ARG004
+        raise GradientError("vectors of the iteration have no gradient, which needs all others; use method='direct'")
+
+
+def _differentiable(multiply: Any, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs with the gradients that a part of the spectrum has, where the operator has one."""
+    if not torch.is_grad_enabled():
+        return w, v
+    products = multiply(v)
+    if not products.requires_grad:
+        return w, v
+    return (
+        _Once.apply(w, products, v),  # pyright: ignore[reportReturnType]
+        _NoGradient.apply(v, products.detach().requires_grad_()),
+    )
+
+
+def _index(subset: Any, n: int) -> Index | None:
+    if subset is None:
+        return None
+    if not isinstance(subset, Sequence) or len(subset) != 2:
+        raise ParameterError(f"subset_by_index must be a pair (first, last), not {subset!r}")
+    low, high = (int(end) for end in subset)
+    if not (0 <= low <= high < n):
+        raise ParameterError(
+            f"subset_by_index={(low, high)} must be first <= last within 0 and {n - 1}, both ends included"
+        )
+    return low, high
+
+
+def _value(subset: Any) -> Value | None:
+    if subset is None:
+        return None
+    if not isinstance(subset, Sequence) or len(subset) != 2 or not float(subset[0]) < float(subset[1]):
+        raise ParameterError(
+            f"subset_by_value must be a pair low < high, for the half-open (low, high], not {subset!r}"
+        )
+    return float(subset[0]), float(subset[1])
+
+
+def eigh(
+    a: Any,
+    *,
+    subset_by_index: Sequence[int] | None = None,
+    subset_by_value: Sequence[float] | None = None,
+    eigvals_only: bool = False,
+    lower: bool = True,
+    overwrite_a: bool = False,
+    method: Method = "auto",
+    tolerance: float | None = None,
+    check: bool = False,
+    check_errors: bool = False,
+) -> Any:
+    """Eigenvalues in ascending order, and vectors, of symmetric matrices; or some of them.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n), or operator
+        float32 or float64, any strides. An operator has ``shape``, ``dtype`` and ``@``, as ``k.operator(x)`` has;
+        of it one end of the spectrum can be had, without the matrix.
+    subset_by_index : (first, last), optional
+        Places in ascending order, from 0, both included.
+    subset_by_value : (low, high), optional
+        Values in (low, high], of one matrix. On CUDA this waits, to know how many they are.
+    eigvals_only : bool
+        Return w alone.
+    lower : bool
+        Which triangle of a matrix is read.
+    overwrite_a : bool
+        Let the vectors, or scratch, take the place of a.
+    method : {"auto", "direct", "iterative"}
+        Direct: all columns are reduced, also for a few pairs. Iterative: a block Krylov iteration for one end of
+        the spectrum by matrix products, whose every pair has a residual of at most ``tolerance``; where it does
+        not get there, the direct method is taken with a warning. "auto" iterates for operators, and for up to a
+        tenth of the pairs at the upper end of one large matrix that needs no gradient.
+    tolerance : float, optional
+        Of the iteration: ``‖a v - w v‖ / ‖a‖``; by default max(20, √n) times the unit of the type, where direct
+        methods end.
+    check : bool
+        Wait to see that a matrix is finite and symmetric.
+    check_errors : bool
+        Wait for the infos and raise for the first that is not 0.
+
+    Returns
+    -------
+    Spectrum or array
+        ``w, v`` with ``.info``, ``.residual`` and ``.ran``; w alone for ``eigvals_only``. Both are NaN where
+        ``info`` is not 0. A part of the vectors does not keep a's memory alive.
+
+    Raises
+    ------
+    ParameterError
+        For a subset out of range, or one that an iteration cannot give.
+    LinearAlgebraError
+        With ``check_errors``; and for an operator whose iteration did not converge and that has no ``dense()``.
+
+    Notes
+    -----
+    Direct on CUDA: cuSOLVER's Xsyevd, Xsyevdx for a part, XsyevBatched for batches of small matrices; without
+    nvmath-python ``torch.linalg.eigh``, which waits. On the CPU: LAPACK through torch and scipy.
+
+    Gradients: by the matrix, of every order, for w and v of the direct method; between equal eigenvalues a
+    rotation of the vectors counts as no change, so that functions of the spanned space have their gradient. The
+    iteration gives the first-order gradient of w alone, by whatever the operator depends on.
+
+    Cost of the iteration: about 3 k + 200 columns of products and as many n-vectors of memory, twice, for k pairs.
+    The host waits once for every filling of the basis.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> w, v = km.linalg.eigh(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    >>> w
+    tensor([1., 3.])
+    >>> x = torch.randn(500, 2)
+    >>> km.linalg.eigh(km.Gaussian(2.0).operator(x), subset_by_index=(490, 499)).w.shape
+    torch.Size([10])
+    """
+    if method not in get_args(Method):
+        raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
+    if subset_by_index is not None and subset_by_value is not None:
+        raise ParameterError("pass either subset_by_index or subset_by_value")
+    if not is_array(a):
+        operator = product_of(a)
+        index = _index(subset_by_index, operator.size)
+        if method == "direct" or index is None:
+            raise ParameterError("of an operator one end of the spectrum is found: pass subset_by_index, or the matrix")
+        found, residual = _of_operator(operator, index, tolerance)
+        return _result(found, residual, operator.wrap, eigvals_only, check_errors)
+    given, wrap = matrix(a)
+    index, value = _index(subset_by_index, given.shape[-1]), _value(subset_by_value)
+    if overwrite_a:
+        check_overwrite(given, "a")
+    if check:
+        check_values(given, symmetric=True)
+    with enough_memory("eigh", given):
+        if _iterates(given, index, value, method):
+            assert index is not None
+            found, residual = _of_matrix(given, index, lower, overwrite_a, tolerance, eigvals_only)
+        else:
+            found, residual = _direct(given, lower, overwrite_a, not eigvals_only, index, value), None
+    return _result(found, residual, wrap, eigvals_only, check_errors)
+
+
+def _result(found: Found, residual: torch.Tensor | None, wrap: Wrap, eigvals_only: bool, check_errors: bool) -> Any:
+    if check_errors:
+        raise_for(found.info, MEANING)
+    w = nan_where_failed(found.w, found.info)
+    if eigvals_only:
+        return wrap(w)
+    assert found.v is not None
+    v = nan_where_failed(found.v, found.info)
+    return Spectrum(wrap(w), wrap(v), wrap(found.info), wrap(residual), found.ran)
+
+
+def _iterates(a: torch.Tensor, index: Index | None, value: Value | None, method: Method) -> bool:
+    n = a.shape[-1]
+    if method == "iterative":
+        if index is None or value is not None or not (index[0] == 0 or index[1] == n - 1):
+            raise ParameterError(
+                "method='iterative' finds one end of the spectrum: pass subset_by_index=(0, last) or (first, n - 1)"
+            )
+        if a.dim() > 2:
+            raise ShapeError(f"method='iterative' takes one matrix, not a batch {tuple(a.shape)}; loop over it")
+        return True
+    if method == "direct" or index is None or a.dim() > 2 or (a.requires_grad and torch.is_grad_enabled()):
+        return False
+    few = index[1] - index[0] + 1 <= SHARE * n
+    return few and index[1] == n - 1 and n >= FEWEST.get(a.device.type, n + 1)
+
+
+def _direct(
+    a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
+) -> Found:
+    if not (a.requires_grad and torch.is_grad_enabled()):
+        given = a.detach()
+        batch = given.shape[:-2]
+        cut = given if overwrite else compact(given)
+        found = spectrum.direct(cut, lower, overwrite, vectors, index, value)
+        if cut.shape == given.shape:
+            return found
+        v = None if found.v is None else found.v.expand(*batch, *found.v.shape[-2:]).contiguous()
+        w = found.w.expand(*batch, found.w.shape[-1]).contiguous()
+        return Found(w, v, found.info.expand(batch), found.ran)
+    w, v, info = _Decomposed.apply(a, lower)
+    if value is not None:
+        if a.dim() > 2:
+            raise ShapeError(f"subset_by_value of a batch {tuple(a.shape)}: loop over it")
+        inside = (w > value[0]) & (w <= value[1])
+        return Found(w[inside], v[:, inside], info, "all pairs")
+    some = slice(None) if index is None else slice(index[0], index[1] + 1)
+    return Found(w[..., some], v[..., some], info, "all pairs")
+
+
+def _iteration(operator: Product, index: Index, tolerance: float | None) -> tuple[Pairs, float]:
+    n = operator.size
+    limit = default_tolerance(n, operator.dtype) if tolerance is None else float(tolerance)
+    if not limit > 0:
+        raise ParameterError(f"tolerance must be positive, not {tolerance!r}")
+    count, largest = index[1] - index[0] + 1, index[1] == n - 1
+    if not largest and index[0] != 0:
+        raise ParameterError(f"the iteration finds one end of the spectrum, not the places {index} of {n}")
+    like = torch.empty(0, dtype=operator.dtype, device=operator.device)
+    with torch.no_grad():
+        return extreme_pairs(operator.apply, n, count, largest, like, limit, Sizes.of(n, count)), limit
+
+
+def _described(pairs: Pairs) -> str:
+    return f"block Krylov iteration, {pairs.products} columns of products"
+
+
+def _of_matrix(
+    a: torch.Tensor, index: Index, lower: bool, overwrite: bool, tolerance: float | None, eigvals_only: bool
+) -> tuple[Found, torch.Tensor | None]:
+    with torch.no_grad():
+        work = Work.on(a.detach(), overwrite).matrix
+        copy_triangle(work, lower)
+    pairs, limit = _iteration(product_of(work), index, tolerance)
+    if not pairs.converged:
+        _warn(pairs, limit, "the direct method was taken")
+        return _direct(work, lower, True, not eigvals_only, index, None), None
+    w, v = pairs.w, pairs.v
+    if a.requires_grad:
+        symmetric = a.tril() + a.tril(-1).mT if lower else a.triu() + a.triu(1).mT
+        w, v = _differentiable(lambda v: symmetric @ v, w, v)
+    info = torch.zeros((), dtype=torch.int32, device=a.device)
+    return Found(w, v, info, _described(pairs)), pairs.residual
+
+
+def _warn(pairs: Pairs, limit: float, instead: str) -> None:
+    warnings.warn(
+        f"the iteration stopped at residuals of {float(pairs.residual.max()):.2g} where {limit:.2g} was asked, after "
+        f"{pairs.products} columns of products; {instead}",
+        KernmantleWarning,
+        stacklevel=5,
+    )
+
+
+def _of_operator(operator: Product, index: Index, tolerance: float | None) -> tuple[Found, torch.Tensor | None]:
+    pairs, limit = _iteration(operator, index, tolerance)
+    info = torch.zeros((), dtype=torch.int32, device=operator.device)
+    if pairs.converged:
+        w, v = _differentiable(operator.apply, pairs.w, pairs.v)
+        return Found(w, v, info, _described(pairs)), pairs.residual
+    dense = getattr(operator.source, "dense", None)
+    if dense is None:
+        raise LinearAlgebraError(
+            f"the iteration stopped at residuals of {float(pairs.residual.max()):.2g}, asked {limit:.2g}, after "
+            f"{pairs.products} columns of products; pass the matrix, a larger tolerance, or fewer pairs"
+        )
+    _warn(pairs, limit, "the matrix was formed and the direct method taken")
+    given, _ = matrix(dense())
+    return _direct(given, True, not given.requires_grad, True, index, None), None

@@ -1,0 +1,103 @@
+"""Solutions of linear systems as differentiable functions of the matrix and the right-hand side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Solver(Protocol):
+    """A factored matrix."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the matrix is."""
+        ...
+
+    def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
+        """Solution for right-hand sides as columns."""
+        ...
+
+    def adjoint(self) -> Solver:
+        """The same for the transposed matrix."""
+        ...
+
+
+class _Solved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, solver: Solver) -> torch.Tensor:
+        x = solver.solve(b)
+        ctx.solver = solver
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        a, x = ctx.saved_tensors
+        solver: Solver = ctx.solver
+        of_b = _apply(a if solver.symmetric else a.mT, gradients[0], solver.adjoint())
+        of_a = None
+        if ctx.needs_input_grad[0]:
+            of_a = -(of_b @ x.mT)
+            of_a = ((of_a + of_a.mT) / 2 if solver.symmetric else of_a).sum_to_size(a.shape)
+        return of_a, of_b, None
+
+
+def _apply(a: torch.Tensor, b: torch.Tensor, solver: Solver) -> torch.Tensor:
+    return _Solved.apply(a, b, solver)  # pyright: ignore[reportReturnType]
+
+
+def solved(a: torch.Tensor, b: torch.Tensor, solver: Solver, overwrite: bool = False) -> torch.Tensor:
+    """``a⁻¹ b`` from a solver of a, with gradients of every order by both; b has the batch of the result."""
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return _apply(a, b, solver)
+    return solver.solve(b, overwrite)
+
+
+class _LogDeterminant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, value: torch.Tensor, solver: Solver) -> torch.Tensor:
+        ctx.solver = solver
+        ctx.save_for_backward(a)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (a,) = ctx.saved_tensors
+        n = a.shape[-1]
+        eye = torch.eye(n, dtype=a.dtype, device=a.device).expand(a.shape)
+        return gradients[0][..., None, None] * solved(a, eye, ctx.solver), None, None
+
+
+def log_determinant(a: torch.Tensor, value: torch.Tensor, solver: Solver) -> torch.Tensor:
+    """A logarithm of the determinant of a symmetric matrix, known by value, as a function of the matrix."""
+    if torch.is_grad_enabled() and a.requires_grad:
+        return _LogDeterminant.apply(a, value, solver)  # pyright: ignore[reportReturnType]
+    return value
+
+
+class _Attached(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, _gap: torch.Tensor, solve: Callable[..., torch.Tensor]) -> torch.Tensor:
+        ctx.solve = solve
+        return x.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: torch.Tensor
+    ) -> tuple[None, torch.Tensor, None]:
+        return None, ctx.solve(gradients[0]), None
+
+
+def attached(x: torch.Tensor, gap: torch.Tensor, solve: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """A solution x of a symmetric system with the first-order gradient of the system.
+
+    ``gap`` is ``b - a x`` for that x as a constant, differentiable in whatever a and b depend on; ``solve`` takes
+    a right-hand side.
+    """
+    if torch.is_grad_enabled() and gap.requires_grad:
+        return _Attached.apply(x, gap, solve)  # pyright: ignore[reportReturnType]
+    return x

@@ -1,0 +1,237 @@
+"""LU factors of square matrices, and what is solved with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..arrays import unwrap
+from . import cusolver
+from .arguments import (
+    Work,
+    check_overwrite,
+    check_values,
+    columns_of,
+    compact,
+    enough_memory,
+    matrix,
+    paired,
+    placed_columns,
+    system,
+)
+from .cholesky import delivered, solution
+from .refine import Refined, Relative
+from .solution import Described, Solution, raise_for
+
+SMALL = 256
+MEANING = "U[{info}, {info}], counted from 1, is exactly zero: the matrix is singular"
+
+
+@dataclass(frozen=True, repr=False)
+class LUFactor(Described):
+    """Factors ``P L U`` of matrices or, where ``transposed``, of their transposes.
+
+    Attributes
+    ----------
+    factors : array, shape (..., n, n)
+        U with its diagonal, and L below it, whose diagonal is 1; of the transpose they are stored transposed.
+    pivots : array of int, shape (..., n)
+        Row that row i was exchanged with, counted from 1.
+    info : array of int32, shape (...)
+        As of :class:`Solution`.
+    transposed : bool
+        Row-major matrices are factored as their transposes, in place.
+    ran : str
+        The routine that was used.
+    """
+
+    factors: Any
+    pivots: Any
+    info: Any
+    transposed: bool
+    ran: str
+
+
+@dataclass(frozen=True)
+class Factors:
+    """LU factors as a solver; ``memory`` is column-major."""
+
+    memory: torch.Tensor
+    pivots: torch.Tensor
+    transpose: bool
+    symmetric: bool = False
+
+    def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
+        """Solution for columns (..., n, r), whose batch axes broadcast with those of the factors."""
+        batch = torch.broadcast_shapes(self.memory.shape[:-2], b.shape[:-2])
+        shape = (*batch, *b.shape[-2:])
+        if 0 in shape:
+            return b.new_empty(shape)
+        memory = self.memory.expand(*batch, *self.memory.shape[-2:])
+        pivots = self.pivots.expand(*batch, self.pivots.shape[-1])
+        known = cusolver.library(b)
+        if known is None or self.pivots.dtype == torch.int32:
+            return torch.linalg.lu_solve(memory, pivots, b.expand(shape), adjoint=self.transpose)
+        x = placed_columns(b, shape, overwrite)
+        known.getrs(memory, pivots, x, self.transpose)
+        return x
+
+    def adjoint(self) -> Factors:
+        """Of the transposed matrix."""
+        return Factors(self.memory, self.pivots, not self.transpose)
+
+
+def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, torch.Tensor, str]:
+    """The matrix with its factors, pivots, infos, and what ran; pivots are int32 where torch ran."""
+    work = Work.on(a, overwrite)
+    known = cusolver.library(a)
+    if known is None or cusolver.is_small(a.shape[:-1], SMALL) or a.numel() == 0:
+        pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device)
+        info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
+        if a.numel():
+            torch.linalg.lu_factor_ex(work.memory, out=(work.memory, pivots, info))
+        ran = cusolver.instead(a, "torch.linalg.lu_factor_ex")
+    else:
+        pivots, info = known.getrf(work.memory)
+        ran = "cuSOLVER Xgetrf"
+    work.finish()
+    return work, pivots, info, ran
+
+
+def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_errors: bool = False) -> LUFactor:
+    """LU factors with row exchanges, for :func:`lu_solve`.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        float32 or float64, any strides.
+    overwrite_a : bool
+        Let the factors take the place of a, which then needs no second matrix where a is row- or column-major.
+    check : bool
+        Wait to see that a is finite.
+    check_errors : bool
+        Wait for the infos and raise for the first that is not 0.
+
+    Returns
+    -------
+    LUFactor
+        It has no gradient: :func:`solve_lu` has.
+
+    Raises
+    ------
+    LinearAlgebraError
+        With ``check_errors``, naming the item and the pivot.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> found = km.linalg.lu_factor(torch.tensor([[0.0, 2.0], [1.0, 5.0]]))
+    >>> km.linalg.lu_solve(found, torch.tensor([4.0, 11.0])).x
+    tensor([1., 2.])
+    """
+    given, wrap = matrix(a)
+    if overwrite_a:
+        check_overwrite(given, "a")
+    if check:
+        check_values(given, symmetric=False)
+    with torch.no_grad(), enough_memory("lu", given):
+        work, pivots, info, ran = _factorise(given.detach(), overwrite_a)
+    if check_errors:
+        raise_for(info, MEANING)
+    return LUFactor(wrap(work.matrix), wrap(pivots), wrap(info), work.flipped, ran)
+
+
+def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: bool = False) -> Solution:
+    """Solve ``a x = b``, or ``aᵀ x = b``, with factors of :func:`lu_factor`.
+
+    Parameters
+    ----------
+    factor : LUFactor
+        Its batch axes broadcast with those of b.
+    b : array, shape (n,) or (..., n, r)
+        Right-hand sides as columns.
+    transpose : bool
+        Solve with the transposed matrix.
+    overwrite_b : bool
+        Write the solution to b.
+
+    Returns
+    -------
+    Solution
+        ``x`` has the shape of b, broadcast. The gradient by b exists.
+    """
+    (factors, pivots, info, given), wrap = unwrap(
+        factor.factors, factor.pivots, factor.info, b, names=["factors", "pivots", "info", "b"]
+    )
+    pair = paired(factors, given, wrap, "the factors")
+    place = columns_of(factors.detach() if factor.transposed else factors.detach().mT)
+    memory = place[0] if place is not None and place[1] else factors.detach()
+    solver = Factors(memory, pivots, factor.transposed != transpose)
+    x = solution(factors.detach(), pair.b, solver, pair.shape, overwrite_b)
+    return Solution(pair.finished(delivered(x, pair.b, overwrite_b, info)), factor.info, factor.ran)
+
+
+def solve_lu(
+    a: Any,
+    b: Any,
+    *,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    refine: int = 0,
+    check: bool = False,
+    check_errors: bool = False,
+) -> Solution:
+    """Solve ``a x = b`` for square matrices by LU factors with row exchanges.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        float32 or float64, any strides.
+    b : array, shape (n,), (..., n) with the batch of a, or (..., n, r)
+        Right-hand sides as columns; batch axes broadcast as in ``torch.linalg.solve``.
+    overwrite_a, check, check_errors
+        As of :func:`lu_factor`.
+    overwrite_b : bool
+        Write the solution to b.
+    refine : int
+        As of :func:`solve_cholesky`.
+
+    Returns
+    -------
+    Solution
+        ``x``, and ``info`` on the device; nothing waits for it unless asked.
+
+    Raises
+    ------
+    LinearAlgebraError
+        With ``check_errors``, naming the item and the pivot.
+
+    Notes
+    -----
+    On CUDA by cuSOLVER's Xgetrf and Xgetrs, each item on one of eight streams, small matrices by torch's batched
+    routines; without nvmath-python by ``torch.linalg.lu_factor_ex``, which ``ran`` tells. On the CPU by LAPACK.
+    Gradients of every order exist by a and b.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> km.linalg.solve_lu(torch.tensor([[0.0, 2.0], [1.0, 5.0]]), torch.tensor([4.0, 11.0])).x
+    tensor([1., 2.])
+    """
+    pair = system(a, b)
+    refined = Refined.asked(refine, pair.a, overwrite_a)
+    if overwrite_a:
+        check_overwrite(pair.a, "a")
+    if check:
+        check_values(pair.a, symmetric=False)
+    with torch.no_grad(), enough_memory("lu", pair.a):
+        given = pair.a.detach() if overwrite_a else compact(pair.a.detach())
+        work, pivots, info, ran = _factorise(refined.narrowed(given), overwrite_a or refined.steps > 0)
+    if check_errors:
+        raise_for(info, MEANING)
+    solver = refined.solver(given, Factors(work.memory, pivots, work.flipped))
+    x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, info)
+    residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
+    return Solution(pair.finished(x), pair.wrap(info.expand(pair.a.shape[:-2])), ran, residual=residual)

@@ -1,0 +1,73 @@
+"""What solvers return, and what is read from their infos."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import LinearAlgebraError
+
+
+def described(value: Any) -> str:
+    """An array by its shape: showing values would wait for a device."""
+    return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+
+
+class Described:
+    """A record whose arrays are shown by their shapes."""
+
+    def __repr__(self) -> str:
+        shown = {
+            name: described(value) if hasattr(value, "dtype") else repr(value)
+            for name, value in vars(self).items()
+            if value is not None
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in shown.items())})"
+
+
+@dataclass(frozen=True, repr=False)
+class Solution(Described):
+    """A solution of a linear system.
+
+    Attributes
+    ----------
+    x : array
+        The solution, NaN where ``info`` is not 0.
+    info : array of int32, shape (...)
+        On the device. 0, or as LAPACK means it: for Cholesky the order of the leading minor that is not positive
+        definite, for LU the place of an exact zero on the diagonal of U, counted from 1.
+    ran : str
+        The routine that was used.
+    jitter : array or None
+        What was added to the diagonal, per item.
+    residual : array or None
+        ``‖b - a x‖ / ‖b‖`` of each column after the last refinement.
+    """
+
+    x: Any
+    info: Any
+    ran: str
+    jitter: Any = None
+    residual: Any = None
+
+
+def raise_for(info: torch.Tensor, meaning: str) -> None:
+    """Wait for the infos and raise LinearAlgebraError, naming the first item, unless all are 0."""
+    found = info.reshape(-1).tolist()
+    failed = [i for i, value in enumerate(found) if value]
+    if not failed:
+        return
+    first = failed[0]
+    where = f"item {first} of the batch: " if info.dim() else ""
+    more = f" ({len(failed)} of {len(found)} items failed)" if len(failed) > 1 else ""
+    raise LinearAlgebraError(f"{where}{meaning.format(info=found[first])} (info {found[first]}){more}")
+
+
+def nan_where_failed(result: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
+    """A result with NaN for the items that failed, in place where no gradient is recorded."""
+    failed = (info != 0)[(..., *(None,) * (result.dim() - info.dim()))]
+    if result.requires_grad:
+        return torch.where(failed, float("nan"), result)
+    return result.masked_fill_(failed, float("nan"))

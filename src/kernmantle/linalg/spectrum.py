@@ -1,0 +1,146 @@
+"""Eigenvalues and vectors by direct methods: cuSOLVER on CUDA, LAPACK on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from ..errors import ShapeError
+from . import cusolver
+from .arguments import Work
+
+SMALL = 1024
+
+Index = tuple[int, int]
+Value = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Eigenvalues (..., k) in ascending order, vectors (..., n, k) or None, infos, and what ran."""
+
+    w: torch.Tensor
+    v: torch.Tensor | None
+    info: torch.Tensor
+    ran: str
+
+
+def direct(
+    a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
+) -> Found:
+    """All pairs, those of a range of indices with both ends, or those with values in (low, high]."""
+    if value is not None and a.dim() > 2:
+        raise ShapeError(
+            f"subset_by_value may find another number of values in each item of a batch {tuple(a.shape)}; loop over it"
+        )
+    n = a.shape[-1]
+    if index == (0, n - 1):
+        index = None
+    if a.numel() == 0:
+        info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
+        return Found(a.new_empty(a.shape[:-1]), a.new_empty(a.shape) if vectors else None, info, "nothing")
+    known = cusolver.library(a)
+    if known is not None:
+        return _by_cusolver(known, Work.on(a, overwrite), lower, vectors, index, value)
+    if not a.is_cuda:
+        return _on_host(a, lower, overwrite, vectors, index, value)
+    return _by_torch(a, lower, vectors, index, value)
+
+
+def _by_cusolver(
+    known: cusolver.Library, work: Work, lower: bool, vectors: bool, index: Index | None, value: Value | None
+) -> Found:
+    memory, upper = work.memory, lower == work.flipped
+    if index is not None or value is not None:
+        return _some_by_cusolver(known, memory, upper, vectors, index, value)
+    if cusolver.is_small(memory.shape[:-1], SMALL):
+        flat = memory.mT.reshape(-1, *memory.shape[-2:])
+        if not flat.is_contiguous():
+            flat = flat.contiguous()
+        w, info = known.syev_batched(flat, upper, vectors)
+        batch = memory.shape[:-2]
+        v = flat.mT.reshape(memory.shape) if vectors else None
+        return Found(w.reshape(*batch, -1), v, info.reshape(batch), "cuSOLVER XsyevBatched")
+    w, info = known.syevd(memory, upper, vectors)
+    return Found(w, memory if vectors else None, info, "cuSOLVER Xsyevd")
+
+
+def _some_by_cusolver(
+    known: cusolver.Library, memory: torch.Tensor, upper: bool, vectors: bool, index: Index | None, value: Value | None
+) -> Found:
+    n = memory.shape[-1]
+    results = [
+        known.syevdx(item, upper, vectors, index, value) for item in memory.reshape(-1, n, n).unbind()
+    ] if memory.dim() > 2 else [known.syevdx(memory, upper, vectors, index, value)]  # fmt: skip
+    count = results[0][2] if index is None else index[1] - index[0] + 1
+    batch = memory.shape[:-2]
+    w = torch.stack([values[:count] for values, _, _ in results]).reshape(*batch, count)
+    info = torch.stack([state for _, state, _ in results]).reshape(batch)
+    # A copy, so that a few vectors do not keep the whole matrix.
+    v = memory[..., :count].mT.clone(memory_format=torch.contiguous_format).mT if vectors else None
+    return Found(w, v, info, "cuSOLVER Xsyevdx")
+
+
+def _by_torch(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, value: Value | None) -> Found:
+    triangle = "L" if lower else "U"
+    info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
+    ran = cusolver.instead(a, "torch.linalg.eigh" if vectors else "torch.linalg.eigvalsh")
+    v: torch.Tensor | None = None
+    if vectors:
+        w, v = torch.linalg.eigh(a, triangle)
+    else:
+        w = torch.linalg.eigvalsh(a, triangle)
+    if value is not None:
+        inside = (w > value[0]) & (w <= value[1])
+        return Found(w[inside], None if v is None else v[:, inside], info, ran)
+    if index is not None:
+        some = slice(index[0], index[1] + 1)
+        w, v = w[..., some].clone(), None if v is None else v[..., some].clone()
+    return Found(w, v, info, ran)
+
+
+def _on_host(
+    a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
+) -> Found:
+    """LAPACK, which does not end on every NaN: matrices that have one get NaN and info n + 1."""
+    n = a.shape[-1]
+    triangle = a.tril() if lower else a.triu()
+    bad = ~torch.isfinite(triangle).flatten(-2).all(-1)
+    if bad.any():
+        a = torch.where(bad[..., None, None], torch.eye(n, dtype=a.dtype), a)
+        if value is not None and a.dim() == 2:
+            value, index = None, (0, n - 1)
+        overwrite = True
+    if (index is not None or value is not None) and find_spec("scipy") is not None:
+        found = _by_scipy(a, lower, overwrite, vectors, index, value)
+    else:
+        found = _by_torch(a, lower, vectors, index, value)
+    if bad.any():
+        w = torch.where(bad[..., None], float("nan"), found.w)
+        v = None if found.v is None else torch.where(bad[..., None, None], float("nan"), found.v)
+        return Found(w, v, torch.where(bad, n + 1, 0).to(torch.int32), found.ran)
+    return found
+
+
+def _by_scipy(
+    a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
+) -> Found:
+    solve: Any = import_module("scipy.linalg").eigh
+    results = [
+        solve(
+            item.numpy(), lower=lower, eigvals_only=not vectors, overwrite_a=overwrite, check_finite=False,
+            subset_by_index=index, subset_by_value=value,
+        )
+        for item in a.reshape(-1, *a.shape[-2:]).unbind()
+    ]  # fmt: skip
+    pairs = results if vectors else [(w, None) for w in results]
+    batch = a.shape[:-2]
+    w = torch.stack([torch.from_numpy(values) for values, _ in pairs])
+    v = torch.stack([torch.from_numpy(found) for _, found in pairs]) if vectors else None
+    info = torch.zeros(batch, dtype=torch.int32)
+    shaped = None if v is None else v.reshape(*batch, *v.shape[-2:])
+    return Found(w.reshape(*batch, -1), shaped, info, "LAPACK syevr through scipy")

@@ -1,0 +1,40 @@
+"""Passes over the triangles of a matrix in place, tile by tile, with decisions that stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+TILE = 2048
+
+
+def _tiles(n: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the tiles on and below the diagonal."""
+    for top in range(0, n, TILE):
+        for left in range(0, top + 1, TILE):
+            yield slice(top, min(top + TILE, n)), slice(left, min(left + TILE, n))
+
+
+def copy_triangle(a: torch.Tensor, lower: bool, where: torch.Tensor | None = None) -> None:
+    """Write the transpose of one strict triangle to the other, for all items or for some.
+
+    ``lower`` says which is read; the diagonal stays.
+    """
+    choice = None if where is None else where[..., None, None]
+    for rows, columns in _tiles(a.shape[-1]):
+        below, above = a[..., rows, columns], a[..., columns, rows].mT
+        source, target = (below, above) if lower else (above, below)
+        if rows == columns:
+            tile = a[..., rows, columns]
+            strict = tile.tril(-1) if lower else tile.triu(1)
+            kept = tile.tril() if lower else tile.triu()
+            value = kept + strict.mT
+            tile.copy_(value if choice is None else torch.where(choice, value, tile))
+        else:
+            target.copy_(source if choice is None else torch.where(choice, source, target))
+
+
+def clear_triangle(a: torch.Tensor, lower: bool) -> None:
+    """Zeros in the strict triangle that is not meant."""
+    _ = a.tril_() if lower else a.triu_()

@@ -98,3 +98,31 @@ def test_an_uninstalled_package_has_no_requirements(monkeypatch):
 
     monkeypatch.setattr(info.metadata, "requires", missing)
     assert info._requirements() == []
+
+
+def test_inspect_prints_expression_derivative_plans_and_sources(capsys):
+    assert main(["inspect", "abs(a - b)**p", "--epilogue", "s ** (1 / p)", "--size", "512"]) == 0
+    out = capsys.readouterr().out
+    assert "mk,nk->mn: sum abs(x0 - x1) ** p0 -> s0 ** rcp(p0)" in out
+    assert "gradient by x0" in out
+    assert "sign(x0 - x1)" in out
+    assert "plan for sm_90" in out
+    assert '#include "gram.cuh"' in out
+    assert "define" in out
+
+
+def test_inspect_of_what_has_no_derivative(capsys):
+    assert main(["inspect", "a + b", "--reduce", "argmin", "--source", "none", "--card", "sm_120"]) == 0
+    out = capsys.readouterr().out
+    assert "argmin has none" in out
+    assert "plan for sm_120" in out
+    assert "#include" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a +", "no expression"), ("a.real + b", "Attribute"), ("open(a)", "calls 'open'"), ("[a for a in b]", "ListComp")],
+)
+def test_inspect_takes_expressions_only(text, message, capsys):
+    assert main(["inspect", text]) == 1
+    assert message in capsys.readouterr().err

@@ -18,6 +18,7 @@ COMMANDS = {
     "info": ("kernmantle.cli.info", "versions, devices, what works here and what does not, and why"),
     "bench": ("kernmantle.bench.__main__", "time the library against its peers"),
     "cache": ("kernmantle.cli.cache", "list, prune or clear the compiled kernels"),
+    "inspect": ("kernmantle.cli.inspect", "what a map becomes: expression, derivative, plans, sources"),
 }
 
 

@@ -1,0 +1,143 @@
+"""``kernmantle inspect "abs(a - b) ** p"``: what a map becomes, down to the sources that run.
+
+Operands are called a, b, c, ... in the equation's order; every other name is a parameter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+from collections.abc import Callable, Iterable, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.syntax import Syntax
+
+from ..codegen import cuda, llvm
+from ..contraction import cpu_plan, cuda_plan, derivative
+from ..contraction.cuda_tiles import DeviceLimits
+from ..contraction.definition import bind, define, symmetric
+from ..contraction.equation import parse
+from ..contraction.lower import lower
+from ..contraction.nest import ROLES, SIZES, Nest
+from ..contraction.program import Program
+from ..errors import ParameterError
+from ..expr.functions import FUNCTIONS
+from ..runtime.llvm import host
+
+# Multiprocessors, and shared memory of a block and of a multiprocessor.
+CARDS = {
+    "sm_80": DeviceLimits("sm_80", 108, 163 << 10, 164 << 10, threads_per_sm=2048),
+    "sm_90": DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048),
+    "sm_100": DeviceLimits("sm_100", 148, 227 << 10, 228 << 10, threads_per_sm=2048),
+    "sm_120": DeviceLimits("sm_120", 84),
+}
+_KNOWN: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
+_NODES = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.Load,
+    ast.operator, ast.unaryop, ast.cmpop,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser("kernmantle inspect", description=__doc__)
+    parser.add_argument("map", help="for example 'abs(a - b) ** p'")
+    parser.add_argument("--equation", default="mk,nk->mn")
+    parser.add_argument("--reduce", default="sum")
+    parser.add_argument("--epilogue", help="of the sum s, for example 's ** (1 / p)'")
+    parser.add_argument("--dtype", default="f32", choices=["f16", "bf16", "f32", "f64"])
+    parser.add_argument("--size", type=int, default=2048, help="of every axis, for the plans")
+    parser.add_argument("--card", default="sm_90", choices=CARDS)
+    parser.add_argument("--source", default="both", choices=["both", "cuda", "llvm", "none"])
+    given = parser.parse_args(arguments)
+    console = Console(soft_wrap=True)
+    count = len(parse(given.equation).operands)
+    mapped = function(given.map, "abcdefgh"[:count])
+    epilogue = None if given.epilogue is None else function(given.epilogue, "s")
+    definition = define(given.equation, mapped, given.reduce, epilogue)
+    program = bind(definition, frozenset(), (), symmetric(definition)).program
+    for title, text in described(program):
+        console.print(Rule(title, align="left"))
+        console.print(text, highlight=False, markup=False)
+    nest = nest_of(program, given.dtype, given.size)
+    for title, text, language in sources(nest, given.size, CARDS[given.card], given.source):
+        console.print(Rule(title, align="left"))
+        console.print(Syntax(text, language, theme="ansi_light", background_color="default"))
+    return 0
+
+
+def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
+    """The lambda of an expression: arithmetic, comparisons, and calls of the library's functions alone."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ParameterError(f"{text!r} is no expression: {error.msg}") from None
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, _NODES):
+            raise ParameterError(f"{text!r} has {type(node).__name__}; write arithmetic, comparisons and calls")
+        if isinstance(node, ast.Name):
+            if id(node) in called and node.id not in _KNOWN:
+                raise ParameterError(f"{text!r} calls {node.id!r}; there are {', '.join(sorted(_KNOWN))}")
+            if id(node) not in called:
+                names.append(node.id)
+    own = list(operands)
+    parameters = [name for name in dict.fromkeys(names) if name not in own]
+    code = compile(tree, "<map>", "eval")
+
+    def call(*values: Any, **further: Any) -> Any:
+        return eval(code, {"__builtins__": {}, **_KNOWN}, {**dict(zip(own, values, strict=True)), **further})
+
+    kinds = [(name, Parameter.POSITIONAL_ONLY) for name in own]
+    kinds += [(name, Parameter.KEYWORD_ONLY) for name in parameters]
+    call.__signature__ = Signature([Parameter(name, kind) for name, kind in kinds])  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
+def described(program: Program) -> list[tuple[str, str]]:
+    """The program, and the derivatives of it that a backward pass runs."""
+    found = [("program", str(program))]
+    reduction = derivative.undifferentiable(program)
+    if reduction is not None:
+        return [*found, ("derivative", f"{reduction.name} has none")]
+    present = (True,) * len(program.outputs)
+    names = [operand.name for operand in program.operands if operand.axes]
+    for accumulator in range(len(program.reductions)):
+        rule = derivative.cotangent(program, accumulator, present)
+        found.append((f"cotangent of s{accumulator}", str(rule)))
+    through = (True,) * len(program.reductions)
+    return found + [(f"gradient by {name}", str(derivative.pullback(program, name, through))) for name in names]
+
+
+def nest_of(program: Program, dtype: str, size: int) -> Nest:
+    """The loops of a program over arrays of one type, all axes equally long."""
+    axes = {axis for operand in program.operands for axis in operand.axes}
+    stored = [dtype] * sum(not operand.number for operand in program.operands)
+    compute = "f64" if dtype == "f64" else "f32"
+    return lower(program, dict.fromkeys(axes, size), stored, [dtype] * len(program.outputs), compute, 132).nest
+
+
+def sources(nest: Nest, size: int, card: DeviceLimits, wanted: str) -> list[tuple[str, str, str]]:
+    """Plans, and their sources where wanted: title, text, language."""
+    used = {role for port in nest.ports for role in port.roles}
+    sizes = {role: size if role in used else 1 for role in SIZES}
+    facts = cuda_plan.Facts(tuple(_strides(port.roles, size) for port in nest.ports), (16,) * len(nest.ports))
+    gpu = cuda_plan.plan(nest, sizes, card, facts)
+    own = host()
+    cpu = cpu_plan.plan(nest, own.vector_bytes, own.vector_registers, sizes)
+    found = [("plan for " + card.arch, str(gpu), "text"), ("plan for this CPU", str(cpu), "text")]
+    if wanted in ("both", "cuda"):
+        found.append(("CUDA", cuda.emit(gpu), "cuda"))
+    if wanted in ("both", "llvm"):
+        found.append(("LLVM", llvm.emit(cpu), "llvm"))
+    return found
+
+
+def _strides(roles: str, size: int) -> tuple[int, ...]:
+    order = sorted(roles, key="mnkl".index)
+    return tuple(math.prod([size] * (len(order) - 1 - order.index(r))) if r in order else 0 for r in ROLES)

@@ -110,18 +110,33 @@ def cdist(
     """
     other = x if y is None else y
     row = find(metric)
-    if V is None and VI is None and base is None and _is_direct(row, x, other, p, w):
-        variant, parameters = number_variant(2 if p is None else p) if "p" in row.options else ("", {})
-        weights = () if w is None else (w,)
-        contract = contraction(row.name, variant, w is not None, bool(root))
-        return contract(x, other, *weights, out=out, precision=precision, **parameters)
+    if row.prepare is None and V is None and VI is None and base is None and _is_number(row, p):
+        result = _direct(row, x, other, p, w, bool(root), out, precision)
+        if result is not None:
+            return result
     wanted = request(row, x, other, p=p, w=w, V=V, VI=VI, base=base)
     return _deliver(wanted, bool(root), out, precision)
 
 
-def _is_direct(row: Metric, x: Any, y: Any, p: Any, w: Any) -> bool:
+def _direct(row: Metric, x: Any, y: Any, p: Any, w: Any, root: bool, out: Any, precision: str | None) -> Any:
+    """Result for tensors that need no preparation, else None."""
+    operands = (x, y) if w is None else (x, y, w)
+    variant, parameters = number_variant(2 if p is None else p) if "p" in row.options else ("", {})
+    contract = contraction(row.name, variant, w is not None, root)
+    known = contract.recall(operands, precision, parameters) if out is None else None
+    if known is None and _is_direct(row, x, y, w):
+        return contract(*operands, out=out, precision=precision, **parameters)
+    return known
+
+
+def _is_number(row: Metric, p: Any) -> bool:
+    """Whether a power is absent or a number, and one that the metric takes."""
+    return p is None or ("p" in row.options and (type(p) is float or type(p) is int))
+
+
+def _is_direct(row: Metric, x: Any, y: Any, w: Any) -> bool:
     """Whether tensors can go to the contraction as they are; the contraction does not know their names."""
-    if row.prepare is not None or not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         return False
     if not (x.dtype == y.dtype and x.device == y.device and x.is_floating_point()):
         return False
@@ -131,8 +146,6 @@ def _is_direct(row: Metric, x: Any, y: Any, p: Any, w: Any) -> bool:
     if len(shape) < 2 or len(other) < 2 or shape[-1] != other[-1]:
         return False
     if len(shape) + len(other) > 4 and shape[:-2] != other[:-2]:
-        return False
-    if p is not None and ("p" not in row.options or (type(p) is not float and type(p) is not int)):
         return False
     if w is None:
         return True

@@ -36,7 +36,7 @@ def while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _BATCH_LETTERS = "ABCDEFGHIJ"
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 _functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
 _is_batched = _functorch.is_legacy_batchedtensor
 
@@ -303,14 +303,20 @@ def _tangents(
     return (*_call(rule, _typed(types, outputs), values), *inner)
 
 
-def plain(tensors: Tensors) -> bool:
-    """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
+def unwatched() -> bool:
+    """Whether no transform, mode, forward AD or trace sees what runs."""
     return (
         _functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
         and forward_ad._current_level < 0
         and torch._C._get_tracing_state() is None
-        and all(type(tensor) in _PLAIN and not tensor.is_neg() and not _is_batched(tensor) for tensor in tensors)
+    )
+
+
+def plain(tensors: Tensors) -> bool:
+    """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
+    return unwatched() and all(
+        type(tensor) in PLAIN and not tensor.is_neg() and not _is_batched(tensor) for tensor in tensors
     )
 
 

@@ -28,6 +28,8 @@ def is_number(value: Any) -> bool:
 
 def number_of(value: Any, name: str) -> float | int:
     """Python number of a scalar."""
+    if type(value) is float:
+        return value
     number = value.item() if isinstance(value, (np.generic, np.ndarray)) else value
     if isinstance(number, bool):
         return int(number)

@@ -133,8 +133,8 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
-        if out is None and params is None and not torch.compiler.is_compiling():
-            known = self._recall(operands, precision, named)
+        if out is None and params is None:
+            known = self.recall(operands, precision, named)
             if known is not None:
                 return known
         twice = [name for name in named if name in (params or {})]
@@ -169,6 +169,10 @@ class Contraction:
         if out is not None:
             return out
         return wrap(results[0] if self.definition.single else tuple(results))
+
+    def recall(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> Any:
+        """Result of a call that is like an earlier one, else None."""
+        return None if torch.compiler.is_compiling() else self._recall(operands, precision, named)
 
     def _gather(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Call:
         definition = self.definition

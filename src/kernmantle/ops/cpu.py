@@ -43,12 +43,16 @@ class CpuTarget:
         if kernel is None:
             return Launcher(nothing, str(chosen))
         todo = work(chosen, sizes)
+        packed = integers.tobytes()
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
             threads = current().threads or torch.get_num_threads()
-            llvm.run(kernel, todo.items, todo.scratch_bytes, pointers, integers, numbers, threads, todo.grain)
+            llvm.run(kernel, todo.items, todo.scratch_bytes, pointers, packed, numbers, threads, todo.grain)
 
-        return Launcher(run, str(chosen))
+        def run_alone(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+            llvm.run_alone(kernel, todo.items, todo.scratch_bytes, pointers, packed, numbers)
+
+        return Launcher(run_alone if todo.items <= todo.grain else run, str(chosen))
 
 
 def build(source: str) -> Built:

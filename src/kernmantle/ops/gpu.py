@@ -52,12 +52,15 @@ class CudaTarget:
         if kernel is None:
             return Launcher(nothing, str(chosen))
         blocks = chosen.blocks(sizes, own)
-        fixed = chosen.fixed(values)
+        fixed, trailing = chosen.fixed(values), lru_cache(maxsize=64)(chosen.trailing)
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            start(kernel, index, blocks, (*pointers, *fixed, *numbers, *chosen.trailing(numbers)))
+            start(kernel, index, blocks, (*pointers, *fixed, *numbers))
 
-        return Launcher(run, str(chosen))
+        def run_with_tables(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+            start(kernel, index, blocks, (*pointers, *fixed, *numbers, *trailing(tuple(numbers))))
+
+        return Launcher(run if chosen.power is None else run_with_tables, str(chosen))
 
 
 def start(kernel: Kernel, index: int, blocks: int, arguments: tuple[Any, ...]) -> None:
@@ -65,7 +68,7 @@ def start(kernel: Kernel, index: int, blocks: int, arguments: tuple[Any, ...]) -
     if not hasattr(_THREAD, "entered"):
         _enter()
     stream = torch._C._cuda_getCurrentRawStream(index)
-    if torch.cuda.current_device() == index:
+    if torch._C._cuda_getDevice() == index:
         kernel(index, stream, blocks, arguments)
     else:
         with torch.cuda.device(index):

@@ -6,8 +6,7 @@ tensors, kinds of the parameters and the exponents that are part of the program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,14 +15,13 @@ from ..config import current
 from ..contraction.definition import Definition
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
-from .autograd import plain
+from .autograd import PLAIN, unwatched
 from .checks import autocasts, number_of
 from .dtypes import DTYPES
 from .execute import Prepared, Types, allocate, last_route, prepare
 from .launcher import collecting
 
 _LIMIT = 256
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class Bound(NamedTuple):
@@ -35,13 +33,7 @@ class Bound(NamedTuple):
     without_gradient: str
 
 
-@dataclass(frozen=True)
-class _Known:
-    prepared: Prepared
-    dtypes: tuple[torch.dtype, ...]
-    tensor_names: tuple[str, ...]
-    numbers: tuple[str | Number, ...]
-    skip_second: bool
+Ready = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Recall:
@@ -49,52 +41,47 @@ class Recall:
 
     def __init__(self, definition: Definition) -> None:
         self._exponents = definition.exponents
-        self._named_operands = tuple(name for name in definition.equation.names if name is not None)
+        self._named_operands = any(name is not None for name in definition.equation.names)
         self._defaults = dict(definition.defaults)
         self._single = definition.single
-        self._known: dict[tuple[Any, ...], _Known] = {}
+        self._known: dict[tuple[Any, ...] | None, tuple[Ready, str]] = {}
         self.route = ""
 
     def _key(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        if not operands or not plain([v for v in (*operands, *named.values()) if isinstance(v, torch.Tensor)]):
+        """What a call looks like; None if somebody watches it or a value is of no usual kind."""
+        if not operands or not unwatched():
             return None
         settings = current()
         facts: list[Any] = [precision, settings.backend, settings.precision]
-        watched = torch.is_grad_enabled()
-        for value in operands:
-            if type(value) not in _TENSORS or (watched and value.requires_grad):
-                return None
-            facts.append((value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16))
-        facts.append(len(operands) > 1 and operands[0] is operands[1])
-        for name, value in named.items():
-            if type(value) is float or type(value) is int:
-                facts.append((name, value if name in self._exponents and value in POWER_CLASSES else None))
-            elif (
-                type(value) in _TENSORS and not (watched and value.requires_grad) and value.device == operands[0].device
-            ):
-                facts.append((name, value.shape, value.stride(), value.dtype, value.data_ptr() % 16))
-            else:
-                return None
+        try:
+            for value in operands:
+                if type(value) not in PLAIN or value.is_neg() or (value.requires_grad and torch.is_grad_enabled()):
+                    return None
+                facts += value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16
+            facts.append(len(operands) > 1 and operands[0] is operands[1])
+            for name, value in named.items():
+                kind = type(value)
+                if kind is float or kind is int:
+                    facts += name, value if name in self._exponents and value in POWER_CLASSES else None
+                    continue
+                if kind not in PLAIN or value.is_neg() or (value.requires_grad and torch.is_grad_enabled()):
+                    return None
+                facts += name, value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16
+        except RuntimeError:  # no strides or no memory: sparse tensors, wrappers of transforms
+            return None
+        if torch._C._is_any_autocast_enabled() and autocasts(operands[0].device):
+            return None
         return tuple(facts)
 
     def __call__(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> Any:
         """Result of a call that is known, else None."""
         if not self._known or collecting():
             return None
-        key = self._key(operands, precision, named)
-        known = None if key is None else self._known.get(key)
-        if known is None or autocasts(operands[0].device):
+        known = self._known.get(self._key(operands, precision, named))
+        if known is None:
             return None
-        tensors = [operands[0], *operands[2:]] if known.skip_second else list(operands)
-        tensors += [named[name] for name in known.tensor_names]
-        numbers = [
-            number_of(named.get(entry, self._defaults.get(entry)), entry) if isinstance(entry, str) else entry
-            for entry in known.numbers
-        ]
-        outs = [allocate(known.prepared.shape, dtype, operands[0].device) for dtype in known.dtypes]
-        known.prepared.run(tensors, numbers, outs)
-        self.route = known.prepared.route
-        return outs[0] if self._single else tuple(outs)
+        ready, self.route = known
+        return ready(operands, named)
 
     def learn(
         self, operands: Sequence[Any], params: Mapping[str, Any] | None, precision: str | None,
@@ -105,16 +92,41 @@ class Recall:
         if params is not None or self._named_operands or collecting():
             return
         key = self._key(operands, precision, named)
-        if key is None or autocasts(operands[0].device):
+        if key is None:
             return
         if bound.numbers and not operands[0].is_floating_point():
             return  # whether a number fits integers depends on its value
         twin = len(operands) > 1 and operands[0] is operands[1] and '"symmetric":true' in bound.text
-        tensors = [operands[0], *operands[2:]] if twin else list(operands)
-        tensors += [named[name] for name in bound.tensor_parameters]
+        tensors = _tensors(operands, named, twin, bound.tensor_parameters)
         prepared = prepare(bound.text, types, tensors, None)
-        dtypes = tuple(DTYPES[name] for name in Types.parse(types).outs)
         if len(self._known) >= _LIMIT:
             self._known.clear()
-        numbers = tuple(entry if isinstance(entry, str) else float(entry) for entry in bound.numbers)
-        self._known[key] = _Known(prepared, dtypes, bound.tensor_parameters, numbers, twin)
+        self._known[key] = self._ready(prepared, types, operands[0].device, twin, bound), prepared.route
+
+    def _ready(self, prepared: Prepared, types: str, device: torch.device, twin: bool, bound: Bound) -> Ready:
+        """The call that is left when everything about it is known but its values."""
+        run, shape, single, names = prepared.run, prepared.shape, self._single, bound.tensor_parameters
+        dtypes = tuple(DTYPES[name] for name in Types.parse(types).outs)
+        entries = [
+            (entry, self._defaults.get(entry)) if isinstance(entry, str) else ("", float(entry))
+            for entry in bound.numbers
+        ]
+        as_they_are = not twin and not names
+
+        def ready(operands: Sequence[Any], named: Mapping[str, Any]) -> Any:
+            tensors = operands if as_they_are else _tensors(operands, named, twin, names)
+            numbers = [number_of(named.get(name, value), name) for name, value in entries] if entries else ()
+            if single:
+                out = allocate(shape, dtypes[0], device)
+                run(tensors, numbers, (out,))
+                return out
+            outs = tuple(allocate(shape, dtype, device) for dtype in dtypes)
+            run(tensors, numbers, outs)
+            return outs
+
+        return ready
+
+
+def _tensors(operands: Sequence[Any], named: Mapping[str, Any], twin: bool, names: Sequence[str]) -> Sequence[Any]:
+    """The tensors a program takes."""
+    return [operands[0], *operands[2 if twin else 1 :], *[named[name] for name in names]]

@@ -15,28 +15,15 @@ from .device import core
 
 _FREE_SHARED = 48 << 10
 _streams: dict[tuple[int, int], Any] = {}
-_configs: dict[tuple[int, int, int], Any] = {}
 _MOST_REMEMBERED = 4096
 
 
 def _stream(handle: int, device: int) -> Any:
-    found = _streams.get((handle, device))
-    if found is None:
-        if len(_streams) >= _MOST_REMEMBERED:
-            _streams.clear()
-        found = core().Stream.from_handle(handle)
-        _streams[(handle, device)] = found
-    return found
-
-
-def _config(blocks: int, threads: int, shared: int) -> Any:
-    found = _configs.get((blocks, threads, shared))
-    if found is None:
-        if len(_configs) >= _MOST_REMEMBERED:
-            _configs.clear()
-        found = core().LaunchConfig(grid=blocks, block=threads, shmem_size=shared)
-        _configs[(blocks, threads, shared)] = found
-    return found
+    if len(_streams) >= _MOST_REMEMBERED:
+        _streams.clear()
+    stream = core().Stream.from_handle(handle)
+    _streams[(handle, device)] = stream
+    return stream
 
 
 class Kernel:
@@ -60,6 +47,7 @@ class Kernel:
         self.title = title or entry
         self.threads, self.shared = threads, shared
         self._ready: set[int] = set()
+        self._configs: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._launch = core().launch
         try:
@@ -84,6 +72,13 @@ class Kernel:
                     )
             self._ready.add(device)
 
+    def _config(self, blocks: int) -> Any:
+        if len(self._configs) >= _MOST_REMEMBERED:
+            self._configs.clear()
+        config = core().LaunchConfig(grid=blocks, block=self.threads, shmem_size=self.shared)
+        self._configs[blocks] = config
+        return config
+
     def occupancy(self) -> int:
         """Blocks of it that share a multiprocessor of the current device."""
         return int(self._kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, self.shared))
@@ -92,9 +87,9 @@ class Kernel:
         """Launch on the stream of that handle, which belongs to the device that is current."""
         if device not in self._ready:
             self._prepare(device)
-        config = _config(blocks, self.threads, self.shared)
+        config = self._configs.get(blocks) or self._config(blocks)
         try:
-            self._launch(_stream(stream, device), config, self._kernel, *arguments)
+            self._launch(_streams.get((stream, device)) or _stream(stream, device), config, self._kernel, *arguments)
         except Exception as error:
             raise LaunchError(
                 f"kernel {self.title!r} did not start with {blocks} blocks of {self.threads} threads: {error}"

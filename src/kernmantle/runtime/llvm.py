@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from struct import pack
 from typing import Any
 
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
@@ -173,12 +174,30 @@ class _Shares:
         return begin, begin + count
 
 
+def _packed(kind: str, values: Sequence[float]) -> bytes:
+    return pack(f"{len(values)}{kind}", *values)
+
+
+def run_alone(
+    kernel: LoadedKernel,
+    items: int,
+    scratch_bytes: int,
+    pointers: Sequence[int],
+    integers: bytes,
+    numbers: Sequence[float],
+) -> None:
+    """Run a kernel over its items in the calling thread."""
+    held, values = _packed("Q", pointers), _packed("d", numbers)
+    if items > 0:
+        kernel.entry(held, integers, values, 0, items, _SCRATCH.take(scratch_bytes))
+
+
 def run(
     kernel: LoadedKernel,
     items: int,
     scratch_bytes: int,
     pointers: Sequence[int],
-    integers: np.ndarray[Any, np.dtype[np.int64]],
+    integers: bytes | np.ndarray[Any, np.dtype[np.int64]],
     numbers: Sequence[float],
     threads: int,
     grain: int = 1,
@@ -192,28 +211,24 @@ def run(
         As the plan counts them; no thread takes fewer than ``grain`` items.
     pointers : sequence of int
         Addresses of the ports.
-    integers : ndarray of int64
+    integers : bytes or ndarray of int64
         Extents and strides, contiguous.
     numbers : sequence of float
     threads : int
         How many may work; the calling thread is one of them.
     """
-    if items <= 0:
-        return
-    held = (ctypes.c_void_p * len(pointers))(*pointers)
-    values = (ctypes.c_double * len(numbers))(*numbers)
-    address: int = integers.__array_interface__["data"][0]
-    threads = min(threads, -(-items // grain))
+    threads, extents = min(threads, -(-items // grain)), bytes(integers)
     if threads <= 1:
-        kernel.entry(held, address, values, 0, items, _SCRATCH.take(scratch_bytes))
+        run_alone(kernel, items, scratch_bytes, pointers, extents, numbers)
         return
+    held, values = _packed("Q", pointers), _packed("d", numbers)
     shares = _Shares(items, threads, grain)
 
     def work() -> None:
         scratch = _SCRATCH.take(scratch_bytes)
         begin, end = shares.take()
         while begin < end:
-            kernel.entry(held, address, values, begin, end, scratch)
+            kernel.entry(held, extents, values, begin, end, scratch)
             begin, end = shares.take()
 
     others: list[Future[None]] = [_pool(threads).submit(work) for _ in range(threads - 1)]

@@ -18,6 +18,7 @@ from ..errors import DtypeError, ParameterError, ShapeError
 from ..kronsparse import KSPattern, LinearBatchLast, kron_sparse_matmul
 from ..kronsparse.matmul import dense_of
 from ..kronsparse.pattern import check_chain
+from ..ops.kronsparse_torch import quietly
 
 # What programs import, each of them this module.
 SUBMODULES = (
@@ -75,9 +76,12 @@ def generate_factor(
     if algo == "bsr":
         side = math.gcd(b, c)
         blocks = own.permute(0, 3, 1, 2).reshape(a * d, b, c, 1)
-        return KSPattern(*blocks.shape).to_dense(blocks).to_sparse_bsr((side, side))
-    dense = pattern.to_dense(own)
-    return dense.to_sparse_csr() if algo == "sparse" else dense
+        with quietly():
+            return KSPattern(*blocks.shape).to_dense(blocks).to_sparse_bsr((side, side))
+    if algo == "sparse":
+        with quietly():
+            return pattern.to_dense(own).to_sparse_csr()
+    return pattern.to_dense(own)
 
 
 def weights_of(factor: torch.Tensor, pattern: Any, algo: str) -> torch.Tensor:

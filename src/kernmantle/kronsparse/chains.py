@@ -111,14 +111,13 @@ def butterfly(n: int, radix: int = 2, levels: int = 1) -> list[KSPattern]:
     """
     if radix < 2 or levels < 1:
         raise ParameterError(f"a butterfly needs radix >= 2 and levels >= 1, got {radix} and {levels}")
-    patterns: list[KSPattern] = []
-    below = 1
-    while below < n:
-        size = min(radix**levels, max(1, n // below))
-        patterns.append(KSPattern(max(1, n // (below * size)), size, size, below))
-        below *= size
-    if below != n or radix ** round(math.log(n, radix)) != n:
+    depth = round(math.log(n, radix)) if n > 1 else 0
+    if depth < 1 or radix**depth != n:
         raise ParameterError(f"n = {n} is no power of {radix} above 1")
+    patterns: list[KSPattern] = []
+    for level in range(0, depth, levels):
+        size = radix ** min(levels, depth - level)
+        patterns.append(KSPattern(n // (radix**level * size), size, size, radix**level))
     return patterns
 
 

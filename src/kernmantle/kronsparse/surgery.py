@@ -151,8 +151,8 @@ def _as_linear(layer: Any) -> Any:
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
     """Every place of a linear layer: name, parent, name there, layer."""
     for prefix, parent in model.named_modules():
-        for key, child in parent.named_children():
-            if is_linear(child):
+        for key, child in parent._modules.items():  # named_children leaves out what a second name has
+            if child is not None and is_linear(child):
                 yield f"{prefix}.{key}" if prefix else key, parent, key, child
 
 

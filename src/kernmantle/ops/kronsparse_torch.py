@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -67,11 +68,18 @@ def by_bsr(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return product.reshape(groups, count, a, d, b).transpose(3, 4).reshape(groups, count, a * b * d)
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without torch's note that compressed tensors are in beta."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        yield
+
+
 def _each(x: torch.Tensor, values: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """``x[g] @ make(values[g]).T``."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        with quietly():
             matrices = [make(own) for own in values]
         return torch.stack([(matrix @ own.mT).mT for matrix, own in zip(matrices, x, strict=True)])
     except RuntimeError as error:

@@ -1,0 +1,233 @@
+"""Derivatives of Kronecker-sparse products, torch.func, torch.compile and the registration of the operators."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
+
+import kernmantle.ops.kronsparse  # noqa: F401
+from kernmantle.kronsparse import KSLinear, KSPattern, kron_sparse_matmul
+from kernmantle.testing import assert_close
+
+CONFIGURATIONS = [
+    (pattern, batch_last)
+    for pattern in ((1, 3, 2, 1), (2, 3, 4, 1), (2, 2, 3, 4), (1, 2, 2, 3))
+    for batch_last in (False, True)
+]
+
+
+def operands(pattern, batch=(5,), batch_last=False, device="cpu", dtype=torch.float64):
+    source = torch.Generator().manual_seed(0)
+    own = KSPattern(*pattern)
+    shape = (own.in_features, *batch) if batch_last else (*batch, own.in_features)
+    return [
+        torch.randn(size, generator=source, dtype=dtype).to(device).requires_grad_()
+        for size in (shape, pattern, (own.out_features,))
+    ]
+
+
+def by_einsum(x, weight, bias):
+    a, _, c, d = weight.shape
+    product = torch.einsum("...ikl,ijkl->...ijl", x.unflatten(-1, (a, c, d)), weight)
+    return product.flatten(-3) + bias
+
+
+@pytest.mark.parametrize("algorithm", ["kernel", "bmm", "einsum", "dense"])
+@pytest.mark.parametrize(("pattern", "batch_last"), CONFIGURATIONS)
+def test_gradcheck(pattern, batch_last, algorithm):
+    def function(x, weight, bias):
+        return kron_sparse_matmul(x, weight, bias=bias, batch_last=batch_last, algorithm=algorithm)
+
+    given = operands(pattern, (3,), batch_last)
+    torch.autograd.gradcheck(function, given, check_forward_ad=True, check_batched_grad=False, fast_mode=True)
+    if algorithm == "kernel":
+        torch.autograd.gradgradcheck(function, given, fast_mode=True)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_gradcheck_of_activations_and_chains(activation):
+    x, first, _ = operands((2, 3, 2, 1), (4,))
+    _, second, bias = operands((1, 4, 3, 2), (4,))
+
+    def function(x, first, second, bias):
+        return kron_sparse_matmul(x, [first, second], bias=bias, activation=activation)
+
+    torch.autograd.gradcheck(function, (x, first, second, bias), fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_gradients_are_accumulated_in_float32(dtype):
+    x, weight, bias = operands((2, 5, 4, 3), (2049,), dtype=dtype)
+    cotangent = torch.randn(2049, 30, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = torch.autograd.grad(kron_sparse_matmul(x, weight, bias=bias), (x, weight), cotangent)
+    exact = [value.detach().double().requires_grad_() for value in (x, weight, bias)]
+    wanted = torch.autograd.grad(by_einsum(*exact), exact[:2], cotangent.double())
+    size = torch.einsum("nijl,nikl->ijkl", *(
+        value.detach().double().abs().unflatten(-1, shape) for value, shape in ((cotangent, (2, 5, 3)), (x, (2, 4, 3)))
+    ))  # fmt: skip
+    assert_close(found[0], wanted[0], depth=5)
+    assert_close(found[1], wanted[1], depth=2049, magnitude=size)
+
+
+def test_only_what_is_asked_for_is_computed():
+    x, weight, bias = operands((2, 3, 4, 2))
+    cotangent = torch.ones(5, 12, dtype=torch.float64)
+    for place in range(3):
+        own = [value.detach().requires_grad_(i == place) for i, value in enumerate((x, weight, bias))]
+        wanted = torch.autograd.grad(by_einsum(*own), own[place], cotangent)
+        found = torch.autograd.grad(kron_sparse_matmul(own[0], own[1], bias=own[2]), own[place], cotangent)
+        assert_close(found[0], wanted[0], depth=5)
+
+
+@pytest.mark.parametrize("batch", [(0,), (2, 0), ()], ids=str)
+def test_gradients_of_small_batches(batch):
+    x, weight, bias = operands((2, 3, 4, 2), batch)
+    result = kron_sparse_matmul(x, weight, bias=bias)
+    assert result.shape == (*batch, 12)
+    result.sum().backward()
+    assert x.grad.shape == x.shape
+    if 0 in batch:
+        assert not weight.grad.any()
+        assert not bias.grad.any()
+
+
+@pytest.mark.parametrize(("pattern", "batch_last"), CONFIGURATIONS)
+def test_opcheck(pattern, batch_last):
+    x, weight, bias = operands(pattern, (6,))
+    own = KSPattern(*pattern)
+    layout = x.detach().T.contiguous().T if batch_last else x.detach()
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    for algorithm in ("kernel", "bmm"):
+        torch.library.opcheck(
+            torch.ops.kernmantle.kron_sparse.default,
+            (layout[None], weight.detach()[None], bias.detach()[None], "relu", batch_last, algorithm, ""),
+            test_utils=tests,
+        )
+        given = torch.randn(1, 6, own.out_features, dtype=torch.float64)
+        torch.library.opcheck(
+            torch.ops.kernmantle.kron_sparse_weight.default, (layout[None], given, *pattern, algorithm, ""),
+            test_utils=tests,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "in_dims", [(0, None, None), (None, 0, None), (0, 0, 0), (1, 3, None), (None, None, 0)], ids=str
+)
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_vmap(in_dims, batch_last):
+    x, weight, bias = (value.detach() for value in operands((2, 3, 4, 2)))
+    stacked = [
+        value if dim is None else torch.stack([value, 2 * value, value - 1], dim)
+        for value, dim in zip((x, weight, bias), in_dims, strict=True)
+    ]
+
+    def function(x, weight, bias):
+        if batch_last:
+            return kron_sparse_matmul(x.T, weight, bias=bias, batch_last=True).T
+        return kron_sparse_matmul(x, weight, bias=bias)
+
+    assert_close(vmap(function, in_dims)(*stacked), vmap(by_einsum, in_dims)(*stacked), depth=4)
+    nested = vmap(vmap(function, in_dims), (0, None, None))(torch.stack([stacked[0]] * 2), *stacked[1:])
+    assert_close(nested[1], vmap(by_einsum, in_dims)(*stacked), depth=4)
+
+
+def test_functional_derivatives():
+    x, weight, bias = (value.detach() for value in operands((2, 2, 3, 2), (3,)))
+
+    def both(function):
+        yield lambda w: function(x, w, bias).sin().sum()
+
+    (ours,), (plain,) = both(lambda x, w, b: kron_sparse_matmul(x, w, bias=b)), both(by_einsum)
+    for transform in (grad, jacrev, jacfwd, hessian, lambda f: grad(lambda w: grad(f)(w).square().sum())):
+        assert_close(transform(ours)(weight), transform(plain)(weight), depth=30)
+    tangents = tuple(torch.ones_like(value) for value in (x, weight, bias))
+    found = jvp(lambda *given: kron_sparse_matmul(*given[:2], bias=given[2]), (x, weight, bias), tangents)
+    for got, want in zip(found, jvp(by_einsum, (x, weight, bias), tangents), strict=True):
+        assert_close(got, want, depth=9)
+
+
+def test_gradients_of_single_samples():
+    x, weight, bias = (value.detach() for value in operands((2, 3, 4, 2), (7,)))
+
+    def loss(weight, row, function):
+        return function(row, weight, bias).square().sum()
+
+    found = vmap(grad(lambda w, r: loss(w, r, lambda r, w, b: kron_sparse_matmul(r, w, bias=b))), (None, 0))(weight, x)
+    wanted = vmap(grad(lambda w, r: loss(w, r, by_einsum)), (None, 0))(weight, x)
+    assert_close(found, wanted, depth=10)
+
+
+def test_tangent_of_the_bias_alone():
+    x, weight, bias = (value.detach() for value in operands((2, 3, 4, 2)))
+    _, found = jvp(lambda b: kron_sparse_matmul(x, weight, bias=b), (bias,), (bias,))
+    assert torch.equal(found, bias.expand(5, 12))
+
+
+@pytest.fixture
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_compile(fresh, batch_last):
+    torch.manual_seed(0)
+    layer = KSLinear(12, 20, [(2, 6, 6, 1), (1, 5, 3, 4)], batch_last=batch_last)
+    x = torch.randn((12, 7) if batch_last else (7, 12), requires_grad=True)
+    compiled = torch.compile(lambda x: layer(x, "gelu").sin(), fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert_close(compiled(x), layer(x, "gelu").sin(), depth=9)
+    wanted = torch.autograd.grad(layer(x, "gelu").sin().sum(), [x, *layer.parameters()])
+    found = torch.autograd.grad(compiled(x).sum(), [x, *layer.parameters()])
+    for got, want in zip(found, wanted, strict=True):
+        assert_close(got, want, depth=40)
+
+
+def test_compile_with_a_changing_batch(fresh):
+    layer = KSLinear(12, 20, [(2, 6, 6, 1), (1, 5, 3, 4)])
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for batch in (3, 5, 8):
+        x = torch.randn(batch, 2, 12)
+        assert_close(compiled(x).detach(), layer(x).detach(), depth=9)
+
+
+def test_export():
+    layer = KSLinear(12, 20, [(2, 6, 6, 1), (1, 5, 3, 4)])
+    x = torch.randn(4, 12)
+    exported = torch.export.export(layer, (x,))
+    assert_close(exported.module()(x).detach(), layer(x).detach(), depth=9)
+
+
+def test_training_steps_agree_with_the_dense_matrix():
+    torch.manual_seed(0)
+    layer = KSLinear(24, 16, [(4, 4, 6, 1), (1, 4, 4, 4)], dtype=torch.float64)
+    x, y = torch.randn(32, 24, dtype=torch.float64), torch.randn(32, 16, dtype=torch.float64)
+    own = [parameter.detach().clone().requires_grad_() for parameter in (*layer.weights, layer.bias)]
+    optimiser, plain = torch.optim.SGD(layer.parameters(), 0.05), torch.optim.SGD(own, 0.05)
+    for _ in range(4):
+        loss = (layer(x) - y).square().mean()
+        other = (by_einsum(by_einsum(x, own[0], 0), own[1], own[2]) - y).square().mean()
+        assert_close(loss.detach(), other.detach(), depth=100)
+        for value, step in ((loss, optimiser), (other, plain)):
+            step.zero_grad()
+            value.backward()
+            step.step()
+
+
+def test_copies_and_pickles():
+    layer = KSLinear(12, 20, [(2, 6, 6, 1), (1, 5, 3, 4)])
+    x = torch.randn(4, 12)
+    layer(x).sum().backward()
+    buffer = io.BytesIO()
+    torch.save(layer, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(layer), torch.load(buffer, weights_only=False)):
+        assert torch.equal(other(x), layer(x))
+    parameters = {name: value * 2 for name, value in layer.state_dict().items()}
+    doubled = functional_call(layer, parameters, (x,))
+    assert_close(doubled.detach(), (4 * (layer(x) - layer.bias) + 2 * layer.bias).detach(), depth=9)

@@ -1,0 +1,345 @@
+"""KSLinear, its batch-last companions, model surgery, and the stand-in for KSMM."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import kernmantle as km
+from kernmantle import errors
+from kernmantle.compat import ksmm
+from kernmantle.kronsparse import KSPattern, monarch, project, replace_linears
+from kernmantle.testing import assert_close
+
+PATTERNS = [(6, 8, 8, 1), (1, 12, 24, 2)]
+
+
+def factors(layer):
+    total = torch.eye(layer.in_features, dtype=torch.float64)
+    for pattern, weight in zip(layer.patterns, layer.weights, strict=True):
+        total = pattern.to_dense(weight.detach().double()) @ total
+    return total
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "kernel", "bmm", "dense"])
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_layer_is_its_matrix(algorithm, batch_last):
+    torch.manual_seed(0)
+    layer = km.KSLinear(48, 24, PATTERNS, batch_last=batch_last, algorithm=algorithm)
+    x = torch.randn(2, 5, 48)
+    wanted = x.double() @ factors(layer).T + layer.bias.double()
+    found = layer(x.movedim(-1, 0)).movedim(0, -1) if batch_last else layer(x)
+    assert_close(found.detach(), wanted.detach(), dtype="float32", depth=32)
+    assert_close(layer.to_dense().detach(), factors(layer), dtype="float32", depth=32)
+    assert algorithm == "auto" or algorithm in layer.info or algorithm == "kernel"
+    assert layer.info in repr(layer)
+    gelu = layer(x.movedim(-1, 0), "gelu").movedim(0, -1) if batch_last else layer(x, activation="gelu")
+    assert_close(gelu.detach(), nn.functional.gelu(found).detach(), depth=32)
+
+
+def test_state_dict_is_stable():
+    layer = km.KSLinear(48, 24, PATTERNS)
+    shapes = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
+    assert shapes == {"weights.0": (6, 8, 8, 1), "weights.1": (1, 12, 24, 2), "bias": (24,)}
+    other = km.KSLinear(48, 24, PATTERNS, batch_last=True, algorithm="bmm")
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.to_dense(), layer.to_dense())
+    assert set(km.KSLinear(48, 24, PATTERNS, bias=False).state_dict()) == {"weights.0", "weights.1"}
+
+
+def test_variance_is_preserved():
+    torch.manual_seed(0)
+    chain = [(4, 64, 64, 1), (1, 64, 64, 4), (2, 256, 128, 1)]
+    layer = km.KSLinear(256, 512, chain, bias=False)
+    x = torch.randn(512, 256)
+    for weight, pattern in zip(layer.weights, layer.patterns, strict=True):
+        assert abs(float(weight.var()) * pattern.c - 1) < 0.05
+    assert 0.8 < float(layer(x).var()) < 1.25
+
+
+def test_given_weights():
+    weights = [torch.randn(pattern) for pattern in PATTERNS]
+    layer = km.KSLinear(48, 24, PATTERNS, weights=weights, dtype=torch.float64)
+    for own, given in zip(layer.weights, weights, strict=True):
+        assert own.dtype == torch.float64
+        assert torch.equal(own.detach(), given.double())
+        assert own.data_ptr() != given.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "options"),
+    [
+        ("patterns map 48 features to 24, the layer 48 to 25", (48, 25, PATTERNS), {}),
+        ("patterns 0 and 1 do not chain", (48, 24, [PATTERNS[1], PATTERNS[0]]), {}),
+        ("weight 0 has shape", (48, 24, PATTERNS), {"weights": [torch.ones(1), torch.ones(1)]}),
+        ("2 patterns but 1 weights", (48, 24, PATTERNS), {"weights": [torch.ones(6, 8, 8, 1)]}),
+    ],
+)
+def test_layers_that_do_not_fit(message, arguments, options):
+    with pytest.raises(errors.ShapeError, match=message):
+        km.KSLinear(*arguments, **options)
+
+
+def test_inputs_that_do_not_fit():
+    layer = km.KSLinear(48, 24, PATTERNS)
+    with pytest.raises(errors.ShapeError, match="47 features"):
+        layer(torch.ones(3, 47))
+    with pytest.raises(errors.DtypeError, match=r"x is float64 but weights.0 is float32"):
+        layer(torch.ones(3, 48).double())
+    with pytest.raises(errors.ParameterError, match="activation"):
+        layer(torch.ones(3, 48), "softmax")
+    with pytest.raises(errors.ParameterError, match="algorithm"):
+        km.KSLinear(48, 24, PATTERNS, algorithm="best")
+
+
+def test_from_linear_keeps_what_it_can():
+    torch.manual_seed(0)
+    linear = nn.Linear(48, 24)
+    layer = km.KSLinear.from_linear(linear, PATTERNS)
+    assert torch.equal(layer.bias, linear.bias)
+    best = project(linear.weight.detach().double(), PATTERNS).error
+    assert_close(layer.projection_error, best, dtype="float32", depth=48)
+    exact = nn.Linear(48, 24, bias=False, dtype=torch.float64)
+    exact.weight.data = factors(layer)
+    again = km.KSLinear.from_linear(exact, PATTERNS)
+    x = torch.randn(5, 48, dtype=torch.float64)
+    assert again.bias is None
+    assert_close(again(x).detach(), exact(x).detach(), depth=100)
+
+
+def test_batch_last_companions():
+    torch.manual_seed(0)
+    linear, norm = nn.Linear(7, 5), nn.LayerNorm(7)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    linear_last, norm_last = km.LinearBatchLast(7, 5), km.LayerNormBatchLast(7)
+    linear_last.load_state_dict(linear.state_dict())
+    norm_last.load_state_dict(norm.state_dict())
+    x = torch.randn(3, 2, 7)
+    turned = x.movedim(-1, 0)
+    assert_close(linear_last(turned).movedim(0, -1).detach(), linear(x).detach(), depth=7)
+    assert_close(norm_last(turned).movedim(0, -1).detach(), norm(x).detach(), depth=7)
+    bare = km.LayerNormBatchLast(7, elementwise_affine=False)
+    assert_close(bare(turned).movedim(0, -1), nn.functional.layer_norm(x, (7,)), depth=7)
+    half = km.LayerNormBatchLast(7, bias=False).half()(turned.half())
+    assert half.dtype == torch.float16
+    assert km.LinearBatchLast(7, 5, bias=False)(turned[:, 0, 0]).shape == (5,)
+
+
+class Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.proj(nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+class Feedforward(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return self.fc2(nn.functional.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.attn, self.mlp = Attention(width), Feedforward(width)
+
+    def forward(self, x):
+        x = x + self.attn(x)
+        return x + self.mlp(x)
+
+
+class Model(nn.Module):
+    def __init__(self, width=24, depth=2):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(x).mean(1))
+
+
+PARTS = {
+    "qkv": {"attn.qkv"}, "proj": {"attn.proj"}, "up": {"mlp.fc1"}, "down": {"mlp.fc2"},
+    "attention": {"attn.qkv", "attn.proj"}, "ffn": {"mlp.fc1", "mlp.fc2"},
+    "block": {"attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_surgery_by_part(part):
+    torch.manual_seed(0)
+    model = Model()
+    x = torch.randn(2, 5, 24)
+    before = sum(value.numel() for value in model.parameters())
+    report = replace_linears(model, lambda name, layer: monarch(layer.weight.shape, 4, 4, 2), part=part)
+    assert {layer.name for layer in report.layers} == {f"blocks.{i}.{end}" for i in range(2) for end in PARTS[part]}
+    assert report.before == before
+    assert report.after == sum(value.numel() for value in model.parameters()) < before
+    for layer in report.layers:
+        new = model.get_submodule(layer.name)
+        assert isinstance(new, km.KSLinear)
+        assert layer.after == sum(weight.numel() for weight in new.weights)
+        assert layer.before == layer.shape[0] * layer.shape[1]
+        assert 0 < layer.error == new.projection_error < 1
+        assert layer.name in str(report)
+    assert model(x).isfinite().all()
+    model(x).sum().backward()
+
+
+def test_surgery_with_exact_patterns_changes_nothing():
+    torch.manual_seed(0)
+    model = Model()
+    x = torch.randn(2, 5, 24)
+    wanted = model(x).detach()
+    report = replace_linears(model, lambda name, layer: [(1, *layer.weight.shape, 1)])
+    assert len(report.layers) == 9
+    assert all(layer.error < 1e-6 for layer in report.layers)
+    assert_close(model(x).detach(), wanted, depth=500)
+
+
+def test_rules():
+    model = Model()
+    chain = monarch((96, 24), 4, 4)
+    for rule, wanted in (
+        (chain, {"blocks.0.mlp.fc1", "blocks.1.mlp.fc1"}),
+        (
+            {"blocks.0.*fc1": chain, "*qkv": monarch((72, 24), 4, 4)},
+            {"blocks.0.mlp.fc1", "blocks.0.attn.qkv", "blocks.1.attn.qkv"},
+        ),
+        (lambda name, layer: chain if name == "blocks.1.mlp.fc1" else None, {"blocks.1.mlp.fc1"}),
+        (lambda name, layer: nn.Identity() if name == "head" else None, {"head"}),
+    ):  # fmt: skip
+        report = replace_linears(copy.deepcopy(model), rule, project=False)
+        assert {layer.name for layer in report.layers} == wanted
+    share = replace_linears(copy.deepcopy(model), 0.5, part="ffn")
+    assert len(share.layers) == 4
+    assert all(layer.after <= 0.5 * layer.before for layer in share.layers)
+    drawn = copy.deepcopy(model)
+    assert all(layer.error is None for layer in replace_linears(drawn, chain, project=False).layers)
+    with pytest.raises(errors.ParameterError, match="rule must be"):
+        replace_linears(model, "monarch")
+    with pytest.raises(errors.ParameterError, match="part must be"):
+        replace_linears(model, chain, part="heads")
+    with pytest.raises(errors.ShapeError, match="the matrix has shape"):
+        replace_linears(model, {"head": chain})
+
+
+class Conv1D(nn.Module):
+    """As transformers': a linear layer with a transposed weight."""
+
+    def __init__(self, rows, columns):
+        super().__init__()
+        self.nf = rows
+        self.weight, self.bias = nn.Parameter(torch.randn(columns, rows)), nn.Parameter(torch.randn(rows))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+def test_transposed_shared_and_unreachable_layers():
+    torch.manual_seed(0)
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c_fc, self.twice = Conv1D(24, 12), nn.Linear(12, 12)
+            self.again = self.twice
+            self.embedding, self.lm_head = nn.Embedding(20, 12), nn.Linear(12, 20, bias=False)
+            self.lm_head.weight = self.embedding.weight
+            self.attention = nn.MultiheadAttention(12, 2)
+
+    model = Odd()
+    x = torch.randn(3, 12)
+    wanted = model.c_fc(x).detach()
+    report = replace_linears(model, lambda name, layer: [(1, 24, 12, 1)] if name == "c_fc" else monarch((12, 12), 2, 2))
+    assert {layer.name for layer in report.layers} == {"c_fc", "twice"}
+    assert model.twice is model.again
+    assert dict(report.skipped).keys() == {"lm_head", "attention.out_proj"}
+    assert model.lm_head.weight is model.embedding.weight
+    assert_close(model.c_fc(x).detach(), wanted, depth=12)
+
+
+README = """
+from ksmm_py.layer.kronecker_sparse.interface import KSLinear
+import torch
+
+patterns = [(6, 64, 64, 1), (1, 768, 192, 2)]
+dim_in = patterns[0][0] * patterns[0][2] * patterns[0][3]
+x = torch.randn((dim_in, 40) if last else (40, dim_in), dtype=torch.float32)
+weights = [torch.ones(*pattern) for pattern in patterns]
+ksl = KSLinear(patterns=patterns, weights=weights, algo="kernel", dtype=x.dtype, bs_last=last, device="cpu")
+y = ksl(x)
+ksl.bias = None
+other = KSLinear(patterns=patterns, weights=weights, algo="dense", dtype=x.dtype, bs_last=last, bias=False, device="cpu")
+z = other(x)
+assert torch.linalg.norm(ksl(x) - z) / torch.linalg.norm(z) < 1e-5
+assert y.shape == z.shape == ((1536, 40) if last else (40, 1536))
+"""
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_program_of_their_readme(last):
+    program = f"import kernmantle.compat\nkernmantle.compat.install('ksmm_py')\nlast = {last}\n{README}"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("algo", ksmm.ALGORITHMS)
+@pytest.mark.parametrize("bs_last", [False, True], ids=["first", "last"])
+def test_their_layer(algo, bs_last):
+    torch.manual_seed(0)
+    weights = [torch.randn(pattern) for pattern in PATTERNS]
+    layer = ksmm.KSLinear(PATTERNS, weights, algo=algo, dtype=torch.float32, bs_last=bs_last, vsize=2)
+    wanted = torch.eye(48, dtype=torch.float64)
+    for pattern, weight in zip(PATTERNS, weights, strict=True):
+        wanted = KSPattern(*pattern).to_dense(weight.double()) @ wanted
+    assert_close(layer.get_dense_product().detach(), wanted, dtype="float32", depth=32)
+    x = torch.randn(48, 9)
+    bias = layer.bias.detach().double().reshape(24, 1)
+    found = layer(x if bs_last else x.T).detach()
+    assert_close(found if bs_last else found.T, wanted @ x.double() + bias, dtype="float32", depth=32)
+    assert layer.get_weights_size() == sum(weight.numel() for weight in weights)
+
+
+@pytest.mark.parametrize("algo", ksmm.ALGORITHMS)
+@pytest.mark.parametrize("pattern", [(2, 3, 5, 4), (1, 4, 6, 1), (3, 4, 2, 1)], ids=str)
+def test_their_storage_formats(algo, pattern):
+    weight = torch.randn(pattern)
+    factor = ksmm.generate_factor(*pattern, algo, weight, torch.float32)
+    assert torch.equal(ksmm.weights_of(factor, pattern, algo), weight)
+    drawn = ksmm.weights_of(ksmm.generate_factor(*pattern, algo, dtype=torch.float64), pattern, algo)
+    assert drawn.abs().max() <= pattern[2] ** -0.5
+    dense = KSPattern(*pattern).to_dense(weight)
+    assert torch.equal(ksmm.from_abcd_to_dense(weight), dense)
+    assert torch.equal(
+        ksmm.from_kernel_format_to_dense(ksmm.generate_factor(*pattern, "kernel", weight, torch.float32), pattern),
+        dense,
+    )
+    assert torch.equal(
+        ksmm.from_bmm_format_to_dense(ksmm.generate_factor(*pattern, "bmm", weight, torch.float32), pattern), dense
+    )
+
+
+def test_their_other_layers_and_errors():
+    assert ksmm.get_in_size_out_size(PATTERNS) == (48, 24)
+    assert isinstance(ksmm.get_linear_layer([(1, 5, 3, 1)], "nn_linear"), nn.Linear)
+    last = ksmm.get_linear_layer([(1, 5, 3, 1)], "unfused_linear", torch.float32, True, True)
+    assert last(torch.ones(3, 4)).shape == (5, 4)
+    with pytest.raises(errors.ParameterError, match="algo must be"):
+        ksmm.KSLinear(PATTERNS, algo="fast")
+    with pytest.raises(errors.ParameterError, match="one dense pattern"):
+        ksmm.get_linear_layer(PATTERNS, "nn_linear")
+    with pytest.raises(errors.ShapeError, match="pattern is"):
+        ksmm.generate_factor(2, 3, 4, 5, "bmm", torch.ones(2, 3, 4, 4))

@@ -1,0 +1,251 @@
+"""Patterns, named chains, exact transforms, fusing and projection, against dense linear algebra."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.fft
+import scipy.linalg
+import torch
+
+import kernmantle as km
+from kernmantle import errors
+from kernmantle.kronsparse import (
+    KSPattern,
+    block_diagonal,
+    butterfly,
+    choose_patterns,
+    dct,
+    dft,
+    fuse_weights,
+    hadamard,
+    low_rank_like,
+    monarch,
+    project,
+)
+from kernmantle.testing import assert_close
+
+CHAINS = {
+    "monarch": monarch((24, 36), 3, 4, 2),
+    "square": [(4, 4, 4, 1), (1, 4, 4, 4)],
+    "two": [(6, 8, 8, 1), (1, 12, 24, 2)],
+    "butterfly": butterfly(16),
+    "ternary": butterfly(27, 3),
+    "tall": [(4, 6, 2, 1), (2, 4, 4, 3), (1, 3, 2, 12)],
+    "low rank": low_rank_like((10, 14), 3),
+}
+
+
+def matrix(rows, columns, seed=0):
+    return torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def random_chain(patterns, seed=0):
+    source = torch.Generator().manual_seed(seed)
+    return [torch.randn(tuple(pattern), dtype=torch.float64, generator=source) for pattern in patterns]
+
+
+def product(weights):
+    total = torch.eye(KSPattern(*weights[0].shape).in_features, dtype=torch.float64)
+    for weight in weights:
+        total = KSPattern(*weight.shape).to_dense(weight) @ total
+    return total
+
+
+def test_sizes():
+    pattern = KSPattern(2, 3, 4, 5)
+    assert tuple(pattern) == (2, 3, 4, 5) == pattern
+    assert (pattern.out_features, pattern.in_features, pattern.nnz) == (30, 40, 120)
+    assert pattern.density == pattern.nnz / (30 * 40)
+    assert pattern.T == (2, 4, 3, 5)
+    assert str(pattern) == "(2, 3, 4, 5)"
+    weight = torch.randn(pattern)
+    assert torch.equal(pattern.to_dense(weight).T, pattern.T.to_dense(weight.transpose(1, 2)))
+    assert KSPattern.of([2, np.int64(3), 4, 5]) == pattern
+
+
+def test_support_is_a_kronecker_product():
+    for shape in itertools.product((1, 2, 3), repeat=4):
+        a, b, c, d = shape
+        wanted = torch.kron(torch.kron(torch.eye(a), torch.ones(b, c)), torch.eye(d))
+        assert torch.equal(KSPattern(*shape).mask(), wanted.bool())
+
+
+@pytest.mark.parametrize("bad", [(1, 2, 3, 0), (1, -2, 3, 1), (1.5, 2, 3, 1), (True, 2, 3, 1), ("2", 2, 3, 1)])
+def test_bad_entries(bad):
+    with pytest.raises(errors.ParameterError, match="positive integer"):
+        KSPattern(*bad)
+
+
+@pytest.mark.parametrize("bad", [3, (1, 2, 3), None, "pattern"])
+def test_what_is_no_pattern(bad):
+    with pytest.raises(errors.ParameterError, match="four entries"):
+        KSPattern.of(bad)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_fusing(name):
+    weights = random_chain(CHAINS[name])
+    first, second = weights[:2]
+    fused = fuse_weights(second, first)
+    pattern = KSPattern(*second.shape).fuse(KSPattern(*first.shape))
+    assert tuple(fused.shape) == pattern
+    assert_close(pattern.to_dense(fused), product(weights[:2]), depth=200)
+
+
+def test_what_cannot_be_fused():
+    with pytest.raises(errors.ShapeError, match=r"do not chain.*a b d = 24.*a c d = 36"):
+        KSPattern(1, 4, 36, 1).fuse(KSPattern(2, 12, 3, 1))
+    with pytest.raises(errors.ShapeError, match="on no pattern"):
+        KSPattern(2, 2, 2, 1).fuse(KSPattern(1, 2, 2, 2))
+    assert KSPattern(2, 2, 2, 1).rank(KSPattern(1, 2, 2, 2)) is None
+    assert KSPattern(1, 768, 192, 2).rank(KSPattern(6, 64, 64, 1)) == 32
+
+
+def test_named_chains():
+    assert monarch((1536, 384), p=6, q=2, rank=32) == [(6, 64, 64, 1), (1, 768, 192, 2)]
+    assert butterfly(8) == [(4, 2, 2, 1), (2, 2, 2, 2), (1, 2, 2, 4)]
+    assert butterfly(32, levels=2) == [(8, 4, 4, 1), (2, 4, 4, 4), (1, 2, 2, 16)]
+    assert block_diagonal((6, 9), 3) == [(3, 2, 3, 1)]
+    assert low_rank_like((6, 9), 2) == [(1, 2, 9, 1), (1, 6, 2, 1)]
+    for call, name in (
+        (lambda: monarch((10, 10), 3, 2), "p = 3 must divide columns = 10"),
+        (lambda: monarch((10, 10), 2, 4), "q = 4 must divide rows = 10"),
+        (lambda: butterfly(12), "no power of 2"),
+        (lambda: butterfly(8, radix=1), "radix >= 2"),
+        (lambda: hadamard(12), "power of 2"),
+        (lambda: block_diagonal((6, 9), 0), "blocks = 0"),
+    ):
+        with pytest.raises(errors.ParameterError, match=name):
+            call()
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 32])
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_exact_transforms(n, levels):
+    x = matrix(5, n)
+    wanted = {
+        hadamard: x @ torch.from_numpy(scipy.linalg.hadamard(n).astype(float)),
+        dct: torch.from_numpy(scipy.fft.dct(x.numpy(), norm="ortho")),
+        dft: torch.cat([torch.fft.fft(x).real, torch.fft.fft(x).imag], -1),
+    }
+    for transform, expected in wanted.items():
+        chain = transform(n, torch.float64).fused(levels)
+        assert_close(chain(x), expected, depth=8 * n)
+        assert_close(chain(x.T, batch_last=True), expected.T, depth=8 * n)
+        assert_close(x @ chain.to_dense().T, expected, depth=8 * n)
+        assert len(chain.weights) == math.ceil(math.log2(n) / levels)
+    assert hadamard(n).nnz == 2 * n * math.log2(n)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_projection_of_a_product_is_exact(name):
+    weights = random_chain(CHAINS[name])
+    exact = product(weights)
+    found = project(exact, CHAINS[name])
+    assert found.error < 1e-12
+    assert_close(product(found.weights), exact, depth=1000)
+    assert [tuple(weight.shape) for weight in found.weights] == [tuple(pattern) for pattern in CHAINS[name]]
+
+
+def closed_form(exact, first, second):
+    """Least error of two factors: what the support leaves out, and the tails of its blocks' singular values."""
+    rank = second.rank(first)
+    outer, inner = first.a // second.a, second.d // first.d
+    lost = float(exact.masked_fill(second.fuse(first).mask(), 0).square().sum())
+    whole = exact.numpy()
+    for i, p, q, l in itertools.product(range(second.a), range(outer), range(inner), range(first.d)):
+        rows = [i * second.b * second.d + j * second.d + q * first.d + l for j in range(second.b)]
+        columns = [(i * outer + p) * first.c * first.d + k * first.d + l for k in range(first.c)]
+        values = np.linalg.svd(whole[np.ix_(rows, columns)], compute_uv=False)
+        lost += float((values[rank:] ** 2).sum())
+    return math.sqrt(lost / float(exact.square().sum()))
+
+
+@pytest.mark.parametrize("name", ["monarch", "square", "two", "low rank"])
+def test_two_factors_reach_the_closed_form(name):
+    first, second = map(KSPattern.of, CHAINS[name])
+    exact = matrix(second.out_features, first.in_features, 7)
+    found = project(exact, [first, second])
+    assert found.bound == 1
+    assert_close(found.error, closed_form(exact, first, second), dtype=torch.float64, depth=1000)
+    real = torch.linalg.norm(exact - product(found.weights)) / torch.linalg.norm(exact)
+    assert_close(found.error, real, dtype=torch.float64, depth=1000)
+
+
+@pytest.mark.parametrize("name", ["butterfly", "ternary", "tall"])
+def test_longer_chains_keep_their_guarantee(name):
+    patterns = [KSPattern.of(pattern) for pattern in CHAINS[name]]
+    for seed in range(5):
+        near = product(random_chain(patterns, seed))
+        noise = matrix(*near.shape, seed + 50)
+        exact = near + 0.05 * noise * near.norm() / noise.norm()
+        found = project(exact, patterns)
+        assert found.bound == math.sqrt(len(patterns) - 1)
+        # The best error is at most that of ``near``, and at least that of every product of two groups of factors.
+        assert found.error <= found.bound * float((exact - near).norm() / exact.norm())
+        for cut in range(1, len(patterns)):
+            first, second = patterns[0], patterns[cut]
+            for pattern in patterns[1:cut]:
+                first = pattern.fuse(first)
+            for pattern in patterns[cut + 1 :]:
+                second = pattern.fuse(second)
+            assert found.error >= closed_form(exact, first, second) * (1 - 1e-9)
+
+
+def test_projection_of_other_kinds():
+    exact = matrix(8, 12)
+    (only,) = block_diagonal((8, 12), 4)
+    found = project(exact, [only])
+    assert torch.equal(found.weights[0], only.from_dense(exact))
+    zero = project(torch.zeros(8, 12), [(4, 4, 3, 1), (1, 2, 4, 4)])
+    assert zero.error == 0
+    half = project(exact.half(), [(4, 4, 3, 1), (1, 2, 4, 4)])
+    assert half.weights[0].dtype == torch.float16
+    with pytest.raises(errors.ShapeError, match=r"\(8, 12\), the patterns make \(8, 16\)"):
+        project(exact, [(4, 4, 4, 1), (1, 2, 4, 4)])
+    with pytest.raises(errors.ShapeError, match="not chainable"):
+        project(torch.ones(4, 4), [(1, 2, 2, 2), (2, 2, 2, 1)])
+
+
+def test_choice_under_budgets():
+    layer = torch.nn.Linear(48, 96)
+    for budget in (0.1, 0.5, 0.9):
+        found = choose_patterns(layer, budget, count=5)
+        assert found
+        for choice in found:
+            assert sum(KSPattern.of(p).nnz for p in choice.patterns) / (48 * 96) == choice.parameters <= budget
+            real = project(layer.weight.detach().double(), choice.patterns).error
+            assert_close(choice.error, real, dtype=torch.float32, depth=48)
+        assert [choice.error for choice in found] == sorted(choice.error for choice in found)
+    assert choose_patterns(layer, 0.9, count=1)[0].error < choose_patterns(layer, 0.1, count=1)[0].error
+    quick = choose_patterns((1536, 384), 0.5, count=20)
+    assert [choice.latency for choice in quick] == sorted(choice.latency for choice in quick)
+    assert all(choice.error is None for choice in quick)
+    assert all(choice.latency <= 0.4 for choice in choose_patterns((1536, 384), None, latency=0.4))
+    exact = torch.nn.Linear(48, 96)
+    exact.weight.data = product(random_chain(monarch((96, 48), 4, 4, 2))).float()
+    assert choose_patterns(exact, 0.5, error=1e-5)[0].error < 1e-5
+    assert choose_patterns(layer, 0.1, error=1e-3) == []
+
+
+def test_bad_budgets():
+    for options, message in (
+        ({"budget": 0}, "budget must be"), ({"latency": -1}, "latency must be"), ({"device": "tpu"}, "device must be"),
+        ({"error": 0.1}, "needs a layer"),
+    ):  # fmt: skip
+        with pytest.raises(errors.ParameterError, match=message):
+            choose_patterns((48, 96), **options)
+    with pytest.raises(errors.ShapeError, match="two entries"):
+        choose_patterns((48, 96, 2))
+    with pytest.raises(errors.DtypeError, match="complex64"):
+        choose_patterns((48, 96), dtype=torch.complex64)
+
+
+def test_the_front_door():
+    assert km.KSPattern is KSPattern
+    assert km.choose_patterns is choose_patterns
+    assert {"KSLinear", "kron_sparse_matmul", "replace_linears"} <= set(km.__all__)

@@ -18,7 +18,7 @@ endif
 TORCH := $(PIP) install --quiet --constraint $(CONSTRAINTS) torch
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: .venv/ready
 	$(BIN)/python -m kernmantle demo
@@ -34,8 +34,11 @@ lint: .venv/lint
 bench: .venv/ready
 	$(BIN)/python -m kernmantle bench $(BENCH_ARGS)
 
+docs: .venv/docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build .pytest_cache .ruff_cache .hypothesis
 
 # The build without CUDA may not be in the configured index: then it is taken from PyTorch's own.
 .venv/ready: pyproject.toml constraints.txt constraints-cpu.txt
@@ -46,4 +49,8 @@ clean:
 
 .venv/lint: .venv/ready
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) ruff 'pyright[nodejs]'
+	touch $@
+
+.venv/docs: .venv/ready
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 	touch $@

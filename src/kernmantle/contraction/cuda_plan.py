@@ -71,8 +71,8 @@ class CudaPlan:
     resident: int
     numerics: str
     power: TablePower | None = None
-    listed: bool = False
     product: Tame | None = None
+    listed: bool = False
 
     @property
     def threads(self) -> int:
@@ -224,9 +224,9 @@ def column_run(nest: Nest, tile: Tile) -> int:
     """Neighbouring columns that a thread owns."""
     wide = min(4, _WIDEST // BYTES[nest.compute])
     if tile.schema == "thin":
+        return 4
     if tile.schema in PRODUCTS:
         return 2
-        return 4
     if tile.columns % wide == 0:
         return wide
     return 2 if tile.columns % 2 == 0 and wide >= 2 else 1

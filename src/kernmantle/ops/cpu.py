@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..codegen import llvm as text
+from ..codegen.sources import sources
 from ..config import current
+from ..contraction.canonical import canonical
 from ..contraction.cpu_plan import CpuPlan, plan, work
 from ..contraction.nest import SIZES, Nest
 from ..contraction.pullback import Pullback
 from ..runtime import llvm
-from ..runtime.cache import Built, Key
+from ..runtime.cache import Built, Key, fingerprint
 from .dump import dump
 from .launcher import Job, Launcher, collecting, fetch, nothing
 
@@ -55,22 +59,39 @@ class CpuTarget:
         return Launcher(run_alone if todo.items <= todo.grain else run, str(chosen))
 
 
-def build(source: str) -> Built:
-    """Compile a source for this machine."""
-    return Built(llvm.compile_ir(source, llvm.host()))
+def build(emitter: str, given: tuple[Any, ...]) -> Built:
+    """Write a source and compile it for this machine."""
+    source = emitted(emitter, given)
+    return Built(llvm.compile_ir(source, llvm.host()), source=source)
 
 
-def job_for(source: str, title: str) -> Job:
-    """What compiling a source takes."""
+def emitted(emitter: str, given: tuple[Any, ...]) -> str:
+    """LLVM IR from ``emitter``, "module:function" of codegen, which is loaded for what the cache lacks only."""
+    module, _, function = emitter.partition(":")
+    return getattr(import_module(f"...codegen.{module}", __name__), function)(*given)
+
+
+@lru_cache(maxsize=1)
+def _emitters() -> str:
+    return fingerprint(sources())
+
+
+def job_for(emitter: str, given: tuple[Any, ...], title: str) -> Job:
+    """What compiling takes that which an emitter writes when it is given plans, texts and numbers.
+
+    The key needs no source: that follows from what is given and from the modules that emit.
+    """
     own = llvm.host()
-    dump(source, "ll")
-    key = Key(own.triple, llvm.version(), source, options=(own.cpu, own.features), name=title)
-    return Job(key, build, (source,))
+    if current().dump_source is not None:
+        dump(emitted(emitter, given), "ll")
+    options = (own.cpu, own.features)
+    key = Key(own.triple, llvm.version(), canonical((emitter, *given)), _emitters(), options, title)
+    return Job(key, build, (emitter, given))
 
 
 def job(chosen: CpuPlan) -> Job:
     """What compiling a plan takes."""
-    return job_for(text.emit(chosen), str(chosen))
+    return job_for("llvm:emit", (chosen,), str(chosen))
 
 
 def load(chosen: CpuPlan) -> llvm.LoadedKernel | None:

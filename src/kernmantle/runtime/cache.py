@@ -33,8 +33,9 @@ _CACHES: WeakSet[Cache] = WeakSet()
 class Key:
     """Everything the binary follows from.
 
-    ``headers`` is the ``fingerprint`` of the files that the source includes, ``options`` the final arguments of
-    the compiler, in their order. ``name`` is for people only and no part of the digest.
+    ``source`` is what is compiled or, where that is generated, all that the generator is given. ``headers`` is the
+    ``fingerprint`` of the files that the source includes, or of those that generate it. ``options`` are the final
+    arguments of the compiler, in their order. ``name`` is for people only and no part of the digest.
     """
 
     target: str
@@ -53,10 +54,14 @@ class Key:
 
 @dataclass(frozen=True)
 class Built:
-    """What a compiler made, and facts about it worth keeping (registers, spills, seconds)."""
+    """What a compiler made, facts about it worth keeping (registers, spills, seconds), and the source of it.
+
+    ``source`` is for people, and needless where it is that of the key.
+    """
 
     binary: bytes
     info: Mapping[str, Fact] = field(default_factory=dict[str, Fact])
+    source: str = ""
 
 
 def fingerprint(headers: Mapping[str, str | bytes]) -> str:
@@ -107,9 +112,10 @@ class Cache:
             with turn:
                 found = self.find(key)
                 if found is None:
-                    found = build()
+                    built = build()
+                    found = Built(built.binary, built.info)
                     self._remember(key.digest, found)
-                    self._save(key, found)
+                    self._save(key, built)
                 return found
         finally:
             with self._lock:
@@ -173,7 +179,7 @@ class Cache:
             "info": dict(built.info),
         }
         try:
-            self._store.write(key.digest, key.name, key.source, built.binary, meta)
+            self._store.write(key.digest, key.name, built.source or key.source, built.binary, meta)
         except OSError as error:
             self._without_disk(error)
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
 import torch
 
-from ..contraction.kron_modes import Mode, parse, rows
+from ..contraction.kron_modes import Mode, contracted, parse, rows
 from ..errors import KernmantleWarning
 from .autograd import constant
 from .execute import allocate
 from .kron_torch import batch_of, product
+from .targets import target_for
 
 Number = int | float | complex
 Sizes = tuple[tuple[int, int], ...]
 _HALVES = (torch.float16, torch.bfloat16)
+KERNELS = (*_HALVES, torch.float32, torch.float64)
+# Loaded when the first tensor of that device comes: neither compiler is needed on a machine without the other.
+_DOORS = {"llvm": ".kron_cpu", "cuda": ".kron_gpu"}
 _RAN = threading.local()
 _WARNED: set[str] = set()
 
@@ -59,9 +64,30 @@ def execute(
     if not out.numel():
         _RAN.route = "nothing: the result is empty"
         return out
-    _by_torch(parse(text, factor_sizes(factors)), numbers, x, factors, y, out)
-    _RAN.route = "torch"
+    modes = parse(text, factor_sizes(factors))
+    run = _runner(x, modes)
+    if run is None:
+        _by_torch(modes, numbers, x, factors, y, out)
+        _RAN.route = "torch"
+    else:
+        _RAN.route = run(modes, options, numbers, *_resolved(x, factors, y), out)
     return out
+
+
+def _resolved(
+    x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
+    return x.resolve_neg(), [factor.resolve_neg() for factor in factors], None if y is None else y.resolve_neg()
+
+
+def _runner(x: torch.Tensor, modes: Sequence[Mode]) -> Callable[..., str] | None:
+    """What runs a product of x by kernels; None where torch's operations do."""
+    target = target_for(x.device)
+    if target is None or x.dtype not in KERNELS or not contracted(modes):
+        return None
+    if any(0 in (mode.rows, mode.columns) for mode in modes):
+        return None
+    return getattr(import_module(_DOORS[target.name], __package__), "execute")  # noqa: B009
 
 
 def _by_torch(

@@ -1,0 +1,86 @@
+"""Plans of Kronecker products on the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from kernmantle.codegen.kron_llvm import emit
+from kernmantle.contraction.kron_cpu import BUFFER_BYTES, chunking, plan, run_steps, scratch, width
+from kernmantle.contraction.kron_modes import Mode, parse, text_of
+from kernmantle.contraction.kron_passes import views
+
+
+def _modes(*shapes):
+    return parse(text_of(range(len(shapes))), shapes)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "right", "expected"),
+    [
+        ([(8, 8)] * 5, 1, "f32, cache 8x8*8x8*8x8*8x8*8x8"),
+        ([(32, 32)] * 3, 1, "f32, cache 32x32*32x32*32x32"),
+        ([(2, 2)] * 10, 1, "f32, cache 2x2*8x8*8x8*8x8"),
+        ([(4, 4)] * 7, 1, "f32, cache 4x4*4x4*4x4*4x4*4x4*16x16"),
+        ([(8, 8)] * 7, 1, "f32, cache 8x8*8x8*8x8*8x8*8x8 then cache 8x8*8x8"),
+        ([(512, 512)] * 2, 1, "f32, matmul 512x512 then matmul 512x512"),
+        ([(8, 8)] * 2, 100, "f32, cache 8x8*8x8"),
+    ],
+)
+def test_passes(shapes, right, expected):
+    assert str(plan(_modes(*shapes), right, "f32", True)) == expected
+
+
+def test_one_pass_per_factor_when_nothing_is_fused():
+    chosen = plan(_modes((4, 4), (2, 3), (4, 4)), 1, "f64", False)
+    assert [len(own.parts) for own in chosen.passes] == [1, 1, 1]
+    assert all(len(part) == 1 for own in chosen.passes for part in own.parts)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40), st.booleans()), min_size=1, max_size=6),
+    st.sampled_from([1, 3, 64, 1000]),
+    st.sampled_from(["f32", "f64"]),
+)
+def test_every_factor_is_applied_once_and_blocks_fit(entries, right, compute):
+    shapes = tuple((rows, columns) for rows, columns, _ in entries)
+    names = [f"i{columns}" if kept else place for place, (_, columns, kept) in enumerate(entries)]
+    modes = parse(text_of(names), shapes)
+    wanted = [place for place, mode in enumerate(modes) if mode.factor is not None]
+    chosen = plan(modes, right, compute, True)
+    assert sorted(place for own in chosen.passes for part in own.parts for place in part) == wanted
+    size = math.prod(mode.columns for mode in modes)
+    for own, view in zip(chosen.passes, views(modes, chosen.passes), strict=True):
+        assert view.left * own.columns * view.right == size
+        size = view.left * own.rows * view.right
+        block = width(own, view.right * right, compute)
+        memory = scratch(own, block, compute)
+        inner = chunking(own, block, compute)
+        assert inner.count * inner.before == own.columns * block
+        if len(own.parts) > 1:
+            assert own.most * (4 if compute == "f32" else 8) <= BUFFER_BYTES
+        for step in run_steps(own, block):
+            length = step.left * step.right * max(step.mode.rows, step.mode.columns)
+            assert length + inner.padding <= memory.buffer
+    assert size == math.prod(mode.rows for mode in modes)
+
+
+def test_chunks_stay_in_the_first_cache_and_are_apart():
+    (own,) = plan(_modes(*[(8, 8)] * 5), 1, "f32", True).passes
+    inner = chunking(own, 1, "f32")
+    assert (inner.steps, inner.count, inner.before, inner.after) == (4, 8, 4096, 4096)
+    assert inner.pitch > inner.after
+
+
+def test_text_is_the_same_every_time_and_follows_the_machine():
+    assert emit("f32", "f32", 32, 16) == emit("f32", "f32", 32, 16)
+    assert "<16 x float>" in emit("bf16", "f32", 64, 32)
+    assert "<16 x float>" not in emit("f32", "f32", 32, 16)
+    assert "<4 x double>" in emit("f64", "f64", 16, 16)
+
+
+def test_modes_print_as_they_act_from_the_left():
+    assert str(Mode(3, 2, 0)) == "2x3"

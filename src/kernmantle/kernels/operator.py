@@ -88,6 +88,14 @@ class Operator:
         result = self._kernel.diagonal(self._x)
         return result if self._diagonal is None else result + self._diagonal
 
+    def columns(self, indices: Any) -> Any:
+        """Columns of the matrix by their indices, as an array (n, len(indices))."""
+        y = self._x if self._y is None else self._y
+        result = self._kernel(self._x, y[indices])
+        if self._diagonal is not None:
+            result[indices, list(range(len(indices)))] += self._diagonal
+        return result
+
     def dense(self) -> Any:
         """The matrix."""
         return self._kernel(self._x, self._y, diagonal=self._diagonal)

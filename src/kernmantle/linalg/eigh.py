@@ -12,6 +12,7 @@ from ..arrays import Wrap
 from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from . import spectrum
 from .arguments import Work, check_overwrite, check_values, compact, enough_memory, matrix
+from .implicit import with_gradient_of
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
 from .operators import Product, is_array, product_of
 from .solution import described, nan_where_failed, raise_for
@@ -85,25 +86,9 @@ class _Decomposed(torch.autograd.Function):
         return (found + found.mT) / 2, None
 
 
-class _Once(torch.autograd.Function):
-    """Eigenvalues that are known, with their first derivatives: those of Σᵢ vᵢ (a v)ᵢ for a fixed v."""
-
-    @staticmethod
-    def forward(ctx: Any, w: torch.Tensor, _products: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(v)
-        return w.clone()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *gradients: torch.Tensor
-    ) -> tuple[None, torch.Tensor, None]:
-        return None, ctx.saved_tensors[0] * gradients[0], None
-
-
 class _NoGradient(torch.autograd.Function):
     @staticmethod
-    def forward(_: Any, v: torch.Tensor, _products: torch.Tensor) -> torch.Tensor:
+    def forward(_: Any, v: torch.Tensor, _surrogate: torch.Tensor) -> torch.Tensor:
         return v.clone()
 
     @staticmethod
@@ -118,10 +103,8 @@ def _differentiable(multiply: Any, w: torch.Tensor, v: torch.Tensor) -> tuple[to
     products = multiply(v)
     if not products.requires_grad:
         return w, v
-    return (
-        _Once.apply(w, products, v),  # pyright: ignore[reportReturnType]
-        _NoGradient.apply(v, products.detach().requires_grad_()),
-    )
+    surrogate = (v * products).sum(0)
+    return with_gradient_of(w, surrogate), _NoGradient.apply(v, surrogate)  # pyright: ignore[reportReturnType]
 
 
 def _index(subset: Any, n: int) -> Index | None:

@@ -101,3 +101,23 @@ def attached(x: torch.Tensor, gap: torch.Tensor, solve: Callable[..., torch.Tens
     if torch.is_grad_enabled() and gap.requires_grad:
         return _Attached.apply(x, gap, solve)  # pyright: ignore[reportReturnType]
     return x
+
+
+class _WithGradientOf(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, value: torch.Tensor, _surrogate: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        _: Any, *gradients: torch.Tensor
+    ) -> tuple[None, torch.Tensor]:
+        return None, gradients[0]
+
+
+def with_gradient_of(value: torch.Tensor, surrogate: torch.Tensor) -> torch.Tensor:
+    """A value with the first-order gradient of another expression of the same shape."""
+    if torch.is_grad_enabled() and surrogate.requires_grad:
+        return _WithGradientOf.apply(value, surrogate)  # pyright: ignore[reportReturnType]
+    return value

@@ -1,0 +1,174 @@
+"""Approximate inverses of regularised kernel matrices from few of their columns or products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import ParameterError
+from .operators import Product, product_of
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """``(F Fᵀ + D)⁻¹`` for a diagonal D: a preconditioner, called with columns.
+
+    With ``D^-½ F = U S Vᵀ`` it is ``D^-½ (I - U S² (1 + S²)⁻¹ Uᵀ) D^-½``.
+    """
+
+    name: str
+    basis: torch.Tensor
+    values: torch.Tensor
+    scale: torch.Tensor
+
+    @staticmethod
+    def of(name: str, factor: torch.Tensor, ridge: Any) -> LowRank:
+        """From F (n, r) and the diagonal, a number or a tensor."""
+        scale = torch.as_tensor(ridge, dtype=factor.dtype, device=factor.device).rsqrt().reshape(-1, 1)
+        basis, small = torch.linalg.qr(factor * scale)
+        turns, lengths, _ = torch.linalg.svd(small)
+        return LowRank(name, basis @ turns, lengths.square(), scale)
+
+    def __call__(self, v: torch.Tensor) -> torch.Tensor:
+        scaled = self.scale * v
+        return self.scale * self._bent(scaled, -self.values / (1 + self.values))
+
+    def root(self, v: torch.Tensor) -> torch.Tensor:
+        """R v for a matrix R with ``Rᵀ R`` the inverse."""
+        return self._bent(self.scale * v, (1 + self.values).rsqrt() - 1)
+
+    def root_transposed(self, v: torch.Tensor) -> torch.Tensor:
+        """Rᵀ v."""
+        return self.scale * self._bent(v, (1 + self.values).rsqrt() - 1)
+
+    def log_determinant(self) -> torch.Tensor:
+        """Logarithm of the determinant of ``F Fᵀ + D``."""
+        diagonal = -2 * self.scale.log().expand(self.basis.shape[0], 1).sum()
+        return diagonal + self.values.log1p().sum()
+
+    def _bent(self, v: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        return v + self.basis @ (change[:, None] * (self.basis.mT @ v))
+
+    def __repr__(self) -> str:
+        return f"{self.name} of rank {self.basis.shape[1]}"
+
+
+def _rank(rank: Any, size: int) -> int:
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ParameterError(f"rank must be a positive integer, not {rank!r}")
+    return min(rank, size)
+
+
+def _check_ridge(ridge: Any, operator: Product) -> torch.Tensor:
+    diagonal = torch.as_tensor(ridge, dtype=operator.dtype, device=operator.device)
+    if diagonal.dim() > 1 or (diagonal.dim() == 1 and diagonal.shape[0] != operator.size):
+        raise ParameterError(f"ridge must be a number or one for each of {operator.size} rows")
+    if not diagonal.is_cuda and not bool((diagonal > 0).all()):
+        raise ParameterError("ridge must be positive")
+    return diagonal
+
+
+def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None = None) -> LowRank:
+    """Preconditioner of ``a + ridge I`` by the Nyström approximation of a.
+
+    Of an operator with ``columns(indices)``, as kernels' operators have, so many random columns are taken, which
+    costs n · rank kernel values; of any other so many products with random vectors.
+
+    Parameters
+    ----------
+    a : array, shape (n, n), or operator
+        Symmetric positive semidefinite, without the ridge.
+    rank : int
+        Columns; the preconditioner keeps n · rank numbers.
+    ridge : number or tensor, shape (n,)
+        Positive: what is added to the diagonal of a.
+    generator : torch.Generator, optional
+        Source of the choice; by default it is the same every time.
+
+    Returns
+    -------
+    LowRank
+        Callable with columns.
+
+    Notes
+    -----
+    Source: Frangella, Tropp and Udell, Randomized Nyström preconditioning, 2023.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> x, k = torch.rand(300, 3), km.Gaussian(1.0)
+    >>> approximate = km.linalg.nystrom(k.operator(x), 50, ridge=0.1)
+    >>> km.linalg.cg(k.operator(x, diagonal=0.1), torch.ones(300), preconditioner=approximate).iterations < 20
+    True
+    """
+    operator = product_of(a)
+    diagonal = _check_ridge(ridge, operator)
+    count = _rank(rank, operator.size)
+    source = generator or torch.Generator(operator.device).manual_seed(operator.size)
+    with torch.no_grad():
+        if hasattr(operator.source, "columns"):
+            chosen = torch.rand(operator.size, generator=source, device=operator.device).topk(count).indices
+            sketch = operator.source.columns(chosen)
+            core = sketch[chosen]
+        else:
+            noise = torch.empty(operator.size, count, dtype=operator.dtype, device=operator.device)
+            noise = torch.linalg.qr(noise.normal_(generator=source)).Q
+            sketch = operator.apply(noise)
+            core = noise.mT @ sketch
+        return LowRank.of("a Nyström approximation", _over_root(sketch, core), diagonal)
+
+
+def _over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
+    """F with ``F Fᵀ = sketch core⁻¹ sketchᵀ``, over the part of the core that is not lost in rounding."""
+    values, turns = torch.linalg.eigh((core + core.mT) / 2)
+    least = values[-1] * core.shape[0] * torch.finfo(core.dtype).eps
+    return sketch @ (turns * torch.where(values > least, values.clamp_min(least).rsqrt(), 0))
+
+
+def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
+    """Preconditioner of ``a + ridge I`` by a Cholesky factorisation of a that is stopped early.
+
+    Each step takes the column with the largest remaining diagonal entry: better than :func:`nystrom` of the same rank
+    where the rows are unevenly spread, slower to make.
+
+    Parameters
+    ----------
+    a : array, shape (n, n), or operator with ``columns(indices)`` and ``diagonal()``
+        Symmetric positive semidefinite, without the ridge.
+    rank, ridge
+        As of :func:`nystrom`.
+
+    Returns
+    -------
+    LowRank
+        Callable with columns.
+
+    Notes
+    -----
+    Source: Harbrecht, Peters and Schneider, On the low-rank approximation by the pivoted Cholesky decomposition, 2012.
+    """
+    operator = product_of(a)
+    diagonal = _check_ridge(ridge, operator)
+    count = _rank(rank, operator.size)
+    if isinstance(operator.source, torch.Tensor):
+        dense = operator.source
+        rest, column = dense.diagonal().clone(), lambda place: dense.index_select(1, place)
+    elif hasattr(operator.source, "columns") and hasattr(operator.source, "diagonal"):
+        rest, column = operator.source.diagonal().clone(), operator.source.columns
+    else:
+        raise ParameterError("pivoted_cholesky needs a matrix or an operator with columns(indices) and diagonal()")
+    factor = torch.zeros(count, operator.size, dtype=operator.dtype, device=operator.device).mT
+    least = torch.finfo(operator.dtype).eps * rest.amax()
+    with torch.no_grad():
+        for step in range(count):
+            place = rest.argmax().reshape(1)
+            left = rest[place]
+            made = factor[:, :step]
+            new = column(place)[:, 0] - made @ made.index_select(0, place)[0]
+            new = torch.where(left > least, new * left.clamp_min(least).rsqrt(), 0)
+            factor[:, step] = new
+            rest = (rest - new.square()).clamp_min(0).index_fill(0, place, 0)
+    return LowRank.of("a pivoted Cholesky factor", factor, diagonal)

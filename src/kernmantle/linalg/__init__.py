@@ -5,9 +5,11 @@ from .cholesky import CholeskyFactor, cholesky_factor, cholesky_solve, inverse_s
 from .eigh import Spectrum, eigh
 from .kernel import KernelSolution, solve_kernel
 from .lu import LUFactor, lu_factor, lu_solve, solve_lu
+from .multi_gpu import eigh_multi_gpu
 from .preconditioners import LowRank, nystrom, pivoted_cholesky
 from .solution import Solution
 from .stochastic import Estimate, logdet, trace
+from .workspace import Workspace, workspace
 
 __all__ = [
     "CholeskyFactor",
@@ -18,10 +20,12 @@ __all__ = [
     "LowRank",
     "Solution",
     "Spectrum",
+    "Workspace",
     "cg",
     "cholesky_factor",
     "cholesky_solve",
     "eigh",
+    "eigh_multi_gpu",
     "inverse_spd",
     "logdet",
     "logdet_spd",
@@ -33,4 +37,5 @@ __all__ = [
     "solve_kernel",
     "solve_lu",
     "trace",
+    "workspace",
 ]

@@ -115,7 +115,9 @@ class _State:
     direction: torch.Tensor
 
     @staticmethod
-    def start(multiply: Columns, precondition: Columns, total: Columns, b: torch.Tensor, lengths: torch.Tensor) -> _State:
+    def start(
+        multiply: Columns, precondition: Columns, total: Columns, b: torch.Tensor, lengths: torch.Tensor
+    ) -> _State:
         """At x = 0."""
         safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
         residual = b / safe

@@ -31,7 +31,7 @@ class LowRank:
         turns, lengths, _ = torch.linalg.svd(small)
         return LowRank(name, basis @ turns, lengths.square(), scale)
 
-    def __call__(self, v: torch.Tensor) -> torch.Tensor:
+    def __call__(self, v: torch.Tensor) -> torch.Tensor:  # noqa: D102
         scaled = self.scale * v
         return self.scale * self._bent(scaled, -self.values / (1 + self.values))
 

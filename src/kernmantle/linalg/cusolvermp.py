@@ -1,0 +1,169 @@
+"""cuSOLVERMp through nvmath-python's bindings, on a NCCL communicator that exists already.
+
+Matrices lie on a grid of 1 x W processes, their columns dealt out in blocks of 256: a process holds a row-major
+tensor (its columns, n). Calls are collective, and wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.cuda import nccl
+
+from ..errors import BackendError, LaunchError
+
+BLOCK = 256
+_TYPES = {torch.float32: 0, torch.float64: 1}
+_LOWER = 0
+_COLUMN_MAJOR = 0
+
+
+def columns_of(n: int, rank: int, size: int) -> torch.Tensor:
+    """Indices of the columns that a process holds, in its order."""
+    indices = torch.arange(n)
+    return indices[(indices // BLOCK) % size == rank]
+
+
+@lru_cache(maxsize=1)
+def bindings() -> Any:
+    """The functions; BackendError where they are missing."""
+    try:
+        return import_module("nvmath.bindings.cusolverMp")
+    except ImportError as error:
+        raise BackendError(
+            "solving over several GPUs needs nvmath-python and nvidia-cusolvermp: pip install 'kernmantle[distributed]'"
+        ) from error
+
+
+class Grid:
+    """All processes of a communicator in a row, with one handle each."""
+
+    def __init__(self, communicator: int, rank: int, size: int, device: torch.device) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        self._calls = bindings()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        try:
+            self._handle = self._calls.create(index, torch.cuda.current_stream(device).cuda_stream)
+            self._grid = self._calls.create_device_grid(self._handle, communicator, 1, size, _COLUMN_MAJOR)
+        except Exception as error:
+            version = ".".join(map(str, nccl.version()))
+            raise BackendError(
+                f"cuSOLVERMp does not start on {size} GPUs with NCCL {version}: {error}. nvidia-cusolvermp 0.8 runs "
+                f"with the NCCL 2.28 of torch 2.11, 0.9 needs NCCL 2.29"
+            ) from error
+
+    def _descriptor(self, n: int, width: int, dtype: torch.dtype) -> int:
+        return self._calls.create_matrix_desc(self._grid, _TYPES[dtype], n, width, BLOCK, BLOCK, 0, 0, max(1, n))
+
+    def _spaces(self, sizes: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        on_device, on_host = (int(size) for size in sizes)
+        return (
+            torch.empty(max(1, on_device), dtype=torch.uint8, device=self.device),
+            torch.empty(max(1, on_host), dtype=torch.uint8),
+        )
+
+    def _run(self, name: str, ask: tuple[Any, ...], info: torch.Tensor) -> None:
+        """Query the workspace and call a routine whose arguments are those of the query."""
+        query: Callable[..., tuple[int, int]] = getattr(self._calls, f"{name}_buffer_size")
+        try:
+            sizes = query(self._handle, *ask)
+            device, host = self._spaces(sizes)
+            getattr(self._calls, name)(
+                self._handle, *ask, device.data_ptr(), int(sizes[0]), host.data_ptr(), int(sizes[1]), info.data_ptr()
+            )
+            torch.cuda.current_stream(self.device).synchronize()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise LaunchError(f"cuSOLVERMp's {name} on {self.size} GPUs: {error}") from error
+
+    def workspace(self, routine: str, n: int, dtype: torch.dtype, vectors: bool = True) -> tuple[int, int]:
+        """Bytes on each device and host that a routine takes beside its matrices."""
+        a, kind = self._descriptor(n, n, dtype), _TYPES[dtype]
+        place = torch.empty(1, dtype=dtype, device=self.device).data_ptr()
+        mode = ctypes.create_string_buffer(b"V" if vectors else b"N")
+        asks: dict[str, tuple[Any, ...]] = {
+            "potrf": (_LOWER, n, place, 1, 1, a, kind),
+            "getrf": (n, n, place, 1, 1, a, place, kind),
+            "syevd": (ctypes.addressof(mode), _LOWER, n, place, 1, 1, a, place, place, 1, 1, a, kind),
+        }
+        try:
+            sizes = getattr(self._calls, f"{routine}_buffer_size")(self._handle, *asks[routine])
+        finally:
+            self._calls.destroy_matrix_desc(a)
+        return int(sizes[0]), int(sizes[1])
+
+    def solve_cholesky(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int) -> torch.Tensor:
+        """Factor a symmetric matrix in place of a, solve in place of b (its columns, n); the info."""
+        kind, first = _TYPES[a.dtype], a.data_ptr()
+        of_a, of_b = self._descriptor(n, n, a.dtype), self._descriptor(n, width, a.dtype)
+        info = torch.zeros(1, dtype=torch.int32, device=self.device)
+        state = torch.zeros(1, dtype=torch.int32, device=self.device)
+        try:
+            self._run("potrf", (_LOWER, n, first, 1, 1, of_a, kind), info)
+            self._run("potrs", (_LOWER, n, width, first, 1, 1, of_a, _address(b), 1, 1, of_b, kind), state)
+        finally:
+            self._calls.destroy_matrix_desc(of_a)
+            self._calls.destroy_matrix_desc(of_b)
+        return info
+
+    def solve_lu(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int) -> torch.Tensor:
+        """Factor a matrix in place of a, solve in place of b (its columns, n); the info."""
+        kind, first = _TYPES[a.dtype], a.data_ptr()
+        of_a, of_b = self._descriptor(n, n, a.dtype), self._descriptor(n, width, a.dtype)
+        pivots = torch.zeros(n, dtype=torch.int64, device=self.device)
+        info = torch.zeros(1, dtype=torch.int32, device=self.device)
+        state = torch.zeros(1, dtype=torch.int32, device=self.device)
+        try:
+            self._run("getrf", (n, n, first, 1, 1, of_a, pivots.data_ptr(), kind), info)
+            order = pivots.data_ptr()
+            self._run("getrs", (0, n, width, first, 1, 1, of_a, order, _address(b), 1, 1, of_b, kind), state)
+        finally:
+            self._calls.destroy_matrix_desc(of_a)
+            self._calls.destroy_matrix_desc(of_b)
+        return info
+
+    def eigh(self, a: torch.Tensor, n: int, vectors: bool) -> Pairs:
+        """All pairs of a symmetric matrix, which is lost; the vectors are dealt out as its columns were."""
+        kind, descriptor = _TYPES[a.dtype], self._descriptor(n, n, a.dtype)
+        w = torch.empty(n, dtype=a.dtype, device=self.device)
+        v = torch.empty_like(a) if vectors else a.new_empty(1)
+        mode = ctypes.create_string_buffer(b"V" if vectors else b"N")
+        info = torch.zeros(1, dtype=torch.int32, device=self.device)
+        try:
+            self._run(
+                "syevd",
+                (
+                    ctypes.addressof(mode), _LOWER, n, a.data_ptr(), 1, 1, descriptor, w.data_ptr(), v.data_ptr(), 1,
+                    1, descriptor, kind,
+                ),
+                info,
+            )  # fmt: skip
+        finally:
+            self._calls.destroy_matrix_desc(descriptor)
+        return Pairs(w, v if vectors else None, info)
+
+    def close(self) -> None:
+        """Give the handles back."""
+        self._calls.destroy_grid(self._grid)
+        self._calls.destroy(self._handle)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Eigenvalues, on every process, and the rows (columns of the process, n) that are its vectors."""
+
+    w: torch.Tensor
+    v: torch.Tensor | None
+    info: torch.Tensor
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """An address also where a process holds nothing."""
+    return tensor.data_ptr() or torch.empty(1, dtype=tensor.dtype, device=tensor.device).data_ptr()

@@ -1,0 +1,159 @@
+"""Eigenvalues and vectors of a matrix in host memory by all GPUs of the machine, called from one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..arrays import Wrap
+from ..errors import DeviceError, OutOfMemoryError, ParameterError, ShapeError
+from . import spectrum
+from .arguments import check_overwrite, check_values, matrix
+from .cusolvermp import bindings
+from .eigh import MEANING, Spectrum
+from .processes import Team
+from .solution import nan_where_failed, raise_for
+
+WORKER = "kernmantle.linalg.worker"
+
+
+def eigh_multi_gpu(
+    a: Any,
+    *,
+    max_devices: int | None = None,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
+    check_errors: bool = False,
+) -> Any:
+    """All eigenvalues and vectors of a symmetric matrix in host memory, by several GPUs at once.
+
+    One worker process a GPU, with cuSOLVERMp and NCCL; the matrix and the vectors pass through shared memory. With
+    one GPU it is :func:`eigh` there. A worker that dies or fails ends the others and is an error here; none is left
+    behind, whatever becomes of the calling process.
+
+    Parameters
+    ----------
+    a : array, shape (n, n)
+        float32 or float64, in host memory; both triangles are read.
+    max_devices : int, optional
+        GPUs to use at most; by default all that are visible.
+    eigvals_only : bool
+        Return w alone.
+    overwrite_a : bool
+        Let the vectors take the place of a.
+    timeout : float, optional
+        Seconds after which the workers are ended.
+    check : bool
+        See that a is finite and symmetric.
+    check_errors : bool
+        Raise if the info is not 0.
+
+    Returns
+    -------
+    Spectrum or array
+        ``w, v`` in host memory, as of :func:`eigh`.
+
+    Raises
+    ------
+    DeviceError
+        Without a GPU.
+    BackendError
+        If cuSOLVERMp is missing, or does not go with torch's NCCL.
+    WorkerError
+        If a worker died, failed or did not finish in time; a is as it was.
+
+    Notes
+    -----
+    Memory: each GPU holds n² / GPUs numbers twice, and the workspace that :func:`workspace` tells; the host a copy.
+    Under torchrun, with the matrix already spread, use ``km.distributed.eigh``.
+    """
+    given, wrap = matrix(a)
+    if given.dim() != 2:
+        raise ShapeError(f"eigh_multi_gpu takes one matrix, not a batch {tuple(given.shape)}; loop over it")
+    if given.is_cuda:
+        raise DeviceError("a must be in host memory; call .cpu(), or km.linalg.eigh for one GPU")
+    if overwrite_a:
+        check_overwrite(given, "a")
+    if check:
+        check_values(given, symmetric=True)
+    count = _devices(max_devices)
+    if count > 1:
+        bindings()
+    given = given.detach()
+    if count == 1:
+        found = spectrum.direct(given.cuda(), True, True, not eigvals_only, None, None)
+        w, info = found.w.cpu(), found.info.cpu()
+        v, ran = None if found.v is None else found.v.cpu(), found.ran
+    else:
+        w, v, info = over_workers(given, count, "nccl", not eigvals_only, timeout)
+        ran = f"cuSOLVERMp syevd on {count} GPUs"
+    return _result(given, w, v, info, ran, overwrite_a, check_errors, wrap)
+
+
+def _result(
+    given: torch.Tensor, w: torch.Tensor, v: torch.Tensor | None, info: torch.Tensor, ran: str, overwrite: bool,
+    check_errors: bool, wrap: Wrap,
+) -> Any:  # fmt: skip
+    if check_errors:
+        raise_for(info, MEANING)
+    w = nan_where_failed(w, info)
+    if v is None:
+        return wrap(w)
+    v = nan_where_failed(v, info)
+    return Spectrum(wrap(w), wrap(given.copy_(v) if overwrite else v), wrap(info), None, ran)
+
+
+def _devices(most: Any) -> int:
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ParameterError(f"max_devices must be a positive integer or None, not {most!r}")
+    present = torch.cuda.device_count()
+    if not present:
+        raise DeviceError("eigh_multi_gpu needs an NVIDIA GPU, and torch finds none; km.linalg.eigh runs on the CPU")
+    return present if most is None else min(most, present)
+
+
+def _room(size: int) -> Path:
+    """A directory for a file that processes share: in memory if there is room."""
+    places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    for place in places:
+        if place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free > size:
+            return place
+    raise OutOfMemoryError(f"{size} bytes are needed to share the matrix, in {' or '.join(map(str, places))}")
+
+
+def shared(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in the memory of a file."""
+    size = 1
+    for extent in shape:
+        size *= extent
+    return torch.from_file(str(path), shared=True, size=size, dtype=dtype).reshape(shape)
+
+
+def over_workers(
+    a: torch.Tensor, count: int, backend: str, vectors: bool, timeout: float | None, worker: str = WORKER
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Eigenvalues, vectors and info of a matrix from ``count`` processes."""
+    n = a.shape[0]
+    folder = Path(tempfile.mkdtemp(prefix="kernmantle-", dir=_room(a.nbytes + (1 << 20))))
+    try:
+        square, line, state = (folder / name for name in ("matrix", "values", "info"))
+        held = shared(square, (n, n), a.dtype)
+        held.copy_(a)
+        w, info = shared(line, (n,), a.dtype), shared(state, (1,), torch.int32)
+        task = {"folder": str(folder), "n": n, "dtype": str(a.dtype).removeprefix("torch."), "backend": backend}
+        task |= {"vectors": vectors, "size": count, "timeout": timeout}
+        commands = [[sys.executable, "-m", worker, json.dumps({**task, "rank": rank})] for rank in range(count)]
+        with Team(commands) as team:
+            team.wait(timeout)
+        return w.clone(), held.mT if vectors else None, info[0].clone()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,145 @@
+"""How much memory the dense routines take beside their matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import ParameterError
+from . import cusolver, spectrum
+from .arguments import check_dtype
+from .cusolvermp import BLOCK, columns_of
+from .krylov import Sizes
+
+ROUTINES = ("cholesky", "lu", "eigh", "eigh_iterative")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Bytes that a routine takes.
+
+    Attributes
+    ----------
+    device, host : int
+        Workspace on each GPU, or in host memory for one matrix there, and on the host beside it.
+    matrix : int
+        The matrices themselves, on each GPU, overwritten in place.
+    exact : bool
+        Whether the library was asked; otherwise a formula was used, fitted to its answers.
+    """
+
+    device: int
+    host: int
+    matrix: int
+    exact: bool
+
+    @property
+    def total(self) -> int:
+        """Workspace and matrices on each device."""
+        return self.device + self.matrix
+
+
+def workspace(
+    routine: str,
+    n: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    batch: int = 1,
+    devices: int = 1,
+    eigvals_only: bool = False,
+    subset_by_index: Sequence[int] | None = None,
+) -> Workspace:
+    """Bytes that a routine takes for matrices of order n.
+
+    Parameters
+    ----------
+    routine : {"cholesky", "lu", "eigh", "eigh_iterative"}
+        "lu" and "cholesky" for factorisation and solution.
+    n : int
+        Rows.
+    dtype : torch.dtype
+        float32 or float64.
+    batch : int
+        Matrices at once.
+    devices : int
+        GPUs that share each matrix, through cuSOLVERMp; more than there are may be asked for.
+    eigvals_only : bool
+        For "eigh": without vectors.
+    subset_by_index : (first, last), optional
+        For "eigh" and "eigh_iterative": a part of the spectrum.
+
+    Returns
+    -------
+    Workspace
+        Exact for one device where cuSOLVER can be asked, otherwise from a formula, which ``exact`` tells.
+
+    Examples
+    --------
+    >>> import kernmantle as km
+    >>> km.linalg.workspace("cholesky", 20_000).matrix
+    1600000000
+    """
+    _check(routine, n, batch, devices)
+    check_dtype(torch.empty(0, dtype=dtype), "the matrix")
+    size = dtype.itemsize
+    if devices > 1:
+        share = max(columns_of(n, rank, devices).numel() for rank in range(devices))
+        copies = 2 if routine.startswith("eigh") and not eigvals_only else 1
+        return Workspace(_over_gpus(routine, n, devices, size), 0, batch * copies * share * n * size, False)
+    matrix = batch * n * n * size
+    if routine == "eigh_iterative":
+        first, last = subset_by_index or (0, n - 1)
+        sizes = Sizes.of(n, int(last) - int(first) + 1)
+        return Workspace((2 * n * sizes.basis + 3 * sizes.basis**2 + 6 * n * sizes.block) * size, 0, matrix, False)
+    known = cusolver.load() if torch.cuda.is_available() else ""
+    if isinstance(known, cusolver.Library):
+        device, host = _asked(known, routine, n, dtype, batch, not eigvals_only, subset_by_index)
+        return Workspace(device, host, matrix, True)
+    lanes = min(batch, cusolver.LANES)
+    return Workspace(lanes * _FORMULAS[routine](n) * size, 0, matrix, False)
+
+
+_FORMULAS: dict[str, Callable[[int], int]] = {
+    "cholesky": lambda n: 64 * n,
+    "lu": lambda n: 64 * n,
+    "eigh": lambda n: 2 * n * n + 70 * n,
+}
+"""Numbers of the matrix's type."""
+
+
+def _over_gpus(routine: str, n: int, devices: int, size: int) -> int:
+    panels = 4 * n * BLOCK
+    if routine.startswith("eigh"):
+        return (3 * n * n // devices + 2 * panels) * size
+    return 2 * panels * size
+
+
+def _check(routine: str, n: Any, batch: Any, devices: Any) -> None:
+    if routine not in ROUTINES:
+        raise ParameterError(f"there is no routine {routine!r}; there are {', '.join(ROUTINES)}")
+    for name, value, least in (("n", n, 0), ("batch", batch, 0), ("devices", devices, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ParameterError(f"{name} must be an integer, {least} or more, not {value!r}")
+    if devices > 1 and routine == "eigh_iterative":
+        raise ParameterError("the iteration runs on one device; ask for 'eigh'")
+
+
+def _asked(
+    known: cusolver.Library, routine: str, n: int, dtype: torch.dtype, batch: int, vectors: bool, subset: Any
+) -> tuple[int, int]:
+    device = torch.device("cuda", torch.cuda.current_device())
+    lanes = min(batch, cusolver.LANES)
+    if routine == "cholesky":
+        sizes = known.potrf_sizes(device, n, dtype)
+    elif routine == "lu":
+        sizes = known.getrf_sizes(device, n, dtype)
+    elif subset is not None:
+        sizes, lanes = known.syevdx_sizes(device, n, dtype, vectors, (int(subset[0]), int(subset[1]))), 1
+    elif cusolver.is_small((batch, n), spectrum.SMALL):
+        return known.syev_batched_sizes(device, n, dtype, vectors, batch)
+    else:
+        sizes = known.syevd_sizes(device, n, dtype, vectors)
+    return lanes * sizes[0], lanes * sizes[1]

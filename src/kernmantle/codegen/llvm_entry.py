@@ -150,9 +150,9 @@ class Entry:
         whole = f.multiply(spans["k"], spans["l"])
         self.empty = f.do(f"icmp sle i64 {whole}, 0")
         self.blocks = f.most("1", f.ceiling(spans["k"], plan.depth)) if "k" in self.loops else "1"
-        passes = f.multiply(f.most("1", spans["l"]), self.blocks) if "l" in self.loops else self.blocks
-        single = f.do(f"icmp eq i64 {passes}, 1")
-        one_block = f.do(f"icmp sle i64 {self.size['n']}, {plan.column_block}")
+        self.turns = f.most("1", spans["l"]) if "l" in self.loops else "1"
+        passes = f.multiply(self.turns, self.blocks) if "l" in self.loops else self.blocks
+        several = f.do(f"icmp sgt i64 {self.size['n']}, {plan.column_block}")
         with f.loop(first, last, str(plan.row_block)) as ic:
             rows = f.least(str(plan.row_block), f.i64("sub nsw", last, ic))
             start = "0"
@@ -161,20 +161,23 @@ class Entry:
             with f.loop(start, self.size["n"], str(plan.column_block)) as jc:
                 columns = f.least(str(plan.column_block), f.i64("sub nsw", self.size["n"], jc))
                 fresh_rows = f.do(f"icmp eq i64 {jc}, {start}")
-                fresh_columns = f.do(f"icmp eq i64 {ic}, {first}")
-                pack_rows = f.do(f"select i1 {single}, i1 {fresh_rows}, i1 true")
-                kept = f.do(f"and i1 {single}, {one_block}")
-                pack_columns = f.do(f"select i1 {kept}, i1 {fresh_columns}, i1 true")
+                fresh_columns = f.do(f"or i1 {several}, {f.do(f'icmp eq i64 {ic}, {first}')}")
                 with f.loop("0", passes) as turn:
-                    self._pass(turn, passes, (ic, rows, pack_rows), (jc, columns, pack_columns))
+                    self._pass(turn, passes, (ic, rows, fresh_rows), (jc, columns, fresh_columns))
 
     def _pass(self, turn: str, passes: str, down: tuple[str, str, str], across: tuple[str, str, str]) -> None:
-        """One block of k at one position of l: pack, then all tiles of the block of the output."""
+        """One block of k at one position of l: pack what is new, then all tiles of the block of the output.
+
+        All positions of l come before the next block of k, so that ports without l are packed once a block.
+        """
         f, plan = self.f, self.plan
         low, high = self.range["k"]
-        at_l = f.add(self.range["l"][0], f.i64("sdiv", turn, self.blocks)) if "l" in self.loops else "0"
+        block, step, at_l = turn, "0", "0"
+        if "l" in self.loops:
+            block, step = f.i64("sdiv", turn, self.turns), f.i64("srem", turn, self.turns)
+            at_l = f.add(self.range["l"][0], step)
         if "k" in self.loops:
-            at_k = f.add(low, f.multiply(f.i64("srem", turn, self.blocks), str(plan.depth)))
+            at_k = f.add(low, f.multiply(block, str(plan.depth)))
             depth = f.least(str(plan.depth), f.i64("sub nsw", high, at_k))
         else:
             at_k, depth = "0", "1"
@@ -186,10 +189,18 @@ class Entry:
             (plan.column_ports, "n", plan.columns, across),
             (plan.line_ports, "", 1, ("0", "1", "true")),
         )
-        for ports, role, width, (start, extent, wanted) in groups:
-            with f.when(wanted):
-                for port in ports:
-                    self._pack(port, role, width, {**counters, role: start}, extent, depth)
+        changing = {False: f.do(f"icmp ne i64 {self.blocks}, 1"), True: f.do(f"icmp ne i64 {passes}, 1")}
+        for ports, role, width, (start, extent, fresh) in groups:
+            for outer in (False, True):
+                held = [port for port in ports if ("l" in port.roles) == outer]
+                if not held:
+                    continue
+                wanted = f.do(f"or i1 {fresh}, {changing[outer]}")
+                if step != "0" and not outer:
+                    wanted = f.do(f"and i1 {wanted}, {f.do(f'icmp eq i64 {step}, 0')}")
+                with f.when(wanted):
+                    for port in held:
+                        self._pack(port, role, width, {**counters, role: start}, extent, depth)
         first, last = f.do(f"icmp eq i64 {turn}, 0"), f.do(f"icmp eq i64 {f.add(turn, '1')}, {passes}")
         tail = f"ptr {self.cells}", f"i64 {depth}", f"i64 {position}", f"i1 {first}", f"i1 {last}"
         self._tiles(counters, down, across, tail)

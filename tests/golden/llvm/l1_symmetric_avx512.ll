@@ -62,165 +62,163 @@ entry:
   %v58 = add nsw i64 %v57, 63
   %v59 = and i64 %v58, -64
   %v60 = inttoptr i64 %v59 to ptr
-  %v61 = mul nsw i64 %v50, 4
-  %v62 = mul nsw i64 %v56, %v61
-  %v63 = add nsw i64 %v62, 63
-  %v64 = and i64 %v63, -64
-  %p65 = getelementptr i8, ptr %v60, i64 %v64
-  %v66 = mul nsw i64 %v54, 4
-  %v67 = mul nsw i64 %v56, %v66
-  %v68 = add nsw i64 %v67, 63
-  %v69 = and i64 %v68, -64
-  %p70 = getelementptr i8, ptr %p65, i64 %v69
-  %v71 = sdiv i64 %v54, 32
-  %v72 = sdiv i64 %v50, 4
-  %v73 = mul nsw i64 %v72, %v71
-  %v74 = mul nsw i64 %v73, 512
-  %v75 = add nsw i64 %v74, 63
-  %v76 = and i64 %v75, -64
-  %p77 = getelementptr i8, ptr %p70, i64 %v76
-  %p78 = getelementptr i8, ptr %p77, i64 16384
-  %p79 = getelementptr ptr, ptr %pointers, i64 0
-  %v80 = load ptr, ptr %p79, align 8
-  %p81 = getelementptr ptr, ptr %pointers, i64 1
+  %v61 = mul nsw i64 %v56, 1
+  %v62 = mul nsw i64 %v50, 4
+  %v63 = mul nsw i64 %v61, %v62
+  %v64 = add nsw i64 %v63, 63
+  %v65 = and i64 %v64, -64
+  %p66 = getelementptr i8, ptr %v60, i64 %v65
+  %v67 = mul nsw i64 %v56, 1
+  %v68 = mul nsw i64 %v54, 4
+  %v69 = mul nsw i64 %v67, %v68
+  %v70 = add nsw i64 %v69, 63
+  %v71 = and i64 %v70, -64
+  %p72 = getelementptr i8, ptr %p66, i64 %v71
+  %v73 = sdiv i64 %v54, 32
+  %v74 = sdiv i64 %v50, 4
+  %v75 = mul nsw i64 %v74, %v73
+  %v76 = mul nsw i64 %v75, 512
+  %v77 = add nsw i64 %v76, 63
+  %v78 = and i64 %v77, -64
+  %p79 = getelementptr i8, ptr %p72, i64 %v78
+  %p80 = getelementptr i8, ptr %p79, i64 16384
+  %p81 = getelementptr ptr, ptr %pointers, i64 0
   %v82 = load ptr, ptr %p81, align 8
-  %p83 = getelementptr ptr, ptr %pointers, i64 2
+  %p83 = getelementptr ptr, ptr %pointers, i64 1
   %v84 = load ptr, ptr %p83, align 8
-  %v85 = add nsw i64 %v8, 15
-  %v86 = sdiv i64 %v85, 16
-  br label %head87
-head87:
-  %item90 = phi i64 [ %begin, %entry ], [ %v248, %done139 ]
-  %v91 = icmp slt i64 %item90, %end
-  br i1 %v91, label %body88, label %done89
-body88:
-  %v92 = sdiv i64 %item90, %v86
-  %v93 = srem i64 %item90, %v86
-  %v94 = sub nsw i64 %v86, %v93
-  %v95 = sub nsw i64 %end, %item90
-  %v96 = call i64 @llvm.smin.i64(i64 %v94, i64 %v95)
-  %v97 = mul nsw i64 %v93, 16
-  %v98 = add nsw i64 %v93, %v96
-  %v99 = mul nsw i64 %v98, 16
-  %v100 = call i64 @llvm.smin.i64(i64 %v8, i64 %v99)
-  %v101 = srem i64 %v92, %v16
-  %v102 = sdiv i64 %v92, %v16
-  %v103 = srem i64 %v102, %v6
-  %v104 = sdiv i64 %v102, %v6
-  %v105 = srem i64 %v104, %v4
-  %v106 = sdiv i64 %v104, %v4
-  %v107 = mul nsw i64 %v106, %v18
-  %v108 = add nsw i64 0, %v107
-  %v109 = mul nsw i64 %v105, %v20
-  %v110 = add nsw i64 %v108, %v109
-  %v111 = mul nsw i64 %v103, %v22
+  %p85 = getelementptr ptr, ptr %pointers, i64 2
+  %v86 = load ptr, ptr %p85, align 8
+  %v87 = add nsw i64 %v8, 15
+  %v88 = sdiv i64 %v87, 16
+  br label %head89
+head89:
+  %item92 = phi i64 [ %begin, %entry ], [ %v248, %done140 ]
+  %v93 = icmp slt i64 %item92, %end
+  br i1 %v93, label %body90, label %done91
+body90:
+  %v94 = sdiv i64 %item92, %v88
+  %v95 = srem i64 %item92, %v88
+  %v96 = sub nsw i64 %v88, %v95
+  %v97 = sub nsw i64 %end, %item92
+  %v98 = call i64 @llvm.smin.i64(i64 %v96, i64 %v97)
+  %v99 = mul nsw i64 %v95, 16
+  %v100 = add nsw i64 %v95, %v98
+  %v101 = mul nsw i64 %v100, 16
+  %v102 = call i64 @llvm.smin.i64(i64 %v8, i64 %v101)
+  %v103 = srem i64 %v94, %v16
+  %v104 = sdiv i64 %v94, %v16
+  %v105 = srem i64 %v104, %v6
+  %v106 = sdiv i64 %v104, %v6
+  %v107 = srem i64 %v106, %v4
+  %v108 = sdiv i64 %v106, %v4
+  %v109 = mul nsw i64 %v108, %v18
+  %v110 = add nsw i64 0, %v109
+  %v111 = mul nsw i64 %v107, %v20
   %v112 = add nsw i64 %v110, %v111
-  %p113 = getelementptr float, ptr %v80, i64 %v112
-  %v114 = mul nsw i64 %v106, %v28
-  %v115 = add nsw i64 0, %v114
-  %v116 = mul nsw i64 %v105, %v30
-  %v117 = add nsw i64 %v115, %v116
-  %v118 = mul nsw i64 %v103, %v32
+  %v113 = mul nsw i64 %v105, %v22
+  %v114 = add nsw i64 %v112, %v113
+  %p115 = getelementptr float, ptr %v82, i64 %v114
+  %v116 = mul nsw i64 %v108, %v28
+  %v117 = add nsw i64 0, %v116
+  %v118 = mul nsw i64 %v107, %v30
   %v119 = add nsw i64 %v117, %v118
-  %p120 = getelementptr float, ptr %v82, i64 %v119
-  %v121 = mul nsw i64 %v106, %v38
-  %v122 = add nsw i64 0, %v121
-  %v123 = mul nsw i64 %v105, %v40
-  %v124 = add nsw i64 %v122, %v123
-  %v125 = mul nsw i64 %v103, %v42
+  %v120 = mul nsw i64 %v105, %v32
+  %v121 = add nsw i64 %v119, %v120
+  %p122 = getelementptr float, ptr %v84, i64 %v121
+  %v123 = mul nsw i64 %v108, %v38
+  %v124 = add nsw i64 0, %v123
+  %v125 = mul nsw i64 %v107, %v40
   %v126 = add nsw i64 %v124, %v125
-  %p127 = getelementptr float, ptr %v84, i64 %v126
-  %v128 = sub nsw i64 %v12, 0
-  %v129 = sub nsw i64 %v14, 0
-  %v130 = mul nsw i64 %v128, %v129
-  %v131 = icmp sle i64 %v130, 0
-  %v132 = add nsw i64 %v128, 255
-  %v133 = sdiv i64 %v132, 256
-  %v134 = call i64 @llvm.smax.i64(i64 1, i64 %v133)
-  %v135 = icmp eq i64 %v134, 1
-  %v136 = icmp sle i64 %v10, 1536
-  br label %head137
-head137:
-  %i140 = phi i64 [ %v97, %body88 ], [ %v247, %done148 ]
-  %v141 = icmp slt i64 %i140, %v100
-  br i1 %v141, label %body138, label %done139
-body138:
-  %v142 = sub nsw i64 %v100, %i140
-  %v143 = call i64 @llvm.smin.i64(i64 128, i64 %v142)
-  %v144 = sdiv i64 %i140, 1536
-  %v145 = mul nsw i64 %v144, 1536
-  br label %head146
-head146:
-  %i149 = phi i64 [ %v145, %body138 ], [ %v246, %done160 ]
-  %v150 = icmp slt i64 %i149, %v10
-  br i1 %v150, label %body147, label %done148
-body147:
-  %v151 = sub nsw i64 %v10, %i149
-  %v152 = call i64 @llvm.smin.i64(i64 1536, i64 %v151)
-  %v153 = icmp eq i64 %i149, %v145
-  %v154 = icmp eq i64 %i140, %v97
-  %v155 = select i1 %v135, i1 %v153, i1 true
-  %v156 = and i1 %v135, %v136
-  %v157 = select i1 %v156, i1 %v154, i1 true
-  br label %head158
-head158:
-  %i161 = phi i64 [ 0, %body147 ], [ %v245, %done196 ]
-  %v162 = icmp slt i64 %i161, %v134
-  br i1 %v162, label %body159, label %done160
-body159:
-  %v163 = srem i64 %i161, %v134
-  %v164 = mul nsw i64 %v163, 256
-  %v165 = add nsw i64 0, %v164
-  %v166 = sub nsw i64 %v12, %v165
-  %v167 = call i64 @llvm.smin.i64(i64 256, i64 %v166)
-  %v168 = select i1 %v131, i64 0, i64 %v167
-  br i1 %v155, label %yes169, label %done170
-yes169:
-  %v171 = mul nsw i64 %v165, %v26
-  %v172 = add nsw i64 0, %v171
-  %v173 = mul nsw i64 %i140, %v24
-  %v174 = add nsw i64 %v172, %v173
-  %p175 = getelementptr float, ptr %p113, i64 %v174
-  %v176 = xor i1 %v131, true
-  br i1 %v176, label %yes177, label %done178
-yes177:
-  call fastcc void @km_pack_f32_4(ptr %v60, ptr %p175, i64 %v24, i64 %v26, i64 %v143, i64 %v168)
-  br label %done178
-done178:
-  br label %done170
-done170:
-  br i1 %v157, label %yes179, label %done180
-yes179:
-  %v181 = mul nsw i64 %v165, %v36
-  %v182 = add nsw i64 0, %v181
-  %v183 = mul nsw i64 %i149, %v34
-  %v184 = add nsw i64 %v182, %v183
-  %p185 = getelementptr float, ptr %p120, i64 %v184
-  %v186 = xor i1 %v131, true
-  br i1 %v186, label %yes187, label %done188
-yes187:
-  call fastcc void @km_pack_f32_32(ptr %p65, ptr %p185, i64 %v34, i64 %v36, i64 %v152, i64 %v168)
-  br label %done188
-done188:
-  br label %done180
-done180:
-  br i1 true, label %yes189, label %done190
+  %v127 = mul nsw i64 %v105, %v42
+  %v128 = add nsw i64 %v126, %v127
+  %p129 = getelementptr float, ptr %v86, i64 %v128
+  %v130 = sub nsw i64 %v12, 0
+  %v131 = sub nsw i64 %v14, 0
+  %v132 = mul nsw i64 %v130, %v131
+  %v133 = icmp sle i64 %v132, 0
+  %v134 = add nsw i64 %v130, 255
+  %v135 = sdiv i64 %v134, 256
+  %v136 = call i64 @llvm.smax.i64(i64 1, i64 %v135)
+  %v137 = icmp sgt i64 %v10, 1536
+  br label %head138
+head138:
+  %i141 = phi i64 [ %v99, %body90 ], [ %v247, %done149 ]
+  %v142 = icmp slt i64 %i141, %v102
+  br i1 %v142, label %body139, label %done140
+body139:
+  %v143 = sub nsw i64 %v102, %i141
+  %v144 = call i64 @llvm.smin.i64(i64 128, i64 %v143)
+  %v145 = sdiv i64 %i141, 1536
+  %v146 = mul nsw i64 %v145, 1536
+  br label %head147
+head147:
+  %i150 = phi i64 [ %v146, %body139 ], [ %v246, %done159 ]
+  %v151 = icmp slt i64 %i150, %v10
+  br i1 %v151, label %body148, label %done149
+body148:
+  %v152 = sub nsw i64 %v10, %i150
+  %v153 = call i64 @llvm.smin.i64(i64 1536, i64 %v152)
+  %v154 = icmp eq i64 %i150, %v146
+  %v155 = icmp eq i64 %i141, %v99
+  %v156 = or i1 %v137, %v155
+  br label %head157
+head157:
+  %i160 = phi i64 [ 0, %body148 ], [ %v245, %done196 ]
+  %v161 = icmp slt i64 %i160, %v136
+  br i1 %v161, label %body158, label %done159
+body158:
+  %v162 = mul nsw i64 %i160, 256
+  %v163 = add nsw i64 0, %v162
+  %v164 = sub nsw i64 %v12, %v163
+  %v165 = call i64 @llvm.smin.i64(i64 256, i64 %v164)
+  %v166 = select i1 %v133, i64 0, i64 %v165
+  %v167 = icmp ne i64 %v136, 1
+  %v168 = icmp ne i64 %v136, 1
+  %v169 = or i1 %v154, %v167
+  br i1 %v169, label %yes170, label %done171
+yes170:
+  %v172 = mul nsw i64 %v163, %v26
+  %v173 = add nsw i64 0, %v172
+  %v174 = mul nsw i64 %i141, %v24
+  %v175 = add nsw i64 %v173, %v174
+  %p176 = getelementptr float, ptr %p115, i64 %v175
+  %v177 = xor i1 %v133, true
+  br i1 %v177, label %yes178, label %done179
+yes178:
+  call fastcc void @km_pack_f32_4(ptr %v60, ptr %p176, i64 %v24, i64 %v26, i64 %v144, i64 %v166)
+  br label %done179
+done179:
+  br label %done171
+done171:
+  %v180 = or i1 %v156, %v167
+  br i1 %v180, label %yes181, label %done182
+yes181:
+  %v183 = mul nsw i64 %v163, %v36
+  %v184 = add nsw i64 0, %v183
+  %v185 = mul nsw i64 %i150, %v34
+  %v186 = add nsw i64 %v184, %v185
+  %p187 = getelementptr float, ptr %p122, i64 %v186
+  %v188 = xor i1 %v133, true
+  br i1 %v188, label %yes189, label %done190
 yes189:
+  call fastcc void @km_pack_f32_32(ptr %p66, ptr %p187, i64 %v34, i64 %v36, i64 %v153, i64 %v166)
   br label %done190
 done190:
-  %v191 = icmp eq i64 %i161, 0
-  %v192 = add nsw i64 %i161, 1
-  %v193 = icmp eq i64 %v192, %v134
+  br label %done182
+done182:
+  %v191 = icmp eq i64 %i160, 0
+  %v192 = add nsw i64 %i160, 1
+  %v193 = icmp eq i64 %v192, %v136
   br label %head194
 head194:
-  %i197 = phi i64 [ 0, %done190 ], [ %v244, %done234 ]
-  %v198 = icmp slt i64 %i197, %v152
+  %i197 = phi i64 [ 0, %done182 ], [ %v244, %done234 ]
+  %v198 = icmp slt i64 %i197, %v153
   br i1 %v198, label %body195, label %done196
 body195:
-  %v199 = add nsw i64 %i149, %i197
+  %v199 = add nsw i64 %i150, %i197
   %v200 = add nsw i64 %v199, 32
-  %v201 = sub nsw i64 %v200, %i140
-  %v202 = call i64 @llvm.smin.i64(i64 %v143, i64 %v201)
+  %v201 = sub nsw i64 %v200, %i141
+  %v202 = call i64 @llvm.smin.i64(i64 %v144, i64 %v201)
   %v203 = call i64 @llvm.smax.i64(i64 0, i64 %v202)
   br label %head204
 head204:
@@ -228,62 +226,62 @@ head204:
   %v208 = icmp slt i64 %i207, %v203
   br i1 %v208, label %body205, label %done206
 body205:
-  %v209 = add nsw i64 %i140, %i207
-  %v210 = mul nsw i64 %i207, %v168
+  %v209 = add nsw i64 %i141, %i207
+  %v210 = mul nsw i64 %i207, %v166
   %p211 = getelementptr float, ptr %v60, i64 %v210
-  %v212 = mul nsw i64 %i197, %v168
-  %p213 = getelementptr float, ptr %p65, i64 %v212
+  %v212 = mul nsw i64 %i197, %v166
+  %p213 = getelementptr float, ptr %p66, i64 %v212
   %v214 = mul nsw i64 %v209, %v44
   %v215 = add nsw i64 0, %v214
   %v216 = mul nsw i64 %v199, %v46
   %v217 = add nsw i64 %v215, %v216
-  %p218 = getelementptr float, ptr %p127, i64 %v217
+  %p218 = getelementptr float, ptr %p129, i64 %v217
   %v219 = mul nsw i64 %i207, 32
-  %p220 = getelementptr float, ptr %p77, i64 %v219
+  %p220 = getelementptr float, ptr %p79, i64 %v219
   %v221 = sub nsw i64 %v209, %v199
-  %v222 = sub nsw i64 %v143, %i207
+  %v222 = sub nsw i64 %v144, %i207
   %v223 = call i64 @llvm.smin.i64(i64 4, i64 %v222)
-  %v224 = sub nsw i64 %v152, %i197
+  %v224 = sub nsw i64 %v153, %i197
   %v225 = call i64 @llvm.smin.i64(i64 32, i64 %v224)
   %v226 = sdiv i64 %i207, 4
-  %v227 = mul nsw i64 %v226, %v71
+  %v227 = mul nsw i64 %v226, %v73
   %v228 = sdiv i64 %i197, 32
   %v229 = add nsw i64 %v227, %v228
   %v230 = mul nsw i64 %v229, 512
-  %p231 = getelementptr i8, ptr %p70, i64 %v230
-  call fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %p211, ptr %p213, ptr %p218, ptr %p220, ptr %p70, ptr %p231, i64 %v168, i64 %v165, i64 %v223, i64 %v225, i64 %v221, i1 %v191, i1 %v193)
+  %p231 = getelementptr i8, ptr %p72, i64 %v230
+  call fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %p211, ptr %p213, ptr %p218, ptr %p220, ptr %p72, ptr %p231, i64 %v166, i64 %v163, i64 %v223, i64 %v225, i64 %v221, i1 %v191, i1 %v193)
   %v232 = add nsw i64 %i207, 4
   br label %head204
 done206:
   br i1 %v193, label %yes233, label %done234
 yes233:
-  %v235 = sub nsw i64 %v152, %i197
+  %v235 = sub nsw i64 %v153, %i197
   %v236 = call i64 @llvm.smin.i64(i64 32, i64 %v235)
-  %v237 = sub nsw i64 %v199, %i140
+  %v237 = sub nsw i64 %v199, %i141
   %v238 = add nsw i64 %v237, 1
   %v239 = mul nsw i64 %v199, %v44
   %v240 = add nsw i64 0, %v239
-  %v241 = mul nsw i64 %i140, %v46
+  %v241 = mul nsw i64 %i141, %v46
   %v242 = add nsw i64 %v240, %v241
-  %p243 = getelementptr float, ptr %p127, i64 %v242
-  call fastcc void @km_mirror_f32(ptr %p243, ptr %p77, i64 %v44, i64 %v46, i64 %v203, i64 %v236, i64 %v238)
+  %p243 = getelementptr float, ptr %p129, i64 %v242
+  call fastcc void @km_mirror_f32(ptr %p243, ptr %p79, i64 %v44, i64 %v46, i64 %v203, i64 %v236, i64 %v238)
   br label %done234
 done234:
   %v244 = add nsw i64 %i197, 32
   br label %head194
 done196:
-  %v245 = add nsw i64 %i161, 1
-  br label %head158
-done160:
-  %v246 = add nsw i64 %i149, 1536
-  br label %head146
-done148:
-  %v247 = add nsw i64 %i140, 128
-  br label %head137
-done139:
-  %v248 = add nsw i64 %item90, %v96
-  br label %head87
-done89:
+  %v245 = add nsw i64 %i160, 1
+  br label %head157
+done159:
+  %v246 = add nsw i64 %i150, 1536
+  br label %head147
+done149:
+  %v247 = add nsw i64 %i141, 128
+  br label %head138
+done140:
+  %v248 = add nsw i64 %item92, %v98
+  br label %head89
+done91:
   ret void
 }
 

@@ -62,198 +62,196 @@ entry:
   %v58 = add nsw i64 %v57, 63
   %v59 = and i64 %v58, -64
   %v60 = inttoptr i64 %v59 to ptr
-  %v61 = mul nsw i64 %v50, 8
-  %v62 = mul nsw i64 %v56, %v61
-  %v63 = add nsw i64 %v62, 63
-  %v64 = and i64 %v63, -64
-  %p65 = getelementptr i8, ptr %v60, i64 %v64
-  %v66 = mul nsw i64 %v54, 8
-  %v67 = mul nsw i64 %v56, %v66
-  %v68 = add nsw i64 %v67, 63
-  %v69 = and i64 %v68, -64
-  %p70 = getelementptr i8, ptr %p65, i64 %v69
-  %v71 = sdiv i64 %v54, 8
-  %p72 = getelementptr ptr, ptr %pointers, i64 0
-  %v73 = load ptr, ptr %p72, align 8
-  %p74 = getelementptr ptr, ptr %pointers, i64 1
+  %v61 = mul nsw i64 %v56, 1
+  %v62 = mul nsw i64 %v50, 8
+  %v63 = mul nsw i64 %v61, %v62
+  %v64 = add nsw i64 %v63, 63
+  %v65 = and i64 %v64, -64
+  %p66 = getelementptr i8, ptr %v60, i64 %v65
+  %v67 = mul nsw i64 %v56, 1
+  %v68 = mul nsw i64 %v54, 8
+  %v69 = mul nsw i64 %v67, %v68
+  %v70 = add nsw i64 %v69, 63
+  %v71 = and i64 %v70, -64
+  %p72 = getelementptr i8, ptr %p66, i64 %v71
+  %v73 = sdiv i64 %v54, 8
+  %p74 = getelementptr ptr, ptr %pointers, i64 0
   %v75 = load ptr, ptr %p74, align 8
-  %p76 = getelementptr ptr, ptr %pointers, i64 2
+  %p76 = getelementptr ptr, ptr %pointers, i64 1
   %v77 = load ptr, ptr %p76, align 8
-  %v78 = add nsw i64 %v8, 7
-  %v79 = sdiv i64 %v78, 8
-  br label %head80
-head80:
-  %item83 = phi i64 [ %begin, %entry ], [ %v221, %done132 ]
-  %v84 = icmp slt i64 %item83, %end
-  br i1 %v84, label %body81, label %done82
-body81:
-  %v85 = sdiv i64 %item83, %v79
-  %v86 = srem i64 %item83, %v79
-  %v87 = sub nsw i64 %v79, %v86
-  %v88 = sub nsw i64 %end, %item83
-  %v89 = call i64 @llvm.smin.i64(i64 %v87, i64 %v88)
-  %v90 = mul nsw i64 %v86, 8
-  %v91 = add nsw i64 %v86, %v89
-  %v92 = mul nsw i64 %v91, 8
-  %v93 = call i64 @llvm.smin.i64(i64 %v8, i64 %v92)
-  %v94 = srem i64 %v85, %v16
-  %v95 = sdiv i64 %v85, %v16
-  %v96 = srem i64 %v95, %v6
-  %v97 = sdiv i64 %v95, %v6
-  %v98 = srem i64 %v97, %v4
-  %v99 = sdiv i64 %v97, %v4
-  %v100 = mul nsw i64 %v99, %v18
-  %v101 = add nsw i64 0, %v100
-  %v102 = mul nsw i64 %v98, %v20
-  %v103 = add nsw i64 %v101, %v102
-  %v104 = mul nsw i64 %v96, %v22
+  %p78 = getelementptr ptr, ptr %pointers, i64 2
+  %v79 = load ptr, ptr %p78, align 8
+  %v80 = add nsw i64 %v8, 7
+  %v81 = sdiv i64 %v80, 8
+  br label %head82
+head82:
+  %item85 = phi i64 [ %begin, %entry ], [ %v221, %done133 ]
+  %v86 = icmp slt i64 %item85, %end
+  br i1 %v86, label %body83, label %done84
+body83:
+  %v87 = sdiv i64 %item85, %v81
+  %v88 = srem i64 %item85, %v81
+  %v89 = sub nsw i64 %v81, %v88
+  %v90 = sub nsw i64 %end, %item85
+  %v91 = call i64 @llvm.smin.i64(i64 %v89, i64 %v90)
+  %v92 = mul nsw i64 %v88, 8
+  %v93 = add nsw i64 %v88, %v91
+  %v94 = mul nsw i64 %v93, 8
+  %v95 = call i64 @llvm.smin.i64(i64 %v8, i64 %v94)
+  %v96 = srem i64 %v87, %v16
+  %v97 = sdiv i64 %v87, %v16
+  %v98 = srem i64 %v97, %v6
+  %v99 = sdiv i64 %v97, %v6
+  %v100 = srem i64 %v99, %v4
+  %v101 = sdiv i64 %v99, %v4
+  %v102 = mul nsw i64 %v101, %v18
+  %v103 = add nsw i64 0, %v102
+  %v104 = mul nsw i64 %v100, %v20
   %v105 = add nsw i64 %v103, %v104
-  %p106 = getelementptr double, ptr %v73, i64 %v105
-  %v107 = mul nsw i64 %v99, %v28
-  %v108 = add nsw i64 0, %v107
-  %v109 = mul nsw i64 %v98, %v30
-  %v110 = add nsw i64 %v108, %v109
-  %v111 = mul nsw i64 %v96, %v32
+  %v106 = mul nsw i64 %v98, %v22
+  %v107 = add nsw i64 %v105, %v106
+  %p108 = getelementptr double, ptr %v75, i64 %v107
+  %v109 = mul nsw i64 %v101, %v28
+  %v110 = add nsw i64 0, %v109
+  %v111 = mul nsw i64 %v100, %v30
   %v112 = add nsw i64 %v110, %v111
-  %p113 = getelementptr double, ptr %v75, i64 %v112
-  %v114 = mul nsw i64 %v99, %v38
-  %v115 = add nsw i64 0, %v114
-  %v116 = mul nsw i64 %v98, %v40
-  %v117 = add nsw i64 %v115, %v116
-  %v118 = mul nsw i64 %v96, %v42
+  %v113 = mul nsw i64 %v98, %v32
+  %v114 = add nsw i64 %v112, %v113
+  %p115 = getelementptr double, ptr %v77, i64 %v114
+  %v116 = mul nsw i64 %v101, %v38
+  %v117 = add nsw i64 0, %v116
+  %v118 = mul nsw i64 %v100, %v40
   %v119 = add nsw i64 %v117, %v118
-  %p120 = getelementptr double, ptr %v77, i64 %v119
-  %v121 = sub nsw i64 %v12, 0
-  %v122 = sub nsw i64 %v14, 0
-  %v123 = mul nsw i64 %v121, %v122
-  %v124 = icmp sle i64 %v123, 0
-  %v125 = add nsw i64 %v121, 511
-  %v126 = sdiv i64 %v125, 512
-  %v127 = call i64 @llvm.smax.i64(i64 1, i64 %v126)
-  %v128 = icmp eq i64 %v127, 1
-  %v129 = icmp sle i64 %v10, 384
-  br label %head130
-head130:
-  %i133 = phi i64 [ %v90, %body81 ], [ %v220, %done139 ]
-  %v134 = icmp slt i64 %i133, %v93
-  br i1 %v134, label %body131, label %done132
-body131:
-  %v135 = sub nsw i64 %v93, %i133
-  %v136 = call i64 @llvm.smin.i64(i64 32, i64 %v135)
-  br label %head137
-head137:
-  %i140 = phi i64 [ 0, %body131 ], [ %v219, %done151 ]
-  %v141 = icmp slt i64 %i140, %v10
-  br i1 %v141, label %body138, label %done139
-body138:
-  %v142 = sub nsw i64 %v10, %i140
-  %v143 = call i64 @llvm.smin.i64(i64 384, i64 %v142)
-  %v144 = icmp eq i64 %i140, 0
-  %v145 = icmp eq i64 %i133, %v90
-  %v146 = select i1 %v128, i1 %v144, i1 true
-  %v147 = and i1 %v128, %v129
-  %v148 = select i1 %v147, i1 %v145, i1 true
-  br label %head149
-head149:
-  %i152 = phi i64 [ 0, %body138 ], [ %v218, %done187 ]
-  %v153 = icmp slt i64 %i152, %v127
-  br i1 %v153, label %body150, label %done151
-body150:
-  %v154 = srem i64 %i152, %v127
-  %v155 = mul nsw i64 %v154, 512
-  %v156 = add nsw i64 0, %v155
-  %v157 = sub nsw i64 %v12, %v156
-  %v158 = call i64 @llvm.smin.i64(i64 512, i64 %v157)
-  %v159 = select i1 %v124, i64 0, i64 %v158
-  br i1 %v146, label %yes160, label %done161
-yes160:
-  %v162 = mul nsw i64 %v156, %v26
-  %v163 = add nsw i64 0, %v162
-  %v164 = mul nsw i64 %i133, %v24
-  %v165 = add nsw i64 %v163, %v164
-  %p166 = getelementptr double, ptr %p106, i64 %v165
-  %v167 = xor i1 %v124, true
-  br i1 %v167, label %yes168, label %done169
-yes168:
-  call fastcc void @km_pack_f64_2(ptr %v60, ptr %p166, i64 %v24, i64 %v26, i64 %v136, i64 %v159)
-  br label %done169
-done169:
-  br label %done161
-done161:
-  br i1 %v148, label %yes170, label %done171
-yes170:
-  %v172 = mul nsw i64 %v156, %v36
-  %v173 = add nsw i64 0, %v172
-  %v174 = mul nsw i64 %i140, %v34
-  %v175 = add nsw i64 %v173, %v174
-  %p176 = getelementptr double, ptr %p113, i64 %v175
-  %v177 = xor i1 %v124, true
-  br i1 %v177, label %yes178, label %done179
-yes178:
-  call fastcc void @km_pack_f64_8(ptr %p65, ptr %p176, i64 %v34, i64 %v36, i64 %v143, i64 %v159)
-  br label %done179
-done179:
-  br label %done171
-done171:
-  br i1 true, label %yes180, label %done181
+  %v120 = mul nsw i64 %v98, %v42
+  %v121 = add nsw i64 %v119, %v120
+  %p122 = getelementptr double, ptr %v79, i64 %v121
+  %v123 = sub nsw i64 %v12, 0
+  %v124 = sub nsw i64 %v14, 0
+  %v125 = mul nsw i64 %v123, %v124
+  %v126 = icmp sle i64 %v125, 0
+  %v127 = add nsw i64 %v123, 511
+  %v128 = sdiv i64 %v127, 512
+  %v129 = call i64 @llvm.smax.i64(i64 1, i64 %v128)
+  %v130 = icmp sgt i64 %v10, 384
+  br label %head131
+head131:
+  %i134 = phi i64 [ %v92, %body83 ], [ %v220, %done140 ]
+  %v135 = icmp slt i64 %i134, %v95
+  br i1 %v135, label %body132, label %done133
+body132:
+  %v136 = sub nsw i64 %v95, %i134
+  %v137 = call i64 @llvm.smin.i64(i64 32, i64 %v136)
+  br label %head138
+head138:
+  %i141 = phi i64 [ 0, %body132 ], [ %v219, %done150 ]
+  %v142 = icmp slt i64 %i141, %v10
+  br i1 %v142, label %body139, label %done140
+body139:
+  %v143 = sub nsw i64 %v10, %i141
+  %v144 = call i64 @llvm.smin.i64(i64 384, i64 %v143)
+  %v145 = icmp eq i64 %i141, 0
+  %v146 = icmp eq i64 %i134, %v92
+  %v147 = or i1 %v130, %v146
+  br label %head148
+head148:
+  %i151 = phi i64 [ 0, %body139 ], [ %v218, %done187 ]
+  %v152 = icmp slt i64 %i151, %v129
+  br i1 %v152, label %body149, label %done150
+body149:
+  %v153 = mul nsw i64 %i151, 512
+  %v154 = add nsw i64 0, %v153
+  %v155 = sub nsw i64 %v12, %v154
+  %v156 = call i64 @llvm.smin.i64(i64 512, i64 %v155)
+  %v157 = select i1 %v126, i64 0, i64 %v156
+  %v158 = icmp ne i64 %v129, 1
+  %v159 = icmp ne i64 %v129, 1
+  %v160 = or i1 %v145, %v158
+  br i1 %v160, label %yes161, label %done162
+yes161:
+  %v163 = mul nsw i64 %v154, %v26
+  %v164 = add nsw i64 0, %v163
+  %v165 = mul nsw i64 %i134, %v24
+  %v166 = add nsw i64 %v164, %v165
+  %p167 = getelementptr double, ptr %p108, i64 %v166
+  %v168 = xor i1 %v126, true
+  br i1 %v168, label %yes169, label %done170
+yes169:
+  call fastcc void @km_pack_f64_2(ptr %v60, ptr %p167, i64 %v24, i64 %v26, i64 %v137, i64 %v157)
+  br label %done170
+done170:
+  br label %done162
+done162:
+  %v171 = or i1 %v147, %v158
+  br i1 %v171, label %yes172, label %done173
+yes172:
+  %v174 = mul nsw i64 %v154, %v36
+  %v175 = add nsw i64 0, %v174
+  %v176 = mul nsw i64 %i141, %v34
+  %v177 = add nsw i64 %v175, %v176
+  %p178 = getelementptr double, ptr %p115, i64 %v177
+  %v179 = xor i1 %v126, true
+  br i1 %v179, label %yes180, label %done181
 yes180:
+  call fastcc void @km_pack_f64_8(ptr %p66, ptr %p178, i64 %v34, i64 %v36, i64 %v144, i64 %v157)
   br label %done181
 done181:
-  %v182 = icmp eq i64 %i152, 0
-  %v183 = add nsw i64 %i152, 1
-  %v184 = icmp eq i64 %v183, %v127
+  br label %done173
+done173:
+  %v182 = icmp eq i64 %i151, 0
+  %v183 = add nsw i64 %i151, 1
+  %v184 = icmp eq i64 %v183, %v129
   br label %head185
 head185:
-  %i188 = phi i64 [ 0, %done181 ], [ %v217, %done193 ]
-  %v189 = icmp slt i64 %i188, %v143
+  %i188 = phi i64 [ 0, %done173 ], [ %v217, %done193 ]
+  %v189 = icmp slt i64 %i188, %v144
   br i1 %v189, label %body186, label %done187
 body186:
-  %v190 = add nsw i64 %i140, %i188
+  %v190 = add nsw i64 %i141, %i188
   br label %head191
 head191:
   %i194 = phi i64 [ 0, %body186 ], [ %v216, %body192 ]
-  %v195 = icmp slt i64 %i194, %v136
+  %v195 = icmp slt i64 %i194, %v137
   br i1 %v195, label %body192, label %done193
 body192:
-  %v196 = add nsw i64 %i133, %i194
-  %v197 = mul nsw i64 %i194, %v159
+  %v196 = add nsw i64 %i134, %i194
+  %v197 = mul nsw i64 %i194, %v157
   %p198 = getelementptr double, ptr %v60, i64 %v197
-  %v199 = mul nsw i64 %i188, %v159
-  %p200 = getelementptr double, ptr %p65, i64 %v199
+  %v199 = mul nsw i64 %i188, %v157
+  %p200 = getelementptr double, ptr %p66, i64 %v199
   %v201 = mul nsw i64 %v196, %v44
   %v202 = add nsw i64 0, %v201
   %v203 = mul nsw i64 %v190, %v46
   %v204 = add nsw i64 %v202, %v203
-  %p205 = getelementptr double, ptr %p120, i64 %v204
-  %v206 = sub nsw i64 %v136, %i194
+  %p205 = getelementptr double, ptr %p122, i64 %v204
+  %v206 = sub nsw i64 %v137, %i194
   %v207 = call i64 @llvm.smin.i64(i64 2, i64 %v206)
-  %v208 = sub nsw i64 %v143, %i188
+  %v208 = sub nsw i64 %v144, %i188
   %v209 = call i64 @llvm.smin.i64(i64 8, i64 %v208)
   %v210 = sdiv i64 %i194, 2
-  %v211 = mul nsw i64 %v210, %v71
+  %v211 = mul nsw i64 %v210, %v73
   %v212 = sdiv i64 %i188, 8
   %v213 = add nsw i64 %v211, %v212
   %v214 = mul nsw i64 %v213, 128
-  %p215 = getelementptr i8, ptr %p70, i64 %v214
-  call fastcc void @km_tile_fast(ptr %integers, ptr %numbers, ptr %p198, ptr %p200, ptr %p205, ptr %p70, ptr %p215, i64 %v159, i64 %v156, i64 %v207, i64 %v209, i64 -2, i1 %v182, i1 %v184)
+  %p215 = getelementptr i8, ptr %p72, i64 %v214
+  call fastcc void @km_tile_fast(ptr %integers, ptr %numbers, ptr %p198, ptr %p200, ptr %p205, ptr %p72, ptr %p215, i64 %v157, i64 %v154, i64 %v207, i64 %v209, i64 -2, i1 %v182, i1 %v184)
   %v216 = add nsw i64 %i194, 2
   br label %head191
 done193:
   %v217 = add nsw i64 %i188, 8
   br label %head185
 done187:
-  %v218 = add nsw i64 %i152, 1
-  br label %head149
-done151:
-  %v219 = add nsw i64 %i140, 384
-  br label %head137
-done139:
-  %v220 = add nsw i64 %i133, 32
-  br label %head130
-done132:
-  %v221 = add nsw i64 %item83, %v89
-  br label %head80
-done82:
+  %v218 = add nsw i64 %i151, 1
+  br label %head148
+done150:
+  %v219 = add nsw i64 %i141, 384
+  br label %head138
+done140:
+  %v220 = add nsw i64 %i134, 32
+  br label %head131
+done133:
+  %v221 = add nsw i64 %item85, %v91
+  br label %head82
+done84:
   ret void
 }
 

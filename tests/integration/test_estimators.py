@@ -39,6 +39,17 @@ def test_what_scikit_learn_asks(name):
     assert sum(r["status"] == "passed" for r in results) > 40
 
 
+@pytest.mark.parametrize("name", ["KernelRidge", "KernelClassifier", "RecursiveFeatureMachine"])
+def test_iterations_agree_with_the_factor(name):
+    x, held, y, _ = data(load_breast_cancer)
+    found = []
+    for solver in ("cholesky", "cg"):
+        estimator = getattr(estimators, name)(0.1, solver=solver, **({"n_iterations": 0} if "Machine" in name else {}))
+        call = "decision_function" if name == "KernelClassifier" else "predict"
+        found.append(getattr(estimator.fit(x, y), call)(held))
+    assert np.abs(found[0] - found[1]).max() < 1e-3
+
+
 def data(loader):
     x, y = loader(return_X_y=True)
     parts = train_test_split(x, y, test_size=0.3, random_state=0)

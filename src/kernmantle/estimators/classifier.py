@@ -15,7 +15,7 @@ from ..kernels import Kernel
 from .base import KernelEstimator
 from .data import labels_as_array, rows_and_targets, rows_of, weights_of
 from .ridge import check_positive
-from .solve import Solution, chosen, solve
+from .solve import Solution, solve
 
 
 def signs_of(codes: np.ndarray, count: int, like: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self, solution: Solution, targets: torch.Tensor, codes: np.ndarray, alpha: float, weights: torch.Tensor | None
     ) -> float:
         rows = self._rows
-        if chosen(self.solver, rows.shape[0]) == "cholesky":
+        if solution.factor is not None:
             if weights is None:
                 return sharpness_of(solution.left_out(targets, alpha, None), codes)
             kept = weights > 0

@@ -17,7 +17,7 @@ from .base import KernelEstimator
 from .classifier import named, probabilities, sharpness_of, signs_of
 from .data import labels_as_array, rows_and_targets, rows_of
 from .ridge import check_positive
-from .solve import chosen, solve
+from .solve import solve
 
 Loss = Callable[[torch.Tensor, torch.Tensor], float]
 
@@ -93,7 +93,6 @@ class _Recursive(KernelEstimator):
         check_positive(self.alpha, "alpha")
         if isinstance(self.n_iterations, bool) or not isinstance(self.n_iterations, (int, np.integer)):
             raise ValueError(f"n_iterations must be an integer, got {self.n_iterations!r}")
-        chosen(self.solver, rows.shape[0])
         self.kernel_ = self._make_kernel(rows)
         width = rows.shape[1]
         root = rows.new_ones(width) if self.diagonal else torch.eye(width, dtype=rows.dtype, device=rows.device)

@@ -13,10 +13,10 @@ from .data import rows_and_targets, rows_of, weights_of
 from .solve import solve
 
 
-def check_positive(value: Any, name: str, *, zero: bool = False) -> float:
-    """A number above 0, or at least 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= 0 if zero else value > 0):
-        raise ValueError(f"{name} must be a number {'of at least' if zero else 'above'} 0, got {value!r}")
+def check_positive(value: Any, name: str) -> float:
+    """A number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{name} must be a number above 0, got {value!r}")
     return float(value)
 
 
@@ -79,7 +79,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelRidge:
         """Solve for the coefficients of the rows."""
         rows, targets, back = rows_and_targets(self, X, y)
-        alpha = check_positive(self.alpha, "alpha", zero=True)
+        alpha = check_positive(self.alpha, "alpha")
         weights = weights_of(sample_weight, rows)
         self.kernel_ = self._make_kernel(rows if weights is None else rows[weights > 0])
         columns = targets if targets.dim() == 2 else targets[:, None]

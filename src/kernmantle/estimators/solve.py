@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
+from ..config import config
+from ..errors import LinearAlgebraError
 from ..kernels import Kernel
+from ..linalg import solve_kernel
 
 SOLVERS = ("auto", "cholesky", "cg")
-# Rows from which on the matrix takes more than 3.2 GB in float64, and its factor longer than iterations.
-LARGE = 20_000
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,6 @@ class Solution:
         return targets - self.coefficients / (left + (1 - left * ridge / weights) * inverse)[:, None]
 
 
-def chosen(solver: str, rows: int) -> str:
-    """The method that ``solver`` stands for."""
-    if solver not in SOLVERS:
-        raise ValueError(f"solver={solver!r} is none of {', '.join(SOLVERS)}")
-    return ("cg" if rows > LARGE else "cholesky") if solver == "auto" else solver
-
-
 def solve(
     kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, ridge: float, solver: str,
     weights: torch.Tensor | None = None, verbose: bool = False,
@@ -52,23 +46,24 @@ def solve(
     With weights of the rows the sum of weighted squared errors is minimised: ``ridge / weight`` stands on the
     diagonal, and rows without weight have coefficient 0.
     """
-    if weights is not None:
-        kept = weights > 0
-        found = _solved(kernel, rows[kept], targets[kept], ridge / weights[kept], solver, verbose)
-        coefficients = torch.zeros_like(targets)
-        coefficients[kept] = found.coefficients
-        return Solution(coefficients, found.factor)
-    return _solved(kernel, rows, targets, ridge, solver, verbose)
+    if solver not in SOLVERS:
+        raise ValueError(f"solver={solver!r} is none of {', '.join(SOLVERS)}")
+    if weights is None:
+        return _solved(kernel, rows, targets, ridge, solver, verbose)
+    kept = weights > 0
+    found = _solved(kernel, rows[kept], targets[kept], ridge / weights[kept], solver, verbose)
+    coefficients = torch.zeros_like(targets)
+    coefficients[kept] = found.coefficients
+    return Solution(coefficients, found.factor)
 
 
 def _solved(
     kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str,
     verbose: bool,
 ) -> Solution:  # fmt: skip
-    chosen(solver, rows.shape[0])
-    matrix = kernel(rows)
-    matrix.diagonal().add_(diagonal)
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    if int(info):
-        raise ValueError("the kernel matrix is not positive definite: raise alpha, or take another kernel")
-    return Solution(torch.cholesky_solve(targets, factor), factor)
+    try:
+        with config(progress=verbose):
+            found = solve_kernel(kernel, rows, targets, diagonal, method=solver, check_errors=True)
+    except LinearAlgebraError as error:
+        raise ValueError(f"the system of the kernel matrix was not solved, raise alpha: {error}") from error
+    return Solution(found.x, None if found.factor is None else found.factor.factor)

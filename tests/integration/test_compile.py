@@ -156,11 +156,10 @@ def test_the_operator_is_registered_properly(reduce, backend, device):
     x, y = (value.detach() for value in inputs(device))
     types = execute.Types("f64", ("i64" if reduce == "argmin" else "f64",)).text
     operator = torch.ops.kernmantle.contract.default
-    torch.library.opcheck(operator, ([x, y], [1.5], None, contraction.program.text, types))
+    torch.library.opcheck(operator, ([x, y], [1.5], [], contraction.program.text, types))
     mixed = [x.expand(2, 4, 5), y.mT.contiguous().mT]
-    torch.library.opcheck(
-        operator, (mixed, [], torch.tensor([0.5], dtype=torch.float64), contraction.program.text, types)
-    )
+    value = torch.tensor(0.5, dtype=torch.float64)
+    torch.library.opcheck(operator, (mixed, [], [value], contraction.program.text, types))
 
 
 def test_export(backend, device):

@@ -134,7 +134,7 @@ def _cotangents(
             rule = _rule("cotangent", text, i, present)
             through += _call(rule, _typed(types, 1), values) if rule else []
         parts = [part for part in through if part is not None]
-        found.append(bool(parts))
+        found.append(len(parts) > 0)
         if parts:
             total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
             values[f"h{i}"] = total

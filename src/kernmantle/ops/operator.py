@@ -13,8 +13,9 @@ from .execute import Types, execute
 from .layout import geometry
 
 _LIBRARY = torch.library.Library("kernmantle", "DEF")
-_LIBRARY.define("contract(Tensor[] tensors, Scalar[] numbers, Tensor? values, str program, str types) -> Tensor[]")
-Values = torch.Tensor | None
+_LIBRARY.define("contract(Tensor[] tensors, Scalar[] numbers, Tensor[] values, str program, str types) -> Tensor[]")
+# One tensor without axes for each number: of these alone may lie on the host beside others on a GPU.
+Values = list[torch.Tensor]
 
 
 def _run(
@@ -67,10 +68,10 @@ _operator = torch.ops.kernmantle.contract.default
 def contract(tensors: Sequence[torch.Tensor], numbers: Sequence[float], program: str, types: str) -> list[torch.Tensor]:
     """Outputs of a program, without derivatives.
 
-    Under torch.compile the numbers travel in a tensor on the host, made by additions: then they may change without
+    Under torch.compile the numbers travel in tensors on the host, made by additions: then they may change without
     compiling anew, while a Python number that meets an operator is compiled in.
     """
     if not numbers or not torch.compiler.is_compiling():
-        return _operator(list(tensors), list(numbers), None, program, types)
+        return _operator(list(tensors), list(numbers), [], program, types)
     zero = torch.zeros((), dtype=torch.float64)
-    return _operator(list(tensors), [], torch.stack([zero + number for number in numbers]), program, types)
+    return _operator(list(tensors), [], [zero + number for number in numbers], program, types)

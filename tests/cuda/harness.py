@@ -9,6 +9,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,18 @@ from cuda.core import Device, LegacyPinnedMemoryResource
 from kernmantle.codegen.cuda import ENTRY, emit, headers
 from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
 from kernmantle.contraction.cuda_power import table_power
+from kernmantle.contraction.cuda_squares import PROMISE
 from kernmantle.runtime.device import gpu
 from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.runtime.nvrtc import Cubin, compile_source
 
 from .nests import NUMPY, S0, Case, cases, expected, op, value, widened
+from .squares import Given, error, squares_cases
+from .squares import planned as planned_squares
 
 _LIMITS = ("arch", "sm_count", "shared_per_block", "shared_per_sm", "registers_per_sm", "threads_per_sm")
 POWER_ERROR = 2e-6
+PAIR_ROUNDINGS = 5
 EPSILON = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
 
 
@@ -93,6 +98,37 @@ class Machine:
         return found
 
 
+@cache
+def compiled(source: str, arch: str) -> Cubin:
+    """Machine code of a source, which many cases share."""
+    return compile_source(source, arch, headers(), "squares")
+
+
+def run_squares(machine: Machine, given: Given) -> np.ndarray[Any, Any]:
+    """The output of a case, shaped as ``expected`` gives it."""
+    case, arrays, own = given.case, given.arrays(), limits()
+    chosen = planned_squares(case, own)
+    buffers: list[Any] = []
+    for place, array in enumerate(arrays):
+        twin = place > 0 and arrays[place - 1] is array
+        buffers.append(buffers[place - 1] if twin else machine.upload(array))
+    blank = np.full(case.count(len(arrays)), 77, np.float16 if case.nest.outs[0].dtype == "f16" else np.float32)
+    buffers.append(machine.upload(blank))
+    scratch = machine.device.allocate(chosen.scratch.size, stream=machine.stream)
+    integers = [*case.extents().values(), *(step for place in range(len(buffers)) for step in case.strides(place))]
+    common = chosen.main.arguments([int(buffer.handle) for buffer in buffers], integers, case.numbers)
+    handed = [int(scratch.handle) + offset for offset in chosen.scratch.offsets]
+    for one, blocks, first in (
+        (chosen.split, chosen.split_blocks, handed),
+        (chosen.main, min(3, chosen.main.blocks(case.extents(), own)), handed),
+        (chosen.direct, 3, handed[:1]),
+    ):
+        kernel = Kernel(compiled(emit(one), one.arch).binary, ENTRY, one.threads, one.shared, case.name)
+        kernel(0, int(machine.stream.handle), blocks, (*first, *common))
+    flat = machine.download(buffers[-1], blank)
+    return shaped(case, len(arrays), widened(flat, case.nest.outs[0].dtype, case.nest.compute))
+
+
 def _stored(dtype: str) -> Any:
     return np.uint16 if dtype == "bf16" else NUMPY[dtype]
 
@@ -125,13 +161,15 @@ def joined(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> tuple[Case, lis
 
 
 def approximated(case: Case) -> np.ndarray[Any, Any] | float:
-    """What the documented error of a power in every term may add to a sum of them: terms that cancel keep theirs."""
+    """What the documented error of every term may add to a sum of them: terms that cancel keep theirs."""
     plain = case.nest.outputs == (S0,) and case.nest.reductions[0].name == "sum"
-    if not plain or table_power(case.nest) is None:
+    paired = case.nest.precision == "half"
+    if not plain or (table_power(case.nest) is None and not paired):
         return 0.0
+    each = PAIR_ROUNDINGS * EPSILON[case.nest.operands[0].dtype] if paired else POWER_ERROR
     sizes = replace(case, nest=replace(case.nest, map=(op("abs", *case.nest.map),)))
     (total,) = expected(sizes, case.arrays())
-    return POWER_ERROR * np.where(np.isfinite(total), total, 0.0)
+    return each * np.where(np.isfinite(total), total, 0.0)
 
 
 def disagreement(case: Case, found: Sequence[np.ndarray[Any, Any]]) -> float:
@@ -168,9 +206,15 @@ def main(words: Sequence[str]) -> int:
     for case in cases():
         if words and not any(word in case.name for word in words):
             continue
-        error = disagreement(case, machine.run(case))
-        wrong += error > 1
-        sys.stdout.write(f"{'ok ' if error <= 1 else 'BAD'} {case.name:24s} {error:.3g}\n")
+        off = disagreement(case, machine.run(case))
+        wrong += off > 1
+        sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {case.name:24s} {off:.3g}\n")
+    for given in squares_cases():
+        if words and not any(word in given.case.name for word in words):
+            continue
+        off = error(given, run_squares(machine, given)) / PROMISE
+        wrong += off > 1
+        sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {given.case.name:24s} {off:.3g}\n")
     sys.stdout.write(f"{wrong} wrong\n")
     return wrong
 

@@ -1,4 +1,4 @@
-"""How the GPU takes sums of squared differences as products on tensor cores: three kernels and what passes between them.
+"""How the GPU takes sums of squared differences as products on tensor cores: three kernels and what they hand on.
 
 The first splits the operands into halves, the second multiplies and computes entries that lose digits directly, the
 third computes tiles where these are many. What the halves take is as large as the operands in float32.
@@ -19,12 +19,14 @@ from .recognise import Squares, squared_differences
 BLOCK = 64
 PILOTS = 32
 _LIST_TILES = 64
-_CENTRED = 8192
-_LEAST_DEPTH = 32
+PROMISE = 1e-5
+"""Largest relative error of a sum of squares, up to the deepest that is taken so."""
+_LEAST_DEPTH, _DEEPEST = 32, 8192
 _ALIGNED = 1024
-# Products of halves a multiprocessor takes in a clock, one after another.
-_RATES = {"sm_80": 1024, "sm_86": 256, "sm_87": 256, "sm_89": 256, "sm_90": 2048, "sm_120": 256, "sm_121": 256}
+# Products of halves a multiprocessor takes in a clock; consumer cards take half of theirs, still more than differences.
+_RATES = {"sm_86": 512, "sm_87": 512, "sm_89": 512, "sm_90": 2048, "sm_120": 512, "sm_121": 512}
 _OTHER_RATE = 1024
+_SYNCHRONOUS_ON_HOPPER = 0.38
 _FLOAT_RATE = 120
 _LAUNCHES = 34000
 _TILE_END = 5000
@@ -63,7 +65,7 @@ def weight(nest: Nest) -> Node | None:
     return None if found is None else found.weight
 
 
-def _batches(nest: Nest, found: Squares, operand: str, sizes: Mapping[str, int], facts: Facts) -> int:
+def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], facts: Facts) -> int:
     """How many times an operand's rows are kept: its own batch and that of the weights."""
     lines = {port.name for port in staged(nest)["lines"]}
     held = [place for place, port in enumerate(nest.operands) if port.name == operand or port.name in lines]
@@ -87,7 +89,7 @@ def _scratch(
     offsets, end = [0], 4 * (_LIST_TILES + 4 * _tiles(tile, sizes, symmetric))
     across = -(-sizes["k"] // BLOCK)
     rows = [
-        _batches(nest, found, operand, sizes, facts) * -(-sizes[role] // BLOCK) * BLOCK
+        _batches(nest, operand, sizes, facts) * -(-sizes[role] // BLOCK) * BLOCK
         for operand, role in ((found.row, "m"), (found.column, "n"))
     ]
     for width in (across * BLOCK * 2 * planes(nest), 8):
@@ -102,7 +104,9 @@ def _scratch(
 
 def _cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
     """Time of the products by a coarse model, in clocks."""
-    rate = _RATES.get(limits.arch, _OTHER_RATE) * (1 if tile.schema == "wgmma" or limits.arch != "sm_90" else 0.6)
+    rate = _RATES.get(limits.arch, _OTHER_RATE)
+    if tile.schema == "mma" and limits.arch == "sm_90":
+        rate *= _SYNCHRONOUS_ON_HOPPER
     products = 1 if planes(nest) == 1 else 3
     depth = -(-sizes["k"] // BLOCK) * BLOCK
     each = tile.m * tile.n * depth * products / (rate * tile.efficiency) + _TILE_END
@@ -148,7 +152,8 @@ def squares_plan(
     ``tile`` names one of ``PRODUCT_TILES`` to take, whether or not it pays.
     """
     found = squared_differences(nest)
-    if found is None or nest.precision == "ieee" or (tile is None and sizes["k"] < _LEAST_DEPTH):
+    shallow = tile is None and sizes["k"] < _LEAST_DEPTH
+    if found is None or nest.precision == "ieee" or shallow or sizes["k"] > _DEEPEST:
         return None
     symmetric = may_mirror(nest)
     valid = [one for one in product_tiles(nest, sizes, limits, symmetric) if tile in (None, one.name)]
@@ -157,9 +162,9 @@ def squares_plan(
         return None
     best = valid[0]
     scratch, rows = _scratch(nest, found, sizes, facts, best, symmetric)
-    text = "products of f16 halves to 1e-5" if planes(nest) == 2 else "one product of f16 halves"
+    text = f"products of f16 halves to {PROMISE:g}" if planes(nest) == 2 else "one product of f16 halves"
     main = replace(planned(nest, sizes, limits, facts, best), numerics=text, shared=shared_bytes(nest, best))
-    split = replace(planned(nest, sizes, limits, facts, SPLITTER), numerics=text, shared=4 * _CENTRED)
+    split = replace(planned(nest, sizes, limits, facts, SPLITTER), numerics=text, shared=4 * _DEEPEST)
     direct = replace(planned(nest, sizes, limits, facts, _direct_tile(best, nest, sizes, limits)), listed=True)
     blocks = PILOTS + max(1, min(-(-rows // 8), 4 * limits.sm_count))
     return SquaresPlan(split, main, direct, scratch, blocks)

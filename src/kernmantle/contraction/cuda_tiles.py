@@ -77,6 +77,6 @@ TILES = (
 PRODUCT_TILES = (
     Tile("products", 64, 4, 2, 48, 64, 1, 1, 1, 0.65, "wgmma", 5),
     Tile("narrow products", 64, 4, 2, 32, 64, 1, 1, 1, 0.6, "wgmma", 6),
-    Tile("synchronous products", 32, 8, 4, 8, 64, 1, 1, 1, 0.6, "mma", 2),
+    Tile("synchronous products", 32, 8, 4, 8, 64, 1, 1, 1, 0.85, "mma", 2),
 )
 SPLITTER = Tile("split", 8, 32, 1, 1, 64, 1, 1, 2, 1.0, "split")

@@ -12,7 +12,10 @@ import torch
 
 from ..codegen import cuda
 from ..contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
+from ..contraction.cuda_squares import SquaresPlan, squares_plan
 from ..contraction.nest import ROLES, SIZES, Nest
+from ..contraction.pullback import Pullback
+from ..errors import OutOfMemoryError
 from ..runtime import nvrtc
 from ..runtime.cache import Built, Key
 from ..runtime.device import core, gpu
@@ -47,7 +50,11 @@ class CudaTarget:
         count = len(nest.ports)
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
         sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
-        chosen = plan(nest, sizes, own, Facts(strides, tuple(alignment)))
+        facts = Facts(strides, tuple(alignment))
+        squares = squares_plan(nest, sizes, own, facts)
+        if squares is not None:
+            return _products(squares, values, sizes, index)
+        chosen = plan(nest, sizes, own, facts)
         kernel = load(chosen)
         if kernel is None:
             return Launcher(nothing, str(chosen))
@@ -61,6 +68,34 @@ class CudaTarget:
             start(kernel, index, blocks, (*pointers, *fixed, *numbers, *trailing(tuple(numbers))))
 
         return Launcher(run if chosen.power is None else run_with_tables, str(chosen))
+
+
+def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
+    """The three kernels of squared differences, one after another."""
+    plans = (chosen.split, chosen.main, chosen.direct)
+    split, main, direct = (load(one) for one in plans)
+    if split is None or main is None or direct is None:
+        return Launcher(nothing, str(chosen))
+    fixed, own, device = chosen.main.fixed(values), limits(index), torch.device("cuda", index)
+    main_blocks, direct_blocks = chosen.main.blocks(sizes, own), chosen.direct.blocks(sizes, own)
+    offsets, size = chosen.scratch.offsets, chosen.scratch.size
+
+    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        try:
+            scratch = torch.empty(size, dtype=torch.uint8, device=device)
+        except RuntimeError as error:
+            raise OutOfMemoryError(
+                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} beside the result; "
+                'precision="ieee" takes differences and needs none'
+            ) from error
+        base = scratch.data_ptr()
+        handed = [base + offset for offset in offsets]
+        given = (*pointers, *fixed, *numbers)
+        start(split, index, chosen.split_blocks, (*handed, *given))
+        start(main, index, main_blocks, (*handed, *given))
+        start(direct, index, direct_blocks, (base, *given))
+
+    return Launcher(run, str(chosen))
 
 
 def start(kernel: Kernel, index: int, blocks: int, arguments: tuple[Any, ...]) -> None:

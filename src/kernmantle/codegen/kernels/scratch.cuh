@@ -9,11 +9,11 @@
 namespace km {
 
 constexpr int BLOCK = 64, BLOCK_BYTES = 2 * BLOCK * BLOCK;
-constexpr int PILOTS = 32, PILOT_PAIRS = 16, PILOT_LIMIT = 24;
+constexpr int PILOTS = 32, PILOT_PAIRS = 16, PILOT_LIMIT = 15;
 // Places in the list: how many tiles follow, how many products are taken, per pilot how many of its pairs are near.
 constexpr int LIST_PRODUCTS = 1, LIST_PILOTS = 2, LIST_TILES = 64;
 // A squared distance is near when it is below this share of the two norms, or too small for float32 to square well.
-constexpr float NEAR_SHARE = 0.04f, NEAR_SQUARE = 7.8886091e-31f;
+constexpr float NEAR_SHARE = 0.0625f, NEAR_SQUARE = 7.8886091e-31f;
 
 KM_DEVICE bool is_near(float distance, float norms) { return !(distance > fmaf(NEAR_SHARE, norms, NEAR_SQUARE)); }
 

@@ -13,11 +13,11 @@ template <int PLANES_, bool SYMMETRIC_>
 struct SplitTile {
     static constexpr int PLANES = PLANES_, BM = 128, BN = 128;
     static constexpr bool SYMMETRIC = SYMMETRIC_;
-    static constexpr int WARPS = 8, THREADS = 32 * WARPS, SAMPLES = 4, CENTRED = 8192;
+    static constexpr int WARPS = 8, THREADS = 32 * WARPS, SAMPLES = 4, DEEPEST = 8192;
 };
 template <class Body, class Tile>
 __device__ constexpr int split_shared_bytes() {
-    return Tile::CENTRED * 4;
+    return Tile::DEEPEST * 4;
 }
 
 KM_DEVICE float warp_max(float a) {
@@ -60,7 +60,7 @@ struct Split {
         __syncthreads();
         const i64 depth = g.size[ROLE_K], xs = g.stride[X::PORT][ROLE_K], ys = g.stride[Y::PORT][ROLE_K];
         float offsets = 0.0f, squares = 0.0f;
-        for (i64 k = threadIdx.x; k < depth && k < Tile::CENTRED; k += THREADS) {
+        for (i64 k = threadIdx.x; k < depth; k += THREADS) {
             float value[2 * SAMPLES], middle = 0.0f, square = 0.0f;
 #pragma unroll
             for (int s = 0; s < SAMPLES; ++s) {
@@ -88,7 +88,7 @@ struct Split {
             for (int w = 0; w < WARPS; ++w) sum = make_float2(sum.x + parts[w].x, sum.y + parts[w].y);
             keep = 2.0f * sum.x <= sum.y;
             if (keep)
-                for (int k = threadIdx.x; k < Tile::CENTRED; k += THREADS) centre[k] = 0.0f;
+                for (i64 k = threadIdx.x; k < depth; k += THREADS) centre[k] = 0.0f;
         }
         __syncthreads();
         return keep || PLANES == 1 ? 1 : 3;
@@ -102,7 +102,7 @@ struct Split {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (k + i >= g.size[ROLE_K]) continue;
-            if (k < Tile::CENTRED) v[i] -= centre[k + i];
+            v[i] -= centre[k + i];
             if constexpr (Body::WEIGHTED) {
                 float c[AtLeastOne<Body::LINES>::value];
                 read_lines<Body>(c, g, p, k + i);

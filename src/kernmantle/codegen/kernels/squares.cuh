@@ -1,7 +1,8 @@
 // Sums of squared differences from products on tensor cores: |x|^2 + |y|^2 - 2 x.y of the halves that `split` made.
 //
 // Entries that come out near, small against the two norms, lose digits; the warp that has them computes them directly.
-// Where these are many, the whole tile goes on the list of a later kernel, and if the pilots say so, every tile does.
+// Where these are more than one in sixteen, the whole tile goes on the list of a later kernel, for that is quicker; and
+// if the pilots have found near pairs in half of the tiles that they looked at, every tile does.
 #pragma once
 #include "async.cuh"
 #include "scratch.cuh"
@@ -16,7 +17,7 @@ struct Squares {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
     static constexpr int BM = Tile::BM, BN = Tile::BN, MF = Tile::MF, NF = Tile::NF;
-    static constexpr int CELLS = 4 * MF * NF, WORDS = (CELLS + 31) / 32, MANY = CELLS;
+    static constexpr int CELLS = 4 * MF * NF, WORDS = (CELLS + 31) / 32, MANY = 2 * CELLS;
     static constexpr bool SYMMETRIC = Tile::SYMMETRIC;
     // Tile rows and columns of the smallest square: the lower triangle is made of such.
     static constexpr int WIDE = BN % BM == 0 ? BN / BM : BM % BN == 0 ? 1 : 3, HIGH = WIDE * BM / BN;

@@ -9,10 +9,10 @@
 
 namespace km {
 
-template <int BN_, int STAGES_, int PLANES_, bool SYMMETRIC_, int WINDOW_ = 1, bool IN_TURN_ = true>
+template <int BN_, int STAGES_, int PLANES_, bool SYMMETRIC_, int WINDOW_ = 1>
 struct WgmmaTile {
     static constexpr int BM = 128, BN = BN_, STAGES = STAGES_, PLANES = PLANES_, WINDOW = WINDOW_;
-    static constexpr bool IN_TURN = IN_TURN_, SYMMETRIC = SYMMETRIC_;
+    static constexpr bool SYMMETRIC = SYMMETRIC_;
     static constexpr int MF = 1, NF = BN / 8, CONSUMERS = 8, THREADS = 32 * (CONSUMERS + 4), BAND = 16, TURNS = 16;
     static constexpr int SLOT = (BM + BN) / BLOCK * BLOCK_BYTES;
 };
@@ -140,21 +140,21 @@ struct Wgmma {
             const unsigned long long high_b = wgmma_matrix(shared + high.slot * SLOT + BM / BLOCK * BLOCK_BYTES);
             const unsigned long long low_a = wgmma_matrix(shared + low.slot * SLOT + group * BLOCK_BYTES);
             const unsigned long long low_b = wgmma_matrix(shared + low.slot * SLOT + BM / BLOCK * BLOCK_BYTES);
-            const int keep = k % Tile::WINDOW != 0;
-            if (Tile::IN_TURN) take_turn(group);
+            const int keep = !LOW && k % Tile::WINDOW != 0;
+            take_turn(group);
 #pragma unroll
             for (int i = 0; i < CELLS; ++i) pin(part[i]);
             wgmma_fence();
             if (LOW) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) wgmma_add(part, high_a + 2 * i, low_b + 2 * i, i > 0 ? 1 : keep);
+                for (int i = 0; i < 4; ++i) wgmma_add(part, high_a + 2 * i, low_b + 2 * i, i > 0);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) wgmma_add(part, low_a + 2 * i, high_b + 2 * i, 1);
             }
 #pragma unroll
             for (int i = 0; i < 4; ++i) wgmma_add(part, high_a + 2 * i, high_b + 2 * i, LOW || i > 0 ? 1 : keep);
             wgmma_commit();
-            if (Tile::IN_TURN) give_turn(group);
+            give_turn(group);
             wgmma_wait();
 #pragma unroll
             for (int i = 0; i < CELLS; ++i) pin(part[i]);
@@ -162,7 +162,7 @@ struct Wgmma {
                 if (LOW) barrier_arrive(empty(barriers, low.slot));
                 barrier_arrive(empty(barriers, high.slot));
             }
-            if ((k + 1) % Tile::WINDOW == 0 || k + 1 == across) {
+            if (LOW || (k + 1) % Tile::WINDOW == 0 || k + 1 == across) {
 #pragma unroll
                 for (int i = 0; i < CELLS; ++i) sum[i] += part[i];
             }
@@ -173,7 +173,7 @@ struct Wgmma {
         const i64 tiles = S::count(g), across = ceil_div(g.size[ROLE_K], BLOCK);
         At at;
         int turn = 0;
-        if (Tile::IN_TURN && warp >= 4) give_turn(1);
+        if (warp >= 4) give_turn(1);
 #pragma unroll 1
         for (i64 t = blockIdx.x; t < tiles; t += gridDim.x, ++turn) {
             if (S::is_empty(g, S::place(g, t))) continue;
@@ -187,7 +187,7 @@ struct Wgmma {
             asm volatile("" : "+l"(t));
             S::finish(g, S::place(g, t), 16 * warp, 0, sum, left, turn, lane);
         }
-        if (Tile::IN_TURN && warp < 4) take_turn(0);
+        if (warp < 4) take_turn(0);
     }
 };
 
@@ -211,10 +211,10 @@ __device__ __forceinline__ void wgmma(const typename Body::Args& g) {
     __syncthreads();
     const int products = g.scratch.list[LIST_PRODUCTS];
     if (warp >= Tile::CONSUMERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == Tile::CONSUMERS) W::produce(g, shared, barriers, products, lane);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         W::consume(g, shared, barriers, left, products, warp, lane);
     }
 }

@@ -1,0 +1,161 @@
+"""Sums of squared differences as products: what is planned, and that its kernels compile everywhere without spilling.
+
+``python -m tests.backend.test_cuda_squares`` rewrites the golden files.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from kernmantle.codegen.cuda import emit, headers
+from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts
+from kernmantle.contraction.cuda_squares import SquaresPlan, planes, squares_plan
+from kernmantle.contraction.cuda_tiles import PRODUCT_TILES
+from kernmantle.contraction.nest import Nest
+from kernmantle.runtime.nvrtc import Cubin, compile_source
+
+from ..cuda.nests import L1, SQUARE, Case, W, gram, op
+from ..cuda.squares import planned, squares, squares_cases
+from .test_cuda_compile import BIG, CARDS, GOLDEN, REGISTER_SLACK, SPILL_FREE
+
+ROOT = (op("sqrt", squares().outputs[0]),)
+HEADLINE = {
+    "squares": squares(outputs=ROOT),
+    "squares_symmetric": squares(outputs=ROOT, symmetric=True),
+}
+STEPS = ("split", "main", "direct")
+
+
+def chosen(nest: Nest, card: DeviceLimits, sizes: dict[str, int] | None = None) -> SquaresPlan | None:
+    case = Case("squares", nest, sizes or BIG)
+    ports = range(len(nest.ports))
+    facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    return squares_plan(nest, case.extents(), card, facts)
+
+
+def steps(name: str, card: str) -> dict[str, CudaPlan]:
+    found = chosen(HEADLINE[name], CARDS[card])
+    assert found is not None
+    return {step: getattr(found, step) for step in STEPS}
+
+
+@cache
+def compiled(source: str, card: str) -> Cubin:
+    return compile_source(source, card, headers(), "squares")
+
+
+def figures(name: str, card: str) -> dict[str, dict[str, int | str]]:
+    table: dict[str, dict[str, int | str]] = {}
+    for step, plan in steps(name, card).items():
+        taken = compiled(emit(plan), card).resources
+        table[step] = {
+            "tile": plan.tile.name, "schema": plan.schema, "threads": plan.threads, "shared": plan.shared,
+            "registers": taken.registers, "spilled": taken.spill_stores,
+        }  # fmt: skip
+    return table
+
+
+@pytest.mark.parametrize(("name", "card"), [("squares", card) for card in CARDS] + [("squares_symmetric", "sm_90")])
+def test_takes_what_the_golden_file_says(name: str, card: str) -> None:
+    want = json.loads((GOLDEN / "squares.json").read_text())[name][card]
+    for step, got in figures(name, card).items():
+        fixed = ("tile", "schema", "threads", "shared")
+        assert {key: got[key] for key in fixed} == {key: want[step][key] for key in fixed}
+        assert 0 < int(got["registers"]) <= want[step]["registers"] + REGISTER_SLACK
+        assert int(got["spilled"]) <= want[step]["spilled"] + SPILL_FREE
+        assert int(got["registers"]) * int(got["threads"]) <= CARDS[card].registers_per_sm
+        assert int(got["shared"]) <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_emits_the_golden_source(step: str) -> None:
+    assert emit(steps("squares", "sm_90")[step]) == (GOLDEN / f"squares_{step}.cu").read_text()
+
+
+@pytest.mark.parametrize("given", squares_cases()[::6], ids=lambda given: given.case.name)
+def test_every_kind_of_case_compiles(given) -> None:
+    card = "sm_90" if planned(given.case, CARDS["sm_90"]).main.schema == "wgmma" else "sm_80"
+    found = planned(given.case, CARDS[card])
+    assert compiled(emit(found.split), card).resources.registers > 0
+    assert compiled(emit(found.main), card).resources.registers > 0
+
+
+def test_hopper_takes_asynchronous_products_and_others_any() -> None:
+    schemas = {card: steps("squares", card)["main"].schema for card in CARDS}
+    assert schemas == {card: "wgmma" if card == "sm_90" else "mma" for card in CARDS}
+
+
+def test_tiles_left_over_are_computed_in_tiles_of_the_same_extent() -> None:
+    for card in CARDS:
+        found = steps("squares", card)
+        assert found["direct"].listed
+        assert (found["direct"].tile.m, found["direct"].tile.n) == (found["main"].tile.m, found["main"].tile.n)
+
+
+@pytest.mark.parametrize(
+    ("nest", "sizes"),
+    [
+        (replace(squares(), precision="ieee"), BIG),
+        (replace(gram(L1), precision="default"), BIG),
+        (squares(compute="f64", dtype="f64"), BIG),
+        (squares(), BIG | {"k": 16}),
+        (squares(), BIG | {"k": 8193}),
+        (squares(), {"m": 512, "n": 512, "k": 64}),
+        (squares(), {"m": 8, "n": 1 << 20, "k": 256}),
+        (squares(op("mul", W, SQUARE), w="mk"), BIG),
+    ],
+)
+def test_what_products_do_not_pay_for_or_cannot_give_is_left(nest: Nest, sizes: dict[str, int]) -> None:
+    assert chosen(nest, CARDS["sm_90"], sizes) is None
+
+
+def test_medium_sizes_take_narrow_tiles() -> None:
+    found = chosen(squares(), CARDS["sm_90"], {"m": 2048, "n": 2048, "k": 256})
+    assert found is not None
+    assert found.main.tile.name == "narrow products"
+
+
+def test_one_product_keeps_one_half_and_little_memory() -> None:
+    both, one = (chosen(squares(precision=p), CARDS["sm_90"]) for p in ("default", "tf32"))
+    assert both is not None
+    assert one is not None
+    assert (planes(both.main.nest), planes(one.main.nest)) == (2, 1)
+    inputs = 4 * 2 * BIG["m"] * BIG["k"]
+    assert inputs <= both.scratch.size <= 1.01 * inputs
+    assert one.scratch.size <= 0.51 * inputs
+
+
+def test_own_distances_split_their_operand_once() -> None:
+    two, own = (chosen(squares(symmetric=s), CARDS["sm_90"]) for s in (False, True))
+    assert two is not None
+    assert own is not None
+    assert own.scratch.offsets[1] == own.scratch.offsets[2]
+    assert own.scratch.offsets[3] == own.scratch.offsets[4]
+    assert own.scratch.size < 0.51 * two.scratch.size
+
+
+def test_a_plan_prints_what_it_does() -> None:
+    text = str(chosen(squares(), CARDS["sm_90"]))
+    assert "wgmma sm_90 tile 128x192x64" in text
+    assert "products of f16 halves to 1e-05" in text
+
+
+def test_tiles_have_different_names() -> None:
+    assert len({tile.name for tile in PRODUCT_TILES}) == len(PRODUCT_TILES)
+
+
+def test_cases_have_different_names() -> None:
+    names = [given.case.name for given in squares_cases()]
+    assert len(set(names)) == len(names)
+
+
+if __name__ == "__main__":
+    table = {"squares": {card: figures("squares", card) for card in CARDS}}
+    table["squares_symmetric"] = {"sm_90": figures("squares_symmetric", "sm_90")}
+    (GOLDEN / "squares.json").write_text(json.dumps(table, indent=1) + "\n")
+    for each, plan in steps("squares", "sm_90").items():
+        (GOLDEN / f"squares_{each}.cu").write_text(emit(plan))
+    sys.exit(0)

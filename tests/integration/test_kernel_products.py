@@ -13,8 +13,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.kernels import KERNELS, blocks
+from kernmantle.kernels import KERNELS, blocks, rowwise
 from kernmantle.kernels.recompute import recompute
+from kernmantle.ops import row_blocks
 from kernmantle.testing import assert_close
 
 KERNEL = 0.5 * km.Gaussian(2.0) + km.Laplace(1.5)
@@ -30,7 +31,8 @@ def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
 def small_blocks(request, monkeypatch):
     """Blocks so small that there are many, some of part of the columns."""
     monkeypatch.setattr(blocks, "_IN_CACHE", request.param)
-    monkeypatch.setattr(blocks, "LARGEST", request.param * 6)
+    monkeypatch.setattr(blocks, "LARGEST", request.param * rowwise.COPIES)
+    monkeypatch.setitem(row_blocks.BLOCK_BYTES, "cpu", request.param)
 
 
 @pytest.mark.parametrize("shape", [(11,), (11, 1), (11, 3)])
@@ -102,7 +104,8 @@ def test_a_recomputed_function_of_one_array_twice():
 def test_memory_of_the_backward_is_bounded(monkeypatch):
     """No tensor as large as the matrix is kept or made."""
     x, v = rows(300, 3, dtype=torch.float32).requires_grad_(), rows(300, 2, seed=2, dtype=torch.float32)
-    monkeypatch.setattr(blocks, "_IN_CACHE", 300 * 4 * 20)
+    monkeypatch.setattr(blocks, "LARGEST", rowwise.COPIES * 300 * 4 * 20)
+    monkeypatch.setitem(row_blocks.BLOCK_BYTES, "cpu", 300 * 4 * 20)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -321,7 +324,7 @@ BAD = [
     (lambda x: km.argkmin(x, x, 5), errors.ParameterError, "from 1 to 4"),
     (lambda x: km.argkmin(x, x, 0), errors.ParameterError, "count"),
     (lambda x: KERNEL.argkmax(x, x, 2.0), errors.ParameterError, "count"),
-    (lambda x: km.argkmin(x, x, 1, metric="mahalanobis"), errors.ParameterError, "needs VI="),
+    (lambda x: km.argkmin(x[:1], x[:1], 1, metric="mahalanobis"), errors.ParameterError, "singular"),
     (lambda x: km.argkmin(x, x, 1, q=2), errors.ParameterError, "no option 'q'"),
     (lambda x: km.argkmin(x, x, 1, metric=KERNEL, p=2), errors.ParameterError, "takes no p"),
     (lambda x: KERNEL.operator(x, rows(6, 3), diagonal=1.0), errors.ShapeError, "as many rows"),

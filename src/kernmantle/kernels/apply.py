@@ -1,20 +1,19 @@
-"""The matrix of a kernel, and what is made of it block by block without storing it."""
+"""The matrix of a kernel, and what is made of it without storing it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
+from ..contraction.apply import PRODUCT
 from ..errors import ShapeError
+from ..ops.autograd import plain
 from ..ops.checks import check_out
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
-from .blocks import Block, Workspace, blocks
 from .call import Call
-from .recompute import recompute
+from .rowwise import rowwise
 
 
 def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
@@ -92,95 +91,34 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
         batch = torch.broadcast_shapes(call.batch, v.shape[:-2])
     except RuntimeError:
         raise ShapeError(f"batch axes do not broadcast: v has shape {shape}, k(x, y) {call.batch}") from None
-    call = call.widened()
-    v = v.to(call.x.dtype)
-    tracked = torch.is_grad_enabled() and (call.is_tracked or v.requires_grad)
-    parts: list[torch.Tensor] = []
-    out = None if tracked else call.x.new_empty((*batch, call.x.shape[-2], v.shape[-1]))
-    space = Workspace()
-    for row in blocks(call):
-        total = _summed(call, space, v, row)
-        if out is None:
-            parts.append(total)
-        else:
-            out[..., row[0].rows, :] = total
-    space.release()
-    if out is None:
-        out = torch.cat(parts, -2) if parts else call.x.new_zeros((*batch, 0, v.shape[-1]))
+    if diagonal is not None and call.x.shape[-2] != rows:
+        raise ShapeError(f"diagonal needs as many rows in x as in y, they have {call.x.shape[-2]} and {rows}")
+    call, v = _computed_in(call, v)
+    if 0 in (*batch, call.x.shape[-2], rows, v.shape[-1]):
+        out = call.x.new_zeros((*batch, call.x.shape[-2], v.shape[-1]))
+    elif v.dim() > 2 and not call.batch:
+        out = rowwise(call, PRODUCT, v.movedim(-2, 0).flatten(1)).unflatten(-1, (*batch, v.shape[-1])).movedim(0, -2)
+    else:
+        out = rowwise(call, PRODUCT, v)
     if diagonal is not None:
-        if call.x.shape[-2] != rows:
-            raise ShapeError(f"diagonal needs as many rows in x as in y, they have {call.x.shape[-2]} and {rows}")
         scale = diagonal.to(v.dtype)[..., None, None] if isinstance(diagonal, torch.Tensor) else diagonal
         out = out + scale * v
     return out.squeeze(-1) if vector else out
 
 
-def _product(
-    call: Call, space: Workspace, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
-) -> tuple[torch.Tensor]:
-    with torch.autocast(x.device.type, enabled=False):
-        return (block_matrix(call, space, x, y, shared) @ v,)
+def _computed_in(call: Call, v: torch.Tensor) -> tuple[Call, torch.Tensor]:
+    """Call and v in the type that results are kept in: halves only where nothing is made of them."""
+    if call.is_tracked or v.requires_grad or not plain([call.x, v]):
+        call = call.widened()
+    return call, v.to(call.x.dtype)
 
 
-def block_matrix(
-    call: Call, space: Workspace, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """The matrix of a block, in the workspace where no derivative is recorded."""
-    shape = (*call.batch, x.shape[-2], y.shape[-2])
-    return call.gram(x, y, shared, out=space.matrix(x, shape, (x, y, *shared)))
+NOTHING = {"sum": 0.0, "max": float("-inf"), "min": float("inf"), "logsumexp": float("-inf")}
+"""The reductions over the rows of y, and what they are over no rows."""
 
 
-def _summed(call: Call, space: Workspace, v: torch.Tensor, row: list[Block]) -> torch.Tensor:
-    total: torch.Tensor | None = None
-    for block in row:
-        x, y = call.x[..., block.rows, :], call.y[..., block.columns, :]
-        (part,) = recompute(partial(_product, call, space), x, y, v[..., block.columns, :], *call.shared)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
-
-
-def _sum(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix.sum(-1)
-
-
-def _max(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix.amax(-1)
-
-
-def _logsumexp(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix.logsumexp(-1)
-
-
-REDUCTIONS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], float]] = {
-    "sum": (_sum, torch.add, 0.0),
-    "max": (_max, torch.maximum, float("-inf")),
-    "logsumexp": (_logsumexp, torch.logaddexp, float("-inf")),
-}
-"""How a block is reduced over its rows of y, how blocks join, and the value over no rows."""
-
-
-def _reduced(
-    call: Call, kind: str, space: Workspace, x: torch.Tensor, y: torch.Tensor, *shared: torch.Tensor
-) -> tuple[torch.Tensor]:
-    return (REDUCTIONS[kind][0](block_matrix(call, space, x, y, shared)),)
-
-
-def reduced(call: Call, kind: str) -> torch.Tensor:
+def reduced(call: Call, how: str) -> torch.Tensor:
     """A reduction over the rows of y: (..., m)."""
-    call = call.widened()
-    _, join, nothing = REDUCTIONS[kind]
-    if call.y.shape[-2] == 0 or call.x.shape[-2] == 0:
-        return call.x.new_full((*call.batch, call.x.shape[-2]), nothing)
-    parts: list[torch.Tensor] = []
-    space = Workspace()
-    for row in blocks(call):
-        total: torch.Tensor | None = None
-        for block in row:
-            x, y = call.x[..., block.rows, :], call.y[..., block.columns, :]
-            (part,) = recompute(partial(_reduced, call, kind, space), x, y, *call.shared)
-            total = part if total is None else join(total, part)
-        assert total is not None
-        parts.append(total)
-    space.release()
-    return torch.cat(parts, -1)
+    if 0 in (*call.batch, call.x.shape[-2], call.y.shape[-2]):
+        return call.x.new_full((*call.batch, call.x.shape[-2]), NOTHING[how])
+    return rowwise(_computed_in(call, call.x)[0], how)

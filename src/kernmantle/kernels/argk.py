@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
-import torch
-
-from ..distances import cdist
-from ..distances.arguments import find
+from ..distances.arguments import find, request
+from ..distances.pairwise import contraction
 from ..errors import ParameterError
-from ..expr.node import var
-from .call import prepare
-from .form import Form
 from .kernel import Kernel
 from .neighbours import check_count, nearest
 
-_OF_ALL_ROWS = {"seuclidean": "V", "mahalanobis": "VI"}
-
-
-@lru_cache(maxsize=1)
-def _nothing() -> Form:
-    return Form((), (), var("s0"))
+_OPTIONS = ("p", "w", "V", "VI", "base")
 
 
 def argkmin(
@@ -57,7 +46,7 @@ def argkmin(
 
     Notes
     -----
-    Computed in blocks of bounded memory. Rows at the same distance come in any order, NaN comes last. The
+    The matrix of distances is not stored. Rows at the same distance come in any order, NaN comes last. The
     distances have gradients where the metric has.
 
     Examples
@@ -75,21 +64,13 @@ def argkmin(
 
 
 def _by_metric(x: Any, y: Any, count: int, metric: str, return_values: bool, options: Mapping[str, Any]) -> Any:
-    row = find(metric)
-    unknown = next((name for name in options if name not in ("p", "w", "V", "VI", "base")), None)
+    unknown = next((name for name in options if name not in _OPTIONS), None)
     if unknown is not None:
-        raise ParameterError(f"argkmin has no option {unknown!r}; it has p, w, V, VI, base")
-    missing = _OF_ALL_ROWS.get(row.name)
-    if missing is not None and options.get(missing) is None:
-        raise ParameterError(f"metric {row.name!r} needs {missing}= here: blocks of rows have their own statistics")
-    arrays = {name: value for name, value in options.items() if hasattr(value, "shape") and value.ndim}
-    call, tensors = prepare(_nothing(), {}, {}, x, y, arrays)
-    check_count(count, call.y.shape[-2])
-    fixed = {name: value for name, value in options.items() if name not in arrays}
-
-    def compare(left: torch.Tensor, right: torch.Tensor, _: Any) -> torch.Tensor:
-        given: dict[str, Any] = {**fixed, **dict(zip(arrays, tensors, strict=True))}
-        return cdist(left, right, metric=metric, **given)
-
-    values, indices = nearest(call, compare, count, False)
-    return (call.finished(values), call.wrap(indices)) if return_values else call.wrap(indices)
+        raise ParameterError(f"argkmin has no option {unknown!r}; it has {', '.join(_OPTIONS)}")
+    p, w, V, VI, base = (options.get(name) for name in _OPTIONS)
+    wanted = request(find(metric), x, x if y is None else y, p=p, w=w, V=V, VI=VI, base=base)
+    ready = wanted.ready
+    check_count(count, ready.operands[1].shape[-2])
+    contract = contraction(wanted.row.name, wanted.variant, ready.weighted, True)
+    values, indices = nearest(contract, ready.operands, ready.parameters, count, False)
+    return (wanted.wrap(values.to(wanted.dtype)), wanted.wrap(indices)) if return_values else wanted.wrap(indices)

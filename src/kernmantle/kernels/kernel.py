@@ -11,6 +11,7 @@ import torch
 from ..contraction.definition import define
 from ..errors import ParameterError
 from ..expr.node import variables
+from ..ops.apply import routes
 from ..ops.checks import is_number, number_of
 from . import apply, gradient, neighbours
 from .call import Call, Value, prepare
@@ -124,8 +125,9 @@ class Kernel:
 
     @property
     def info(self) -> str:
-        """What is summed and made of the sums, and what ran it last."""
-        return repr(gram(self._form))
+        """What is summed and made of the sums, and what ran its matrix and the products with it last."""
+        matrix = gram(self._form)
+        return "\n".join([repr(matrix), *(f"{how} ran as {route}" for how, route in routes(matrix).items())])
 
     def prepared(self, x: Any, y: Any, precision: str | None = None, **extra: Any) -> tuple[Call, list[torch.Tensor]]:
         """Rows and further arrays, checked and placed on tensors."""
@@ -190,7 +192,7 @@ class Kernel:
         return call.finished(call.diagonal())
 
     def matmul(self, x: Any, y: Any, v: Any, *, diagonal: Any = None, precision: str | None = None) -> Any:
-        """``k(x, y) @ v`` without the matrix k(x, y), in blocks of bounded memory.
+        """``k(x, y) @ v`` without the matrix k(x, y).
 
         Parameters
         ----------
@@ -209,8 +211,9 @@ class Kernel:
 
         Notes
         -----
-        Gradients of every order exist for x, y, v and the hyperparameters; they compute the blocks again.
-        Halves are multiplied and summed in float32.
+        One pass, memory of inputs and result and at most 64 MB. Gradients of every order exist for x, y, v and the
+        hyperparameters, from blocks of the matrix that are computed again. Halves are multiplied and summed in
+        float32. ``k.info`` says what ran.
         """
         call, (vector,) = self.prepared(x, y, precision, v=v)
         if diagonal is not None:
@@ -226,6 +229,11 @@ class Kernel:
         """Largest over the rows of y, (..., m), without the matrix k(x, y)."""
         call, _ = self.prepared(x, y)
         return call.finished(apply.reduced(call, "max"))
+
+    def min(self, x: Any, y: Any = None) -> Any:
+        """Smallest over the rows of y, (..., m), without the matrix k(x, y)."""
+        call, _ = self.prepared(x, y)
+        return call.finished(apply.reduced(call, "min"))
 
     def logsumexp(self, x: Any, y: Any = None) -> Any:
         """Logarithm of the sum over the rows of y of exp(k(x, y)), (..., m), without the matrix k(x, y)."""

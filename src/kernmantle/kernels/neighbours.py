@@ -1,19 +1,22 @@
-"""The rows of y that are nearest to each row of x, from blocks of the matrix."""
+"""The rows of y that are nearest to each row of x, found without the matrix between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+from ..contraction.definition import Definition
+from ..contraction.equation import parse
 from ..errors import ParameterError
-from .blocks import blocks
+from ..ops.apply import apply
+from ..ops.contract import Contraction
 from .call import Call
-from .recompute import recompute
-
-Compare = Callable[..., torch.Tensor]
+from .form import gram
 
 
 def check_count(count: Any, rows: int) -> int:
@@ -23,41 +26,66 @@ def check_count(count: Any, rows: int) -> int:
     return count
 
 
-def _top(
-    compare: Compare, count: int, largest: bool, x: torch.Tensor, y: torch.Tensor, *shared: torch.Tensor
+def nearest(
+    contraction: Contraction,
+    operands: Sequence[torch.Tensor],
+    parameters: Mapping[str, Any],
+    count: int,
+    largest: bool,
+    precision: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    values, indices = compare(x, y, shared).topk(count, -1, largest, True)
-    return values, indices
+    """Values and places of the best entries of every row of the contraction's matrix, best first, NaN last.
+
+    The values have derivatives: they are computed again, for these pairs alone.
+    """
+    how = "largest" if largest else "smallest"
+    fixed = {name: _detached(value) for name, value in parameters.items()}
+    alone = [operand.detach() for operand in operands]
+    values, places = apply(contraction, how, alone, fixed, count=count, precision=precision)
+    moving = [*operands, *(value for value in parameters.values() if isinstance(value, torch.Tensor))]
+    if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and any(t.requires_grad for t in moving)):
+        values = _pairs(contraction, operands, parameters, places, precision).to(values.dtype)
+    return values, places
 
 
-def nearest(call: Call, compare: Compare, count: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and indices of the best columns of every row of ``compare(x, y, shared)``."""
-    values: list[torch.Tensor] = []
-    indices: list[torch.Tensor] = []
-    for row in blocks(call):
-        best: tuple[torch.Tensor, torch.Tensor] | None = None
-        for block in row:
-            x, y = call.x[..., block.rows, :], call.y[..., block.columns, :]
-            kept = min(count, y.shape[-2])
-            found, places = recompute(partial(_top, compare, kept, largest), x, y, *call.shared)
-            places = places + block.columns.start
-            if best is not None:
-                merged = torch.cat([best[0], found], -1)
-                found, order = merged.topk(min(count, merged.shape[-1]), -1, largest, True)
-                places = torch.cat([best[1], places], -1).gather(-1, order)
-            best = found, places
-        assert best is not None
-        values.append(best[0])
-        indices.append(best[1])
-    shape = (*call.batch, 0, count)
-    if not values:
-        return call.x.new_zeros(shape), torch.zeros(shape, dtype=torch.int64, device=call.device)
-    return torch.cat(values, -2), torch.cat(indices, -2)
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+@lru_cache(maxsize=256)
+def _paired(text: str) -> Contraction:
+    """Of a contraction over all pairs the one of every row with the row of the same index."""
+    definition = Definition.parse(text)
+    row, column = definition.equation.out
+    axes = ",".join(axes.replace(column, row) for axes in definition.equation.operands)
+    return Contraction._from(replace(definition, equation=parse(f"{axes}->{row}")))
+
+
+def _pairs(
+    contraction: Contraction, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any], places: torch.Tensor,
+    precision: str | None,
+) -> torch.Tensor:  # fmt: skip
+    """Entries of the matrix at some places of every row."""
+    row, column = contraction.definition.equation.out
+    batch, count = places.shape[:-2], places.shape[-1]
+    given: list[torch.Tensor] = []
+    for operand, axes in zip(operands, contraction.definition.equation.operands, strict=True):
+        if column in axes:
+            behind = len(axes) - axes.index(column) - 1
+            index = places.flatten(-2)[(..., *(None,) * behind)]
+            index = index.expand(*index.shape[: index.dim() - behind], *operand.shape[operand.dim() - behind :])
+            operand = operand.expand(*batch, *operand.shape[operand.dim() - len(axes) :])
+            operand = operand.gather(-1 - behind, index)
+        elif row in axes:
+            place = axes.index(row) - len(axes)
+            operand = operand.repeat_interleave(count, place)
+        given.append(operand)
+    return _paired(contraction.text)(*given, precision=precision, **parameters).unflatten(-1, (-1, count))
 
 
 def nearest_of(call: Call, count: int, largest: bool, return_values: bool) -> Any:
     """Indices of the largest or smallest values of a kernel, with them where asked."""
     check_count(count, call.y.shape[-2])
-    call = call.widened()
-    values, indices = nearest(call, call.gram, count, largest)
-    return (call.finished(values), call.wrap(indices)) if return_values else call.wrap(indices)
+    given = call.given(call.x, call.y, call.shared)
+    found = nearest(gram(call.form), given.operands, given.parameters, count, largest, call.precision)
+    return (call.finished(found[0]), call.wrap(found[1])) if return_values else call.wrap(found[1])

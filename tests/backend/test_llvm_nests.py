@@ -200,6 +200,22 @@ def test_bfloat16_is_rounded_to_nearest():
     assert results[0].ravel().tolist() == want
 
 
+@pytest.mark.parametrize("name", ["min", "max"])
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_nan_at_any_place_of_a_tile(name, vector_bytes):
+    one = nest("mk,nk", "mn", op("add", A, B), reduce=name)
+    kernel = build(one, vector_bytes)
+    m, n, k = kernel.plan.rows, kernel.plan.columns, 3
+    sizes = {"m": m, "n": n, "k": k}
+    for place in range(m + n):
+        x, y = np.zeros((1, 1, 1, m, k), np.float32), np.zeros((1, 1, 1, n, k), np.float32)
+        (x[0, 0, 0, place] if place < m else y[0, 0, 0, place - m])[place % k] = math.nan
+        got = outputs(one, sizes)
+        run(kernel, one, [x, y, *got], sizes)
+        want = (x[0, 0, 0, :, None] + y[0, 0, 0, None]).sum(-1)
+        assert np.array_equal(got[0][0, 0, 0], want, equal_nan=True)
+
+
 WHOLE = "i8 i32, u8 i32, i16 i32, i32 i32, i64 i64, bool i32, bool f32, u8 f32"
 
 

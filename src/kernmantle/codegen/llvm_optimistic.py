@@ -27,7 +27,7 @@ class Optimism:
         self.exponents: dict[str, tuple[str, str, str]] = {}
         self.forced: list[str] = []
         self.current: dict[str, str] = {}
-        self.unordered = ""
+        self.ordered = ""
         self.inside = False
         self.pending: list[str] = []
 
@@ -59,32 +59,36 @@ class Optimism:
         """Types and initial values of what the loop carries."""
         wide = vector(self.integer, self.lanes)
         seen = [(wide, "zeroinitializer") for _ in self.exponents]
-        nan = wide if self.masked else vector("i1", self.lanes)
-        return seen + ([(nan, "zeroinitializer")] if self.extrema else [])
+        mask = self.integer if self.masked else "i1"
+        return seen + ([(vector(mask, self.lanes), f"splat ({mask} -1)")] if self.extrema else [])
 
     def enter(self, phis: Sequence[str]) -> None:
         """At the start of the loop's body."""
         self.inside = True
         self.current = dict(zip(self.exponents, phis, strict=False))
-        self.unordered = phis[-1] if self.extrema else ""
+        self.ordered = phis[-1] if self.extrema else ""
 
     def leave(self) -> list[str]:
         """At the end of the loop's body: new values of the flags."""
         self.inside = False
-        f, kind = self.spell.function, vector(self.spell.element, self.lanes)
         texts = list(self.current.values())
         if self.extrema:
-            for place in range(0, len(self.pending), 2):
-                pair = self.pending[place], self.pending[min(place + 1, len(self.pending) - 1)]
-                found = f.do(f"fcmp uno {kind} {pair[0]}, {pair[1]}")
-                into = vector("i1", self.lanes)
-                if self.masked:
-                    into = vector(self.integer, self.lanes)
-                    found = f.do(f"sext {vector('i1', self.lanes)} {found} to {into}")
-                self.unordered = f.do(f"or {into} {self.unordered}, {found}")
-            self.pending = []
-            texts.append(self.unordered)
+            texts.append(self._all_ordered())
         return texts
+
+    def _all_ordered(self) -> str:
+        """New flag of lanes that saw no NaN: comparisons of two values each, one narrowing the other."""
+        f, lanes = self.spell.function, self.lanes
+        kind, into = vector(self.spell.element, lanes), vector("i1", lanes)
+        found = ""
+        for one, other in zip(self.pending[::2], [*self.pending[1::2], self.pending[-1]], strict=False):
+            more = f.do(f"fcmp ord {kind} {one}, {other}")
+            found = f.do(f"and {into} {found}, {more}") if found else more
+        self.pending = []
+        if self.masked:
+            into = vector(self.integer, lanes)
+            found = f.do(f"sext {vector('i1', lanes)} {found} to {into}")
+        return f.do(f"and {into} {self.ordered}, {found}")
 
     def extremum(self, name: str, state: Value, value: Value) -> Value:
         """Minimum or maximum of a register and a value, wrong if either is NaN."""
@@ -117,7 +121,7 @@ class Optimism:
             limit = self.spell.wide(Value(span, "index", 1), self.lanes).text
             tests.append(f.do(f"icmp ugt {wide} {flag}, {limit}"))
         if self.extrema:
-            tests.append(f.do(f"icmp ne {wide} {flags[-1]}, zeroinitializer") if self.masked else flags[-1])
+            tests.append(f.do(f"icmp eq {wide if self.masked else mask} {flags[-1]}, zeroinitializer"))
         found += [f.do(f"call i1 @llvm.vector.reduce.or.{suffix(mask)}({mask} {test})") for test in tests]
         total = found[0] if found else "false"
         for other in found[1:]:

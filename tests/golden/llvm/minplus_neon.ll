@@ -511,13 +511,13 @@ done169:
 
 define internal fastcc void @km_tile_fast(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last) noinline {
 entry:
-  %room199 = alloca float, i64 32, align 64
+  %room196 = alloca float, i64 32, align 64
   %p1 = getelementptr double, ptr %numbers, i64 0
   %v2 = load double, ptr %p1, align 8
   %v3 = fptrunc double %v2 to float
   br label %head4
 head4:
-  %k7 = phi i64 [ 0, %entry ], [ %v86, %body5 ]
+  %k7 = phi i64 [ 0, %entry ], [ %v83, %body5 ]
   %s8 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v30, %body5 ]
   %s9 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v37, %body5 ]
   %s10 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v46, %body5 ]
@@ -526,7 +526,7 @@ head4:
   %s13 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v61, %body5 ]
   %s14 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v70, %body5 ]
   %s15 = phi <4 x float> [ splat (float 0x7FF0000000000000), %entry ], [ %v73, %body5 ]
-  %s16 = phi <4 x i32> [ zeroinitializer, %entry ], [ %v85, %body5 ]
+  %s16 = phi <4 x i32> [ splat (i32 -1), %entry ], [ %v82, %body5 ]
   %v17 = icmp slt i64 %k7, %depth
   br i1 %v17, label %body5, label %done6
 body5:
@@ -586,184 +586,181 @@ body5:
   %v71 = fadd <4 x float> %v67, %v34
   %v72 = fcmp olt <4 x float> %v71, %s15
   %v73 = select <4 x i1> %v72, <4 x float> %v71, <4 x float> %s15
-  %v74 = fcmp uno <4 x float> %v28, %v35
-  %v75 = sext <4 x i1> %v74 to <4 x i32>
-  %v76 = or <4 x i32> %s16, %v75
-  %v77 = fcmp uno <4 x float> %v44, %v47
-  %v78 = sext <4 x i1> %v77 to <4 x i32>
-  %v79 = or <4 x i32> %v76, %v78
-  %v80 = fcmp uno <4 x float> %v56, %v59
+  %v74 = fcmp ord <4 x float> %v28, %v35
+  %v75 = fcmp ord <4 x float> %v44, %v47
+  %v76 = and <4 x i1> %v74, %v75
+  %v77 = fcmp ord <4 x float> %v56, %v59
+  %v78 = and <4 x i1> %v76, %v77
+  %v79 = fcmp ord <4 x float> %v68, %v71
+  %v80 = and <4 x i1> %v78, %v79
   %v81 = sext <4 x i1> %v80 to <4 x i32>
-  %v82 = or <4 x i32> %v79, %v81
-  %v83 = fcmp uno <4 x float> %v68, %v71
-  %v84 = sext <4 x i1> %v83 to <4 x i32>
-  %v85 = or <4 x i32> %v82, %v84
-  %v86 = add nsw i64 %k7, 1
+  %v82 = and <4 x i32> %s16, %v81
+  %v83 = add nsw i64 %k7, 1
   br label %head4, !llvm.loop !2
 done6:
-  %v89 = icmp ne <4 x i32> %s16, zeroinitializer
-  %v90 = call i1 @llvm.vector.reduce.or.v4i1(<4 x i1> %v89)
-  br i1 %v90, label %again87, label %fine88
-again87:
+  %v86 = icmp eq <4 x i32> %s16, zeroinitializer
+  %v87 = call i1 @llvm.vector.reduce.or.v4i1(<4 x i1> %v86)
+  br i1 %v87, label %again84, label %fine85
+again84:
   call fastcc void @km_tile(ptr %integers, ptr %numbers, ptr %x_x0, ptr %x_x1, ptr %out_0, ptr %cells, ptr %state, i64 %depth, i64 %position, i64 %rows, i64 %columns, i64 %skew, i1 %first, i1 %last)
   ret void
-fine88:
-  br i1 %first, label %ready92, label %join91
-join91:
-  %p93 = getelementptr i8, ptr %state, i64 0
-  %v94 = load <4 x float>, ptr %p93, align 4
-  %p95 = getelementptr i8, ptr %state, i64 16
-  %v96 = load <4 x float>, ptr %p95, align 4
-  %p97 = getelementptr i8, ptr %state, i64 32
-  %v98 = load <4 x float>, ptr %p97, align 4
-  %p99 = getelementptr i8, ptr %state, i64 48
-  %v100 = load <4 x float>, ptr %p99, align 4
-  %p101 = getelementptr i8, ptr %state, i64 64
-  %v102 = load <4 x float>, ptr %p101, align 4
-  %p103 = getelementptr i8, ptr %state, i64 80
-  %v104 = load <4 x float>, ptr %p103, align 4
-  %p105 = getelementptr i8, ptr %state, i64 96
-  %v106 = load <4 x float>, ptr %p105, align 4
-  %p107 = getelementptr i8, ptr %state, i64 112
-  %v108 = load <4 x float>, ptr %p107, align 4
-  %v109 = fcmp olt <4 x float> %v94, %s8
-  %v110 = select <4 x i1> %v109, <4 x float> %v94, <4 x float> %s8
-  %v111 = fcmp uno <4 x float> %v94, zeroinitializer
-  %v112 = select <4 x i1> %v111, <4 x float> %v94, <4 x float> %v110
-  %v113 = fcmp olt <4 x float> %v96, %s9
-  %v114 = select <4 x i1> %v113, <4 x float> %v96, <4 x float> %s9
-  %v115 = fcmp uno <4 x float> %v96, zeroinitializer
-  %v116 = select <4 x i1> %v115, <4 x float> %v96, <4 x float> %v114
-  %v117 = fcmp olt <4 x float> %v98, %s10
-  %v118 = select <4 x i1> %v117, <4 x float> %v98, <4 x float> %s10
-  %v119 = fcmp uno <4 x float> %v98, zeroinitializer
-  %v120 = select <4 x i1> %v119, <4 x float> %v98, <4 x float> %v118
-  %v121 = fcmp olt <4 x float> %v100, %s11
-  %v122 = select <4 x i1> %v121, <4 x float> %v100, <4 x float> %s11
-  %v123 = fcmp uno <4 x float> %v100, zeroinitializer
-  %v124 = select <4 x i1> %v123, <4 x float> %v100, <4 x float> %v122
-  %v125 = fcmp olt <4 x float> %v102, %s12
-  %v126 = select <4 x i1> %v125, <4 x float> %v102, <4 x float> %s12
-  %v127 = fcmp uno <4 x float> %v102, zeroinitializer
-  %v128 = select <4 x i1> %v127, <4 x float> %v102, <4 x float> %v126
-  %v129 = fcmp olt <4 x float> %v104, %s13
-  %v130 = select <4 x i1> %v129, <4 x float> %v104, <4 x float> %s13
-  %v131 = fcmp uno <4 x float> %v104, zeroinitializer
-  %v132 = select <4 x i1> %v131, <4 x float> %v104, <4 x float> %v130
-  %v133 = fcmp olt <4 x float> %v106, %s14
-  %v134 = select <4 x i1> %v133, <4 x float> %v106, <4 x float> %s14
-  %v135 = fcmp uno <4 x float> %v106, zeroinitializer
-  %v136 = select <4 x i1> %v135, <4 x float> %v106, <4 x float> %v134
-  %v137 = fcmp olt <4 x float> %v108, %s15
-  %v138 = select <4 x i1> %v137, <4 x float> %v108, <4 x float> %s15
-  %v139 = fcmp uno <4 x float> %v108, zeroinitializer
-  %v140 = select <4 x i1> %v139, <4 x float> %v108, <4 x float> %v138
-  br label %ready92
-ready92:
-  %v141 = phi <4 x float> [ %s8, %fine88 ], [ %v112, %join91 ]
-  %v142 = phi <4 x float> [ %s9, %fine88 ], [ %v116, %join91 ]
-  %v143 = phi <4 x float> [ %s10, %fine88 ], [ %v120, %join91 ]
-  %v144 = phi <4 x float> [ %s11, %fine88 ], [ %v124, %join91 ]
-  %v145 = phi <4 x float> [ %s12, %fine88 ], [ %v128, %join91 ]
-  %v146 = phi <4 x float> [ %s13, %fine88 ], [ %v132, %join91 ]
-  %v147 = phi <4 x float> [ %s14, %fine88 ], [ %v136, %join91 ]
-  %v148 = phi <4 x float> [ %s15, %fine88 ], [ %v140, %join91 ]
-  br i1 %last, label %finish150, label %keep149
-keep149:
-  %p151 = getelementptr i8, ptr %state, i64 0
+fine85:
+  br i1 %first, label %ready89, label %join88
+join88:
+  %p90 = getelementptr i8, ptr %state, i64 0
+  %v91 = load <4 x float>, ptr %p90, align 4
+  %p92 = getelementptr i8, ptr %state, i64 16
+  %v93 = load <4 x float>, ptr %p92, align 4
+  %p94 = getelementptr i8, ptr %state, i64 32
+  %v95 = load <4 x float>, ptr %p94, align 4
+  %p96 = getelementptr i8, ptr %state, i64 48
+  %v97 = load <4 x float>, ptr %p96, align 4
+  %p98 = getelementptr i8, ptr %state, i64 64
+  %v99 = load <4 x float>, ptr %p98, align 4
+  %p100 = getelementptr i8, ptr %state, i64 80
+  %v101 = load <4 x float>, ptr %p100, align 4
+  %p102 = getelementptr i8, ptr %state, i64 96
+  %v103 = load <4 x float>, ptr %p102, align 4
+  %p104 = getelementptr i8, ptr %state, i64 112
+  %v105 = load <4 x float>, ptr %p104, align 4
+  %v106 = fcmp olt <4 x float> %v91, %s8
+  %v107 = select <4 x i1> %v106, <4 x float> %v91, <4 x float> %s8
+  %v108 = fcmp uno <4 x float> %v91, zeroinitializer
+  %v109 = select <4 x i1> %v108, <4 x float> %v91, <4 x float> %v107
+  %v110 = fcmp olt <4 x float> %v93, %s9
+  %v111 = select <4 x i1> %v110, <4 x float> %v93, <4 x float> %s9
+  %v112 = fcmp uno <4 x float> %v93, zeroinitializer
+  %v113 = select <4 x i1> %v112, <4 x float> %v93, <4 x float> %v111
+  %v114 = fcmp olt <4 x float> %v95, %s10
+  %v115 = select <4 x i1> %v114, <4 x float> %v95, <4 x float> %s10
+  %v116 = fcmp uno <4 x float> %v95, zeroinitializer
+  %v117 = select <4 x i1> %v116, <4 x float> %v95, <4 x float> %v115
+  %v118 = fcmp olt <4 x float> %v97, %s11
+  %v119 = select <4 x i1> %v118, <4 x float> %v97, <4 x float> %s11
+  %v120 = fcmp uno <4 x float> %v97, zeroinitializer
+  %v121 = select <4 x i1> %v120, <4 x float> %v97, <4 x float> %v119
+  %v122 = fcmp olt <4 x float> %v99, %s12
+  %v123 = select <4 x i1> %v122, <4 x float> %v99, <4 x float> %s12
+  %v124 = fcmp uno <4 x float> %v99, zeroinitializer
+  %v125 = select <4 x i1> %v124, <4 x float> %v99, <4 x float> %v123
+  %v126 = fcmp olt <4 x float> %v101, %s13
+  %v127 = select <4 x i1> %v126, <4 x float> %v101, <4 x float> %s13
+  %v128 = fcmp uno <4 x float> %v101, zeroinitializer
+  %v129 = select <4 x i1> %v128, <4 x float> %v101, <4 x float> %v127
+  %v130 = fcmp olt <4 x float> %v103, %s14
+  %v131 = select <4 x i1> %v130, <4 x float> %v103, <4 x float> %s14
+  %v132 = fcmp uno <4 x float> %v103, zeroinitializer
+  %v133 = select <4 x i1> %v132, <4 x float> %v103, <4 x float> %v131
+  %v134 = fcmp olt <4 x float> %v105, %s15
+  %v135 = select <4 x i1> %v134, <4 x float> %v105, <4 x float> %s15
+  %v136 = fcmp uno <4 x float> %v105, zeroinitializer
+  %v137 = select <4 x i1> %v136, <4 x float> %v105, <4 x float> %v135
+  br label %ready89
+ready89:
+  %v138 = phi <4 x float> [ %s8, %fine85 ], [ %v109, %join88 ]
+  %v139 = phi <4 x float> [ %s9, %fine85 ], [ %v113, %join88 ]
+  %v140 = phi <4 x float> [ %s10, %fine85 ], [ %v117, %join88 ]
+  %v141 = phi <4 x float> [ %s11, %fine85 ], [ %v121, %join88 ]
+  %v142 = phi <4 x float> [ %s12, %fine85 ], [ %v125, %join88 ]
+  %v143 = phi <4 x float> [ %s13, %fine85 ], [ %v129, %join88 ]
+  %v144 = phi <4 x float> [ %s14, %fine85 ], [ %v133, %join88 ]
+  %v145 = phi <4 x float> [ %s15, %fine85 ], [ %v137, %join88 ]
+  br i1 %last, label %finish147, label %keep146
+keep146:
+  %p148 = getelementptr i8, ptr %state, i64 0
+  store <4 x float> %v138, ptr %p148, align 4
+  %p149 = getelementptr i8, ptr %state, i64 16
+  store <4 x float> %v139, ptr %p149, align 4
+  %p150 = getelementptr i8, ptr %state, i64 32
+  store <4 x float> %v140, ptr %p150, align 4
+  %p151 = getelementptr i8, ptr %state, i64 48
   store <4 x float> %v141, ptr %p151, align 4
-  %p152 = getelementptr i8, ptr %state, i64 16
+  %p152 = getelementptr i8, ptr %state, i64 64
   store <4 x float> %v142, ptr %p152, align 4
-  %p153 = getelementptr i8, ptr %state, i64 32
+  %p153 = getelementptr i8, ptr %state, i64 80
   store <4 x float> %v143, ptr %p153, align 4
-  %p154 = getelementptr i8, ptr %state, i64 48
+  %p154 = getelementptr i8, ptr %state, i64 96
   store <4 x float> %v144, ptr %p154, align 4
-  %p155 = getelementptr i8, ptr %state, i64 64
+  %p155 = getelementptr i8, ptr %state, i64 112
   store <4 x float> %v145, ptr %p155, align 4
-  %p156 = getelementptr i8, ptr %state, i64 80
-  store <4 x float> %v146, ptr %p156, align 4
-  %p157 = getelementptr i8, ptr %state, i64 96
-  store <4 x float> %v147, ptr %p157, align 4
-  %p158 = getelementptr i8, ptr %state, i64 112
-  store <4 x float> %v148, ptr %p158, align 4
   ret void
-finish150:
-  %p159 = getelementptr i64, ptr %integers, i64 25
-  %v160 = load i64, ptr %p159, align 8
-  %p161 = getelementptr i64, ptr %integers, i64 26
-  %v162 = load i64, ptr %p161, align 8
-  %v163 = icmp eq i64 %columns, 8
-  %v164 = icmp eq i64 %v162, 1
-  %v165 = and i1 %v163, %v164
-  %v166 = icmp sle i64 %skew, -3
-  %v167 = and i1 %v165, %v166
-  br i1 %v167, label %whole168, label %other169
-whole168:
-  %v171 = icmp sgt i64 %rows, 0
-  br i1 %v171, label %yes172, label %done173
-yes172:
-  %v174 = mul nsw i64 %v160, 0
-  %p175 = getelementptr float, ptr %out_0, i64 %v174
-  %p176 = getelementptr float, ptr %p175, i64 0
-  store <4 x float> %v141, ptr %p176, align 4
-  %p177 = getelementptr float, ptr %p175, i64 4
-  store <4 x float> %v142, ptr %p177, align 4
-  br label %done173
-done173:
-  %v178 = icmp sgt i64 %rows, 1
-  br i1 %v178, label %yes179, label %done180
-yes179:
-  %v181 = mul nsw i64 %v160, 1
-  %p182 = getelementptr float, ptr %out_0, i64 %v181
-  %p183 = getelementptr float, ptr %p182, i64 0
-  store <4 x float> %v143, ptr %p183, align 4
-  %p184 = getelementptr float, ptr %p182, i64 4
-  store <4 x float> %v144, ptr %p184, align 4
-  br label %done180
-done180:
-  %v185 = icmp sgt i64 %rows, 2
-  br i1 %v185, label %yes186, label %done187
-yes186:
-  %v188 = mul nsw i64 %v160, 2
-  %p189 = getelementptr float, ptr %out_0, i64 %v188
-  %p190 = getelementptr float, ptr %p189, i64 0
-  store <4 x float> %v145, ptr %p190, align 4
-  %p191 = getelementptr float, ptr %p189, i64 4
-  store <4 x float> %v146, ptr %p191, align 4
-  br label %done187
-done187:
-  %v192 = icmp sgt i64 %rows, 3
-  br i1 %v192, label %yes193, label %done194
-yes193:
-  %v195 = mul nsw i64 %v160, 3
-  %p196 = getelementptr float, ptr %out_0, i64 %v195
-  %p197 = getelementptr float, ptr %p196, i64 0
-  store <4 x float> %v147, ptr %p197, align 4
-  %p198 = getelementptr float, ptr %p196, i64 4
-  store <4 x float> %v148, ptr %p198, align 4
-  br label %done194
-done194:
-  br label %done170
-other169:
-  %p200 = getelementptr float, ptr %room199, i64 0
-  store <4 x float> %v141, ptr %p200, align 4
-  %p201 = getelementptr float, ptr %room199, i64 4
-  store <4 x float> %v142, ptr %p201, align 4
-  %p202 = getelementptr float, ptr %room199, i64 8
-  store <4 x float> %v143, ptr %p202, align 4
-  %p203 = getelementptr float, ptr %room199, i64 12
-  store <4 x float> %v144, ptr %p203, align 4
-  %p204 = getelementptr float, ptr %room199, i64 16
-  store <4 x float> %v145, ptr %p204, align 4
-  %p205 = getelementptr float, ptr %room199, i64 20
-  store <4 x float> %v146, ptr %p205, align 4
-  %p206 = getelementptr float, ptr %room199, i64 24
-  store <4 x float> %v147, ptr %p206, align 4
-  %p207 = getelementptr float, ptr %room199, i64 28
-  store <4 x float> %v148, ptr %p207, align 4
-  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room199, i64 %v160, i64 %v162, i64 %rows, i64 %columns, i64 %skew)
+finish147:
+  %p156 = getelementptr i64, ptr %integers, i64 25
+  %v157 = load i64, ptr %p156, align 8
+  %p158 = getelementptr i64, ptr %integers, i64 26
+  %v159 = load i64, ptr %p158, align 8
+  %v160 = icmp eq i64 %columns, 8
+  %v161 = icmp eq i64 %v159, 1
+  %v162 = and i1 %v160, %v161
+  %v163 = icmp sle i64 %skew, -3
+  %v164 = and i1 %v162, %v163
+  br i1 %v164, label %whole165, label %other166
+whole165:
+  %v168 = icmp sgt i64 %rows, 0
+  br i1 %v168, label %yes169, label %done170
+yes169:
+  %v171 = mul nsw i64 %v157, 0
+  %p172 = getelementptr float, ptr %out_0, i64 %v171
+  %p173 = getelementptr float, ptr %p172, i64 0
+  store <4 x float> %v138, ptr %p173, align 4
+  %p174 = getelementptr float, ptr %p172, i64 4
+  store <4 x float> %v139, ptr %p174, align 4
   br label %done170
 done170:
+  %v175 = icmp sgt i64 %rows, 1
+  br i1 %v175, label %yes176, label %done177
+yes176:
+  %v178 = mul nsw i64 %v157, 1
+  %p179 = getelementptr float, ptr %out_0, i64 %v178
+  %p180 = getelementptr float, ptr %p179, i64 0
+  store <4 x float> %v140, ptr %p180, align 4
+  %p181 = getelementptr float, ptr %p179, i64 4
+  store <4 x float> %v141, ptr %p181, align 4
+  br label %done177
+done177:
+  %v182 = icmp sgt i64 %rows, 2
+  br i1 %v182, label %yes183, label %done184
+yes183:
+  %v185 = mul nsw i64 %v157, 2
+  %p186 = getelementptr float, ptr %out_0, i64 %v185
+  %p187 = getelementptr float, ptr %p186, i64 0
+  store <4 x float> %v142, ptr %p187, align 4
+  %p188 = getelementptr float, ptr %p186, i64 4
+  store <4 x float> %v143, ptr %p188, align 4
+  br label %done184
+done184:
+  %v189 = icmp sgt i64 %rows, 3
+  br i1 %v189, label %yes190, label %done191
+yes190:
+  %v192 = mul nsw i64 %v157, 3
+  %p193 = getelementptr float, ptr %out_0, i64 %v192
+  %p194 = getelementptr float, ptr %p193, i64 0
+  store <4 x float> %v144, ptr %p194, align 4
+  %p195 = getelementptr float, ptr %p193, i64 4
+  store <4 x float> %v145, ptr %p195, align 4
+  br label %done191
+done191:
+  br label %done167
+other166:
+  %p197 = getelementptr float, ptr %room196, i64 0
+  store <4 x float> %v138, ptr %p197, align 4
+  %p198 = getelementptr float, ptr %room196, i64 4
+  store <4 x float> %v139, ptr %p198, align 4
+  %p199 = getelementptr float, ptr %room196, i64 8
+  store <4 x float> %v140, ptr %p199, align 4
+  %p200 = getelementptr float, ptr %room196, i64 12
+  store <4 x float> %v141, ptr %p200, align 4
+  %p201 = getelementptr float, ptr %room196, i64 16
+  store <4 x float> %v142, ptr %p201, align 4
+  %p202 = getelementptr float, ptr %room196, i64 20
+  store <4 x float> %v143, ptr %p202, align 4
+  %p203 = getelementptr float, ptr %room196, i64 24
+  store <4 x float> %v144, ptr %p203, align 4
+  %p204 = getelementptr float, ptr %room196, i64 28
+  store <4 x float> %v145, ptr %p204, align 4
+  call fastcc void @km_scatter_f32(ptr %out_0, ptr %room196, i64 %v157, i64 %v159, i64 %rows, i64 %columns, i64 %skew)
+  br label %done167
+done167:
   ret void
 }
 

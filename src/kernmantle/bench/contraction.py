@@ -69,19 +69,24 @@ def _peers(p: float) -> tuple[Peer, ...]:
     )
 
 
-def _work(m: int, n: int, k: int, mix: dict[str, float], share: float = 1.0) -> Work:
+def _work(m: int, n: int, k: int, mix: dict[str, float], share: float = 1.0, size: float = 4.0) -> Work:
     pairs = share * m * n * k
-    return Work(4.0 * (m * k + n * k + m * n), {name: pairs * each for name, each in mix.items()}, serial=False)
+    return Work(size * (m * k + n * k + m * n), {name: pairs * each for name, each in mix.items()}, serial=False)
 
 
 def _case(name: str, title: str, problem: Problem, p: float, seconds: float, share: float = 1.0) -> Case:
     m, n = problem.shape
     k = problem.depth
-    targets = (Target("seconds", seconds, machine=H200), Target("bytes", EXTRA_BYTES))
+    targets = (Target("seconds", seconds, machine=H200), Target("bytes", EXTRA_BYTES + _halves(p, m + n, k)))
     peers = _peers(p) if share == 1.0 else (Peer("torch.cdist", _torch(p)),)
     return Case(
         name, title, problem, _ours(p), peers, _work(m, n, k, MIXES[p], share), targets, "events", float(m * n * k)
     )
+
+
+def _halves(p: float, rows: int, k: int) -> float:
+    """What products of halves keep of the operands."""
+    return 4.0 * rows * k if p == 2 else 0.0
 
 
 _LARGE = tuple(
@@ -92,8 +97,17 @@ _OWN = tuple(
     _case(
         f"p={p:g} own", f"distances of power {p:g}, one set", problems.own_distances(BIG[0], BIG[2], p), p, seconds, 0.5
     )
-    for p, seconds in ((1.0, 32e-3), (1.3, 150e-3))
+    for p, seconds in ((1.0, 32e-3), (1.3, 150e-3), (2.0, 9e-3))
 )
+_NARROW = tuple(
+    Case(
+        f"p=2 {dtype}", f"distances of power 2, {dtype}", problems.distances(*BIG, 2.0, dtype), _ours(2.0), (),
+        _work(*BIG, {"fp16": 1.0}, size=2.0),
+        (Target("seconds", 5e-3, machine=H200), Target("bytes", EXTRA_BYTES + _halves(2.0, 2 * BIG[0], BIG[2]))),
+        "events", float(BIG[0] * BIG[1] * BIG[2]),
+    )
+    for dtype in ("f16", "bf16")
+)  # fmt: skip
 _TROPICAL = Case(
     "min-plus", "min-plus product", problems.least_sums(*BIG),
     lambda given: lambda: _tropical(given["x"], given["y"]), (), _work(*BIG, {"fp32": 2.0}),
@@ -118,4 +132,4 @@ _GRAPHS = Case(
     _work(*SMALL[1], MIXES[1.0]), (Target("seconds", 5e-6, machine=H200),), "events", 512.0 * 512 * 64,
 )  # fmt: skip
 
-SUITE = Suite("contraction", "cuda", (*_LARGE, *_OWN, _TROPICAL, _FEW, *_CALLS, _GRAPHS))
+SUITE = Suite("contraction", "cuda", (*_LARGE, *_OWN, *_NARROW, _TROPICAL, _FEW, *_CALLS, _GRAPHS))

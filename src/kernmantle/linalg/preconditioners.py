@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,10 @@ import torch
 
 from ..errors import ParameterError
 from .operators import Product, product_of
+
+
+def _itself(value: torch.Tensor) -> torch.Tensor:
+    return value
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class LowRank:
     basis: torch.Tensor
     values: torch.Tensor
     scale: torch.Tensor
+    total: Callable[[torch.Tensor], torch.Tensor] = _itself
 
     @staticmethod
     def of(name: str, factor: torch.Tensor, ridge: Any) -> LowRank:
@@ -49,7 +55,7 @@ class LowRank:
         return diagonal + self.values.log1p().sum()
 
     def _bent(self, v: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
-        return v + self.basis @ (change[:, None] * (self.basis.mT @ v))
+        return v + self.basis @ (change[:, None] * self.total(self.basis.mT @ v))
 
     def __repr__(self) -> str:
         return f"{self.name} of rank {self.basis.shape[1]}"
@@ -118,14 +124,14 @@ def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None 
             noise = torch.linalg.qr(noise.normal_(generator=source)).Q
             sketch = operator.apply(noise)
             core = noise.mT @ sketch
-        return LowRank.of("a Nyström approximation", _over_root(sketch, core), diagonal)
+        return LowRank.of("a Nyström approximation", over_root(sketch, core), diagonal)
 
 
-def _over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
+def over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
     """F with ``F Fᵀ = sketch core⁻¹ sketchᵀ``, over the part of the core that is not lost in rounding."""
     values, turns = torch.linalg.eigh((core + core.mT) / 2)
     least = values[-1] * core.shape[0] * torch.finfo(core.dtype).eps
-    return sketch @ (turns * torch.where(values > least, values.clamp_min(least).rsqrt(), 0))
+    return sketch @ (turns * torch.where(values > least, values.clamp_min(least).rsqrt(), 0) @ turns.mT)
 
 
 def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:

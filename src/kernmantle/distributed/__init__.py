@@ -1,0 +1,21 @@
+"""Kernel matrices, products and solvers over the processes of torch.distributed: gloo on CPUs, NCCL on GPUs."""
+
+from .dense import eigh, solve_cholesky, solve_lu
+from .iterative import Operator, cg, nystrom, operator
+from .products import agop, gram, matmul
+from .rows import from_local, to_local
+
+__all__ = [
+    "Operator",
+    "agop",
+    "cg",
+    "eigh",
+    "from_local",
+    "gram",
+    "matmul",
+    "nystrom",
+    "operator",
+    "solve_cholesky",
+    "solve_lu",
+    "to_local",
+]

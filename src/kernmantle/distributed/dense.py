@@ -1,0 +1,254 @@
+"""Dense systems and spectra of one matrix whose rows are spread over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import KernmantleError, OutOfMemoryError, ShapeError, WorkerError
+from ..linalg import cholesky, lu, spectrum
+from ..linalg.arguments import check_dtype
+from ..linalg.cusolvermp import Grid
+from ..linalg.eigh import MEANING, Spectrum
+from ..linalg.solution import Solution, nan_where_failed, raise_for
+from ..linalg.worker import communicator
+from .exchange import dealt, largest, told
+from .redistribute import Cyclic
+from .rows import Rows, check_together, rows
+
+_COPIES = 4
+"""Matrices that gathering and solving in one process take, with the result."""
+
+
+def _square(a: Any, group: Any) -> Rows:
+    given = rows(a, "a", group)
+    check_dtype(given.local, "a")
+    if given.local.dim() != 2 or given.local.shape[1] != given.total:
+        raise ShapeError(
+            f"a must be square: its rows here have {given.local.shape[-1]} columns, all processes {given.total} rows"
+        )
+    return given
+
+
+def _system(a: Any, b: Any, group: Any) -> tuple[Rows, Rows]:
+    given = _square(a, group)
+    side = rows(b, "b", given.group)
+    check_together(given, "a", side, "b")
+    return given, side
+
+
+@contextmanager
+def _grid(given: Rows) -> Iterator[Grid]:
+    if given.group is not None and given.group is not dist.group.WORLD:
+        raise ShapeError("over GPUs matrices are solved by all processes; pass group=None")
+    grid = Grid(communicator(given.local.device), given.rank, given.size, given.local.device)
+    try:
+        yield grid
+    finally:
+        grid.close()
+
+
+def _available() -> int:
+    """Bytes of host memory that can still be taken."""
+    listing = Path("/proc/meminfo")
+    if listing.is_file():
+        for line in listing.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def _in_one(given: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor) -> list[Any]:
+    """Gather the rows on the first process, solve there, and tell all what went wrong; ``[]`` on the others."""
+    needed, free = _COPIES * given.total**2 * given.local.element_size(), _available()
+    outcome: list[Any] = ["", []]
+    if given.rank == 0 and needed > free:
+        outcome[0] = (
+            f"on CPUs the matrix is gathered on one process, which takes about {needed} bytes; {free} are free there. "
+            f"Use GPUs (NCCL and cuSOLVERMp), or km.distributed.cg, which never forms it"
+        )
+    (why,) = told(outcome[:1], given.group)
+    if why:
+        raise OutOfMemoryError(why)
+    gathered = [_gathered(tensor, given) for tensor in (given.local, *others)]
+    results: list[torch.Tensor] = []
+    if given.rank == 0:
+        try:
+            results = solve(*gathered)
+        except (KernmantleError, RuntimeError) as error:
+            outcome[0] = f"{type(error).__name__}: {error}"
+    (why,) = told(outcome[:1], given.group)
+    if why:
+        raise WorkerError(f"the first process failed: {why}")
+    return results
+
+
+def _gathered(local: torch.Tensor, given: Rows) -> torch.Tensor:
+    sent = [local.shape[0] if i == 0 else 0 for i in range(given.size)]
+    return dealt(local, sent, given.counts if given.rank == 0 else [0] * given.size, given.group)
+
+
+def _scattered(whole: torch.Tensor, given: Rows) -> torch.Tensor:
+    """Rows of a tensor of the first process, to each its own; the others pass an empty one of its other axes."""
+    sent = given.counts if given.rank == 0 else [0] * given.size
+    received = [given.local.shape[0] if i == 0 else 0 for i in range(given.size)]
+    return dealt(whole, sent, received, given.group)
+
+
+def _solved(given: Rows, side: Rows, kind: str, check_errors: bool, meaning: str) -> Solution:
+    vector = side.local.dim() == 1
+    b = side.local.unsqueeze(-1) if vector else side.local
+    if given.local.is_cuda:
+        x, info = _on_gpus(given, b, kind)
+        ran = f"cuSOLVERMp {kind} on {given.size} GPUs"
+    else:
+        routine = {"potrf": cholesky.solve_cholesky, "getrf": lu.solve_lu}[kind]
+
+        def solve(a: torch.Tensor, right: torch.Tensor) -> list[torch.Tensor]:
+            found = routine(a, right, overwrite_a=True)
+            return [found.x, found.info]
+
+        results = _in_one(given, solve, b)
+        whole = results[0] if results else b.new_empty(0, b.shape[1])
+        x = _scattered(whole, given)
+        state = int(results[1]) if results else 0
+        info = torch.tensor(largest(state, x.device, given.group), dtype=torch.int32)
+        ran = "gathered on one process"
+    if check_errors:
+        raise_for(info, meaning)
+    x = nan_where_failed(x, info)
+    return Solution(side.like(x.squeeze(-1) if vector else x), info, ran)
+
+
+def _on_gpus(given: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    n, width = given.total, b.shape[1]
+    cyclic, sides = Cyclic(given, n), Cyclic(given, width)
+    with _grid(given) as grid:
+        columns = cyclic.of_symmetric(given.local) if kind == "potrf" else cyclic.columns(given.local)
+        right = sides.columns(b)
+        solve = grid.solve_cholesky if kind == "potrf" else grid.solve_lu
+        state = solve(columns, n, right, width)
+    info = torch.tensor(largest(int(state), b.device, given.group), dtype=torch.int32, device=b.device)
+    return sides.rows(right), info
+
+
+def solve_cholesky(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -> Solution:
+    """Solve ``a x = b`` for one symmetric positive definite matrix by all processes.
+
+    Parameters
+    ----------
+    a : tensor of this process's rows, or DTensor, shape (n, n)
+        float32 or float64; both triangles are read.
+    b : tensor of this process's rows, or DTensor, shape (n,) or (n, c)
+        Spread as a.
+    group : ProcessGroup, optional
+        All processes on GPUs.
+    check_errors : bool
+        Raise, on every process, if the info is not 0.
+
+    Returns
+    -------
+    Solution
+        ``x`` spread as b, NaN where ``info`` is not 0.
+
+    Raises
+    ------
+    OutOfMemoryError
+        On CPUs, if the matrix does not fit into one process.
+    BackendError
+        On GPUs, if cuSOLVERMp is missing or does not go with NCCL.
+    WorkerError
+        If a process is gone or does not answer within the group's timeout; a and b are as they were.
+
+    Notes
+    -----
+    On GPUs by cuSOLVERMp on torch's NCCL communicator, the rows redistributed to cyclic blocks of columns: two copies
+    of the part of each process. On CPUs the matrix is gathered and solved in the first process.
+    """
+    given, side = _system(a, b, group)
+    return _solved(given, side, "potrf", check_errors, cholesky.MEANING)
+
+
+def solve_lu(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -> Solution:
+    """Solve ``a x = b`` for one square matrix by all processes; as :func:`solve_cholesky`.
+
+    Parameters
+    ----------
+    a, b, group, check_errors
+        As of :func:`solve_cholesky`; a need not be symmetric.
+
+    Returns
+    -------
+    Solution
+        ``x`` spread as b, NaN where ``info`` is not 0.
+    """
+    given, side = _system(a, b, group)
+    return _solved(given, side, "getrf", check_errors, lu.MEANING)
+
+
+def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors: bool = False) -> Any:
+    """Eigenvalues in ascending order and vectors of one symmetric matrix, by all processes.
+
+    Parameters
+    ----------
+    a : tensor of this process's rows, or DTensor, shape (n, n)
+        float32 or float64; both triangles are read.
+    eigvals_only : bool
+        Return w alone.
+    group : ProcessGroup, optional
+        All processes on GPUs.
+    check_errors : bool
+        Raise, on every process, if the info is not 0.
+
+    Returns
+    -------
+    Spectrum or tensor
+        ``w`` whole on every process; ``v`` (n, columns here), of which each process has as many columns as it has
+        rows of a, in order; a DTensor over its second axis if a is a DTensor.
+
+    Raises
+    ------
+    OutOfMemoryError, BackendError, WorkerError
+        As of :func:`solve_cholesky`.
+    """
+    given = _square(a, group)
+    if given.local.is_cuda:
+        cyclic = Cyclic(given, given.total)
+        with _grid(given) as grid:
+            found = grid.eigh(cyclic.of_symmetric(given.local), given.total, not eigvals_only)
+        w, ran = found.w, f"cuSOLVERMp syevd on {given.size} GPUs"
+        v = None if found.v is None else cyclic.in_order(found.v).mT
+        state = largest(int(found.info), w.device, given.group)
+    else:
+        w, v, state = _eigh_in_one(given, not eigvals_only)
+        ran = "gathered on one process"
+    info = torch.tensor(state, dtype=torch.int32, device=w.device)
+    if check_errors:
+        raise_for(info, MEANING)
+    w = nan_where_failed(w, info)
+    if v is None:
+        return w
+    return Spectrum(w, given.like(nan_where_failed(v, info), 1), info, None, ran)
+
+
+def _eigh_in_one(given: Rows, vectors: bool) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+    def solve(a: torch.Tensor) -> list[torch.Tensor]:
+        found = spectrum.direct(a, True, True, vectors, None, None)
+        return [found.w, found.info, *([] if found.v is None else [found.v])]
+
+    results = _in_one(given, solve)
+    n = given.total
+    w = dealt(
+        (results[0] if results else given.local.new_empty(0)).repeat(given.size),
+        [n if results else 0] * given.size, [n if i == 0 else 0 for i in range(given.size)], given.group,
+    )  # fmt: skip
+    state = largest(int(results[1]) if results else 0, w.device, given.group)
+    if not vectors:
+        return w, None, state
+    columns = results[2].mT if results else given.local.new_empty(0, n)
+    return w, _scattered(columns, given).mT, state

@@ -1,0 +1,107 @@
+"""What processes send each other; a process that is gone is an error in all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import WorkerError
+
+
+@contextmanager
+def answering(what: str) -> Iterator[None]:
+    """Turn the errors of torch.distributed into one that says what to look for."""
+    try:
+        yield
+    except (RuntimeError, dist.DistError) as error:
+        if isinstance(error, (WorkerError, torch.OutOfMemoryError)):
+            raise
+        raise WorkerError(
+            f"{what}: a process of the group died, failed or did not answer within the group's timeout, see its own "
+            f"output ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        ) from error
+
+
+def gathered_counts(count: int, device: torch.device, group: Any) -> tuple[int, ...]:
+    """One number of every process."""
+    with answering("comparing shapes"):
+        own = torch.tensor([count], dtype=torch.int64, device=device)
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(found, own, group=group)
+        return tuple(int(each) for each in found)
+
+
+def total(group: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that sums a tensor over the processes."""
+
+    def summed(value: torch.Tensor) -> torch.Tensor:
+        with answering("summing over the processes"):
+            result = value.contiguous().clone()
+            dist.all_reduce(result, group=group)
+            return result
+
+    return summed
+
+
+def largest(value: int, device: torch.device, group: Any) -> int:
+    """The largest of a number over the processes."""
+    with answering("comparing numbers"):
+        result = torch.tensor([value], dtype=torch.int64, device=device)
+        dist.all_reduce(result, dist.ReduceOp.MAX, group=group)
+        return int(result)
+
+
+def of_first(value: torch.Tensor, group: Any) -> torch.Tensor:
+    """A tensor of the first process, on all of them."""
+    with answering("waiting for the first process"):
+        dist.broadcast(value, _peer(group, 0), group=group)
+        return value
+
+
+def _peer(group: Any, rank: int) -> int:
+    return rank if group is None else dist.get_global_rank(group, rank)
+
+
+def ring(
+    tensors: Sequence[torch.Tensor], counts: Sequence[int], group: Any
+) -> Iterator[tuple[int, Sequence[torch.Tensor]]]:
+    """The rows of every process in turn, with whose they are; the next are under way while these are used."""
+    rank, size = dist.get_rank(group), len(counts)
+    held = [tensor.contiguous() for tensor in tensors]
+    after, before = _peer(group, (rank + 1) % size), _peer(group, (rank - 1) % size)
+    for step in range(size):
+        owner = (rank - step) % size
+        coming: list[torch.Tensor] = []
+        works: Sequence[Any] = []
+        if step < size - 1:
+            count = counts[(owner - 1) % size]
+            coming = [tensor.new_empty(count, *tensor.shape[1:]) for tensor in held]
+            sends = [dist.P2POp(dist.isend, t, after, group) for t in held if counts[owner] and t.numel()]
+            receipts = [dist.P2POp(dist.irecv, t, before, group) for t in coming if count and t.numel()]
+            with answering("passing rows on"):
+                works = dist.batch_isend_irecv([*sends, *receipts]) if sends or receipts else []
+        yield owner, held
+        with answering("passing rows on"):
+            for work in works:
+                work.wait()
+        held = coming
+
+
+def dealt(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
+    """Send so many consecutive rows to each process and return those received, in the order of the senders."""
+    result = tensor.new_empty(sum(received), *tensor.shape[1:])
+    with answering("redistributing rows"):
+        dist.all_to_all_single(result, tensor.contiguous(), list(received), list(sent), group=group)
+    return result
+
+
+def told(values: Sequence[Any], group: Any) -> list[Any]:
+    """Small Python values of the first process, on all of them."""
+    found = list(values)
+    with answering("waiting for the first process"):
+        dist.broadcast_object_list(found, _peer(group, 0), group=group)
+    return found

@@ -1,0 +1,153 @@
+"""Conjugate gradients for kernel matrices whose rows are spread over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..errors import ParameterError, ShapeError
+from ..kernels import Kernel
+from ..linalg.cg import Iterations
+from ..linalg.cg import cg as plain_cg
+from ..linalg.preconditioners import LowRank, over_root
+from .exchange import of_first, total
+from .products import product
+from .rows import Rows, check_together, rows
+
+
+class Operator:
+    """``k(x, x)``, with ``diagonal`` added, on columns of which each process has its rows.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows of this process, twice.
+    dtype : torch.dtype
+    device : torch.device
+    """
+
+    def __init__(self, kernel: Kernel, x: Rows, diagonal: float | None) -> None:
+        self.rows, self._kernel, self._diagonal = x, kernel, diagonal
+        self.shape = (x.local.shape[0], x.local.shape[0])
+        self.dtype, self.device = x.local.dtype, x.local.device
+
+    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        return product(self._kernel, self.rows, self.rows, v, self._diagonal)
+
+    def __repr__(self) -> str:
+        return f"<operator of {self._kernel!r} on {self.rows.total} rows of {self.rows.size} processes>"
+
+
+def operator(kernel: Kernel, x: Any, *, diagonal: float | None = None, group: Any = None) -> Operator:
+    """The matrix of a kernel, of rows that are spread, as a linear operator for :func:`cg`.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Symmetric.
+    x : tensor of this process's rows, or DTensor, shape (n, k)
+    diagonal : number, optional
+        Added to the diagonal.
+    group : ProcessGroup, optional
+
+    Returns
+    -------
+    Operator
+    """
+    return Operator(kernel, rows(x, "x", group), diagonal)
+
+
+def nystrom(kernel: Kernel, x: Any, rank: int, ridge: float, *, group: Any = None) -> LowRank:
+    """Preconditioner of ``k(x, x) + ridge I`` from random rows of all processes, as :func:`kernmantle.linalg.nystrom`.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    x : tensor of this process's rows, or DTensor, shape (n, k)
+    rank : int
+        Rows taken; each process keeps its rows of an (n, rank) matrix.
+    ridge : number
+    group : ProcessGroup, optional
+
+    Returns
+    -------
+    LowRank
+        Callable with the rows here of columns.
+    """
+    mine = rows(x, "x", group)
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ParameterError(f"rank must be a positive integer, not {rank!r}")
+    if not float(ridge) > 0:
+        raise ParameterError(f"ridge must be positive, not {ridge!r}")
+    add = total(mine.group)
+    with torch.no_grad():
+        chosen = _chosen(mine, min(rank, mine.total), add)
+        factor = over_root(kernel(mine.local, chosen), kernel(chosen))
+        return _low_rank(factor, float(ridge), add, mine.group)
+
+
+def _chosen(mine: Rows, count: int, add: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The same random rows on every process."""
+    source = torch.Generator().manual_seed(mine.total)
+    places = torch.randperm(mine.total, generator=source)[:count].to(mine.local.device)
+    here = (places >= mine.start) & (places < mine.start + mine.local.shape[0])
+    found = mine.local.new_zeros(count, mine.local.shape[1])
+    if mine.local.shape[0]:
+        own = (places - mine.start).clamp(0, mine.local.shape[0] - 1)
+        found = torch.where(here[:, None], mine.local[own], 0)
+    return add(found)
+
+
+def _low_rank(factor: torch.Tensor, ridge: float, add: Callable[[torch.Tensor], torch.Tensor], group: Any) -> LowRank:
+    """Of a factor whose rows are spread; the Gram matrix is formed in float64, since it squares the condition."""
+    scaled = factor.double() / ridge**0.5
+    values, turns = (of_first(part.contiguous(), group) for part in torch.linalg.eigh(add(scaled.mT @ scaled)))
+    kept = values > values[-1] * factor.shape[1] * torch.finfo(torch.float64).eps
+    lengths = torch.where(kept, values, 1).sqrt()
+    basis = (scaled @ (turns * torch.where(kept, 1 / lengths, 0))).to(factor.dtype)
+    scale = factor.new_full((1, 1), ridge**-0.5)
+    return LowRank("a Nyström approximation", basis, torch.where(kept, values, 0).to(factor.dtype), scale, add)
+
+
+def cg(
+    a: Operator,
+    b: Any,
+    *,
+    preconditioner: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    tolerance: float | None = None,
+    max_iterations: int = 1000,
+    check_errors: bool = False,
+) -> Iterations:
+    """Solve ``a x = b`` by block conjugate gradients, every process with its rows.
+
+    Parameters
+    ----------
+    a : Operator
+        Of :func:`operator`, or another with ``rows``, ``shape``, ``dtype`` and ``@``.
+    b : tensor of this process's rows, or DTensor, shape (n,) or (n, c)
+    preconditioner, tolerance, max_iterations, check_errors
+        As of :func:`kernmantle.linalg.cg`; a preconditioner takes the rows here, as that of :func:`nystrom` does.
+
+    Returns
+    -------
+    Iterations
+        ``x`` is spread as b; the residuals are those of all rows, the same on every process.
+
+    Raises
+    ------
+    WorkerError
+        If a process is gone or does not answer within the group's timeout.
+    """
+    if not isinstance(getattr(a, "rows", None), Rows):
+        raise ShapeError("a must be an operator of spread rows: km.distributed.operator(kernel, x, diagonal=ridge)")
+    side = rows(b, "b", a.rows.group)
+    check_together(a.rows, "x", side, "b")
+    with torch.no_grad():
+        found = plain_cg(
+            a, side.local, preconditioner=preconditioner, tolerance=tolerance, max_iterations=max_iterations,
+            reduce=total(a.rows.group), check_errors=check_errors,
+        )  # fmt: skip
+    return replace(found, x=side.like(found.x))

@@ -1,0 +1,154 @@
+"""Kernel matrices and products with them, for rows that are spread over processes: shards go round in a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..errors import ShapeError
+from ..kernels import Kernel
+from .exchange import largest, ring, total
+from .rows import Rows, check_together, rows
+
+CHUNK_BYTES = 64 << 20
+
+
+def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None, group: Any = None) -> Any:
+    """All pairs of rows: each process has the rows of the matrix that belong to its rows of x.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    x, y : tensor of this process's rows, or DTensor, shapes (m, k) and (n, k)
+        y by default x.
+    diagonal : number, optional
+        Added where row and column have the same index.
+    group : ProcessGroup, optional
+        By default all processes; that of the mesh for DTensors.
+
+    Returns
+    -------
+    tensor, shape (rows here, n), or DTensor
+
+    Raises
+    ------
+    WorkerError
+        If a process is gone or does not answer within the group's timeout.
+
+    Notes
+    -----
+    A process keeps its part of the matrix and two shards of y, of which one is under way.
+    """
+    mine = rows(x, "x", group)
+    other = mine if y is None else rows(y, "y", mine.group)
+    starts = _starts(other)
+    out = mine.local.new_empty(mine.local.shape[0], other.total)
+    for owner, (shard,) in ring([other.local], other.counts, mine.group):
+        part = out[:, starts[owner] : starts[owner] + other.counts[owner]]
+        if part.numel():
+            offsets = (mine.start, starts[owner])
+            kernel(mine.local, shard, out=part, diagonal=diagonal, offsets=offsets)
+    return mine.like(out)
+
+
+def _starts(given: Rows) -> list[int]:
+    return [sum(given.counts[:i]) for i in range(given.size)]
+
+
+def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = None, group: Any = None) -> Any:
+    """``k(x, y) @ v`` without the matrix, all of them spread by rows.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    x, y, v : tensor of this process's rows, or DTensor, shapes (m, k), (n, k) and (n,) or (n, c)
+        y None is x.
+    diagonal : number, optional
+        ``diagonal * v`` is added.
+    group : ProcessGroup, optional
+
+    Returns
+    -------
+    tensor, shape (rows here,) or (rows here, c), or DTensor
+
+    Raises
+    ------
+    WorkerError
+        If a process is gone or does not answer within the group's timeout.
+    """
+    mine = rows(x, "x", group)
+    other = mine if y is None else rows(y, "y", mine.group)
+    factor = rows(v, "v", mine.group)
+    check_together(other, "x" if y is None else "y", factor, "v")
+    if diagonal is not None:
+        check_together(mine, "x", factor, "v")
+    return mine.like(product(kernel, mine, other, factor.local, diagonal))
+
+
+def product(kernel: Kernel, mine: Rows, other: Rows, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
+    """The rows here of a product whose shards go round."""
+    result = v.new_zeros(mine.local.shape[0], *v.shape[1:])
+    for owner, (shard, part) in ring([other.local, v], other.counts, mine.group):
+        if other.counts[owner] and result.numel():
+            result += kernel.matmul(mine.local, shard, part)
+    return result if diagonal is None else result + diagonal * v
+
+
+def agop(
+    kernel: Kernel, z: Any, x: Any, coef: Any, *, average: bool = False, diagonal: bool = False, group: Any = None
+) -> torch.Tensor:
+    """Sum over outputs and points of the outer products of the predictor's gradients, on every process.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    z, x, coef : tensor of this process's rows, or DTensor, shapes (m, k), (n, k) and (n,) or (n, o)
+        Points, and rows and coefficients of the predictor, as of ``kernel.agop``; x None is z.
+    average : bool
+        Divide by the number of points.
+    diagonal : bool
+        Only the diagonal, (k,).
+    group : ProcessGroup, optional
+
+    Returns
+    -------
+    tensor, shape (k, k)
+
+    Raises
+    ------
+    WorkerError
+        If a process is gone or does not answer within the group's timeout.
+
+    Notes
+    -----
+    Gradients are made in chunks of points of at most 64 MB, each after one round of the shards.
+    """
+    points = rows(z, "z", group)
+    other = points if x is None else rows(x, "x", points.group)
+    weights = rows(coef, "coef", points.group)
+    check_together(other, "z" if x is None else "x", weights, "coef")
+    if points.local.dim() != 2:
+        raise ShapeError(f"z must have two axes, it has shape {tuple(points.local.shape)}")
+    outputs = weights.local if weights.local.dim() == 2 else weights.local.unsqueeze(-1)
+    columns = points.local.shape[1]
+    result = points.local.new_zeros((columns,) if diagonal else (columns, columns))
+    for chunk in _chunks(points, outputs.shape[1]):
+        found = chunk.new_zeros(outputs.shape[1], *chunk.shape)
+        for owner, (shard, part) in ring([other.local, outputs], other.counts, points.group):
+            if other.counts[owner] and found.numel():
+                found += kernel.gradient(chunk, shard, part)
+        flat = found.flatten(0, 1)
+        result += flat.square().sum(0) if diagonal else flat.mT @ flat
+    result = total(points.group)(result)
+    return result / max(1, points.total) if average else result
+
+
+def _chunks(points: Rows, outputs: int) -> Iterator[torch.Tensor]:
+    """As many on every process, the last ones empty where there are fewer points."""
+    size = max(1, outputs * points.local.shape[1] * points.local.element_size())
+    height = max(1, CHUNK_BYTES // size)
+    count = -(-points.local.shape[0] // height)
+    for turn in range(largest(count, points.local.device, points.group)):
+        yield points.local[turn * height : (turn + 1) * height]

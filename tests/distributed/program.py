@@ -1,0 +1,268 @@
+"""What every process of a group runs: each check with rows that are spread unevenly, against all rows at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+
+import kernmantle as km
+from kernmantle import distributed as spread
+from kernmantle.distributed import dense, products
+from kernmantle.distributed.redistribute import Cyclic
+from kernmantle.distributed.rows import rows
+from kernmantle.linalg import cusolvermp
+from kernmantle.testing import assert_close
+
+N, COLUMNS = 41, 3
+KERNEL = km.Gaussian(1.5)
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def counts(total, size):
+    """Uneven, and nothing on the second process where there are four."""
+    weights = [3, 0, 1, 2][:size] if size == 4 else list(range(1, size + 1))
+    parts = [total * w // sum(weights) for w in weights]
+    return [*parts[:-1], total - sum(parts[:-1])]
+
+
+def part(whole):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shares = counts(whole.shape[0], size)
+    return whole[sum(shares[:rank]) : sum(shares[: rank + 1])].clone()
+
+
+def spd(n=N):
+    root = normal(n, n, seed=5)
+    return root @ root.mT + n * torch.eye(n, dtype=torch.float64)
+
+
+@check
+def gram():
+    x, y = normal(N, COLUMNS), normal(29, COLUMNS, seed=1)
+    assert_close(spread.gram(KERNEL, part(x), part(y)), part(KERNEL(x, y)), depth=COLUMNS)
+    assert_close(spread.gram(KERNEL, part(x), diagonal=0.5), part(KERNEL(x, diagonal=0.5)), depth=COLUMNS)
+
+
+@check
+def matmul():
+    x, y, v = normal(N, COLUMNS), normal(29, COLUMNS, seed=1), normal(29, 2, seed=2)
+    assert_close(spread.matmul(KERNEL, part(x), part(y), part(v)), part(KERNEL(x, y) @ v), depth=29)
+    assert_close(spread.matmul(KERNEL, part(x), part(y), part(v[:, 0])), part(KERNEL(x, y) @ v[:, 0]), depth=29)
+    w = normal(N, seed=3)
+    expected = part(KERNEL(x, diagonal=0.5) @ w)
+    assert_close(spread.matmul(KERNEL, part(x), None, part(w), diagonal=0.5), expected, depth=N)
+
+
+@check
+def agop():
+    z, x, coef = normal(N, COLUMNS), normal(29, COLUMNS, seed=1), normal(29, 2, seed=2)
+    expected = KERNEL.agop(z, x, coef)
+    assert_close(spread.agop(KERNEL, part(z), part(x), part(coef)), expected, depth=29 * N)
+    chunk, products.CHUNK_BYTES = products.CHUNK_BYTES, 5 * 2 * COLUMNS * 8
+    found = spread.agop(KERNEL, part(z), part(x), part(coef), average=True, diagonal=True)
+    products.CHUNK_BYTES = chunk
+    assert_close(found, expected.diagonal() / N, depth=29 * N)
+    vector = spread.agop(KERNEL, part(z), None, part(z[:, 0]))
+    assert_close(vector, KERNEL.agop(z, None, z[:, 0]), depth=N * N)
+
+
+@check
+def cg():
+    x, b = normal(N, COLUMNS), normal(N, 2, seed=2)
+    expected = torch.linalg.solve(KERNEL(x, diagonal=0.1), b)
+    operator = spread.operator(KERNEL, part(x), diagonal=0.1)
+    plain = spread.cg(operator, part(b), tolerance=1e-13)
+    approximate = spread.nystrom(KERNEL, part(x), 20, 0.1)
+    better = spread.cg(operator, part(b), tolerance=1e-13, preconditioner=approximate)
+    for found in (plain, better):
+        assert_close(found.x, part(expected), depth=N * N, magnitude=expected.abs().max() * 1e3)
+        assert found.converged.all()
+    assert better.iterations < plain.iterations
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, better.history.tolist())
+    assert all(each == everyone[0] for each in everyone)
+
+
+@check
+def solves():
+    a, b = spd(), normal(N, 2, seed=2)
+    general = normal(N, N, seed=7)
+    for solve, matrix in ((spread.solve_cholesky, a), (spread.solve_lu, general)):
+        mine, side = part(matrix), part(b)
+        found = solve(mine, side)
+        assert_close(found.x, part(torch.linalg.solve(matrix, b)), depth=N**3)
+        assert_close(solve(mine, side[:, 0]).x, part(torch.linalg.solve(matrix, b[:, 0])), depth=N**3)
+        assert not found.info
+        assert torch.equal(mine, part(matrix))
+        assert torch.equal(side, part(b))
+
+
+@check
+def failures_are_known_to_all():
+    found = spread.solve_cholesky(part(-spd()), part(normal(N, seed=2)))
+    assert found.info == 1
+    assert found.x.isnan().all()
+    for wrong in (
+        lambda: spread.solve_cholesky(part(-spd()), part(normal(N)), check_errors=True),
+        lambda: spread.solve_lu(part(torch.zeros(N, N).double()), part(normal(N)), check_errors=True),
+    ):
+        with pytest.raises(km.errors.LinearAlgebraError, match="info 1"):
+            wrong()
+
+
+@check
+def eigh():
+    a = spd()
+    w, v = found = spread.eigh(part(a))
+    assert_close(w, torch.linalg.eigvalsh(a), depth=N)
+    assert v.shape == (N, part(a).shape[0])
+    assert_close(a @ v, v * part(w), depth=N * N, magnitude=w[-1])
+    assert_close(spread.eigh(part(a), eigvals_only=True), w)
+    assert not found.info
+
+
+@check
+def cyclic_columns():
+    """The redistribution that GPUs need, with blocks of four columns."""
+    block, cusolvermp.BLOCK = cusolvermp.BLOCK, 4
+    try:
+        a, b = normal(N, N), normal(N, 10, seed=1)
+        given = rows(part(a), "a")
+        cyclic, sides = Cyclic(given, N), Cyclic(given, 10)
+        assert torch.equal(cyclic.columns(part(a)), a.mT[cyclic.here])
+        assert torch.equal(cyclic.rows(cyclic.columns(part(a))), part(a))
+        assert torch.equal(sides.columns(part(b)), b.mT[sides.here])
+        assert torch.equal(sides.rows(sides.columns(part(b))), part(b))
+        symmetric = a + a.mT
+        dealt = cyclic.of_symmetric(part(symmetric))
+        assert torch.equal(dealt, symmetric[cyclic.here])
+        assert torch.equal(cyclic.in_order(dealt), part(symmetric))
+    finally:
+        cusolvermp.BLOCK = block
+
+
+@check
+def dtensors():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x, v, a = normal(N, COLUMNS), normal(N, 2, seed=1), spd()
+    even = [distribute_tensor(t, mesh, [Shard(0)]) for t in (x, v, a)]
+    result = spread.matmul(KERNEL, even[0], None, even[1])
+    assert isinstance(result, DTensor)
+    assert_close(result.full_tensor(), KERNEL(x) @ v, depth=N)
+    assert spread.gram(KERNEL, even[0]).shape == (N, N)
+    whole = distribute_tensor(x, mesh, [Replicate()])
+    assert_close(spread.gram(KERNEL, whole, even[0]).full_tensor(), KERNEL(x), depth=N)
+    solution = spread.solve_cholesky(even[2], even[1]).x
+    assert_close(solution.full_tensor(), torch.linalg.solve(a, v), depth=N**3)
+    vectors = spread.eigh(even[2]).v
+    assert vectors.shape == (N, N)
+    assert vectors.placements == (Shard(1),)
+    mine = spread.from_local(part(x), mesh)
+    assert mine.shape == x.shape
+    assert torch.equal(spread.to_local(mine), part(x))
+
+
+@check
+def bad_input():
+    x = part(normal(N, COLUMNS))
+    cases = [
+        (lambda: spread.matmul(KERNEL, x, None, x[:-1] if len(x) else x), km.errors.ShapeError, "as many rows of v"),
+        (lambda: spread.solve_cholesky(x, x), km.errors.ShapeError, "square"),
+        (lambda: spread.eigh(x.int()), km.errors.DtypeError, "float32"),
+        (lambda: spread.gram(KERNEL, x.numpy()), km.errors.DtypeError, "tensor"),
+        (lambda: spread.gram(KERNEL, x.requires_grad_()), km.errors.GradientError, "gradient"),
+        (lambda: spread.cg(KERNEL, x), km.errors.ShapeError, "operator"),
+        (lambda: spread.nystrom(KERNEL, x.detach(), 3, 0.0), km.errors.ParameterError, "ridge"),
+    ]
+    for call, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            call()
+        x = x.detach()
+
+
+@check
+def too_large_to_gather():
+    available, dense._available = dense._available, lambda: 1000
+    with pytest.raises(km.errors.OutOfMemoryError, match=r"distributed\.cg"):
+        spread.solve_cholesky(part(spd()), part(normal(N)))
+    dense._available = available
+
+
+def dies(folder):
+    """The last process ends in the middle of a ring; the others report how long they waited and for what."""
+    x = part(normal(N, COLUMNS))
+    before = x.clone()
+    spread.gram(KERNEL, x)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        while True:
+            spread.matmul(KERNEL, x, None, x)
+    except km.errors.WorkerError as error:
+        report = {"seconds": time.monotonic() - begin, "error": str(error), "untouched": torch.equal(x, before)}
+        Path(folder, f"death-{dist.get_rank()}").write_text(json.dumps(report))
+    os._exit(0)
+
+
+def member(what, folder, rank, size):
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size,
+        timeout=timedelta(seconds=20 if what == "dies" else 120),
+    )  # fmt: skip
+    torch.set_num_threads(1)
+    if what == "dies":
+        dies(folder)
+    said = {}
+    for name, function in CHECKS.items():
+        try:
+            function()
+            said[name] = ""
+        except BaseException:  # noqa: BLE001
+            said[name] = traceback.format_exc()
+        dist.barrier()
+    Path(folder, f"said-{rank}").write_text(json.dumps(said))
+    dist.destroy_process_group()
+
+
+def main(what, folder, size):
+    """Fork the members, which so share what was imported, and tell how they ended."""
+    members = []
+    for rank in range(int(size)):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                member(what, folder, rank, int(size))
+                status = 0
+            except BaseException:  # noqa: BLE001
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        members.append(child)
+    sys.stdout.write(json.dumps([os.waitpid(child, 0)[1] for child in members]) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

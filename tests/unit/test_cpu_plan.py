@@ -113,6 +113,18 @@ def test_only_half_is_computed_where_nothing_tells_rows_from_columns():
 
 
 @pytest.mark.parametrize(
+    ("mapped", "n", "k", "mirrored"),
+    [
+        (DISTANCE, 1000, 4, False), (DISTANCE, 1000, 12, True), (DISTANCE, 3000, 12, False), (DISTANCE, 3000, 40, True),
+        (Node("pow", (DISTANCE, var("p"))), 3000, 1, True),
+    ],
+)  # fmt: skip
+def test_only_half_is_computed_where_that_is_quicker(mapped, n, k, mirrored):
+    one = nest("mk,nk", "mn", mapped, symmetric=True)
+    assert cpu_plan.plan(one, 32, 16, sizes(m=n, n=n, k=k)).symmetric == mirrored
+
+
+@pytest.mark.parametrize(
     "extents", [sizes(m=10**6, n=10**6, k=10**6), sizes(m=10**6, n=3, k=10**7), sizes(m=7, n=10**9)]
 )
 @pytest.mark.parametrize("roles", ["mk,nk,k", "mk,nk,mnk", "mkl,nl,mn"])

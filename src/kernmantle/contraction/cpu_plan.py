@@ -1,6 +1,7 @@
 """How the CPU runs a nest: which tile role is vectorised, how many accumulators stay in registers, which blocks.
 
-A plan depends on the nest and on the vectors of the machine, never on strides; on extents only through ``swap``.
+A plan depends on the nest and on the vectors of the machine, never on strides; on extents only through ``swap``,
+``across`` and ``symmetric``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _ALIGNMENT = 64
 _ITEM_TILES = 4
 _WIDEST_BLOCK = 4096
 _SHORTEST_ACROSS = 8
+# Cells take that many operations each before half of them is worth mirroring: 36 where a result of up to 8 MiB stays
+# in the caches, else 120 (2 cores of a Xeon, float32 and float64 sums of |x - y|: even at k = 12 and 40).
+_MIRRORED_COST, _MIRRORED_COST_FAR = 36, 120
+_NEAR_BYTES = 8 << 20
 _POINTS_BYTES = 256 << 10
 _MOST_POINTS = 32
 _MOST_OUTPUTS = 64
@@ -158,10 +163,12 @@ def _should_swap(nest: Nest, lanes: int, sizes: Mapping[str, int] | None) -> boo
     return sizes is not None and sizes["n"] < lanes and sizes["m"] >= 2 * sizes["n"]
 
 
-def may_mirror(nest: Nest) -> bool:
-    """Whether computing half and mirroring it is right: no other array knows rows from columns."""
-    others = [port for port in nest.operands if port.name not in ("x0", "x1")]
-    return nest.symmetric and not nest.partial and not any(set(port.roles) & set("mn") for port in others)
+def _mirroring_pays(nest: Nest, cost: int, sizes: Mapping[str, int] | None) -> bool:
+    """Whether computing a cell takes longer than copying it to the other side of the diagonal."""
+    if sizes is None or cost >= _HEAVY_COST:
+        return True
+    near = sizes["m"] * sizes["n"] * BYTES[nest.outs[0].dtype] <= _NEAR_BYTES
+    return sizes["k"] * sizes["l"] * cost >= (_MIRRORED_COST if near else _MIRRORED_COST_FAR)
 
 
 def expressions(nest: Nest) -> list[Node]:
@@ -306,7 +313,7 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         column_block=column_block,
         item_rows=_ITEM_TILES * rows,
         unroll=1 if heavy else 2,
-        symmetric=may_mirror(nest) and not swap,
+        symmetric=nest.mirrors and not swap and _mirroring_pays(nest, cost, sizes),
         optimistic=looped and _is_optimistic(turned, roles),
         across=across,
         cost=cost,

@@ -318,12 +318,6 @@ def _in_order(tile: Tile) -> Tile:
     return replace(tile, groups=1, resident=1)
 
 
-def may_mirror(nest: Nest) -> bool:
-    """Whether computing half and mirroring it is right: no other array knows rows from columns."""
-    others = [port for port in nest.operands if port.name not in ("x0", "x1")]
-    return nest.symmetric and not any(set(port.roles) & set("mn") for port in others)
-
-
 def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Slots of the extents and strides the kernel takes; batch roles of extent 1 are left out."""
     batch = [role for role in "abc" if sizes[role] > 1]
@@ -341,7 +335,7 @@ def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, ...]:
     """Every tile that can run a nest, the one believed fastest first."""
-    symmetric = may_mirror(nest)
+    symmetric = nest.mirrors
     folds = any(reduction.is_fold for reduction in nest.reductions)
     family = [_in_order(tile) if folds and tile.schema == "gram" else tile for tile in TILES]
     family = [replace(tile, depth=sizes["k"]) if tile.schema == "thin" else tile for tile in family]
@@ -404,7 +398,7 @@ def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: F
         tile.schema,
         tile,
         tuple(accesses),
-        may_mirror(nest),
+        nest.mirrors,
         "".join(role for role in "abc" if sizes[role] > 1),
         _used_integers(nest, sizes),
         shared,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..expr.node import Node
-from .cuda_plan import CudaPlan, Facts, may_mirror, planned, rings, staged
+from .cuda_plan import CudaPlan, Facts, planned, rings, staged
 from .cuda_tiles import PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 from .nest import ROLES, Nest
 from .recognise import Squares, squared_differences
@@ -155,7 +155,7 @@ def squares_plan(
     shallow = tile is None and sizes["k"] < _LEAST_DEPTH
     if found is None or nest.precision == "ieee" or shallow or sizes["k"] > _DEEPEST:
         return None
-    symmetric = may_mirror(nest)
+    symmetric = nest.mirrors
     valid = [one for one in product_tiles(nest, sizes, limits, symmetric) if tile in (None, one.name)]
     quick = valid and _cycles(valid[0], nest, sizes, symmetric, limits) < 0.8 * _direct_cycles(sizes, symmetric, limits)
     if not valid or not (quick or tile is not None):

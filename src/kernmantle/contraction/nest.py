@@ -67,6 +67,12 @@ class Nest:
         return compared or any(reduction.name in ("min", "max") for reduction in self.reductions)
 
     @property
+    def mirrors(self) -> bool:
+        """Whether computing half and mirroring it is right: no other array knows rows from columns."""
+        others = [port for port in self.operands if port.name not in ("x0", "x1")]
+        return self.symmetric and not self.partial and not any(set(port.roles) & set("mn") for port in others)
+
+    @property
     def pulled(self) -> bool:
         """Whether it is a pullback with an axis of outputs."""
         return any("l" in port.roles for port in self.outs)

@@ -313,7 +313,7 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         column_block=column_block,
         item_rows=_ITEM_TILES * rows,
         unroll=1 if heavy else 2,
-        symmetric=nest.mirrors and not swap and _mirroring_pays(nest, cost, sizes),
+        symmetric=nest.mirrors and not (nest.partial or swap) and _mirroring_pays(nest, cost, sizes),
         optimistic=looped and _is_optimistic(turned, roles),
         across=across,
         cost=cost,

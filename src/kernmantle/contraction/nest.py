@@ -70,7 +70,7 @@ class Nest:
     def mirrors(self) -> bool:
         """Whether computing half and mirroring it is right: no other array knows rows from columns."""
         others = [port for port in self.operands if port.name not in ("x0", "x1")]
-        return self.symmetric and not self.partial and not any(set(port.roles) & set("mn") for port in others)
+        return self.symmetric and not any(set(port.roles) & set("mn") for port in others)
 
     @property
     def pulled(self) -> bool:

@@ -12,6 +12,7 @@ from ..errors import ParameterError
 # What a program imports, and the module here that stands in for it.
 MODULES = {
     "kermac": "kermac",
+    "kernel_tools": "kernel_tools",
     "mm_kermac": "mm_kermac",
     "ksmm_py": "ksmm",
 }

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
-from ..expr.functions import FUNCTIONS
-from ..ops.contract import Contraction
-from .batches import batch_size, check_tensors, deliver, hyper_sizes
+from ...expr.functions import FUNCTIONS
+from ...ops.contract import Contraction
+from ..batches import batch_size, check_tensors, deliver, hyper_sizes
+from ..timer import CudaTimer as CudaTimer
+from .linalg import FillMode as FillMode
 
 exp, maximum, sign, sqrt, where = (FUNCTIONS[name] for name in ("exp", "maximum", "sign", "sqrt", "where"))
 EPSILON, GRADIENT_EPSILON = 1e-5, 1e-8

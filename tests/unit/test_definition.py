@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from kernmantle.contraction.definition import Definition, Fold, Semiring, bind, define, symmetric
+from kernmantle.contraction.definition import Definition, Fold, Semiring, bind, define, of_expressions, symmetric
 from kernmantle.contraction.derivative import undifferentiable
 from kernmantle.contraction.semirings import REDUCTIONS
 from kernmantle.errors import EquationError, ParameterError, TraceError
-from kernmantle.expr.node import var
+from kernmantle.expr.node import Node, var
 from kernmantle.testing import CASES
 
 
@@ -174,3 +174,19 @@ def test_what_has_a_gradient():
     for name in REDUCTIONS:
         program = bind(define("mk,nk->mn", lambda a, b: (a * b, a), ("sum", name)), frozenset()).program
         assert (undifferentiable(program) is None) == (name in differentiable)
+
+
+def test_of_expressions_is_what_tracing_gives():
+    traced = define("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, epilogue=lambda s, scale: s * scale)
+    gap = Node("sub", (var("x0"), var("x1")))
+    made = of_expressions(
+        "mk,nk->mn", [Node("pow", (Node("abs", (gap,)), var("p")))], [REDUCTIONS["sum"]],
+        [Node("mul", (var("s0"), var("scale")))],
+    )  # fmt: skip
+    assert made == traced
+    assert made.parameters == ("p", "scale")
+
+
+def test_of_expressions_checks_the_equation():
+    with pytest.raises(EquationError, match="reduced before the epilogue"):
+        of_expressions("mk,nk->mn", [var("x0")], [REDUCTIONS["sum"]], [var("x0")])

@@ -241,6 +241,17 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
     return _checked(parsed, maps, reductions, outputs, single, parameters, defaults)
 
 
+def of_expressions(
+    equation: str, map: Sequence[Node], reductions: Sequence[Reduction], outputs: Sequence[Node]
+) -> Definition:
+    """Definition of expressions over operands x0, x1, ... and accumulators s0, s1, ...; the rest are parameters."""
+    parsed = parse(equation)
+    known = {f"x{i}" for i in range(len(parsed.operands))} | {f"s{i}" for i in range(len(map))}
+    names = variables([*simplify(map), *simplify(outputs)])
+    parameters = tuple(name for name in names if name not in known)
+    return _checked(parsed, tuple(map), tuple(reductions), tuple(outputs), len(outputs) == 1, parameters, {})
+
+
 def _checked(
     equation: Equation,
     maps: tuple[Node, ...],

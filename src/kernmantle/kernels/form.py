@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..contraction.definition import Definition
-from ..contraction.equation import parse
+from ..contraction.definition import of_expressions
 from ..contraction.semirings import Reduction
 from ..expr.node import Node, const, postorder, substitute, var, variables
 from ..expr.simplify import simplify
@@ -64,15 +63,7 @@ class Form:
 def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductions: Sequence[Reduction],
                    outputs: Sequence[Node]) -> Contraction:  # fmt: skip
     """Contraction of expressions over operands x0, x1, ... of these axes; other variables are parameters."""
-    operands = {f"x{i}" for i in range(len(axes))} | {f"s{i}" for i in range(len(maps))}
-    roots = (*simplify(maps), *simplify(outputs))
-    parameters = tuple(name for name in dict.fromkeys(variables(roots)) if name not in operands)
-    count = len(maps)
-    definition = Definition(
-        parse(f"{','.join(axes)}->{out}"), roots[:count], tuple(reductions), roots[count:], len(outputs) == 1,
-        parameters, (),
-    )  # fmt: skip
-    return Contraction._from(definition)
+    return Contraction.of(of_expressions(f"{','.join(axes)}->{out}", maps, reductions, outputs))
 
 
 @lru_cache(maxsize=1024)

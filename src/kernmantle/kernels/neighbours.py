@@ -58,7 +58,7 @@ def _paired(text: str) -> Contraction:
     definition = Definition.parse(text)
     row, column = definition.equation.out
     axes = ",".join(axes.replace(column, row) for axes in definition.equation.operands)
-    return Contraction._from(replace(definition, equation=parse(f"{axes}->{row}")))
+    return Contraction.of(replace(definition, equation=parse(f"{axes}->{row}")))
 
 
 def _pairs(

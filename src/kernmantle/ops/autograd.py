@@ -23,18 +23,6 @@ Values = Mapping[str, Any]
 Rule = tuple[str, int, tuple[str, ...], tuple[str, ...]]
 
 
-def while_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have torch.compile evaluate a function of constants while it traces, instead of looking inside."""
-
-    @wraps(function)
-    def call(*args: Any) -> Any:
-        return function(*args)
-
-    # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
-    setattr(call, "_dynamo_marked_constant", True)  # noqa: B010
-    return call
-
-
 _BATCH_LETTERS = "ABCDEFGHIJ"
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
@@ -42,8 +30,16 @@ _is_batched = _functorch.is_legacy_batchedtensor
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Cached, and evaluated while torch.compile traces: texts in, texts out."""
-    return while_tracing(lru_cache(maxsize=4096)(function))
+    """Cached, and evaluated while torch.compile traces instead of looked into: texts in, texts out."""
+    cached = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return cached(*args)
+
+    # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
+    setattr(call, "_dynamo_marked_constant", True)  # noqa: B010
+    return call
 
 
 @constant

@@ -44,7 +44,7 @@ _arithmetic = constant(check_integer)
 
 
 def _parsed(text: str) -> Contraction:
-    return Contraction._from(Definition.parse(text))
+    return Contraction.of(Definition.parse(text))
 
 
 class Contraction:
@@ -98,7 +98,8 @@ class Contraction:
         self._set(define(equation, map, reduce, epilogue))
 
     @classmethod
-    def _from(cls, definition: Definition) -> Contraction:
+    def of(cls, definition: Definition) -> Contraction:
+        """Contraction of a definition, whose expressions are there already."""
         self = cls.__new__(cls)
         self._set(definition)
         return self

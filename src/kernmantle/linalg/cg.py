@@ -94,6 +94,11 @@ def _factor(gram: torch.Tensor) -> torch.Tensor:
     return torch.linalg.cholesky_ex(gram + torch.diag_embed(scale.expand(gram.shape[-1]))).L
 
 
+def _solved(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    half = torch.linalg.solve_triangular(factor, columns, upper=False)
+    return torch.linalg.solve_triangular(factor.mT, half, upper=True)
+
+
 def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return torch.linalg.solve_triangular(factor.mT, columns, upper=True, left=False)
 
@@ -113,6 +118,7 @@ class _State:
     unit: torch.Tensor
     weights: torch.Tensor
     direction: torch.Tensor
+    unity: torch.Tensor
 
     @staticmethod
     def start(
@@ -125,15 +131,22 @@ class _State:
         factor = _factor(total(residual.mT @ turned))
         weights = factor.mT * safe
         return _State(
-            multiply, precondition, total, torch.zeros_like(b), _over(residual, factor), weights, _over(turned, factor)
+            multiply,
+            precondition,
+            total,
+            torch.zeros_like(b),
+            _over(residual, factor),
+            weights,
+            _over(turned, factor),
+            torch.eye(b.shape[1], dtype=b.dtype, device=b.device),
         )
 
     def step(self) -> None:
         """One iteration: one product."""
         product = self.multiply(self.direction)
         small = _factor(self.total(self.direction.mT @ product))
-        self.x = self.x + self.direction @ torch.cholesky_solve(self.weights, small)
-        residual = self.unit - product @ torch.cholesky_inverse(small)
+        self.x = self.x + self.direction @ _solved(small, self.weights)
+        residual = self.unit - product @ _solved(small, self.unity)
         turned = self.precondition(residual)
         factor = _factor(self.total(residual.mT @ turned))
         self.unit = _over(residual, factor)

@@ -81,7 +81,7 @@ class _Decomposed(torch.autograd.Function):
         gaps = w[..., None, :] - w[..., :, None]
         unit = w.shape[-1] * torch.finfo(w.dtype).eps * w.detach().abs().amax(-1)[..., None, None]
         apart = gaps.abs() > unit
-        inner = torch.where(apart, (v.mT @ gradients[1]) / torch.where(apart, gaps, 1), 0)
+        inner = ((v.mT @ gradients[1]) / gaps.masked_fill(~apart, 1)).masked_fill(~apart, 0)
         found = v @ (torch.diag_embed(gradients[0]) + inner) @ v.mT
         return (found + found.mT) / 2, None
 

@@ -30,9 +30,9 @@ class LowRank:
     total: Callable[[torch.Tensor], torch.Tensor] = _itself
 
     @staticmethod
-    def of(name: str, factor: torch.Tensor, ridge: Any) -> LowRank:
-        """From F (n, r) and the diagonal, a number or a tensor."""
-        scale = torch.as_tensor(ridge, dtype=factor.dtype, device=factor.device).rsqrt().reshape(-1, 1)
+    def of(name: str, factor: torch.Tensor, ridge: torch.Tensor) -> LowRank:
+        """From F (n, r) and the diagonal, one number or n."""
+        scale = ridge.rsqrt().reshape(-1, 1)
         basis, small = torch.linalg.qr(factor * scale)
         turns, lengths, _ = torch.linalg.svd(small)
         return LowRank(name, basis @ turns, lengths.square(), scale)
@@ -68,7 +68,10 @@ def _rank(rank: Any, size: int) -> int:
 
 
 def _check_ridge(ridge: Any, operator: Product) -> torch.Tensor:
-    diagonal = torch.as_tensor(ridge, dtype=operator.dtype, device=operator.device)
+    if isinstance(ridge, (int, float)):
+        diagonal = torch.full((), ridge, dtype=operator.dtype, device=operator.device)
+    else:
+        diagonal = torch.as_tensor(ridge, dtype=operator.dtype, device=operator.device)
     if diagonal.dim() > 1 or (diagonal.dim() == 1 and diagonal.shape[0] != operator.size):
         raise ParameterError(f"ridge must be a number or one for each of {operator.size} rows")
     if not diagonal.is_cuda and not bool((diagonal > 0).all()):
@@ -131,7 +134,8 @@ def over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
     """F with ``F Fᵀ = sketch core⁻¹ sketchᵀ``, over the part of the core that is not lost in rounding."""
     values, turns = torch.linalg.eigh((core + core.mT) / 2)
     least = values[-1] * core.shape[0] * torch.finfo(core.dtype).eps
-    return sketch @ (turns * torch.where(values > least, values.clamp_min(least).rsqrt(), 0) @ turns.mT)
+    roots = values.clamp_min(least).rsqrt().masked_fill(values <= least, 0)
+    return sketch @ (turns * roots @ turns.mT)
 
 
 def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
@@ -174,7 +178,7 @@ def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
             left = rest[place]
             made = factor[:, :step]
             new = column(place)[:, 0] - made @ made.index_select(0, place)[0]
-            new = torch.where(left > least, new * left.clamp_min(least).rsqrt(), 0)
+            new = (new * left.clamp_min(least).rsqrt()).masked_fill(left <= least, 0)
             factor[:, step] = new
             rest = (rest - new.square()).clamp_min(0).index_fill(0, place, 0)
     return LowRank.of("a pivoted Cholesky factor", factor, diagonal)

@@ -69,5 +69,5 @@ def nan_where_failed(result: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
     """A result with NaN for the items that failed, in place where no gradient is recorded."""
     failed = (info != 0)[(..., *(None,) * (result.dim() - info.dim()))]
     if result.requires_grad:
-        return torch.where(failed, float("nan"), result)
+        return result.masked_fill(failed, float("nan"))
     return result.masked_fill_(failed, float("nan"))

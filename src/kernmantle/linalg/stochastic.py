@@ -55,7 +55,7 @@ def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal
         new = multiply(now)
         alpha = (now * new).sum(0)
         alive = now.square().sum(0) > 0
-        diagonal.append(torch.where(alive, alpha, 1))
+        diagonal.append(alpha.masked_fill(~alive, 1))
         if step == steps - 1:
             break
         size = torch.linalg.vector_norm(new, dim=0)
@@ -64,8 +64,8 @@ def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal
             new = new - torch.einsum("snp,sp->np", known, torch.einsum("snp,np->sp", known, new))
         beta = torch.linalg.vector_norm(new, dim=0)
         going = beta > least * start.shape[0] ** 0.5 * size
-        beside.append(torch.where(going, beta, 0))
-        vectors.append(torch.where(going, new / torch.where(going, beta, 1), 0))
+        beside.append(beta.masked_fill(~going, 0))
+        vectors.append((new / beta.masked_fill(~going, 1)).masked_fill(~going, 0))
     between = torch.stack(beside, -1) if beside else start.new_empty(start.shape[1], 0)
     return _Tridiagonal(torch.stack(vectors), torch.stack(diagonal, -1), between)
 
@@ -79,7 +79,7 @@ def _count(value: Any, name: str) -> int:
 def _signs(operator: Product, count: int, generator: torch.Generator | None) -> torch.Tensor:
     source = generator or torch.Generator(operator.device).manual_seed(operator.size + count)
     draw = torch.rand(operator.size, count, dtype=operator.dtype, device=operator.device, generator=source)
-    return torch.where(draw < 0.5, -1.0, 1.0).to(operator.dtype)
+    return (draw - 0.5).sign().masked_fill(draw == 0.5, 1)
 
 
 def _estimate(samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

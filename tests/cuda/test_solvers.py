@@ -1,0 +1,182 @@
+"""Solvers on CUDA tensors against float64 on the CPU: values, nothing that waits, CUDA graphs, memory."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.linalg import cusolver
+from kernmantle.testing import assert_close
+
+pytestmark = pytest.mark.cuda
+
+
+def normal(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to("cuda", dtype)
+
+
+def spd(*shape, dtype=torch.float64, seed=0):
+    root = normal(*shape, seed=seed)
+    return (root @ root.mT / shape[-1] + torch.eye(shape[-1], device="cuda", dtype=torch.float64)).to(dtype)
+
+
+@contextlib.contextmanager
+def nothing_waits():
+    """Anything of torch's that waits for the device is an error."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_cusolver_is_here():
+    assert isinstance(cusolver.load(), cusolver.Library), cusolver.load()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 7), (300, 300), (1000, 7, 7), (20, 300, 300), (2, 3, 65, 65)])
+@pytest.mark.parametrize("lower", [True, False])
+def test_solutions(dtype, shape, lower):
+    exact, b = spd(*shape), normal(*shape[:-1], 3, seed=1)
+    expected = exact.cpu(), b.cpu()
+    side = b.to(dtype)
+    for a in (exact.to(dtype), exact.to(dtype).mT.contiguous().mT):
+        for overwrite in (False, True):
+            with nothing_waits():
+                cholesky = km.linalg.solve_cholesky(a.clone(), side, lower=lower, overwrite_a=overwrite)
+                lu = km.linalg.solve_lu(a.clone(), side, overwrite_a=overwrite)
+            for found in (cholesky, lu):
+                assert not found.info.any()
+                assert_close(found.x, torch.linalg.solve(*expected), dtype=dtype, depth=10 * shape[-1] ** 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 7), (300, 300), (100, 7, 7), (3, 200, 200), (2, 1100, 1100)])
+def test_spectra(dtype, shape):
+    exact = spd(*shape, seed=2)
+    w, v = km.linalg.eigh(exact.to(dtype))
+    expected = torch.linalg.eigvalsh(exact.cpu())
+    depth = shape[-1] ** 2
+    assert_close(w, expected, dtype=dtype, depth=depth)
+    assert_close(exact @ v.double(), (v * w[..., None, :]).double(), dtype=dtype, depth=depth, magnitude=1)
+    assert_close(v.mT @ v, torch.eye(shape[-1]).expand(shape), dtype=dtype, depth=depth, magnitude=1)
+    n = shape[-1]
+    if n > 7:
+        some = km.linalg.eigh(exact.to(dtype), subset_by_index=(n - 5, n - 2))
+        assert_close(some.w, expected[..., n - 5 : n - 1], dtype=dtype, depth=depth)
+        assert some.v.untyped_storage().nbytes() == some.v.nbytes
+    if len(shape) == 2:
+        low, high = float(expected[0]) - 1, float(expected.mean())
+        by_value = km.linalg.eigh(exact.to(dtype), subset_by_value=(low, high), eigvals_only=True)
+        assert by_value.shape[0] == int((expected <= high).sum())
+
+
+def test_failures_do_not_wait():
+    bad, side = torch.stack([spd(300, 300), -spd(300, 300)]), normal(2, 300, 1)
+    with nothing_waits():
+        found = km.linalg.solve_cholesky(bad, side)
+        raised = km.linalg.solve_cholesky(bad.clone(), side, jitter=(1e-3, 3.0), overwrite_a=True)
+        singular = km.linalg.solve_lu(torch.ones(300, 300, device="cuda"), torch.ones(300, device="cuda"))
+    assert found.info.tolist() == [0, 1]
+    assert found.x.isnan().flatten(1).all(1).tolist() == [False, True]
+    assert raised.info.tolist() == [0, 0]
+    assert raised.jitter[0] == 0
+    assert raised.jitter[1] > 1
+    assert singular.info > 0
+    with pytest.raises(km.errors.LinearAlgebraError, match="item 1"):
+        km.linalg.solve_cholesky(bad, normal(2, 300, 1), check_errors=True)
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (9, 300, 300), (50, 7, 7)])
+@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])
+def test_graphs(solve, shape):
+    a, b = spd(*shape), normal(*shape[:-1], 2, seed=1)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        solve(a, b)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        found = solve(a, b)
+    a.copy_(spd(*shape, seed=9))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert_close(found.x, torch.linalg.solve(a.cpu(), b.cpu()), depth=10 * shape[-1] ** 2)
+
+
+def test_in_place_takes_the_matrix_and_its_workspace_alone():
+    n = 4000
+    a, b = spd(n, n, dtype=torch.float32), normal(n, 1, dtype=torch.float32)
+    for solve, routine in ((km.linalg.solve_cholesky, "cholesky"), (km.linalg.solve_lu, "lu")):
+        work = a.clone()
+        solve(spd(300, 300, dtype=torch.float32), b[:300])
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        solve(work, b, overwrite_a=True)
+        taken = torch.cuda.max_memory_allocated() - before
+        assert taken <= km.linalg.workspace(routine, n).device + 40 * n + 2**21
+
+
+def test_jitter_in_place():
+    n = 5000
+    x = normal(n, 2, dtype=torch.float32)
+    a = km.Gaussian(5.0)(x)
+    found = km.linalg.solve_cholesky(a, torch.ones(n, device="cuda"), jitter=(1e-4, 1e-2), overwrite_a=True)
+    assert found.info == 0
+    assert found.jitter > 0
+
+
+def test_iteration():
+    x = normal(3000, 3, dtype=torch.float32)
+    k = km.Laplace(2.0, p=2)
+    matrix = k(x)
+    expected = torch.linalg.eigvalsh(matrix.double().cpu())[-50:]
+    for a in (matrix, k.operator(x)):
+        found = km.linalg.eigh(a, subset_by_index=(2950, 2999), method="iterative")
+        assert "Krylov" in found.ran
+        assert_close(found.w, expected, dtype=torch.float32, depth=3000, magnitude=expected[-1])
+
+
+def test_conjugate_gradients_do_not_wait():
+    x, y = normal(3000, 3), normal(3000, 2, seed=1)
+    k = km.Gaussian(1.0)
+    plan = km.linalg.nystrom(k.operator(x), 200, 0.1)
+    operator = k.operator(x, diagonal=0.1)
+    km.linalg.cg(operator, y, preconditioner=plan, max_iterations=500, tolerance=1e-10)
+    with nothing_waits():
+        found = km.linalg.cg(operator, y, preconditioner=plan, max_iterations=500, tolerance=1e-10)
+    assert found.converged.all()
+    assert found.residual.max() < 1e-9
+    expected = torch.linalg.solve(k(x, diagonal=0.1).cpu(), y.cpu())
+    assert_close(found.x, expected, depth=3000, magnitude=1e6)
+
+
+def test_kernel_systems():
+    x, y = normal(3000, 3), normal(3000, 2, seed=1)
+    k = km.Gaussian(1.0)
+    expected = torch.linalg.solve(k(x, diagonal=0.1).cpu(), y.cpu())
+    for method in ("cholesky", "cg"):
+        found = km.linalg.solve_kernel(k, x, y, 0.1, method=method, tolerance=1e-10, check_errors=True)
+        assert_close(found.x, expected, depth=3000, magnitude=1e6)
+
+
+def test_gradients():
+    root, b = normal(5, 5).requires_grad_(), normal(5, 2).requires_grad_()
+    eye = torch.eye(5, device="cuda", dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda r, b: km.linalg.solve_cholesky(r @ r.mT + eye, b).x, (root, b))
+    assert torch.autograd.gradcheck(lambda r, b: km.linalg.solve_lu(r, b).x, (root, b))
+    assert torch.autograd.gradcheck(lambda r: km.linalg.eigh(r + r.mT).w, (root,))
+
+
+def test_mixed_precision():
+    a, b = spd(500, 500), normal(500, 3)
+    found = km.linalg.solve_cholesky(a, b, refine=3)
+    assert found.residual.max() < 1e-14
+    assert_close(found.x, torch.linalg.solve(a.cpu(), b.cpu()), depth=500**2)

@@ -265,15 +265,16 @@ def _kernel_runner(
 
     def run_once(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         given = tensors if in_order else [tensors[place] for place in places]
-        start((*map(_address, given), *map(_address, outs)), numbers)
+        start((*map(_address, given), *map(_address, outs)), [*map(float, numbers)])
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         written = outs
         if lowering.is_partial:
             written = [allocate(shape, DTYPES[port.dtype], outs[0].device) for port in lowering.nest.outs]
         pointers = [*(tensors[place].data_ptr() for place in places), *(t.data_ptr() for t in written)]
+        values = [*map(float, numbers)]
         for offsets in calls.offsets:
-            start([p + o * size for p, o, size in zip(pointers, offsets, itemsizes, strict=True)], numbers)
+            start([p + o * size for p, o, size in zip(pointers, offsets, itemsizes, strict=True)], values)
         if lowering.is_partial:
             _finish(program, types, tensors, numbers, _joined(program, types, lowering, written), outs)
 

@@ -156,7 +156,7 @@ def _kernel(
         pointers.insert(len(named), 0)
         for offsets in calls.offsets:
             start = [p + o * size for p, o, size in zip(pointers, offsets, sizes_of, strict=True)]
-            launcher.run(start, (*numbers, *further))
+            launcher.run(start, (*map(float, numbers), *further))
 
     return run, f"{device.type}: {launcher.description}"
 

@@ -1,5 +1,6 @@
 """The planner: what it chooses, and that what it says of a kernel is so."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,8 @@ from kernmantle.contraction.cuda_plan import (
     plan,
     shared_bytes,
 )
-from kernmantle.contraction.nest import ROLES, SIZES, Nest
+from kernmantle.contraction.nest import ROLES, SIZES, Nest, Port
+from kernmantle.contraction.semirings import REDUCTIONS
 from kernmantle.expr.node import Node, const
 
 from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, SQUARE, Case, G, cases, fold, gram, op, powers_pulled_back, var
@@ -160,3 +162,13 @@ def test_compared_values_take_no_quick_form() -> None:
 def test_tiles_have_different_names() -> None:
     assert len({tile.name for tile in TILES}) == len(TILES)
     assert all(replace(tile, name="") for tile in TILES)
+
+
+@pytest.mark.parametrize("roles", ["mn", "mk"])
+def test_any_number_of_operands_has_a_tile(roles):
+    names = [f"g{i}" for i in range(24)]
+    ports = (Port("x0", "mk", "f64"), Port("x1", "nk", "f64"), *(Port(name, roles, "f64") for name in names))
+    total = functools.reduce(lambda a, b: Node("add", (a, b)), map(var, ["x0", "x1", *names]))
+    nest = Nest(ports, (), (Port("out0", "mn", "f64"),), (total,), (REDUCTIONS["sum"],), (var("s0"),), "f64")
+    extents = sizes(m=5, n=9, k=17)
+    assert all(candidates(nest, extents, limits) for limits in (HOPPER, ADA))

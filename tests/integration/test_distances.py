@@ -45,7 +45,8 @@ def test_gradient_in_float32(name, device):
     with km.config(backend="reference"):
         wanted = slopes(x.double(), y.double())
     for single, double in zip(found, wanted, strict=True):
-        assert_close(single, double, depth=64)
+        # Terms of several pairs cancel: they are as large as the largest of their sums.
+        assert_close(single, double, depth=64, magnitude=float(double.abs().max()))
 
 
 def compiled(function, backend="aot_eager"):

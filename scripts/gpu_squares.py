@@ -32,7 +32,7 @@ NESTS: dict[str, Nest] = {
     "ieee": replace(SQUARES, precision="ieee"),
 }
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-CLUSTERS = {"clusters": 7, "sorted": 20, "sparse15": 15, "sparse20": 20, "sparse25": 25, "sparse40": 40}
+CLUSTERS = {"clusters": 7, "sorted": 20, "sparse": 40}
 
 
 def operands(kind: str, m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -148,6 +148,8 @@ def _once(tile: str) -> list[Given]:
 
     return [
         *(Given(case(f"k{k}", squares(), {"m": 65, "n": 193, "k": k})) for k in DEPTHS),
+        Given(case("deep", squares(), SHAPE | {"k": 1031}), _alike),
+        Given(case("deep_whole", squares(), SHAPE | {"k": 1024}), _alike),
         Given(case("moved", squares()), _moved(1e4)),
         Given(case("uneven", squares()), _uneven),
         Given(case("large", squares()), _scaled(1e15)),

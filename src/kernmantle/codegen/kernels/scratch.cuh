@@ -106,12 +106,12 @@ template <class P, class Args>
 KM_DEVICE const typename P::T* row_of(const Args& g, const Place& p, i64 row) {
     return (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + row * g.stride[P::PORT][P::TILE];
 }
-// COUNT neighbours along k from a multiple of COUNT on, 0 behind the end.
-template <class P, int COUNT, class Args>
+// COUNT neighbours along k from a multiple of COUNT on; 0 behind the end, unless all lie INSIDE.
+template <class P, bool INSIDE, int COUNT, class Args>
 KM_DEVICE void read_along_k(float (&to)[COUNT], const typename P::T* row, const Args& g, i64 k) {
     constexpr int VEC = P::RUN == ALONG_K && P::VEC < COUNT ? P::VEC : P::RUN == ALONG_K ? COUNT : 1;
     const i64 depth = g.size[ROLE_K], step = g.stride[P::PORT][ROLE_K];
-    if (VEC > 1 && k + COUNT <= depth) {
+    if (VEC > 1 && (INSIDE || k + COUNT <= depth)) {
 #pragma unroll
         for (int i = 0; i < COUNT; i += VEC) {
             const Pack<typename P::T, VEC> pack = load_pack<typename P::T, VEC>(row + k + i);
@@ -121,7 +121,7 @@ KM_DEVICE void read_along_k(float (&to)[COUNT], const typename P::T* row, const 
     } else {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            to[i] = k + i < depth ? convert<float>(load_pack<typename P::T, 1>(row + (k + i) * step).v[0]) : 0.0f;
+            to[i] = INSIDE || k + i < depth ? convert<float>(load_pack<typename P::T, 1>(row + (k + i) * step).v[0]) : 0.0f;
     }
 }
 template <class Body, class Args>
@@ -133,21 +133,19 @@ KM_DEVICE void read_lines(float (&to)[AtLeastOne<Body::LINES>::value], const Arg
     });
 }
 
-// One sum of squared differences by a whole warp, exactly as it is written.
+// One sum of squared differences by a whole warp, exactly as it is written. DEEP pieces of both rows are under way at
+// once: what such a sum costs is waiting for them.
 template <class Body, class Args>
 KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m, i64 n, int lane) {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
+    constexpr int DEEP = 4;
     const typename X::T* x = row_of<X>(g, p, m);
     const typename Y::T* y = row_of<Y>(g, p, n);
     const i64 depth = g.size[ROLE_K];
     typename Body::Registers s;
     Body::initial(s);
-#pragma unroll 2
-    for (i64 k = 4 * lane; k < depth; k += 128) {
-        float a[4], b[4];
-        read_along_k<X>(a, x, g, k);
-        read_along_k<Y>(b, y, g, k);
+    auto add = [&](const float (&a)[4], const float (&b)[4], i64 k) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
             float c[AtLeastOne<Body::LINES>::value];
@@ -155,6 +153,25 @@ KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m
             read_lines<Body>(c, g, p, k + v);
             Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0, 0);
         }
+    };
+    i64 k = 4 * lane;
+#pragma unroll 1
+    for (i64 end = DEEP * 128; end <= depth; end += DEEP * 128, k += DEEP * 128) {
+        float a[DEEP][4], b[DEEP][4];
+#pragma unroll
+        for (int i = 0; i < DEEP; ++i) {
+            read_along_k<X, true>(a[i], x, g, k + 128 * i);
+            read_along_k<Y, true>(b[i], y, g, k + 128 * i);
+        }
+#pragma unroll
+        for (int i = 0; i < DEEP; ++i) add(a[i], b[i], k + 128 * i);
+    }
+#pragma unroll 1
+    for (; k < depth; k += 128) {
+        float a[4], b[4];
+        read_along_k<X, false>(a, x, g, k);
+        read_along_k<Y, false>(b, y, g, k);
+        add(a, b, k);
     }
 #pragma unroll
     for (int gap = 16; gap > 0; gap /= 2) s.r0 += __shfl_xor_sync(0xffffffffu, s.r0, gap);

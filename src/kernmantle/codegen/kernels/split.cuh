@@ -98,7 +98,7 @@ struct Split {
     template <class P>
     static __device__ __forceinline__ bool centred(float (&v)[8], const typename P::T* row, const Args& g, const Place& p, const float* centre, i64 k) {
         bool rooted = true;
-        read_along_k<P>(v, row, g, k);
+        read_along_k<P, false>(v, row, g, k);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (k + i >= g.size[ROLE_K]) continue;

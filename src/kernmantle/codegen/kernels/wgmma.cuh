@@ -3,15 +3,15 @@
 // with a warpgroup of its own, for only those can hand registers to others.
 //
 // A slot holds the high or the low halves of 64 positions of k. Accumulators of tensor cores round towards zero, so the
-// small products come first, where that loses nothing, and every WINDOW slots all is added to a sum in float32.
+// small products come first, where that loses nothing, and after every 64 positions all is added to a sum in float32.
 #pragma once
 #include "squares.cuh"
 
 namespace km {
 
-template <int BN_, int STAGES_, int PLANES_, bool SYMMETRIC_, int WINDOW_ = 1>
+template <int BN_, int STAGES_, int PLANES_, bool SYMMETRIC_>
 struct WgmmaTile {
-    static constexpr int BM = 128, BN = BN_, STAGES = STAGES_, PLANES = PLANES_, WINDOW = WINDOW_;
+    static constexpr int BM = 128, BN = BN_, STAGES = STAGES_, PLANES = PLANES_;
     static constexpr bool SYMMETRIC = SYMMETRIC_;
     static constexpr int MF = 1, NF = BN / 8, CONSUMERS = 8, THREADS = 32 * (CONSUMERS + 4), BAND = 16, TURNS = 16;
     static constexpr int SLOT = (BM + BN) / BLOCK * BLOCK_BYTES;
@@ -140,7 +140,6 @@ struct Wgmma {
             const unsigned long long high_b = wgmma_matrix(shared + high.slot * SLOT + BM / BLOCK * BLOCK_BYTES);
             const unsigned long long low_a = wgmma_matrix(shared + low.slot * SLOT + group * BLOCK_BYTES);
             const unsigned long long low_b = wgmma_matrix(shared + low.slot * SLOT + BM / BLOCK * BLOCK_BYTES);
-            const int keep = !LOW && k % Tile::WINDOW != 0;
             take_turn(group);
 #pragma unroll
             for (int i = 0; i < CELLS; ++i) pin(part[i]);
@@ -152,7 +151,7 @@ struct Wgmma {
                 for (int i = 0; i < 4; ++i) wgmma_add(part, low_a + 2 * i, high_b + 2 * i, 1);
             }
 #pragma unroll
-            for (int i = 0; i < 4; ++i) wgmma_add(part, high_a + 2 * i, high_b + 2 * i, LOW || i > 0 ? 1 : keep);
+            for (int i = 0; i < 4; ++i) wgmma_add(part, high_a + 2 * i, high_b + 2 * i, LOW || i > 0);
             wgmma_commit();
             give_turn(group);
             wgmma_wait();
@@ -162,10 +161,8 @@ struct Wgmma {
                 if (LOW) barrier_arrive(empty(barriers, low.slot));
                 barrier_arrive(empty(barriers, high.slot));
             }
-            if (LOW || (k + 1) % Tile::WINDOW == 0 || k + 1 == across) {
 #pragma unroll
-                for (int i = 0; i < CELLS; ++i) sum[i] += part[i];
-            }
+            for (int i = 0; i < CELLS; ++i) sum[i] += part[i];
         }
     }
 

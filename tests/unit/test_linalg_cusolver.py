@@ -67,7 +67,9 @@ def layout(a, which):
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("which", LAYOUTS)
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_cholesky_in_every_layout(bindings, dtype, lower, which, overwrite):
+@pytest.mark.parametrize("turned", [0, 100])
+def test_cholesky_in_every_layout(bindings, monkeypatch, dtype, lower, which, overwrite, turned):
+    monkeypatch.setattr(cholesky_module, "TURNED", turned)
     exact, b = spd(3, 6, 6), normal(3, 6, 2)
     a = layout(other_triangle_spoilt(exact, lower).to(dtype), which)
     before, place = a.clone(), a.data_ptr()
@@ -78,14 +80,17 @@ def test_cholesky_in_every_layout(bindings, dtype, lower, which, overwrite):
     if not overwrite:
         assert torch.equal(torch.nan_to_num(a), torch.nan_to_num(before))
     elif which in IN_PLACE:
-        triangle = a.tril() if lower else a.triu()
-        product = triangle @ triangle.mT if lower else triangle.mT @ triangle
+        low = which in (1, 3) if not turned else lower
+        triangle = a.tril() if low else a.triu()
+        product = triangle @ triangle.mT if low else triangle.mT @ triangle
         assert_close(product, exact, dtype=dtype, depth=36)
         assert a.data_ptr() == place
 
 
 @pytest.mark.parametrize("which", LAYOUTS)
-def test_a_factor_has_zeros_beside_it(bindings, which):
+@pytest.mark.parametrize("turned", [0, 100])
+def test_a_factor_has_zeros_beside_it(bindings, monkeypatch, which, turned):
+    monkeypatch.setattr(cholesky_module, "TURNED", turned)
     exact = spd(5, 5)
     a = layout(exact, which)
     found = km.linalg.cholesky_factor(a, lower=False, overwrite_a=True)

@@ -28,7 +28,9 @@ from .refine import Refined, Relative
 from .solution import Described, Solution, nan_where_failed, raise_for
 from .triangles import clear_triangle, copy_triangle
 
-SMALL = 256
+SMALL = 512
+TURNED = 4096
+"""Order from which on a triangle that is the upper one in column-major memory is turned over for cuSOLVER."""
 MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
 
 
@@ -117,6 +119,7 @@ class Factored:
     """A triangle in the matrix it was made of, and how that went."""
 
     factor: torch.Tensor
+    lower: bool
     info: torch.Tensor
     jitter: torch.Tensor | None
     ran: str
@@ -125,21 +128,31 @@ class Factored:
 def factorise(
     a: torch.Tensor, lower: bool, overwrite: bool, jitter: Sequence[float] = (), clean: bool = True
 ) -> Factored:
-    """Factor of one triangle of a, in place where that is allowed; waits for nothing on CUDA."""
+    """Factor of one triangle of a, in place where that is allowed; waits for nothing on CUDA.
+
+    With ``clean`` it is that triangle and zeros; otherwise it may be the other, beside what is left over.
+    """
     if a.numel() == 0:
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
-        return Factored(a.clone(), info, a.new_zeros(a.shape[:-2]) if jitter else None, "nothing")
+        return Factored(a.clone(), lower, info, a.new_zeros(a.shape[:-2]) if jitter else None, "nothing")
     known = cusolver.library(a)
     work = Work.on(a, overwrite)
     if known is None or cusolver.is_small(a.shape[:-1], SMALL):
         info, added = _by_torch(work, lower, jitter)
         ran = cusolver.instead(a, "torch.linalg.cholesky_ex")
     else:
+        turned = not jitter and lower == work.flipped and a.shape[-1] >= TURNED
+        if turned:
+            copy_triangle(work.matrix, lower)
+            lower = not lower
         info, added = _by_cusolver(known, work, lower, jitter)
+        if turned and clean:
+            copy_triangle(work.matrix, lower)
+            lower = not lower
         ran = "cuSOLVER Xpotrf"
     if clean:
         clear_triangle(work.matrix, lower)
-    return Factored(work.finish(), info, added, ran)
+    return Factored(work.finish(), lower, info, added, ran)
 
 
 def _by_cusolver(
@@ -353,8 +366,8 @@ def solve_cholesky(
 
     Notes
     -----
-    On CUDA by cuSOLVER's Xpotrf and Xpotrs, each item on one of eight streams, small matrices by torch's batched
-    routines; without nvmath-python by ``torch.linalg.cholesky_ex``, which ``ran`` tells. On the CPU by LAPACK.
+    On CUDA by cuSOLVER's Xpotrf and Xpotrs, each item on one of eight streams, batches of small matrices by torch's
+    batched routines; without nvmath-python by ``torch.linalg.cholesky_ex``, which ``ran`` tells. On the CPU by LAPACK.
     Gradients of every order exist by a, as a symmetric matrix, and b.
 
     Examples
@@ -374,7 +387,7 @@ def solve_cholesky(
         found = factorise(refined.narrowed(given), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
     if check_errors:
         raise_for(found.info, MEANING)
-    triangle = Triangle(found.factor, lower)
+    triangle = Triangle(found.factor, found.lower)
     solver = refined.solver(given, triangle)
     x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
     residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
@@ -423,6 +436,6 @@ def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | 
     given, wrap = matrix(a)
     with torch.no_grad(), enough_memory("cholesky", given):
         found = factorise(given.detach(), lower, False, check_jitter(jitter), clean=False)
-        triangle = Triangle(found.factor, lower)
+        triangle = Triangle(found.factor, found.lower)
         value = nan_where_failed(triangle.log_determinant(), found.info)
     return wrap(log_determinant(given, value, triangle))

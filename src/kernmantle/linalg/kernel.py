@@ -61,12 +61,15 @@ class _Regularised:
 
 
 def kernel_matrix(kernel: Kernel, x: torch.Tensor, ridge: Any) -> torch.Tensor:
-    """The lower triangle of ``k(x, x)`` with the ridge on its diagonal; what is above it is not meant."""
+    """The upper triangle of ``k(x, x)`` with the ridge on its diagonal; what is below it is not meant.
+
+    Row-major, it is the lower one to column-major libraries, which factor that one faster.
+    """
     n = x.shape[0]
     matrix = torch.empty(n, n, dtype=x.dtype, device=x.device)
     for top in range(0, n, ROWS):
         stop = min(top + ROWS, n)
-        kernel(x[top:stop], x[:stop], out=matrix[top:stop, :stop])
+        kernel(x[top:stop], x[top:], out=matrix[top:stop, top:])
     matrix.diagonal().add_(ridge)
     return matrix
 
@@ -153,16 +156,16 @@ def solve_kernel(
         return KernelSolution(call.wrap(result), found.ran, iterations=found)
     with torch.no_grad(), enough_memory("cholesky", rows.new_empty(0).expand(rows.shape[0], 0)):
         matrix = kernel_matrix(kernel, rows.detach(), ridge.detach() if isinstance(ridge, torch.Tensor) else ridge)
-        made = factorise(matrix, True, True, check_jitter(jitter))
+        made = factorise(matrix, False, True, check_jitter(jitter))
     if check_errors:
         raise_for(made.info, MEANING)
-    triangle = Triangle(made.factor, True)
+    triangle = Triangle(made.factor, made.lower)
     solution = triangle.solve(columns.detach())
     if torch.is_grad_enabled():
         gap = columns - _Regularised(kernel, rows, ridge) @ solution
         solution = attached(solution, gap, triangle.solve)
     solution = nan_where_failed(solution, made.info)
-    factor = CholeskyFactor(call.wrap(made.factor), call.wrap(made.info), True, made.ran, call.wrap(made.jitter))
+    factor = CholeskyFactor(call.wrap(made.factor), call.wrap(made.info), made.lower, made.ran, call.wrap(made.jitter))
     return KernelSolution(call.wrap(solution.squeeze(-1) if vector else solution), made.ran, factor=factor)
 
 

@@ -25,7 +25,7 @@ from .cholesky import delivered, solution
 from .refine import Refined, Relative
 from .solution import Described, Solution, raise_for
 
-SMALL = 256
+SMALL = 512
 MEANING = "U[{info}, {info}], counted from 1, is exactly zero: the matrix is singular"
 
 

@@ -99,15 +99,15 @@ def workspace(
         device, host = _asked(known, routine, n, dtype, batch, not eigvals_only, subset_by_index)
         return Workspace(device, host, matrix, True)
     lanes = min(batch, cusolver.LANES)
-    return Workspace(lanes * _FORMULAS[routine](n) * size, 0, matrix, False)
+    return Workspace(lanes * _FORMULAS[routine](n, size), 0, matrix, False)
 
 
-_FORMULAS: dict[str, Callable[[int], int]] = {
-    "cholesky": lambda n: 64 * n,
-    "lu": lambda n: 64 * n,
-    "eigh": lambda n: 2 * n * n + 70 * n,
+_FORMULAS: dict[str, Callable[[int, int], int]] = {
+    "cholesky": lambda n, _: n * n // 256 + 1280,
+    "lu": lambda n, _: n * n // 256 + 8 * n + 1280,
+    "eigh": lambda n, size: (4 * n * n + 128 * n + 32_000) * size,
 }
-"""Numbers of the matrix's type."""
+"""Bytes that cuSOLVER 12 asks for, by the order and the bytes of a number."""
 
 
 def _over_gpus(routine: str, n: int, devices: int, size: int) -> int:

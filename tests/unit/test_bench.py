@@ -21,6 +21,7 @@ from kernmantle.contraction.semirings import REDUCTIONS
 from kernmantle.distances import METRICS
 from kernmantle.errors import DeviceError, ParameterError
 from kernmantle.expr.ops import OPS
+from kernmantle.kernels import KERNELS
 from kernmantle.ops.contract import contract
 
 SHAPE = (20, 30, 5)
@@ -491,6 +492,12 @@ def test_operations_of_the_table_are_cases(name):
     assert row["status"] == "ok", row["results"]
 
 
+@pytest.mark.parametrize("name", ["Laplace", "Wendland", "NTK"])
+def test_kernels_of_the_table_are_cases(name):
+    row = few(tables.kernel_case(KERNELS[name]))
+    assert row["status"] == "ok", row["results"]
+
+
 def test_an_operation_with_another_value_is_wrong():
     row = few(tables.operation_case(replace(OPS["exp"], value=lambda a: math.exp(a) + 0.01)))
     assert row["results"]["kernmantle"]["status"] == "wrong"
@@ -500,8 +507,11 @@ def test_every_row_of_the_tables_is_a_case(monkeypatch):
     def names():
         return {row.name for row in tables.suite().rows}
 
-    assert {f"reduce {name}" for name in REDUCTIONS} | {f"operation {name}" for name in OPS} | set(METRICS) == names()
+    tables_of = {"reduce": REDUCTIONS, "operation": OPS, "kernel": KERNELS}
+    wanted = {f"{kind} {name}" for kind, rows in tables_of.items() for name in rows}
+    assert wanted | set(METRICS) == names()
     monkeypatch.setitem(REDUCTIONS, "total", replace(REDUCTIONS["sum"], name="total"))
     monkeypatch.setitem(OPS, "minus", replace(OPS["sub"], name="minus"))
     monkeypatch.setitem(METRICS, "mine", replace(METRICS["cityblock"], name="mine"))
-    assert {"reduce total", "operation minus", "mine"} <= names()
+    monkeypatch.setitem(KERNELS, "Own", replace(KERNELS["Laplace"], name="Own"))
+    assert {"reduce total", "operation minus", "mine", "kernel Own"} <= names()

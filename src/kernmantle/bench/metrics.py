@@ -12,7 +12,7 @@ import torch
 from ..config import config
 from ..distances import METRICS, Metric, cdist
 from ..distances.samples import rows
-from .case import Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite
+from .case import Arrays, Case, Exact, Peer, Picks, Prepare, Problem
 from .work import Work
 
 M = N = 1024
@@ -76,6 +76,3 @@ def case(row: Metric) -> Case:
 def cases() -> tuple[Case, ...]:
     """One case for every metric there is."""
     return tuple(map(case, METRICS.values()))
-
-
-SUITE = Suite("metrics", "cpu", cases())

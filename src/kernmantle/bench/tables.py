@@ -1,4 +1,4 @@
-"""A suite made of the library's own tables: every metric, every reduction and every operation, one row each."""
+"""A suite made of the library's own tables: every metric, kernel, reduction and operation, one row each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const
 from ..expr.ops import OPS, Op
 from ..expr.traced import Traced
+from ..kernels import KERNELS
+from ..kernels.build import make
+from ..kernels.row import Row
 from ..ops.contract import Contraction
 from . import metrics
 from .case import Arrays, Case, Exact, Picks, Prepare, Problem, Suite
@@ -90,9 +93,22 @@ def operation_case(row: Op) -> Case:
     )  # fmt: skip
 
 
+def kernel_case(row: Row) -> Case:
+    """Matrix of a kernel with its own hyperparameters."""
+    kernel = make(row, {})
+
+    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+        with config(backend="reference"):
+            return kernel(given["x"][picks.rows], given["y"][picks.columns])
+
+    return _case(
+        f"kernel {row.name}", f"{row.name} kernel", lambda given: lambda: kernel(given["x"], given["y"]), exact
+    )
+
+
 def suite() -> Suite:
     """The rows that the tables have now."""
-    rows = list(metrics.cases())
+    rows = [*metrics.cases(), *map(kernel_case, KERNELS.values())]
     rows += [reduction_case(name) for name in REDUCTIONS]
     rows += [operation_case(row) for row in OPS.values()]
     return Suite("tables", "cpu", tuple(rows))

@@ -1,0 +1,30 @@
+"""The tables of operations and reductions as Markdown, for ``docs/maps.md`` and ``docs/reductions.md``."""
+
+from __future__ import annotations
+
+from ..contraction.semirings import REDUCTIONS, Reduction
+from ..expr.ops import OPS, Op, evaluate
+
+
+def _operation(row: Op) -> str:
+    names = dict.fromkeys((row.name, *row.torch, *([row.numpy] if row.numpy else [])))
+    spelt = ", ".join(f"`{name}`" for name in names)
+    sign = f"`{row.infix}`".replace("|", "\\|") if row.infix else ""
+    return f"| {spelt} | {sign} | {'yes' if row.integer else ''} | {'yes' if row.slopes else ''} | {row.singular} |"
+
+
+def operations() -> str:
+    """One line an operation."""
+    head = ["| names | sign | integers | gradient | where the slope is not finite |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *map(_operation, OPS.values())])
+
+
+def _reduction(row: Reduction) -> str:
+    (empty,) = evaluate([row.finish], {f"s{i}": value for i, value in enumerate(row.init)})
+    return f"| `{row.name}` | {row.meaning} | `{empty}` | {'yes' if row.differentiable else ''} |"
+
+
+def reductions() -> str:
+    """One line a reduction."""
+    head = ["| name | result | over nothing | gradient |", "|---|---|---|---|"]
+    return "\n".join([*head, *map(_reduction, REDUCTIONS.values())])

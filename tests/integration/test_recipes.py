@@ -1,0 +1,183 @@
+"""CONTRIBUTING.md, followed with made-up entries: a row, and what is expected of it, reach tests, pages and benchmarks.
+
+The rows are written into a copy of the library and of its tests. The same is done with wrong rows, which must fail.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ..source import PACKAGE, ROOT
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is written where: (file, text before which it goes, the row, a wrong row), then where it must turn up."""
+
+    edits: tuple[tuple[str, str, str, str], ...]
+    entry: str
+    files: tuple[str, ...]
+    page: str
+    case: str
+
+
+def _expected(file: str, before: str, text: str) -> tuple[str, str, str, str]:
+    return file, before, text, text
+
+
+RECIPES = {
+    "a metric": Recipe(
+        (
+            (
+                "src/kernmantle/distances/table.py", "    Metric(\n        \"braycurtis\"",
+                '    Metric("madeup", "Σ w |x − y|", forms.ABSOLUTE, scipy="cityblock"),\n',
+                '    Metric("madeup", "Σ w |x − y|", forms.SQUARES, scipy="cityblock"),\n',
+            ),
+        ),
+        "madeup", ("tests/unit/test_distances.py",), "import kernmantle.distances.document as d; print(d.page())",
+        "madeup",
+    ),
+    "a reduction": Recipe(
+        (
+            (
+                "src/kernmantle/contraction/semirings.py", '    _monoid("sum"',
+                '    _monoid("longest", "max", -math.inf, "largest again"),\n',
+                '    _monoid("longest", "min", -math.inf, "largest again"),\n',
+            ),
+            _expected("tests/unit/test_semirings.py", '"min": min, "max"', '"longest": max, '),
+            _expected("tests/unit/test_semirings.py", '"all": True}', '"longest": -INF, '),
+        ),
+        "longest", ("tests/unit/test_semirings.py",),
+        "import kernmantle.ops.document as d; print(d.reductions())", "reduce longest",
+    ),
+    "an operation": Recipe(
+        (
+            (
+                "src/kernmantle/expr/ops.py", '        Op("floor"',
+                '        Op("rint", 1, lambda a: round(a) if math.isfinite(a) else a, ("",), None, "rint", ("round",)),\n',
+                '        Op("rint", 1, lambda a: a, ("",), None, "rint", ("round",)),\n',
+            ),
+            (
+                "src/kernmantle/codegen/llvm_spell.py", '    "floor": _intrinsic("floor")',
+                '    "rint": _intrinsic("rint"),\n', '    "rint": _intrinsic("floor"),\n',
+            ),
+            _expected("src/kernmantle/codegen/cuda_spell.py", '"floor": "floor"', '"rint": "::rint({})", '),
+            _expected(
+                "tests/backend/test_llvm_functions.py", '    "floor": lambda',
+                '    "rint": lambda a, _: round(a) if math.isfinite(a) else a,\n',
+            ),
+        ),
+        "rint",
+        ("tests/unit/test_expr.py", "tests/unit/test_trace.py", "tests/unit/test_differentiate.py"),
+        "import kernmantle.ops.document as d; print(d.operations())", "operation rint",
+    ),
+    "a kernel": Recipe(
+        (
+            (
+                "src/kernmantle/kernels/table.py", '    Row(\n        "Laplace"',
+                '    Row("Madeup", "exp(−‖x − y‖²)", lambda s: exp(-s), _square, summary="made up"),\n',
+                '    Row("Madeup", "exp(−‖x − y‖²)", lambda s: exp(-2 * s), _square, summary="made up"),\n',
+            ),
+            _expected("src/kernmantle/__init__.py", '    "Cauchy"', '    "Madeup",\n'),
+            _expected(
+                "tests/kernel_oracles.py", '    "Laplace": lambda x, y,',
+                '    "Madeup": lambda x, y: np.exp(-(_distance(x, y) ** 2)),\n',
+            ),
+            _expected("tests/kernel_oracles.py", '    "Laplace": ({},', '    "Madeup": ({},),\n'),
+        ),
+        "Madeup", ("tests/unit/test_kernels.py", "tests/integration/test_kernels.py"),
+        "import kernmantle.kernels.document as d; print(d.markdown())", "kernel Madeup",
+    ),
+}  # fmt: skip
+
+
+class Copy:
+    """The library and its tests with rows of all recipes, the wrong ones or the right ones."""
+
+    def __init__(self, root: Path, right: bool) -> None:
+        self.root = root
+        without = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PACKAGE, root / "src" / "kernmantle", ignore=without)
+        shutil.copytree(ROOT / "tests", root / "tests", ignore=without)
+        shutil.copy(ROOT / "pyproject.toml", root)
+        for recipe in RECIPES.values():
+            for file, before, text, wrong in recipe.edits:
+                content = (root / file).read_text(encoding="utf-8")
+                assert content.count(before) == 1, f"{file} has {before!r} {content.count(before)} times"
+                (root / file).write_text(content.replace(before, (text if right else wrong) + before), encoding="utf-8")
+
+    def run(self, *arguments: str) -> str:
+        """What Python prints there."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "PYTHONIOENCODING": "utf-8"}
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, cwd=self.root, env=environment, check=False,
+            encoding="utf-8", timeout=600,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    @cache  # noqa: B019
+    def outcomes(self) -> str:
+        """What the tests of the new rows came to, a line each."""
+        files = [file for recipe in RECIPES.values() for file in recipe.files]
+        names = " or ".join(recipe.entry for recipe in RECIPES.values())
+        backend = "tests/backend/test_llvm_functions.py::test_simple_operations_on_special_values"
+        with_others = ["-k", f"{names} or special_values or over_nothing", "-m", "not cuda"]
+        return self.run("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *with_others, *files, backend)
+
+    def results(self, file: str, entry: str) -> set[str]:
+        """Outcomes of the tests of a file that are of this entry or of the whole table."""
+        whole = "special_values" if entry == "rint" else "over_nothing" if entry == "longest" else entry
+        lines = re.findall(rf"^(PASSED|FAILED|ERROR) {re.escape(file)}::(\S+)", self.outcomes(), re.MULTILINE)
+        return {result for result, name in lines if entry in name or whole in name}
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy(tmp_path_factory.mktemp("right"), True)
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy(tmp_path_factory.mktemp("wrong"), False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_new_row_is_tested_and_right(right, name):
+    recipe = RECIPES[name]
+    for file in recipe.files:
+        assert right.results(file, recipe.entry) == {"PASSED"}, right.outcomes()[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_wrong_row_is_found(wrong, name):
+    recipe = RECIPES[name]
+    assert "FAILED" in {result for file in recipe.files for result in wrong.results(file, recipe.entry)}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_new_row_is_on_its_page(right, name):
+    recipe = RECIPES[name]
+    assert f"`{recipe.entry}`" in right.run("-c", recipe.page)
+
+
+def test_the_new_rows_are_benchmarks(right):
+    listed = right.run("-m", "kernmantle.bench", "list")
+    cases = {case.strip() for case in re.sub(r"\s+", " ", listed).replace("tables:", ",").split(",")}
+    assert {recipe.case for recipe in RECIPES.values()} <= cases
+
+
+def test_the_page_of_recipes_names_these_files():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tables = {recipe.edits[0][0].removeprefix("src/kernmantle/") for recipe in RECIPES.values()}
+    assert [table for table in tables if f"`{table}`" not in page] == []

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 
 import kernmantle as km
+from kernmantle.bench import machine, store
+from kernmantle.bench import solvers as suite
+from kernmantle.bench.run import Settings, measure
+from kernmantle.bench.timing import Plan
 from kernmantle.linalg import cholesky, cusolver, krylov, lu, spectrum
 
 
@@ -113,6 +119,33 @@ def partial(n, dtype):
     )  # fmt: skip
 
 
+def triangles(n=20000):
+    """Both triangles of column-major memory."""
+    library = cusolver.load()
+    a = torch.randn(n, 64, device="cuda")
+    a = a @ a.mT / n + torch.eye(n, device="cuda")
+    kept = a.clone()
+    row = {}
+    copied = seconds(lambda: kept.copy_(a))
+    row["lower"] = seconds(lambda: (kept.copy_(a), library.potrf(kept.mT, False))) - copied
+    row["upper"] = seconds(lambda: (kept.copy_(a), library.potrf(kept.mT, True))) - copied
+    say(what="potrf", n=n, **row)
+
+
+def rows():
+    """Rows of the suite, with few samples: times on this device vary by less than a hundredth."""
+    stamp = machine.stamp("cuda")
+    settings = Settings(Plan(budget=0.5, least=2, most=5))
+    wanted = os.environ.get("CASES", "").split(",")
+    for case in suite.SUITE.rows:
+        if wanted != [""] and not any(name in case.name for name in wanted):
+            continue
+        begin = time.perf_counter()
+        store.append(Path(os.environ["OUT"], "h200-solvers.jsonl"), measure(case, suite.SUITE, stamp, settings))
+        say(what="row", case=case.name, seconds=time.perf_counter() - begin)
+        torch.cuda.empty_cache()
+
+
 def large(n=65536):
     """2^32 entries in place, built by tiles."""
     x = torch.randn(n, 8, device="cuda")
@@ -148,7 +181,7 @@ if __name__ == "__main__":
     parts = {
         "sizes": sizes, "small": small, "factors": factors,
         "partial": lambda: [partial(n, d) for n in (5000, 10000, 20000) for d in (torch.float32, torch.float64)],
-        "iterate": iterate, "large": large,
+        "iterate": iterate, "large": large, "triangles": triangles, "rows": rows,
     }  # fmt: skip
     for name in sys.argv[1:] or parts:
         try:

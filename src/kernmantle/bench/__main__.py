@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
-from . import calibrate, contraction, cpu, machine, report, store, tables
+from . import calibrate, contraction, cpu, machine, report, solvers, store, tables
 from .case import Case, Probe, Suite
 from .run import Settings, blank, measure
 from .timing import Plan
@@ -25,6 +25,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "cpu": lambda: cpu.SUITE,
     "tables": tables.suite,
     "contraction": lambda: contraction.SUITE,
+    "solvers": lambda: solvers.SUITE,
 }
 RESULTS = Path("benchmarks") / "results"
 WIDTH = 150

@@ -18,7 +18,7 @@ from ..runtime import llvm
 
 PACKAGE = Path(__file__).parents[1]
 _UNMEASURED = {"bench", "cli", "testing"}
-_VERSIONED = ("torch", "numpy", "llvmlite", "scipy", "scikit-learn", "pykeops", "cuda-core")
+_VERSIONED = ("torch", "numpy", "llvmlite", "scipy", "scikit-learn", "pykeops", "cuda-core", "nvmath-python")
 _FEATURES = ("avx2", "fma", "avx512f", "avx512bf16", "neon", "sve")
 
 

@@ -1,0 +1,163 @@
+"""The GPU suite of solvers: factorisations in place, a part of a spectrum, batches, a system that is never formed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from .. import linalg
+from ..kernels import CONSTRUCTORS
+from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite, Target
+from .problems import normal
+from .work import Work
+
+H200 = "H200"
+DENSE, COLUMNS = 20_000, 4
+SHARE = 20
+
+
+def _near_unity(thin: torch.Tensor) -> torch.Tensor:
+    """A symmetric matrix whose condition number is near 2, so that solutions are known to float32."""
+    matrix = thin @ thin.mT / thin.shape[0]
+    matrix.diagonal().add_(1)
+    return matrix
+
+
+def _system(n: int, columns: int) -> Problem:
+    """The matrix is made of few columns, and of them by each contestant."""
+
+    def inputs(device: str) -> Arrays:
+        thin, x = normal(n, 64, "f32", device, 1), normal(n, columns, "f32", device, 2)
+        wide = thin.double()
+        return {"thin": thin, "b": (x + wide @ (wide.mT @ x.double()) / n).float(), "x": x}
+
+    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+        return given["x"][picks.rows][:, picks.columns]
+
+    return Problem(inputs, exact, (n, columns), n, "f32")
+
+
+def _in_place(solve: Callable[..., linalg.Solution]) -> Prepare:
+    """The copy that a next call needs is part of it."""
+
+    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+        a = _near_unity(given["thin"])
+        room = torch.empty_like(a)
+        return lambda: solve(room.copy_(a), given["b"], overwrite_a=True).x
+
+    return prepare
+
+
+def _torch_cholesky(given: Arrays) -> Callable[[], torch.Tensor]:
+    a = _near_unity(given["thin"])
+    return lambda: torch.cholesky_solve(given["b"], torch.linalg.cholesky_ex(a).L)
+
+
+def _torch_lu(given: Arrays) -> Callable[[], torch.Tensor]:
+    a = _near_unity(given["thin"])
+    return lambda: torch.linalg.solve_ex(a, given["b"])[0]
+
+
+def _batch(n: int, count: int) -> Problem:
+    """Systems one below the other."""
+
+    def inputs(device: str) -> Arrays:
+        thin = normal(count * n, n, "f32", device, 1).reshape(count, n, n)
+        a = thin @ thin.mT / n + torch.eye(n, device=device)
+        x = normal(count * n, 1, "f32", device, 2).reshape(count, n, 1)
+        return {"a": a, "b": (a.double() @ x.double()).float(), "x": x}
+
+    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+        return given["x"].reshape(-1, 1)[picks.rows][:, picks.columns]
+
+    return Problem(inputs, exact, (count * n, 1), 100 * n, "f32")
+
+
+def _flat(solve: Callable[[torch.Tensor, torch.Tensor], Any]) -> Prepare:
+    return lambda given: lambda: solve(given["a"], given["b"]).reshape(-1, 1)
+
+
+def _laplace(points: torch.Tensor) -> torch.Tensor:
+    return CONSTRUCTORS["Laplace"](20.0, p=2)(points)
+
+
+def _spectrum(n: int, dtype: str) -> Problem:
+    """Largest eigenvalues of a Laplacian kernel's matrix, known from torch in float64."""
+    count = n // SHARE
+
+    def inputs(device: str) -> Arrays:
+        points = normal(n, 2, "f64", device, 1)
+        w = torch.linalg.eigvalsh(_laplace(points))[-count:, None]
+        return {"points": points, "w": w / w[-1]}
+
+    return Problem(inputs, lambda given, picks: given["w"][picks.rows][:, picks.columns], (count, 1), n, dtype)
+
+
+def _largest(dtype: str, method: Literal["direct", "iterative"]) -> Prepare:
+    """Eigenvalues relative to the largest; the vectors are found as well."""
+
+    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+        a = _laplace(given["points"]).to(DTYPES[dtype])
+        n = a.shape[0]
+
+        def call() -> torch.Tensor:
+            w, _ = linalg.eigh(a, subset_by_index=(n - n // SHARE, n - 1), method=method)
+            return (w / w[-1])[:, None]
+
+        return call
+
+    return prepare
+
+
+def _torch_largest(dtype: str) -> Prepare:
+    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+        a = _laplace(given["points"]).to(DTYPES[dtype])
+
+        def call() -> torch.Tensor:
+            w, _ = torch.linalg.eigh(a)
+            return (w[-(w.shape[0] // SHARE) :] / w[-1])[:, None]
+
+        return call
+
+    return prepare
+
+
+def _factor_case(name: str, ours: Prepare, peer: Prepare, operations: float, seconds: float) -> Case:
+    return Case(
+        f"{name} n={DENSE}", f"{name} in place, order {DENSE}, with the copy it overwrites", _system(DENSE, COLUMNS),
+        ours, (Peer("torch", peer),), Work(8.0 * DENSE**2, {"fp32": operations / 2}, serial=False),
+        (Target("seconds", seconds, machine=H200),), "events", operations,
+    )  # fmt: skip
+
+
+def _spectrum_case(n: int, dtype: str) -> Case:
+    return Case(
+        f"eigh top 5 % n={n} {dtype}", f"a twentieth of the spectrum, order {n}, {dtype}", _spectrum(n, dtype),
+        _largest(dtype, "iterative"),
+        (Peer("Xsyevdx", _largest(dtype, "direct")),
+         *((Peer("torch.linalg.eigh", _torch_largest(dtype)),) if n < DENSE else ())),
+        Work(), (Target("faster", 1 / 0.35, "Xsyevdx", H200),) if n == DENSE else (), "events",
+    )  # fmt: skip
+
+
+_FACTORS = (
+    _factor_case("cholesky", _in_place(linalg.solve_cholesky), _torch_cholesky, DENSE**3 / 3, 92e-3),
+    _factor_case("lu", _in_place(linalg.solve_lu), _torch_lu, 2 * DENSE**3 / 3, 214e-3),
+)
+_BATCHES = tuple(
+    Case(
+        f"{name} 1000 x 7", f"{name} of 1000 matrices of order 7", _batch(7, 1000), _flat(ours),
+        (Peer("torch", _flat(peer)),), Work(8.0 * 1000 * 49), clock="events",
+    )
+    for name, ours, peer in (
+        ("cholesky", lambda a, b: linalg.solve_cholesky(a, b).x,
+         lambda a, b: torch.cholesky_solve(b, torch.linalg.cholesky_ex(a).L)),
+        ("lu", lambda a, b: linalg.solve_lu(a, b).x, lambda a, b: torch.linalg.solve_ex(a, b)[0]),
+    )
+)  # fmt: skip
+_SPECTRA = tuple(_spectrum_case(n, dtype) for n in (5_000, 10_000, DENSE) for dtype in ("f32", "f64"))
+
+SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA))

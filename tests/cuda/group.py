@@ -1,0 +1,101 @@
+"""What every process of a group on GPUs runs: rows that are spread, against all rows at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import kernmantle as km
+from kernmantle import distributed as spread
+from kernmantle.testing import assert_close
+
+N, COLUMNS = 1100, 5
+KERNEL = km.Gaussian(2.0)
+
+
+def normal(*shape, seed=0):
+    found = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return found.cuda()
+
+
+def part(whole):
+    """Uneven shares."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ends = [whole.shape[0] * i * (i + 1) // (size * (size + 1)) for i in range(size + 1)]
+    return whole[ends[rank] : ends[rank + 1]].clone()
+
+
+def spd():
+    root = normal(N, N, seed=5)
+    return root @ root.mT / N + torch.eye(N, device="cuda", dtype=torch.float64)
+
+
+def products():
+    x, v = normal(N, COLUMNS), normal(N, 2, seed=2)
+    assert_close(spread.gram(KERNEL, part(x)), part(KERNEL(x).cpu()), depth=COLUMNS)
+    assert_close(spread.matmul(KERNEL, part(x), None, part(v)), part((KERNEL(x) @ v).cpu()), depth=N)
+    assert_close(spread.agop(KERNEL, part(x), None, part(v)), KERNEL.agop(x, None, v), depth=N * N)
+
+
+def iterations():
+    x, b = normal(N, COLUMNS), normal(N, 2, seed=2)
+    plan = spread.nystrom(KERNEL, part(x), 100, 0.1)
+    found = spread.cg(spread.operator(KERNEL, part(x), diagonal=0.1), part(b), preconditioner=plan, tolerance=1e-11)
+    expected = torch.linalg.solve(KERNEL(x, diagonal=0.1), b)
+    assert_close(found.x, part(expected), depth=N, magnitude=1e6)
+
+
+def _solves(solve, matrix):
+    b = normal(N, 300, seed=2)
+    for dtype in (torch.float64, torch.float32):
+        found = solve(part(matrix).to(dtype), part(b).to(dtype))
+        assert not found.info
+        assert_close(found.x, part(torch.linalg.solve(matrix, b)), dtype=dtype, depth=N**2)
+
+
+def cholesky():
+    _solves(spread.solve_cholesky, spd())
+    assert spread.solve_cholesky(part(-spd()), part(normal(N))).info > 0
+
+
+def lu():
+    _solves(spread.solve_lu, spd() + 0.1 * normal(N, N, seed=9) / N**0.5)
+
+
+def eigh():
+    a = spd()
+    expected = torch.linalg.eigvalsh(a)
+    for dtype in (torch.float64, torch.float32):
+        w, v = spread.eigh(part(a).to(dtype))
+        assert_close(w, expected.cpu(), dtype=dtype, depth=N**2)
+        assert_close(a @ v.double(), v.double() * part(w.double()), dtype=dtype, depth=N**2, magnitude=1)
+
+
+def main(folder, rank, size):
+    torch.cuda.set_device(int(rank))
+    dist.init_process_group(
+        "nccl", init_method=f"file://{folder}/store", rank=int(rank), world_size=int(size),
+        timeout=timedelta(seconds=60), device_id=torch.device("cuda", int(rank)),
+    )  # fmt: skip
+    said = {}
+    for function in (products, iterations, cholesky, lu, eigh):
+        try:
+            function()
+            said[function.__name__] = ""
+        except Exception:  # noqa: BLE001
+            said[function.__name__] = traceback.format_exc()
+    Path(folder, f"said-{rank}").write_text(json.dumps(said))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,57 @@
+"""Distributed functions on NCCL, with as many processes as there are GPUs; one is a group, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.testing import assert_close
+
+from ..source import PACKAGE, ROOT
+
+pytestmark = [pytest.mark.cuda, pytest.mark.distributed]
+CHECKS = ("products", "iterations", "cholesky", "lu", "eigh")
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What each process said about each check."""
+    folder = tmp_path_factory.mktemp("group")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT), *sys.path])}
+    count = torch.cuda.device_count()
+    members = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.cuda.group", str(folder), str(rank), str(count)], cwd=ROOT, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(count)
+    ]  # fmt: skip
+    try:
+        spoken = [member.communicate(timeout=120)[0] for member in members]
+    finally:
+        for member in members:
+            member.kill()
+    assert [member.returncode for member in members] == [0] * count, "\n".join(spoken)[-4000:]
+    return [json.loads((folder / f"said-{rank}").read_text()) for rank in range(count)]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_process_agrees(said, name):
+    assert [each[name] for each in said] == [""] * len(said)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_call_over_all_gpus(dtype):
+    root = torch.randn(700, 700, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a = (root + root.mT).to(dtype)
+    before = a.clone()
+    w, v = km.linalg.eigh_multi_gpu(a, timeout=120)
+    assert torch.equal(a, before)
+    assert_close(w, torch.linalg.eigvalsh(root + root.mT), dtype=dtype, depth=700**2)
+    assert_close(v.mT.double() @ v.double(), torch.eye(700).double(), dtype=dtype, depth=700**2, magnitude=1)

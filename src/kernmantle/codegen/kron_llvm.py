@@ -387,7 +387,8 @@ class _Entry:
             f.say(
                 f"call fastcc void @km_scatter(ptr {result}, i64 {out['pitch']}, ptr {out['pointer']}, "
                 f"i64 {out['rows']}, i64 {out['width']}, i64 {out['row_stride']}, i64 {out['stride']}, "
-                f"ptr {y['pointer']}, i64 {y['row_stride']}, i64 {y['stride']}, {element} {self.beta}, i1 {self._flag('added')})"
+                f"ptr {y['pointer']}, i64 {y['row_stride']}, i64 {y['stride']}, {element} {self.beta}, "
+                f"i1 {self._flag('added')})"
             )
 
     def _chunks(self, source: str, target: str) -> None:

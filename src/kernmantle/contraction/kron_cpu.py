@@ -62,7 +62,7 @@ def plan(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> CpuKr
             continue
         tail = run.stop == len(modes) and right == 1
         found.append(
-            merged(run, _worth_merging_last if tail else lambda own, product, last: _worth_merging(product))
+            merged(run, _worth_merging_last if tail else lambda _own, product, _last: _worth_merging(product))
             if fuse
             else run
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ..errors import DtypeError, GradientError, OutputError, ParameterError, Sha
 from ..ops.autograd import plain
 from ..ops.checks import autocasts, overlap, shares_memory
 from ..ops.kron_execute import Number, factor_sizes, rows_of
+from .factors import described, listed
 
 _LARGEST = 2**63 - 1
 
@@ -59,35 +60,12 @@ class _Given:
     y: torch.Tensor | None
 
 
-def _described(factors: Sequence[Any]) -> str:
-    sizes = (str(f) if isinstance(f, int) else "x".join(map(str, f.shape[-2:])) for f in factors)
-    return " ⊗ ".join(sizes)
-
-
-def _listed(factors: Any) -> list[Any]:
-    """The factors as a list, identities as Python integers."""
-    if not isinstance(factors, (list, tuple)):
-        raise ShapeError(f"factors must be a list of matrices, not {type(factors).__name__}; for one write [factor]")
-    given = cast("Sequence[Any]", factors)
-    found = [int(f) if isinstance(f, (int, np.integer)) and not isinstance(f, bool) else f for f in given]
-    if not found:
-        raise ShapeError("factors is empty; a product needs at least one factor")
-    for place, factor in enumerate(found):
-        if isinstance(factor, int) and factor < 0:
-            raise ShapeError(f"factors[{place}] is the identity of size {factor}; sizes are not negative")
-        if not isinstance(factor, int) and len(getattr(factor, "shape", (0, 0))) < 2:
-            raise ShapeError(
-                f"factors[{place}] has shape {tuple(factor.shape)}; a factor is a matrix or a batch of matrices"
-            )
-    return found
-
-
-def _unique(listed: Sequence[Any]) -> tuple[list[Any], list[str], list[int | str]]:
+def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | str]]:
     """Different factors, what to call them, and the entries of the product."""
     found: list[Any] = []
     labels: list[str] = []
     entries: list[int | str] = []
-    for place, factor in enumerate(listed):
+    for place, factor in enumerate(factors):
         if isinstance(factor, int):
             entries.append(f"i{factor}")
             continue
@@ -126,23 +104,23 @@ def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
     return value
 
 
-def _check_sizes(listed: Sequence[Any], width: int, side: str, shape: Sequence[int]) -> None:
+def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[int]) -> None:
     place = -2 if side == "right" else -1
-    sizes = [f if isinstance(f, int) else int(f.shape[place]) for f in listed]
-    others = [f if isinstance(f, int) else int(f.shape[-3 - place]) for f in listed]
+    sizes = [f if isinstance(f, int) else int(f.shape[place]) for f in factors]
+    others = [f if isinstance(f, int) else int(f.shape[-3 - place]) for f in factors]
     total = math.prod(sizes)
     own, theirs = ("columns", "rows") if side == "right" else ("rows", "columns")
     if width != total:
         product = " * ".join(map(str, sizes))
         raise ShapeError(
-            f"x of shape {tuple(shape)} has {width} {own}, but {_described(listed)} has {product} = {total} {theirs}"
+            f"x of shape {tuple(shape)} has {width} {own}, but {described(factors)} has {product} = {total} {theirs}"
         )
     if math.prod(shape) // max(width, 1) * max(total, math.prod(others)) > _LARGEST:
-        raise ShapeError(f"{_described(listed)} on x of shape {tuple(shape)} has more than 2**63 entries")
+        raise ShapeError(f"{described(factors)} on x of shape {tuple(shape)} has more than 2**63 entries")
 
 
-def _tensors(x: Any, listed: Sequence[Any], y: Any) -> tuple[_Given, Wrap]:
-    unique, labels, entries = _unique(listed)
+def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Given, Wrap]:
+    unique, labels, entries = _unique(factors)
     given = [x, *unique] if y is None else [x, *unique, y]
     labels = ["x", *labels, *([] if y is None else ["y"])]
     tensors, wrap = unwrap(*given, names=labels)
@@ -189,10 +167,10 @@ def gather(
         raise ParameterError(f"side must be 'right' (x times the product) or 'left' (product times x), not {side!r}")
     if precision not in (None, *get_args(Precision)):
         raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
-    listed = _listed(factors)
-    given, wrap = _tensors(x, listed, y)
+    factors = listed(factors)
+    given, wrap = _tensors(x, factors, y)
     form = "vector" if given.x.dim() == 1 else "row" if side == "right" else "column"
-    _check_sizes(listed, given.x.shape[-2 if form == "column" else -1], side, given.x.shape)
+    _check_sizes(factors, given.x.shape[-2 if form == "column" else -1], side, given.x.shape)
     scale, share = _scalar(alpha, "alpha", given.x), _scalar(beta, "beta", given.x)
     if y is None and (isinstance(share, torch.Tensor) or share != 0):
         raise ParameterError(f"beta is {beta} but there is no y; pass y=, or leave beta out")

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import torch
 
+from ..config import current
 from ..contraction.kron_modes import Mode, contracted, parse, rows
+from ..contraction.kron_passes import Pass
 from ..errors import KernmantleWarning
 from .autograd import constant
 from .execute import allocate
+from .kron_layout import arranged
+from .kron_run import Prepare, Prepared, prepare, run
 from .kron_torch import batch_of, product
+from .launcher import collecting
 from .targets import target_for
 
 Number = int | float | complex
@@ -65,29 +72,69 @@ def execute(
         _RAN.route = "nothing: the result is empty"
         return out
     modes = parse(text, factor_sizes(factors))
-    run = _runner(x, modes)
-    if run is None:
+    backend = _backend(x, modes)
+    if backend is None:
         _by_torch(modes, numbers, x, factors, y, out)
         _RAN.route = "torch"
+        return out
+    x, factors = x.resolve_neg(), [factor.resolve_neg() for factor in factors]
+    y = None if y is None else y.resolve_neg()
+    alpha, beta = float(numbers[0].real), float(numbers[1].real)
+    chosen = prepared(text, options, x, factors, y, out)
+    if chosen.prepared is None:
+        run(chosen.passes, modes, (alpha, beta), arranged(x, factors, y, out), chosen.kernel)
     else:
-        _RAN.route = run(modes, options, numbers, *_resolved(x, factors, y), out)
+        chosen.prepared(x, factors, y, out, (alpha, beta))
+    _RAN.route = chosen.route
     return out
 
 
-def _resolved(
-    x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None
-) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
-    return x.resolve_neg(), [factor.resolve_neg() for factor in factors], None if y is None else y.resolve_neg()
+@dataclass(frozen=True)
+class Chosen:
+    """What is known of calls with such arrays."""
+
+    passes: tuple[Pass, ...]
+    kernel: Prepare
+    prepared: Prepared | None
+    route: str
 
 
-def _runner(x: torch.Tensor, modes: Sequence[Mode]) -> Callable[..., str] | None:
-    """What runs a product of x by kernels; None where torch's operations do."""
+_CHOSEN: dict[tuple[object, ...], Chosen] = {}
+_CHOSEN_LIMIT = 4096
+
+
+def prepared(
+    text: str, options: str, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None,
+    out: torch.Tensor,
+) -> Chosen:  # fmt: skip
+    """Passes and kernels of a call, kept by shapes, strides and alignment."""
+    given = [x, *factors, out] if y is None else [x, *factors, out, y]
+    facts = tuple((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16) for t in given)
+    key = (text, options, current().backend, y is None, facts)
+    found = None if collecting() else _CHOSEN.get(key)
+    if found is None:
+        modes = parse(text, factor_sizes(factors))
+        backend = _backend(x, modes)
+        assert backend is not None
+        arrays = arranged(x, factors, y, out)
+        plan, kernel = backend.planned(modes, arrays, options)
+        ready = prepare(plan.passes, modes, arrays, kernel)
+        found = Chosen(plan.passes, kernel, ready, f"{backend.NAME}: {plan}")
+        if not collecting():
+            if len(_CHOSEN) >= _CHOSEN_LIMIT:
+                _CHOSEN.clear()
+            _CHOSEN[key] = found
+    return found
+
+
+def _backend(x: torch.Tensor, modes: Sequence[Mode]) -> Any:
+    """The module that has kernels for a product of x; None where torch's operations are taken."""
     target = target_for(x.device)
     if target is None or x.dtype not in KERNELS or not contracted(modes):
         return None
     if any(0 in (mode.rows, mode.columns) for mode in modes):
         return None
-    return getattr(import_module(_DOORS[target.name], __package__), "execute")  # noqa: B009
+    return import_module(_DOORS[target.name], __package__)
 
 
 def _by_torch(

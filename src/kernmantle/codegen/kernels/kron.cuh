@@ -1,0 +1,137 @@
+// What every pass of a Kronecker product shares: its arguments, its tiles, and its way in and out of shared memory.
+//
+// A pass takes the tensor as (a, b, c, run, right): three batch axes, the axes of its factors, and what lies to their
+// right. A tile is ITEMS entries of c by the whole run by RIGHT entries of the last.
+#pragma once
+#include "scalar.cuh"
+
+namespace km {
+
+enum KronAxis { KRON_A, KRON_B, KRON_C, KRON_RUN, KRON_RIGHT, KRON_AXES };
+
+template <int FACTORS>
+struct KronArguments {
+    const void* x;
+    const void* y;
+    void* out;
+    const void* factor[FACTORS];
+    i64 size[KRON_AXES];
+    i64 x_stride[KRON_AXES], y_stride[KRON_AXES], out_stride[KRON_AXES];
+    // of rows and columns, then of the batch axes
+    i64 factor_stride[FACTORS][5];
+    double alpha, beta;
+};
+
+struct KronPlace {
+    i64 a, b, c, right;
+};
+
+template <int ITEMS, int RIGHT, class Args>
+KM_DEVICE i64 kron_tiles(const Args& g) {
+    return g.size[KRON_A] * g.size[KRON_B] * ((g.size[KRON_C] + ITEMS - 1) / ITEMS) * ((g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT);
+}
+template <int ITEMS, int RIGHT, class Args>
+KM_DEVICE KronPlace kron_place(const Args& g, i64 t) {
+    KronPlace p;
+    const i64 across = (g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT, down = (g.size[KRON_C] + ITEMS - 1) / ITEMS;
+    p.right = t % across * RIGHT;
+    t /= across;
+    p.c = t % down * ITEMS;
+    t /= down;
+    p.b = t % g.size[KRON_B];
+    p.a = t / g.size[KRON_B];
+    return p;
+}
+KM_DEVICE i64 kron_offset(const i64 (&stride)[KRON_AXES], const KronPlace& p) {
+    return p.a * stride[KRON_A] + p.b * stride[KRON_B] + p.c * stride[KRON_C] + p.right * stride[KRON_RIGHT];
+}
+
+// A factor of ROWS x COLUMNS as [column][row], rows padded with zeros to PITCH.
+template <class T, int ROWS, int COLUMNS, int PITCH, int THREADS, class C, class Args>
+KM_DEVICE void kron_factor(C* to, const Args& g, int number, const KronPlace& p) {
+    const i64(&s)[5] = g.factor_stride[number];
+    const T* from = (const T*)g.factor[number] + p.a * s[2] + p.b * s[3] + p.c * s[4];
+    for (int i = threadIdx.x; i < COLUMNS * PITCH; i += THREADS) {
+        const int column = i / PITCH, row = i % PITCH;
+        to[i] = row < ROWS ? convert<C>(load_pack<T, 1>(from + row * s[0] + column * s[1]).v[0]) : C(0);
+    }
+}
+
+// Entries of a tile between global memory and registers or shared memory. B tells the types, ITEMS, RIGHT, the RUN as
+// it is there, how many neighbours VEC make one access and whether they lie along the run (RIGHT = 1) or beside it.
+template <class B, int RUN, int VEC>
+struct KronEntry {
+    static constexpr int COUNT = B::ITEMS * RUN * B::RIGHT / VEC;
+    int item, run, right;
+    KM_DEVICE explicit KronEntry(int n) {
+        const int at = n * VEC;
+        item = at / (RUN * B::RIGHT);
+        run = at / B::RIGHT % RUN;
+        right = at % B::RIGHT;
+    }
+    template <class Args>
+    KM_DEVICE bool is_inside(const Args& g, const KronPlace& p) const {
+        return p.c + item < g.size[KRON_C] && p.right + right < g.size[KRON_RIGHT];
+    }
+    KM_DEVICE i64 offset(const i64 (&s)[KRON_AXES]) const { return item * s[KRON_C] + run * s[KRON_RUN] + right * s[KRON_RIGHT]; }
+};
+
+template <class B, class C, class Args>
+KM_DEVICE void kron_read(C* to, const Args& g, const KronPlace& p) {
+    typedef typename B::T T;
+    typedef KronEntry<B, B::RUN_IN, B::VEC_IN> Entry;
+    constexpr int VEC = B::VEC_IN, BATCH = 4;
+    const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
+    for (int n = threadIdx.x; n < Entry::COUNT; n += B::THREADS * BATCH) {
+        Pack<T, VEC> held[BATCH];
+        bool inside[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const Entry e(n + i * B::THREADS);
+            inside[i] = n + i * B::THREADS < Entry::COUNT && e.is_inside(g, p);
+            if (inside[i]) held[i] = load_pack<T, VEC>(from + e.offset(g.x_stride));
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            if (n + i * B::THREADS >= Entry::COUNT) break;
+            const Entry e(n + i * B::THREADS);
+            C* at = to + B::place((e.item * B::RUN + B::spread_in(e.run)) * B::RIGHT + e.right);
+            Pack<C, VEC> wide;
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) wide.v[v] = inside[i] ? convert<C>(held[i].v[v]) : C(0);
+            *(Pack<C, VEC>*)at = wide;
+        }
+    }
+}
+
+// alpha times values plus beta times y, stored.
+template <class B, int VEC, class C, class Args>
+KM_DEVICE void kron_store(const Args& g, i64 to, i64 beside, const C (&value)[VEC]) {
+    typedef typename B::T T;
+    Pack<T, VEC> added, pack;
+    if (B::ADDED) added = *(const Pack<T, VEC>*)((const T*)g.y + beside);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+        C total = C(g.alpha) * value[v];
+        if (B::ADDED) total = fma(C(g.beta), convert<C>(added.v[v]), total);
+        pack.v[v] = Store<T>::from(total);
+    }
+    store_pack<T, VEC>((T*)g.out + to, pack);
+}
+
+template <class B, class C, class Args>
+KM_DEVICE void kron_write(const C* from, const Args& g, const KronPlace& p) {
+    typedef KronEntry<B, B::RUN_OUT, B::VEC_OUT> Entry;
+    constexpr int VEC = B::VEC_OUT;
+    const i64 to = kron_offset(g.out_stride, p), beside = B::ADDED ? kron_offset(g.y_stride, p) : 0;
+#pragma unroll 2
+    for (int n = threadIdx.x; n < Entry::COUNT; n += B::THREADS) {
+        const Entry e(n);
+        if (!e.is_inside(g, p)) continue;
+        const C* at = from + B::place((e.item * B::RUN + B::spread_out(e.run)) * B::RIGHT + e.right);
+        const Pack<C, VEC> wide = *(const Pack<C, VEC>*)at;
+        kron_store<B, VEC>(g, to + e.offset(g.out_stride), B::ADDED ? beside + e.offset(g.y_stride) : 0, wide.v);
+    }
+}
+
+}  // namespace km

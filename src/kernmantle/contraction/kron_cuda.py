@@ -1,0 +1,242 @@
+"""Plans of Kronecker products on a GPU: passes, and for each the tile, the phases and the ways in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .cuda_tiles import DeviceLimits
+from .kron_modes import Mode, cheapest
+from .kron_passes import Pass, in_order, plain_pass, runs
+
+SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+VALUES = {"f32": 64, "f64": 32}
+TILE = {"f32": 8192, "f64": 4096}
+WIDEST = 32
+RIGHT = 32
+COALESCED = 8
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a call's arrays allow: neighbours in one access on the way in and out, a y, batched factors."""
+
+    in_width: int
+    out_width: int
+    added: bool
+    varies: bool
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Axes ``first`` to before ``stop`` of the run in registers, for ``across`` x ``along`` neighbours at once."""
+
+    first: int
+    stop: int
+    across: int
+    along: int
+
+
+@dataclass(frozen=True)
+class FmaPlan:
+    """A pass of small factors by fused multiply-adds."""
+
+    run: Pass
+    stored: str
+    compute: str
+    arch: str
+    items: int
+    right: int
+    threads: int
+    phases: tuple[Phase, ...]
+    facts: Facts
+    direct_in: bool
+    direct_out: bool
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Room of every axis of the run."""
+        return tuple(max(mode.columns, mode.rows) for mode in self.run.modes)
+
+    @property
+    def elements(self) -> int:
+        """Entries of a tile."""
+        return self.items * math.prod(self.extents) * self.right
+
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """After how many entries of a tile how many are left out."""
+        groups = [(phase.first, phase.stop) for phase in self.phases]
+        return _gap(groups, self.extents, self.right, self.compute)
+
+    def pitch(self, mode: Mode) -> int:
+        """Length of a line of a factor in shared memory."""
+        return _pitch(mode, self.compute)
+
+    @property
+    def factor_room(self) -> int:
+        """Entries of shared memory for the factors."""
+        used = sum(mode.columns * self.pitch(mode) for mode in self.run.modes if mode.factor is not None)
+        return -(-used // 32) * 32
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        tile = 0 if self.direct_in and self.direct_out and len(self.phases) == 1 else self.elements
+        gap = self.gap
+        return SIZES[self.compute] * (self.factor_room + tile + (tile // gap[0] * gap[1] if gap else 0))
+
+    @property
+    def group(self) -> int:
+        """Slices that share what is read of a factor, as registers allow."""
+        return 2 if self.threads > 256 else 4
+
+    def tiles(self, entries: int, right: int) -> int:
+        """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
+        return -(-entries // self.items) * -(-right // self.right)
+
+    def __str__(self) -> str:
+        ways = "direct" * (self.direct_in or self.direct_out)
+        return f"{self.run} {self.stored} tile {self.items}x{self.right} threads {self.threads} {ways}".strip()
+
+
+@dataclass(frozen=True)
+class CudaKronPlan:
+    """Passes for a device."""
+
+    passes: tuple[Pass, ...]
+    compute: str
+
+    def __str__(self) -> str:
+        return f"{self.compute}, {' then '.join(map(str, self.passes))}"
+
+
+@lru_cache(maxsize=1024)
+def plan(modes: tuple[Mode, ...], right: int, compute: str, shared: int, fuse: bool) -> CudaKronPlan:
+    """Passes for a tensor with ``right`` columns behind its last axis, for blocks with so much shared memory."""
+    size = SIZES[compute]
+
+    def fits(run: Sequence[Mode], behind: int) -> bool:
+        if not fuse and sum(mode.factor is not None for mode in run) > 1:
+            return False
+        least = 1 if behind * right == 1 else min(RIGHT, _power(behind * right))
+        return size * _room(run, least, compute) <= shared
+
+    found: list[Pass] = []
+    for first, stop in runs(modes, fits, _is_wide):
+        wide = any(mode.factor is not None and _is_wide(mode) for mode in modes[first:stop])
+        found.append(plain_pass("matmul" if wide else "fma", modes, first, stop))
+    return CudaKronPlan(in_order(found), compute)
+
+
+def _pitch(mode: Mode, compute: str) -> int:
+    """Length of a line of a factor in shared memory."""
+    vector = 16 // SIZES[compute]
+    return -(-mode.rows // vector) * vector
+
+
+def _gap(groups: Sequence[tuple[int, int]], extents: Sequence[int], right: int, compute: str) -> tuple[int, int] | None:
+    """After how many entries of a tile how many are left out, so that threads hit different banks."""
+    vector = 16 // SIZES[compute]
+    for first, stop in groups:
+        own = math.prod(extents[first:stop])
+        if right * math.prod(extents[stop:]) == 1 and own % (2 * vector) == 0:
+            return own, vector
+    return None
+
+
+def _room(modes: Sequence[Mode], right: int, compute: str) -> int:
+    """Entries of shared memory that a tile of one run takes with its factors."""
+    factors = sum(mode.columns * _pitch(mode, compute) for mode in modes if mode.factor is not None)
+    extents = [max(mode.columns, mode.rows) for mode in modes]
+    whole = math.prod(extents) * right
+    if not any(mode.factor is not None for mode in modes):
+        return whole
+    gap = _gap(_groups(extents, modes, VALUES[compute]), extents, right, compute)
+    return -(-factors // 32) * 32 + whole + (whole // gap[0] * gap[1] if gap else 0)
+
+
+def _is_wide(mode: Mode) -> bool:
+    """Whether a thread's registers cannot hold the axis of a factor."""
+    return max(mode.columns, mode.rows) > WIDEST
+
+
+def _groups(extents: Sequence[int], modes: Sequence[Mode], most: int) -> list[tuple[int, int]]:
+    """Ranges of neighbouring factors that registers hold: one at the end, then from the first axis on."""
+    places = [place for place, mode in enumerate(modes) if mode.factor is not None]
+    first = stop = places[-1] + 1
+    while first - 1 in places and math.prod(extents[first - 1 : stop]) <= max(most, extents[stop - 1]):
+        first -= 1
+    found = [(first, stop)]
+    begin = 0
+    while begin < first:
+        if begin not in places:
+            begin += 1
+            continue
+        end = begin + 1
+        while end < first and end in places and math.prod(extents[begin : end + 1]) <= most:
+            end += 1
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+def _ordered(groups: Sequence[tuple[int, int]], modes: Sequence[Mode]) -> list[tuple[int, int]]:
+    """Order of the phases: fewest multiplications; where all are square, the last axes neither first nor last."""
+    if all(mode.rows == mode.columns for mode in modes):
+        last, *rest = groups
+        return [rest[0], last, *rest[1:]] if rest else [last]
+    whole = [
+        Mode(math.prod(m.columns for m in modes[a:b]), math.prod(m.rows for m in modes[a:b]), place)
+        for place, (a, b) in enumerate(groups)
+    ]
+    by_place = sorted(whole, key=lambda mode: groups[mode.factor or 0])
+    return [groups[by_place[position].factor or 0] for position in cheapest(by_place)]
+
+
+def _power(count: int) -> int:
+    """Least power of two that is not less."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _divisor(count: int, most: int) -> int:
+    return max(divisor for divisor in range(1, max(1, min(count, most)) + 1) if count % divisor == 0)
+
+
+@lru_cache(maxsize=4096)
+def fma(run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits) -> FmaPlan:
+    """Tile and phases of a pass of small factors on so many entries of the last batch axis, ``beside`` on its right."""
+    extents = [max(mode.columns, mode.rows) for mode in run.modes]
+    whole = math.prod(extents)
+    widest = max(RIGHT, _power(TILE[compute] // whole + 1) // 2)
+    right = 1 if beside == 1 else min(_power(beside), widest)
+    items = 1
+    if not facts.varies and right * whole < TILE[compute]:
+        items = min(_power(entries), _power(TILE[compute] // (right * whole) + 1) // 2)
+        while items > 1 and -(-entries // items) * -(-beside // right) < 2 * limits.sm_count:
+            items //= 2
+    elements = items * right * whole
+    threads = 512 if elements > 2 * TILE[compute] else min(256, max(32, elements // 16 // 32 * 32))
+    ordered = _ordered(_groups(extents, run.modes, VALUES[compute]), run.modes)
+    right_of = {group: math.prod(extents[group[1] :]) * right for group in ordered}
+    square_in = all(mode.columns >= mode.rows for mode in run.modes)
+    square_out = all(mode.rows >= mode.columns for mode in run.modes)
+    direct_in = square_in and right_of[ordered[0]] >= COALESCED
+    direct_out = square_out and right_of[ordered[-1]] >= COALESCED
+    phases: list[Phase] = []
+    for place, group in enumerate(ordered):
+        own = math.prod(extents[group[0] : group[1]])
+        beside = right_of[group]
+        down = items * whole * right // (own * beside)
+        outside = [facts.in_width] * (direct_in and place == 0)
+        outside += [facts.out_width] * (direct_out and place == len(ordered) - 1)
+        room = min(VALUES[compute] // own, items * whole * right // (own * threads))
+        width = _divisor(beside, min([16 // SIZES[compute], room, *outside]))
+        width = 1 << (width.bit_length() - 1)
+        across = _divisor(down, room) if beside == 1 else 1
+        phases.append(Phase(*group, across, width))
+    return FmaPlan(
+        run, stored, compute, limits.arch, items, right, threads, tuple(phases), facts, direct_in, direct_out
+    )

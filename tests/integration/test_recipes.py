@@ -63,7 +63,7 @@ RECIPES = {
         (
             (
                 "src/kernmantle/expr/ops.py", '        Op("floor"',
-                '        Op("rint", 1, lambda a: round(a) if math.isfinite(a) else a, ("",), None, "rint", ("round",)),\n',
+                '        Op("rint", 1, lambda a: round(a) if a - a == 0 else a, ("",), None, "rint", ("round",)),\n',
                 '        Op("rint", 1, lambda a: a, ("",), None, "rint", ("round",)),\n',
             ),
             (

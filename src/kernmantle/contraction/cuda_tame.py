@@ -50,17 +50,17 @@ def _mask(node: Node) -> Node | None:
     return next((arg for arg in node.args if is_difference(arg)), None) if zero else None
 
 
-def _factors(node: Node, masks: list[Node], numbers: Sequence[str]) -> list[Node]:
+def unmasked_factors(node: Node, masks: list[Node], numbers: Sequence[str]) -> list[Node]:
     """Factors of a product, masks of a difference left out and noted where they cover nothing but its functions."""
     if node.op == "mul":
-        return [factor for arg in node.args for factor in _factors(arg, masks, numbers)]
+        return [factor for arg in node.args for factor in unmasked_factors(arg, masks, numbers)]
     if node.op == "neg":
-        return [const(-1), *_factors(node.args[0], masks, numbers)]
+        return [const(-1), *unmasked_factors(node.args[0], masks, numbers)]
     if node.op == "where" and node.args[1].number == 0:
         masked = _mask(node.args[0])
         if masked is not None and set(variables([node.args[2]])) <= {*variables([masked]), *numbers}:
             masks.append(masked)
-            return _factors(node.args[2], masks, numbers)
+            return unmasked_factors(node.args[2], masks, numbers)
     return [node]
 
 
@@ -99,7 +99,7 @@ def tame(nest: Nest) -> Tame | None:
     if not is_watched(nest):
         return None
     masks: list[Node] = []
-    factors = _factors(nest.map[0], masks, nest.numbers)
+    factors = unmasked_factors(nest.map[0], masks, nest.numbers)
     signs = [f.args[0] for f in factors if f.op == "sign" and is_difference(f.args[0])]
     if len(signs) > 1 or len({*masks, *signs}) > 1:
         return None

@@ -116,5 +116,6 @@ def lower(
         compute,
         program.symmetric,
         joined,
+        pulled=pulled is not None,
     )
     return Lowering(nest, roles, batch, partial, splits)

@@ -38,7 +38,7 @@ class Nest:
     ``outputs`` read the finished accumulators s0, s1, ... and the ports without k and l. With ``partial`` the
     kernel writes the raw registers of every reduction instead, one set per range of the outermost reduced
     loop: the ranges are the role "splits", whose stride takes the place of k in the outputs.
-    Outputs over l are those of a pullback, see ``pullback.py``: there l is an axis of outputs, not reduced.
+    With ``pulled`` it is a pullback, see ``pullback.py``: k are its rows, and l is an axis of outputs, not reduced.
     ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
     With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it. ``precision`` says
     how products may be taken: "ieee" as they are written, "default" by any means as accurate as float32, "tf32" once.
@@ -54,6 +54,7 @@ class Nest:
     symmetric: bool = False
     partial: bool = False
     precision: str = "ieee"
+    pulled: bool = False
 
     @property
     def reproducible(self) -> bool:
@@ -71,11 +72,6 @@ class Nest:
         """Whether computing half and mirroring it is right: no other array knows rows from columns."""
         others = [port for port in self.operands if port.name not in ("x0", "x1")]
         return self.symmetric and not any(set(port.roles) & set("mn") for port in others)
-
-    @property
-    def pulled(self) -> bool:
-        """Whether it is a pullback with an axis of outputs."""
-        return any("l" in port.roles for port in self.outs)
 
     @property
     def ports(self) -> tuple[Port, ...]:

@@ -11,15 +11,18 @@ import numpy as np
 import torch
 
 from ..codegen import cuda
+from ..contraction import cuda_pullback
 from ..contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
 from ..contraction.cuda_squares import SquaresPlan, squares_plan
 from ..contraction.nest import ROLES, SIZES, Nest
+from ..contraction.program import Program
 from ..contraction.pullback import Pullback
 from ..errors import OutOfMemoryError
 from ..runtime import nvrtc
 from ..runtime.cache import Built, Key
 from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
+from . import gpu_pullback
 from .dump import dump
 from .launcher import Job, Launcher, collecting, fetch, nothing
 
@@ -38,9 +41,9 @@ class CudaTarget:
         """Blocks that keep a device busy."""
         return limits(_index(device)).sm_count
 
-    def pulls(self, found: Pullback, sizes: Mapping[str, int], compute: str, precision: str) -> bool:
-        """Not yet."""
-        return False
+    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+        """Where it is large enough for several kernels."""
+        return cuda_pullback.pulls(found, program, sizes, compute)
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""
@@ -51,6 +54,9 @@ class CudaTarget:
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
         sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
         facts = Facts(strides, tuple(alignment))
+        pulled = gpu_pullback.launcher(nest, sizes, values, own, facts, index, start, job_for)
+        if pulled is not None:
+            return pulled
         squares = squares_plan(nest, sizes, own, facts)
         if squares is not None:
             return _products(squares, values, sizes, index)

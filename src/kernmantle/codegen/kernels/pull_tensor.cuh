@@ -1,0 +1,407 @@
+// Pullbacks for many outputs on tensor cores: for each point a product of (columns x rows) slopes, made in registers as the
+// operand of the product, and (rows x outputs) weights times coefficients, made once a block in shared memory.
+//
+// Both are split in two numbers of 11 bits, halves or tf32; a sign is one. Within 16 rows a lane takes four neighbours,
+// so that it reads them at once. Accumulators of tensor cores round towards zero, so they are added to sums
+// in float32 every FLUSH chunks of rows.
+#pragma once
+#include "pullback.cuh"
+
+namespace km {
+
+KM_DEVICE unsigned pair_of(float low, float high) {
+    unsigned r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+// What two numbers lack in a pair of halves.
+KM_DEVICE unsigned rest_of(unsigned pair, float low, float high) {
+    float a, b;
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a), "=f"(b) : "r"(pair));
+    return pair_of(low - a, high - b);
+}
+// Signs of two differences that are 0 or normal and below 2^120, times SIGN, in halves: the upper half of such a number,
+// read as a half, is 0 or at least SIGN.
+constexpr float SIGN = 1.0f / (1 << 17);
+KM_DEVICE unsigned pair_of_signs(float low, float high) {
+    unsigned r;
+    asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(r) : "r"(__float_as_uint(low)), "r"(__float_as_uint(high)));
+#if __CUDA_ARCH__ >= 860
+    asm("min.xorsign.abs.f16x2 %0, %0, %1;" : "+r"(r) : "r"(0x00800080u));
+#else
+    asm("min.f16x2 %0, %0, %1;" : "+r"(r) : "r"(0x00800080u));
+    asm("max.f16x2 %0, %0, %1;" : "+r"(r) : "r"(0x80808080u));
+#endif
+    return r;
+}
+KM_DEVICE float first_bits(float a) { return __uint_as_float(__float_as_uint(a) & 0xffffe000u); }
+// d += a b over 16 rows of halves, over 8 rows of tf32.
+KM_DEVICE void mma_halves(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+KM_DEVICE void mma_floats(float (&d)[4], const float (&a)[4], float b0, float b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+
+// What both ways to multiply share. ITEM words of a lane hold a product operand of 16 rows and 8 outputs. Pointers and
+// places in shared memory are kept and moved on, for arithmetic on them would be half of all instructions.
+template <class Body, class Tile>
+struct Tensor {
+    typedef typename Body::Args Args;
+    static constexpr int NTL = Tile::NTL, TT = Tile::TT, MT = Tile::MT, KK = Tile::KK, KC = Tile::KC, STAGES = Tile::STAGES;
+    static constexpr int BM = Tile::BM, BN = Tile::BN, BL = Tile::BL, THREADS = Tile::THREADS;
+    static constexpr bool HALVES = Tile::SPLIT;
+    static constexpr int FACTORS_AT = KC * BN, WEIGHTS_AT = FACTORS_AT + KC * BL, STAGE = WEIGHTS_AT + KC * BM;
+    static constexpr int ITEM = HALVES ? 4 : 8, OPERAND = KK * BM * NTL * 32 * ITEM;
+    static constexpr int WARPS = THREADS / 32, ITEMS = KK * BM * NTL, PER = KC / 4;
+    static constexpr int ROW_PIECES = KC * BN / 4, FACTOR_PIECES = KC * BL / 4, WEIGHTS = (KC * BM + THREADS - 1) / THREADS;
+    static constexpr bool ALONG_POINTS = Body::WEIGHT_RUN == ALONG_TILE;
+    static constexpr int WEIGHT_HOP = ALONG_POINTS ? THREADS / BM : THREADS / KC;
+    static_assert(ROW_PIECES % THREADS == 0 && THREADS % PER == 0, "copies");
+    static_assert(ITEMS % WARPS == 0 && WARPS % NTL == 0 && (BM * NTL % WARPS == 0 || WARPS % (BM * NTL) == 0), "items");
+    static_assert(WEIGHTS == 1 || KC * BM % THREADS == 0, "weights");
+
+    const Args& g;
+    const Patch t;
+    float* shared;
+    const int thread, warp, lane;
+    const float *rows, *factors;
+    i64 high, weight_at[AtLeastOne<Body::WEIGHTS>::value];
+    int left, place;
+    bool active;
+    float held[WEIGHTS], scale[WEIGHTS];
+
+    __device__ __forceinline__ Tensor(const Args& g_, const Patch& t_, float* shared_)
+        : g(g_), t(t_), shared(shared_), thread(threadIdx.x), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+        high = padded(g.size[ROLE_K], KC);
+        const int piece = thread % PER;
+        const i64 at = t.first + piece * 4;
+        rows = g.rows + (plane_of<Body>(g, t.p) * padded(g.size[ROLE_N], BN) + t.n + thread / PER) * high + at;
+        factors = g.factors + (t.entry * padded(g.size[ROLE_L], BL) + t.l + thread / PER) * high + at;
+        const int m = weight_m(0), k = weight_k(0);
+        place = WEIGHTS_AT + k / 16 * 16 * BM + m * 16 + k % 16;
+        left = (int)(t.end - t.first) - k;
+        active = KC * BM >= THREADS || thread < KC * BM;
+        each<0, Body::WEIGHTS>([&](auto i) {
+            typedef typename Body::template WeightPort<decltype(i)::value> P;
+            const i64* s = g.stride[P::PORT];
+            weight_at[decltype(i)::value] = (i64)(origin<P>(g, t.p) + (t.m + m) * s[ROLE_M] + (t.first + k) * s[ROLE_K]);
+        });
+#pragma unroll
+        for (int i = 0; i < WEIGHTS; ++i) {
+            const i64 point = t.m + weight_m(i);
+            scale[i] = HALVES && point < g.size[ROLE_M] && active ? g.scale[t.entry * g.size[ROLE_M] + point] : 1.0f;
+        }
+    }
+    __device__ __forceinline__ unsigned* operand(int buffer) const { return (unsigned*)(shared + STAGES * STAGE) + buffer * OPERAND; }
+
+    // A stage holds, for each 16 rows, 16 neighbours of every column, output and point.
+    __device__ __forceinline__ void copy(int stage) {
+        constexpr int COLUMNS = THREADS / PER;
+        const int piece = thread % PER;
+        const unsigned to = shared_address(shared) + stage * (STAGE * 4), inside = (thread / PER * 16 + piece % 4 * 4) * 4;
+        const unsigned to_rows = to + inside + piece / 4 * (64 * BN), to_factors = to + inside + piece / 4 * (64 * BL) + FACTORS_AT * 4;
+        const float* from = rows;
+#pragma unroll
+        for (int i = 0; i < ROW_PIECES / THREADS; ++i, from += COLUMNS * high) copy_async<16>(to_rows + i * COLUMNS * 64, from);
+        from = factors;
+#pragma unroll
+        for (int i = 0; i < (FACTOR_PIECES + THREADS - 1) / THREADS; ++i, from += COLUMNS * high)
+            if (FACTOR_PIECES % THREADS == 0 || thread + i * THREADS < FACTOR_PIECES) copy_async<16>(to_factors + i * COLUMNS * 64, from);
+        rows += KC;
+        factors += KC;
+    }
+
+    // The i-th weight of a thread: neighbouring threads take neighbours in memory.
+    __device__ __forceinline__ int weight_k(int i) const { return ALONG_POINTS ? thread / BM + i * WEIGHT_HOP : thread % KC; }
+    __device__ __forceinline__ int weight_m(int i) const { return ALONG_POINTS ? thread % BM : thread / KC + i * WEIGHT_HOP; }
+    // The weights of the next chunk, 0 behind the end.
+    __device__ __forceinline__ void read() {
+#pragma unroll
+        for (int i = 0; i < WEIGHTS; ++i) {
+            const bool inside = active && t.m + weight_m(i) < g.size[ROLE_M] && (ALONG_POINTS ? i * WEIGHT_HOP : 0) < left;
+            float w[AtLeastOne<Body::WEIGHTS>::value];
+            each<0, Body::WEIGHTS>([&](auto q) {
+                typedef typename Body::template WeightPort<decltype(q)::value> P;
+                const i64 hop = i * WEIGHT_HOP * g.stride[P::PORT][ALONG_POINTS ? ROLE_K : ROLE_M];
+                w[decltype(q)::value] = inside ? take<P>((const typename P::T*)weight_at[decltype(q)::value] + hop) : 0.0f;
+            });
+            held[i] = inside ? Body::weight(w, g.number) : 0.0f;
+        }
+        each<0, Body::WEIGHTS>([&](auto q) {
+            typedef typename Body::template WeightPort<decltype(q)::value> P;
+            weight_at[decltype(q)::value] += KC * g.stride[P::PORT][ROLE_K] * (i64)sizeof(typename P::T);
+        });
+        left -= KC;
+    }
+    __device__ __forceinline__ void write(int stage) {
+        float* to = shared + stage * STAGE + place;
+        constexpr int HOP = ALONG_POINTS ? WEIGHT_HOP / 16 * 16 * BM + WEIGHT_HOP % 16 : WEIGHT_HOP * 16;
+        static_assert(WEIGHTS == 1 || !ALONG_POINTS || WEIGHT_HOP % 16 == 0, "weights");
+#pragma unroll
+        for (int i = 0; i < WEIGHTS; ++i)
+            if (active) to[i * HOP] = HALVES ? held[i] * scale[i] : held[i];
+    }
+
+    // Weights times coefficients of a stage; `put` stores what a lane has of an item (16 rows, a point, 8 outputs), of
+    // which a warp takes every STEP-th from its first.
+    static constexpr int STEP = WARPS / NTL;
+    __device__ __forceinline__ int first_item() const { return warp / NTL; }
+    template <class Put>
+    __device__ __forceinline__ void multiply(int stage, Put put) {
+        const float* s = shared + stage * STAGE + lane % 4 * 4;
+        const float* w_at = s + WEIGHTS_AT + first_item() * 16;
+        const float* c_at = s + FACTORS_AT + first_item() / BM * (16 * BL) + (warp % NTL * 8 + lane / 4) * 16;
+#pragma unroll
+        for (int i = 0; i < ITEMS / WARPS; ++i) {
+            const float4 w = *(const float4*)(w_at + i * STEP * 16), c = *(const float4*)(c_at + i * STEP / BM * (16 * BL));
+            put(i * STEP, w.x * c.x, w.y * c.y, w.z * c.z, w.w * c.w);
+        }
+    }
+
+    // Slopes of two columns, four rows each, as a lane multiplies them.
+    struct Held {
+        float cell[AtLeastOne<Body::CELLS>::value][2], line[AtLeastOne<Body::LINES>::value][2];
+        float spot[AtLeastOne<Body::SPOTS>::value], one[AtLeastOne<Body::ONES>::value];
+    };
+    __device__ __forceinline__ void hold(Held& h, int m, int n) const {
+        const i64 points = g.size[ROLE_M], columns = g.size[ROLE_N];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const i64 mm = t.m + m, nn = t.n + n + 8 * r, column = nn < columns ? nn : columns - 1;
+            const Cell<Body, Args> c(g, t.p, mm < points ? mm : points - 1, column);
+            const float by = Body::KIND == POWERS ? fitting(g.top[plane_of<Body>(g, t.p) * columns + column], COLUMN_FIT) : 1.0f;
+#pragma unroll
+            for (int q = 0; q < Body::CELLS; ++q) h.cell[q][r] = c.cell[q] * by;
+#pragma unroll
+            for (int q = 0; q < Body::LINES; ++q) h.line[q][r] = c.line[q];
+#pragma unroll
+            for (int q = 0; q < Body::SPOTS; ++q) h.spot[q] = c.spot[q];
+#pragma unroll
+            for (int q = 0; q < Body::ONES; ++q) h.one[q] = c.one[q];
+        }
+    }
+    // Order: rows 0 and 1 of the first column, then of the second, then rows 2 and 3 likewise.
+    __device__ __forceinline__ void slopes(float (&v)[8], const Held& h, const float4& x0, const float4& x1, int turn, const float* table, unsigned bits) const {
+        const float x[8] = {x0.x, x0.y, x1.x, x1.y, x0.z, x0.w, x1.z, x1.w};
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const int r = e / 2 % 2;
+            float c[AtLeastOne<Body::CELLS>::value], l[AtLeastOne<Body::LINES>::value];
+#pragma unroll
+            for (int q = 0; q < Body::CELLS; ++q) c[q] = h.cell[q][r];
+#pragma unroll
+            for (int q = 0; q < Body::LINES; ++q) l[q] = h.line[q][r];
+            constexpr Way UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
+            if (Body::KIND == POWERS && (turn * 8 + e) * Tile::TABLE % 8 < Tile::TABLE)
+                v[e] = Body::template slope<BY_TABLE>(c, h.spot, l, h.one, x[e], g.number, table, bits);
+            else
+                v[e] = Body::template slope<UNIT>(c, h.spot, l, h.one, x[e], g.number, table, bits);
+        }
+    }
+
+    // What the sums of a lane are to be multiplied by, and their store: d as accumulators lie, of 16 columns and 8 outputs.
+    __device__ __forceinline__ bool store(const float* d, int m, int n, int l, float* part) const {
+        bool fine = true;
+        const i64 mm = t.m + m, points = g.size[ROLE_M], columns = g.size[ROLE_N], outputs = g.size[ROLE_L];
+        const float by_point = HALVES && mm < points ? inverse(g.scale[t.entry * points + mm]) : 1.0f;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int n1 = n + lane / 4 + e / 2 * 8, l1 = l + lane % 4 * 2 + e % 2;
+            const i64 nn = t.n + n1, ll = t.l + l1;
+            float sum = d[e];
+            if (mm < points && nn < columns && ll < outputs) {
+                if (HALVES) {
+                    const float factor = inverse(fitting(g.peak[t.entry * outputs + ll], FACTOR_FIT));
+                    sum = sum * by_point * (Body::KIND == SIGNS ? factor / SIGN : factor);
+                }
+                if (Body::KIND == POWERS) {
+                    const float by = fitting(g.top[plane_of<Body>(g, t.p) * columns + nn], COLUMN_FIT);
+                    sum *= power_of_exponent(-Body::exponent(g.number), (int)(__float_as_uint(by) >> 23)) * (1.0f / (1 << POWER_FIT));
+                }
+                if (!part) fine = settle<Body>(g, t.p, mm, nn, ll, sum) && fine;
+            }
+            if (part) part[(l1 * BM + m) * BN + n1] = sum;
+        }
+        return fine;
+    }
+};
+
+// By mma.sync: a warp takes TT points and MT times 16 columns.
+template <int NTL_, int TT_, int MT_, int WT_, int WF_, int KK_, int STAGES_, int FLUSH_, int TABLE_, bool SPLIT_>
+struct MmaPullTile {
+    static constexpr int NTL = NTL_, TT = TT_, MT = MT_, WT = WT_, WF = WF_, KK = KK_, STAGES = STAGES_, FLUSH = FLUSH_, TABLE = TABLE_;
+    static constexpr int BM = TT * WT, BN = 16 * MT * WF, BL = 8 * NTL, KC = 16 * KK, THREADS = 32 * WT * WF;
+    static constexpr bool TENSOR = true, SPLIT = SPLIT_;
+};
+template <class Body, class Tile>
+__device__ constexpr int mma_pull_shared_bytes() {
+    typedef Tensor<Body, Tile> T;
+    return 4 * (T::STAGES * T::STAGE + 2 * T::OPERAND);
+}
+
+template <class Body, class Tile>
+struct MmaPull : Tensor<Body, Tile> {
+    typedef Tensor<Body, Tile> Base;
+    using Base::BM;
+    using Base::BN;
+    using Base::HALVES;
+    using Base::KC;
+    using Base::KK;
+    using Base::MT;
+    using Base::NTL;
+    using Base::STAGES;
+    using Base::TT;
+    float acc[TT][MT][NTL][4];
+
+    __device__ __forceinline__ MmaPull(const typename Body::Args& g, const Patch& t, float* shared) : Base(g, t, shared) {
+#pragma unroll
+        for (int e = 0; e < TT * MT * NTL * 4; ++e) (&acc[0][0][0][0])[e] = 0.0f;
+    }
+
+    __device__ __forceinline__ void make(int stage, int buffer) {
+        unsigned* to = this->operand(buffer) + (this->first_item() * NTL + this->warp % NTL) * (32 * Base::ITEM) + this->lane * 4;
+        this->multiply(stage, [&](int item, float b0, float b1, float b2, float b3) {
+            unsigned* at = to + item * (NTL * 32 * Base::ITEM);
+            if (HALVES) {
+                const unsigned x = pair_of(b0, b1), y = pair_of(b2, b3);
+                const uint4 both = {x, y, rest_of(x, b0, b1), rest_of(y, b2, b3)};
+                *(uint4*)at = both;
+            } else {
+                const float h0 = first_bits(b0), h1 = first_bits(b1), h2 = first_bits(b2), h3 = first_bits(b3);
+                *(float4*)at = make_float4(h0, h1, h2, h3);
+                *(float4*)(at + 128) = make_float4(b0 - h0, b1 - h1, b2 - h2, b3 - h3);
+            }
+        });
+    }
+
+    __device__ __forceinline__ void add_halves(int a, int m, const float (&v)[8], const unsigned* b) {
+        unsigned first[4], second[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            first[e] = Body::KIND == SIGNS ? pair_of_signs(v[2 * e], v[2 * e + 1]) : pair_of(v[2 * e], v[2 * e + 1]);
+            if (Body::KIND == POWERS) second[e] = rest_of(first[e], v[2 * e], v[2 * e + 1]);
+        }
+        uint4 held[NTL];
+#pragma unroll
+        for (int n = 0; n < NTL; ++n) held[n] = *(const uint4*)(b + n * 128);
+#pragma unroll
+        for (int n = 0; n < NTL; ++n) mma_halves(acc[a][m][n], first, held[n].x, held[n].y);
+#pragma unroll
+        for (int n = 0; n < NTL; ++n) mma_halves(acc[a][m][n], first, held[n].z, held[n].w);
+        if (Body::KIND == POWERS) {
+#pragma unroll
+            for (int n = 0; n < NTL; ++n) mma_halves(acc[a][m][n], second, held[n].x, held[n].y);
+        }
+    }
+    __device__ __forceinline__ void add_floats(int a, int m, const float (&v)[8], const unsigned* b) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float first[4], second[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const float one = v[half * 4 + e % 2 * 2 + e / 2];
+                first[e] = first_bits(one);
+                second[e] = one - first[e];
+            }
+#pragma unroll
+            for (int n = 0; n < NTL; ++n) {
+                const float2 h = *(const float2*)(b + n * 256 + half * 2), l = *(const float2*)(b + n * 256 + 128 + half * 2);
+                mma_floats(acc[a][m][n], first, h.x, h.y);
+                mma_floats(acc[a][m][n], first, l.x, l.y);
+                mma_floats(acc[a][m][n], second, h.x, h.y);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(const float* table) {
+        const int wt = this->warp / Tile::WF * TT, wf = this->warp % Tile::WF * MT * 16;
+        typename Base::Held held[TT][MT];
+        float sum[TT][MT][NTL][4];
+#pragma unroll
+        for (int a = 0; a < TT; ++a)
+#pragma unroll
+            for (int m = 0; m < MT; ++m) this->hold(held[a][m], wt + a, wf + m * 16 + this->lane / 4);
+#pragma unroll
+        for (int e = 0; e < TT * MT * NTL * 4; ++e) (&sum[0][0][0][0])[e] = 0.0f;
+        const unsigned bits = Body::KIND == POWERS ? __float_as_uint(table[512]) : 0;
+        const int chunks = (int)ceil_div(this->t.end - this->t.first, KC);
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) {
+            if (s < chunks) this->copy(s);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            this->read();
+            this->write(s);
+        }
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();
+        make(0, 0);
+        int stage = 0;
+        i64 ahead = this->t.first + (STAGES - 1) * KC;
+#pragma unroll 1
+        for (int start = 0; start < chunks; start += Tile::FLUSH) {
+            const int stop = start + Tile::FLUSH < chunks ? start + Tile::FLUSH : chunks;
+#pragma unroll 1
+            for (int chunk = start; chunk < stop; ++chunk, ahead += KC) {
+                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+                __syncthreads();
+                const int after = stage + 1 == STAGES ? 0 : stage + 1, last = stage == 0 ? STAGES - 1 : stage - 1;
+                if (ahead < this->t.end) this->copy(last);
+                asm volatile("cp.async.commit_group;" ::: "memory");
+                this->read();
+                make(after, (chunk + 1) & 1);
+                const float* x = this->shared + stage * Base::STAGE + (wf + this->lane / 4) * 16 + this->lane % 4 * 4;
+                const unsigned* b = this->operand(chunk & 1) + this->lane * 4;
+#pragma unroll
+                for (int kk = 0; kk < KK; ++kk) {
+#pragma unroll
+                    for (int m = 0; m < MT; ++m) {
+                        const float4 x0 = *(const float4*)(x + kk * 16 * BN + m * 256), x1 = *(const float4*)(x + kk * 16 * BN + m * 256 + 128);
+#pragma unroll
+                        for (int a = 0; a < TT; ++a) {
+                            float v[8];
+                            this->slopes(v, held[a][m], x0, x1, (kk * MT + m) * TT + a, table, bits);
+                            const unsigned* at = b + (kk * BM + wt + a) * NTL * 32 * Base::ITEM;
+                            if constexpr (HALVES)
+                                add_halves(a, m, v, at);
+                            else
+                                add_floats(a, m, v, at);
+                        }
+                    }
+                }
+                this->write(last);
+                stage = after;
+            }
+#pragma unroll
+            for (int e = 0; e < TT * MT * NTL * 4; ++e) {
+                (&sum[0][0][0][0])[e] += (&acc[0][0][0][0])[e];
+                (&acc[0][0][0][0])[e] = 0.0f;
+            }
+        }
+        float* part = this->t.range < 0 ? (float*)0 : part_of<Tile>(this->g, this->t, this->t.range);
+        bool fine = true;
+#pragma unroll
+        for (int a = 0; a < TT; ++a)
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int n = 0; n < NTL; ++n) fine = this->store(sum[a][m][n], wt + a, wf + m * 16, n * 8, part) && fine;
+        if (!fine) this->g.dirty[this->t.tile] = 1;
+    }
+};
+
+template <class Body, class Tile>
+KM_DEVICE void mma_pull_main(const typename Body::Args& g) {
+    extern __shared__ __align__(1024) unsigned char raw[];
+    __shared__ float table[Body::KIND == POWERS ? POWER_WORDS : 1];
+    if (Body::KIND == POWERS) fill_table(table, Body::exponent(g.number), POWER_FIT, Tile::THREADS);
+    MmaPull<Body, Tile> work(g, patch_of<Tile>(g, blockIdx.x), (float*)raw);
+    work.run(table);
+}
+
+}  // namespace km

@@ -43,7 +43,7 @@ class Interpreter:
     def parallel(self, device):
         return 2
 
-    def pulls(self, found, sizes, compute, precision):
+    def pulls(self, found, program, sizes, compute):
         return False
 
     def prepare(self, nest, integers, alignment, device):

@@ -15,6 +15,7 @@ from ..config import current
 from ..contraction.canonical import canonical
 from ..contraction.cpu_plan import CpuPlan, plan, work
 from ..contraction.nest import SIZES, Nest
+from ..contraction.program import Program
 from ..contraction.pullback import Pullback
 from ..runtime import llvm
 from ..runtime.cache import Built, Key, fingerprint
@@ -33,7 +34,7 @@ class CpuTarget:
         """Pieces of work that keep the machine busy: a constant, so that results do not depend on its threads."""
         return 4
 
-    def pulls(self, found: Pullback, sizes: Mapping[str, int], compute: str, precision: str) -> bool:
+    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
         """Where outputs share what the slope costs and columns fill a vector."""
         lanes = llvm.host().vector_bytes // (8 if compute == "f64" else 4)
         return sizes.get(found.outputs, 1) > 1 and sizes[found.columns] >= lanes and compute in ("f32", "f64")

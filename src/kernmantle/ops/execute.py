@@ -237,7 +237,7 @@ def _kernel_runner(
     arrays = [tensors[place] for place in places]
     stored, parallel = [NAMES[t.dtype] for t in arrays], target.parallel(tensors[0].device)
     found = pullback(program)
-    pulled = found if found and target.pulls(found, geo.sizes, types.compute, types.precision) else None
+    pulled = found if found and target.pulls(found, program, geo.sizes, types.compute) else None
     lowering = lower(program, geo.sizes, stored, types.outs, types.compute, parallel, pulled)
     rank = len(geo.batch)
     named = [operand for operand in program.operands if not operand.number]

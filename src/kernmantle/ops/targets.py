@@ -12,6 +12,7 @@ import torch
 
 from ..config import current
 from ..contraction.nest import Nest
+from ..contraction.program import Program
 from ..contraction.pullback import Pullback
 from ..errors import BackendError, DeviceError
 from .launcher import Launcher
@@ -29,7 +30,7 @@ class Target(Protocol):
         """How many independent pieces of work keep it busy."""
         ...
 
-    def pulls(self, found: Pullback, sizes: Mapping[str, int], compute: str, precision: str) -> bool:
+    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
         """Whether it runs a pullback of these extents as one."""
         ...
 

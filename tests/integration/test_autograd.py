@@ -269,6 +269,23 @@ def test_products_with_zeros(values, reference):
     assert hessian.tolist() == pairs
 
 
+@pytest.mark.parametrize("zeros", range(6))
+def test_third_derivatives_of_products_with_zeros(zeros, reference):
+    contraction = km.Contraction("k->", lambda a: a, reduce="prod")
+    values = torch.tensor([0.0] * zeros + [2.0, -3.0, 0.5, 1.5, 4.0][zeros:], dtype=torch.float64)
+    along = torch.tensor([1.0, -0.5, 2.0, 0.25, 3.0], dtype=torch.float64)
+
+    def third(function):
+        x = values.clone().requires_grad_()
+        found = function(x)
+        for _ in range(3):
+            (slope,) = torch.autograd.grad(found, x, create_graph=True)
+            found = (slope * along).sum()
+        return found.detach()
+
+    assert_close(third(contraction), third(lambda x: x[0] * x[1] * x[2] * x[3] * x[4]), depth=60, magnitude=1e3)
+
+
 def test_products_with_zeros_inside_the_map(reference):
     contraction = km.Contraction("mk,nk->mn", lambda a, b: a - b, reduce="prod")
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64, requires_grad=True)

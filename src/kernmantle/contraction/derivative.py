@@ -9,8 +9,8 @@ For ``out = u(s, x)`` with accumulators ``s_i = ⊕_reduced f_i(x)`` and cotange
 The weight ``w_i = ∂s_i/∂f_i`` of one term depends on the reduction (``_WEIGHTS``): 1 for a sum, the share of the
 ties for min and max, the softmax weight for logsumexp, the product of the other factors for prod. It is a
 function of the mapped value, of the accumulator (operand ``a{i}``) and of statistics of the terms (operands
-``b{i}``, ``z{i}``, ``y{i}``) which ``statistics`` computes with one more program. Each result is differentiable
-again.
+``b{i}``, ``z{i}``, ``y{i}``, ``q{i}``) which ``statistics`` computes with one more program. Each result is
+differentiable again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .program import Operand, Program, elementwise
 from .semirings import REDUCTIONS, Reduction
 
 SUM = REDUCTIONS["sum"]
-STATISTICS = "bzy"
+STATISTICS = "bzyq"
 _SLACK = 1 / 16
 
 
 @dataclass(frozen=True)
 class Weight:
-    """Slope of a reduction in one mapped value f, given its accumulator a and statistics b, z, y.
+    """Slope of a reduction in one mapped value f, given its accumulator a and statistics b, z, y, q.
 
-    ``statistics`` are (reduction, mapped expression) pairs over f and a that yield b, z and y.
+    ``statistics`` are (reduction, mapped expression) pairs over f and a that yield b, z, y and q.
     """
 
-    slope: Callable[[Node, Node, Node, Node, Node], Node]
+    slope: Callable[[Node, Node, Node, Node, Node, Node], Node]
     statistics: tuple[tuple[str, Callable[[Node, Node], Node]], ...] = ()
     reads_accumulator: bool = False
 
@@ -67,17 +67,31 @@ def _softmax(value: Node, total: Node, *_: Node) -> Node:
     return _op("where", _op("eq", total, const(float("-inf"))), const(0), _op("exp", _op("sub", value, total)))
 
 
-def _cofactor(value: Node, _: Node, others: Node, zeros: Node, nothing: Node) -> Node:
+def _pairs(total: Node, squares: Node) -> Node:
+    """Sum of the products of two different numbers, from their sum and that of their squares."""
+    return _op("mul", const(0.5), _op("sub", _op("mul", total, total), squares))
+
+
+def _by_count(zeros: Node, *cases: Node) -> Node:
+    """The case of as many zeros, 0 where there are more than cases."""
+    chosen: Node = const(0)
+    for count, case in reversed(list(enumerate(cases))):
+        chosen = _op("where", _op("eq", zeros, const(count)), case, chosen)
+    return chosen
+
+
+def _cofactor(value: Node, _: Node, others: Node, zeros: Node, total: Node, squares: Node) -> Node:
     """Product of all other factors, from the product of the non-zero ones and the number of zeros.
 
-    ``nothing`` is the sum of the factors that are zero: it adds no value, but the slope by which a zero factor
-    moves the cofactors of the others, so that second derivatives are right at zeros too.
+    ``total`` and ``squares`` are sums over the factors that are zero: they add no value, but the slopes by which
+    zero factors move the cofactors of the others, so that second and third derivatives are right at zeros too.
     """
-    one, two, none = (_op("eq", zeros, const(count)) for count in (1, 2, 0))
-    second = _op("where", two, _op("mul", others, _op("sub", nothing, value)), const(0))
-    at_zero = _op("where", one, others, second)
-    rest = _op("div", others, value)
-    elsewhere = _op("where", none, rest, _op("where", one, _op("mul", rest, nothing), const(0)))
+    rest = _op("sub", total, value), _op("sub", squares, _op("mul", value, value))
+    at_zero = _by_count(zeros, const(0), others, _op("mul", others, rest[0]), _op("mul", others, _pairs(*rest)))
+    quotient = _op("div", others, value)
+    elsewhere = _by_count(
+        zeros, quotient, _op("mul", quotient, total), _op("mul", quotient, _pairs(total, squares))
+    )  # fmt: skip
     return _op("where", _op("eq", value, const(0)), at_zero, elsewhere)
 
 
@@ -97,13 +111,17 @@ def _zero_value(value: Node, _: Node) -> Node:
     return _op("where", _op("eq", value, const(0)), value, const(0))
 
 
+def _zero_square(value: Node, _: Node) -> Node:
+    return _op("where", _op("eq", value, const(0)), _op("mul", value, value), const(0))
+
+
 _EXTREMUM = Weight(_tie_share, (("sum", _is_best),), reads_accumulator=True)
 _WEIGHTS: dict[str, Weight] = {
     "sum": Weight(_one),
     "min": _EXTREMUM,
     "max": _EXTREMUM,
     "logsumexp": Weight(_softmax, reads_accumulator=True),
-    "prod": Weight(_cofactor, (("prod", _non_zero), ("sum", _zero), ("sum", _zero_value))),
+    "prod": Weight(_cofactor, (("prod", _non_zero), ("sum", _zero), ("sum", _zero_value), ("sum", _zero_square))),
 }
 
 
@@ -186,7 +204,7 @@ def direct(program: Program, name: str, present: Sequence[bool]) -> Program | No
 
 
 def statistics(program: Program, accumulator: int) -> Program | None:
-    """Program of the statistics b_i, z_i that the slope of a reduction needs; None if it needs none."""
+    """Program of the statistics b_i, z_i, ... that the slope of a reduction needs; None if it needs none."""
     value = program.map[accumulator]
     weight = _WEIGHTS[program.reductions[accumulator].name]
     if not weight.statistics:
@@ -202,7 +220,7 @@ def statistics(program: Program, accumulator: int) -> Program | None:
 def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | None:
     """Gradient of an operand from the cotangents h_i that are ``present``; None if it is zero.
 
-    Its operands are the program's, h_i, and where the slope reads them a_i, b_i, z_i, y_i.
+    Its operands are the program's, h_i, and where the slope reads them a_i, b_i, z_i, y_i, q_i.
     """
     total: Node = const(0)
     operands = list(program.operands)

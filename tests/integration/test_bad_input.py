@@ -330,7 +330,7 @@ def test_equations_quote_themselves():
 def test_precision():
     rejects(
         ParameterError,
-        "precision must be one of None, 'ieee', 'tf32', not 'high'",
+        "precision must be one of None, 'ieee', 'tf32', 'half', not 'high'",
         lambda: PLAIN(X, Y, precision="high"),
     )
 
@@ -467,3 +467,25 @@ class TestMemory:
     def test_the_limit_is_that_of_memory(self):
         with km.config(backend="reference"):
             assert POWER(X, Y, p=math.nan).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a & b, lambda a, b: a | b, lambda a, b: ~a + b, lambda a, b: a ^ b, lambda a, b: (a > 1) & b,
+        torch.bitwise_or,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+def test_bits_of_numbers_are_not_joined(function, dtype):
+    x = torch.tensor([[1, 2], [4, 3]], dtype=dtype)
+    with pytest.raises(DtypeError, match="not the bits of numbers"):
+        km.contract("mk,nk->mn", function, x, x)
+
+
+def test_bits_are_not_joined_by_a_semiring_or_after_it():
+    x = torch.tensor([[1, 2], [4, 3]])
+    with pytest.raises(DtypeError, match="not the bits of numbers"):
+        km.contract("mk,nk->mn", lambda a, b: a + b, x, x, reduce=km.Semiring(lambda s, t: s | t, 0))
+    with pytest.raises(DtypeError, match="not the bits of numbers"):
+        km.contract("mk,nk->mn", lambda a, b: a + b, x, x, epilogue=lambda s: ~s)

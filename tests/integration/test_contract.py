@@ -507,3 +507,16 @@ def test_lambdas_written_on_the_spot_see_what_they_capture(backend, device):
             total(lambda a, b: abs(a - b), reduce=km.Semiring(lambda s, t: s + t * value, 0)) if value == 1 else value,  # noqa: B023
         ]
         assert found == pytest.approx([float(value)] * len(found))
+
+
+def test_truths_are_joined(backend, device):
+    x = torch.tensor([[True, False, True], [False, False, True]], device=device)
+    number = x.int()
+    wanted = (x[:, None] & x[None]).any(-1)
+    for operand, function in (
+        (x, lambda a, b: a & b), (number, lambda a, b: (a != 0) & (b != 0)), (number, torch.logical_and),
+    ):  # fmt: skip
+        assert km.contract("mk,nk->mn", function, operand, operand, reduce="any").equal(wanted)
+    xor = km.contract("mk,nk->mn", lambda a, b: a ^ b, x, x, reduce="any")
+    assert xor.equal((x[:, None] ^ x[None]).any(-1))
+    assert km.contract("mk->m", lambda a: a, x, reduce="any", epilogue=lambda s: ~s).equal(~x.any(-1))

@@ -14,6 +14,7 @@ from hypothesis import given
 from kernmantle.errors import ParameterError, TraceError
 from kernmantle.expr import functions as km
 from kernmantle.expr.composites import COMPOSITES, SPELLINGS
+from kernmantle.expr.differentiate import differentiate
 from kernmantle.expr.node import Node, const, postorder, var
 from kernmantle.expr.ops import OPS, evaluate
 from kernmantle.expr.pattern import read
@@ -81,8 +82,9 @@ def test_every_infix_row_is_an_operator_from_both_sides(row):
         (lambda a, b: ~(a < b), "not(lt(a,b))"),
         (lambda a, b: 2**a, "pow(2,a)"),
         (lambda a, b: math.floor(a) + math.ceil(b), "add(floor(a),neg(floor(neg(b))))"),
-        (lambda a, b: a // b, "floor(div(a,b))"),
-        (lambda a, b: 7 % a, "sub(7,mul(floor(div(7,a)),a))"),
+        (lambda a, b: (a < b) ^ (a < 1), "ne(not(lt(a,b)),not(lt(a,1)))"),
+        (lambda a, b: torch.logical_and(a, a < b), "and(ne(a,0),lt(a,b))"),
+        (lambda a, b: np.logical_not(a), "eq(a,0)"),
         (lambda a, b: sum([a, b, 1.5]), "add(add(a,b),1.5)"),
         (lambda a, b: torch.clamp(a, 0, 1), "min(max(a,0),1)"),
         (lambda a, b: torch.clamp(a, min=b), "max(a,b)"),
@@ -137,7 +139,10 @@ def test_composites_have_the_values_of_their_namesakes(name, function, is_numpy)
         assert_close(float(getattr(km, name)(*values)), float(expected))
 
 
-@pytest.mark.parametrize("name", ["hypot", "logaddexp", "softplus", "sinh", "cosh", "xlogy", "fmin", "fmax", "isinf"])
+EXTREME = ["hypot", "logaddexp", "softplus", "sinh", "cosh", "xlogy", "fmin", "fmax", "isinf", "arcsin"]
+
+
+@pytest.mark.parametrize("name", EXTREME)
 def test_composites_at_extreme_values(name):
     function = getattr(np, name, None) or (lambda *values: getattr(torch.special, name, None) or getattr(F, name))
     arity = len(inspect.signature(COMPOSITES[name]).parameters)
@@ -145,12 +150,29 @@ def test_composites_at_extreme_values(name):
         "softplus": lambda x: np.logaddexp(0, x),
         "xlogy": lambda x, y: torch.special.xlogy(torch.tensor(x, dtype=torch.float64), y),
     }.get(name, function)
-    values = [0.0, 1e-300, 30.0, -30.0, 1e300, math.inf, -math.inf, math.nan]
+    values = [0.0, 1e-300, 1e-9, 0.3, -0.4999, 30.0, -30.0, 710.2, -710.2, 1e300, math.inf, -math.inf, math.nan]
     with np.errstate(all="ignore"):
         for first in values:
             for second in values if arity == 2 else [None]:
                 args = (first, second)[:arity]
                 assert_close(float(getattr(km, name)(*args)), float(oracle(*args)))
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
+def test_quotients_are_those_of_numpy(name):
+    divisors = [0.5, -0.5, 3.0, -7.25, 1e300, math.inf, -math.inf, math.nan, 0.0]
+    with np.errstate(all="ignore"):
+        for a in [0.0, 0.5, -0.5, 3.0, -7.25, 30.0, math.nan]:
+            for b in divisors:
+                assert_close(float(getattr(km, name)(a, b)), float(getattr(np, name)(a, b)), magnitude=10)
+
+
+@pytest.mark.parametrize("name", ["sinh", "arcsin"])
+def test_slopes_at_zero(name):
+    (root,) = trace(getattr(km, name), [A]).roots
+    (slope,) = differentiate(root, ["a"])
+    for place in (0.0, -0.0, 1e-12):
+        assert_close(float(evaluate([slope], {"a": place})[0]), 1.0)
 
 
 def test_public_functions_take_numbers():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from .node import Node, const
 from .ops import OPS
+from .rules import is_boolean
 
 Builder = Callable[..., Node]
 
@@ -117,19 +118,31 @@ def _log10(x: Node) -> Node:
 
 
 def _asin(x: Node) -> Node:
-    return _op("sub", const(math.pi / 2), _op("acos", x))
+    """Near zero a step of Newton's gives back the digits that a difference from π/2 loses."""
+    angle = _op("sub", const(math.pi / 2), _op("acos", x))
+    slope = _op("rsqrt", _op("sub", const(1), _square(x)))
+    mended = _op("add", angle, _op("mul", _op("sub", x, _op("sin", angle)), slope))
+    near = _op("where", _op("eq", x, const(0)), x, mended)
+    return _op("where", _op("lt", _op("abs", x), const(0.5)), near, angle)
+
+
+def _half_exponentials(x: Node) -> tuple[Node, Node]:
+    """exp(|x|) / 2, which is finite wherever that is, and exp(-|x|) / 2."""
+    root = _op("exp", _op("mul", const(0.5), _op("abs", x)))
+    inverse = _op("rcp", root)
+    return tuple(_op("mul", _op("mul", const(0.5), factor), factor) for factor in (root, inverse))  # pyright: ignore[reportReturnType]
 
 
 def _sinh(x: Node) -> Node:
-    """From expm1, which keeps its digits near zero."""
-    grown = _op("expm1", _op("abs", x))
-    value = _op("mul", const(0.5), _op("add", grown, _op("div", grown, _op("add", grown, const(1)))))
-    return _op("copysign", _op("where", _op("eq", grown, const(math.inf)), grown, value), x)
+    """From expm1, which keeps its digits, where |x| < 1."""
+    grown = _op("expm1", x)
+    near = _op("mul", const(0.5), _op("add", grown, _op("div", grown, _op("add", grown, const(1)))))
+    far = _op("copysign", _op("sub", *_half_exponentials(x)), x)
+    return _op("where", _op("lt", _op("abs", x), const(1)), near, far)
 
 
 def _cosh(x: Node) -> Node:
-    grown = _op("exp", _op("abs", x))
-    return _op("mul", const(0.5), _op("add", grown, _op("rcp", grown)))
+    return _op("add", *_half_exponentials(x))
 
 
 def _ceil(x: Node) -> Node:
@@ -140,12 +153,42 @@ def _trunc(x: Node) -> Node:
     return _op("copysign", _op("floor", _op("abs", x)), x)
 
 
+def _opposite(a: Node, b: Node) -> Node:
+    """Whether one is negative and the other positive."""
+    return _op("lt", _op("mul", _op("sign", a), _op("sign", b)), const(0))
+
+
+def _beyond(a: Node, b: Node) -> Node:
+    """Whether b is infinite and a is not."""
+    return _op("and", _isinf(b), _isfinite(a))
+
+
 def _floor_divide(a: Node, b: Node) -> Node:
-    return _op("floor", _op("div", a, b))
+    quotient = _op("div", a, b)
+    return _op("where", _op("and", _beyond(a, b), _opposite(a, b)), const(-1), _op("floor", quotient))
 
 
 def _remainder(a: Node, b: Node) -> Node:
-    return _op("sub", a, _op("mul", _floor_divide(a, b), b))
+    """Of the sign of b also where the quotient was rounded up to a whole number."""
+    rest = _op("sub", a, _op("mul", _op("floor", _op("div", a, b)), b))
+    rest = _op("where", _opposite(rest, b), _op("add", rest, b), rest)
+    return _op("where", _beyond(a, b), _op("where", _opposite(a, b), b, a), rest)
+
+
+def _truth(x: Node) -> Node:
+    """Whether a value is not zero."""
+    return x if is_boolean(x) else _op("ne", x, const(0))
+
+
+def _joined(name: str) -> Builder:
+    def build(a: Node, b: Node) -> Node:
+        return _op(name, _truth(a), _truth(b))
+
+    return build
+
+
+def _logical_not(x: Node) -> Node:
+    return _op("not", _truth(x))
 
 
 def _xor(a: Node, b: Node) -> Node:
@@ -159,7 +202,8 @@ COMPOSITES: dict[str, Builder] = {
     "isfinite": _isfinite, "fmin": _skipping("min"), "fmax": _skipping("max"), "positive": _positive,
     "log10": _log10, "asin": _asin, "arcsin": _asin, "sinh": _sinh, "cosh": _cosh, "ceil": _ceil,
     "trunc": _trunc, "fix": _trunc, "floor_divide": _floor_divide, "remainder": _remainder,
-    "logical_xor": _xor, "bitwise_xor": _xor,
+    "logical_and": _joined("and"), "logical_or": _joined("or"), "logical_not": _logical_not,
+    "logical_xor": _joined("ne"), "bitwise_xor": _xor,
 }  # fmt: skip
 
 _ALIASES = {

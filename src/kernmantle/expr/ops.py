@@ -165,8 +165,7 @@ def _logical(
     commutative: bool = False,
 ) -> Op:
     """Row of two arguments whose result is true or false."""
-    torch = names or (f"logical_{name}", f"bitwise_{name}")
-    return Op(name, 2, value, (), infix, torch[0], torch, boolean=True, commutative=commutative, integer=True)
+    return Op(name, 2, value, (), infix, names[0], names, boolean=True, commutative=commutative, integer=True)
 
 
 def _logicals() -> tuple[Op, ...]:
@@ -190,9 +189,9 @@ def _logicals() -> tuple[Op, ...]:
         _logical("ge", operator.ge, ">=", "greater_equal", "ge"),
         _logical("ne", operator.ne, "!=", "not_equal", "ne", commutative=True),
         Op("eq", 2, operator.eq, (), "==", "equal", ("eq",), boolean=True, commutative=True, integer=True),
-        _logical("and", land, "&", commutative=True),
-        _logical("or", lor, "|", commutative=True),
-        Op("not", 1, lnot, (), None, "logical_not", ("logical_not", "bitwise_not"), boolean=True, integer=True),
+        _logical("and", land, "&", "bitwise_and", commutative=True),
+        _logical("or", lor, "|", "bitwise_or", commutative=True),
+        Op("not", 1, lnot, (), None, "bitwise_not", ("bitwise_not",), boolean=True, integer=True),
         Op("where", 3, where, chosen, None, "where", ("where",), integer=True),
     )
 

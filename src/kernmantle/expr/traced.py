@@ -161,7 +161,7 @@ class Traced:
     __rpow__ = _binary("pow", True)
     __and__, __rand__ = _binary("and"), _binary("and", True)
     __or__, __ror__ = _binary("or"), _binary("or", True)
-    __xor__, __rxor__ = _binary("logical_xor"), _binary("logical_xor", True)
+    __xor__, __rxor__ = _binary("bitwise_xor"), _binary("bitwise_xor", True)
     __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
     __eq__, __ne__ = _binary("eq"), _binary("ne")
     __neg__, __pos__, __abs__, __invert__ = _unary("neg"), _unary("positive"), _unary("abs"), _unary("not")

@@ -18,7 +18,7 @@ from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from .autograd import apply, constant, no_gradient, plain
 from .checks import Call, check_call, check_out, check_terms, number_of
-from .dtypes import check_integer, check_numbers, compute_type, name_of, stored_type
+from .dtypes import NAMES, check_integer, check_numbers, check_truths, compute_type, name_of, stored_type
 from .execute import Types, execute
 from .oneshot import fingerprint
 from .recall import Bound, Recall
@@ -40,7 +40,7 @@ def _types(text: str, stored: tuple[str, ...], precision: str) -> str:
     return Types(compute, outs, precision).text
 
 
-_arithmetic = constant(check_integer)
+_arithmetic, _logic = constant(check_integer), constant(check_truths)
 
 
 def _parsed(text: str) -> Contraction:
@@ -153,6 +153,7 @@ class Contraction:
         if not tensors[0].is_floating_point():
             check_numbers(numbers, _arithmetic(bound.text, stored))
         types = _types(bound.text, stored[: call.count], precision or "default")
+        _logic(bound.text, tuple(NAMES[value.dtype] for value in values))
         shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
         if tracked and bound.without_gradient:

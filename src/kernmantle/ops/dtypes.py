@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from ..contraction.program import Program
+from ..contraction.semirings import REDUCTIONS
 from ..errors import DtypeError
-from ..expr.node import postorder
+from ..expr.node import Node, postorder
 from ..expr.ops import OPS
+from ..expr.rules import is_boolean
+from ..expr.show import pretty
 
 NAMES: dict[torch.dtype, str] = {
     torch.float16: "f16",
@@ -63,6 +66,35 @@ def check_integer(text: str, stored: Sequence[str]) -> str:
         raise DtypeError("logsumexp needs floating-point operands; convert them with .float() first")
     check_numbers([init for red in program.reductions for init in red.init if not math.isinf(init)], compute)
     return compute
+
+
+def check_truths(text: str, stored: Sequence[str]) -> None:
+    """DtypeError where &, |, ~ or ^ meets numbers: elsewhere these join bits, here only what is true or false."""
+    program = Program.parse(text)
+    truths = {op.name for op, dtype in zip(program.tensors, stored, strict=True) if dtype == "bool"}
+    if program.symmetric and "x0" in truths:
+        truths.add("x1")
+    _require_truths(program.map, truths)
+    for value, reduction in zip(program.map, program.reductions, strict=True):
+        if reduction.name not in REDUCTIONS:
+            _require_truths(reduction.step, truths | ({"s0", "t"} if _is_truth(value, truths) else set()))
+    results = {f"s{i}" for i, reduction in enumerate(program.reductions) if reduction.result == "bool"}
+    _require_truths(program.outputs, truths | results)
+
+
+def _is_truth(node: Node, truths: set[str]) -> bool:
+    if node.op == "where":
+        return all(_is_truth(arg, truths) for arg in node.args[1:])
+    return is_boolean(node) or (node.op == "var" and node.name in truths)
+
+
+def _require_truths(roots: Sequence[Node], truths: set[str]) -> None:
+    for node in postorder(roots):
+        if node.op in ("and", "or", "not") and not all(_is_truth(arg, truths) for arg in node.args):
+            raise DtypeError(
+                f"{pretty(node)}: &, |, ~ and ^ join what is true or false, not the bits of numbers; "
+                "compare first, as in (a != 0) & (b != 0), or use km.logical_and, logical_or, logical_not, logical_xor"
+            )
 
 
 def check_numbers(numbers: Sequence[float], compute: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from kernmantle.codegen.cuda import ENTRY, emit, headers
-from kernmantle.contraction.cuda_plan import Facts, candidates, plan
+from kernmantle.contraction.cuda_plan import Facts, candidates, planned
+from kernmantle.contraction.cuda_tiles import Tile
 from kernmantle.contraction.nest import Nest
 from kernmantle.runtime.launch import Kernel
 from kernmantle.runtime.nvrtc import compile_source
@@ -30,22 +32,26 @@ NESTS = {
     "symmetric": gram(L1, symmetric=True),
     "laplace": LAPLACE,
     "f16": gram(L1, dtype="f16"),
+    "half": replace(gram(L1, dtype="f16"), precision="half"),
+    "root": gram(op("sqrt", L1)),
+    "cube": gram(op("pow", L1, 3)),
 }
+KINDS = {"f16": torch.float16, "f32": torch.float32}
 
 
 class Timed:
     """A nest on a shape, ready to launch on torch's current stream."""
 
-    def __init__(self, nest: Nest, m: int, n: int, k: int, tile: str | None) -> None:
+    def __init__(self, nest: Nest, m: int, n: int, k: int, tile: Tile) -> None:
         self.case = Case("timed", nest, {"m": m, "n": n, "k": k}, (1.3,) * len(nest.numbers))
         generator = torch.Generator("cuda").manual_seed(m + k)
-        kind = torch.float16 if nest.operands[0].dtype == "f16" else torch.float32
+        kind = KINDS[nest.operands[0].dtype]
         self.x = torch.randn(m, k, device="cuda", generator=generator).to(kind)
         self.y = self.x if nest.symmetric else torch.randn(n, k, device="cuda", generator=generator).to(kind)
         self.out = torch.full((m, n), float("nan"), device="cuda")
         ports = range(len(nest.ports))
         strides = tuple(self.case.strides(i) for i in ports)
-        self.plan = plan(nest, self.case.extents(), limits(), Facts(strides, (16,) * len(ports)), tile)
+        self.plan = planned(nest, self.case.extents(), limits(), Facts(strides, (16,) * len(ports)), tile)
         self.cubin = compile_source(emit(self.plan), self.plan.arch, headers(), "gram")
         self.kernel = Kernel(self.cubin.binary, ENTRY, self.plan.threads, self.plan.shared, "gram")
         pointers = [t.data_ptr() for t in (self.x, self.y, self.out)]
@@ -64,7 +70,8 @@ class Timed:
         values = {
             "square": lambda: (gap**2).sum(-1), "product": lambda: (x[:, None] * y[None]).sum(-1),
             "minplus": lambda: (x[:, None] + y[None]).amin(-1), "power": lambda: (gap.abs() ** 1.3).sum(-1),
-            "l1.5": lambda: (gap.abs() ** 1.5).sum(-1), "laplace": lambda: torch.exp(-gap.abs().sum(-1)),
+            "l1.5": lambda: (gap.abs() ** 1.5).sum(-1), "root": lambda: gap.abs().sqrt().sum(-1),
+            "cube": lambda: (gap.abs() ** 3).sum(-1), "laplace": lambda: torch.exp(-gap.abs().sum(-1)),
         }  # fmt: skip
         want = values.get(name, lambda: gap.abs().sum(-1))()
         got = self.out[-150:, -200:].double()
@@ -113,7 +120,7 @@ def replayed(call: Timed, count: int = 20) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Time ``map:m,n,k[:tile]`` entries; without a tile every candidate, with ``best`` the planner's choice."""
+    """Time ``map:m,n,k[:tile[:field=number...]]``; without a tile every candidate, ``best`` is the planner's choice."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("entries", nargs="+")
@@ -124,14 +131,16 @@ def main(arguments: list[str]) -> None:
         nest = NESTS[name]
         extents = Case("", nest, {"m": m, "n": n, "k": k}).extents()
         best = candidates(nest, extents, limits())
-        chosen = [one.name for one in best] if not tile else [best[0].name if tile[0] == "best" else tile[0]]
+        chosen = best if not tile else [one for one in best if tile[0] in ("best", one.name)][:1]
+        changes = {field: int(number) for field, number in (pair.split("=") for pair in tile[1:])}
         for each in chosen:
-            call = Timed(nest, m, n, k, each)
+            call = Timed(nest, m, n, k, replace(each, **changes))
             error = call.error(name)
             median, low, high = milliseconds(call, 0.3)
             row = {
-                "map": name, "m": m, "n": n, "k": k, "tile": each, "ms": round(median, 5), "p20": round(low, 5),
-                "p80": round(high, 5), "error": error, "registers": call.cubin.resources.registers,
+                "map": name, "m": m, "n": n, "k": k, "tile": each.name, **changes, "ms": round(median, 5),
+                "p20": round(low, 5), "p80": round(high, 5), "error": error,
+                "registers": call.cubin.resources.registers,
                 "spills": call.cubin.resources.spill_stores, "resident": call.kernel.occupancy(),
                 "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__,
             }  # fmt: skip

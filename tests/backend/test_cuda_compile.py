@@ -36,6 +36,7 @@ HEADLINE = {
     "minplus": Case("minplus", gram(PLUS, "min"), BIG),
     "power": Case("power", POWER, BIG, (1.3,)),
     "l1_half": Case("l1_half", gram(L1, dtype="f16"), BIG),
+    "l1_pairs": Case("l1_pairs", replace(gram(L1, dtype="f16"), precision="half"), BIG),
     "l1_double": Case("l1_double", gram(L1, compute="f64", dtype="f64"), BIG),
     "l1_thin": Case("l1_thin", gram(L1), {"m": 30000, "n": 30000, "k": 3}),
     "l1_little": Case("l1_little", gram(L1), {"m": 512, "n": 512, "k": 64}),

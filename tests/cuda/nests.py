@@ -438,6 +438,21 @@ def _large_cases() -> list[Case]:
     return cases
 
 
+def _pair_cases() -> list[Case]:
+    """Sums of |x - y| in pairs of float16, and the same asked for where they cannot be had."""
+    plain = {dtype: replace(gram(L1, dtype=dtype, out="f32"), precision="half") for dtype in ("f16", "bf16")}
+    mirrored = replace(gram(L1, dtype="f16", out="f16", symmetric=True), precision="half")
+    shape = {"m": 200, "n": 130, "k": 208}
+    cases = [Case(f"pairs_{dtype}", nest, shape, tile="pairs") for dtype, nest in plain.items()]
+    cases += [Case(f"pairs_{k}", plain["f16"], {"m": 129, "n": 65, "k": k}, tile="pairs") for k in (32, 66, 74, 77)]
+    cases += [
+        Case("pairs_batch", plain["f16"], {"a": 2, "b": 3, "m": 20, "n": 9, "k": 72}, batched={"x0": "a"}, tile="pairs")
+    ]
+    cases += [Case(f"pairs_poison_{v:g}", plain["f16"], shape, poison=v, tile="pairs") for v in (math.inf, math.nan)]
+    cases += [Case("pairs_turned", plain["f16"], shape, layout={"x0": "km"})]
+    return [*cases, Case("pairs_symmetric", mirrored, {"m": 130, "n": 130, "k": 80}, tile="pairs")]
+
+
 def cases() -> list[Case]:
     """Every case."""
     return [
@@ -449,5 +464,6 @@ def cases() -> list[Case]:
         *_power_cases(),
         *_root_cases(),
         *_pullback_cases(),
+        *_pair_cases(),
         *_large_cases(),
     ]

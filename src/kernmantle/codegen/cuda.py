@@ -67,8 +67,8 @@ def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> 
     look = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
     return [
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
-        f"    typedef {STORAGE[port.dtype]} T;",
-        f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width};",
+        f"    typedef {'km::pair' if plan.pairs else STORAGE[port.dtype]} T;",
+        f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width // (1 + plan.pairs)};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
         f"    static constexpr int LOOK = {look if _is_tame(plan) else 0};",
@@ -264,6 +264,7 @@ def _body(plan: CudaPlan) -> list[str]:
         f"    static constexpr bool TAME = {literal(_is_tame(plan), 'bool')};",
         f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
         f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
+        f"    static constexpr bool PAIRS = {literal(plan.pairs, 'bool')};",
         f"    static constexpr int MIX = {plan.power.mix if plan.power is not None else 1};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
@@ -349,13 +350,18 @@ def _entry(plan: CudaPlan) -> list[str]:
     parameters = [*handed, *(f"void* p{i}" for i in range(len(nest.ports)))]
     parameters += [f"km::i64 i{slot}" for slot in plan.integers]
     parameters += [f"double v{i}" for i in range(len(nest.numbers))]
-    table = [f"q{i}" for i in range(6)] if plan.power is not None else []
-    parameters += ["double good"] * bool(table) + [f"float {name}" for name in table]
-    sizes = ", ".join(integer(size_slot(role), 1) for role in SIZES)
-    rows = (
-        "{" + ", ".join(integer(stride_slot(place, role), 0) for role in ROLES) + "}"
-        for place in range(len(nest.ports))
-    )
+    table = [f"q{i}.{member}" for i in range(3) for member in "ab"] if plan.power is not None else []
+    parameters += ["double good", *(f"km::Two q{i}" for i in range(3))] if table else []
+
+    def stride(place: int, role: str) -> str:
+        own = integer(stride_slot(place, role), 0)
+        if not plan.pairs or place >= len(nest.operands) or own == "0":
+            return own
+        return "1" if role == "k" else f"{own} / 2"
+
+    halved = " / 2" * plan.pairs
+    sizes = ", ".join(integer(size_slot(role), 1) + halved * (role == "k") for role in SIZES)
+    rows = ("{" + ", ".join(stride(place, role) for role in ROLES) + "}" for place in range(len(nest.ports)))
     pointers = ", ".join(f"p{i}" for i in range(len(nest.ports)))
     numbers = ", ".join([*(f"Body::C(v{i})" for i in range(len(nest.numbers))), *["float(good)"] * bool(table), *table])
     return [

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from ctypes import c_float
 from dataclasses import dataclass, replace
 
 from ..errors import ParameterError
 from ..expr.node import Node, postorder, variables
 from .cuda_power import TablePower, table_power
-from .cuda_tame import Tame, tame
+from .cuda_tame import Tame, is_gap, tame
 from .cuda_tiles import TILES, DeviceLimits, Tile
 from .nest import BYTES, ROLES, SIZES, Nest, Port, size_slot, stride_slot
 
@@ -29,8 +28,8 @@ _RING_OPERATIONS = 4
 _THIN = 8
 
 
-Argument = int | float | c_float
-"""Pointers and integers are int, numbers float (float64 to the kernel), what is float32 to the kernel c_float."""
+Argument = int | float
+"""Pointers and integers are int, numbers float (float64 to the kernel), a pair of float32 the int of its bits."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,7 @@ class CudaPlan:
     power: TablePower | None = None
     product: Tame | None = None
     listed: bool = False
+    pairs: bool = False
 
     @property
     def threads(self) -> int:
@@ -279,6 +279,14 @@ def rings(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     return limits.arch in _RING_ARCHS and plain and small and not outer and sizes["k"] >= 32
 
 
+def _pairs(nest: Nest) -> bool:
+    """Whether sums of |x - y| may be taken in pairs of float16; pairs of bfloat16 were slower than float32."""
+    stored = [port.dtype for port in nest.operands]
+    if nest.precision != "half" or stored != ["f16", "f16"] or len(nest.map) != 1:
+        return False
+    return nest.reductions[0].name == "sum" and is_gap(nest.map[0])
+
+
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
     """Whether so little is reduced that writing a large result is all the work."""
     held = staged(nest)
@@ -290,7 +298,9 @@ def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
 
 def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> bool:
     if tile.schema == "ring":
-        return rings(nest, sizes, limits)
+        paired = tile.name == "pairs"
+        square = tile.m == tile.n or not symmetric
+        return square and rings(nest, sizes, limits) and (not paired or (_pairs(nest) and sizes["k"] % 2 == 0))
     if tile.schema == "thin":
         return _is_thin(nest, sizes)
     cells = tile.rows * tile.columns
@@ -357,10 +367,13 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
     tile : str, optional
         Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
     """
-    valid = [one for one in candidates(nest, sizes, limits) if tile in (None, one.name)]
-    if not valid:
-        raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
-    return planned(nest, sizes, limits, facts, valid[0])
+    for one in candidates(nest, sizes, limits):
+        if tile in (None, one.name):
+            chosen = planned(nest, sizes, limits, facts, one)
+            aligned = all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
+            if aligned or not chosen.pairs:
+                return chosen
+    raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
 
 
 def _near(nest: Nest) -> bool:
@@ -368,6 +381,12 @@ def _near(nest: Nest) -> bool:
     powers = [node for node in postorder(nest.map) if node.op == "pow" and not _is_product(node)]
     approximate = bool(powers) or table_power(nest) is not None
     return nest.compute == "f32" and approximate and not nest.reproducible
+
+
+def _numerics(nest: Nest, tile: Tile) -> str:
+    if tile.name == "pairs":
+        return f"{nest.compute} of sums of 16 in {nest.operands[0].dtype}"
+    return f"{nest.compute} {'powers to 2e-6' if _near(nest) else 'ieee'}"
 
 
 def _resident(tile: Tile, nest: Nest) -> int:
@@ -403,7 +422,8 @@ def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: F
         _used_integers(nest, sizes),
         shared,
         _resident(tile, nest),
-        f"{nest.compute} {'powers to 2e-6' if _near(nest) else 'ieee'}",
+        _numerics(nest, tile),
         table_power(nest) if tile.schema == "gram" else None,
         tame(nest) if tile.schema == "gram" else None,
+        pairs=tile.name == "pairs",
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from ctypes import c_float
 from dataclasses import dataclass
 from functools import lru_cache
+from struct import pack, unpack
 
 from ..expr.node import Node, const, postorder, variables
 from ..expr.ops import evaluate
@@ -17,7 +17,7 @@ GOOD = 1.6e-6
 _PROBES = 257
 _EXCHANGES = 4
 _TRIALS = 25
-_UNUSED = (0.0, *(c_float(0.0),) * (DEGREE + 1))
+_UNUSED = (0.0, *(0,) * ((DEGREE + 1) // 2))
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TablePower:
     mix: int
     positive: bool = False
 
-    def arguments(self, numbers: tuple[float, ...]) -> tuple[float | c_float, ...]:
+    def arguments(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         """What the kernel is passed behind the numbers."""
         (exponent,) = evaluate([self.exponent], dict(zip(self.numbers, numbers, strict=True)))
         usable = not self.positive or exponent > 0
@@ -98,7 +98,7 @@ def mantissa_polynomial(power: float) -> tuple[float, ...]:
         ]
         exact = _solve(system, [1.0] * count)[:-1]
         nodes = _extrema(tuple(exact), power, nodes)
-    return tuple(c_float(value).value for value in exact)
+    return unpack(f"{len(exact)}f", pack(f"{len(exact)}f", *exact))
 
 
 def _extrema(coefficients: tuple[float, ...], power: float, nodes: list[float]) -> list[float]:
@@ -123,8 +123,12 @@ def is_good(power: float) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def power_arguments(power: float) -> tuple[float | c_float, ...]:
-    """Arguments of a kernel that mixes both ways: 1 where the polynomial may be used, then its coefficients."""
-    good = is_good(power)
-    coefficients = mantissa_polynomial(power) if good else (0.0,) * (DEGREE + 1)
-    return (float(good), *(c_float(value) for value in coefficients))
+def power_arguments(power: float) -> tuple[float, ...]:
+    """Arguments of a kernel that mixes both ways: 1 where the polynomial may be used, then two coefficients at a time.
+
+    A pair of float32 travels as the integer of its bits: a launch takes 1 us longer for each argument of that type.
+    """
+    if not is_good(power):
+        return _UNUSED
+    coefficients = mantissa_polynomial(power)
+    return (1.0, *unpack(f"{len(coefficients) // 2}q", pack(f"{len(coefficients)}f", *coefficients)))

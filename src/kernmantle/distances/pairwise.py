@@ -76,8 +76,8 @@ def cdist(
         Whether to take the final root of the metrics that have one; sums of powers, squares, divergences without.
     out : array, shape (..., m, n), optional
         Written in place; of the result's dtype, overlapping no input, and without a gradient.
-    precision : {None, "ieee", "tf32"}
-        Arithmetic of recognised matrix products.
+    precision : {None, "ieee", "tf32", "half"}
+        Arithmetic of products and squared differences; "half" also that of sums of float16: ``docs/numerics.md``.
 
     Returns
     -------

@@ -23,6 +23,8 @@ from .execute import Types, execute
 from .oneshot import fingerprint
 from .recall import Bound, Recall
 
+_PRECISIONS = (None, *get_args(Precision), "half")
+
 
 @constant
 def _bound(text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], twin: bool) -> Bound:
@@ -109,7 +111,7 @@ class Contraction:
         self.text = definition.text
         self.is_symmetric = symmetric(definition)
         self._exponents = definition.exponents
-        self._recall = Recall(definition)
+        self.recall = Recall(definition)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parsed, (self.text,)
@@ -117,7 +119,7 @@ class Contraction:
     def __repr__(self) -> str:
         names = {new: name for name, new in self.definition.operand_names.items()}
         text = bind(self.definition, frozenset()).described(names)
-        ran = f", ran as {self._recall.route}" if self._recall.route else ""
+        ran = f", ran as {self.recall.route}" if self.recall.route else ""
         return f"Contraction({self.definition.equation.text!r}: {text.partition(': ')[2]}{ran})"
 
     @property
@@ -146,8 +148,9 @@ class Contraction:
         call = call.with_tensors(tensors)
         geometry = check_call(self.definition.equation, call)
         check_terms(self.definition, geometry.axes)
-        if precision not in (None, *get_args(Precision)):
-            raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
+        if precision not in _PRECISIONS:
+            listing = ", ".join(map(repr, _PRECISIONS))
+            raise ParameterError(f"precision must be one of {listing}, not {precision!r}")
         bound, values, numbers = self._bind(call)
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
         if not tensors[0].is_floating_point():
@@ -167,14 +170,10 @@ class Contraction:
             results = execute(bound.text, types, values, numbers, targets)
             torch.autograd.graph.increment_version([target for target in targets if not target.is_inference()])
         if not torch.compiler.is_compiling():
-            self._recall.learn(operands, params, precision, named, bound, types)
+            self.recall.learn(operands, params, precision, named, bound, types)
         if out is not None:
             return out
         return wrap(results[0] if self.definition.single else tuple(results))
-
-    def recall(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> Any:
-        """Result of a call that is like an earlier one, else None."""
-        return None if torch.compiler.is_compiling() else self._recall(operands, precision, named)
 
     def _gather(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Call:
         definition = self.definition
@@ -247,8 +246,9 @@ def contract(
         Parameters (numbers, 0-d or batched tensors) and named operands.
     out : array, optional
         Written in place; of the result's shape and dtype, not overlapping an operand, and without a gradient.
-    precision : {None, "ieee", "tf32"}
-        Arithmetic of recognised matrix products.
+    precision : {None, "ieee", "tf32", "half"}
+        Arithmetic of recognised matrix products and squared differences; "half" also lets a GPU take sums of
+        ``abs(a - b)`` of float16 operands in float16, 16 terms at a time: see ``docs/numerics.md``.
 
     Returns
     -------

@@ -75,7 +75,7 @@ class Recall:
 
     def __call__(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> Any:
         """Result of a call that is known, else None."""
-        if not self._known or collecting():
+        if torch.compiler.is_compiling() or not self._known or collecting():
             return None
         known = self._known.get(self._key(operands, precision, named))
         if known is None:

@@ -8,6 +8,7 @@ struct Body {
     static constexpr bool TAME = true;
     static constexpr bool HALVES = false;
     static constexpr bool POWERS = true;
+    static constexpr bool PAIRS = false;
     static constexpr int MIX = 4;
     struct Numbers {
         float good, q0, q1, q2, q3, q4, q5;
@@ -83,10 +84,10 @@ typedef km::GramTile<16, 16, 4, 4, 16, 1, 8, false> Tile;
 static_assert(km::gram_shared_bytes<Body, Tile>() <= 18448, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 3) kernmantle_kernel(
-    void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26, double good, float q0, float q1, float q2, float q3, float q4, float q5) {
+    void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26, double good, km::Two q0, km::Two q1, km::Two q2) {
     const Body::Args g = {
         {p0, p1, p2}, {1, 1, 1, i3, i4, i5, 1, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, i25, i26, 0, 0}},
-        {float(good), q0, q1, q2, q3, q4, q5}};
+        {float(good), q0.a, q0.b, q1.a, q1.b, q2.a, q2.b}};
     km::gram<Body, Tile>(g);
 }

@@ -8,6 +8,7 @@ struct Body {
     static constexpr bool TAME = true;
     static constexpr bool HALVES = true;
     static constexpr bool POWERS = false;
+    static constexpr bool PAIRS = false;
     static constexpr int MIX = 1;
     struct Numbers {
     };

@@ -60,31 +60,52 @@ KM_DEVICE void each(F&& f) {
 }
 
 
-template <template <int> class Port, int I, int N, class C, int SPAN, int DEPTH, int THREADS>
+template <template <int> class Port, int I, int N, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
 struct FetchList {
-    Fetch<Port<I>, C, SPAN, DEPTH, THREADS> head;
-    FetchList<Port, I + 1, N, C, SPAN, DEPTH, THREADS> tail;
+    Fetch<Port<I>, C, SPAN, DEPTH, THREADS, QUICK> head;
+    FetchList<Port, I + 1, N, C, SPAN, DEPTH, THREADS, QUICK> tail;
 
-    template <class Args>
-    __device__ __forceinline__ void read(const Args& g, const Place& p, i64 tile, i64 k, i64 l, int thread, i64 tiles, i64 depths) {
-        typedef Port<I> P;
-        typedef typename P::T T;
-        const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + l * g.stride[P::PORT][ROLE_L]
-                        + k * g.stride[P::PORT][ROLE_K] + tile * g.stride[P::PORT][P::TILE];
-        head.read(base, g.stride[P::PORT][P::TILE], g.stride[P::PORT][ROLE_K], thread, tiles, depths);
-        tail.read(g, p, tile, k, l, thread, tiles, depths);
+    template <int PITCH>
+    __device__ __forceinline__ void settle(int thread) {
+        head.template settle<PITCH>(thread);
+        tail.template settle<PITCH>(thread);
     }
-    __device__ __forceinline__ bool is_wild() const { return head.is_wild() || tail.is_wild(); }
+    template <class Args>
+    __device__ __forceinline__ void seek(const Args& g, const Place& p, i64 tile, i64 k, i64 l, int thread) {
+        typedef Port<I> P;
+        const i64* s = g.stride[P::PORT];
+        const typename P::T* start = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + l * s[ROLE_L]
+                                     + k * s[ROLE_K] + tile * s[P::TILE];
+        head.seek(start, s[P::TILE], s[ROLE_K], thread);
+        tail.seek(g, p, tile, k, l, thread);
+    }
+    template <class Args>
+    __device__ __forceinline__ void read(const Args& g, int thread, i64 tiles, i64 depths) {
+        head.read(g.stride[Port<I>::PORT][Port<I>::TILE], g.stride[Port<I>::PORT][ROLE_K], thread, tiles, depths);
+        tail.read(g, thread, tiles, depths);
+    }
+    template <class Args>
+    __device__ __forceinline__ void advance(const Args& g) {
+        head.from += DEPTH * g.stride[Port<I>::PORT][ROLE_K];
+        tail.advance(g);
+    }
+    __device__ __forceinline__ bool is_wild() const { return head.is_wild() | tail.is_wild(); }
     template <int PITCH>
     __device__ __forceinline__ void write(C* shared, int thread) const {
         head.template write<PITCH>(shared, thread);
         tail.template write<PITCH>(shared + DEPTH * PITCH, thread);
     }
 };
-template <template <int> class Port, int N, class C, int SPAN, int DEPTH, int THREADS>
-struct FetchList<Port, N, N, C, SPAN, DEPTH, THREADS> {
+template <template <int> class Port, int N, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
+struct FetchList<Port, N, N, C, SPAN, DEPTH, THREADS, QUICK> {
+    template <int PITCH>
+    __device__ __forceinline__ void settle(int) {}
     template <class Args>
-    __device__ __forceinline__ void read(const Args&, const Place&, i64, i64, i64, int, i64, i64) {}
+    __device__ __forceinline__ void seek(const Args&, const Place&, i64, i64, i64, int) {}
+    template <class Args>
+    __device__ __forceinline__ void read(const Args&, int, i64, i64) {}
+    template <class Args>
+    __device__ __forceinline__ void advance(const Args&) {}
     __device__ __forceinline__ bool is_wild() const { return false; }
     template <int PITCH>
     __device__ __forceinline__ void write(C*, int) const {}
@@ -312,8 +333,10 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
     typedef Gram<Body, Tile> G;
     constexpr int DEPTH = Tile::DEPTH, GT = Tile::GROUP_THREADS;
     extern __shared__ __align__(16) unsigned char raw[];
-    const int thread = threadIdx.x % GT, group = threadIdx.x / GT;
+    const int thread = Tile::GROUPS > 1 ? threadIdx.x % GT : threadIdx.x, group = Tile::GROUPS > 1 ? threadIdx.x / GT : 0;
     C* shared = (C*)raw + (i64)group * 2 * G::STAGE;
+    // Whether there are registers for pointers that move on and for a way of their own for whole stages.
+    constexpr bool QUICK = Tile::TM * Tile::TN <= 32 || Body::CELLS > 0;
     constexpr int COLUMNS_AT = Body::ROWS * DEPTH * G::PM, LINES_AT = COLUMNS_AT + Body::COLUMNS * DEPTH * G::PN;
 
     float* scale = (float*)(raw + gram_shared_bytes<Body, Tile>() - TABLE_BYTES);
@@ -336,20 +359,32 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
 
         G tile(g, p, thread);
         tile.template read_cells<false>(0, 0);
-        FetchList<Body::template Row, 0, Body::ROWS, C, Tile::BM, DEPTH, GT> rows;
-        FetchList<Body::template Column, 0, Body::COLUMNS, C, Tile::BN, DEPTH, GT> columns;
-        FetchList<Body::template Line, 0, Body::LINES, C, 1, DEPTH, GT> lines;
-        auto read = [&](i64 k, i64 l) {
-            const i64 depths = ke - k;
-            rows.read(g, p, p.m, k, l, thread, g.size[ROLE_M] - p.m, depths);
-            columns.read(g, p, p.n, k, l, thread, g.size[ROLE_N] - p.n, depths);
-            lines.read(g, p, 0, k, l, thread, 1, depths);
+        FetchList<Body::template Row, 0, Body::ROWS, C, Tile::BM, DEPTH, GT, QUICK> rows;
+        FetchList<Body::template Column, 0, Body::COLUMNS, C, Tile::BN, DEPTH, GT, QUICK> columns;
+        FetchList<Body::template Line, 0, Body::LINES, C, 1, DEPTH, GT, QUICK> lines;
+        rows.template settle<G::PM>(thread);
+        columns.template settle<G::PN>(thread);
+        lines.template settle<1>(thread);
+        auto seek = [&](i64 k, i64 l) {
+            rows.seek(g, p, p.m, k, l, thread);
+            columns.seek(g, p, p.n, k, l, thread);
+            lines.seek(g, p, 0, k, l, thread);
         };
+        auto read = [&](i64 k) {
+            const i64 depths = ke - k;
+            rows.read(g, thread, g.size[ROLE_M] - p.m, depths);
+            columns.read(g, thread, g.size[ROLE_N] - p.n, depths);
+            lines.read(g, thread, 1, depths);
+        };
+        int bad = 0;
+        if constexpr (Body::TAME) {
+            bad = !Body::good(g.number) | tile.wild;
+            asm volatile("" : "+r"(bad));
+        }
         // whether the stage just written is one that the table may be used for
         auto look = [&]() {
             if constexpr (Body::TAME) {
-                const bool wild = rows.is_wild() || columns.is_wild() || lines.is_wild();
-                return !__syncthreads_or(tile.wild || !Body::good(g.number) || wild);
+                return !__syncthreads_or(bad | rows.is_wild() | columns.is_wild() | lines.is_wild());
             }
             __syncthreads();
             return false;
@@ -361,7 +396,8 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         };
         i64 l = l0, k = kb, piece = 0;
         if (rounds > 0) {
-            read(k, l);
+            seek(k, l);
+            read(k);
             write(shared);
         }
         bool tame = look();
@@ -369,12 +405,18 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
 #pragma unroll 1
         for (i64 round = 0; round < rounds; ++round) {
             i64 next_k = k + DEPTH, next_l = l;
-            if (++piece == pieces) {
+            if (Body::OUTER_LOOP && ++piece == pieces) {
                 piece = 0;
                 next_k = kb;
-                ++next_l;
+                seek(next_k, ++next_l);
+            } else if (!QUICK) {
+                seek(next_k, next_l);
+            } else {
+                rows.advance(g);
+                columns.advance(g);
+                lines.advance(g);
             }
-            if (round + 1 < rounds) read(next_k, next_l);
+            if (round + 1 < rounds) read(next_k);
             tile.steps(shared + now * G::STAGE, k, l, ke - k, tame, scale);
             now ^= 1;
             if (round + 1 < rounds) write(shared + now * G::STAGE);

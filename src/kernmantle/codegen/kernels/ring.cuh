@@ -34,7 +34,7 @@ __device__ constexpr int ring_shared_bytes() {
 template <class P, int SPAN, bool EXCHANGE>
 struct Feed {
     typedef typename P::T T;
-    static constexpr bool ASYNC = Same<T, float>::value;
+    static constexpr bool ASYNC = Same<T, float>::value || Same<T, pair>::value;
     static constexpr bool ROWWISE = P::RUN == ALONG_K;
     static constexpr bool WHOLE = ROWWISE && P::VEC >= 4;
 
@@ -233,7 +233,46 @@ struct Ring {
     static __device__ __forceinline__ void reduce(
         Registers (&state)[TM][TN], const float* a, const float* b, const float* c, int j, const Args& g, i64 position) {
 #pragma unroll
-        for (int i = 0; i < TM; ++i) Body::template step<EXACT>(state[i][j], a + i, b, c, a, g.number, position, 0, 0);
+        for (int i = 0; i < TM; ++i) {
+            if constexpr (Body::PAIRS) {
+                state[i][j].r0 += joined(gap({__float_as_uint(a[i])}, {__float_as_uint(*b)}));
+            } else {
+                Body::template step<EXACT>(state[i][j], a + i, b, c, a, g.number, position, 0, 0);
+            }
+        }
+    }
+
+    // Sums of |x - y| over pieces of WORDS pairs of k in float16, joined in float32.
+    template <int WORDS>
+    static __device__ __forceinline__ void reduce_pairs(Registers (&state)[TM][TN], const unsigned char* raw, unsigned a, unsigned b) {
+        pair x[WORDS][TM];
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int w = 0; w < WORDS; w += 4) {
+                const uint4 v = *(const uint4*)(raw + (a ^ (w << 2)) + i * 1024);
+                x[w][i] = {v.x}, x[w + 1][i] = {v.y}, x[w + 2][i] = {v.z}, x[w + 3][i] = {v.w};
+            }
+#pragma unroll
+        for (int j = 0; j < TN; ++j) {
+            pair y[WORDS];
+#pragma unroll
+            for (int w = 0; w < WORDS; w += 4) {
+                const uint4 v = *(const uint4*)(raw + (b ^ (w << 2)) + j * 1024);
+                y[w] = {v.y}, y[w + 1] = {v.x}, y[w + 2] = {v.w}, y[w + 3] = {v.z};
+            }
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                pair sum[WORDS];
+#pragma unroll
+                for (int w = 0; w < WORDS; ++w) sum[w] = gap(x[w][i], y[w]);
+#pragma unroll
+                for (int span = 1; span < WORDS; span *= 2)
+#pragma unroll
+                    for (int w = 0; w < WORDS; w += 2 * span) sum[w] = plus(sum[w], sum[w + span]);
+                state[i][j].r0 += joined(sum[0]);
+            }
+        }
     }
 
     static __device__ void consume(const Args& g, const unsigned char* raw, unsigned barriers, int warp, int lane) {
@@ -256,8 +295,13 @@ struct Ring {
                 const unsigned char* stage = raw + s * STAGE;
                 const unsigned char* lines = stage + (BM + BN) * 128;
                 const int here = depth - k < 32 ? (int)(depth - k) : 32;
+                if constexpr (Body::PAIRS) {
 #pragma unroll 1
-                for (int piece = 0; piece < here / 4; ++piece) {
+                    for (int word = 0; word < (here & ~7); word += 8)
+                        reduce_pairs<8>(state, raw, (s * STAGE + at_a) ^ (word << 2), (s * STAGE + at_b) ^ (word << 2));
+                }
+#pragma unroll 1
+                for (int piece = 0; piece < (Body::PAIRS ? 0 : here / 4); ++piece) {
                     const unsigned char* pa = raw + ((s * STAGE + at_a) ^ (piece << 4));
                     const unsigned char* pb = raw + ((s * STAGE + at_b) ^ (piece << 4));
                     float a[4][TM], c[4][AtLeastOne<Body::LINES>::value];
@@ -280,7 +324,7 @@ struct Ring {
                     }
                 }
 #pragma unroll 1
-                for (int kk = here & ~3; kk < here; ++kk) {
+                for (int kk = here & (Body::PAIRS ? ~7 : ~3); kk < here; ++kk) {
                     const int turn = kk / 4 << 4;
                     const unsigned char* pa = raw + ((s * STAGE + at_a) ^ turn) + kk % 4 * 4;
                     const unsigned char* pb = raw + ((s * STAGE + at_b) ^ turn) + (kk % 4 ^ 1) * 4;

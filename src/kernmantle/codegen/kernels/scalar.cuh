@@ -15,6 +15,11 @@ struct boolean {
     unsigned char bits;
 };
 
+// Two neighbours of float16, moved as one.
+struct pair {
+    unsigned bits;
+};
+
 #define KM_DEVICE __device__ __forceinline__
 
 template <class A, class B>
@@ -86,6 +91,28 @@ KM_DEVICE C convert(f16 x) {
 template <class C>
 KM_DEVICE C convert(bf16 x) {
     return C(__uint_as_float((unsigned int)x.bits << 16));
+}
+
+template <class C>
+KM_DEVICE C convert(pair x) {
+    return __uint_as_float(x.bits);
+}
+
+// |a - b| and a + b of pairs of float16, and the sum of the two of a pair.
+KM_DEVICE pair gap(pair a, pair b) {
+    pair c;
+    asm("{.reg .b32 d;\nsub.f16x2 d, %1, %2;\nabs.f16x2 %0, d;}" : "=r"(c.bits) : "r"(a.bits), "r"(b.bits));
+    return c;
+}
+KM_DEVICE pair plus(pair a, pair b) {
+    pair c;
+    asm("add.f16x2 %0, %1, %2;" : "=r"(c.bits) : "r"(a.bits), "r"(b.bits));
+    return c;
+}
+KM_DEVICE float joined(pair a) {
+    f16 sum;
+    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nadd.f16 %0, l, h;}" : "=h"(sum.bits) : "r"(a.bits));
+    return convert<float>(sum);
 }
 
 // Narrow to a storage type; float64 goes to the half types through float32.
@@ -275,7 +302,7 @@ KM_DEVICE float power_of_exponent(float p, int biased) {
 // Differences of such numbers are finite, and 0 or normal: each is 0 or within 2^-102 to 2^126.
 KM_DEVICE bool is_tame(float a) {
     const unsigned size = __float_as_uint(a) & 0x7fffffffu;
-    return size == 0 || size - 0x0c800000u < 0x7e800000u - 0x0c800000u;
+    return (size == 0) | (size - 0x0c800000u < 0x7e800000u - 0x0c800000u);
 }
 KM_DEVICE bool is_finite(float a) { return fabsf(a) < __int_as_float(0x7f800000); }
 

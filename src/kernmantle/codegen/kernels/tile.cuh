@@ -10,6 +10,10 @@ enum Way { EXACT, BY_UNIT, BY_TABLE };
 constexpr int TABLE_BYTES = 1040;
 enum Run { ALONG_K, ALONG_TILE };
 
+// A pair of numbers that travels as one argument of 8 bytes.
+struct alignas(8) Two {
+    float a, b;
+};
 // Extents by role and, for each port, its strides by role in elements.
 template <int PORTS, class Numbers>
 struct Arguments {
@@ -84,44 +88,71 @@ KM_DEVICE C load_at(const Args& g, const Place& p, i64 m, i64 n) {
 // Elements of a (SPAN x DEPTH) piece of one operand on their way from global to shared memory. P tells the storage
 // type T, the place PORT among the ports, the role of its tile axis TILE, along which axis its elements RUN
 // contiguously and how many of them make one access.
-template <class P, class C, int SPAN, int DEPTH, int THREADS>
+template <class P, class C, int SPAN, int DEPTH, int THREADS, bool QUICK>
 struct Fetch {
     typedef typename P::T T;
     static constexpr int VEC = P::VEC < (P::RUN == ALONG_K ? DEPTH : SPAN) ? P::VEC : (P::RUN == ALONG_K ? DEPTH : SPAN);
     static constexpr int SLOTS = SPAN * DEPTH / VEC;
     static constexpr int COUNT = (SLOTS + THREADS - 1) / THREADS;
+    // Accesses that make a line; where the threads cover whole lines, a thread's accesses lie HOP lines apart.
+    static constexpr int LINE = (P::RUN == ALONG_K ? DEPTH : SPAN) / VEC, HOP = THREADS / LINE;
+    static constexpr bool REGULAR = QUICK && THREADS % LINE == 0 && SLOTS % THREADS == 0;
     Pack<T, VEC> held[COUNT];
+    const T* from;
+    int to;
 
     static __device__ __forceinline__ void where(int slot, int& tile, int& depth) {
-        if (P::RUN == ALONG_K) {
-            depth = slot % (DEPTH / VEC) * VEC;
-            tile = slot / (DEPTH / VEC);
-        } else {
-            tile = slot % (SPAN / VEC) * VEC;
-            depth = slot / (SPAN / VEC);
-        }
+        const int along = slot % LINE * VEC, across = slot / LINE;
+        tile = P::RUN == ALONG_K ? across : along;
+        depth = P::RUN == ALONG_K ? along : across;
     }
 
-    // Reads what lies inside (tiles, depths); the rest is zero and must never be reduced.
-    __device__ __forceinline__ void read(const T* base, i64 tile_stride, i64 depth_stride, int thread, i64 tiles, i64 depths) {
+    // Where its first access lies in shared memory. Small tiles hold it in a register: the compiler would work it out at
+    // every stage.
+    template <int PITCH>
+    __device__ __forceinline__ void settle(int thread) {
+        int tile = 0, depth = 0;
+        if (REGULAR) where(thread, tile, depth);
+        to = depth * PITCH + tile;
+        if (REGULAR && COUNT == 1) asm volatile("" : "+r"(to));
+    }
+
+    // Goes to the piece that starts there.
+    __device__ __forceinline__ void seek(const T* start, i64 tile_stride, i64 depth_stride, int thread) {
+        int tile = 0, depth = 0;
+        if (REGULAR) where(thread, tile, depth);
+        from = start + tile * tile_stride + depth * depth_stride;
+    }
+
+    // Reads what lies inside (tiles, depths) of it; the rest is zero and must never be reduced.
+    __device__ __forceinline__ void read(i64 tile_stride, i64 depth_stride, int thread, i64 tiles, i64 depths) {
+        if (REGULAR && tiles >= SPAN && depths >= DEPTH) {
+            const T* at = from;
+            const i64 hop = HOP * (P::RUN == ALONG_K ? tile_stride : depth_stride);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i, at += hop) held[i] = load_pack<T, VEC>(at);
+            return;
+        }
+        int first_tile = 0, first_depth = 0;
+        if (REGULAR) where(thread, first_tile, first_depth);
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             const int slot = thread + i * THREADS;
             int tile, depth;
             where(slot, tile, depth);
             const bool mine = SLOTS % THREADS == 0 || slot < SLOTS;
-            const T* from = base + tile * tile_stride + depth * depth_stride;
+            const T* at = from + (tile - first_tile) * tile_stride + (depth - first_depth) * depth_stride;
             const int last_tile = P::RUN == ALONG_K ? tile : tile + VEC - 1;
             const int last_depth = P::RUN == ALONG_K ? depth + VEC - 1 : depth;
             if (mine && last_tile < tiles && last_depth < depths) {
-                held[i] = load_pack<T, VEC>(from);
+                held[i] = load_pack<T, VEC>(at);
             } else {
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) {
                     const int t = P::RUN == ALONG_K ? tile : tile + v, d = P::RUN == ALONG_K ? depth + v : depth;
                     const i64 step = P::RUN == ALONG_K ? depth_stride : tile_stride;
                     held[i].v[v] = T();
-                    if (mine && t < tiles && d < depths) held[i].v[v] = load_pack<T, 1>(from + v * step).v[0];
+                    if (mine && t < tiles && d < depths) held[i].v[v] = load_pack<T, 1>(at + v * step).v[0];
                 }
             }
         }
@@ -134,26 +165,33 @@ struct Fetch {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) wild = wild || !(P::LOOK == 2 ? is_tame(convert<float>(held[i].v[v])) : is_finite(convert<float>(held[i].v[v])));
+            for (int v = 0; v < VEC; ++v) {
+                const float value = convert<float>(held[i].v[v]);
+                wild |= P::LOOK == 2 ? !is_tame(value) : !is_finite(value);
+            }
         return wild;
     }
 
     // Writes them transposed: [depth][tile], rows PITCH apart.
     template <int PITCH>
     __device__ __forceinline__ void write(C* shared, int thread) const {
+        constexpr bool WHOLE = P::RUN != ALONG_K && VEC > 1 && PITCH % VEC == 0 && VEC * sizeof(C) <= 16;
+        constexpr int STEP = HOP * (P::RUN == ALONG_K ? 1 : PITCH), ACROSS = P::RUN == ALONG_K ? PITCH : 1;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             const int slot = thread + i * THREADS;
+            if (SLOTS % THREADS != 0 && slot >= SLOTS) continue;
             int tile, depth;
             where(slot, tile, depth);
-            if (SLOTS % THREADS == 0 || slot < SLOTS) {
-                if (P::RUN == ALONG_K) {
+            C* at = shared + (REGULAR ? to + i * STEP : depth * PITCH + tile);
+            Pack<C, VEC> wide;
 #pragma unroll
-                    for (int v = 0; v < VEC; ++v) shared[(depth + v) * PITCH + tile] = convert<C>(held[i].v[v]);
-                } else {
+            for (int v = 0; v < VEC; ++v) wide.v[v] = convert<C>(held[i].v[v]);
+            if constexpr (WHOLE) {
+                *(Pack<C, VEC>*)at = wide;
+            } else {
 #pragma unroll
-                    for (int v = 0; v < VEC; ++v) shared[depth * PITCH + tile + v] = convert<C>(held[i].v[v]);
-                }
+                for (int v = 0; v < VEC; ++v) at[v * ACROSS] = wide.v[v];
             }
         }
     }

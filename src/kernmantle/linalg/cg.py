@@ -172,12 +172,15 @@ class _Run:
 
 
 def _iterate(
-    multiply: Columns, precondition: Columns, total: Columns, b: torch.Tensor, tolerance: float, limit: int
-) -> _Run:
-    lengths = total(b.square().sum(0)).sqrt()
-    safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
-    state = _State.start(multiply, precondition, total, b, lengths)
-    watch = _Watch(b.device, limit, b.dtype)
+    multiply: Columns, precondition: Columns, total: Columns, right: torch.Tensor, b: torch.Tensor, tolerance: float,
+    limit: int,
+) -> _Run:  # fmt: skip
+    """Solve for a right-hand side, with residuals relative to b."""
+    lengths = total(right.square().sum(0)).sqrt()
+    whole = total(b.square().sum(0)).sqrt()
+    safe = torch.where(whole > 0, whole, torch.ones_like(whole))
+    state = _State.start(multiply, precondition, total, right, lengths)
+    watch = _Watch(right.device, limit, right.dtype)
     run = _Run(state.x, [lengths / safe])
     known = watch.worst(run.history[0])
     with _bar(limit) as bar:
@@ -289,19 +292,19 @@ def _solve(
     precondition = preconditioner or (lambda v: v)
     total = reduce or (lambda t: t)
 
-    def solve(side: torch.Tensor) -> _Run:
+    def solve(side: torch.Tensor, whole: torch.Tensor) -> _Run:
         with torch.no_grad():
-            return _iterate(operator.apply, precondition, total, side, tolerance, limit)
+            return _iterate(operator.apply, precondition, total, side, whole, tolerance, limit)
 
     with torch.no_grad():
         right = b.detach() if start is None else b.detach() - operator.apply(start.detach())
-        run = solve(right)
+        run = solve(right, b.detach())
         x = run.x if start is None else run.x + start.detach()
     # Tracks whatever the operator depends on.
     gap = b - operator.apply(x)
     lengths, rest = (total(t.detach().square().sum(0)).sqrt() for t in (b, gap))
     history = torch.stack(run.history)
-    x = attached(x, gap, lambda g: solve(g).x)
+    x = attached(x, gap, lambda g: solve(g, g).x)
     ran = "block conjugate gradients" + (f", preconditioned by {preconditioner!r}" if preconditioner else "")
     residual = rest / torch.where(lengths > 0, lengths, torch.ones_like(lengths))
     return _Found(x, residual, history, len(run.history) - 1, history[-1] <= tolerance, ran, run.worst)

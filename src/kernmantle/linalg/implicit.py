@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ..errors import GradientError
+
 
 class Solver(Protocol):
     """A factored matrix."""
@@ -78,6 +80,14 @@ def log_determinant(a: torch.Tensor, value: torch.Tensor, solver: Solver) -> tor
     return value
 
 
+def _check_first_order() -> None:
+    """Where a gradient is itself recorded, what it depends on through the iteration would be missing."""
+    if torch.is_grad_enabled():
+        raise GradientError(
+            "iterations have gradients of the first order: drop create_graph=True, or use a direct method on the matrix"
+        )
+
+
 class _Attached(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, _gap: torch.Tensor, solve: Callable[..., torch.Tensor]) -> torch.Tensor:
@@ -85,10 +95,8 @@ class _Attached(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *gradients: torch.Tensor
-    ) -> tuple[None, torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor, None]:
+        _check_first_order()
         return None, ctx.solve(gradients[0]), None
 
 
@@ -109,10 +117,8 @@ class _WithGradientOf(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        _: Any, *gradients: torch.Tensor
-    ) -> tuple[None, torch.Tensor]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:  # noqa: ARG004
+        _check_first_order()
         return None, gradients[0]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-TILE = 2048
+TILE = 1024
 
 
 def _tiles(n: int) -> Iterator[tuple[slice, slice]]:

@@ -121,7 +121,12 @@ def test_inspect_of_what_has_no_derivative(capsys):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a +", "no expression"), ("a.real + b", "Attribute"), ("open(a)", "calls 'open'"), ("[a for a in b]", "ListComp")],
+    [
+        ("a +", "no expression"),
+        ("a.real + b", "Attribute"),
+        ("open(a)", "calls 'open'"),
+        ("[a for a in b]", "ListComp"),
+    ],
 )
 def test_inspect_takes_expressions_only(text, message, capsys):
     assert main(["inspect", text]) == 1

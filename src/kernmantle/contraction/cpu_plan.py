@@ -168,7 +168,7 @@ def _mirroring_pays(nest: Nest, cost: int, sizes: Mapping[str, int] | None) -> b
     if sizes is None or cost >= _HEAVY_COST:
         return True
     near = sizes["m"] * sizes["n"] * BYTES[nest.outs[0].dtype] <= _NEAR_BYTES
-    return sizes["k"] * sizes["l"] * cost >= (_MIRRORED_COST if near else _MIRRORED_COST_FAR)
+    return sizes["k"] * sizes.get("l", 1) * cost >= (_MIRRORED_COST if near else _MIRRORED_COST_FAR)
 
 
 def expressions(nest: Nest) -> list[Node]:

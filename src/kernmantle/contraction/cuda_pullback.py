@@ -1,5 +1,4 @@
-"""How the GPU runs a pullback: one kernel that reduces over the rows, by multiplications or on tensor cores, and what
-prepares its operands and finishes its results.
+"""How the GPU runs a pullback: one kernel that reduces over the rows, and what prepares and finishes.
 
 Signs are exact; powers of a difference come half from a table, half from the special function unit; any other slope is
 taken as it is written. On tensor cores numbers are split in two: halves scaled by powers of two where their sizes are
@@ -111,8 +110,8 @@ class PullPlan:
         parts = {"scalar": "f32", "mma": "two tf32", "wgmma": "two f16"}[tile.engine]
         parts = "two f16" if self.split else parts
         return (
-            f"pullback {self.arch} by {tile.engine} tile {tile.points}x{tile.columns}x{tile.outputs} depth {tile.depth} "
-            f"({tile.threads} threads) {how} in {parts}"
+            f"pullback {self.arch} by {tile.engine} tile {tile.points}x{tile.columns}x{tile.outputs} "
+            f"depth {tile.depth} ({tile.threads} threads) {how} in {parts}"
         )
 
 

@@ -58,6 +58,8 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         Variance of the noise, in the same units.
     bandwidths_ : array
         Of each feature.
+    n_iter_ : int
+        Evaluations of the likelihood in the search, 0 without one.
     log_marginal_likelihood_ : float
         Of y divided by its deviation.
 
@@ -123,6 +125,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         lengths = rows.shape[1] if self.ard else 1
         first = [math.log(noise), 0.0, *[math.log(begun)] * lengths]
         logs = torch.tensor(first, dtype=rows.dtype, device=rows.device)
+        self.n_iter_ = 0
         if self.optimise:
             logs = self._searched(logs, rows, scaled)
         with torch.no_grad():
@@ -145,6 +148,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
 
             def step() -> torch.Tensor:
                 nonlocal best, least
+                self.n_iter_ += 1
                 search.zero_grad()
                 loss = -self._likelihood(free, rows, targets) / targets.shape[0]
                 loss.backward()

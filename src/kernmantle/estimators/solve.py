@@ -66,4 +66,6 @@ def _solved(
             found = solve_kernel(kernel, rows, targets, diagonal, method=solver, check_errors=True)
     except LinearAlgebraError as error:
         raise ValueError(f"the system of the kernel matrix was not solved, raise alpha: {error}") from error
-    return Solution(found.x, None if found.factor is None else found.factor.factor)
+    if found.factor is None:
+        return Solution(found.x, None)
+    return Solution(found.x, found.factor.factor if found.factor.lower else found.factor.factor.mT)

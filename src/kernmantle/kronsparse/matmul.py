@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import torch
 
-from ..arrays import check_same_device, dtype_name, unwrap
+from ..arrays import Wrap, check_same_device, dtype_name, unwrap
 from ..config import Precision, current
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..ops.autograd import plain
@@ -98,6 +98,17 @@ def kron_sparse_matmul(
     >>> km.kron_sparse_matmul(x.T, weight, batch_last=True).shape
     torch.Size([4, 2])
     """
+    own, weights, offset, wrap = _checked(x, weight, pattern, bias, batch_last)
+    way = check_way(batch_last, algorithm, precision)
+    if out is not None:
+        _into(out, own, weights, offset, activation, way)
+        return out
+    return wrap(chain(own, weights, offset, activation, way))
+
+
+def _checked(
+    x: Any, weight: Any, pattern: Any, bias: Any, batch_last: bool
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, Wrap]:
     is_chain = isinstance(weight, (list, tuple))
     given: list[Any] = list(weight) if is_chain else [weight]
     biases = [] if bias is None else [bias]
@@ -109,11 +120,7 @@ def kron_sparse_matmul(
     own, weights, offset = check_types(own, weights, offset, names)
     check_features(own, patterns, batch_last)
     check_bias(offset, patterns[-1])
-    way = check_way(batch_last, algorithm, precision)
-    if out is not None:
-        _into(out, own, weights, offset, activation, way)
-        return out
-    return wrap(chain(own, weights, offset, activation, way))
+    return own, weights, offset, wrap
 
 
 def _patterns(

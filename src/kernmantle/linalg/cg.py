@@ -266,11 +266,10 @@ def cg(
     limit = _tolerance(tolerance, operator.dtype)
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
         raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
-    vector = given.dim() == 1
-    columns, first = ((t.unsqueeze(-1) if vector else t) for t in (given, start[0] if start else given))
+    columns, first = ((t.unsqueeze(-1) if given.dim() == 1 else t) for t in (given, start[0] if start else given))
     found = _solve(operator, columns, first if start else None, preconditioner, reduce, limit, max_iterations)
     _judge(found, limit, max_iterations, check_errors)
-    pick = (lambda t: t.squeeze(-1)) if vector else (lambda t: t)
+    pick = (lambda t: t.squeeze(-1)) if given.dim() == 1 else (lambda t: t)
     return Iterations(
         wrap(pick(found.x)), wrap(pick(found.residual)), wrap(pick(found.history)), found.iterations,
         wrap(pick(found.converged)), found.ran,

@@ -212,26 +212,32 @@ def eigh(
         raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
     if subset_by_index is not None and subset_by_value is not None:
         raise ParameterError("pass either subset_by_index or subset_by_value")
-    if not is_array(a):
-        operator = product_of(a)
-        index = _index(subset_by_index, operator.size)
-        if method == "direct" or index is None:
-            raise ParameterError("of an operator one end of the spectrum is found: pass subset_by_index, or the matrix")
-        found, residual = _of_operator(operator, index, tolerance)
-        return _result(found, residual, operator.wrap, eigvals_only, check_errors)
-    given, wrap = matrix(a)
-    index, value = _index(subset_by_index, given.shape[-1]), _value(subset_by_value)
-    if overwrite_a:
-        check_overwrite(given, "a")
-    if check:
-        check_values(given, symmetric=True)
+    if is_array(a):
+        given, wrap = matrix(a)
+        if overwrite_a:
+            check_overwrite(given, "a")
+        if check:
+            check_values(given, symmetric=True)
+        index, value = _index(subset_by_index, given.shape[-1]), _value(subset_by_value)
+        found, residual = _of_array(given, index, value, method, lower, overwrite_a, tolerance, eigvals_only)
+        return _result(found, residual, wrap, eigvals_only, check_errors)
+    operator = product_of(a)
+    index = _index(subset_by_index, operator.size)
+    if method == "direct" or index is None:
+        raise ParameterError("of an operator one end of the spectrum is found: pass subset_by_index, or the matrix")
+    found, residual = _of_operator(operator, index, tolerance)
+    return _result(found, residual, operator.wrap, eigvals_only, check_errors)
+
+
+def _of_array(
+    given: torch.Tensor, index: Index | None, value: Value | None, method: Method, lower: bool,
+    overwrite: bool, tolerance: float | None, eigvals_only: bool,
+) -> tuple[Found, torch.Tensor | None]:  # fmt: skip
     with enough_memory("eigh", given):
         if _iterates(given, index, value, method):
             assert index is not None
-            found, residual = _of_matrix(given, index, lower, overwrite_a, tolerance, eigvals_only)
-        else:
-            found, residual = _direct(given, lower, overwrite_a, not eigvals_only, index, value), None
-    return _result(found, residual, wrap, eigvals_only, check_errors)
+            return _of_matrix(given, index, lower, overwrite, tolerance, eigvals_only)
+        return _direct(given, lower, overwrite, not eigvals_only, index, value), None
 
 
 def _result(found: Found, residual: torch.Tensor | None, wrap: Wrap, eigvals_only: bool, check_errors: bool) -> Any:

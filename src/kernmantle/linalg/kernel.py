@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from ..arrays import Wrap
 from ..errors import ParameterError, ShapeError
 from ..kernels import Kernel
 from ..kernels.call import Call
@@ -154,6 +155,13 @@ def solve_kernel(
         )  # fmt: skip
         result = found.x.squeeze(-1) if vector else found.x
         return KernelSolution(call.wrap(result), found.ran, iterations=found)
+    solution, factor = _factored(kernel, rows, columns, ridge, jitter, check_errors, call.wrap)
+    return KernelSolution(call.wrap(solution.squeeze(-1) if vector else solution), factor.ran, factor=factor)
+
+
+def _factored(
+    kernel: Kernel, rows: torch.Tensor, columns: torch.Tensor, ridge: Any, jitter: Any, check_errors: bool, wrap: Wrap
+) -> tuple[torch.Tensor, CholeskyFactor]:
     with torch.no_grad(), enough_memory("cholesky", rows.new_empty(0).expand(rows.shape[0], 0)):
         matrix = kernel_matrix(kernel, rows.detach(), ridge.detach() if isinstance(ridge, torch.Tensor) else ridge)
         made = factorise(matrix, False, True, check_jitter(jitter))
@@ -165,8 +173,7 @@ def solve_kernel(
         gap = columns - _Regularised(kernel, rows, ridge) @ solution
         solution = attached(solution, gap, triangle.solve)
     solution = nan_where_failed(solution, made.info)
-    factor = CholeskyFactor(call.wrap(made.factor), call.wrap(made.info), made.lower, made.ran, call.wrap(made.jitter))
-    return KernelSolution(call.wrap(solution.squeeze(-1) if vector else solution), made.ran, factor=factor)
+    return solution, CholeskyFactor(wrap(made.factor), wrap(made.info), made.lower, made.ran, wrap(made.jitter))
 
 
 def _checked(call: Call, targets: torch.Tensor, ridge: Any) -> Any:

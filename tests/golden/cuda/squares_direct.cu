@@ -9,6 +9,7 @@ struct Body {
     static constexpr bool TAME = false;
     static constexpr bool HALVES = false;
     static constexpr bool POWERS = false;
+    static constexpr bool PAIRS = false;
     static constexpr int MIX = 1;
     struct Numbers {
     };

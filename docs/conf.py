@@ -6,7 +6,7 @@ import kernmantle
 
 project = "kernmantle"
 author = "The kernmantle authors"
-copyright = "The kernmantle authors, MIT licence"
+copyright = "The kernmantle authors, MIT licence"  # noqa: A001
 release = version = kernmantle.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]

@@ -212,7 +212,7 @@ def test_a_sweep_over_literals_makes_one_program():
         bandwidth, p = 0.3 + i / 64, 1.1 + i / 64
         contraction = km.Contraction(
             "mk,nk->mn",
-            lambda a, b: abs(a - b) ** p,
+            lambda a, b: abs(a - b) ** p,  # noqa: B023
             epilogue=lambda s: km.exp(-s / bandwidth) + 3.5 * bandwidth,  # noqa: B023
         )
         captured.add(contraction.program.text)
@@ -225,3 +225,53 @@ def test_power_classes_have_a_program_each(backend, device):
     classes = texts(contraction, [((x, y), {"p": p}) for p in (0.5, 1, 1.5, 2, 2.0, 2.5, 3, 4, 1.3, 1.7)])
     assert len(classes) == 8
     assert all(isinstance(Program.parse(text), Program) for text in classes)
+
+
+SCALE = 3.0
+
+
+def distance(a, b):
+    return abs(a - b)
+
+
+WRITTEN = {
+    "lambda": lambda x, y: km.contract("mk,nk->mn", lambda a, b: abs(a - b), x, y),
+    "function": lambda x, y: km.contract("mk,nk->mn", distance, x, y),
+    "reduction": lambda x, y: km.contract("mk,nk->mn", lambda a, b: a + b, x, y, reduce="max"),
+    "epilogue": lambda x, y: km.contract("mk,nk->mn", lambda a, b: abs(a - b), x, y, epilogue=lambda s: torch.exp(-s)),
+    "parameter": lambda x, y: km.contract("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, x, y, p=1.3),
+    "several": lambda x, y: km.contract("mk,nk->mn", lambda a, b: (a + b, a * b), x, y, reduce=("max", "sum"))[1],
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_contractions_written_on_the_spot(name, backend, device):
+    x, y = inputs(device)
+    call = WRITTEN[name]
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(x, y), call(x, y).detach(), depth=5)
+    found, wanted = (torch.autograd.grad(function(x, y).sum(), (x, y)) for function in (compiled, call))
+    for one, other in zip(found, wanted, strict=True):
+        assert_close(one, other, depth=5)
+
+
+def test_a_captured_constant(backend, device):
+    x, y = (value.detach() for value in inputs(device))
+
+    def call(x, y):
+        scale = 2.5
+        return km.contract("mk,nk->mn", lambda a, b: scale * abs(a - b), x, y)
+
+    assert_close(torch.compile(call, fullgraph=True, backend="eager")(x, y), call(x, y), depth=5)
+
+
+def test_what_torch_compile_would_not_see_is_refused(backend, device):
+    x, y = (value.detach() for value in inputs(device))
+    largest = km.Semiring(km.maximum, float("-inf"))
+    for call, problem in (
+        (lambda x, y: km.contract("mk,nk->mn", lambda a, b: SCALE * abs(a - b), x, y), "global number 'SCALE'"),
+        (lambda x, y: km.contract("mk,nk->mn", lambda a, b: a + b, x, y, reduce=largest), "Contraction beforehand"),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=problem):
+            torch.compile(call, fullgraph=True, backend="eager")(x, y)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import count
 from typing import Any, get_args
 
 import torch
 
 from ..arrays import unwrap
 from ..config import Precision
-from ..contraction.definition import Definition, Reduce, bind, define, symmetric
+from ..contraction.definition import Definition, Fold, Reduce, Semiring, bind, define, symmetric
 from ..contraction.derivative import undifferentiable
 from ..contraction.lower import result_kind
 from ..contraction.program import Program
@@ -20,7 +21,7 @@ from .autograd import apply, constant, no_gradient, plain
 from .checks import Call, check_call, check_out, check_terms, number_of
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, compute_type, name_of, stored_type
 from .execute import Types, execute
-from .oneshot import fingerprint
+from .oneshot import fingerprint, read_number
 from .recall import Bound, Recall
 
 _PRECISIONS = (None, *get_args(Precision), "half")
@@ -153,10 +154,10 @@ class Contraction:
             raise ParameterError(f"precision must be one of {listing}, not {precision!r}")
         bound, values, numbers = self._bind(call)
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
+        _logic(bound.text, tuple(NAMES[value.dtype] for value in values))
         if not tensors[0].is_floating_point():
             check_numbers(numbers, _arithmetic(bound.text, stored))
         types = _types(bound.text, stored[: call.count], precision or "default")
-        _logic(bound.text, tuple(NAMES[value.dtype] for value in values))
         shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
         if tracked and bound.without_gradient:
@@ -203,14 +204,42 @@ class Contraction:
         return bound, tensors, numbers
 
 
+class _Traced:
+    """Contractions as attributes, which torch.compile looks up at the moment it needs them."""
+
+
+_TRACED, _TRACED_COUNT = _Traced(), count()
+
+
+@constant
+def _traced(equation: str, map: Callable[..., Any] | None, reduce: Any, epilogue: Any) -> str:
+    """Where the contraction of lambdas is kept that torch.compile comes upon; made while it traces."""
+    for function in (map, epilogue):
+        changing = read_number(function)
+        if changing:
+            raise ParameterError(
+                f"a lambda reads the global number {changing!r}, whose changes torch.compile would not see; "
+                "pass it as a parameter, or make the Contraction beforehand"
+            )
+    key = f"contraction {next(_TRACED_COUNT)}"
+    setattr(_TRACED, key, Contraction(equation, map, reduce=reduce, epilogue=epilogue))
+    return key
+
+
 _WRITTEN: dict[Hashable, Contraction] = {}
 _WRITTEN_LIMIT = 256
 
 
 def _written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
     """Contraction of lambdas written on the spot, the earlier one if they compute the same."""
+    if torch.compiler.is_compiling():
+        if isinstance(reduce, (Semiring, Fold)):
+            raise ParameterError(
+                "torch.compile does not see what a Semiring or Fold is: make the Contraction beforehand"
+            )
+        return getattr(_TRACED, _traced(equation, map, reduce, epilogue))
     marks = (fingerprint(map), fingerprint(epilogue))
-    if None in marks or not isinstance(reduce, str) or torch.compiler.is_compiling():
+    if None in marks or not isinstance(reduce, str):
         return Contraction(equation, map, reduce=reduce, epilogue=epilogue)
     key = (equation, reduce, *marks)
     found = _WRITTEN.get(key)
@@ -234,7 +263,8 @@ def contract(
 ) -> Any:
     """One fused contraction, ``Contraction(equation, map, ...)(*operands, ...)``.
 
-    In a function for torch.compile make the :class:`Contraction` beforehand: its lambdas are traced once, by us.
+    In a function for torch.compile the lambdas are traced once, while it traces: numbers that change go in as
+    parameters, not as what a lambda captures. A Semiring or Fold needs a :class:`Contraction` made beforehand.
 
     Parameters
     ----------

@@ -38,3 +38,11 @@ def fingerprint(function: Callable[..., Any] | None) -> Hashable | None:
     given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     keys = tuple(_steady(value) for value in (*captured, *read, *given))
     return None if None in keys else (code, keys)
+
+
+def read_number(function: Callable[..., Any] | None) -> str:
+    """Name of a global number that a function reads; "" if there is none."""
+    if not isinstance(function, FunctionType):
+        return ""
+    scope = function.__globals__
+    return next((name for name in function.__code__.co_names if type(scope.get(name)) in _NUMBERS), "")

@@ -19,7 +19,7 @@ _OF_KERNELS = (
     "Periodic", "Polynomial", "ProductLaplace", "RationalQuadratic", "Sigmoid", "SphereNTK", "SumPowerLaplace",
     "Wendland", "argkmin", "median_bandwidth", "standardise",
 )  # fmt: skip
-_OF_KRON = ("kron_matmul",)
+_OF_KRON = ("KroneckerProduct", "kron_linear", "kron_matmul", "nearest_kron")
 _OF_KRONSPARSE = (
     "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
     "replace_linears",

@@ -1,0 +1,217 @@
+"""KroneckerProduct, sums of them, the nearest product and LoKr layers against dense linear algebra in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.errors import LinearAlgebraError, ParameterError, ShapeError
+from kernmantle.kron import KroneckerProduct, SumOfProducts, kron_linear, nearest_kron
+from kernmantle.testing import assert_close
+
+DEPTH = 1000
+
+
+def _random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _definite(n, *batch, seed=0):
+    a = _random(*batch, n, n, seed=seed)
+    return a @ a.mT / n + torch.eye(n, dtype=torch.float64)
+
+
+SQUARE = [
+    [_definite(3), _definite(4, seed=1)],
+    [_definite(2), 3, _definite(2, seed=1)],
+    [_definite(2, 5), _definite(3, seed=1)],
+    [_definite(4)],
+]
+
+
+@pytest.mark.parametrize("scale", [1, 0.5, torch.tensor(2.0, dtype=torch.float64)])
+@pytest.mark.parametrize("factors", SQUARE)
+def test_products_and_decompositions(factors, scale):
+    k = KroneckerProduct(factors, scale)
+    dense = k.to_dense()
+    b = _random(dense.shape[-1], 3, seed=7)
+    assert dense.shape == k.shape
+    assert_close(k @ b, dense @ b, depth=DEPTH)
+    assert_close(k @ b[:, 0], dense @ b[:, 0], depth=DEPTH)
+    assert_close(b.mT @ k, b.mT @ dense, depth=DEPTH)
+    assert_close(k.T.to_dense(), dense.mT)
+    assert_close(k.diagonal(), dense.diagonal(dim1=-2, dim2=-1))
+    assert_close(k.trace(), dense.diagonal(dim1=-2, dim2=-1).sum(-1), depth=DEPTH)
+    assert_close(k.solve(b), torch.linalg.solve(dense, b.expand(*dense.shape[:-2], *b.shape)), depth=DEPTH)
+    assert_close(k.inverse().to_dense(), torch.linalg.inv(dense), depth=DEPTH)
+    assert_close(k.pinv().to_dense(), torch.linalg.inv(dense), depth=DEPTH)
+    assert_close(k.logdet(), torch.linalg.slogdet(dense)[1], depth=DEPTH)
+    assert_close(k.cholesky().to_dense(), torch.linalg.cholesky(dense), depth=DEPTH)
+    w, v = k.eigh()
+    assert_close((v.to_dense() * w.unsqueeze(-2)) @ v.to_dense().mT, dense, depth=DEPTH)
+    assert_close(k.eigvalsh().sort().values, torch.linalg.eigvalsh(dense), depth=DEPTH)
+    u, s, vh = (k * -1).svd()
+    assert_close((u.to_dense() * s.unsqueeze(-2)) @ vh.to_dense(), -dense, depth=DEPTH)
+    assert bool((s >= 0).all())
+
+
+def test_rectangular_products():
+    k = KroneckerProduct([_random(2, 3), _random(4, 3, seed=1), 2])
+    dense = k.to_dense()
+    assert_close(k.diagonal(), dense.diagonal())
+    assert_close(k.trace(), dense.diagonal().sum(), depth=16)
+    assert_close(k.pinv().to_dense(), torch.linalg.pinv(dense), depth=DEPTH)
+    u, s, vh = k.svd()
+    assert_close((u.to_dense() * s) @ vh.to_dense(), dense, depth=DEPTH)
+    assert_close((k @ k.T).to_dense(), dense @ dense.mT, depth=DEPTH)
+    with pytest.raises(ShapeError, match="inverse needs square factors"):
+        k.solve(_random(16))
+    with pytest.raises(ShapeError, match="no Kronecker form"):
+        k @ KroneckerProduct([18])
+
+
+def test_determinants_keep_their_sign():
+    flip = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    sign, total = KroneckerProduct([flip, _definite(3)]).slogdet()
+    expected = torch.linalg.slogdet(torch.kron(flip, _definite(3)))
+    assert_close(sign, expected[0])
+    assert_close(total, expected[1], depth=DEPTH)
+    assert KroneckerProduct([flip, _definite(3)]).logdet().isnan()
+
+
+def _sums():
+    a, b = (
+        KroneckerProduct([_definite(3), _definite(4, seed=1)]),
+        KroneckerProduct([_definite(3, seed=2), _definite(4, seed=3)]),
+    )
+    shift = torch.tensor(0.3, dtype=torch.float64)
+    return {
+        "two": a + b,
+        "shift": a + 0.3 * KroneckerProduct([12]),
+        "tensor shift": a + shift * KroneckerProduct([3, 4]),
+        "shift first": 0.3 * KroneckerProduct([12]) + a,
+        "parts": a + KroneckerProduct([_definite(3, seed=4), 2, 2]),
+        "other sizes": a + KroneckerProduct([_definite(6, seed=4), _definite(2, seed=5)]),
+        "three": a + b + 0.5 * KroneckerProduct([12]),
+        "batch": KroneckerProduct([_definite(3, 2), _definite(4)]) + b,
+    }
+
+
+@pytest.mark.parametrize("name", _sums())
+def test_sums(name):
+    operator = _sums()[name]
+    dense, b = operator.to_dense(), _random(12, 5, seed=9)
+    assert isinstance(operator, SumOfProducts)
+    assert_close(operator @ b, dense @ b, depth=DEPTH)
+    assert_close(b.mT @ operator, b.mT @ dense, depth=DEPTH)
+    assert_close(operator.diagonal(), dense.diagonal(dim1=-2, dim2=-1))
+    assert_close(operator.trace(), dense.diagonal(dim1=-2, dim2=-1).sum(-1), depth=DEPTH)
+    assert_close((-operator).T.to_dense(), -dense.mT)
+    x = operator.solve(b, tolerance=1e-13)
+    assert_close(x, torch.linalg.solve(dense, b.expand_as(x)), depth=DEPTH)
+    if name in ("other sizes", "three"):
+        with pytest.raises(ParameterError, match="two terms"):
+            operator.logdet()
+    else:
+        assert_close(operator.logdet(), torch.linalg.slogdet(dense)[1], depth=DEPTH)
+
+
+def test_a_sum_that_is_not_definite_is_refused():
+    operator = KroneckerProduct([_definite(3), _definite(4)]) + KroneckerProduct([-_definite(6), _definite(2)])
+    with pytest.raises(LinearAlgebraError, match="conjugate gradients"):
+        operator.solve(_random(12), max_iterations=3)
+    with pytest.raises(ShapeError, match="cannot be added"):
+        KroneckerProduct([2]) + KroneckerProduct([3])
+
+
+@pytest.mark.parametrize("kind", ["solve", "logdet", "sum solve", "sum logdet", "conjugate gradients", "eigvalsh"])
+def test_derivatives(kind):
+    def function(f, g, s, b):
+        f, g = f @ f.mT + torch.eye(2).double(), g @ g.mT + torch.eye(2).double()
+        k = KroneckerProduct([f, g], s)
+        shifted = k + 0.5 * KroneckerProduct([4])
+        return {
+            "solve": lambda: k.solve(b),
+            "logdet": k.logdet,
+            "eigvalsh": lambda: k.eigvalsh().sin().sum(),
+            "sum solve": lambda: shifted.solve(b),
+            "sum logdet": shifted.logdet,
+            "conjugate gradients": lambda: (shifted + KroneckerProduct([g, f])).solve(b, tolerance=1e-13),
+        }[kind]()
+
+    arguments = (_random(2, 2), _random(2, 2, seed=1), torch.tensor(1.3).double(), _random(4, 1, seed=2))
+    arguments = tuple(argument.requires_grad_() for argument in arguments)
+    assert torch.autograd.gradcheck(function, arguments)
+    if kind != "eigvalsh":
+        assert torch.autograd.gradgradcheck(function, arguments)
+
+
+def test_identities_alone_and_repr():
+    k = KroneckerProduct([2, 3], 0.5)
+    assert torch.equal(k @ torch.ones(6), torch.full((6,), 0.5))
+    text = repr(KroneckerProduct([torch.ones(2, 3), 4]))
+    assert text.startswith("KroneckerProduct(2x3 ⊗ 4, float32 on cpu")
+
+
+@pytest.mark.parametrize("shapes", [[(2, 3), (4, 2)], [(2, 2), (3, 2), (2, 3)]])
+def test_nearest_finds_a_product(shapes):
+    factors = [_random(*shape, seed=place) for place, shape in enumerate(shapes)]
+    dense = KroneckerProduct(factors).to_dense()
+    nearest, error = nearest_kron(dense, shapes)
+    assert error < 1e-10
+    assert_close(nearest.to_dense(), dense, depth=DEPTH)
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3])
+def test_nearest_is_the_best_of_its_rank(terms):
+    a = _random(6, 6)
+    nearest, error = nearest_kron(a, [(2, 3), (3, 2)], terms)
+    arranged = a.reshape(2, 3, 3, 2).permute(0, 2, 1, 3).reshape(6, 6)
+    left_out = torch.linalg.svdvals(arranged)[terms:].norm() / a.norm()
+    assert_close(error, left_out, depth=DEPTH)
+    assert_close((nearest.to_dense() - a).norm() / a.norm(), error, depth=DEPTH)
+
+
+def test_nearest_of_three_factors_improves_with_terms_and_keeps_its_word():
+    a = _random(8, 8)
+    errors = []
+    for terms in (1, 2, 4):
+        nearest, error = nearest_kron(a, [(2, 2)] * 3, terms)
+        assert_close((nearest.to_dense() - a).norm() / a.norm(), error, depth=DEPTH)
+        errors.append(float(error))
+    assert errors == sorted(errors, reverse=True)
+    with pytest.raises(ShapeError, match="4x4"):
+        nearest_kron(a, [(2, 2), (2, 2)])
+    with pytest.raises(ParameterError, match="terms"):
+        nearest_kron(a, [(2, 2)] * 3, 0)
+
+
+def test_linear_with_a_base_and_low_rank_factors():
+    layer = torch.nn.Linear(12, 10).double()
+    x, w1, u, v = _random(2, 5, 12), _random(2, 3, seed=1), _random(5, 2, seed=2), _random(2, 4, seed=3)
+    expected = layer(x) + 0.25 * x @ torch.kron(w1, u @ v).mT
+    assert_close(kron_linear(x, w1, (u, v), 0.25, layer), expected, depth=DEPTH)
+    assert_close(kron_linear(x, w1, (u, v), 0.25, layer(x)), expected, depth=DEPTH)
+    assert_close(kron_linear(x, w1, u @ v), x @ torch.kron(w1, u @ v).mT, depth=DEPTH)
+
+
+def test_linear_beside_peft():
+    lokr = pytest.importorskip("peft.tuners.lokr")
+    peft = pytest.importorskip("peft")
+    model = torch.nn.Sequential(torch.nn.Linear(24, 30)).double()
+    settings = lokr.LoKrConfig(r=2, alpha=4, target_modules=["0"], init_weights=False, decompose_both=True)
+    wrapped = peft.get_peft_model(model, settings).double()
+    layer = wrapped.base_model.model[0]
+    x = _random(7, 24)
+    name = "default"
+    w1 = (layer.lokr_w1_a[name], layer.lokr_w1_b[name]) if name in layer.lokr_w1_a else layer.lokr_w1[name]
+    w2 = (layer.lokr_w2_a[name], layer.lokr_w2_b[name]) if name in layer.lokr_w2_a else layer.lokr_w2[name]
+    found = kron_linear(x, w1, w2, layer.scaling[name], layer.base_layer)
+    assert_close(found, wrapped(x), depth=DEPTH)
+
+
+def test_public_names():
+    assert km.KroneckerProduct is KroneckerProduct
+    assert km.nearest_kron is nearest_kron
+    assert km.kron_linear is kron_linear

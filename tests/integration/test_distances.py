@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.spatial import distance
 
 import kernmantle as km
 from kernmantle.distances import METRICS, condensed, pairwise
@@ -187,3 +188,35 @@ def test_arrays_come_back_as_what_they_were():
 def test_examples(module):
     assert doctest.testmod(module).attempted > 0
     assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("metric", ["cityblock", "cosine", "euclidean"])
+def test_autocast_takes_mixed_types(metric, backend, device):
+    x, y = (rows("real", count, 5, count).to(device) for count in (6, 4))
+    wanted = km.cdist(x.half().double(), y.float().double(), metric=metric)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        found = km.cdist(x.half(), y.float(), metric=metric)
+        turned = km.cdist(y.float(), x.half(), metric=metric)
+    assert found.dtype == turned.dtype == torch.float32
+    assert_close(found, wanted, depth=20)
+    assert_close(turned, wanted.mT, depth=20)
+    with pytest.raises(km.errors.DtypeError, match="x is float16 but y is float32"):
+        km.cdist(x.half(), y.float(), metric=metric)
+
+
+def test_condensed_distances_are_written_once(monkeypatch):
+    x = rows("real", 300, 4, 0)
+    wanted = distance.pdist(x.numpy(), "cityblock")
+    monkeypatch.setattr(torch, "cat", lambda *_: pytest.fail("blocks are gathered"))
+    assert_close(km.pdist(x, metric="cityblock"), wanted, depth=5)
+    assert_close(km.pdist(x.numpy(), metric="cityblock"), wanted, depth=5)
+
+
+def test_condensed_distances_of_many_kinds_of_calls():
+    x = rows("real", 9, 4, 0)
+    wanted = torch.tensor(distance.pdist(x.numpy(), "cityblock"))
+    tracked = x.clone().requires_grad_()
+    assert_close(km.pdist(tracked, metric="cityblock").detach(), wanted, depth=5)
+    assert torch.autograd.gradcheck(lambda x: km.pdist(x, p=3), tracked)
+    assert_close(torch.func.vmap(lambda x: km.pdist(x, p=1))(x[None]), wanted[None], depth=5)
+    assert_close(km.pdist(x.half(), p=1), distance.pdist(x.half().numpy().astype(float), "cityblock"), depth=9)

@@ -282,7 +282,7 @@ weights = [torch.ones(*pattern) for pattern in patterns]
 ksl = KSLinear(patterns=patterns, weights=weights, algo="kernel", dtype=x.dtype, bs_last=last, device="cpu")
 y = ksl(x)
 ksl.bias = None
-other = KSLinear(patterns=patterns, weights=weights, algo="dense", dtype=x.dtype, bs_last=last, bias=False, device="cpu")
+other = KSLinear(patterns, weights, False, "dense", dtype=x.dtype, bs_last=last, device="cpu")
 z = other(x)
 assert torch.linalg.norm(ksl(x) - z) / torch.linalg.norm(z) < 1e-5
 assert y.shape == z.shape == ((1536, 40) if last else (40, 1536))

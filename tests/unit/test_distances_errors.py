@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kernmantle as km
+from kernmantle.distances.arguments import Request
 from kernmantle.errors import DeviceError, DtypeError, GradientError, OutputError, ParameterError, ShapeError
 
 X, Y = torch.zeros(4, 3), torch.ones(5, 3)
@@ -140,3 +141,16 @@ def test_nothing_is_written_before_an_error():
 def test_a_gradient_that_numpy_would_lose():
     with pytest.raises(GradientError, match="lose the gradient of y"):
         km.cdist(X.numpy(), Y.clone().requires_grad_())
+
+
+@pytest.mark.parametrize(
+    "options", [{"out": torch.empty(5, 4)}, {"precision": "double"}], ids=lambda given: next(iter(given))
+)
+@pytest.mark.parametrize("metric", ["cosine", "mahalanobis", "kl"])
+def test_the_result_is_checked_before_rows_are_prepared(monkeypatch, metric, options):
+    monkeypatch.setattr(Request, "prepared", lambda _: pytest.fail("prepared first"))
+    with pytest.raises((OutputError, ParameterError)):
+        km.cdist(X, Y, metric=metric, **options)
+    options = {"out": torch.empty(3)} if "out" in options else options
+    with pytest.raises((OutputError, ParameterError)):
+        km.pdist(X, metric=metric, **options)

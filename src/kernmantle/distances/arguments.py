@@ -28,36 +28,38 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Request:
-    """A call in terms of tensors: the variant of the metric's form, its operands, and what to do with the result."""
+    """A call that is checked: the variant of the metric's form, what it is given, and what to do with the result."""
 
     row: Metric
     variant: str
-    ready: Ready
+    given: Given
+    parameters: Mapping[str, Any]
     dtype: torch.dtype
     wrap: Wrap
-    inputs: tuple[torch.Tensor, ...]
+    inputs: Mapping[str, torch.Tensor]
 
-    @property
-    def axes(self) -> list[str]:
+    def prepared(self) -> Ready:
+        """Operands and parameters of the contraction."""
+        with torch.autocast(self.given.x.device.type, enabled=False):
+            ready = (self.row.prepare or prepare.plain)(self.given)
+        return ready._replace(parameters={**ready.parameters, **self.parameters})
+
+    def axes(self, weighted: bool) -> list[str]:
         """Axes of every operand."""
         form = POWERS[self.variant] if self.variant else self.row.form
-        return [*form.operands.split(","), *("k" for _ in range(self.ready.weighted))]
-
-    @property
-    def values(self) -> list[torch.Tensor]:
-        """Operands and tensor parameters."""
-        return [*self.ready.operands, *(v for v in self.ready.parameters.values() if isinstance(v, torch.Tensor))]
+        return [*form.operands.split(","), *("k" for _ in range(weighted))]
 
     @property
     def batch(self) -> tuple[int, ...]:
         """Batch axes of the result."""
-        ranks = [len(axes) for axes in self.axes] + [0] * len(self.values)
-        return torch.broadcast_shapes(*(v.shape[: v.dim() - rank] for v, rank in zip(self.values, ranks, strict=False)))
+        ranks = (_AXES.get(name, 2) for name in self.inputs)
+        leading = (t.shape[: t.dim() - rank] for t, rank in zip(self.inputs.values(), ranks, strict=True))
+        return torch.broadcast_shapes(*leading)
 
     @property
     def is_converted(self) -> bool:
         """Whether the result is computed in a wider type than its own."""
-        return self.ready.operands[0].dtype != self.dtype
+        return self.given.x.dtype != self.dtype
 
 
 def find(metric: Any) -> Metric:
@@ -184,25 +186,25 @@ def _arrays(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
 def request(
     row: Metric, x: Any, y: Any, *, p: Any, w: Any, V: Any, VI: Any, base: Any, condensed: bool = False
 ) -> Request:
-    """Check the arguments of a call and prepare its operands; ``y`` is ``x`` itself where it was omitted."""
+    """Check the arguments of a call; ``y`` is ``x`` itself where it was omitted."""
     p, base = _scalar(p), _scalar(base)
     check_options(row, {"p": p, "w": w, "V": V, "VI": VI, "base": base})
     named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
     named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}
-    tensors, wrap = _arrays(named)
-    raw_x, raw_y = tensors["x"], tensors.get("y", tensors["x"])
-    check_rows(raw_x, raw_y)
+    inputs, wrap = _arrays(named)
+    autocast = torch.is_autocast_enabled(inputs["x"].device.type)
+    tensors = {name: t.float() if autocast and t.dtype in HALVES else t for name, t in inputs.items()}
+    check_rows(tensors["x"], tensors.get("y", tensors["x"]))
     host = isinstance(x, (np.ndarray, np.generic))
     integers_as = torch.float64 if host else torch.float32
     floating = {name: _floating(tensor, name, integers_as) for name, tensor in tensors.items()}
-    left, autocast = floating["x"], torch.is_autocast_enabled(raw_x.device.type)
-    dtype = torch.float32 if autocast and left.dtype in HALVES else left.dtype
+    left = floating["x"]
     check_shapes(floating)
     for name in [name for name in ("w", "V", "VI") if name in floating]:
         check_same_dtype((left, floating[name]), ("x", name))
     _check_gradient(row, floating)
-    widened = row.prepare is not None or autocast
-    work = {name: t.float() if widened and t.dtype in HALVES else t for name, t in floating.items()}
+    halves = row.prepare is not None
+    work = {name: t.float() if halves and t.dtype in HALVES else t for name, t in floating.items()}
     variant, parameters = _variant(row, tensors.get("p", p), left.dtype)
     if base is not None:
         base = work.get("base", base)
@@ -210,10 +212,7 @@ def request(
     given = Given(
         work["x"], work.get("y", work["x"]), work.get("w"), work.get("V"), work.get("VI"), base, condensed
     )  # fmt: skip
-    with torch.autocast(raw_x.device.type, enabled=False):
-        ready = (row.prepare or prepare.plain)(given)
-    ready = ready._replace(parameters={**ready.parameters, **parameters})
-    return Request(row, variant, ready, dtype, wrap, tuple(tensors.values()))
+    return Request(row, variant, given, parameters, left.dtype, wrap, inputs)
 
 
 def _variant(row: Metric, p: Any, work: torch.dtype) -> tuple[str, dict[str, Any]]:

@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 
+from ..ops.autograd import plain
+from ..ops.checks import check_precision
+from ..ops.execute import allocate
 from .arguments import Request, find, request
+from .metric import Ready
 from .pairwise import checked, evaluate
 
 SMALLEST_BLOCK, BLOCK_ENTRIES, BLOCKS = 128, 1 << 21, 8
@@ -44,7 +48,8 @@ def pdist(
 
     Notes
     -----
-    Computed in blocks of rows; beside the result no more than some megabytes are used. A metric that is not
+    Computed in blocks of rows; beside the result no more than some megabytes are used, with a gradient to be recorded
+    as much as the result again. A metric that is not
     symmetric gives d(x_i, x_j) for i < j. Gradients as of :func:`cdist`.
 
     Examples
@@ -54,29 +59,36 @@ def pdist(
     array([5., 4., 3.])
     """
     wanted = request(find(metric), x, x, p=p, w=w, V=V, VI=VI, base=base, condensed=True)
-    rows = wanted.ready.operands[0].shape[-2]
-    blocks = _blocks(wanted, rows, bool(root), precision)
-    if out is None:
-        empty = wanted.inputs[0].new_empty((*wanted.batch, 0), dtype=wanted.dtype)
+    check_precision(precision)
+    rows = wanted.given.x.shape[-2]
+    entries = (rows * (rows - 1) // 2,)
+    inputs = list(wanted.inputs.values())
+    tracked = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
+    target = None if out is None else checked(wanted, out, entries)
+    if target is None and plain(inputs) and not (tracked or torch.compiler.is_compiling()):
+        target = allocate((*wanted.batch, *entries), wanted.dtype, inputs[0].device)
+    ready = wanted.prepared()
+    blocks = _blocks(wanted, ready, rows, bool(root), precision)
+    if target is None:
+        empty = inputs[0].new_empty((*wanted.batch, 0), dtype=wanted.dtype)
         return wanted.wrap(torch.cat([block.to(wanted.dtype) for block in blocks] or [empty], -1))
-    target = checked(wanted, out, (rows * (rows - 1) // 2,))
     start = 0
     for block in blocks:
         target[..., start : start + block.shape[-1]] = block
         start += block.shape[-1]
-    return out
+    return wanted.wrap(target) if out is None else out
 
 
-def _blocks(wanted: Request, rows: int, root: bool, precision: str | None) -> Iterator[torch.Tensor]:
+def _blocks(wanted: Request, ready: Ready, rows: int, root: bool, precision: str | None) -> Iterator[torch.Tensor]:
     """Condensed distances of a range of rows to all that follow, range after range."""
     step = max(1, min(max(SMALLEST_BLOCK, -(-rows // BLOCKS)), BLOCK_ENTRIES // max(rows, 1)))
-    device = wanted.ready.operands[0].device
+    device = wanted.given.x.device
     for start in range(0, rows - 1, step):
         stop = min(start + step, rows - 1)
         operands = tuple(
             operand[..., start:stop, :] if "m" in axes else operand[..., start + 1 :, :] if "n" in axes else operand
-            for operand, axes in zip(wanted.ready.operands, wanted.axes, strict=True)
+            for operand, axes in zip(ready.operands, wanted.axes(ready.weighted), strict=True)
         )
-        square = evaluate(wanted, root, operands, precision)
+        square = evaluate(wanted, ready, root, operands, precision)
         row, column = torch.triu_indices(stop - start, rows - start - 1, device=device)
         yield square.flatten(-2).index_select(-1, row * (rows - start - 1) + column)

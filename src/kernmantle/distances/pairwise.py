@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from ..ops.autograd import constant
-from ..ops.checks import check_out
+from ..ops.checks import check_out, check_precision
 from ..ops.contract import Contraction
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
 from .arguments import Request, find, number_variant, request
 from .forms import POWERS
-from .metric import Metric
+from .metric import Metric, Ready
 from .table import METRICS
 
 
@@ -155,20 +155,24 @@ def _is_direct(row: Metric, x: Any, y: Any, w: Any) -> bool:
     )  # fmt: skip
 
 
-def evaluate(wanted: Request, root: bool, operands: tuple[torch.Tensor, ...], precision: str | None) -> Any:
+def evaluate(
+    wanted: Request, ready: Ready, root: bool, operands: tuple[torch.Tensor, ...], precision: str | None
+) -> Any:
     """Distances between the rows of these operands, in the type they are computed in."""
-    contract = contraction(wanted.row.name, wanted.variant, wanted.ready.weighted, root)
-    return contract(*operands, precision=precision, **wanted.ready.parameters)
+    contract = contraction(wanted.row.name, wanted.variant, ready.weighted, root)
+    return contract(*operands, precision=precision, **ready.parameters)
 
 
 def _deliver(wanted: Request, root: bool, out: Any, precision: str | None) -> Any:
-    ready = wanted.ready
-    if out is None:
-        result = evaluate(wanted, root, ready.operands, precision)
+    check_precision(precision)
+    rows = wanted.given.x.shape[-2], wanted.given.y.shape[-2]
+    target = None if out is None else checked(wanted, out, rows)
+    ready = wanted.prepared()
+    if target is None:
+        result = evaluate(wanted, ready, root, ready.operands, precision)
         return wanted.wrap(result.to(wanted.dtype) if wanted.is_converted else result)
-    target = checked(wanted, out, (ready.operands[0].shape[-2], ready.operands[1].shape[-2]))
     if wanted.is_converted:
-        target.copy_(evaluate(wanted, root, ready.operands, precision))
+        target.copy_(evaluate(wanted, ready, root, ready.operands, precision))
     else:
         contract = contraction(wanted.row.name, wanted.variant, ready.weighted, root)
         contract(*ready.operands, out=target, precision=precision, **ready.parameters)
@@ -177,6 +181,7 @@ def _deliver(wanted: Request, root: bool, out: Any, precision: str | None) -> An
 
 def checked(wanted: Request, out: Any, rows: tuple[int, ...]) -> torch.Tensor:
     """Tensor on the memory of ``out``, which can take a result over these axes behind the batch."""
-    tracked = torch.is_grad_enabled() and any(value.requires_grad for value in wanted.values)
+    inputs = list(wanted.inputs.values())
+    tracked = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
     types = Types(NAMES[wanted.dtype], (NAMES[wanted.dtype],)).text
-    return check_out(out, (*wanted.batch, *rows), types, [*wanted.inputs, *wanted.values], tracked, True)[0]
+    return check_out(out, (*wanted.batch, *rows), types, inputs, tracked, True)[0]

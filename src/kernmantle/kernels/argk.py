@@ -69,7 +69,7 @@ def _by_metric(x: Any, y: Any, count: int, metric: str, return_values: bool, opt
         raise ParameterError(f"argkmin has no option {unknown!r}; it has {', '.join(_OPTIONS)}")
     p, w, V, VI, base = (options.get(name) for name in _OPTIONS)
     wanted = request(find(metric), x, x if y is None else y, p=p, w=w, V=V, VI=VI, base=base)
-    ready = wanted.ready
+    ready = wanted.prepared()
     check_count(count, ready.operands[1].shape[-2])
     contract = contraction(wanted.row.name, wanted.variant, ready.weighted, True)
     values, indices = nearest(contract, ready.operands, ready.parameters, count, False)

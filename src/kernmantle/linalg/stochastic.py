@@ -178,7 +178,7 @@ def trace(a: Any, *, probes: int = 32, generator: torch.Generator | None = None)
     --------
     >>> import torch, kernmantle as km
     >>> km.linalg.trace(torch.diag(torch.tensor([5.0, 1.0, 1.0]))).value
-    tensor(7.0000)
+    tensor(7.)
     """
     operator = product_of(a)
     count = _count(probes, "probes")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from ..arrays import check_same_device, check_same_dtype, unwrap_out
+from ..config import Precision
 from ..contraction.definition import Definition
 from ..contraction.equation import Equation, Extents, extents
 from ..errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
@@ -17,6 +18,7 @@ from .dtypes import DTYPES
 from .execute import Types
 
 _LARGEST = int(np.finfo(np.float64).max)
+_PRECISIONS = (None, *get_args(Precision), "half")
 
 
 def is_number(value: Any) -> bool:
@@ -104,6 +106,13 @@ def _host_number(value: Any, operand: Any) -> float | None:
         return None
     steady = value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad
     return value.item() if steady and operand.device.type != "cpu" else None
+
+
+def check_precision(precision: Any) -> None:
+    """ParameterError for what is no precision."""
+    if precision not in _PRECISIONS:
+        listing = ", ".join(map(repr, _PRECISIONS))
+        raise ParameterError(f"precision must be one of {listing}, not {precision!r}")
 
 
 def check_call(equation: Equation, call: Call) -> Extents:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from ..arrays import unwrap
-from ..config import Precision
 from ..contraction.definition import Definition, Fold, Reduce, Semiring, bind, define, symmetric
 from ..contraction.derivative import undifferentiable
 from ..contraction.lower import result_kind
@@ -18,13 +17,11 @@ from ..errors import GradientError, ParameterError, ShapeError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from .autograd import apply, constant, no_gradient, plain
-from .checks import Call, check_call, check_out, check_terms, number_of
+from .checks import Call, check_call, check_out, check_precision, check_terms, number_of
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, compute_type, name_of, stored_type
 from .execute import Types, execute
 from .oneshot import fingerprint, read_number
 from .recall import Bound, Recall
-
-_PRECISIONS = (None, *get_args(Precision), "half")
 
 
 @constant
@@ -149,9 +146,7 @@ class Contraction:
         call = call.with_tensors(tensors)
         geometry = check_call(self.definition.equation, call)
         check_terms(self.definition, geometry.axes)
-        if precision not in _PRECISIONS:
-            listing = ", ".join(map(repr, _PRECISIONS))
-            raise ParameterError(f"precision must be one of {listing}, not {precision!r}")
+        check_precision(precision)
         bound, values, numbers = self._bind(call)
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
         _logic(bound.text, tuple(NAMES[value.dtype] for value in values))

@@ -14,6 +14,7 @@ MODULES = {
     "kermac": "kermac",
     "kernel_tools": "kernel_tools",
     "mm_kermac": "mm_kermac",
+    "pyfastkron": "pyfastkron",
     "ksmm_py": "ksmm",
 }
 
@@ -52,4 +53,5 @@ def install(name: str) -> ModuleType:
         sys.modules[f"{name}.{part.name}"] = importlib.import_module(f"{module.__name__}.{part.name}")
     for part in getattr(module, "SUBMODULES", ()):
         sys.modules[f"{name}.{part}"] = module
+        setattr(module, part.rpartition(".")[2], module)
     return module

@@ -1,8 +1,9 @@
-"""Gradients of predictors Σ_n coef[n, o] k(z, x_n) by z, and sums of their outer products.
+"""Gradients of predictors Σ_n coef[n, o] k(z, x_n) by z.
 
 With K = u(s) for sums s_i = Σ_k f_i(z_k, x_k), the gradient is Σ_n coef[n, o] Σ_i W_i[m, n] ∂f_i/∂z, where the
 outer factors W_i = ∂u/∂s_i are one contraction with another epilogue. Where ∂f/∂z = A(z) + B(z) x, the rest is
-matrix products; otherwise one contraction with an axis o.
+matrix products; otherwise one contraction with an axis o for each i. Points are taken in blocks, so that the factors of
+all of them are never stored at once.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ import torch
 from ..contraction.semirings import REDUCTIONS
 from ..errors import ShapeError
 from ..expr.differentiate import differentiate
-from ..expr.node import Node, const, postorder, substitute, var
+from ..expr.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..expr.simplify import simplify
 from ..ops.contract import Contraction
+from ..ops.halves import Halves, multiply, split, worthwhile
 from .blocks import LARGEST, block_bytes
 from .call import Call
 from .form import ROWS, Form, Squares, contraction_of, of_difference
 from .recompute import Pullback, recompute
 
 _FIRST, _SECOND = ROWS
+_GAP = Node("sub", (var(_FIRST), var(_SECOND)))
 _SUM = REDUCTIONS["sum"]
 _COLUMNS_BYTES = 32 << 20
 
@@ -45,17 +48,22 @@ class _Affine:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a form is differentiated: ``slopes`` are ∂u/∂s_i and ∂u/∂|z|², one matrix each.
+class _General:
+    """Σ_n coef[n, o] W[m, n] ∂f/∂z of z, x, the weights, W at ``place`` and coef; the rows times ``scale`` first."""
 
-    ``general`` takes z, x, the weights, the slopes at ``places`` and the coefficients.
-    """
+    place: int
+    contraction: Contraction
+    scale: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a form is differentiated: ``slopes`` are ∂u/∂s_i and ∂u/∂|z|², one matrix each."""
 
     slopes: Contraction
     count: int
     affine: tuple[_Affine, ...]
-    general: Contraction | None
-    places: tuple[int, ...]
+    general: tuple[_General, ...]
     squares: tuple[tuple[int, str], ...]
 
 
@@ -97,7 +105,7 @@ def plan(form: Form) -> Plan | None:
         return None
     slopes: list[Node] = []
     affine: list[_Affine] = []
-    general: list[tuple[int, Node]] = []
+    general: list[_General] = []
     for i, value in enumerate(form.maps):
         (outer,) = differentiate(form.output, [f"s{i}"])
         (inner,) = differentiate(value, [_FIRST])
@@ -105,7 +113,7 @@ def plan(form: Form) -> Plan | None:
             continue
         straight = _affine(form, len(slopes), value, inner)
         if straight is None:
-            general.append((len(slopes), inner))
+            general.append(_general(form, len(slopes), inner))
         else:
             affine.append(straight)
         slopes.append(outer)
@@ -117,26 +125,31 @@ def plan(form: Form) -> Plan | None:
                 squares.append((len(slopes), operand.weight))
                 slopes.append(outer)
     contraction = contraction_of(form.axes(), "mn", form.maps, form.reductions, slopes or [const(0)])
-    places = tuple(place for place, _ in general)
-    inners = [inner for _, inner in general]
-    return Plan(contraction, len(slopes), tuple(affine), _general(form, inners), places, tuple(squares))
+    return Plan(contraction, len(slopes), tuple(affine), tuple(general), tuple(squares))
 
 
-def _general(form: Form, inners: Sequence[Node]) -> Contraction | None:
-    """Σ_n coef[n, o] Σ_i W_i[m, n] ∂f_i/∂z."""
-    if not inners:
-        return None
+def _rescaled(form: Form, inner: Node) -> tuple[Node, str]:
+    """An expression that has the rows in their difference times one weight alone, of rows multiplied already."""
+    gap = var("gap")
+
+    def joined(node: Node, args: tuple[Node, ...], weight: Node) -> Node:
+        return gap if node.op == "mul" and set(node.args) == {weight, _GAP} else Node(node.op, args)
+
+    for name in form.weights:
+        (changed,) = rewrite([inner], lambda leaf: leaf, partial(joined, weight=var(name)))
+        if not set(ROWS) & set(variables([changed])):
+            return substitute([changed], {gap.name: _GAP})[0], name
+    return inner, ""
+
+
+def _general(form: Form, place: int, inner: Node) -> _General:
+    inner, scale = _rescaled(form, inner)
     names = [*ROWS, *form.weights]
-    renaming = {name: var(f"x{i}") for i, name in enumerate(names)}
-    first = len(names)
-    total: Node | None = None
-    for i, inner in enumerate(substitute(inners, renaming)):
-        term = Node("mul", (var(f"x{first + i}"), inner))
-        total = term if total is None else Node("add", (total, term))
-    assert total is not None
-    coef = first + len(inners)
-    axes = ["mk", "nk", *("k" for _ in form.weights), *("mn" for _ in inners), "no"]
-    return contraction_of(axes, "omk", [Node("mul", (var(f"x{coef}"), total))], [_SUM], [var("s0")])
+    (slope,) = substitute([inner], {name: var(f"x{i}") for i, name in enumerate(names)})
+    outer, coef = (var(f"x{len(names) + i}") for i in range(2))
+    axes = ["mk", "nk", *("k" for _ in form.weights), "mn", "no"]
+    mapped = Node("mul", (coef, Node("mul", (outer, slope))))
+    return _General(place, contraction_of(axes, "omk", [mapped], [_SUM], [var("s0")]), scale)
 
 
 def run(contraction: Contraction, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any]) -> Any:
@@ -151,6 +164,8 @@ def _value(part: Contraction | float, operands: Sequence[torch.Tensor], paramete
 
 def _products(slope: torch.Tensor, coef: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Σ_n slope[m, n] coef[n, o] x[n, k]: (..., o, m, k)."""
+    if coef.dim() == 2 and worthwhile(slope, x):
+        return _in_halves(split(slope, 1), coef, x)
     outputs, columns = coef.shape[-1], x.shape[-1]
     size = x.shape[-2] * columns * x.element_size() * math.prod(torch.broadcast_shapes(coef.shape[:-2], x.shape[:-2]))
     step = max(1, _COLUMNS_BYTES // max(size, 1))
@@ -162,13 +177,25 @@ def _products(slope: torch.Tensor, coef: torch.Tensor, x: torch.Tensor) -> torch
     return torch.cat(parts, -3)
 
 
+def _in_halves(slope: Halves, coef: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    result = x.new_empty(coef.shape[-1], slope.high.shape[0], x.shape[-1])
+    for part, column in zip(result, coef.unbind(-1), strict=True):
+        multiply(slope, split(x * column.unsqueeze(-1), 0), part)
+    return result
+
+
 def _centred(z: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both minus the mean of x: what depends on differences alone does not change, but loses fewer digits."""
     middle = x.detach().mean(-2, keepdim=True)
     return z - middle, x - middle
 
 
-def _rows(
+def _sums(slope: torch.Tensor, coef: torch.Tensor) -> torch.Tensor:
+    """Σ_n slope[m, n] coef[n, o] over (..., o, m, 1)."""
+    return (slope @ coef).mT.unsqueeze(-1)
+
+
+def rows(
     call: Call, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor, *shared: torch.Tensor
 ) -> tuple[torch.Tensor]:
     """Gradients at some points: (..., o, m, k)."""
@@ -180,24 +207,36 @@ def _rows(
         weights = dict(zip(call.form.weights, shared, strict=False))
         results = run(steps.slopes, given.operands, given.parameters)
         slopes: Sequence[torch.Tensor] = results if isinstance(results, tuple) else (results,)
-        batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
-        total = z.new_zeros((*batch, coef.shape[-1], *z.shape[-2:]))
-        if steps.general is not None:
-            operands = [z, x, *weights.values(), *(slopes[place] for place in steps.places), coef]
-            total = total + run(steps.general, operands, given.parameters)
+        parts: list[torch.Tensor] = []
+        for term in steps.general:
+            ends = (z, x) if not term.scale else [one * weights[term.scale].unsqueeze(-2) for one in (z, x)]
+            operands = [*ends, *weights.values(), slopes[term.place], coef]
+            parts.append(run(term.contraction, operands, given.parameters))
         for part in steps.affine:
-            points, rows = _centred(z, x) if part.centred and x.shape[-2] else (z, x)
+            points, others = _centred(z, x) if part.centred and x.shape[-2] else (z, x)
             slope = slopes[part.place]
-            if part.constant is not None:
-                sums = (slope @ coef).mT.unsqueeze(-1)
-                total = total + sums * _value(part.constant, [points, *weights.values()], given.parameters)
             if part.factor is not None:
                 factor = _value(part.factor, [points, *weights.values()], given.parameters)
-                total = total + factor * _products(slope, coef, rows)
+                number = isinstance(factor, float)
+                products = _products(slope, coef * factor if number else coef, others)
+                parts.append(products if number else factor * products)
+            if part.constant is not None:
+                constant = _value(part.constant, [points, *weights.values()], given.parameters)
+                parts.append(_sums(slope, coef) * constant)
         for place, name in steps.squares:
             scaled = z if name == "" else z * weights[name].square().unsqueeze(-2)
-            total = total + (slopes[place] @ coef).mT.unsqueeze(-1) * (2 * scaled).unsqueeze(-3)
-        return (total,)
+            parts.append(_sums(slopes[place], coef) * (2 * scaled).unsqueeze(-3))
+        batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
+        return (_total(parts, z, (*batch, coef.shape[-1], *z.shape[-2:])),)
+
+
+def _total(parts: Sequence[torch.Tensor], like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    if not parts:
+        return like.new_zeros(shape)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total.expand(shape)
 
 
 def _predictions(
@@ -220,7 +259,7 @@ def _by_autograd(
     return torch.stack(parts, -3)
 
 
-def _placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
+def placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
     """The call and the coefficients (..., n, o) in the type they are computed in."""
     rows = call.y.shape[-2]
     given, coef = coef, coef.unsqueeze(-1) if coef.dim() == 1 else coef
@@ -235,7 +274,7 @@ def _placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
     return call, coef.to(call.x.dtype)
 
 
-def _ranges(call: Call, coef: torch.Tensor, per_point: int) -> Iterator[slice]:
+def ranges(call: Call, coef: torch.Tensor, per_point: int) -> Iterator[slice]:
     """Ranges of points whose matrices, and ``per_point`` further numbers each, stay within the bound."""
     steps = plan(call.form)
     matrices = 2 if steps is None else max(1, steps.count)
@@ -251,47 +290,12 @@ def _ranges(call: Call, coef: torch.Tensor, per_point: int) -> Iterator[slice]:
 def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
     """Gradients of all predictors at all points; ``call`` has the points as x and the rows as y."""
     vector = coef.dim() == 1
-    call, coef = _placed(call, coef)
+    call, coef = placed(call, coef)
     parts = [
-        recompute(partial(_rows, call), call.x[..., rows, :], call.y, coef, *call.shared)[0]
-        for rows in _ranges(call, coef, 0)
+        recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *call.shared)[0]
+        for points in ranges(call, coef, 0)
     ]
     batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
     empty = (*batch, coef.shape[-1], 0, call.x.shape[-1])
     result = (torch.cat(parts, -2) if len(parts) > 1 else parts[0]) if parts else call.x.new_zeros(empty)
     return result.squeeze(-3) if vector else result
-
-
-def _outer(
-    call: Call, diagonal: bool, shift: torch.Tensor | None, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor,
-    *shared: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Sums over outputs and points of g gᵀ, and over points of g; g minus ``shift``."""
-    (found,) = _rows(call, z, x, coef, *shared)
-    found = found if shift is None else found - shift
-    sums = found.sum(-2)
-    if diagonal:
-        return found.square().sum((-3, -2)), sums
-    flat = found.flatten(-3, -2)
-    with torch.autocast(z.device.type, enabled=False):
-        return flat.mT @ flat, sums
-
-
-def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal: bool) -> torch.Tensor:
-    """Sum of the outer products of all gradients."""
-    call, coef = _placed(call, coef)
-    columns, points = call.x.shape[-1], call.x.shape[-2]
-    batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
-    total = call.x.new_zeros((*batch, *(columns,) * (1 if diagonal else 2)))
-    sums = call.x.new_zeros((*batch, coef.shape[-1], columns))
-    shift: torch.Tensor | None = None
-    for rows in _ranges(call, coef, coef.shape[-1] * columns):
-        z = call.x[..., rows, :]
-        if centred and shift is None:
-            with torch.no_grad():
-                shift = _rows(call, z, call.y, coef, *call.shared)[0].mean(-2, keepdim=True)
-        part, found = recompute(partial(_outer, call, diagonal, shift), z, call.y, coef, *call.shared)
-        total, sums = total + part, sums + found
-    if centred and points:
-        total = total - (sums.square().sum(-2) if diagonal else sums.mT @ sums) / points
-    return total / max(points, 1) if average else total

@@ -13,7 +13,7 @@ from ..errors import ParameterError
 from ..expr.node import variables
 from ..ops.apply import routes
 from ..ops.checks import is_number, number_of
-from . import apply, gradient, neighbours
+from . import agop, apply, gradient, neighbours
 from .call import Call, Value, prepare
 from .form import Form, changed, combine, gram, is_stationary, is_symmetric, raised, swapped
 from .operator import Operator
@@ -300,7 +300,7 @@ class Kernel:
         array, shape (..., k, k)
         """
         call, (coefficients,) = self.prepared(z, x, coef=coef)
-        return call.finished(gradient.agop(call, coefficients, average, centred, diagonal))
+        return call.finished(agop.agop(call, coefficients, average, centred, diagonal))
 
     def transposed(self) -> Kernel:
         """The kernel k(y, x), this one where it is symmetric."""

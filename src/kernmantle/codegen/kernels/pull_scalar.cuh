@@ -26,7 +26,7 @@ struct Scalar {
     static constexpr int STAGES = Tile::STAGES, THREADS = Tile::THREADS, STAGE = KC * (BM * BL + BN);
     // Groups of four weights: neighbours along the points or along the rows, always of the same points for a thread.
     static constexpr bool ALONG_POINTS = Body::WEIGHT_RUN == ALONG_TILE;
-    static constexpr int GROUPS = KC * BM / 4 / THREADS;
+    static constexpr int GROUPS = KC * BM / 4 / THREADS, ACROSS = ALONG_POINTS ? 1 : 4;
     static_assert(KC * BM % (4 * THREADS) == 0 && KC * BN % (4 * THREADS) == 0 && THREADS % (BM / 4) == 0 && THREADS % BM == 0, "tile");
     static constexpr int COPIES = KC * BN / 4 / THREADS;
 
@@ -39,7 +39,7 @@ struct Scalar {
     const float* from;
     i64 wide, weight_at[AtLeastOne<Body::WEIGHTS>::value], factor_at[AtLeastOne<Body::FACTORS>::value];
     int left, points;
-    float held[GROUPS][BL][4];
+    float weights[GROUPS][AtLeastOne<Body::WEIGHTS>::value][4], factors[GROUPS][AtLeastOne<Body::FACTORS>::value][BL][ACROSS];
 
     __device__ __forceinline__ Scalar(const Args& g_, const Patch& t_, float* shared_) : g(g_), t(t_), shared(shared_), thread(threadIdx.x) {
         const i64 high = padded(g.size[ROLE_K], KC);
@@ -76,40 +76,41 @@ struct Scalar {
     __device__ __forceinline__ int group_k() const { return ALONG_POINTS ? thread / (BM / 4) : thread / BM * 4; }
     __device__ __forceinline__ int group_m() const { return ALONG_POINTS ? thread % (BM / 4) * 4 : thread % BM; }
 
-    // Weights of the next chunk times the coefficients, 0 behind the end.
+    // Weights and coefficients of the next chunk, as they lie in memory: they are first looked at when it is written.
     __device__ __forceinline__ void read() {
 #pragma unroll
         for (int i = 0; i < GROUPS; ++i) {
             const int rest = left - i * HOP;
-            float w[4][AtLeastOne<Body::WEIGHTS>::value];
             each<0, Body::WEIGHTS>([&](auto index) {
                 typedef typename Body::template WeightPort<decltype(index)::value> P;
                 typedef typename P::T T;
                 const i64 sm = g.stride[P::PORT][ROLE_M], sk = g.stride[P::PORT][ROLE_K];
                 const T* at = (const T*)weight_at[decltype(index)::value] + i * HOP * sk;
+                float(&w)[4] = weights[i][decltype(index)::value];
                 if (P::VEC == 4 && (ALONG_POINTS ? points == 4 && rest > 0 : points > 0 && rest >= 4)) {
                     const Pack<T, P::VEC> pack = load_pack<T, P::VEC>(at);
 #pragma unroll
-                    for (int v = 0; v < 4; ++v) w[v][decltype(index)::value] = convert<float>(pack.v[v % P::VEC]);
+                    for (int v = 0; v < 4; ++v) w[v] = convert<float>(pack.v[v % P::VEC]);
                 } else {
 #pragma unroll
                     for (int v = 0; v < 4; ++v) {
                         const bool inside = ALONG_POINTS ? v < points && rest > 0 : points > 0 && v < rest;
-                        w[v][decltype(index)::value] = inside ? take<P>(at + v * (ALONG_POINTS ? sm : sk)) : 0.0f;
+                        w[v] = inside ? take<P>(at + v * (ALONG_POINTS ? sm : sk)) : 0.0f;
                     }
                 }
             });
+            each<0, Body::FACTORS>([&](auto index) {
+                typedef typename Body::template FactorPort<decltype(index)::value> P;
+                const i64* s = g.stride[P::PORT];
+                const typename P::T* at = (const typename P::T*)factor_at[decltype(index)::value] + i * HOP * s[ROLE_K];
 #pragma unroll
-            for (int o = 0; o < BL; ++o) {
-                float c = 0.0f;
+                for (int o = 0; o < BL; ++o)
 #pragma unroll
-                for (int v = 0; v < 4; ++v) {
-                    const bool inside = (BL == 1 || t.l + o < g.size[ROLE_L]) && (ALONG_POINTS ? 0 : v) < rest;
-                    if (!ALONG_POINTS || v == 0) c = inside ? factor(i * HOP + v, o) : 0.0f;
-                    // Behind the end there is nothing, whatever a weight of nothing would be.
-                    held[i][o][v] = inside ? Body::weight(w[v], g.number) * c : 0.0f;
-                }
-            }
+                    for (int v = 0; v < ACROSS; ++v) {
+                        const bool inside = (BL == 1 || t.l + o < g.size[ROLE_L]) && v < rest;
+                        factors[i][decltype(index)::value][o][v] = inside ? take<P>(at + v * s[ROLE_K] + o * s[ROLE_L]) : 0.0f;
+                    }
+            });
         }
         each<0, Body::WEIGHTS>([&](auto i) { forward<typename Body::template WeightPort<decltype(i)::value>>(weight_at[decltype(i)::value]); });
         each<0, Body::FACTORS>([&](auto i) { forward<typename Body::template FactorPort<decltype(i)::value>>(factor_at[decltype(i)::value]); });
@@ -119,28 +120,30 @@ struct Scalar {
     __device__ __forceinline__ void forward(i64& at) const {
         at += KC * g.stride[P::PORT][ROLE_K] * (i64)sizeof(typename P::T);
     }
-    __device__ __forceinline__ float factor(int k, int o) const {
-        float c[AtLeastOne<Body::FACTORS>::value];
-        each<0, Body::FACTORS>([&](auto i) {
-            typedef typename Body::template FactorPort<decltype(i)::value> P;
-            const i64* s = g.stride[P::PORT];
-            c[decltype(i)::value] = take<P>((const typename P::T*)factor_at[decltype(i)::value] + k * s[ROLE_K] + o * s[ROLE_L]);
-        });
-        return Body::coefficient(c, g.number);
-    }
-
+    // Weights times coefficients of the chunk read last, 0 behind the end, whatever a weight of nothing would be.
     __device__ __forceinline__ void write(int stage) {
         float* at = shared + stage * STAGE + group_k() * BM + group_m();
 #pragma unroll
         for (int i = 0; i < GROUPS; ++i)
 #pragma unroll
             for (int o = 0; o < BL; ++o) {
+                float held[4];
+#pragma unroll
+                for (int v = 0; v < 4; ++v) {
+                    float w[AtLeastOne<Body::WEIGHTS>::value], c[AtLeastOne<Body::FACTORS>::value];
+#pragma unroll
+                    for (int q = 0; q < Body::WEIGHTS; ++q) w[q] = weights[i][q][v];
+#pragma unroll
+                    for (int q = 0; q < Body::FACTORS; ++q) c[q] = factors[i][q][o][v % ACROSS];
+                    const bool inside = (ALONG_POINTS ? 0 : v) < left + KC - i * HOP;
+                    held[v] = inside ? Body::weight(w, g.number) * Body::coefficient(c, g.number) : 0.0f;
+                }
                 float* plane = at + (o * KC + i * HOP) * BM;
                 if (ALONG_POINTS) {
-                    *(float4*)plane = make_float4(held[i][o][0], held[i][o][1], held[i][o][2], held[i][o][3]);
+                    *(float4*)plane = make_float4(held[0], held[1], held[2], held[3]);
                 } else {
 #pragma unroll
-                    for (int v = 0; v < 4; ++v) plane[v * BM] = held[i][o][v];
+                    for (int v = 0; v < 4; ++v) plane[v * BM] = held[v];
                 }
             }
     }

@@ -74,7 +74,7 @@ struct Tensor {
     i64 high, weight_at[AtLeastOne<Body::WEIGHTS>::value];
     int left, place;
     bool active;
-    float held[WEIGHTS], scale[WEIGHTS];
+    float held[WEIGHTS][AtLeastOne<Body::WEIGHTS>::value], scale[WEIGHTS];
 
     __device__ __forceinline__ Tensor(const Args& g_, const Patch& t_, float* shared_)
         : g(g_), t(t_), shared(shared_), thread(threadIdx.x), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
@@ -120,32 +120,34 @@ struct Tensor {
     // The i-th weight of a thread: neighbouring threads take neighbours in memory.
     __device__ __forceinline__ int weight_k(int i) const { return ALONG_POINTS ? thread / BM + i * WEIGHT_HOP : thread % KC; }
     __device__ __forceinline__ int weight_m(int i) const { return ALONG_POINTS ? thread % BM : thread / KC + i * WEIGHT_HOP; }
-    // The weights of the next chunk, 0 behind the end.
+    // The weights of the next chunk, as they lie in memory: they are first looked at when it is written.
     __device__ __forceinline__ void read() {
 #pragma unroll
-        for (int i = 0; i < WEIGHTS; ++i) {
-            const bool inside = active && t.m + weight_m(i) < g.size[ROLE_M] && (ALONG_POINTS ? i * WEIGHT_HOP : 0) < left;
-            float w[AtLeastOne<Body::WEIGHTS>::value];
+        for (int i = 0; i < WEIGHTS; ++i)
             each<0, Body::WEIGHTS>([&](auto q) {
                 typedef typename Body::template WeightPort<decltype(q)::value> P;
                 const i64 hop = i * WEIGHT_HOP * g.stride[P::PORT][ALONG_POINTS ? ROLE_K : ROLE_M];
-                w[decltype(q)::value] = inside ? take<P>((const typename P::T*)weight_at[decltype(q)::value] + hop) : 0.0f;
+                held[i][decltype(q)::value] = is_inside(i, left) ? take<P>((const typename P::T*)weight_at[decltype(q)::value] + hop) : 0.0f;
             });
-            held[i] = inside ? Body::weight(w, g.number) : 0.0f;
-        }
         each<0, Body::WEIGHTS>([&](auto q) {
             typedef typename Body::template WeightPort<decltype(q)::value> P;
             weight_at[decltype(q)::value] += KC * g.stride[P::PORT][ROLE_K] * (i64)sizeof(typename P::T);
         });
         left -= KC;
     }
+    __device__ __forceinline__ bool is_inside(int i, int rest) const {
+        return active && t.m + weight_m(i) < g.size[ROLE_M] && (ALONG_POINTS ? i * WEIGHT_HOP : 0) < rest;
+    }
+    // 0 behind the end, whatever a weight of nothing would be.
     __device__ __forceinline__ void write(int stage) {
         float* to = shared + stage * STAGE + place;
         constexpr int HOP = ALONG_POINTS ? WEIGHT_HOP / 16 * 16 * BM + WEIGHT_HOP % 16 : WEIGHT_HOP * 16;
         static_assert(WEIGHTS == 1 || !ALONG_POINTS || WEIGHT_HOP % 16 == 0, "weights");
 #pragma unroll
-        for (int i = 0; i < WEIGHTS; ++i)
-            if (active) to[i * HOP] = HALVES ? held[i] * scale[i] : held[i];
+        for (int i = 0; i < WEIGHTS; ++i) {
+            const float w = is_inside(i, left + KC) ? Body::weight(held[i], g.number) : 0.0f;
+            if (active) to[i * HOP] = HALVES ? w * scale[i] : w;
+        }
     }
 
     // Weights times coefficients of a stage; `put` stores what a lane has of an item (16 rows, a point, 8 outputs), of

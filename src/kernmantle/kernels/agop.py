@@ -1,0 +1,47 @@
+"""Sums of outer products of a predictor's gradients, which are never stored all at once."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ..ops.halves import gram, worthwhile
+from .call import Call
+from .gradient import placed, ranges, rows
+from .recompute import recompute
+
+
+def _outer(
+    call: Call, diagonal: bool, shift: torch.Tensor | None, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor,
+    *shared: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Sums over outputs and points of g gᵀ, and over points of g; g minus ``shift``."""
+    (found,) = rows(call, z, x, coef, *shared)
+    found = found if shift is None else found - shift
+    sums = found.sum(-2)
+    if diagonal:
+        return found.square().sum((-3, -2)), sums
+    flat = found.flatten(-3, -2)
+    with torch.autocast(z.device.type, enabled=False):
+        return gram(flat) if worthwhile(flat.mT, flat) else flat.mT @ flat, sums
+
+
+def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal: bool) -> torch.Tensor:
+    """Sum of the outer products of all gradients; ``call`` has the points as x and the rows as y."""
+    call, coef = placed(call, coef)
+    columns, points = call.x.shape[-1], call.x.shape[-2]
+    batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
+    total = call.x.new_zeros((*batch, *(columns,) * (1 if diagonal else 2)))
+    sums = call.x.new_zeros((*batch, coef.shape[-1], columns))
+    shift: torch.Tensor | None = None
+    for chosen in ranges(call, coef, coef.shape[-1] * columns):
+        z = call.x[..., chosen, :]
+        if centred and shift is None:
+            with torch.no_grad():
+                shift = rows(call, z, call.y, coef, *call.shared)[0].mean(-2, keepdim=True)
+        part, found = recompute(partial(_outer, call, diagonal, shift), z, call.y, coef, *call.shared)
+        total, sums = total + part, sums + found
+    if centred and points:
+        total = total - (sums.square().sum(-2) if diagonal else sums.mT @ sums) / points
+    return total / max(points, 1) if average else total

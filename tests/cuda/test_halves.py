@@ -1,0 +1,63 @@
+"""Products of float32 matrices in halves on a GPU, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.ops.halves import gram, multiply, split, worthwhile
+from kernmantle.testing import assert_close
+
+pytestmark = pytest.mark.cuda
+M, N, K = 257, 96, 3001
+
+
+def _given(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed))
+
+
+def _sizes(count: int) -> torch.Tensor:
+    return 10.0 ** torch.linspace(-15, 15, count, device="cuda")
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_is_accurate_row_by_row(transposed: bool) -> None:
+    left, right = _given(M, K) * _sizes(M)[:, None], _given(K, N, seed=1) * _sizes(N)
+    left[3], right[:, 5] = 0.0, 0.0
+    left = left.mT.contiguous().mT if transposed else left
+    out = torch.full((M, N), torch.nan, device="cuda")
+    found = multiply(split(left, 1), split(right, 0), out)
+    sizes = left.double().norm(dim=1)[:, None] * right.double().norm(dim=0)
+    assert found.data_ptr() == out.data_ptr()
+    assert_close(found / sizes, (left.double() @ right.double()) / sizes, depth=K, magnitude=1.0)
+    assert not found[3].any()
+    assert not found[:, 5].any()
+
+
+def test_the_sum_of_outer_products() -> None:
+    rows = _given(K, N) * _sizes(N)
+    sizes = rows.double().norm(dim=0)
+    sizes = sizes[:, None] * sizes
+    found = gram(rows)
+    assert_close(found / sizes, (rows.double().mT @ rows.double()) / sizes, depth=K, magnitude=1.0)
+    assert_close(found, found.mT.contiguous(), depth=K, magnitude=sizes)
+
+
+def test_what_is_not_finite_reaches_its_rows_and_columns() -> None:
+    left, right = _given(M, K), _given(K, N, seed=1)
+    left[7, 11], right[13, 17] = torch.nan, torch.inf
+    found = multiply(split(left, 1), split(right, 0), left.new_empty(M, N))
+    bad = torch.zeros(M, N, dtype=torch.bool, device="cuda")
+    bad[7], bad[:, 17] = True, True
+    assert torch.equal(~found.isfinite(), bad)
+
+
+def test_when_halves_are_taken() -> None:
+    wide = torch.empty(1 << 12, 1 << 12, device="cuda")
+    assert worthwhile(wide, wide)
+    assert not worthwhile(wide[:4], wide)
+    assert not worthwhile(wide.double(), wide.double())
+    assert not worthwhile(wide.requires_grad_(), wide)
+    with km.config(precision="ieee"):
+        assert not worthwhile(wide.detach(), wide.detach())

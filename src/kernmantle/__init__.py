@@ -24,11 +24,12 @@ _OF_KRONSPARSE = (
     "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
     "replace_linears",
 )  # fmt: skip
+_OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
 _ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "testing")
 _LATER = {
     "cdist": ".distances", "pdist": ".distances", "clear_cache": ".ops.precompile", "precompile": ".ops.precompile",
     **dict.fromkeys(_OF_KERNELS, ".kernels"), **dict.fromkeys(_OF_KRON, ".kron"),
-    **dict.fromkeys(_OF_KRONSPARSE, ".kronsparse"),
+    **dict.fromkeys(_OF_KRONSPARSE, ".kronsparse"), **dict.fromkeys(_OF_SKLEARN, ".integrations.sklearn"),
 }  # fmt: skip
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
     "pdist",
     "precompile",
 ]
-__all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE]  # noqa: PLE0604
+__all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE, *_OF_SKLEARN]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:

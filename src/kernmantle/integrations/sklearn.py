@@ -1,0 +1,287 @@
+"""The pairwise metrics and kernels of ``sklearn.metrics`` under its names and signatures, on any array and device.
+
+scikit-learn itself is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..arrays import Wrap, unwrap
+from ..distances import METRICS, cdist
+from ..errors import ParameterError, ShapeError
+from ..expr.functions import FUNCTIONS
+from ..kernels import CONSTRUCTORS, Kernel
+from ..ops.contract import Contraction
+
+_OPTIONS = ("w", "V", "VI")
+_KERNELS: dict[str, tuple[str, ...]] = {
+    "additive_chi2": (),
+    "chi2": ("gamma",),
+    "cosine": (),
+    "laplacian": ("gamma",),
+    "linear": (),
+    "poly": ("gamma", "degree", "coef0"),
+    "polynomial": ("gamma", "degree", "coef0"),
+    "rbf": ("gamma",),
+    "sigmoid": ("gamma", "coef0"),
+}
+_where, _isnan, _sin, _asin, _sqrt, _exp, _or = (
+    FUNCTIONS[name] for name in ("where", "isnan", "sin", "asin", "sqrt", "exp", "logical_or")
+)
+
+
+def pairwise_distances(
+    X: Any,
+    Y: Any = None,
+    metric: str = "euclidean",
+    *,
+    n_jobs: int | None = None,  # noqa: ARG001  # part of the signature
+    ensure_all_finite: bool | str = True,
+    **kwds: Any,
+) -> Any:
+    """Distances between the rows of X and those of Y, as ``sklearn.metrics.pairwise_distances`` is called.
+
+    Parameters
+    ----------
+    X : array or nested list, shape (m, k)
+        Tensor, numpy, CuPy or DLPack array. With ``metric="precomputed"`` the distances themselves.
+    Y : array or nested list, shape (n, k), optional
+        By default ``X``, for half the work.
+    metric : str
+        A name that scikit-learn or :func:`cdist` knows, ``"nan_euclidean"``, ``"haversine"`` or ``"precomputed"``.
+    n_jobs : int, optional
+        Accepted and not used: one call takes all cores.
+    ensure_all_finite : bool or "allow-nan"
+        Whether to refuse NaN and infinity. Arrays on a GPU are not looked at, which would wait for it.
+    **kwds
+        ``p, w, V, VI, base`` as of :func:`cdist`; ``squared`` of euclidean.
+
+    Returns
+    -------
+    array, shape (m, n)
+        Of the kind and, if floating point, the dtype of X.
+
+    Raises
+    ------
+    KernmantleError
+        Before anything is computed; names the argument.
+
+    Notes
+    -----
+    One pass, memory of inputs and result. Gradients as of :func:`cdist`; of nan_euclidean and haversine too. float32
+    stays float32 where scipy's metrics under scikit-learn's would give float64. Metrics of truths take what is not
+    0 for true. The diagonal of one set is what the metric says: of russellrao it is not 0, which scikit-learn writes.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> km.pairwise_distances(np.array([[0.0, 0.0], [3.0, 4.0]]), metric="manhattan")
+    array([[0., 7.],
+           [7., 0.]])
+    """
+    if kwds.pop("squared", False):
+        if metric not in ("euclidean", "l2"):
+            raise ParameterError(f"metric {metric!r} takes no squared; it is for euclidean")
+        metric = "sqeuclidean"
+    missing = metric == "nan_euclidean"
+    options = {name: kwds.pop(name) for name in _OPTIONS if kwds.get(name) is not None}
+    x, y, options, wrap = _arrays(X, Y, options, "allow-nan" if missing else ensure_all_finite)
+    if metric == "precomputed":
+        return wrap(_precomputed(x, y))
+    if metric in _OWN:
+        if kwds or options:
+            raise ParameterError(f"metric {metric!r} takes no {next(iter([*kwds, *options]))}")
+        return wrap(_OWN[metric](x, x if y is None else y))
+    if metric in METRICS and METRICS[metric].boolean:
+        x, y = _truths(x), None if y is None else _truths(y)
+    if y is None and metric == "seuclidean":
+        options.setdefault("V", x.var(0))
+    if y is None and metric == "mahalanobis":
+        options.setdefault("VI", torch.linalg.inv_ex(torch.cov(x.T)).inverse)
+    unknown = next((name for name in kwds if name not in ("p", "base")), None)
+    if unknown is not None:
+        raise ParameterError(f"metric {metric!r} takes no {unknown!r}; there are p, w, V, VI, base")
+    return wrap(cdist(x, y, metric=metric, **options, **kwds))
+
+
+def pairwise_kernels(
+    X: Any,
+    Y: Any = None,
+    metric: str | Kernel = "linear",
+    *,
+    filter_params: bool = False,
+    n_jobs: int | None = None,  # noqa: ARG001  # part of the signature
+    **kwds: Any,
+) -> Any:
+    """Kernel matrix of the rows of X and Y, as ``sklearn.metrics.pairwise.pairwise_kernels`` is called.
+
+    Parameters
+    ----------
+    X : array or nested list, shape (m, k)
+        Tensor, numpy, CuPy or DLPack array. With ``metric="precomputed"`` the matrix itself.
+    Y : array or nested list, shape (n, k), optional
+        By default ``X``.
+    metric : str or Kernel
+        ``additive_chi2, chi2, cosine, laplacian, linear, poly, polynomial, rbf, sigmoid, precomputed``, or a kernel.
+    filter_params : bool
+        Whether to leave out parameters that the kernel does not have; they are an error otherwise.
+    n_jobs : int, optional
+        Accepted and not used: one call takes all cores.
+    **kwds
+        ``gamma`` (1 / k by default, 1 for chi2), ``degree`` (3), ``coef0`` (1): numbers or tensors.
+
+    Returns
+    -------
+    array, shape (m, n)
+        Of the kind and, if floating point, the dtype of X.
+
+    Raises
+    ------
+    KernmantleError
+        Before anything is computed; names the argument.
+
+    Notes
+    -----
+    One pass, memory of inputs and result. Gradients of every order for X, Y and the parameters. The products with
+    such a matrix that never store it are methods of the kernels themselves: ``km.Gaussian(...).matmul``.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> km.pairwise_kernels(np.array([[0.0], [1.0]]), metric="rbf", gamma=0.5).round(4)
+    array([[1.    , 0.6065],
+           [0.6065, 1.    ]])
+    """
+    x, y, _, wrap = _arrays(X, Y, {}, True)
+    if isinstance(metric, Kernel):
+        if kwds:
+            raise ParameterError(f"a kernel takes no {next(iter(kwds))}; its hyperparameters are its own")
+        return wrap(metric(x, y))
+    if metric == "precomputed":
+        return wrap(_precomputed(x, y))
+    if metric not in _KERNELS:
+        raise ParameterError(f"unknown kernel {metric!r}; there are {', '.join(_KERNELS)}, precomputed and km.Kernel")
+    unknown = next((name for name in kwds if name not in _KERNELS[metric]), None)
+    if unknown is not None and not filter_params:
+        raise ParameterError(f"kernel {metric!r} takes no {unknown!r}; it has {', '.join(_KERNELS[metric]) or 'none'}")
+    if "chi2" in metric:
+        for rows, name in ((x, "X"), (y, "Y")):
+            if rows is not None and rows.device.type == "cpu" and bool((rows.detach() < 0).any()):
+                raise ParameterError(f"kernel {metric!r} is of rows without negative entries, {name} has some")
+    return wrap(_kernel(metric, kwds, x.shape[-1])(x, y))
+
+
+def _kernel(name: str, given: Mapping[str, Any], columns: int) -> Kernel:
+    gamma = given.get("gamma")
+    if gamma is None:
+        gamma = 1.0 if name == "chi2" else 1 / max(columns, 1)
+    if not isinstance(gamma, torch.Tensor) and not gamma > 0:
+        raise ParameterError(f"gamma must be positive, got {gamma!r}")
+    more = {key: given[key] for key in ("degree", "coef0") if key in given and key in _KERNELS[name]}
+    if name == "rbf":
+        return CONSTRUCTORS["Gaussian"](bandwidth=(0.5 / gamma) ** 0.5)
+    if name == "laplacian":
+        return CONSTRUCTORS["Laplace"](bandwidth=1 / gamma)
+    if name in ("poly", "polynomial"):
+        return CONSTRUCTORS["Polynomial"](gamma=gamma, **more)
+    if name == "sigmoid":
+        return CONSTRUCTORS["Sigmoid"](gamma=gamma, **more)
+    if name == "chi2":
+        return Kernel(_chi2, lambda s, gamma: _exp(-gamma * s), gamma=gamma)
+    if name == "additive_chi2":
+        return Kernel(_chi2, lambda s: -s)
+    return CONSTRUCTORS[name.capitalize()]()
+
+
+def _chi2(a: Any, b: Any) -> Any:
+    total = a + b
+    return _where(total == 0, 0, (a - b) ** 2 / _where(total == 0, 1, total))
+
+
+@lru_cache(maxsize=1)
+def _present() -> Contraction:
+    def mapped(a: Any, b: Any) -> Any:
+        missing = _or(_isnan(a), _isnan(b))
+        difference = _where(missing, 0, a - b)
+        return difference * difference, _where(missing, 0, 1)
+
+    return Contraction("mk,nk->mn", mapped, epilogue=lambda s, count, columns: _sqrt(s * (columns / count)))
+
+
+def _nan_euclidean(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of the columns that both rows have, scaled to all; NaN where there is none."""
+    return _present()(x, y, columns=float(x.shape[-1]))
+
+
+@lru_cache(maxsize=1)
+def _haversines() -> Contraction:
+    def mapped(a: Any, b: Any, u: Any, v: Any) -> Any:
+        half = _sin((a - b) / 2)
+        return u * v * (half * half)
+
+    return Contraction("mk,nk,mk,nk->mn", mapped, epilogue=lambda s: 2 * _asin(_sqrt(_where(s > 1, 1, s))))
+
+
+def _haversine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Angle between places given by latitude and longitude in radians."""
+    if x.shape[-1] != 2 or y.shape[-1] != 2:
+        raise ShapeError(f"haversine is of two columns, latitude and longitude, got {x.shape[-1]} and {y.shape[-1]}")
+    weights = [torch.stack([torch.ones_like(rows[:, 0]), rows[:, 0].cos()], 1) for rows in (x, y)]
+    return _haversines()(x, y, *weights)
+
+
+_OWN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "nan_euclidean": _nan_euclidean,
+    "haversine": _haversine,
+}
+
+
+def _arrays(
+    X: Any, Y: Any, options: Mapping[str, Any], finite: bool | str
+) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, Any], Wrap]:
+    """Rows and the options that are arrays, as floating point, checked, and the way back."""
+    named = {"X": X, **({} if Y is None else {"Y": Y})}
+    names = [*named, *options]
+    given = [_array(value, name) for name, value in {**named, **options}.items()]
+    tensors, wrap = unwrap(*given, names=names)
+    wide = torch.float64 if isinstance(given[0], np.ndarray) else torch.float32
+    tensors = [t if t.is_floating_point() or t.is_complex() else t.to(wide) for t in tensors]
+    found = dict(zip(names, tensors, strict=True))
+    for name in named:
+        if found[name].dim() != 2:
+            raise ShapeError(f"{name} must have rows and columns, it has shape {tuple(found[name].shape)}")
+        _check_finite(found[name], name, finite)
+    return found["X"], found.get("Y"), {name: found[name] for name in options}, wrap
+
+
+def _array(value: Any, name: str) -> Any:
+    if hasattr(value, "toarray"):
+        raise ParameterError(f"{name} is sparse; pass {name}.toarray()")
+    is_array = hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
+    return value if is_array else np.asarray(value)
+
+
+def _check_finite(rows: torch.Tensor, name: str, finite: bool | str) -> None:
+    if finite is False or rows.device.type != "cpu":
+        return
+    values, what = rows.detach(), "infinity" if finite == "allow-nan" else "infinity or NaN"
+    wrong = values.isinf() if finite == "allow-nan" else ~values.isfinite()
+    if bool(wrong.any()):
+        raise ParameterError(f"{name} holds {what}; ensure_all_finite=False lets it pass")
+
+
+def _truths(rows: torch.Tensor) -> torch.Tensor:
+    return (rows.detach() != 0).to(rows.dtype)
+
+
+def _precomputed(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+    rows = x.shape[0] if y is None else y.shape[0]
+    if x.shape[1] != rows:
+        raise ShapeError(f"precomputed: X has shape {tuple(x.shape)}, it needs {rows} columns")
+    return x

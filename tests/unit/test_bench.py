@@ -15,6 +15,7 @@ from rich.console import Console
 from kernmantle.bench import __main__ as command
 from kernmantle.bench import contraction, machine, problems, report, run, store, tables
 from kernmantle.bench.case import Case, Peer, Picks, Probe, Suite, Target
+from kernmantle.bench.remote import Remotes
 from kernmantle.bench.timing import Plan, quantile, summarise, take_turns, wall
 from kernmantle.bench.work import Work, floor
 from kernmantle.contraction.semirings import REDUCTIONS
@@ -439,8 +440,9 @@ def test_a_peer_in_another_interpreter():
         Peer("unknown metric", package="scipy", remote="scipy.cdist", options={"metric": "nonsense"}),
         Peer("unknown call", package="scipy", remote="scipy.nonsense"),
     )
-    settings = run.Settings(PLAN, interpreter(), SETTINGS.rates)
-    results = run.measure(case(peers=peers), suite(), STAMP, settings)["results"]
+    with Remotes(interpreter()) as remotes:
+        settings = run.Settings(PLAN, remotes, SETTINGS.rates)
+        results = run.measure(case(peers=peers), suite(), STAMP, settings)["results"]
     assert results["remote torch"]["version"].startswith(torch.__version__.split("+")[0])
     assert results["remote torch"]["samples"] == results["remote scipy"]["samples"] == 3
     assert results["wrong metric"]["status"] == "wrong"
@@ -450,10 +452,9 @@ def test_a_peer_in_another_interpreter():
 
 def test_a_peer_whose_process_ends_is_a_failure():
     peers = (Peer("dead", package="dead", remote="torch.cdist"),)
-    settings = run.Settings(
-        PLAN, {"dead": [sys.executable, "-c", "raise SystemExit('no such module')"]}, SETTINGS.rates
-    )
-    found = run.measure(case(peers=peers), suite(), STAMP, settings)["results"]["dead"]
+    with Remotes({"dead": [sys.executable, "-c", "raise SystemExit('no such module')"]}) as remotes:
+        settings = run.Settings(PLAN, remotes, SETTINGS.rates)
+        found = run.measure(case(peers=peers), suite(), STAMP, settings)["results"]["dead"]
     assert found["status"] == "failed"
     assert "no such module" in found["reason"]
 

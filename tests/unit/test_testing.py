@@ -51,6 +51,9 @@ def test_equal_things_are_close():
     assert_close(np.array([True, False]), [True, False])
     assert_close(np.zeros((0, 3)), np.zeros((0, 3)))
     assert_close(torch.tensor(math.inf, dtype=torch.float16), 70000.0)
+    for near in (65490.0, 65519.0, 65531.6):
+        assert_close(torch.tensor(math.inf, dtype=torch.float16), near)
+    assert_close(torch.tensor(65504.0, dtype=torch.float16), 65531.6)
     assert_close(torch.tensor(0.1, dtype=torch.bfloat16), 0.1)
     assert_close(torch.tensor([2.0], requires_grad=True), [2.0])
     assert_close(np.float32([1e8, 1e-3]), np.array([1e8, 0.0]))
@@ -74,6 +77,9 @@ def test_equal_things_are_close():
         (torch.tensor([1.0], dtype=torch.float16), [1.01], {}),
         (torch.tensor([1.0], dtype=torch.bfloat16), [1.02], {}),
         (torch.tensor([65504.0], dtype=torch.float16), [70000.0], {}),
+        (torch.tensor([65504.0], dtype=torch.float16), [65600.0], {}),
+        (torch.tensor([math.inf], dtype=torch.float16), [65000.0], {}),
+        (torch.tensor([-math.inf], dtype=torch.float16), [65531.6], {}),
         (np.array([3]), [4], {}),
         (np.array([True]), [False], {}),
         (np.zeros(3), np.zeros(4), {}),

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
 from . import calibrate, contraction, cpu, machine, report, solvers, store, tables
 from .case import Case, Probe, Suite
+from .remote import Remotes
 from .run import Settings, blank, measure
 from .timing import Plan
 
@@ -38,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works, not for numbers")
+    parser.add_argument(
+        "--seconds", type=float, metavar="SECONDS", help="how long to time each contestant of a case; 3 by default"
+    )
     parser.add_argument(
         "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no case after that"
     )
@@ -129,11 +134,16 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     due = [row for row in rows if store.identity(blank(row, suite.name, stamp)) not in known]
     if len(due) < len(rows):
         console.print(f"{len(rows) - len(due)} of {len(rows)} cases were measured in this state; --again for all")
-    settings = Settings(
-        QUICK if options.quick else Plan(), _interpreters(options.peer), _rates(suite, due, stamp) if due else {}
-    )
+    plan = QUICK if options.quick else Plan()
+    if options.seconds is not None:
+        plan = replace(plan, budget=options.seconds, least=2, endless=4 * options.seconds, long=options.seconds / 4)
+    rates = _rates(suite, due, stamp) if due else {}
     begin, left = time.monotonic(), 0
-    with tqdm(due, unit="case", disable=not current().progress or not sys.stderr.isatty()) as bar:
+    with (
+        Remotes(_interpreters(options.peer)) as remotes,
+        tqdm(due, unit="case", disable=not current().progress or not sys.stderr.isatty()) as bar,
+    ):
+        settings = Settings(plan, remotes, rates)
         for row in bar:
             if time.monotonic() - begin > options.budget:
                 left += 1

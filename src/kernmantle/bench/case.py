@@ -84,7 +84,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """A row of a suite."""
+    """A row of a suite; ``accuracy`` is a documented relative error to hold in place of that of the type."""
 
     name: str
     title: str
@@ -95,6 +95,7 @@ class Case:
     targets: tuple[Target, ...] = ()
     clock: str = "wall"
     elements: float = 0.0
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True)

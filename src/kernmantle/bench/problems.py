@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from .case import DTYPES, Arrays, Exact, Picks, Problem
 
 
+@lru_cache(maxsize=6)
 def normal(rows: int, columns: int, dtype: str, device: str, seed: int) -> torch.Tensor:
-    """Normal numbers, the same on every machine and device."""
+    """Normal numbers, the same on every machine and device; they are kept, so nobody may write to them."""
     source = torch.Generator().manual_seed(seed)
     return torch.randn(rows, columns, generator=source).to(device, DTYPES[dtype])
 
@@ -32,6 +34,20 @@ def distances(m: int, n: int, k: int, p: float, dtype: str = "f32") -> Problem:
     )
 
 
+def clusters(m: int, n: int, k: int, centres: int) -> Problem:
+    """Euclidean distances of points 1e-4 around a few centres of size 10, so that many pairs are near."""
+
+    def inputs(device: str) -> Arrays:
+        middles = 10 * normal(centres, k, "f32", device, 4)
+        points = {name: normal(rows, k, "f32", device, seed) for name, rows, seed in (("x", m, 1), ("y", n, 2))}
+        return {
+            name: 1e-4 * each + middles[torch.arange(len(each), device=device) % centres]
+            for name, each in points.items()
+        }
+
+    return Problem(inputs, distances(m, n, k, 2.0).exact, (m, n), k, "f32")
+
+
 def own_distances(m: int, k: int, p: float, dtype: str = "f32") -> Problem:
     """Minkowski distances of a set of points among themselves."""
     return Problem(
@@ -49,13 +65,29 @@ def laplace(m: int, n: int, k: int, bandwidth: float, dtype: str = "f32") -> Pro
     return Problem(plain.inputs, lambda given, picks: np.exp(-plain.exact(given, picks) / bandwidth), (m, n), k, dtype)
 
 
-def least_sums(m: int, n: int, k: int, dtype: str = "f32") -> Problem:
-    """The min-plus product."""
+def gaussian(m: int, n: int, k: int, bandwidth: float) -> Problem:
+    """exp(-distance² / (2 bandwidth²)) under Euclidean distances."""
+    plain = distances(m, n, k, 2.0)
+    return Problem(
+        plain.inputs, lambda given, picks: np.exp(-0.5 * (plain.exact(given, picks) / bandwidth) ** 2), (m, n), k, "f32"
+    )
+
+
+def least_sums(m: int, n: int, k: int, dtype: str = "f32", sign: float = 1.0) -> Problem:
+    """The min-plus product; of the other ``sign``, the max-plus product."""
 
     def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
-        return (given["x"][picks.rows][:, None] + given["y"][picks.columns][None]).min(-1)
+        return sign * (sign * (given["x"][picks.rows][:, None] + given["y"][picks.columns][None])).min(-1)
 
     return Problem(distances(m, n, k, 1.0, dtype).inputs, exact, (m, n), k, dtype)
+
+
+def positive_least_sums(m: int, n: int, k: int) -> Problem:
+    """The min-plus product of numbers that are not negative."""
+    plain = least_sums(m, n, k)
+    return Problem(
+        lambda device: {name: each.abs() for name, each in plain.inputs(device).items()}, plain.exact, (m, n), k, "f32"
+    )
 
 
 def slopes(m: int, n: int, k: int, dtype: str = "f32") -> Problem:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from ..errors import KernmantleError
 from ..testing import assert_close
 from .case import Arrays, Case, Peer, Picks, Probe, Suite, Target
-from .remote import Remote
+from .remote import Remotes
 from .startup import answer
 from .store import Row
 from .timing import CLOCKS, Plan, Sampler, summarise, take_turns
@@ -30,10 +29,10 @@ _IMPORTED = {"scikit-learn": "sklearn", "keops": "pykeops"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure, and in which interpreters the peers live that need their own."""
+    """How to measure, and the processes of the peers that need an interpreter of their own."""
 
     plan: Plan = field(default_factory=Plan)
-    interpreters: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    remotes: Remotes = field(default_factory=Remotes)
     rates: Mapping[str, float] = field(default_factory=dict[str, float])
     seed: int = 0
 
@@ -93,22 +92,22 @@ def _case(case: Case, suite: Suite, stamp: Mapping[str, Any], settings: Settings
     picks = Picks.of(*case.problem.shape, seed=settings.seed)
     exact = case.problem.exact({name: value.detach().double().cpu().numpy() for name, value in arrays.items()}, picks)
     entrants: dict[str, Entrant] = {}
-    with ExitStack() as stack:
-        for peer in (Peer(OURS, case.ours), *case.peers):
-            try:
-                entrants[peer.name] = enter(peer, case, suite.device, arrays, picks, exact, settings, stack)
-            except AssertionError as error:
-                result["results"][peer.name] = {"status": "wrong", "reason": str(error)}
-            except LookupError as error:
-                result["results"][peer.name] = {"status": "absent", "reason": str(error)}
-            except _FAILURES as error:
-                result["results"][peer.name] = {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
-        if OURS not in entrants:
-            return result | {"status": result["results"][OURS]["status"]}
-        summaries = timed(entrants, settings)
-        result["results"] = {
-            name: summaries.get(name) or result["results"][name] for name in (OURS, *(p.name for p in case.peers))
-        }
+    for peer in (Peer(OURS, case.ours), *case.peers):
+        try:
+            entrants[peer.name] = enter(peer, case, suite.device, arrays, picks, exact, settings)
+        except AssertionError as error:
+            result["results"][peer.name] = {"status": "wrong", "reason": str(error)}
+        except LookupError as error:
+            result["results"][peer.name] = {"status": "absent", "reason": str(error)}
+        except _FAILURES as error:
+            settings.remotes.end(peer.name)
+            result["results"][peer.name] = {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]}
+    if OURS not in entrants:
+        return result | {"status": result["results"][OURS]["status"]}
+    summaries = timed(entrants, settings)
+    result["results"] = {
+        name: summaries.get(name) or result["results"][name] for name in (OURS, *(p.name for p in case.peers))
+    }
     bound = floor(case.work, settings.rates)
     if bound is not None:
         result["floor"] = {"seconds": bound.seconds, "bound": bound.bound}
@@ -119,50 +118,49 @@ def _case(case: Case, suite: Suite, stamp: Mapping[str, Any], settings: Settings
     return result
 
 
-def enter(
-    peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exact: Any, settings: Settings, stack: ExitStack
-) -> Entrant:
+def enter(peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exact: Any, settings: Settings) -> Entrant:
     """A contestant, once its result is known to be right; LookupError if it is not here."""
     if peer.remote:
-        return _enter_remote(peer, case, device, arrays, picks, exact, settings, stack)
+        return _enter_remote(peer, case, device, arrays, picks, exact, settings)
     if find_spec(_IMPORTED.get(peer.package, peer.package)) is None:
         raise LookupError(f"{peer.package} is not installed")
     if peer.prepare is None:
         raise LookupError(f"{peer.name} has neither a call here nor one in another interpreter")
     call = peer.prepare(arrays)
-    extra: dict[str, Any] = {}
-    if device == "cuda":
-        extra["bytes"] = _memory(call)
-    begin = time.perf_counter()
-    result = call()
+    block, estimate, beyond = _first(call, device, picks)
+    extra: dict[str, Any] = {"error": check(block, exact, case)}
     clock = CLOCKS[case.clock]
-    block = _block(result, picks)
-    estimate = time.perf_counter() - begin
-    del result
-    check(block, exact, case)
     if estimate < settings.plan.endless:
+        if device == "cuda":
+            beyond = _first(call, device, picks)[2]
         estimate = clock(call, 1, False)
+    if device == "cuda":
+        extra["bytes"] = beyond
     return Entrant(lambda calls, warm: clock(call, calls, warm), estimate, extra)
 
 
 def _enter_remote(
-    peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exact: Any, settings: Settings, stack: ExitStack
+    peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exact: Any, settings: Settings
 ) -> Entrant:
-    command = settings.interpreters.get(peer.package)
-    if command is None:
-        raise LookupError(f"no interpreter was given for {peer.package}: --peer {peer.package}=PYTHON")
-    remote = stack.enter_context(Remote(command))
+    remote = settings.remotes.of(peer.name, peer.package)
     remote.load(arrays, device)
     version = remote.prepare(peer.remote, peer.options)
     block, seconds = remote.check(picks)
-    check(block, exact, case)
-    return Entrant(lambda calls, warm: remote.time(calls, case.clock, warm), seconds, {"version": version})
+    extra = {"version": version, "error": check(block, exact, case)}
+    return Entrant(lambda calls, warm: remote.time(calls, case.clock, warm), seconds, extra)
 
 
-def check(block: Any, exact: Any, case: Case) -> None:
-    """Assert that a block of a result is right to the accuracy of the case's type."""
+def check(block: Any, exact: Any, case: Case) -> float:
+    """Largest relative error of a block of a result, asserted to be within that of the case or else of its type."""
     dtype = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}[case.problem.dtype]
-    assert_close(block, exact, dtype=dtype, depth=case.problem.depth)
+    if case.accuracy is None:
+        assert_close(block, exact, dtype=dtype, depth=case.problem.depth)
+    found = block.double().cpu().numpy() if isinstance(block, torch.Tensor) else np.asarray(block, np.float64)
+    some = np.isfinite(exact) & (exact != 0)
+    error = float((np.abs(found - exact)[some] / np.abs(exact[some])).max(initial=0.0))
+    if case.accuracy is not None and not error <= case.accuracy:
+        raise AssertionError(f"relative error {error:.3g} where {case.accuracy:.3g} was promised")
+    return error
 
 
 def _block(result: Any, picks: Picks) -> Any:
@@ -173,16 +171,22 @@ def _block(result: Any, picks: Picks) -> Any:
     return np.asarray(result)[picks.rows][:, picks.columns]
 
 
-def _memory(call: Callable[[], Any]) -> int:
-    """Bytes that a call took at most beyond its result, after one that may have compiled."""
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+def _first(call: Callable[[], Any], device: str, picks: Picks) -> tuple[Any, float, int]:
+    """A call that is not timed with others: block of its result, its seconds, the bytes it took beyond the result."""
+    on_gpu = device == "cuda"
+    before = 0
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    begin = time.perf_counter()
     result = call()
-    torch.cuda.synchronize()
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
     kept = result.nbytes if isinstance(result, torch.Tensor) else 0
-    return max(0, torch.cuda.max_memory_allocated() - before - kept)
+    beyond = max(0, torch.cuda.max_memory_allocated() - before - kept) if on_gpu else 0
+    return _block(result, picks), seconds, beyond
 
 
 def timed(entrants: Mapping[str, Entrant], settings: Settings) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kernmantle as km
+from kernmantle.compat import kermac
 from kernmantle.ops.halves import gram, multiply, split, worthwhile
 from kernmantle.testing import assert_close
 
@@ -51,6 +52,20 @@ def test_what_is_not_finite_reaches_its_rows_and_columns() -> None:
     bad = torch.zeros(M, N, dtype=torch.bool, device="cuda")
     bad[7], bad[:, 17] = True, True
     assert torch.equal(~found.isfinite(), bad)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradients_of_squares_are_products(outputs: int, batched: bool) -> None:
+    z, x, weights = _given(1500, 300), _given(2100, 300, seed=1) + 50, _given(1500, 2100, seed=2)
+    coef = _given(2100, outputs, seed=3)
+    out = torch.full((outputs, 1500, 300), torch.nan, device="cuda")
+    out = out[None] if batched else out
+    found = kermac.cdist_grad(weights.mT, x.mT, coef.mT, (z + 50).mT, out=out.mT, p=2)
+    z, x, weights, coef = ((part + moved).double() for part, moved in ((z, 50), (x, 0), (weights, 0), (coef, 0)))
+    exact = torch.stack([(weights * c).sum(1)[:, None] * (z - 50) - (weights * c) @ (x - 50) for c in coef.mT])
+    assert found.data_ptr() == out.data_ptr()
+    assert_close(out.view_as(exact), exact, depth=2100, magnitude=2100**0.5)
 
 
 def test_when_halves_are_taken() -> None:

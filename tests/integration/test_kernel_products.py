@@ -261,6 +261,14 @@ def test_gradient_of_a_batch():
     assert km.Laplace(p=np.inf).gradient(z, x, coef).shape == (2, 3, 2, 4, 3)
 
 
+@pytest.mark.parametrize("kernel", [km.Kernel(lambda x, y: abs(x - y)), km.Linear(), km.Laplace()], ids=repr)
+def test_a_batch_that_the_gradient_does_not_depend_on(kernel):
+    z, x, coef = rows(4, 3), rows(5, 3, seed=1), rows(5, 2, seed=2)
+    result = (kernel + torch.tensor([1.0, 2.0]).double()).gradient(z, x, coef)
+    assert result.shape == (2, 2, 4, 3)
+    assert_close(result[1], kernel.gradient(z, x, coef), depth=64)
+
+
 @pytest.mark.parametrize(
     "kernel", [km.Laplace(2.0, 1.5), km.Gaussian(), km.Cosine() * km.Cauchy(), km.Laplace(p=np.inf)], ids=repr
 )

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
-from . import calibrate, contraction, cpu, machine, report, solvers, store, tables
+from . import calibrate, contraction, cpu, gradient, machine, report, solvers, store, tables
 from .case import Case, Probe, Suite
 from .remote import Remotes
 from .run import Settings, blank, measure
@@ -27,6 +27,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "cpu": lambda: cpu.SUITE,
     "tables": tables.suite,
     "contraction": lambda: contraction.SUITE,
+    "gradient": lambda: gradient.SUITE,
     "solvers": lambda: solvers.SUITE,
 }
 RESULTS = Path("benchmarks") / "results"

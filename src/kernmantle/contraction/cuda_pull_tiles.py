@@ -78,7 +78,7 @@ PULL_TILES = (
     PullTile("four", "scalar", (4, 4, 4, 16, 3), 2, {"signs": 70, "powers": 125, "plain": 95}),
     PullTile("eight", "mma", (1, 2, 2, 4, 2, 2, 4, 8, 3), 2, {"signs": 56, "powers": 150, "plain": 130}),
     PullTile("sixteen", "mma", (2, 2, 2, 4, 2, 2, 4, 8, 3), 2, {"signs": 84, "powers": 185, "plain": 190}),
-    PullTile("wide", "mma", (4, 1, 4, 4, 2, 4, 3, 4, 3), 1, {"signs": 148, "powers": 250, "plain": 330}),
+    PullTile("wide", "mma", (4, 1, 4, 4, 2, 4, 3, 4, 3), 1, {"signs": 148, "powers": 250}),
     PullTile("eight_async", "wgmma", (1, 4, 1, 2, 2, 4, 8, 3), 2, {"signs": 40, "powers": 115}),
     PullTile("sixteen_async", "wgmma", (2, 4, 1, 2, 2, 4, 8, 3), 2, {"signs": 45, "powers": 125}),
     PullTile("wide_async", "wgmma", (4, 2, 1, 4, 2, 4, 8, 3), 1, {"signs": 60, "powers": 140}),

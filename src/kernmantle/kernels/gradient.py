@@ -21,18 +21,17 @@ from ..errors import ShapeError
 from ..expr.differentiate import differentiate
 from ..expr.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..expr.simplify import simplify
+from ..ops.autograd import is_untracked
 from ..ops.contract import Contraction
-from ..ops.halves import Halves, multiply, split, worthwhile
 from .blocks import LARGEST, block_bytes
 from .call import Call
+from .differences import centred, products, sums
 from .form import ROWS, Form, Squares, contraction_of, of_difference
 from .recompute import Pullback, recompute
 
 _FIRST, _SECOND = ROWS
 _GAP = Node("sub", (var(_FIRST), var(_SECOND)))
 _SUM = REDUCTIONS["sum"]
-_COLUMNS_BYTES = 32 << 20
-
 
 Part = Contraction | float | None
 
@@ -152,91 +151,72 @@ def _general(form: Form, place: int, inner: Node) -> _General:
     return _General(place, contraction_of(axes, "omk", [mapped], [_SUM], [var("s0")]), scale)
 
 
-def run(contraction: Contraction, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any]) -> Any:
+def run(
+    contraction: Contraction,
+    operands: Sequence[torch.Tensor],
+    parameters: Mapping[str, Any],
+    out: torch.Tensor | None = None,
+) -> Any:
     """A contraction with those of the parameters that it has."""
     known = contraction.definition.parameters
-    return contraction(*operands, **{name: value for name, value in parameters.items() if name in known})
+    return contraction(*operands, out=out, **{name: value for name, value in parameters.items() if name in known})
 
 
 def _value(part: Contraction | float, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any]) -> Any:
     return run(part, operands, parameters).unsqueeze(-3) if isinstance(part, Contraction) else part
 
 
-def _products(slope: torch.Tensor, coef: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Σ_n slope[m, n] coef[n, o] x[n, k]: (..., o, m, k)."""
-    if coef.dim() == 2 and worthwhile(slope, x):
-        return _in_halves(split(slope, 1), coef, x)
-    outputs, columns = coef.shape[-1], x.shape[-1]
-    size = x.shape[-2] * columns * x.element_size() * math.prod(torch.broadcast_shapes(coef.shape[:-2], x.shape[:-2]))
-    step = max(1, _COLUMNS_BYTES // max(size, 1))
-    parts = []
-    for start in range(0, outputs, step):
-        chosen = coef[..., start : start + step]
-        scaled = (chosen.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
-        parts.append((slope @ scaled).unflatten(-1, (chosen.shape[-1], columns)).movedim(-2, -3))
-    return torch.cat(parts, -3)
-
-
-def _in_halves(slope: Halves, coef: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    result = x.new_empty(coef.shape[-1], slope.high.shape[0], x.shape[-1])
-    for part, column in zip(result, coef.unbind(-1), strict=True):
-        multiply(slope, split(x * column.unsqueeze(-1), 0), part)
-    return result
-
-
-def _centred(z: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both minus the mean of x: what depends on differences alone does not change, but loses fewer digits."""
-    middle = x.detach().mean(-2, keepdim=True)
-    return z - middle, x - middle
-
-
-def _sums(slope: torch.Tensor, coef: torch.Tensor) -> torch.Tensor:
-    """Σ_n slope[m, n] coef[n, o] over (..., o, m, 1)."""
-    return (slope @ coef).mT.unsqueeze(-1)
-
-
 def rows(
-    call: Call, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor, *shared: torch.Tensor
+    call: Call,
+    z: torch.Tensor,
+    x: torch.Tensor,
+    coef: torch.Tensor,
+    *shared: torch.Tensor,
+    out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor]:
-    """Gradients at some points: (..., o, m, k)."""
+    """Gradients at some points: (..., o, m, k); ``out`` is taken where no derivative is recorded."""
     steps = plan(call.form)
     with torch.autocast(z.device.type, enabled=False):
         if steps is None:
-            return (_by_autograd(call, z, x, coef, shared),)
+            return (_kept(_by_autograd(call, z, x, coef, shared), out),)
         given = call.given(z, x, shared)
         weights = dict(zip(call.form.weights, shared, strict=False))
         results = run(steps.slopes, given.operands, given.parameters)
         slopes: Sequence[torch.Tensor] = results if isinstance(results, tuple) else (results,)
-        parts: list[torch.Tensor] = []
+        batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
+        total: torch.Tensor | None = None
         for term in steps.general:
             ends = (z, x) if not term.scale else [one * weights[term.scale].unsqueeze(-2) for one in (z, x)]
             operands = [*ends, *weights.values(), slopes[term.place], coef]
-            parts.append(run(term.contraction, operands, given.parameters))
+            own = torch.broadcast_shapes(*(one.shape[:-2] for one in (*ends, slopes[term.place], coef)))
+            target = out if total is None and own == batch else None
+            total = _plus(total, run(term.contraction, operands, given.parameters, target))
         for part in steps.affine:
-            points, others = _centred(z, x) if part.centred and x.shape[-2] else (z, x)
+            points, others = centred(z, x) if part.centred and x.shape[-2] else (z, x)
             slope = slopes[part.place]
             if part.factor is not None:
                 factor = _value(part.factor, [points, *weights.values()], given.parameters)
                 number = isinstance(factor, float)
-                products = _products(slope, coef * factor if number else coef, others)
-                parts.append(products if number else factor * products)
+                found = products(slope, coef * factor if number else coef, others, out if total is None else None)
+                total = _plus(total, found if number else factor * found)
             if part.constant is not None:
                 constant = _value(part.constant, [points, *weights.values()], given.parameters)
-                parts.append(_sums(slope, coef) * constant)
+                total = _plus(total, sums(slope, coef), constant)
         for place, name in steps.squares:
             scaled = z if name == "" else z * weights[name].square().unsqueeze(-2)
-            parts.append(_sums(slopes[place], coef) * (2 * scaled).unsqueeze(-3))
-        batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
-        return (_total(parts, z, (*batch, coef.shape[-1], *z.shape[-2:])),)
+            total = _plus(total, sums(slopes[place], coef), (2 * scaled).unsqueeze(-3))
+        whole = (z.new_zeros(()) if total is None else total).expand(*batch, coef.shape[-1], *z.shape[-2:])
+        return (_kept(whole, out),)
 
 
-def _total(parts: Sequence[torch.Tensor], like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    if not parts:
-        return like.new_zeros(shape)
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total.expand(shape)
+def _plus(total: torch.Tensor | None, part: torch.Tensor, factor: Any = 1.0) -> torch.Tensor:
+    if isinstance(factor, torch.Tensor):
+        return part * factor if total is None else torch.addcmul(total, part, factor)
+    return part * factor if total is None else torch.add(total, part, alpha=factor)
+
+
+def _kept(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    return result if out is None or result.data_ptr() == out.data_ptr() else out.copy_(result)
 
 
 def _predictions(
@@ -291,11 +271,17 @@ def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
     """Gradients of all predictors at all points; ``call`` has the points as x and the rows as y."""
     vector = coef.dim() == 1
     call, coef = placed(call, coef)
-    parts = [
-        recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *call.shared)[0]
-        for points in ranges(call, coef, 0)
-    ]
     batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
-    empty = (*batch, coef.shape[-1], 0, call.x.shape[-1])
-    result = (torch.cat(parts, -2) if len(parts) > 1 else parts[0]) if parts else call.x.new_zeros(empty)
+    shape = (*batch, coef.shape[-1], *call.x.shape[-2:])
+    chosen = list(ranges(call, coef, 0))
+    inputs = (call.x, call.y, coef, *call.shared)
+    if is_untracked(inputs):
+        result = call.x.new_empty(shape)
+        for points in chosen:
+            rows(call, call.x[..., points, :], call.y, coef, *call.shared, out=result[..., points, :])
+    else:
+        parts = [
+            recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *call.shared)[0] for points in chosen
+        ]
+        result = torch.cat(parts, -2) if parts else call.x.new_zeros(shape)
     return result.squeeze(-3) if vector else result

@@ -316,6 +316,11 @@ def plain(tensors: Tensors) -> bool:
     )
 
 
+def is_untracked(tensors: Tensors) -> bool:
+    """Whether nothing is watching and no gradient is recorded."""
+    return plain(tensors) and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+
+
 def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> list[torch.Tensor]:
     """Outputs of a program, with whatever derivative is being recorded."""
     compiling = torch.compiler.is_compiling()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ..config import current
-from .autograd import plain
+from .autograd import is_untracked
 
 _LEAST = 1 << 32
 _RANGE = 1024
@@ -31,11 +31,10 @@ class Halves:
 
 def worthwhile(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether a product of these is better taken in halves: large, float32, on a GPU, without a derivative."""
-    tracked = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
     work = math.prod(left.shape) * right.shape[-1]
     exact = current().precision != "ieee" and not torch.backends.cuda.matmul.allow_tf32
     large = left.is_cuda and left.dtype == torch.float32 and left.dim() == right.dim() == 2 and work >= _LEAST
-    return large and exact and not tracked and plain([left, right])
+    return large and exact and is_untracked([left, right])
 
 
 def split(matrix: torch.Tensor, dim: int) -> Halves:

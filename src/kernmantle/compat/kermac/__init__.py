@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from ...expr.functions import FUNCTIONS
+from ...kernels.differences import differences
+from ...ops.autograd import is_untracked
 from ...ops.contract import Contraction
 from ..batches import batch_size, check_tensors, deliver, hyper_sizes
 from ..timer import CudaTimer as CudaTimer
@@ -204,8 +206,9 @@ _GRADIENT = "km,nk,ok,nm->onm"
 _GRADIENTS = {
     1: Contraction(_GRADIENT, lambda a, b, c, d: c * a * sign(d - b)),
     2: Contraction(_GRADIENT, lambda a, b, c, d: c * a * (d - b)),
-    0: Contraction(_GRADIENT, lambda a, b, c, d, p, eps: c * a * _slope(d - b, p, eps)),
+    0: Contraction(_GRADIENT, lambda a, b, c, d, p: c * a * sign(d - b) * abs(d - b) ** (p - 1)),
 }
+_CLAMPED = Contraction(_GRADIENT, lambda a, b, c, d, p, eps: c * a * _slope(d - b, p, eps))
 
 
 def _gradient_batch(tensors: dict[str, torch.Tensor], hyper: dict[str, Any], out: torch.Tensor | None) -> int:
@@ -234,12 +237,23 @@ def cdist_grad(
 ) -> torch.Tensor:
     """``out[o,n,m] = Σ_k c[o,k] a[k,m] sgn(d[n,m] - b[n,k]) |d[n,m] - b[n,k]|^(p-1)`` with a batch axis.
 
-    a (..., K, M), b (..., N, K), c (..., O, K), d (..., N, M); differences are at least ``eps`` under the power.
+    a (..., K, M), b (..., N, K), c (..., O, K), d (..., N, M). Differences are at least ``eps`` under the power, for
+    p above 1 only where ``eps`` is above its default. p = 2 is two matrix products.
     """
     batch = _gradient_batch({"a": a, "b": b, "c": c, "d": d}, {"p": p}, out)
-    kind = 0 if isinstance(p, torch.Tensor) or p not in (1, 2) else int(p)
-    parameters = {} if kind else {"p": p, "eps": eps}
-    return deliver(_GRADIENTS[kind], [a, b, c, d], 3, batch, out, parameters)
+    if isinstance(p, torch.Tensor):
+        return deliver(_CLAMPED, [a, b, c, d], 3, batch, out, {"p": p, "eps": eps})
+    if p == 2 and a.dtype in (torch.float32, torch.float64) and is_untracked([a, b, c, d]):
+        shape = (c.shape[-2], b.shape[-2], a.shape[-1])
+        result = a.new_empty(batch, shape[0], shape[2], shape[1]).mT if out is None else out
+        target = result if result.dim() == 4 else result.unsqueeze(0)
+        differences(a.mT, c.mT, d.mT, b.mT, target.mT)
+        return result
+    if p in (1, 2):
+        return deliver(_GRADIENTS[int(p)], [a, b, c, d], 3, batch, out, {})
+    if p > 1 and eps <= GRADIENT_EPSILON:
+        return deliver(_GRADIENTS[0], [a, b, c, d], 3, batch, out, {"p": p})
+    return deliver(_CLAMPED, [a, b, c, d], 3, batch, out, {"p": p, "eps": eps})
 
 
 _SUMS = Contraction("mk,nk->mn", lambda a, b, p, scale: exp(scale * abs(a - b) ** p))

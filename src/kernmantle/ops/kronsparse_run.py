@@ -8,10 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch.nn import functional
 
+from ..config import current
 from ..contraction.kronsparse_cost import quickest
 from ..contraction.program import Operand, Program
 from ..contraction.semirings import REDUCTIONS
@@ -41,6 +44,12 @@ def _times(left: Node, right: Node) -> Node:
 
 def _erf(value: Node) -> Node:
     return Node("erf", (_times(const(0.5**0.5), value),))
+
+
+@lru_cache(maxsize=1)
+def _gpu() -> Any:
+    """Loaded with the first product on a GPU."""
+    return import_module(".kronsparse_gpu", __package__)
 
 
 def route() -> str:
@@ -119,6 +128,11 @@ def _by_kernel(
     out: torch.Tensor,
 ) -> None:
     groups, (_, a, b, c, d) = x.shape[0], weight.shape
+    if x.is_cuda and current().backend in ("auto", "cuda"):
+        ran = _gpu().product(x, weight, bias, activation, precision, out)
+        if ran is not None:
+            _RAN.route = ran
+            return
     tensors = [x.unflatten(2, (a, c, d)), weight.expand(groups, a, b, c, d)]
     if bias is not None:
         tensors.append(bias.expand(groups, a * b * d).unflatten(1, (a, b, d)))

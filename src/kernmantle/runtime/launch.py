@@ -16,6 +16,7 @@ from .device import core
 _FREE_SHARED = 48 << 10
 _streams: dict[tuple[int, int], Any] = {}
 _MOST_REMEMBERED = 4096
+_EARLY = "programmatic_stream_serialization"  # which cuda-core 1.0 does not know
 
 
 def _stream(handle: int, device: int) -> Any:
@@ -41,11 +42,15 @@ class Kernel:
         Bytes of dynamic shared memory of a block.
     title : str
         What messages call it.
+    early : bool
+        Whether it may start before the kernel that it is launched behind has ended, for which it waits by itself.
     """
 
-    def __init__(self, binary: bytes, entry: str, threads: int, shared: int = 0, title: str = "") -> None:
+    def __init__(
+        self, binary: bytes, entry: str, threads: int, shared: int = 0, title: str = "", early: bool = False
+    ) -> None:
         self.title = title or entry
-        self.threads, self.shared = threads, shared
+        self.threads, self.shared, self.early = threads, shared, early
         self._ready: set[int] = set()
         self._configs: dict[int, Any] = {}
         self._lock = threading.Lock()
@@ -75,7 +80,10 @@ class Kernel:
     def _config(self, blocks: int) -> Any:
         if len(self._configs) >= _MOST_REMEMBERED:
             self._configs.clear()
-        config = core().LaunchConfig(grid=blocks, block=self.threads, shmem_size=self.shared)
+        config = core().LaunchConfig(
+            grid=blocks, block=self.threads, shmem_size=self.shared,
+            **({_EARLY: True} if self.early and hasattr(core().LaunchConfig, _EARLY) else {}),
+        )  # fmt: skip
         self._configs[blocks] = config
         return config
 

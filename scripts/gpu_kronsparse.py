@@ -1,0 +1,179 @@
+"""Times the tiles of the Kronecker-sparse kernel on the present GPU: a JSON row per pattern and tile, checked first.
+
+The sources compile in as many processes as there are cores, before the GPU is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernmantle.codegen import kronsparse_cuda
+from kernmantle.contraction import kronsparse_plan as plans
+from kernmantle.contraction.cuda_tiles import DeviceLimits
+from kernmantle.ops import kronsparse_gpu
+from kernmantle.ops.gpu import job_for
+from kernmantle.runtime.cache import current_cache
+
+H200 = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
+PATTERNS = (
+    (6, 64, 64, 1), (1, 768, 192, 2), (2, 48, 192, 1), (1, 192, 48, 2), (1, 128, 128, 3), (1, 64, 64, 128),
+    (1, 256, 256, 64),
+)  # fmt: skip
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+BATCH = 25088
+BEYOND_CACHE = 3e8
+
+
+def problem(pattern: Sequence[int], batch: int, dtype: str, first: bool) -> plans.Problem:
+    """A contiguous one."""
+    a, b, c, d = pattern
+    size = DTYPES[dtype].itemsize
+    access = [
+        math.gcd(16, size * (a * m * d if first else batch), size * (m * d if d < 4 else d) if first else 0)
+        for m in (c, b)
+    ]
+    return plans.Problem((a, b, c, d), 1, batch, dtype, first, first, access[0], access[1] // size)
+
+
+def best(given: plans.Problem, count: int) -> list[plans.Tile]:
+    """The tiles that should be quickest; of those that differ in their stages alone, one."""
+    timed: list[tuple[float, int, plans.Tile]] = []
+    for tile in plans._tiles(given, True):
+        own = plans._with(tile, given, H200)
+        if own.shared(given) <= H200.shared_per_block and own.blocks_each(given, H200):
+            timed.append((plans._seconds(own, given, H200), len(timed), tile))
+    kept: dict[Any, plans.Tile] = {}
+    for _, _, tile in heapq.nsmallest(400, timed):
+        kept.setdefault((tile.l, tile.m, tile.columns, tile.chunk, tile.warps, tile.resident), tile)
+    return list(kept.values())[:count]
+
+
+def cases(count: int, dtypes: Sequence[str]) -> Iterator[tuple[plans.Problem, plans.Tile]]:
+    """What is timed."""
+    for pattern in PATTERNS:
+        for dtype in dtypes:
+            for first in (True, False):
+                given = problem(pattern, BATCH, dtype, first)
+                yield from ((given, tile) for tile in best(given, count))
+
+
+def compile_one(case: tuple[plans.Problem, plans.Tile]) -> None:
+    """Compile into the cache."""
+    chosen = plans._with(case[1], case[0], H200)
+    job = job_for(kronsparse_cuda.emit(chosen), chosen.arch, str(chosen))
+    current_cache().fetch(job.key, job.build)
+
+
+def microseconds(call: Callable[[int], object], sets: int) -> float:
+    """Median time of one of many calls in a graph that walks over sets of arrays."""
+    for i in range(min(sets, 2)):
+        call(i)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call(0)
+    end.record()
+    end.synchronize()
+    rounds = max(4, min(40, int(6.0 / max(begin.elapsed_time(end), 1e-3))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(rounds):
+            call(i % sets)
+    times: list[float] = []
+    for _ in range(4):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * begin.elapsed_time(end) / rounds)
+    return sorted(times[1:])[1]
+
+
+class Arrays:
+    """Operands of a problem, as many sets as exceed the second cache."""
+
+    def __init__(self, given: plans.Problem) -> None:
+        _, b, c, _ = given.pattern
+        self.given, kind, n = given, DTYPES[given.dtype], given.batch
+        wide = given.pattern[0] * given.pattern[3]
+        self.sets = max(1, min(5, 1 + int(BEYOND_CACHE // (kind.itemsize * n * wide * (b + c)))))
+        source = torch.Generator("cuda").manual_seed(1)
+
+        def rows(features: int) -> torch.Tensor:
+            shape = (1, n, features) if given.x_first else (1, features, n)
+            made = torch.randn(shape, generator=source, device="cuda").to(kind)
+            return made if given.x_first else made.mT
+
+        self.x = [rows(wide * c) for _ in range(self.sets)]
+        self.y = [rows(wide * b) for _ in range(self.sets)]
+        self.weight = (torch.randn((1, *given.pattern), generator=source, device="cuda") / math.sqrt(c)).to(kind)
+
+    def poison(self) -> None:
+        """So that nothing of an earlier result is taken for the next."""
+        for y in self.y:
+            y.fill_(float("nan"))
+
+    def error(self) -> float:
+        """Largest error of some rows relative to the root mean square, in float64; infinite for NaN anywhere."""
+        a, _, c, d = self.given.pattern
+        n = self.given.batch
+        rows = torch.cat([torch.arange(70), torch.arange(n - 70, n), torch.randint(n, (60,))]).cuda()
+        x = self.x[0][0].index_select(0, rows).double().view(-1, a, c, d)
+        want = torch.einsum("nikl,ijkl->nijl", x, self.weight[0].double()).reshape(len(rows), -1)
+        got = self.y[0][0].index_select(0, rows).double()
+        worst = float(((got - want).abs() / want.square().mean().sqrt()).max())
+        return worst if bool(torch.isfinite(self.y[0]).all()) else math.inf
+
+
+def measure(given: plans.Problem, tile: plans.Tile, arrays: Arrays) -> dict[str, Any]:
+    """A row."""
+    chosen = plans.plan(given, H200, tile)
+    assert chosen is not None
+    arrays.poison()
+    taken = microseconds(
+        lambda i: kronsparse_gpu._wide(chosen, given, 0, arrays.x[i], arrays.weight, None, arrays.y[i]), arrays.sets
+    )
+    return {
+        "pattern": given.pattern, "dtype": given.dtype, "layout": "first" if given.x_first else "last",
+        "tile": vars(tile), "us": taken, "error": arrays.error(), "model": 1e6 * plans._seconds(chosen, given, H200),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=5, help="tiles for each problem")
+    parser.add_argument("--dtypes", nargs="+", default=["f32", "f16"])
+    parser.add_argument("--out", type=Path, default=Path("rows.jsonl"))
+    options = parser.parse_args()
+    entered = list(cases(options.count, options.dtypes))
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        pool.map(compile_one, entered, chunksize=2)
+    arrays: Arrays | None = None
+    for given, tile in entered:
+        if arrays is None or arrays.given != given:
+            arrays = None
+            arrays = Arrays(given)
+        row = measure(given, tile, arrays)
+        held = "" if tile.resident else " streamed"
+        shape = f"l{tile.l} m{tile.m} nj{tile.columns} kc{tile.chunk} st{tile.stages} w{tile.warps}{held}"
+        sys.stdout.write(
+            f"{given.pattern} {given.dtype} {row['layout']} {shape}: {row['us']:.1f} us, model {row['model']:.0f}, "
+            f"error {row['error']:.1e}\n"
+        )
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""CUDA C++ text of a Kronecker-sparse plan: one instantiation of the templates, and two entries."""
+
+from __future__ import annotations
+
+from ..contraction.kronsparse_plan import ACTIVATIONS, KronSparsePlan, NarrowPlan
+
+ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
+PREPARE_THREADS = 128
+_TYPES = {"f32": "float", "f16": "km::f16", "bf16": "km::bf16", "f64": "double"}
+_SIZES = ("a", "b", "c", "d")
+_STRIDES = ("xg", "xn", "xf", "yg", "yn", "yf", "wg", "wi", "wj", "wk", "wl", "bg")
+
+
+def emit(plan: KronSparsePlan) -> str:
+    """Source of a plan."""
+    tile = plan.tile
+    flags = [plan.x_first, plan.y_first, plan.full]
+    numbers = [tile.l, tile.sharers, tile.m, tile.columns, tile.chunk, tile.stages, tile.warps]
+    last = [plan.x_bytes, plan.y_run, plan.products]
+    parameters = [
+        _TYPES[plan.dtype], *map(_flag, flags), *map(str, numbers), _flag(tile.resident), _flag(tile.grouped),
+        *map(str, last),
+        _flag(plan.bias), str(ACTIVATIONS.index(plan.activation)),
+    ]  # fmt: skip
+    own = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES))
+    own_cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES))
+    return f"""#include "kronsparse_prepare.cuh"
+
+typedef km::KronSparseTile<{", ".join(parameters)}> Tile;
+
+{_entry("Tile::THREADS, 1", "kron_sparse<Tile>")}
+extern "C" __global__ void __launch_bounds__({PREPARE_THREADS}) {PREPARE}(
+    const void* weight, void* image, float* scale, {own},
+    km::i64 wg, km::i64 wi, km::i64 wj, km::i64 wk, km::i64 wl) {{
+    const km::KronSparseWeights given = {{weight, image, scale, {own_cast}, wg, wi, wj, wk, wl}};
+    km::kron_sparse_prepare<Tile>(given);
+}}
+"""
+
+
+def emit_narrow(plan: NarrowPlan) -> str:
+    """Source of a narrow plan."""
+    parameters = [
+        _TYPES[plan.dtype], "double" if plan.dtype == "f64" else "float", _flag(plan.first), str(plan.rows),
+        str(plan.columns), str(plan.vector), _flag(plan.together), _flag(plan.bias),
+        str(ACTIVATIONS.index(plan.activation)),
+    ]  # fmt: skip
+    return f"""#include "kronsparse_narrow.cuh"
+
+typedef km::KronSparseNarrow<{", ".join(parameters)}> Plan;
+
+{_entry(str(plan.threads), "kron_sparse_narrow<Plan>")}"""
+
+
+def _entry(bounds: str, call: str) -> str:
+    """The kernel, which every plan is launched with the same arguments of."""
+    strides = ", ".join(f"km::i64 {name}" for name in _STRIDES)
+    sizes = ", ".join(f"km::i64 {name}" for name in (*_SIZES, "tiles", "slots"))
+    cast = ", ".join(f"(int){name}" for name in (*_SIZES, "tiles", "slots"))
+    return f"""extern "C" __global__ void __launch_bounds__({bounds}) {ENTRY}(
+    const void* x, const void* weight, const void* image, const void* bias, const float* scale, void* y, km::i64 count,
+    {sizes},
+    {strides}) {{
+    const km::KronSparse given = {{x, weight, image, bias, scale, y, count, {cast},
+                                  xg, xn, xf, yg, yn, yf, wg, wi, wj, wk, wl, bg}};
+    km::{call}(given);
+}}
+"""
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()

@@ -1,0 +1,369 @@
+"""How a GPU runs a Kronecker-sparse product: which tile, what stays in shared memory, how the batch is cut up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .cuda_tiles import DeviceLimits
+from .nest import BYTES
+
+Pattern = tuple[int, int, int, int]
+ACTIVATIONS = ("", "relu", "gelu", "silu")
+_WIDTHS = (128, 96, 64, 48, 32, 16)
+_REGISTERS = 65536
+_RESERVE = 1024
+_CLOCK = 1.7e9
+_BYTES_A_SECOND = 4.3e12
+_CACHE_BYTES_A_SECOND = 5.0e12
+_MMA_CYCLES = 14.0
+_GROUPED_CYCLES = 4.4
+_GROUPED_ARCHS = ("sm_90",)
+_START_SECONDS = 1.5e-6
+_STEP_SECONDS = 0.35e-6
+_BARRIER_SECONDS = 0.1e-6
+_NARROW = 8
+_NARROW_WEIGHTS = 64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product as the kernel sees it.
+
+    ``x_first`` and ``y_first`` say whether the features of x and y lie together in memory, else the batch does.
+    ``x_bytes`` is the largest access that alignment and strides of x allow, ``y_run`` the most numbers of y that may
+    be written at once. ``products`` is 3, or 1 for float32 in one pass.
+    """
+
+    pattern: Pattern
+    groups: int
+    batch: int
+    dtype: str
+    x_first: bool
+    y_first: bool
+    x_bytes: int
+    y_run: int
+    products: int = 3
+    bias: bool = False
+    activation: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Template parameters, see ``kronsparse.cuh``."""
+
+    l: int
+    sharers: int
+    m: int
+    columns: int
+    chunk: int
+    stages: int
+    warps: int
+    resident: bool
+    grouped: bool
+
+
+@dataclass(frozen=True)
+class KronSparsePlan:
+    """Everything the emitter needs, and nothing of the sizes but what decides the tile."""
+
+    arch: str
+    dtype: str
+    x_first: bool
+    y_first: bool
+    full: bool
+    tile: Tile
+    x_bytes: int
+    y_run: int
+    products: int
+    bias: bool
+    activation: str
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.tile.warps
+
+    @property
+    def split(self) -> bool:
+        """Whether numbers are taken apart into halves."""
+        return self.dtype == "f32"
+
+    @property
+    def span(self) -> int:
+        """Values of l that a block owns."""
+        return self.tile.l * self.tile.sharers
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch in one tile of a block."""
+        return 16 * self.tile.m * self.tile.warps // self.tile.sharers
+
+    def groups(self, problem: Problem) -> int:
+        """Independent sets of columns, each for one block or more."""
+        a, b, _, d = problem.pattern
+        return problem.groups * a * -(-b // self.tile.columns) * -(-d // self.span)
+
+    def chunks(self, problem: Problem) -> int:
+        """Chunks of k."""
+        return -(-problem.pattern[2] // self.tile.chunk)
+
+    def tiles(self, problem: Problem) -> int:
+        """Tiles of rows."""
+        return -(-problem.batch // self.rows)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of the weights of one chunk."""
+        return self.tile.chunk * self.span * self.tile.columns * (4 if self.split else 2)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one stage of x."""
+        size, tile = BYTES[self.dtype], self.tile
+        together = self.x_first and tile.l < 4
+        count = 2 * tile.m if not self.x_first else 4 * tile.l if together else tile.l
+        access = 16 if count * size % 16 == 0 else 8 if count * size % 8 == 0 else 4
+        step = (4 * tile.l if together else self.span) * size
+        run = tile.chunk * self.span * size if self.x_first else 16 * tile.m * size
+        lap = 32 if self.x_first and access == 16 and step == 32 else 128
+        apart = 16 if lap == 32 else 64 if self.x_first and access == 16 else 32
+        pitch = run if lap == 128 and run % 128 == 0 else max(0, (run + lap - 1 - apart) // lap) * lap + apart
+        return (16 * tile.m if self.x_first else tile.chunk) * pitch
+
+    def shared(self, problem: Problem) -> int:
+        """Bytes of shared memory of a block."""
+        rings = self.tile.warps // self.tile.sharers
+        held = self.chunks(problem) if self.tile.resident else self.tile.stages
+        table = -(-8 * self.span * self.tile.columns // 256) * 256
+        return table + held * self.chunk_bytes + rings * self.tile.stages * self.stage_bytes
+
+    def image_bytes(self, problem: Problem) -> int:
+        """Bytes of the rearranged weights."""
+        return self.groups(problem) * self.chunks(problem) * self.chunk_bytes
+
+    def scales(self, problem: Problem) -> int:
+        """Number of scales of columns, edges included."""
+        a, b, _, d = problem.pattern
+        padded = -(-b // self.tile.columns) * self.tile.columns * -(-d // self.span) * self.span
+        return problem.groups * a * padded if self.split else 0
+
+    def preparing_warps(self, problem: Problem) -> int:
+        """Warps that rearrange the weights."""
+        return self.groups(problem) * self.span * self.tile.columns // (8 if self.split or self.tile.grouped else 16)
+
+    def slots(self, problem: Problem, limits: DeviceLimits) -> int:
+        """Blocks among which the tiles of one set of columns are shared."""
+        tiles, groups = self.tiles(problem), self.groups(problem)
+        resident = max(1, limits.sm_count * self.blocks_each(problem, limits))
+        if groups >= resident:
+            return min(tiles, _even(groups, resident))
+        return max(1, min(tiles, resident // groups))
+
+    def blocks_each(self, problem: Problem, limits: DeviceLimits) -> int:
+        """Blocks that share a multiprocessor."""
+        by_memory = limits.shared_per_sm // (self.shared(problem) + _RESERVE)
+        return max(0, min(by_memory, limits.registers_per_sm // (self.threads * self.registers)))
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread may have."""
+        return min(255, _REGISTERS // self.threads // 8 * 8)
+
+    def __str__(self) -> str:
+        tile = self.tile
+        ways = " to ".join("first" if first else "last" for first in (self.x_first, self.y_first))
+        held = "resident" if tile.resident else "streamed"
+        kind = "3 x f16" if self.split and self.products == 3 else "f16" if self.split else self.dtype
+        engine = "wgmma" if tile.grouped else "mma"
+        shape = f"rows {self.rows} columns {tile.columns} x {self.span} chunk {tile.chunk} x {tile.stages}"
+        return (
+            f"kron sparse {self.arch} {engine} {shape}, {tile.warps} warps, weights {held}, batch {ways}, "
+            f"{kind} {self.dtype}"
+        )
+
+
+def _even(groups: int, resident: int) -> int:
+    """Parts of the batch for which the waves of blocks come out most even."""
+    return min(range(1, 9), key=lambda slots: (round(-(-groups * slots // resident) / slots, 3), slots))
+
+
+def _spans(problem: Problem) -> tuple[tuple[int, int], ...]:
+    """Values of l of a warp, and warps that share rows."""
+    d = problem.pattern[3]
+    if not problem.x_first or d == 1:
+        return ((1, 1),)
+    if d < 4:
+        return ((d, 1),)
+    if problem.dtype == "f32":
+        return ((4, 2),) if d >= 8 else ((4, 1),)
+    return ((8, 2), (4, 2)) if d >= 16 else ((8, 1), (4, 2)) if d >= 8 else ((4, 1),)
+
+
+def _registers(tile: Tile, split: bool) -> int:
+    """Registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
+    sums = tile.m * tile.l * tile.columns // 2
+    read = tile.m * tile.l * tile.chunk // (2 if split else 4)
+    if not tile.grouped:
+        return sums + read + (36 if split else 60)
+    left = tile.m * tile.chunk // 2 if split else 0
+    return sums + read + (left + tile.m * tile.columns // 2 + 28 if split else 40)
+
+
+def _tiles(problem: Problem, grouped: bool) -> Iterator[Tile]:
+    _, b, c, _ = problem.pattern
+    split = problem.dtype == "f32"
+    for (l, sharers), m, columns in itertools.product(_spans(problem), (1, 2, 4), _WIDTHS):
+        together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
+        step = max(together, 1 if split or grouped else 16)
+        if columns % step or columns >= 2 * max(16, together, b) or (m == 4 and (split or problem.x_first)):
+            continue
+        for chunk, warps in itertools.product((64, 32, 16), (16, 12, 8, 4)):
+            if chunk >= 2 * max(16, c) or (grouped and warps % (4 * sharers)) or warps % sharers:
+                continue
+            fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped)
+            if _registers(fits, split) > min(248, _REGISTERS // (32 * warps)):
+                continue
+            for stages, resident in itertools.product((4, 3, 2), (True, False)):
+                yield Tile(l, sharers, m, columns, chunk, stages, warps, resident, grouped)
+
+
+def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
+    """Instructions of a warp for one chunk, and for what follows all chunks of a tile."""
+    size, tile = BYTES[plan.dtype], plan.tile
+    numbers = 8 * tile.m * tile.l * tile.chunk / 16
+    loads = numbers * size / (16 if tile.m * tile.l * size >= 4 else 4)
+    sums = tile.m * tile.l * tile.columns / 2
+    steps = tile.chunk / 16 * tile.l * tile.columns / 8
+    copies = 16 * tile.m * tile.chunk * tile.l * size / 32 / plan.x_bytes
+    chunk = 50 + loads + 5 * copies + (5 * numbers + sums if plan.split else 0.5 * numbers)
+    if not tile.grouped:
+        chunk += steps + tile.m * steps * (plan.products if plan.split else 1)
+    return chunk, sums * (3 + (1 if plan.split else 0.5) + 4 / plan.y_run)
+
+
+def _run_bytes(plan: KronSparsePlan) -> int:
+    """Bytes of x that a warp takes from neighbouring addresses."""
+    size, tile = BYTES[plan.dtype], plan.tile
+    if not plan.x_first:
+        return 16 * tile.m * size
+    return plan.span * size * (tile.chunk if plan.full else 1)
+
+
+def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
+    """What a plan should take: the slowest of memory, cache and multiprocessors, and the chain of its steps."""
+    a, b, c, d = problem.pattern
+    size, tile = BYTES[problem.dtype], plan.tile
+    groups, chunks, tiles = plan.groups(problem), plan.chunks(problem), plan.tiles(problem)
+    slots, each = plan.slots(problem, limits), plan.blocks_each(problem, limits)
+    ends = size * problem.groups * problem.batch * a * d
+    scattered = max(1.0, min(2.5, 0.5 + 64 / _run_bytes(plan)))
+    memory = ends * (c * scattered + b) / _BYTES_A_SECOND
+    x_bytes = ends * c * -(-b // tile.columns) * max(1.0, 32 / _run_bytes(plan))
+    weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
+    cache = (x_bytes + weight_bytes) / _CACHE_BYTES_A_SECOND
+    products = tile.m * tile.l * (tile.columns // 8) * (tile.chunk // 16) * (plan.products if plan.split else 1)
+    per_chunk, per_tile = _instructions(plan)
+    issued = (chunks * per_chunk + per_tile) * (1 if tile.resident else 1.15)
+    multiplied = chunks * products * (_GROUPED_CYCLES if tile.grouped else _MMA_CYCLES)
+    blocks = groups * slots
+    waves = -(-blocks // (limits.sm_count * each))
+    together = min(each, -(-blocks // limits.sm_count))
+    rounds = waves * -(-tiles // slots)
+    hidden = min(1.0, tile.warps * together / 12)
+    cycles = max(issued, multiplied) + (1 - 0.7 * hidden) * min(issued, multiplied)
+    work = rounds * together * tile.warps / 4 * cycles / _CLOCK
+    step = _STEP_SECONDS / tile.stages + (0 if tile.resident else _BARRIER_SECONDS)
+    latency = _START_SECONDS + waves * (chunks if tile.resident else 0) * 2e-8 + rounds * chunks * step
+    return max(memory, cache, work, latency) + 0.25 * min(memory, work) + 0.1 * latency
+
+
+@lru_cache(maxsize=4096)
+def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
+    """The plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
+    found: tuple[float, KronSparsePlan] | None = None
+    for candidate in [tile] if tile else _tiles(problem, limits.arch in _GROUPED_ARCHS):
+        own = _with(candidate, problem, limits)
+        if own.shared(problem) > limits.shared_per_block or own.blocks_each(problem, limits) < 1:
+            continue
+        if own.groups(problem) * own.slots(problem, limits) >= 2**31:
+            continue
+        seconds = _seconds(own, problem, limits)
+        if found is None or seconds < found[0]:
+            found = seconds, own
+    return None if found is None else found[1]
+
+
+def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
+    size = BYTES[problem.dtype]
+    x_bytes = problem.x_bytes
+    along = (tile.chunk if problem.x_first else 1) * tile.l * tile.sharers if problem.x_first else 16 * tile.m
+    full = tile.l * tile.sharers == problem.pattern[3]
+    if problem.x_first and not full:
+        along = tile.l * tile.sharers
+    while along * size % x_bytes:
+        x_bytes //= 2
+    run = (
+        tile.l
+        if problem.y_first and not (full and tile.l < 4)
+        else 2 * tile.m
+        if not problem.y_first
+        else problem.y_run
+    )
+    return KronSparsePlan(
+        limits.arch, problem.dtype, problem.x_first, problem.y_first, full, tile, x_bytes,
+        math.gcd(min(run, problem.y_run), problem.y_run), problem.products if size == 4 else 1, problem.bias,
+        problem.activation,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NarrowPlan:
+    """A kernel whose threads hold the weights of one block in registers."""
+
+    arch: str
+    dtype: str
+    first: bool
+    rows: int
+    columns: int
+    vector: int
+    together: bool
+    bias: bool
+    activation: str
+    threads: int = 128
+
+    def grid(self, problem: Problem, limits: DeviceLimits) -> tuple[int, int]:
+        """Blocks, and how many of them share what is left when the weights are chosen."""
+        a, _, _, d = problem.pattern
+        wide = a * (d // self.vector) if self.first else problem.batch // self.vector
+        ranges = -(-wide // self.threads)
+        sets = problem.groups * (ranges if self.first else a * d)
+        lines = problem.batch if self.first else ranges
+        wanted = max(1, limits.sm_count * 16 // sets)
+        slots = min(lines, wanted)
+        return sets * slots, slots
+
+    def __str__(self) -> str:
+        where = "first" if self.first else "last"
+        shape = f"{self.rows}x{self.columns}, {self.vector} at once"
+        return f"kron sparse {self.arch} narrow {shape}, batch {where}, {self.dtype}"
+
+
+def narrow_plan(problem: Problem, limits: DeviceLimits) -> NarrowPlan | None:
+    """Plan for blocks of a few rows and columns in one layout; None for others."""
+    _, b, c, d = problem.pattern
+    size = BYTES[problem.dtype]
+    if max(b, c) > _NARROW or b * c > _NARROW_WEIGHTS or problem.x_first != problem.y_first:
+        return None
+    first, vector, together = problem.x_first, 1, False
+    if first and d == 1:
+        together = c & (c - 1) == 0 == b & (b - 1) and problem.x_bytes >= c * size and problem.y_run >= b
+    else:
+        along, vector = d if first else problem.batch, 16 // size
+        most = min(problem.x_bytes // size, problem.y_run, _NARROW_WEIGHTS // (b * c) if first else vector)
+        while along % vector or vector > most:
+            vector //= 2
+    return NarrowPlan(limits.arch, problem.dtype, first, b, c, vector, together, problem.bias, problem.activation)

@@ -1,0 +1,131 @@
+"""Kronecker-sparse products on NVIDIA GPUs: the weights rearranged, then one kernel, on torch's current stream."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..codegen import kronsparse_cuda
+from ..contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, narrow_plan, plan
+from ..runtime.launch import Kernel
+from .dtypes import NAMES
+from .execute import allocate
+from .gpu import job_for, limits, start
+from .launcher import collecting, fetch
+
+Maybe = torch.Tensor | None
+_OVERLAPS = 90  # from this capability on a kernel may start while the one before it ends
+_WARPS = kronsparse_cuda.PREPARE_THREADS // 32
+_LOADED: dict[tuple[Any, ...], tuple[Kernel, ...]] = {}
+
+
+def _access(tensor: torch.Tensor, first: bool) -> int:
+    """Bytes of the largest access that pointer and strides allow, at most 16."""
+    others = [tensor.stride(0) if tensor.shape[0] > 1 else 0, tensor.stride(1 if first else 2)]
+    return math.gcd(16, tensor.data_ptr(), *(stride * tensor.element_size() for stride in others))
+
+
+def problem_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> Problem | None:
+    """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
+    a, b, c, d = weight.shape[1:]
+    groups, batch, _ = x.shape
+    first = [tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in (x, out)]
+    last = [tensor.stride(1) == 1 or batch == 1 for tensor in (x, out)]
+    if not all(one or other for one, other in zip(first, last, strict=True)):
+        return None
+    size = x.element_size()
+    runs = [block * d * size if d < 4 else d * size for block in (c, b)]
+    access = [
+        math.gcd(_access(tensor, features), run if features else 0)
+        for tensor, features, run in zip((x, out), first, runs, strict=True)
+    ]
+    return Problem(
+        (a, b, c, d), groups, batch, NAMES[x.dtype], first[0], first[1], access[0], access[1] // size,
+        1 if precision == "tf32" else 3, bias is not None, activation,
+    )  # fmt: skip
+
+
+def product(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> str | None:
+    """Write the product to ``out``; returns what ran, None if the kernels do not take it."""
+    index = torch.cuda.current_device() if x.device.index is None else x.device.index
+    problem = problem_of(x, weight, bias, activation, precision, out)
+    if problem is None:
+        return None
+    narrow = narrow_plan(problem, limits(index))
+    weight = weight.expand(x.shape[0], *weight.shape[1:])
+    if narrow is not None:
+        _narrow(narrow, problem, index, x, weight, bias, out)
+        return str(narrow)
+    chosen = plan(problem, limits(index)) if x.dtype != torch.float64 and precision != "ieee" else None
+    if chosen is None:
+        return None
+    _wide(chosen, problem, index, x, weight, bias, out)
+    return str(chosen)
+
+
+def _wide(
+    chosen: KronSparsePlan, problem: Problem, index: int, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
+    out: torch.Tensor,
+) -> None:  # fmt: skip
+    shared = chosen.shared(problem)
+    loaded = _load(
+        (chosen, shared), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
+        (kronsparse_cuda.PREPARE, kronsparse_cuda.PREPARE_THREADS, 0, False),
+        (kronsparse_cuda.ENTRY, chosen.threads, shared, limits(index).capability >= _OVERLAPS),
+    )  # fmt: skip
+    if loaded is None:
+        return
+    prepare, kernel = loaded
+    image = allocate((chosen.image_bytes(problem),), torch.uint8, x.device)
+    scale = allocate((chosen.scales(problem),), torch.float32, x.device)
+    pointers = (weight.data_ptr(), image.data_ptr(), scale.data_ptr())
+    blocks = -(-chosen.preparing_warps(problem) // _WARPS)
+    start(prepare, index, blocks, (*pointers, problem.groups, *problem.pattern, *weight.stride()))
+    slots = chosen.slots(problem, limits(index))
+    given = _arguments(x, weight, image, bias, scale, out, chosen.tiles(problem), slots)
+    start(kernel, index, chosen.groups(problem) * slots, given)
+
+
+def _narrow(
+    chosen: NarrowPlan, problem: Problem, index: int, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
+    out: torch.Tensor,
+) -> None:  # fmt: skip
+    loaded = _load(
+        (chosen,), lambda: kronsparse_cuda.emit_narrow(chosen), chosen.arch,
+        (kronsparse_cuda.ENTRY, chosen.threads, 0, False),
+    )  # fmt: skip
+    if loaded is not None:
+        blocks, slots = chosen.grid(problem, limits(index))
+        start(loaded[0], index, blocks, _arguments(x, weight, None, bias, None, out, 0, slots))
+
+
+def _arguments(
+    x: torch.Tensor, weight: torch.Tensor, image: Maybe, bias: Maybe, scale: Maybe, out: torch.Tensor, tiles: int,
+    slots: int,
+) -> tuple[int, ...]:  # fmt: skip
+    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in (x, weight, image, bias, scale, out)]
+    steps = 0 if bias is None or bias.shape[0] == 1 else bias.stride(0)
+    strides = (*x.stride(), *out.stride(), *weight.stride(), steps)
+    return (*pointers, x.shape[1], *weight.shape[1:], tiles, slots, *strides)
+
+
+def _load(
+    key: tuple[Any, ...], source: Any, arch: str, *entries: tuple[str, int, int, bool]
+) -> tuple[Kernel, ...] | None:
+    """Kernels of a source by entry, threads, shared memory and early start; None if they were only noted."""
+    found = None if collecting() else _LOADED.get(key)
+    if found is None:
+        title = str(key[0])
+        binary = fetch(job_for(source(), arch, title))
+        if binary is None:
+            return None
+        found = _LOADED[key] = tuple(
+            Kernel(binary, name, threads, shared, title, early) for name, threads, shared, early in entries
+        )
+    return found

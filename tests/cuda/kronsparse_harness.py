@@ -1,0 +1,190 @@
+"""Runs Kronecker-sparse products on a GPU with cuda.core alone, so that compute-sanitizer sees nothing but these.
+
+``python -m tests.cuda.kronsparse_harness [word ...]`` runs every case, or those whose name contains one of the words.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernmantle.codegen import kronsparse_cuda
+from kernmantle.codegen.cuda import headers
+from kernmantle.contraction import kronsparse_plan
+from kernmantle.contraction.cuda_tiles import DeviceLimits
+from kernmantle.contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, Tile
+from kernmantle.runtime.launch import Kernel
+from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.testing import assert_close
+
+from .harness import Machine, limits
+
+TYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
+PATTERNS = (
+    (2, 37, 45, 1), (2, 40, 33, 2), (1, 24, 20, 3), (1, 20, 40, 12), (2, 17, 19, 5), (3, 5, 70, 4), (1, 130, 9, 1),
+    (1, 64, 64, 8), (2, 48, 192, 1), (1, 24, 24, 17),
+)  # fmt: skip
+NARROW = ((3, 2, 2, 1), (2, 2, 2, 8), (1, 4, 4, 3), (5, 3, 2, 1), (1, 8, 8, 16))
+EDGES = ((1, 1), (2, 1), (16, 2), (129, 1))
+
+
+@dataclass(frozen=True)
+class KronSparseCase:
+    """A pattern, a batch, a type and the memory orders of x and y."""
+
+    pattern: tuple[int, int, int, int]
+    batch: int
+    dtype: str
+    x_first: bool
+    y_first: bool
+    groups: int = 1
+    streamed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        ways = "".join("first" if first else "last" for first in (self.x_first, self.y_first))
+        size = "x".join(map(str, self.pattern))
+        return f"{size}_{self.batch}_{self.dtype}_{ways}_{self.groups}{'_streamed' * self.streamed}"
+
+    def problem(self) -> Problem:
+        """As planned for."""
+        a, b, c, d = self.pattern
+        size = np.dtype(TYPES[self.dtype]).itemsize
+        ends = (c, self.x_first), (b, self.y_first)
+        access = [
+            math.gcd(
+                16, size * (a * m * d if first else self.batch), size * (m * d if d < 4 else d) if first else 0,
+                size * self.batch * a * m * d if self.groups > 1 else 0,
+            )
+            for m, first in ends
+        ]  # fmt: skip
+        return Problem(
+            self.pattern, self.groups, self.batch, self.dtype, self.x_first, self.y_first, access[0], access[1] // size,
+            bias=True, activation="relu",
+        )  # fmt: skip
+
+    def arrays(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """x (groups, batch, a c d), weights (groups, a, b, c, d), bias (groups, a b d)."""
+        a, b, c, d = self.pattern
+        random = np.random.default_rng(self.pattern)
+        shapes = (self.groups, self.batch, a * c * d), (self.groups, *self.pattern), (self.groups, a * b * d)
+        return tuple(random.standard_normal(shape).astype(TYPES[self.dtype]) for shape in shapes)
+
+    def expected(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Result and size of its terms in float64."""
+        a, b, c, d = self.pattern
+        x, weight, bias = (array.astype(np.float64) for array in self.arrays())
+        x = x.reshape(self.groups, self.batch, a, c, d)
+        equation, shape = "gnikl,gijkl->gnijl", (self.groups, self.batch, a * b * d)
+        value = np.einsum(equation, x, weight).reshape(shape) + bias[:, None]
+        terms = np.einsum(equation, abs(x), abs(weight)).reshape(shape) + abs(bias[:, None])
+        return np.maximum(value, 0), terms
+
+    def plan(self, own: DeviceLimits) -> KronSparsePlan | NarrowPlan:
+        """The plan of its problem, with the weights in chunks where ``streamed``."""
+        problem = self.problem()
+        narrow = kronsparse_plan.narrow_plan(problem, own)
+        if narrow is not None:
+            return narrow
+        chosen = kronsparse_plan.plan(problem, own)
+        assert chosen is not None
+        if not self.streamed:
+            return chosen
+        tile = Tile(**(vars(chosen.tile) | {"resident": False, "chunk": 16}))
+        streamed = kronsparse_plan.plan(problem, own, tile)
+        assert streamed is not None
+        return streamed
+
+
+def cases() -> Iterator[KronSparseCase]:
+    """Every kind of tile, at its edges."""
+    for place, pattern in enumerate(PATTERNS):
+        for dtype in ("f32", "f16"):
+            for x_first, y_first in ((True, True), (False, False), (True, False), (False, True)):
+                batch, groups = EDGES[(place + 2 * x_first + y_first) % len(EDGES)]
+                streamed = (place + x_first) % 3 == 0
+                yield KronSparseCase(pattern, batch, dtype, x_first, y_first, groups, streamed)
+    for place, pattern in enumerate(NARROW):
+        for dtype in TYPES:
+            for first in (True, False):
+                batch, groups = EDGES[(place + first) % len(EDGES)]
+                yield KronSparseCase(pattern, batch, dtype, first, first, groups)
+
+
+def _strides(groups: int, batch: int, features: int, first: bool) -> tuple[int, int, int]:
+    return (batch * features, features, 1) if first else (batch * features, 1, batch)
+
+
+def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
+    """The result."""
+    own, problem = limits(), case.problem()
+    a, b, c, d = case.pattern
+    chosen = case.plan(own)
+    x, weight, bias = case.arrays()
+    steps = [
+        _strides(case.groups, case.batch, features, first)
+        for features, first in ((a * c * d, case.x_first), (a * b * d, case.y_first))
+    ]
+    blank = np.full((case.groups, case.batch, a * b * d), np.nan, TYPES[case.dtype])
+    laid = [
+        array if first else array.swapaxes(1, 2).copy() for array, first in ((x, case.x_first), (blank, case.y_first))
+    ]
+    given, there, offset, out = (machine.upload(array) for array in (laid[0], weight, bias, laid[1]))
+    weight_steps = [step // weight.itemsize for step in weight.strides]
+    stream = int(machine.stream.handle)
+    pointers = [int(buffer.handle) for buffer in (given, there, offset, out)]
+    image = scale = tiles = 0
+    if isinstance(chosen, NarrowPlan):
+        source, shared, (blocks, slots) = kronsparse_cuda.emit_narrow(chosen), 0, chosen.grid(problem, own)
+        binary = compile_source(source, own.arch, headers(), case.name).binary
+    else:
+        source, shared = kronsparse_cuda.emit(chosen), chosen.shared(problem)
+        binary = compile_source(source, own.arch, headers(), case.name).binary
+        held = machine.device.allocate(chosen.image_bytes(problem), stream=machine.stream)
+        scales = machine.device.allocate(max(4, 4 * chosen.scales(problem)), stream=machine.stream)
+        image, scale = int(held.handle), int(scales.handle)
+        threads = kronsparse_cuda.PREPARE_THREADS
+        prepare = Kernel(binary, kronsparse_cuda.PREPARE, threads, 0, case.name)
+        warps = -(-chosen.preparing_warps(problem) // (threads // 32))
+        prepare(0, stream, warps, (pointers[1], image, scale, case.groups, *case.pattern, *weight_steps))
+        tiles, slots = chosen.tiles(problem), chosen.slots(problem, own)
+        blocks = chosen.groups(problem) * slots
+    early = own.capability >= 90 and not isinstance(chosen, NarrowPlan)
+    kernel = Kernel(binary, kronsparse_cuda.ENTRY, chosen.threads, shared, case.name, early)
+    sizes = (case.batch, *case.pattern, tiles, slots)
+    ends = (pointers[0], pointers[1], image, pointers[2], scale, pointers[3])
+    kernel(0, stream, blocks, (*ends, *sizes, *steps[0], *steps[1], *weight_steps, a * b * d))
+    found = machine.download(out, laid[1])
+    return found if case.y_first else found.swapaxes(1, 2)
+
+
+def check(case: KronSparseCase, found: np.ndarray[Any, Any]) -> None:
+    """Assert that a result is right."""
+    wanted, terms = case.expected()
+    assert_close(found, wanted, depth=case.pattern[2], magnitude=terms)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run and report; the number of cases that disagree."""
+    machine, wrong = Machine(), 0
+    for case in cases():
+        if words and not any(word in case.name for word in words):
+            continue
+        try:
+            check(case, run(machine, case))
+            verdict = "ok"
+        except AssertionError as error:
+            verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1
+        sys.stdout.write(f"{case.name:40s} {verdict}\n")
+    sys.stdout.write(f"{wrong} wrong\n")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(sys.argv[1:])))

@@ -1,0 +1,193 @@
+"""Kronecker-sparse products on the GPU against float64: every kind of tile, and thousands of random cases."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from functools import partial
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.kronsparse import kron_sparse_matmul
+from kernmantle.ops.kronsparse_run import route
+from kernmantle.testing import assert_close
+
+from .kronsparse_harness import KronSparseCase, cases
+
+pytestmark = pytest.mark.cuda
+
+BATCHES = (0, 1, 2, 16, 127, 128, 129)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 31, 37, 61, 67, 101)
+EXTENTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192)
+DEPTHS = (1, 1, 2, 3, 4, 5, 8, 16, 33)
+FIXED = (
+    (4, 2, 2, 1),
+    (1, 2, 2, 64),
+    (7, 2, 2, 3),
+    (1, 1, 1, 1),
+    (1, 257, 131, 1),
+    (6, 64, 64, 1),
+    (1, 96, 48, 2),
+    (1, 64, 64, 16),
+)
+LARGEST = 300_000
+
+
+def patterns(count: int) -> list[tuple[int, int, int, int]]:
+    """The fixed patterns and random ones, half of them of primes."""
+    draw, found = random.Random(0), list(FIXED)
+    while len(found) < count:
+        sizes = PRIMES if len(found) % 2 else EXTENTS
+        pattern = draw.choice((1, 1, 2, 3, 5)), draw.choice(sizes), draw.choice(sizes), draw.choice(DEPTHS)
+        if pattern[0] * pattern[1] * pattern[2] * pattern[3] <= LARGEST and pattern not in found:
+            found.append(pattern)
+    return found
+
+
+def operands(pattern, batch, dtype, last, seed=0):
+    """x, weight and bias on the GPU."""
+    a, b, c, d = pattern
+    source = torch.Generator("cuda").manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=source, device="cuda").to(dtype)
+
+    return draw(*((a * c * d, batch) if last else (batch, a * c * d))), draw(*pattern), draw(a * b * d)
+
+
+def exact(x, weight, bias, last):
+    """Result and magnitude of its terms in float64."""
+    a, b, c, d = weight.shape
+    rows = (x.T if last else x).double().reshape(-1, a, c, d)
+    wanted, terms = (
+        torch.einsum("nikl,ijkl->nijl", rows_of, weight_of).reshape(-1, a * b * d) + bias_of
+        for rows_of, weight_of, bias_of in (
+            (rows, weight.double(), bias.double()), (rows.abs(), weight.double().abs(), bias.double().abs()),
+        )
+    )  # fmt: skip
+    return (wanted.T, terms.T) if last else (wanted, terms)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_every_kind_of_tile(case: KronSparseCase) -> None:
+    from .harness import Machine
+    from .kronsparse_harness import check, run
+
+    check(case, run(Machine(), case))
+
+
+def test_the_comparison_can_fail() -> None:
+    from .harness import Machine
+    from .kronsparse_harness import check, run
+
+    case = next(iter(cases()))
+    found = run(Machine(), case)
+    found.flat[0] += 1
+    with pytest.raises(AssertionError):
+        check(case, found)
+
+
+@pytest.mark.slow
+def test_random_cases() -> None:
+    def call(x, weight, bias, last):
+        return kron_sparse_matmul(x, weight, bias=bias, batch_last=last, algorithm="kernel")
+
+    drawn = [
+        (*operands(pattern, batch, dtype, last, seed=batch), last)
+        for pattern, dtype, last, batch in itertools.product(patterns(44), DTYPES, (False, True), BATCHES)
+    ]
+    assert len(drawn) >= 2000
+    km.precompile([partial(call, *given) for given in drawn])
+    for x, weight, bias, last in drawn:
+        wanted, terms = exact(x, weight, bias, last)
+        try:
+            assert_close(call(x, weight, bias, last), wanted, depth=weight.shape[2], magnitude=terms)
+        except AssertionError as error:
+            message = (
+                f"{tuple(weight.shape)} of {tuple(x.shape)} {x.dtype}, batch {'last' if last else 'first'}: {error}"
+            )
+            raise AssertionError(message) from error
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("pattern", [(3, 17, 40, 2), (6, 64, 64, 1), (1, 33, 20, 8), (2, 2, 2, 5)], ids=str)
+def test_gradients(pattern, dtype, last) -> None:
+    batch = 300
+    x, weight, bias = (value.requires_grad_() for value in operands(pattern, batch, dtype, last))
+    found = kron_sparse_matmul(x, weight, bias=bias, batch_last=last, algorithm="kernel")
+    grad = torch.randn_like(found)
+    of_x, of_weight, of_bias = torch.autograd.grad(found, [x, weight, bias], grad)
+    wide = [value.detach().double().requires_grad_() for value in (x, weight, bias)]
+    wanted = torch.autograd.grad(exact(*wide, last)[0], wide, grad.double())
+    sizes = [value.detach().abs().double().requires_grad_() for value in (x, weight, bias)]
+    terms = torch.autograd.grad(exact(*sizes, last)[0], sizes, grad.double().abs())
+    depths = (pattern[1], batch, batch)
+    for own, right, term, depth in zip((of_x, of_weight, of_bias), wanted, terms, depths, strict=True):
+        assert_close(own, right, dtype=dtype, depth=depth, magnitude=term)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_infinities_and_nan_stay_where_they_are(last) -> None:
+    x, weight, bias = operands((2, 48, 40, 1), 70, torch.float32, last)
+    rows = x.T if last else x
+    rows[3, 5], rows[17, 41], rows[64, 0] = float("inf"), float("nan"), float("-inf")
+    weight[1, 7, 3, 0] = float("nan")
+    found = kron_sparse_matmul(x, weight, bias=bias, batch_last=last, algorithm="kernel")
+    assert_close(found, exact(x, weight, bias, last)[0], depth=40)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_misaligned_and_strided_operands(dtype) -> None:
+    pattern, batch = (2, 40, 24, 2), 130
+    x, weight, bias = operands(pattern, batch, dtype, False)
+    wanted, terms = exact(x, weight, bias, False)
+    wide = torch.empty(batch, 3 * x.shape[1] + 1, device="cuda", dtype=dtype)
+    turned = weight.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0)
+    for offset in (0, 1, 2, 7):
+        view = wide[:, offset : offset + x.shape[1]]
+        view.copy_(x)
+        out = torch.empty(batch, bias.numel() + offset, device="cuda", dtype=dtype)[:, offset:]
+        kron_sparse_matmul(view, turned, bias=bias, algorithm="kernel", out=out)
+        assert_close(out, wanted, depth=pattern[2], magnitude=terms)
+    scattered = wide[:, ::3][:, : x.shape[1]]
+    scattered.copy_(x)
+    assert_close(
+        kron_sparse_matmul(scattered, weight, bias=bias, algorithm="kernel"), wanted, depth=24, magnitude=terms
+    )
+
+
+def test_tensor_cores_run_and_can_be_refused() -> None:
+    x, weight, _ = operands((6, 64, 64, 1), 1024, torch.float32, False)
+    kron_sparse_matmul(x, weight, algorithm="kernel")
+    assert "3 x f16" in route()
+    kron_sparse_matmul(x, weight, algorithm="kernel", precision="ieee")
+    assert "f16" not in route()
+
+
+def test_in_a_graph() -> None:
+    layer = km.KSLinear(384, 1536, [(6, 64, 64, 1), (1, 768, 192, 2)], device="cuda", algorithm="kernel")
+    x = torch.randn(200, 384, device="cuda")
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            layer(x)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = layer(x)
+        x.normal_()
+        graph.replay()
+        assert torch.equal(found, layer(x))
+
+
+def test_weights_that_change_just_before_are_seen() -> None:
+    x, weight, _ = operands((2, 64, 64, 2), 512, torch.float32, False)
+    for turn in range(20):
+        weight.fill_(turn)
+        x.fill_(1)
+        found = kron_sparse_matmul(x, weight, algorithm="kernel")
+        assert bool((found == 64 * turn).all())

@@ -50,20 +50,67 @@ def test_solutions_are_backward_stable(n, dtype, condition):
     assert backward_error(a, km.linalg.solve_lu(a, b).x, b) <= tolerance(dtype, max(n, 1))
 
 
+def check_pairs(a, w, v):
+    """Residual and orthogonality within rounding of ``n eps ‖a‖``, values within it of scipy's in float64."""
+    n, unit = a.shape[-1], torch.finfo(a.dtype).eps * max(a.shape[-1], 1)
+    assert w.shape == (n,)
+    assert v.shape == (n, n)
+    if n:
+        expected = scipy.linalg.eigh(a.double().numpy(), eigvals_only=True)
+        assert float((a @ v - v * w).norm()) <= 10 * unit
+        assert float((v.mT @ v - torch.eye(n)).norm()) <= 10 * unit * n**0.5
+        assert np.abs(w.double().numpy() - expected).max() <= 10 * unit
+
+
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("condition", [1e1, 1e12])
 def test_spectra_are_backward_stable(n, dtype, condition):
     a = with_spectrum(graded(n, condition)).to(dtype)
+    for lower in (True, False):
+        check_pairs(a, *km.linalg.eigh(a, lower=lower))
+
+
+@pytest.mark.parametrize(("dtype", "condition"), [(torch.float32, 1e1), (torch.float64, 1e12)])
+def test_large_matrices_are_as_stable(dtype, condition):
+    """Eigenvalues are known, since reflections keep them."""
+    n, values = 2000, graded(2000, condition)
+    exact, b = torch.diag(values), normal(n, 3, dtype=dtype, seed=1)
+    for u in torch.nn.functional.normalize(normal(3, n, seed=2)):
+        image = exact @ u
+        exact = exact - 2 * (torch.outer(u, image) + torch.outer(image, u)) + 4 * (u @ image) * torch.outer(u, u)
+    a = exact.to(dtype)
+    for found in (km.linalg.solve_cholesky(a, b), km.linalg.solve_lu(a, b)):
+        assert not found.info
+        assert backward_error(a, found.x, b) <= tolerance(dtype, n)
     w, v = km.linalg.eigh(a)
-    unit = torch.finfo(dtype).eps * max(n, 1)
-    expected = scipy.linalg.eigh(a.double().numpy(), eigvals_only=True) if n else np.zeros(0)
-    assert w.shape == (n,)
-    assert v.shape == (n, n)
-    if n:
-        assert float((a @ v - v * w).norm()) <= 10 * unit
-        assert float((v.mT @ v - torch.eye(n)).norm()) <= 10 * unit * n**0.5
-        assert np.abs(w.double().numpy() - expected).max() <= 10 * unit
+    unit = torch.finfo(dtype).eps * n
+    assert float((a @ v - v * w).norm()) <= 10 * unit
+    assert float((v.mT @ v - torch.eye(n)).norm()) <= 10 * unit * n**0.5
+    assert float((w - values.flip(0)).abs().max()) <= 10 * unit
+
+
+def layouts(a):
+    """The same batch of matrices behind all kinds of strides."""
+    wide = torch.full((2 * a.shape[0], 2 * a.shape[1], 3 * a.shape[2]), float("nan"), dtype=a.dtype)
+    wide[::2, 1::2, 2::3] = a
+    return [a, a.mT.contiguous().mT, a.permute(2, 0, 1).contiguous().permute(1, 2, 0), wide[::2, 1::2, 2::3]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 7, 65])
+@pytest.mark.parametrize("condition", [1e1, 1e12])
+def test_batches_of_any_strides_are_backward_stable(n, dtype, condition):
+    shift = 1e-5 if dtype == torch.float32 else 0
+    a = torch.stack([with_spectrum(graded(n, condition), seed) + shift * torch.eye(n) for seed in range(3)]).to(dtype)
+    b = normal(3, n, 2, dtype=dtype, seed=1)
+    for view, side in zip(layouts(a), layouts(b), strict=True):
+        w, v = km.linalg.eigh(view)
+        solutions = [km.linalg.solve_cholesky(view, side, lower=lower).x for lower in (True, False)]
+        solutions += [km.linalg.solve_lu(view, side).x, km.linalg.solve_lu(view.mT, side).x]
+        for item in range(3):
+            check_pairs(a[item], w[item], v[item])
+            assert all(backward_error(a[item], x[item], b[item]) <= tolerance(dtype, n) for x in solutions)
 
 
 SHAPES = [

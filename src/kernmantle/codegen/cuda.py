@@ -99,7 +99,7 @@ def _out_kinds(plan: CudaPlan) -> list[str]:
     return [TYPES[kind].replace("C", "Body::C") for _, kind in values]
 
 
-def _registers(plan: CudaPlan) -> list[tuple[Reduction, list[str]]]:
+def registers_of(plan: CudaPlan) -> list[tuple[Reduction, list[str]]]:
     """Per accumulator the names of its registers."""
     named: list[tuple[Reduction, list[str]]] = []
     count = 0
@@ -109,11 +109,13 @@ def _registers(plan: CudaPlan) -> list[tuple[Reduction, list[str]]]:
     return named
 
 
-def _numbers(plan: CudaPlan) -> dict[str, Typed]:
+def numbers_of(plan: CudaPlan) -> dict[str, Typed]:
+    """The numbers by name."""
     return {name: (f"number.v{i}", "value") for i, name in enumerate(plan.nest.numbers)}
 
 
-def _state(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
+def state_of(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
+    """Registers of one accumulator, under the names that its reduction knows them by."""
     pairs = enumerate(zip(names, reduction.kinds, strict=True))
     return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in pairs}
 
@@ -122,10 +124,10 @@ def _floating(plan: CudaPlan) -> bool:
     return plan.nest.compute in ("f32", "f64")
 
 
-def _environment(plan: CudaPlan, letters: str) -> dict[str, Typed]:
+def environment_of(plan: CudaPlan, letters: str) -> dict[str, Typed]:
     """The numbers and the operands held in the arrays of these letters."""
     held = staged(plan.nest)
-    environment = _numbers(plan)
+    environment = numbers_of(plan)
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
         if letter in letters:
             environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
@@ -133,7 +135,7 @@ def _environment(plan: CudaPlan, letters: str) -> dict[str, Typed]:
 
 
 def _step(plan: CudaPlan) -> list[str]:
-    environment = _environment(plan, "abcd") | {"index": ("position", "index")}
+    environment = environment_of(plan, "abcd") | {"index": ("position", "index")}
     near = plan.nest.compute == "f32" and not plan.nest.reproducible
     product = plan.product
     whole = product is not None and not _is_tame(plan)
@@ -151,8 +153,8 @@ def _step(plan: CudaPlan) -> list[str]:
         ways += ["} else {", *(f"    {line}" for line in [*tame.lines, f"value = {quick};"]), "}"]
         lines = [*tame.lines, f"const C value = {quick};"] if whole else ways
         values[0] = ("value", "value")
-    for place, (reduction, names) in enumerate(_registers(plan)):
-        state = _state(reduction, names, "s")
+    for place, (reduction, names) in enumerate(registers_of(plan)):
+        state = state_of(reduction, names, "s")
         writer = Writer(environment | state | {"t": values[place]}, _floating(plan), f"u{place}_")
         new = writer.expressions(reduction.step)
         lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
@@ -187,10 +189,10 @@ def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: st
 
 def _merge(plan: CudaPlan) -> list[str]:
     lines: list[str] = []
-    for place, (reduction, names) in enumerate(_registers(plan)):
+    for place, (reduction, names) in enumerate(registers_of(plan)):
         if reduction.merge is None:
             continue
-        environment = _state(reduction, names, "s") | _state(reduction, names, "r", "r") | _numbers(plan)
+        environment = state_of(reduction, names, "s") | state_of(reduction, names, "r", "r") | numbers_of(plan)
         writer = Writer(environment, _floating(plan), f"u{place}_")
         new = writer.expressions(reduction.merge)
         lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
@@ -198,13 +200,13 @@ def _merge(plan: CudaPlan) -> list[str]:
 
 
 def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
-    environment = _numbers(plan)
+    environment = numbers_of(plan)
     lines: list[str] = []
     for place, port in enumerate(plan.nest.operands):
         if not set(port.roles) & set("kl"):
             environment[port.name] = (f"e{place}", "value")
-    for place, (reduction, names) in enumerate(_registers(plan)):
-        finish = Writer(_state(reduction, names, "s") | _numbers(plan), _floating(plan), f"u{place}_")
+    for place, (reduction, names) in enumerate(registers_of(plan)):
+        finish = Writer(state_of(reduction, names, "s") | numbers_of(plan), _floating(plan), f"u{place}_")
         (environment[f"s{place}"],) = finish.expressions([reduction.finish])
         lines += finish.lines
     writer = Writer(environment, _floating(plan))
@@ -235,21 +237,23 @@ def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
     return members, [*writer.lines, "Outs o;", *fill, "return o;"]
 
 
-def _function(head: str, lines: list[str]) -> list[str]:
+def function(head: str, lines: list[str]) -> list[str]:
+    """A static member of a functor."""
     return [f"    static __device__ __forceinline__ {head} {{", *(f"        {line}" for line in lines), "    }"]
 
 
-def _body(plan: CudaPlan) -> list[str]:
+def body_of(plan: CudaPlan) -> list[str]:
+    """The functors of a plan, in a record ``Body``."""
     nest, held = plan.nest, staged(plan.nest)
     members, finish = _finish(plan)
     registers = [
         f"        {TYPES[kind]} {name};"
-        for red, names in _registers(plan)
+        for red, names in registers_of(plan)
         for kind, name in zip(red.kinds, names, strict=True)
     ]
     initial = [
         f"s.{name} = {literal(init, kind)};"
-        for red, names in _registers(plan)
+        for red, names in registers_of(plan)
         for init, kind, name in zip(red.init, red.kinds, names, strict=True)
     ]
     has_outer = any("l" in port.roles for port in nest.ports)
@@ -277,13 +281,13 @@ def _body(plan: CudaPlan) -> list[str]:
         "    struct Outs {",
         *(f"        {member}" for member in members),
         "    };",
-        *_function("void initial(Registers& s)", initial),
+        *function("void initial(Registers& s)", initial),
         "    template <km::Way WAY>",
-        *_function(f"void step(Registers& s, {at}, const Numbers& number, {more})", _step(plan)),
+        *function(f"void step(Registers& s, {at}, const Numbers& number, {more})", _step(plan)),
         *_power(plan),
         *_weight(plan),
-        *_function("void merge(Registers& s, const Registers& r)", _merge(plan)),
-        *_function(
+        *function("void merge(Registers& s, const Registers& r)", _merge(plan)),
+        *function(
             "Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s)",
             ["const Numbers& number = g.number;", *finish],
         ),
@@ -296,18 +300,18 @@ def _power(plan: CudaPlan) -> list[str]:
     lines: list[str] = []
     good = "true"
     if plan.power is not None:
-        writer = Writer(_numbers(plan), True)
+        writer = Writer(numbers_of(plan), True)
         ((exponent, _),) = writer.expressions([plan.power.exponent])
-        lines += _function("float exponent(const Numbers& number)", [*writer.lines, f"return {exponent};"])
+        lines += function("float exponent(const Numbers& number)", [*writer.lines, f"return {exponent};"])
         good = "number.good != 0.0f"
     if _is_tame(plan):
-        lines += _function("bool good(const Numbers& number)", [f"return {good};"])
+        lines += function("bool good(const Numbers& number)", [f"return {good};"])
     if _is_half(plan):
-        writer = Writer(_environment(plan, "ac"), True)
+        writer = Writer(environment_of(plan, "ac"), True)
         ((prefix, _),) = writer.expressions(_prefix(plan))
         head = "C once(const C* a, const C* c, const Numbers& number)"
-        lines += _function(head, [*writer.lines, f"return {prefix};"])
-        lines += _function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
+        lines += function(head, [*writer.lines, f"return {prefix};"])
+        lines += function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
     return lines
 
 
@@ -319,9 +323,9 @@ def _weight(plan: CudaPlan) -> list[str]:
     lines = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
     if found is None:
         return lines
-    writer = Writer(_environment(plan, "c"), True)
+    writer = Writer(environment_of(plan, "c"), True)
     ((value, _),) = writer.expressions([found])
-    return [*lines, *_function("C weight(const C* c, const Numbers& number)", [*writer.lines, f"return {value};"])]
+    return [*lines, *function("C weight(const C* c, const Numbers& number)", [*writer.lines, f"return {value};"])]
 
 
 def _given(plan: CudaPlan) -> str:
@@ -409,5 +413,5 @@ def _call(plan: CudaPlan) -> str:
 def emit(plan: CudaPlan) -> str:
     """Source of the kernel ``ENTRY`` that runs a plan."""
     includes = [plan.schema, *(["scratch"] if plan.listed else [])]
-    lines = [f"// {plan}", *(f'#include "{name}.cuh"' for name in includes), "", *_body(plan), "", *_entry(plan), ""]
+    lines = [f"// {plan}", *(f'#include "{name}.cuh"' for name in includes), "", *body_of(plan), "", *_entry(plan), ""]
     return "\n".join(lines)

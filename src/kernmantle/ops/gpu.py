@@ -39,7 +39,7 @@ class CudaTarget:
 
     def parallel(self, device: torch.device) -> int:
         """Blocks that keep a device busy."""
-        return limits(_index(device)).sm_count
+        return limits(index_of(device)).sm_count
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
         """Where it is large enough for several kernels."""
@@ -47,7 +47,7 @@ class CudaTarget:
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernel or find it."""
-        index = _index(device)
+        index = index_of(device)
         own = limits(index)
         values = integers.tolist()
         count = len(nest.ports)
@@ -122,7 +122,8 @@ def _enter() -> None:
     _THREAD.entered = True
 
 
-def _index(device: torch.device) -> int:
+def index_of(device: torch.device) -> int:
+    """Number of a device, of the current one without."""
     return torch.cuda.current_device() if device.index is None else device.index
 
 

@@ -28,7 +28,7 @@ from .targets import target_for
 
 Tensors = Sequence[torch.Tensor]
 _LARGEST = {"f32": float(np.finfo(np.float32).max), "f64": math.inf}
-_DOORS = {"cpu": ".rows_cpu"}
+_DOORS = {"cpu": ".rows_cpu", "cuda": ".rows_gpu"}
 _PREPARED: dict[tuple[object, ...], Prepared] = {}
 _PREPARED_LIMIT = 1024
 

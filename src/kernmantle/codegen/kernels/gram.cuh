@@ -12,7 +12,7 @@ template <int TY_, int TX_, int TM_, int TN_, int DEPTH_, int GROUPS_, int UNROL
 struct GramTile {
     static constexpr int TY = TY_, TX = TX_, TM = TM_, TN = TN_, DEPTH = DEPTH_, GROUPS = GROUPS_, UNROLL = UNROLL_;
     static constexpr int BM = TY * TM, BN = TX * TN, GROUP_THREADS = TX * TY, THREADS = GROUP_THREADS * GROUPS;
-    static constexpr bool SYMMETRIC = SYMMETRIC_;
+    static constexpr bool SYMMETRIC = SYMMETRIC_, RUNS = false;
     static constexpr int BAND = 16;
 };
 
@@ -343,8 +343,8 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
     if constexpr (Body::POWERS) {
         for (int e = threadIdx.x; e <= 256; e += Tile::THREADS) scale[e] = power_of_exponent(Body::exponent(g.number), e);
     }
-    const i64 tiles = count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g);
-    for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const Walk walk = walk_of<Tile::RUNS>(count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g));
+    for (i64 t = walk.first; t < walk.end; t += walk.step) {
         const Place p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
         // the split takes a range of the outermost reduced loop, the group a range of k within it
         i64 l0 = 0, l1 = g.size[ROLE_L], k0 = 0, k1 = g.size[ROLE_K];
@@ -358,6 +358,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         const i64 kb = k0 + group * each_group, ke = kb + each_group < k1 ? kb + each_group : k1;
 
         G tile(g, p, thread);
+        if constexpr (Tile::RUNS) Tile::template begin<Body>(tile, raw);
         tile.template read_cells<false>(0, 0);
         FetchList<Body::template Row, 0, Body::ROWS, C, Tile::BM, DEPTH, GT, QUICK> rows;
         FetchList<Body::template Column, 0, Body::COLUMNS, C, Tile::BN, DEPTH, GT, QUICK> columns;
@@ -430,7 +431,10 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             // worked out anew, so that it takes no registers in the loop above
             asm volatile("" : "+l"(t));
             tile.p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
-            tile.finish();
+            if constexpr (Tile::RUNS)
+                Tile::template end<Body>(tile, t, raw);
+            else
+                tile.finish();
         }
         __syncthreads();
     }

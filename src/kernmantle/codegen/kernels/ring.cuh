@@ -18,7 +18,7 @@ struct RingTile {
     static constexpr int BM = WARPS_M * 4 * TM, BN = WARPS_N * 8 * TN, DEPTH = 32;
     static constexpr int CONSUMERS = WARPS_M * WARPS_N, PRODUCERS = 4, THREADS = 32 * (CONSUMERS + PRODUCERS);
     static constexpr int BAND = 16;
-    static constexpr bool SYMMETRIC = SYMMETRIC_;
+    static constexpr bool SYMMETRIC = SYMMETRIC_, RUNS = false;
 };
 
 template <class Body, class Tile>
@@ -81,6 +81,23 @@ struct Feed {
                 for (int i = 0; i < 4; ++i, source += step) held[i] = load_pack<T, 4>(source);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) put(at + (half + i) * 2048, held[i]);
+            }
+        }
+    }
+
+    // The last stage of rows that are all there: pieces as far as k goes. What lies behind is never read.
+    __device__ __forceinline__ void issue_tail(unsigned stage, int thread, i64 depths) const {
+        const int left = (int)depths - thread % 8 * 4;
+        unsigned at = stage + to;
+        const T* source = from;
+#pragma unroll 4
+        for (int i = 0; i < SPAN / 16; ++i, at += 2048, source += step) {
+            if (!EXCHANGE && left >= 4) {
+                copy_async<16>(at, source);
+            } else {
+#pragma unroll
+                for (int v = 0; v < 4; ++v)
+                    if (v < left) copy_async<4>(at + (EXCHANGE ? v ^ 1 : v) * 4, source + v);
             }
         }
     }
@@ -153,7 +170,9 @@ struct Feed {
     }
 
     __device__ __forceinline__ void issue(unsigned stage, int thread, bool inside, i64 rows, i64 depths) {
-        if (!inside)
+        if (!inside && WHOLE && ASYNC && rows >= SPAN)
+            issue_tail(stage, thread, depths);
+        else if (!inside)
             issue_edge(stage, thread, rows, depths);
         else if (WHOLE)
             issue_inside(stage);
@@ -192,11 +211,12 @@ struct Ring {
     static __device__ void produce(const Args& g, unsigned shared, unsigned barriers, int thread) {
         typedef Feed<X, BM, false> FeedX;
         typedef Feed<Y, BN, true> FeedY;
-        const i64 tiles = count_tiles<Tile::SYMMETRIC, BM, BN>(g), depth = g.size[ROLE_K];
+        const Walk walk = walk_of<Tile::RUNS>(count_tiles<Tile::SYMMETRIC, BM, BN>(g));
+        const i64 depth = g.size[ROLE_K];
         int s = 0;
         unsigned phase = 1;
 #pragma unroll 1
-        for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
+        for (i64 t = walk.first; t < walk.end; t += walk.step) {
             const Place p = place_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
             const i64* xs = g.stride[X::PORT];
             const i64* ys = g.stride[Y::PORT];
@@ -213,7 +233,7 @@ struct Ring {
                 x.issue(stage, thread, inside && even_x, rows, depth - 32 * i);
                 y.issue(stage, thread, inside && even_y, columns, depth - 32 * i);
                 lines(g, p, stage, 32 * i, thread);
-                const bool even = inside && even_x && even_y;
+                const bool even = even_x && even_y;
                 if (FeedX::ASYNC && FeedY::ASYNC && FeedX::WHOLE && FeedY::WHOLE && Body::LINES == 0 && even) {
                     barrier_arrive_after_copies(full(barriers, s));
                 } else {
@@ -279,12 +299,14 @@ struct Ring {
         const int wm = warp % Tile::WARPS_M, wn = warp / Tile::WARPS_M;
         const int row = (Tile::WARPS_M > 1 ? wm / 2 * (8 * TM) + wm % 2 * 4 : 0) + lane / 8, column = wn * (8 * TN) + lane % 8;
         const int at_a = row * 128 + ((row % 8) << 4), at_b = BM * 128 + column * 128 + ((column % 8) << 4);
-        const i64 tiles = count_tiles<Tile::SYMMETRIC, BM, BN>(g), depth = g.size[ROLE_K];
+        const Walk walk = walk_of<Tile::RUNS>(count_tiles<Tile::SYMMETRIC, BM, BN>(g));
+        const i64 depth = g.size[ROLE_K];
         int s = 0;
         unsigned phase = 0;
         Registers state[TM][TN];
 #pragma unroll 1
-        for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
+        for (i64 t = walk.first; t < walk.end; t += walk.step) {
+            if constexpr (Tile::RUNS) Tile::template begin<Body>(g, t, raw);
 #pragma unroll
             for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -345,7 +367,10 @@ struct Ring {
                     phase ^= 1;
                 }
             }
-            finish(g, t, state, row, column);
+            if constexpr (Tile::RUNS)
+                Tile::template end<Body>(g, t, state, row, column, raw);
+            else
+                finish(g, t, state, row, column);
         }
     }
 

@@ -72,6 +72,17 @@ KM_DEVICE i64 count_tiles(const Args& g) {
     return tiles * g.size[SPLITS] * g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C];
 }
 
+// The tiles of a block: every gridDim-th, or a contiguous run.
+struct Walk {
+    i64 first, end, step;
+};
+template <bool RUNS>
+KM_DEVICE Walk walk_of(i64 tiles) {
+    const i64 block = blockIdx.x, blocks = gridDim.x;
+    if (RUNS) return Walk{block * tiles / blocks, (block + 1) * tiles / blocks, 1};
+    return Walk{block, tiles, blocks};
+}
+
 // Offset of a port's first element of a tile's batch entry.
 template <class Args>
 KM_DEVICE i64 batch_offset(const Args& g, int port, const Place& p) {

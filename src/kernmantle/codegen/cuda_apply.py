@@ -1,0 +1,236 @@
+"""CUDA C++ text of a row plan: the functors of gram, how an entry is made of registers, how entries are reduced."""
+
+from __future__ import annotations
+
+from ..contraction.cuda_apply import JOINERS, CudaRowPlan, ends
+from ..contraction.cuda_scale import SCALED, scale
+from ..contraction.nest import ROLES, SIZES, Port, size_slot, stride_slot
+from ..contraction.uniform import Folded, fold
+from ..expr.node import Node, variables
+from .cuda import (
+    PRODUCER_REGISTERS,
+    STORAGE,
+    body_of,
+    environment_of,
+    function,
+    numbers_of,
+    registers_of,
+    state_of,
+)
+from .cuda_spell import TYPES, Typed, Writer, cast, literal
+
+ENTRY, JOIN = "kernmantle_kernel", "kernmantle_join"
+_NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
+
+
+class _NearWriter(Writer):
+    """Statements that may use the special function unit's own accuracy."""
+
+    def _operation(self, node: Node) -> Typed:
+        if node.op in _NEAR:
+            (text, kind) = self._known[id(node.args[0])]
+            return f"km::{_NEAR[node.op]}({cast((text, kind), 'value')})", "value"
+        return super()._operation(node)
+
+
+def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> Writer:
+    near = plan.rows.matrix.compute == "f32"
+    return (_NearWriter if near else Writer)(names, True, near=near)
+
+
+def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
+    """What entries read that is the same for all of them: its record, the entry that reads it, its names."""
+    nest = plan.rows.matrix
+    scalars = [port for port in nest.operands if not port.roles]
+    folded = fold(nest.outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
+    left = set(variables(folded.outputs))
+    kept = [port for port in scalars if port.name in left]
+    needed = set(variables([*folded.values])) | {port.name for port in kept}
+    names = dict(numbers_of(plan.matrix))
+    loads: list[str] = []
+    for port in scalars:
+        if port.name in needed:
+            place = nest.operands.index(port)
+            names[port.name] = (f"e{place}", "value")
+            loads.append(f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, 0, 0);")
+    writer = Writer(names, True)
+    values = writer.expressions(folded.values)
+    members = [*folded.names, *(port.name for port in kept)]
+    texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in kept]
+    lines = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
+    fill = ["const Numbers& number = g.number;", *loads, *writer.lines, "Fixed f;"]
+    fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
+    lines = [f"    {line}" for line in lines] + function("Fixed fixed(const Args& g, const km::Place& p)", fill)
+    return lines, folded, {name: (f"fixed.{name}", "value") for name in members}
+
+
+def _entry(plan: CudaRowPlan) -> list[str]:
+    """The functors that make an entry of the matrix."""
+    lines, folded, names = _fixed(plan)
+    names |= numbers_of(plan.matrix)
+    uniform = set(names)
+    for letter, role in (("rows", "m"), ("columns", "n")):
+        names |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
+    finished: list[str] = []
+    for place, (reduction, held) in enumerate(registers_of(plan.matrix)):
+        finish = Writer(numbers_of(plan.matrix) | state_of(reduction, held, "s"), True, f"u{place}_")
+        (names[f"s{place}"],) = finish.expressions([reduction.finish])
+        finished += finish.lines
+    (output,) = folded.outputs
+    lines += _making(plan, "entry", output, names, finished)
+    found = scale(plan.rows.matrix, output, uniform) if plan.form == "thin" else None
+    lines.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
+    if found is None:
+        return lines
+    (factor, _) = names[found.factor.name]
+    size = f"-{factor}" if found.negative else factor
+    root = "f" if found.degree == 1 else "km::sqrt(f)"
+    fill = [f"const C f = {size};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
+    lines += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
+    return lines + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
+
+
+def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str]) -> list[str]:
+    writer = _writer(plan, names)
+    (value,) = writer.expressions([output])
+    head = f"C {name}(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const Registers& s)"
+    return function(head, [*finished, *writer.lines, f"return {cast(value, 'value')};"])
+
+
+def _first(plan: CudaRowPlan) -> list[str]:
+    """The first step of sums, which need not add to zero."""
+    nest, sums = plan.rows.matrix, all(reduction.name == "sum" for reduction in plan.rows.matrix.reductions)
+    lines = [f"    static constexpr bool STARTS = {literal(sums, 'bool')};"]
+    if plan.form != "thin" or not sums:
+        return lines
+    names = environment_of(plan.matrix, "abc") | {"index": ("km::i64(0)", "index")}
+    writer = Writer(names, True, near=nest.compute == "f32" and not nest.reproducible)
+    values = writer.expressions(nest.map)
+    fill = [f"s.r{i} = {cast(value, 'value')};" for i, value in enumerate(values)]
+    head = "void start(Registers& s, const C* a, const C* b, const C* c, const Numbers& number)"
+    return lines + function(head, [*writer.lines, *fill])
+
+
+def _kept(plan: CudaRowPlan) -> list[str]:
+    """The functors that reduce entries."""
+    rows = plan.rows
+    flags = [
+        f"    static constexpr bool SELECTS = {literal(rows.selects, 'bool')};",
+        f"    static constexpr bool LARGEST = {literal(rows.how == 'largest', 'bool')};",
+        f"    static constexpr bool WEIGHTED = {literal(rows.v is not None, 'bool')};",
+        f"    static constexpr int GROUP = {plan.group};",
+    ]
+    if rows.selects:
+        return [*flags, "    typedef km::Ranked<C> Kept;"]
+    reduction = rows.reduction
+    names = [f"r{i}" for i in range(len(reduction.kinds))]
+    members = [f"        {TYPES[kind]} {name};" for kind, name in zip(reduction.kinds, names, strict=True)]
+    own: dict[str, Typed] = {f"s{i}": (f"k.{name}", "value") for i, name in enumerate(names)}
+    other: dict[str, Typed] = {f"r{i}": (f"o.{name}", "value") for i, name in enumerate(names)}
+    begin = [f"k.{name} = {literal(init)};" for name, init in zip(names, reduction.init, strict=True)]
+    product = rows.v is not None
+    steps = ["k.r0 += w * v;"] if product else _updates(reduction.step, own | {"t": ("w", "value")}, names)
+    assert reduction.merge is not None
+    finish = Writer(own, True)
+    ((value, _),) = finish.expressions([reduction.finish])
+    return [
+        *flags,
+        "    struct Kept {", *members, "    };",
+        *function("void begin(Kept& k)", begin),
+        *function("void take(Kept& k, C w, C v)", steps),
+        *function("void join(Kept& k, const Kept& o)", _updates(reduction.merge, own | other, names)),
+        *function("C finish(const Kept& k)", [*finish.lines, f"return {value};"]),
+    ]  # fmt: skip
+
+
+def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list[str]) -> list[str]:
+    """Statements that write all registers after all are computed."""
+    writer = Writer(environment, True)
+    values = [cast(value, "value") for value in writer.expressions(nodes)]
+    hold = [f"const C n{i} = {text};" for i, text in enumerate(values)]
+    return [*writer.lines, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
+
+
+def _places(plan: CudaRowPlan) -> list[str]:
+    """Where the kernel finds what is not an operand of the map."""
+    rows, ports = plan.rows, plan.rows.ports
+    counts = ", ".join(f"{name} = {len(ends(rows, role))}" for name, role in (("ROW_ENDS", "m"), ("COLUMN_ENDS", "n")))
+    lines = [f"    static constexpr int {counts};"]
+    lines += ["    template <int I> struct RowEnd;", "    template <int I> struct ColumnEnd;"]
+    if rows.v is not None:
+        lines += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
+        lines.append("    };")
+    lines += ["    struct Result {", *_port(rows.outs[0], ports.index(rows.outs[0])), "    };", "};"]
+    for name, role in (("RowEnd", "m"), ("ColumnEnd", "n")):
+        for i, port in enumerate(ends(rows, role)):
+            head = f"template <> struct Apply::{name}<{i}> {{  // {port.name}"
+            lines += [head, *_port(port, ports.index(port)), "};"]
+    return lines
+
+
+def _port(port: Port, place: int) -> list[str]:
+    return [f"        typedef {STORAGE[port.dtype]} T;", f"        static constexpr int PORT = {place};"]
+
+
+def _kernels(plan: CudaRowPlan) -> list[str]:
+    """Both kernels, which take the same arguments."""
+    ports, slots, nest = plan.rows.ports, set(plan.integers), plan.rows.matrix
+
+    def integer(slot: int, otherwise: int) -> str:
+        return f"i{slot}" if slot in slots else str(otherwise)
+
+    nowhere = ports.index(nest.outs[0])
+    parameters = [f"void* p{i}" for i in range(len(ports)) if i != nowhere]
+    parameters += ["void* work", *(f"km::i64 i{slot}" for slot in plan.integers)]
+    parameters += [f"double v{i}" for i in range(len(nest.numbers))]
+    table = [f"q{i}.{member}" for i in range(3) for member in "ab"] if plan.matrix.power is not None else []
+    parameters += ["double good", *(f"km::Two q{i}" for i in range(3))] if table else []
+    sizes = ", ".join(integer(size_slot(role), 1) for role in SIZES)
+    strides = (
+        "{" + ", ".join(integer(stride_slot(place, role), 0) for role in ROLES) + "}" for place in range(len(ports))
+    )
+    pointers = ", ".join("0" if i == nowhere else f"p{i}" for i in range(len(ports)))
+    values = ", ".join([*(f"Body::C(v{i})" for i in range(len(nest.numbers))), *["float(good)"] * bool(table), *table])
+    given = [
+        "    const Apply::Args g = {{",
+        f"        {{{pointers}}}, {{{sizes}}},",
+        f"        {{{', '.join(strides)}}},",
+        f"        {{{values}}}}}, work}};",
+    ]
+    head = 'extern "C" __global__ void __launch_bounds__'
+    taken = f"    {', '.join(parameters)}"
+    return [
+        f"{head}({plan.threads}, {plan.resident}) {ENTRY}(", f"{taken}) {{", *given, f"    km::{_call(plan)}(g);", "}",
+        "",
+        f"{head}({JOINERS}) {JOIN}(", f"{taken}, km::i64 blocks, km::i64 tiles, km::i64 columns) {{", *given,
+        "    km::join_runs<Apply, Tile::BM>(g, blocks, tiles, columns);", "}",
+    ]  # fmt: skip
+
+
+def _template(plan: CudaRowPlan) -> list[str]:
+    tile = plan.tile
+    shape = {
+        "thin": (tile.threads, tile.rows, tile.depth, tile.columns, tile.unroll),
+        "tile": (tile.threads_m, tile.rows, tile.columns, tile.depth, tile.unroll),
+        "ring": (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages),
+    }[plan.form]
+    name = f"km::Apply{plan.form.capitalize()}<{', '.join(map(str, shape))}>"
+    bytes_of = f"km::apply_{plan.form}_shared_bytes<Apply, Tile>()"
+    return [f"typedef {name} Tile;", f'static_assert({bytes_of} <= {plan.shared}, "shared memory");']
+
+
+def _call(plan: CudaRowPlan) -> str:
+    if plan.form != "ring":
+        return "apply_thin<Apply, Tile>" if plan.form == "thin" else "gram<Apply, Tile>"
+    groups = plan.tile.threads // 128
+    each = 65536 // (plan.threads * plan.resident) // 8 * 8
+    consumers = min(240, (each * (groups + 1) - PRODUCER_REGISTERS) // groups // 8 * 8)
+    return f"ring<Apply, Tile, {PRODUCER_REGISTERS}, {consumers}>"
+
+
+def emit_rows(plan: CudaRowPlan) -> str:
+    """Source of the kernels ``ENTRY`` and ``JOIN`` that run a row plan."""
+    lines = [f"// {plan}", f'#include "apply_{plan.form}.cuh"', "", *body_of(plan.matrix), "", "struct Apply : Body {"]
+    lines.append(f"    typedef km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>> Args;")
+    lines += [*_first(plan), *_entry(plan), *_kept(plan), *_places(plan), "", *_template(plan), "", *_kernels(plan)]
+    return "\n".join([*lines, ""])

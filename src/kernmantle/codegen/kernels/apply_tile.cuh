@@ -1,0 +1,278 @@
+// What a warp does with the entries of a tile that it holds in registers. Its 32 lanes hold 4 rows x 8 columns of threads;
+// all columns of a row lie in one warp, so that rows are reduced by shuffles and no two warps share a result.
+#pragma once
+#include "apply.cuh"
+#include "async.cuh"
+#include "gram.cuh"
+
+namespace km {
+
+// Joins the 8 lanes of every row: each step halves the rows that a lane is left with while there are several.
+template <class Body, int R>
+struct Lanes {
+    typedef typename Body::Kept Kept;
+    template <int STEP>
+    static __device__ __forceinline__ int join(Kept (&k)[R], int lane) {
+        const bool upper = lane & STEP;
+        if constexpr (R > 1) {
+            Kept half[R / 2];
+#pragma unroll
+            for (int i = 0; i < R / 2; ++i) {
+                const Kept got = shuffle_xor(upper ? k[i] : k[i + R / 2], STEP);
+                half[i] = upper ? k[i + R / 2] : k[i];
+                Body::join(half[i], got);
+            }
+            int place = upper ? R / 2 : 0;
+            if constexpr (STEP > 1) place += Lanes<Body, R / 2>::template join<STEP / 2>(half, lane);
+#pragma unroll
+            for (int i = 0; i < R / 2; ++i) k[i] = half[i];
+            return place;
+        } else {
+            Body::join(k[0], shuffle_xor(k[0], STEP));
+            if constexpr (STEP > 1) return join<STEP / 2>(k, lane);
+            return 0;
+        }
+    }
+};
+// Which of R rows a lane is left with.
+template <int R, int STEP>
+KM_DEVICE int row_left(int lane) {
+    if constexpr (R > 1 && STEP > 0)
+        return (lane & STEP ? R / 2 : 0) + row_left<R / 2, STEP / 2>(lane);
+    else
+        return 0;
+}
+
+// Rows of v that go with the columns of a tile, in shared memory: [row][column], rows apart so that 8 neighbours meet no
+// bank twice. CHUNK columns at a time; what lies outside is 0.
+template <class Body, int BN, int THREADS>
+struct Weights {
+    typedef typename Body::C C;
+    static constexpr int CHUNK = Body::GROUP, PITCH = CHUNK < 8 ? CHUNK : CHUNK + 4;
+    static constexpr int BYTES = Body::WEIGHTED ? BN * PITCH * (int)sizeof(C) : 0;
+
+    // Copies without waiting where nothing is converted.
+    template <class Args>
+    static __device__ __forceinline__ void stage(C* to, const Args& g, const Place& p, i64 c, int thread) {
+        if constexpr (Body::WEIGHTED) {
+            typedef typename Body::Weight P;
+            typedef typename P::T T;
+            const i64* s = g.stride[P::PORT];
+            const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + p.n * s[ROLE_N] + c * s[ROLE_L];
+#pragma unroll 4
+            for (int e = thread; e < BN * CHUNK; e += THREADS) {
+                const int n = e / CHUNK, q = e % CHUNK;
+                C* at = to + n * PITCH + q;
+                const T* from = base + n * s[ROLE_N] + q * s[ROLE_L];
+                const bool inside = p.n + n < g.size[ROLE_N] && c + q < g.size[ROLE_L];
+                if constexpr (Same<T, float>::value) {
+                    if (inside)
+                        copy_async<4>(shared_address(at), from);
+                    else
+                        *at = 0.0f;
+                } else {
+                    *at = inside ? convert<C>(load_pack<T, 1>(from).v[0]) : C(0);
+                }
+            }
+        }
+    }
+    static __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+};
+
+// A tile of TM x TN cells a thread: Lay tells the rows and columns of a thread within the tile.
+template <class Body, class Lay>
+struct Reducer {
+    typedef typename Body::C C;
+    typedef typename Body::Args Args;
+    typedef typename Body::Kept Kept;
+    typedef Weights<Body, Lay::BN, Lay::THREADS> V;
+    static constexpr int TM = Lay::TM, TN = Lay::TN, BM = Lay::BM, CHUNK = V::CHUNK, CB = CHUNK < 4 ? CHUNK : 4;
+    static_assert(TM <= 8, "a lane is left with one row");
+
+    const Args& g;
+    const Place& p;
+    const Lay lay;
+    const int lane;
+    C w[TM][TN];
+
+    template <class Registers>
+    __device__ __forceinline__ Reducer(const Args& g_, const Place& p_, const Lay& lay_, const Registers (&state)[TM][TN])
+        : g(g_), p(p_), lay(lay_), lane(threadIdx.x % 32) {
+        const typename Body::Fixed fixed = Body::fixed(g, p);
+        C rows[Room<Body::ROW_ENDS>::value][TM], columns[Room<Body::COLUMN_ENDS>::value][TN];
+        each<0, Body::ROW_ENDS>([&](auto index) {
+            typedef typename Body::template RowEnd<decltype(index)::value> P;
+#pragma unroll
+            for (int i = 0; i < TM; ++i) rows[decltype(index)::value][i] = end_value<P, C>(g, p, p.m + lay.row(i), g.size[ROLE_M], ROLE_M);
+        });
+        each<0, Body::COLUMN_ENDS>([&](auto index) {
+            typedef typename Body::template ColumnEnd<decltype(index)::value> P;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) columns[decltype(index)::value][j] = end_value<P, C>(g, p, p.n + lay.column(j), g.size[ROLE_N], ROLE_N);
+        });
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                C r[Room<Body::ROW_ENDS>::value], c[Room<Body::COLUMN_ENDS>::value];
+#pragma unroll
+                for (int o = 0; o < Body::ROW_ENDS; ++o) r[o] = rows[o][i];
+#pragma unroll
+                for (int o = 0; o < Body::COLUMN_ENDS; ++o) c[o] = columns[o][j];
+                w[i][j] = Body::entry(fixed, g.number, r, c, state[i][j]);
+            }
+    }
+
+    // Adds the tile to what is kept of its rows; the first one starts it, the last one of a whole row block writes the result.
+    template <bool CHECK>
+    __device__ __forceinline__ void reduce(Kept* kept, bool begins, bool finishes, C* v) const {
+        const i64 width = g.size[ROLE_L], left = g.size[ROLE_N] - p.n;
+        const int mine = row_left<TM, 4>(lane);
+        int local = 0;
+#pragma unroll
+        for (int i = 0; i < TM; ++i) local = i == mine ? lay.row(i) : local;
+        const bool writes = !(lane & (TM == 8 ? 0 : TM == 4 ? 1 : TM == 2 ? 3 : 7)) && p.m + local < g.size[ROLE_M];
+#pragma unroll 1
+        for (i64 c = 0; c < width; c += CB) {
+            if (Body::WEIGHTED && c > 0 && c % CHUNK == 0) {
+                Lay::sync();
+                V::stage(v, g, p, c, lay.thread());
+                V::wait();
+                Lay::sync();
+            }
+            const C* from = v + c % CHUNK;
+            Kept old[CB], k[CB][TM];
+#pragma unroll
+            for (int q = 0; q < CB; ++q) {
+                Body::begin(old[q]);
+                if (!begins && writes && c + q < width) old[q] = kept[(c + q) * BM + local];
+#pragma unroll
+                for (int i = 0; i < TM; ++i) Body::begin(k[q][i]);
+            }
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                if (!CHECK || lay.column(j) < left) {
+                    Pack<C, CB> each;
+                    if constexpr (Body::WEIGHTED)
+                        each = *(const Pack<C, CB>*)(from + lay.column(j) * V::PITCH);
+                    else
+                        each.v[0] = C(1);
+#pragma unroll
+                    for (int q = 0; q < CB; ++q)
+#pragma unroll
+                        for (int i = 0; i < TM; ++i) Body::take(k[q][i], w[i][j], each.v[q]);
+                }
+            }
+#pragma unroll
+            for (int q = 0; q < CB; ++q) {
+                Lanes<Body, TM>::template join<4>(k[q], lane);
+                if (writes && c + q < width) {
+                    Body::join(old[q], k[q][0]);
+                    if (finishes)
+                        write_result<Body>(g, p, p.m + local, c + q, old[q]);
+                    else
+                        kept[(c + q) * BM + local] = old[q];
+                }
+            }
+        }
+    }
+
+    // The smallest entries: where a row may have a new one, its 8 lanes hand their keys to the first of them.
+    __device__ __forceinline__ void select(Kept* kept, bool begins, bool finishes, C* shared) const {
+        const int count = (int)g.size[ROLE_L], first = lane & 24;
+        const i64 left = g.size[ROLE_N] - p.n;
+        C* keys = shared + threadIdx.x / 8 * (8 * TN);
+#pragma unroll 1
+        for (int i = 0; i < TM; ++i) {
+            const int local = lay.row(i);
+            Kept* list = kept + local;
+            if (begins && lane == first) empty_list<C, BM>(list, count);
+            __syncwarp();
+            C worst = list[(i64)(count - 1) * BM].key;
+            bool any = false;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                C key = w[0][j];
+#pragma unroll
+                for (int q = 1; q < TM; ++q) key = q == i ? w[q][j] : key;
+                if (Body::LARGEST) key = -key;
+                keys[j * 8 + lane % 8] = key;
+                any = any || (lay.column(j) < left && !(key > worst));
+            }
+            __syncwarp();
+            if (__any_sync(0xffffffffu, any)) {
+                if (lane == first && p.m + local < g.size[ROLE_M]) {
+                    for (int q = 0; q < 8 * TN; ++q) {
+                        const int n = lay.column_of(q / 8, q % 8);
+                        if (n < left && !(keys[q] > worst)) worst = insert<C, BM>(list, count, keys[q], p.n + n);
+                    }
+                }
+            }
+            __syncwarp();
+            if (finishes && lane == first && p.m + local < g.size[ROLE_M]) {
+                for (int q = 0; q < count; ++q) write_result<Body>(g, p, p.m + local, q, list[(i64)q * BM]);
+            }
+        }
+    }
+
+    // v: the first chunk of the tile's weights, which all threads of the tile have put there; scratch: for selections.
+    __device__ __forceinline__ void end(void* work, i64 t, i64 columns, C* v, C* scratch) const {
+        const Share share(blockIdx.x, gridDim.x, batches(g) * ceil_div(g.size[ROLE_M], BM) * columns, columns);
+        const i64 row = quotient(t, columns);
+        Kept* kept = slot_of<Body, BM>(work, blockIdx.x, share.slot(row), g.size[ROLE_L]);
+        const bool begins = t == share.first || t == row * columns;
+        const bool ends = t + 1 == share.last || t + 1 == (row + 1) * columns, finishes = ends && share.whole(row);
+        if constexpr (Body::SELECTS)
+            select(kept, begins, finishes, scratch);
+        else if (p.n + Lay::BN <= g.size[ROLE_N])
+            reduce<false>(kept, begins, finishes, v);
+        else
+            reduce<true>(kept, begins, finishes, v);
+    }
+};
+
+// Tiles of gram whose 8 threads across lie in one warp.
+template <int TY_, int TM_, int TN_, int DEPTH_, int UNROLL_>
+struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
+    typedef GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> Base;
+    static constexpr int BAND = 1;
+    static constexpr bool RUNS = true;
+
+    template <class Gram>
+    struct Layout {
+        static constexpr int TM = TM_, TN = TN_, BM = Base::BM, BN = Base::BN, THREADS = Base::THREADS;
+        int ty, tx;
+        __device__ __forceinline__ int row(int i) const { return Gram::RowLay::at(i, ty); }
+        __device__ __forceinline__ int column(int j) const { return Gram::ColumnLay::at(j, tx); }
+        __device__ __forceinline__ int column_of(int j, int lane) const { return Gram::ColumnLay::at(j, lane); }
+        __device__ __forceinline__ int thread() const { return threadIdx.x; }
+        static __device__ __forceinline__ void sync() { __syncthreads(); }
+    };
+    // Bytes of what gram keeps in shared memory, or of the keys of a selection in its place; v lies behind.
+    template <class Body>
+    static __device__ constexpr int stage_bytes() {
+        constexpr int stages = gram_shared_bytes<Body, ApplyTile>();
+        constexpr int keys = Body::SELECTS ? Base::THREADS * TN_ * (int)sizeof(typename Body::C) : 0;
+        return ((stages > keys ? stages : keys) + 15) / 16 * 16;
+    }
+
+    template <class Body, class Gram>
+    static __device__ __forceinline__ void begin(const Gram& tile, unsigned char* raw) {
+        typedef Weights<Body, Base::BN, Base::THREADS> V;
+        V::stage((typename Body::C*)(raw + stage_bytes<Body>()), tile.g, tile.p, 0, threadIdx.x);
+        V::wait();
+    }
+    // All warps are past the stages of the tile, whose memory serves as scratch.
+    template <class Body, class Gram>
+    static __device__ __forceinline__ void end(const Gram& tile, i64 t, unsigned char* raw) {
+        typedef typename Body::C C;
+        const Reducer<Body, Layout<Gram>> reducer(tile.g, tile.p, Layout<Gram>{tile.ty, tile.tx}, tile.state);
+        reducer.end(tile.g.work, t, ceil_div(tile.g.size[ROLE_N], Base::BN), (C*)(raw + stage_bytes<Body>()), (C*)raw);
+    }
+};
+template <class Body, class Tile>
+__device__ constexpr int apply_tile_shared_bytes() {
+    return Tile::template stage_bytes<Body>() + Weights<Body, Tile::BN, Tile::THREADS>::BYTES;
+}
+
+}  // namespace km

@@ -1,0 +1,166 @@
+"""How the GPU runs a row nest: which loops make the entries of the matrix, how many at once, what they take.
+
+Rows of few entries stay in registers ("thin"); longer ones pass through the tiles of gram ("tile") or through its
+warp-specialised form ("ring"), whose threads then reduce what they hold. Blocks take even runs of tiles, see
+``apply.cuh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..expr.node import variables
+from .apply import PRODUCT, RowNest
+from .cuda_plan import Access, CudaPlan, DeviceLimits, Facts, cell_words, is_heavy, planned, rings, staged
+from .cuda_power import table_power
+from .cuda_tiles import Tile
+from .nest import BYTES, ROLES, Nest, Port, size_slot, stride_slot
+
+WORK_BYTES = 64 << 20
+"""Most bytes of work space."""
+SLOTS = 3
+JOINERS = 256
+_DEEPEST = 16
+_POSITION_BYTES = 8
+_THIN_THREADS, _STAGE = 128, 256
+_CHUNK = 16
+_REGISTERS = 1 << 16
+
+RING = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3)
+TILES = (
+    Tile("apply large", 16, 8, 8, 8, 16, 1, 4, 3, 0.85),
+    Tile("apply middle", 16, 8, 4, 8, 16, 1, 4, 3, 0.8),
+    Tile("apply small", 16, 8, 4, 4, 16, 1, 2, 5, 0.7),
+)
+
+
+@dataclass(frozen=True)
+class CudaRowPlan:
+    """Everything the emitter needs, and nothing of the sizes.
+
+    ``matrix`` makes the entries; ``group`` columns of v are held at a time.
+    """
+
+    matrix: CudaPlan
+    rows: RowNest
+    form: str
+    group: int
+    integers: tuple[int, ...]
+    shared: int
+    resident: int
+
+    @property
+    def tile(self) -> Tile:
+        """Shape of the pieces of the matrix."""
+        return self.matrix.tile
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.matrix.threads
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of what is kept for one place of the result."""
+        size = BYTES[self.rows.matrix.compute]
+        if self.rows.selects:
+            return 2 * _POSITION_BYTES
+        return size * len(self.rows.reduction.kinds)
+
+    def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Tiles of the whole matrix and of one row block."""
+        columns = -(-sizes["n"] // self.tile.n)
+        return sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // self.tile.m) * columns, columns
+
+    def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
+        """Blocks to launch for these sizes and that many columns of the result."""
+        room = WORK_BYTES // (SLOTS * width * self.tile.m * self.kept_bytes)
+        return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, room))
+
+    def work_bytes(self, blocks: int, width: int) -> int:
+        """Bytes of work space."""
+        return blocks * SLOTS * width * self.tile.m * self.kept_bytes
+
+    def __str__(self) -> str:
+        how = f"{self.rows.count or ''} {self.rows.how}".strip()
+        exact = self.rows.matrix.compute != "f32"
+        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{'' if exact else ', entries to 1e-6'}"
+
+
+def _group(rows: RowNest, width: int, most: int) -> int:
+    """Columns of v that are taken at a time: a power of two."""
+    group = 1
+    while rows.how == PRODUCT and group < min(width, most):
+        group *= 2
+    return group
+
+
+def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
+    held = staged(nest)
+    return len(held["rows"]) == len(held["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
+
+
+def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
+    """Rows a thread and columns of v at a time, so that all stays in registers."""
+    nest = rows.matrix
+    words, kinds = BYTES[nest.compute] // 4, 0 if rows.selects else len(rows.reduction.kinds)
+    group = _group(rows, sizes["l"], 16)
+    most = 2 if rows.selects else 8
+    each = (sizes["k"] + group * kinds + 2 * cell_words(nest) // words) * words
+    while most > 1 and (most * each > 96 or _THIN_THREADS * most > max(_THIN_THREADS, sizes["m"])):
+        most //= 2
+    unroll = max(1, min(4, 64 // (most * max(1, sizes["k"]))))
+    registers = most * each + (sizes["k"] + group) * words + 28
+    resident = max(1, min(8, _REGISTERS // (registers * _THIN_THREADS)))
+    return Tile("apply thin", _THIN_THREADS, 1, most, _STAGE, sizes["k"], 1, unroll, resident, 1.0, "thin"), group
+
+
+def _tiled(nest: Nest) -> Tile:
+    """The largest tile whose cells stay in registers; small ones where a step calls functions."""
+    if is_heavy(nest) or table_power(nest) is not None:
+        return TILES[2]
+    words = cell_words(nest)
+    return next((tile for tile in TILES if tile.rows * tile.columns * words <= 72), TILES[2])
+
+
+def _integers(rows: RowNest, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Slots of the extents and strides that the kernel takes; batch roles of extent 1 are left out."""
+    batch = [role for role in "abc" if sizes[role] > 1]
+    slots = [size_slot(role) for role in [*batch, *"mnkl"]]
+    for place, port in enumerate(rows.ports):
+        if port is not rows.matrix.outs[0]:
+            slots += [stride_slot(place, role) for role in ROLES if role in batch or role in port.roles]
+    return tuple(slots)
+
+
+def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+    """Choose how to run a row nest; ``facts`` are of its ports."""
+    nest = rows.matrix
+    own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    if _is_thin(nest, sizes):
+        return _thin_plan(rows, sizes, limits, own)
+    ring = rings(nest, sizes, limits) and not rows.selects and len(rows.reduction.kinds) == 1
+    group = _group(rows, sizes["l"], _CHUNK)
+    tile = _tiled(nest) if not ring else replace(RING, stages=2) if group == _CHUNK else RING
+    matrix = planned(nest, sizes, limits, own, tile)
+    size = BYTES[nest.compute]
+    keys = tile.threads * tile.columns * size if rows.selects else 0
+    weights = tile.n * (group if group < 8 else group + 4) * size if rows.v is not None else 0
+    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16 + (1 + ring) * weights
+    return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, tile.resident)
+
+
+def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+    tile, group = _thin(rows, sizes)
+    matrix = planned(rows.matrix, sizes, limits, facts, tile)
+    matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())
+    staged_row = tile.depth + len(ends(rows, "n")) + (group if rows.v is not None else 0)
+    shared = _STAGE * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16
+    return CudaRowPlan(matrix, rows, "thin", group, _integers(rows, sizes), shared, tile.resident)
+
+
+def ends(rows: RowNest, role: str) -> tuple[Port, ...]:
+    """The operands that entries read of one row ("m") or column ("n"), or of all ("")."""
+    used = set(variables(rows.matrix.outputs))
+    return tuple(port for port in rows.matrix.operands if port.roles == role and port.name in used)

@@ -1,0 +1,95 @@
+"""Every kind of row nest compiles for every generation; what some take is kept in a golden file, like their sources.
+
+``python -m tests.backend.test_cuda_apply`` rewrites the golden files.
+"""
+
+import itertools
+import json
+import re
+import sys
+from functools import cache
+
+import pytest
+
+from kernmantle.codegen.cuda import headers
+from kernmantle.codegen.cuda_apply import emit_rows
+from kernmantle.contraction.apply import PRODUCT
+from kernmantle.contraction.cuda_apply import WORK_BYTES
+from kernmantle.runtime.nvrtc import compile_source
+
+from ..cuda.row_nests import LAPLACE, RowCase, cases
+from .test_cuda_compile import CARDS, GOLDEN, REGISTER_SLACK, SPILL_FREE
+
+HEADLINE = {
+    "rows_thin": RowCase("rows_thin", LAPLACE, PRODUCT, 100000, 100000, 3),
+    "rows_thin_deep": RowCase("rows_thin_deep", LAPLACE, PRODUCT, 100000, 100000, 10),
+    "rows_tile": RowCase("rows_tile", LAPLACE, PRODUCT, 40000, 40000, 20),
+    "rows_ring": RowCase("rows_ring", LAPLACE, PRODUCT, 30000, 30000, 1024, 16),
+    "rows_logsumexp": RowCase("rows_logsumexp", LAPLACE, "logsumexp", 30000, 30000, 100),
+    "rows_nearest": RowCase("rows_nearest", LAPLACE, "largest", 30000, 30000, 100, 10),
+}
+_TAKEN = r"entry function '(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers"
+
+
+@cache
+def taken(name: str, card: str) -> dict[str, int]:
+    """Registers of the kernel and bytes that it spills."""
+    plan = HEADLINE[name].plan(CARDS[card])
+    log = compile_source(emit_rows(plan), card, headers(), name).log
+    found = {entry: (int(used), int(spilled)) for entry, spilled, used in re.findall(_TAKEN, log, re.DOTALL)}
+    registers, spilled = found["kernmantle_kernel"]
+    return {"registers": registers, "spilled": spilled}
+
+
+def figures() -> dict[str, dict[str, dict[str, int | str]]]:
+    table: dict[str, dict[str, dict[str, int | str]]] = {name: {} for name in HEADLINE}
+    for name, card in itertools.product(HEADLINE, CARDS):
+        plan = HEADLINE[name].plan(CARDS[card])
+        shape: dict[str, int | str] = {"form": plan.form, "threads": plan.threads, "shared": plan.shared}
+        table[name][card] = shape | {"resident": plan.resident} | taken(name, card)
+    return table
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("name", HEADLINE)
+def test_takes_what_the_golden_file_says(name: str, card: str) -> None:
+    want = json.loads((GOLDEN / "rows.json").read_text())[name][card]
+    plan, got = HEADLINE[name].plan(CARDS[card]), taken(name, card)
+    assert (plan.form, plan.threads, plan.shared) == (want["form"], want["threads"], want["shared"])
+    assert 0 < got["registers"] <= want["registers"] + REGISTER_SLACK
+    assert got["spilled"] <= want["spilled"] + SPILL_FREE
+    assert got["registers"] * plan.threads * plan.resident <= CARDS[card].registers_per_sm
+    assert plan.shared <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize(
+    ("case", "card"), list(zip(cases()[::4], itertools.cycle(CARDS))), ids=lambda value: getattr(value, "name", value)
+)
+def test_every_kind_of_row_nest_compiles(case: RowCase, card: str) -> None:
+    plan = case.plan(CARDS[card])
+    cubin = compile_source(emit_rows(plan), card, headers(), case.name)
+    assert cubin.binary[:4] == b"\x7fELF"
+    assert plan.shared <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize("name", HEADLINE)
+def test_emits_the_golden_source(name: str) -> None:
+    assert emit_rows(HEADLINE[name].plan(CARDS["sm_90"])) == (GOLDEN / f"{name}.cu").read_text()
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("name", HEADLINE)
+def test_work_space_is_bounded(name: str, card: str) -> None:
+    case, limits = HEADLINE[name], CARDS[card]
+    plan = case.plan(limits)
+    for width in (1, 16, 128):
+        blocks = plan.blocks(case.sizes(), limits, width)
+        assert 1 <= blocks <= plan.tiles(case.sizes())[0]
+        assert plan.work_bytes(blocks, width) <= WORK_BYTES
+
+
+if __name__ == "__main__":
+    (GOLDEN / "rows.json").write_text(json.dumps(figures(), indent=1) + "\n")
+    for each, case in HEADLINE.items():
+        (GOLDEN / f"{each}.cu").write_text(emit_rows(case.plan(CARDS["sm_90"])))
+    sys.exit(0)

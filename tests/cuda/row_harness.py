@@ -1,0 +1,82 @@
+"""Runs row nests on a GPU with cuda.core alone, so that compute-sanitizer sees nothing but these kernels.
+
+``python -m tests.cuda.row_harness [name ...]`` runs every case, or those whose name contains one of the words.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kernmantle.codegen.cuda import headers
+from kernmantle.codegen.cuda_apply import ENTRY, JOIN, emit_rows
+from kernmantle.contraction.apply import SELECTIONS
+from kernmantle.contraction.cuda_apply import JOINERS
+from kernmantle.contraction.nest import SIZES
+from kernmantle.runtime.launch import Kernel
+from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.testing import assert_close
+
+from .harness import Machine, limits
+from .row_nests import HALVES, RowCase, cases
+
+
+def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
+    """Results of a case."""
+    own = limits()
+    chosen, rows, sizes = case.plan(own), case.rows, case.sizes()
+    binary = compile_source(emit_rows(chosen), own.arch, headers(), case.name).binary
+    main = Kernel(binary, ENTRY, chosen.threads, chosen.shared, case.name)
+    join = Kernel(binary, JOIN, JOINERS, 0, case.name)
+    buffers = [machine.upload(array.T if array.flags.f_contiguous else array) for array in case.arrays()]
+    shapes = [(case.m, case.width) if "l" in port.roles else (case.m,) for port in rows.outs]
+    dtypes = [np.int64 if port.dtype == "i64" else HALVES[port.dtype] for port in rows.outs]
+    blank = [np.full(shape, 77, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    buffers += [machine.upload(array) for array in blank]
+    blocks = chosen.blocks(sizes, own, case.width)
+    work = machine.device.allocate(chosen.work_bytes(blocks, case.width), stream=machine.stream)
+    values = [sizes[role] for role in SIZES]
+    for strides in case.strides():
+        values += strides
+    numbers = case.numbers()
+    given = (*(int(buffer.handle) for buffer in buffers), int(work.handle), *(values[slot] for slot in chosen.integers))
+    given = (*given, *numbers, *chosen.matrix.trailing(tuple(numbers)))
+    stream = int(machine.stream.handle)
+    main(0, stream, blocks, given)
+    tiles, columns = chosen.tiles(sizes)
+    if blocks > 1 and columns > 1:
+        join(0, stream, blocks - 1, (*given, blocks, tiles, columns))
+    return [machine.download(buffer, array) for buffer, array in zip(buffers[-len(blank) :], blank, strict=True)]
+
+
+def check(case: RowCase, found: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Assert that results are right."""
+    depth = case.k + (case.n if case.how not in (*SELECTIONS, "max", "min") else 0)
+    assert_close(found[0], case.expected().reshape(found[0].shape), depth=depth)
+    if case.how in SELECTIONS:
+        places = found[1]
+        assert all(len(set(row)) == case.width for row in places)
+        assert_close(np.take_along_axis(case.entries(), places, 1), case.expected(), dtype=found[0].dtype, depth=depth)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run and report; the number of cases that disagree."""
+    machine, wrong = Machine(), 0
+    for case in cases():
+        if words and not any(word in case.name for word in words):
+            continue
+        try:
+            check(case, run(machine, case))
+            verdict = "ok"
+        except AssertionError as error:
+            verdict, wrong = f"BAD {error}", wrong + 1
+        sys.stdout.write(f"{case.name:24s} {case.plan(limits()).form:5s} {verdict}\n")
+    sys.stdout.write(f"{wrong} wrong\n")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(sys.argv[1:])))

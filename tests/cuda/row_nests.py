@@ -1,0 +1,155 @@
+"""Row nests for the GPU with what they must give, by numpy; each form of the kernel has its cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernmantle.contraction.apply import HOW, PRODUCT, SELECTIONS, Apply, RowNest, lower_rows
+from kernmantle.contraction.cuda_apply import CudaRowPlan, plan_rows
+from kernmantle.contraction.cuda_plan import DeviceLimits, Facts
+from kernmantle.contraction.definition import bind, define
+from kernmantle.contraction.nest import ROLES, SIZES
+from kernmantle.contraction.program import Program
+from kernmantle.expr.functions import FUNCTIONS
+from kernmantle.expr.ops import evaluate
+
+exp, sqrt = FUNCTIONS["exp"], FUNCTIONS["sqrt"]
+BANDWIDTH = 7.0
+Array = np.ndarray[Any, Any]
+
+
+def _program(mapped: Any, epilogue: Any, equation: str = "mk,nk->mn") -> Program:
+    return bind(define(equation, mapped, "sum", epilogue), frozenset()).program
+
+
+LAPLACE = _program(lambda a, b: abs(a - b), lambda s, h: exp(-s / h))
+SUM = _program(lambda a, b: (abs(a - b), (a - b) ** 2), lambda s, t, h: exp(-s / h) + exp(-t / (h * h)))
+ENDS = bind(
+    define("mk,nk,u:m,v:n,w:k->mn", lambda a, b, w: w * a * b, "sum", lambda s, u, v, h: s / (h + u + v)), frozenset()
+).program
+HALVES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+
+
+@dataclass(frozen=True)
+class RowCase:
+    """An apply on sizes; ``order`` gives the memory order of the arrays' two axes, "C" or "F", for x, y, v."""
+
+    name: str
+    program: Program
+    how: str
+    m: int
+    n: int
+    k: int
+    width: int = 1
+    dtype: str = "f32"
+    order: str = "CCC"
+    poison: bool = False
+
+    @property
+    def rows(self) -> RowNest:
+        """The nest."""
+        count = self.width if self.how in SELECTIONS else 0
+        compute = "f64" if self.dtype == "f64" else "f32"
+        outs = [self.dtype, *(["i64"] * (count > 0))]
+        arrays = sum(not operand.number for operand in self.program.operands)
+        apply = Apply(self.program, self.how, count)
+        return lower_rows(apply, [self.dtype] * arrays, self.dtype, outs, compute, compute == "f32").rows
+
+    def sizes(self) -> dict[str, int]:
+        """Extent of every role."""
+        return dict.fromkeys(map(str, SIZES), 1) | {"m": self.m, "n": self.n, "k": self.k, "l": self.width}
+
+    def arrays(self) -> list[Array]:
+        """Operands, and v behind them where there is one."""
+        random = np.random.default_rng(len(self.name))
+        sizes, made = self.sizes(), []
+        ports = [*self.rows.matrix.operands, *([self.rows.v] if self.rows.v is not None else [])]
+        for place, port in enumerate(ports):
+            values = random.normal(size=[sizes[role] for role in port.roles]).astype(HALVES[self.dtype])
+            if len(port.roles) < 2:
+                values = np.abs(values)
+            if self.poison and place == 0:
+                values[3] = np.nan
+            letter = "v" if port.name == "v" else port.name
+            turned = letter in ("x0", "x1", "v") and self.order[("x0", "x1", "v").index(letter)] == "F"
+            made.append(np.asfortranarray(values) if turned else values)
+        return made
+
+    def strides(self) -> list[tuple[int, ...]]:
+        """Strides of every port for ROLES, in elements."""
+        rows, sizes, found = self.rows, self.sizes(), []
+        arrays = iter(self.arrays())
+        for port in rows.ports:
+            if port is rows.matrix.outs[0]:
+                steps: dict[str, int] = {}
+            elif port in rows.outs:
+                steps = {"m": sizes["l"], "l": 1} if "l" in port.roles else {"m": 1}
+            else:
+                array = next(arrays)
+                steps = dict(zip(port.roles, (s // array.itemsize for s in array.strides), strict=True))
+            found.append(tuple(steps.get(role, 0) for role in ROLES))
+        return found
+
+    def plan(self, limits: DeviceLimits) -> CudaRowPlan:
+        """How the GPU runs it, all arrays well aligned."""
+        strides = tuple(self.strides())
+        return plan_rows(self.rows, self.sizes(), limits, Facts(strides, (16,) * len(strides)))
+
+    def numbers(self) -> list[float]:
+        """The program's numbers, then those folded from them."""
+        own = [BANDWIDTH] * len(self.program.numbers)
+        names = [operand.name for operand in self.program.numbers]
+        return own + [float(v) for v in evaluate(self.rows.folded, dict(zip(names, own, strict=True)))]
+
+    def entries(self) -> Array:
+        """The matrix in float64."""
+        given = [array.astype(np.float64) for array in self.arrays()[: len(self.rows.matrix.operands)]]
+        x, y = given[0][:, None], given[1][None]
+        s, t = np.abs(x - y).sum(-1), ((x - y) ** 2).sum(-1)
+        with np.errstate(all="ignore"):
+            if self.program is LAPLACE:
+                return np.exp(-s / BANDWIDTH)
+            if self.program is SUM:
+                return np.exp(-s / BANDWIDTH) + np.exp(-t / BANDWIDTH**2)
+            u, v, w = given[2][:, None], given[3][None], given[4]
+            return (w * x * y).sum(-1) / (BANDWIDTH + u + v)
+
+    def expected(self) -> Array:
+        """Values of the result, in float64."""
+        w = self.entries()
+        if self.how == PRODUCT:
+            return w @ self.arrays()[-1].astype(np.float64)
+        if self.how in SELECTIONS:
+            keys = w if self.how == "smallest" else -w
+            return np.take_along_axis(w, np.argsort(keys, 1, kind="stable")[:, : self.width], 1)
+        reduced = {"sum": np.sum, "max": np.max, "min": np.min}
+        return reduced[self.how](w, 1) if self.how in reduced else np.log(np.exp(w).sum(1))
+
+
+def cases() -> list[RowCase]:
+    """All cases: thin, tile and ring are K = 3, 20 and 40 of a Laplace kernel."""
+    made = [
+        RowCase(f"{how}_{k}", LAPLACE, how, 150, 300, k, 3 if how in (PRODUCT, *SELECTIONS) else 1)
+        for how in HOW
+        for k in (3, 20, 40)
+    ]
+    made += [RowCase(f"width_{c}_{k}", LAPLACE, PRODUCT, 70, 90, k, c) for c in (1, 2, 5, 17) for k in (3, 20, 40)]
+    edges = [(1, 1, 0), (1, 1, 1), (129, 1, 16), (127, 257, 17), (128, 128, 32), (16, 5000, 33), (1100, 40, 2)]
+    made += [RowCase(f"edge_{m}_{n}_{k}", LAPLACE, PRODUCT, m, n, k) for m, n, k in edges]
+    made += [RowCase(f"{d}_{k}", LAPLACE, PRODUCT, 65, 200, k, 2, d) for d in ("f16", "f64") for k in (3, 20, 40)]
+    made += [
+        RowCase(f"order_{o}_{k}", LAPLACE, PRODUCT, 65, 130, k, 4, order=o) for o in ("FCC", "CFF") for k in (3, 20, 40)
+    ]
+    made += [RowCase(f"two_sums_{k}", SUM, PRODUCT, 65, 130, k, 2) for k in (3, 40)]
+    made += [RowCase(f"ends_{k}", ENDS, PRODUCT, 65, 300, k, 2) for k in (3, 20, 40)]
+    made += [
+        RowCase(f"nan_{how}_{k}", LAPLACE, how, 40, 300, k, poison=True) for how in ("max", "smallest") for k in (3, 20)
+    ]
+    return [
+        *made,
+        RowCase("many_kept", LAPLACE, "largest", 40, 600, 5, 32),
+        RowCase("few_rows", LAPLACE, "sum", 3, 70000, 20),
+    ]

@@ -10,10 +10,10 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # A machine with a GPU gets torch with CUDA, any other gets torch without it.
 ifeq ($(GPU),yes)
 CONSTRAINTS := constraints.txt
-EXTRAS := test,demo,cuda13
+EXTRAS := test,demo,docs,cuda13
 else
 CONSTRAINTS := constraints-cpu.txt
-EXTRAS := test,demo
+EXTRAS := test,demo,docs
 endif
 TORCH := $(PIP) install --quiet --constraint $(CONSTRAINTS) torch
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
@@ -34,11 +34,11 @@ lint: .venv/lint
 bench: .venv/ready
 	$(BIN)/python -m kernmantle bench $(BENCH_ARGS)
 
-docs: .venv/docs
+docs: .venv/ready
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf .venv build dist docs/_build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis
 
 # The build without CUDA may not be in the configured index: then it is taken from PyTorch's own.
 .venv/ready: pyproject.toml constraints.txt constraints-cpu.txt
@@ -49,8 +49,4 @@ clean:
 
 .venv/lint: .venv/ready
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) ruff 'pyright[nodejs]'
-	touch $@
-
-.venv/docs: .venv/ready
-	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 	touch $@

@@ -9,8 +9,15 @@ author = "The kernmantle authors"
 copyright = "The kernmantle authors, MIT licence"  # noqa: A001
 release = version = kernmantle.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing"]
 autodoc_typehints = "none"
@@ -23,3 +30,16 @@ html_theme = "furo"
 html_title = "kernmantle"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": "/plot_",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1,
+    "write_computation_times": False,
+    "remove_config_comments": True,
+}

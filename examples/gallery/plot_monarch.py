@@ -1,0 +1,74 @@
+"""
+A layer of Monarch matrices
+===========================
+
+A Monarch matrix is a product of two sparse ones: blocks on the diagonal, then interleaved blocks. Any input still
+reaches any output, with a small part of the weights. :class:`kernmantle.KSLinear` multiplies by such factors without
+permuting or storing anything between them, and trains like ``torch.nn.Linear``.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import kernmantle as km
+
+pixels, labels = load_digits(return_X_y=True)
+x, y = torch.from_numpy(pixels / 16).float(), torch.from_numpy(labels)
+known, held = slice(0, 1200), slice(1200, None)
+hidden = 256
+
+# %%
+# Two networks that differ in their hidden layer.
+
+patterns = km.kronsparse.monarch((hidden, hidden), p=16, q=16)
+for pattern in patterns:
+    print(pattern)
+
+
+def network(middle):
+    """Digits to classes."""
+    return nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), middle, nn.ReLU(), nn.Linear(hidden, 10))
+
+
+torch.manual_seed(0)
+networks = {
+    "dense": network(nn.Linear(hidden, hidden)),
+    "Monarch": network(km.KSLinear(hidden, hidden, patterns)),
+}
+curves = {}
+for name, model in networks.items():
+    torch.manual_seed(0)
+    adam, right = torch.optim.Adam(model.parameters(), lr=3e-3), []
+    for _ in range(12):
+        for batch in torch.randperm(1200).split(150):
+            adam.zero_grad()
+            nn.functional.cross_entropy(model(x[known][batch]), y[known][batch]).backward()
+            adam.step()
+        with torch.no_grad():
+            right.append(100 * float((model(x[held]).argmax(1) == y[held]).double().mean()))
+    curves[name] = right
+weights = {name: sum(p.numel() for p in model[2].parameters()) for name, model in networks.items()}
+for name in networks:
+    print(f"{name:8} {weights[name]:6} weights in the hidden layer, {curves[name][-1]:.1f} % of held digits right")
+assert curves["Monarch"][-1] > curves["dense"][-1] - 3
+
+# %%
+# The supports of both factors, and of their product, which has no zero.
+
+layer = networks["Monarch"][2]
+first, second = (
+    km.KSLinear(hidden, hidden, [pattern], bias=False, weights=[torch.ones(pattern)]).to_dense().detach()
+    for pattern in patterns
+)
+assert ((second @ first) > 0).all()
+figure, grid = plt.subplots(1, 4, figsize=(11, 2.8), layout="constrained")
+for axes, image, name in zip(grid, (first, second, second @ first), ("first", "second", "product"), strict=False):
+    axes.imshow(image > 0, cmap="Blues", vmin=0, vmax=1.3, interpolation="nearest")
+    axes.set(xticks=[], yticks=[], title=f"{name}: {100 * float((image > 0).double().mean()):.0f} % non-zero")
+for (name, right), colour in zip(curves.items(), ["#8a94a0", "#1b6ca8"], strict=True):
+    grid[3].plot(range(1, 13), right, color=colour, label=f"{name}, {weights[name]} weights")
+grid[3].set(xlabel="epoch", title="per cent right", ylim=(80, 100))
+grid[3].legend(frameon=False, fontsize=8)
+plt.show()

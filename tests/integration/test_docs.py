@@ -1,0 +1,87 @@
+"""The documentation is built from clean, every example of the gallery run, and no link or image in it is broken."""
+
+import os
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from ..source import PACKAGE, ROOT
+
+NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx_gallery", "matplotlib", "sklearn")
+GALLERY = sorted((ROOT / "examples" / "gallery").glob("plot_*.py"))
+
+
+class Page(HTMLParser):
+    """What a page refers to, and the places in it that can be referred to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.places = [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.places.update(value for name in ("id", "name") if (value := given.get(name)))
+        self.links += [value for name in ("href", "src") if (value := given.get(name))]
+
+
+def broken(site):
+    """References inside a site to what is not there, as page and reference."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            place = unquote(parts.fragment)
+            if not target.is_file() or (place and target in pages and place not in pages[target].places):
+                found.append((path.name, link))
+    return found
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"the documentation needs {', '.join(missing)}: the extra docs")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build", "gallery"))
+    shutil.copytree(ROOT / "examples" / "gallery", tmp_path / "examples" / "gallery")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "site"]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    site = tmp_path / "site"
+    assert broken(site) == []
+    for path in GALLERY:
+        page = Page((site / "gallery" / f"{path.stem}.html").read_text(encoding="utf-8"))
+        assert any(f"sphx_glr_{path.stem}_001" in link for link in page.links), path.stem
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert all(word in index for word in ("semiring", "cdist", "viterbi", "maze"))
+
+
+def test_a_broken_link_is_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="b.html#there">b</a><a href="#here">a</a><img src="no.png"><a href="b.html#none">b</a>'
+        '<a href="https://example.org/">far</a></p>'
+    )
+    Path(tmp_path / "b.html").write_text('<p id="there"></p>')
+    assert broken(tmp_path) == [("a.html", "no.png"), ("a.html", "b.html#none")]
+
+
+def test_the_gallery_has_what_it_should():
+    names = {path.stem.removeprefix("plot_") for path in GALLERY}
+    assert {
+        "fractional_neighbours", "shortest_paths", "viterbi", "ridge_digits", "feature_learning", "grid_gp", "monarch",
+        "spectrum", "gibbs_kernel",
+    } <= names  # fmt: skip
+    assert all("\nassert " in path.read_text() or "\n    assert " in path.read_text() for path in GALLERY)

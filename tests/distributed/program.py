@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import kernmantle as km
 from kernmantle import distributed as spread
-from kernmantle.distributed import dense, products
+from kernmantle.distributed import dense, exchange, products
 from kernmantle.distributed.redistribute import Cyclic
 from kernmantle.distributed.rows import rows
 from kernmantle.linalg import cusolvermp
@@ -118,6 +118,30 @@ def solves():
 
 
 @check
+def kernel_systems():
+    x, y = normal(N, COLUMNS), normal(N, 2, seed=2)
+    expected = torch.linalg.solve(KERNEL(x, diagonal=0.1), y)
+    size = expected.abs().max() * 1e3
+    assert_close(spread.solve_kernel(KERNEL, part(x), part(y), 0.1).x, part(expected), depth=N**2, magnitude=size)
+    vector = spread.solve_kernel(KERNEL, part(x), part(y[:, 0]), 0.1)
+    assert_close(vector.x, part(expected[:, 0]), depth=N**2, magnitude=size)
+    found = spread.solve_kernel(-1 * KERNEL, part(x), part(y), 1e-3)
+    assert found.info == 1
+    assert found.x.isnan().all()
+    with pytest.raises(km.errors.LinearAlgebraError, match="info 1"):
+        spread.solve_kernel(-1 * KERNEL, part(x), part(y), 1e-3, check_errors=True)
+    whole = exchange.everyones(part(x), counts(N, dist.get_world_size()), None)
+    assert torch.equal(whole, x)
+    block, cusolvermp.BLOCK = cusolvermp.BLOCK, 4
+    try:
+        given = rows(part(x), "x")
+        built = dense._kernel_columns(KERNEL, given, 0.5)
+        assert_close(built, KERNEL(x, diagonal=0.5)[Cyclic(given, N).here], depth=COLUMNS)
+    finally:
+        cusolvermp.BLOCK = block
+
+
+@check
 def failures_are_known_to_all():
     found = spread.solve_cholesky(part(-spd()), part(normal(N, seed=2)))
     assert found.info == 1
@@ -188,6 +212,7 @@ def bad_input():
     cases = [
         (lambda: spread.matmul(KERNEL, x, None, x[:-1] if len(x) else x), km.errors.ShapeError, "as many rows of v"),
         (lambda: spread.solve_cholesky(x, x), km.errors.ShapeError, "square"),
+        (lambda: spread.solve_kernel(KERNEL, x, x, 0.0), km.errors.ParameterError, "ridge"),
         (lambda: spread.eigh(x.int()), km.errors.DtypeError, "float32"),
         (lambda: spread.gram(KERNEL, x.numpy()), km.errors.DtypeError, "tensor"),
         (lambda: spread.gram(KERNEL, x.requires_grad_()), km.errors.GradientError, "gradient"),

@@ -1,6 +1,6 @@
 """Kernel matrices, products and solvers over the processes of torch.distributed: gloo on CPUs, NCCL on GPUs."""
 
-from .dense import eigh, solve_cholesky, solve_lu
+from .dense import eigh, solve_cholesky, solve_kernel, solve_lu
 from .iterative import Operator, cg, nystrom, operator
 from .products import agop, gram, matmul
 from .rows import from_local, to_local
@@ -16,6 +16,7 @@ __all__ = [
     "nystrom",
     "operator",
     "solve_cholesky",
+    "solve_kernel",
     "solve_lu",
     "to_local",
 ]

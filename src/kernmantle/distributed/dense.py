@@ -10,14 +10,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import KernmantleError, OutOfMemoryError, ShapeError, WorkerError
+from ..errors import KernmantleError, OutOfMemoryError, ParameterError, ShapeError, WorkerError
+from ..kernels import Kernel
 from ..linalg import cholesky, lu, spectrum
 from ..linalg.arguments import check_dtype
 from ..linalg.cusolvermp import Grid
 from ..linalg.eigh import MEANING, Spectrum
+from ..linalg.kernel import ROWS
+from ..linalg.kernel import solve_kernel as kernel_system
 from ..linalg.solution import Solution, nan_where_failed, raise_for
 from ..linalg.worker import communicator
-from .exchange import dealt, largest, told
+from .exchange import dealt, everyones, largest, told
 from .redistribute import Cyclic
 from .rows import Rows, check_together, rows
 
@@ -63,9 +66,11 @@ def _available() -> int:
     return 1 << 62
 
 
-def _in_one(given: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor) -> list[Any]:
+def _in_one(
+    given: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor, copies: int = _COPIES
+) -> list[Any]:
     """Gather the rows on the first process, solve there, and tell all what went wrong; ``[]`` on the others."""
-    needed, free = _COPIES * given.total**2 * given.local.element_size(), _available()
+    needed, free = copies * given.total**2 * given.local.element_size(), _available()
     outcome: list[Any] = ["", []]
     if given.rank == 0 and needed > free:
         outcome[0] = (
@@ -100,29 +105,38 @@ def _scattered(whole: torch.Tensor, given: Rows) -> torch.Tensor:
     return dealt(whole, sent, received, given.group)
 
 
+def _columns(side: Rows) -> torch.Tensor:
+    return side.local.unsqueeze(-1) if side.local.dim() == 1 else side.local
+
+
 def _solved(given: Rows, side: Rows, kind: str, check_errors: bool, meaning: str) -> Solution:
-    vector = side.local.dim() == 1
-    b = side.local.unsqueeze(-1) if vector else side.local
+    b = _columns(side)
     if given.local.is_cuda:
         x, info = _on_gpus(given, b, kind)
-        ran = f"cuSOLVERMp {kind} on {given.size} GPUs"
-    else:
-        routine = {"potrf": cholesky.solve_cholesky, "getrf": lu.solve_lu}[kind]
+        return _solution(side, x, info, f"cuSOLVERMp {kind} on {given.size} GPUs", check_errors, meaning)
+    routine = {"potrf": cholesky.solve_cholesky, "getrf": lu.solve_lu}[kind]
 
-        def solve(a: torch.Tensor, right: torch.Tensor) -> list[torch.Tensor]:
-            found = routine(a, right, overwrite_a=True)
-            return [found.x, found.info]
+    def solve(a: torch.Tensor, right: torch.Tensor) -> list[torch.Tensor]:
+        found = routine(a, right, overwrite_a=True)
+        return [found.x, found.info]
 
-        results = _in_one(given, solve, b)
-        whole = results[0] if results else b.new_empty(0, b.shape[1])
-        x = _scattered(whole, given)
-        state = int(results[1]) if results else 0
-        info = torch.tensor(largest(state, x.device, given.group), dtype=torch.int32)
-        ran = "gathered on one process"
+    return _spread(given, side, _in_one(given, solve, b), check_errors, meaning)
+
+
+def _spread(given: Rows, side: Rows, results: list[Any], check_errors: bool, meaning: str) -> Solution:
+    """The solution and the info of the first process, to each process its rows."""
+    b = _columns(side)
+    x = _scattered(results[0] if results else b.new_empty(0, b.shape[1]), given)
+    state = int(results[1]) if results else 0
+    info = torch.tensor(largest(state, x.device, given.group), dtype=torch.int32)
+    return _solution(side, x, info, "gathered on one process", check_errors, meaning)
+
+
+def _solution(side: Rows, x: torch.Tensor, info: torch.Tensor, ran: str, check_errors: bool, meaning: str) -> Solution:
     if check_errors:
         raise_for(info, meaning)
     x = nan_where_failed(x, info)
-    return Solution(side.like(x.squeeze(-1) if vector else x), info, ran)
+    return Solution(side.like(x.squeeze(-1) if side.local.dim() == 1 else x), info, ran)
 
 
 def _on_gpus(given: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -189,6 +203,78 @@ def solve_lu(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -
     """
     given, side = _system(a, b, group)
     return _solved(given, side, "getrf", check_errors, lu.MEANING)
+
+
+def solve_kernel(
+    kernel: Kernel, x: Any, y: Any, ridge: float, *, group: Any = None, check_errors: bool = False
+) -> Solution:
+    """Solve ``(k(x, x) + ridge I) c = y`` by the Cholesky factor of a matrix that all processes hold together.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Symmetric and positive definite.
+    x : tensor of this process's rows, or DTensor, shape (n, k)
+        float32 or float64.
+    y : tensor of this process's rows, or DTensor, shape (n,) or (n, c)
+        Spread as x.
+    ridge : number
+        Positive.
+    group : ProcessGroup, optional
+        All processes on GPUs.
+    check_errors : bool
+        Raise, on every process, if the info is not 0.
+
+    Returns
+    -------
+    Solution
+        ``x`` are the coefficients, spread as y, NaN where ``info`` is not 0.
+
+    Raises
+    ------
+    OutOfMemoryError, BackendError, WorkerError
+        As of :func:`solve_cholesky`.
+
+    Notes
+    -----
+    On GPUs each process writes its blocks of columns straight into the memory of the factor, n² / processes numbers
+    and all rows of x: twice to thrice the matrix that :func:`solve_cholesky` takes. :func:`cg` stores no matrix.
+    """
+    given = rows(x, "x", group)
+    check_dtype(given.local, "x")
+    side = rows(y, "y", given.group)
+    check_together(given, "x", side, "y")
+    if not 0 < float(ridge) < float("inf"):
+        raise ParameterError(f"ridge must be positive, not {ridge!r}")
+    if not given.local.is_cuda:
+
+        def solve(points: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+            found = kernel_system(kernel, points, targets, ridge, method="cholesky")
+            assert found.factor is not None
+            return [found.x, found.factor.info]
+
+        results = _in_one(given, solve, _columns(side), copies=1)
+        return _spread(given, side, results, check_errors, cholesky.MEANING)
+    b, n = _columns(side), given.total
+    sides = Cyclic(given, b.shape[1])
+    with _grid(given) as grid, torch.no_grad():
+        matrix = _kernel_columns(kernel, given, float(ridge))
+        right = sides.columns(b)
+        state = grid.solve_cholesky(matrix, n, right, b.shape[1])
+    info = torch.tensor(largest(int(state), b.device, given.group), dtype=torch.int32, device=b.device)
+    ran = f"cuSOLVERMp potrf on {given.size} GPUs"
+    return _solution(side, sides.rows(right), info, ran, check_errors, cholesky.MEANING)
+
+
+def _kernel_columns(kernel: Kernel, given: Rows, ridge: float) -> torch.Tensor:
+    """Columns here, as rows, of the regularised matrix."""
+    points = everyones(given.local, given.counts, given.group)
+    here = Cyclic(given, given.total).here.to(points.device)
+    matrix = points.new_empty(len(here), given.total)
+    for top in range(0, len(here), ROWS):
+        kernel(points[here[top : top + ROWS]], points, out=matrix[top : top + ROWS])
+    matrix[torch.arange(len(here), device=points.device), here] += ridge
+    return matrix
 
 
 def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors: bool = False) -> Any:

@@ -99,6 +99,12 @@ def dealt(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], gr
     return result
 
 
+def everyones(tensor: torch.Tensor, counts: Sequence[int], group: Any) -> torch.Tensor:
+    """The rows of every process, on all of them."""
+    size = len(counts)
+    return dealt(tensor.repeat(size, *(1 for _ in tensor.shape[1:])), [tensor.shape[0]] * size, counts, group)
+
+
 def told(values: Sequence[Any], group: Any) -> list[Any]:
     """Small Python values of the first process, on all of them."""
     found = list(values)

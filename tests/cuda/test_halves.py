@@ -7,7 +7,7 @@ import torch
 
 import kernmantle as km
 from kernmantle.compat import kermac
-from kernmantle.ops.halves import gram, multiply, split, worthwhile
+from kernmantle.ops.halves import ONE_SIGN, ONE_SIGN_SHORT, gram, multiply, split, split_rows, worthwhile
 from kernmantle.testing import assert_close
 
 pytestmark = pytest.mark.cuda
@@ -28,12 +28,25 @@ def test_a_product_is_accurate_row_by_row(transposed: bool) -> None:
     left[3], right[:, 5] = 0.0, 0.0
     left = left.mT.contiguous().mT if transposed else left
     out = torch.full((M, N), torch.nan, device="cuda")
-    found = multiply(split(left, 1), split(right, 0), out)
+    multiply(split_rows(left), split(right[None], 1), out[None])
     sizes = left.double().norm(dim=1)[:, None] * right.double().norm(dim=0)
-    assert found.data_ptr() == out.data_ptr()
-    assert_close(found / sizes, (left.double() @ right.double()) / sizes, depth=K, magnitude=1.0)
-    assert not found[3].any()
-    assert not found[:, 5].any()
+    exact = (left.double() @ right.double()) / sizes
+    assert_close(out / sizes, exact, dtype=torch.float32, depth=K, magnitude=1.0)
+    assert not out[3].any()
+    assert not out[:, 5].any()
+
+
+def test_one_matrix_times_several() -> None:
+    left, right = _given(M, K), _given(4, K, N, seed=1)
+    found = multiply(split_rows(left), split(right, 1), left.new_empty(4, M, N))
+    assert_close(found, left.double() @ right.double(), depth=K)
+
+
+def test_terms_of_one_sign_keep_what_is_promised() -> None:
+    left, right = _given(M, K).abs(), _given(1, K, N, seed=1).abs()
+    found = multiply(split_rows(left), split(right, 1), left.new_empty(1, M, N))
+    exact = left.double() @ right.double()
+    assert float(((found - exact).abs() / exact).max()) <= ONE_SIGN
 
 
 def test_the_sum_of_outer_products() -> None:
@@ -41,14 +54,15 @@ def test_the_sum_of_outer_products() -> None:
     sizes = rows.double().norm(dim=0)
     sizes = sizes[:, None] * sizes
     found = gram(rows)
-    assert_close(found / sizes, (rows.double().mT @ rows.double()) / sizes, depth=K, magnitude=1.0)
+    exact = (rows.double().mT @ rows.double()) / sizes
+    assert float((found / sizes - exact).abs().max()) <= ONE_SIGN_SHORT
     assert_close(found, found.mT.contiguous(), depth=K, magnitude=sizes)
 
 
 def test_what_is_not_finite_reaches_its_rows_and_columns() -> None:
     left, right = _given(M, K), _given(K, N, seed=1)
     left[7, 11], right[13, 17] = torch.nan, torch.inf
-    found = multiply(split(left, 1), split(right, 0), left.new_empty(M, N))
+    (found,) = multiply(split_rows(left), split(right[None], 1), left.new_empty(1, M, N))
     bad = torch.zeros(M, N, dtype=torch.bool, device="cuda")
     bad[7], bad[:, 17] = True, True
     assert torch.equal(~found.isfinite(), bad)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import torch
 
-from ..ops.halves import Halves, multiply, split, worthwhile
+from ..ops.halves import Halves, empty, multiply, split, split_rows, worthwhile
 
 BLOCK_BYTES = 64 << 20
-_COLUMNS_BYTES = 32 << 20
+_COLUMNS_BYTES, _GROUP_BYTES = 32 << 20, 128 << 20
 
 
 def products(
@@ -20,7 +20,7 @@ def products(
     outputs, columns = coef.shape[-1], x.shape[-1]
     if coef.dim() == 2 and (out is None or out.dim() == 3) and worthwhile(weights, x):
         result = x.new_empty(outputs, weights.shape[0], columns) if out is None else out
-        return _in_halves(split(weights, 1), coef, x, result)
+        return _in_halves(split_rows(weights), coef, x, result)
     size = x.shape[-2] * columns * x.element_size() * math.prod(torch.broadcast_shapes(coef.shape[:-2], x.shape[:-2]))
     step = max(1, _COLUMNS_BYTES // max(size, 1))
     parts = []
@@ -33,8 +33,16 @@ def products(
 
 
 def _in_halves(weights: Halves, coef: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    for part, column in zip(out, coef.unbind(-1), strict=True):
-        multiply(weights, split(x * column.unsqueeze(-1), 0), part)
+    step = max(1, _GROUP_BYTES // (x.shape[0] * x.shape[1] * x.element_size()))
+    room = empty((min(step, len(out)), *x.shape), 1, x.device)
+    for start in range(0, len(out), step):
+        chosen = slice(start, start + step)
+        columns = coef[:, chosen].unbind(1)
+        own = [Halves(*parts) for parts in zip(room.high, room.low, room.scale, strict=True)]
+        for column, part in zip(columns, own, strict=False):
+            split(x * column.unsqueeze(-1), 0, part)
+        count = slice(len(columns))
+        multiply(weights, Halves(room.high[count], room.low[count], room.scale[count]), out[chosen])
     return out
 
 
@@ -49,11 +57,11 @@ def centred(z: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return z - middle, x - middle
 
 
-def blocks(rows: int, row_bytes: int) -> Iterator[slice]:
-    """Ranges of rows of at most ``BLOCK_BYTES``."""
-    height = max(1, BLOCK_BYTES // max(1, row_bytes))
-    for start in range(0, rows, height):
-        yield slice(start, min(start + height, rows))
+def blocks(rows: int, row_bytes: int, room: int = BLOCK_BYTES) -> Iterator[slice]:
+    """Ranges of rows, about equally long, of at most ``room`` bytes."""
+    count = -(-rows // max(1, room // max(1, row_bytes)))
+    for place in range(count):
+        yield slice(rows * place // count, rows * (place + 1) // count)
 
 
 def differences(
@@ -62,7 +70,7 @@ def differences(
     """Σ_n weights[m, n] coef[n, o] (z[m, k] - x[n, k]) in ``out`` (..., o, m, k), without derivatives."""
     points, others = centred(z, x) if x.shape[-2] else (z, x)
     size = weights.element_size() * weights.shape[-1] * math.prod(weights.shape[:-2])
-    for rows in blocks(weights.shape[-2], size):
+    for rows in blocks(weights.shape[-2], size, max(2 * BLOCK_BYTES, out.nbytes // 2)):
         chosen, part = weights[..., rows, :], out[..., rows, :]
         products(chosen, -coef, others, part.squeeze(0) if part.dim() > 3 else part)
         part.addcmul_(sums(chosen, coef), points[..., rows, :].unsqueeze(-3))

@@ -25,7 +25,7 @@ from ..ops.autograd import is_untracked
 from ..ops.contract import Contraction
 from .blocks import LARGEST, block_bytes
 from .call import Call
-from .differences import centred, products, sums
+from .differences import blocks, centred, products, sums
 from .form import ROWS, Form, Squares, contraction_of, of_difference
 from .recompute import Pullback, recompute
 
@@ -254,17 +254,18 @@ def placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
     return call, coef.to(call.x.dtype)
 
 
-def ranges(call: Call, coef: torch.Tensor, per_point: int) -> Iterator[slice]:
-    """Ranges of points whose matrices, and ``per_point`` further numbers each, stay within the bound."""
+def ranges(call: Call, coef: torch.Tensor, per_point: int, room: int = 0) -> Iterator[slice]:
+    """Ranges of points whose matrices, and ``per_point`` further numbers each, stay within the bound.
+
+    With ``room`` the matrices may take as many bytes instead.
+    """
     steps = plan(call.form)
     matrices = 2 if steps is None else max(1, steps.count)
     batch = math.prod(torch.broadcast_shapes(call.batch, coef.shape[:-2]))
     size = call.x.element_size() * max(1, batch)
-    height = block_bytes(call) // max(1, matrices * size * call.y.shape[-2])
+    height = max(block_bytes(call), room) // max(1, matrices * size * call.y.shape[-2])
     height = max(1, min(height, LARGEST // max(1, 2 * per_point * size)))
-    points = call.x.shape[-2]
-    for start in range(0, points, height):
-        yield slice(start, min(start + height, points))
+    return blocks(call.x.shape[-2], 1, height)
 
 
 def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
@@ -273,15 +274,15 @@ def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
     call, coef = placed(call, coef)
     batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
     shape = (*batch, coef.shape[-1], *call.x.shape[-2:])
-    chosen = list(ranges(call, coef, 0))
     inputs = (call.x, call.y, coef, *call.shared)
     if is_untracked(inputs):
         result = call.x.new_empty(shape)
-        for points in chosen:
+        for points in ranges(call, coef, 0, result.nbytes // 2 if result.is_cuda else 0):
             rows(call, call.x[..., points, :], call.y, coef, *call.shared, out=result[..., points, :])
     else:
         parts = [
-            recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *call.shared)[0] for points in chosen
+            recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *call.shared)[0]
+            for points in ranges(call, coef, 0)
         ]
         result = torch.cat(parts, -2) if parts else call.x.new_zeros(shape)
     return result.squeeze(-3) if vector else result

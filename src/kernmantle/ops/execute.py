@@ -256,7 +256,7 @@ def _kernel_runner(
     alignment = [t.data_ptr() % 16 or 16 for t in (*arrays, *written)]
     alignment += [16] * (len(ports) - len(alignment))
     nest = lowering.nest
-    if recognise.squared_differences(nest) is not None:
+    if types.precision == "half" or nest.pulled or recognise.squared_differences(nest) is not None:
         nest = replace(nest, precision=types.precision)
     launcher = target.prepare(nest, calls.integers, alignment, tensors[0].device)
     itemsizes = [t.element_size() for t in arrays] + [DTYPES[port.dtype].itemsize for port in lowering.nest.outs]

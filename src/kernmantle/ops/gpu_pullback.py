@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 
 import torch
 
@@ -30,18 +30,19 @@ def launcher(
     quick = pull_plan(nest, sizes, limits, facts)
     if quick is None:
         return None
-    plain = quick if quick.slope.kind != "powers" else pull_plan(nest, sizes, limits, facts, "plain")
+    prepared = partial(_prepared, sizes, integers, limits, facts, index, start, job_for)
+    first = prepared(quick)
+    if quick.slope.kind != "powers":
+        return Launcher(first or nothing, str(quick))
+    plain = pull_plan(nest, sizes, limits, facts, "plain")
     assert plain is not None
-    runs = [_prepared(plan, sizes, integers, limits, facts, index, start, job_for) for plan in {quick: 0, plain: 0}]
-    if any(run is None for run in runs):
+    if first is None:
+        prepared(plain)
         return Launcher(nothing, str(quick))
-    first, last = runs[0], runs[-1]
-    fits = lru_cache(maxsize=64)(quick.fits)
+    fits, last = lru_cache(maxsize=64)(quick.fits), cache(partial(prepared, plain))
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        chosen = first if fits(tuple(numbers)) else last
-        assert chosen is not None
-        chosen(pointers, numbers)
+        (first if fits(tuple(numbers)) else last() or nothing)(pointers, numbers)
 
     return Launcher(run, str(quick))
 
@@ -63,8 +64,8 @@ def _kernels(plan: PullPlan, job_for: JobFor) -> dict[str, Kernel] | None:
 
 
 def _prepared(
-    plan: PullPlan, sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, facts: Facts, index: int,
-    start: Start, job_for: JobFor,
+    sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, facts: Facts, index: int, start: Start,
+    job_for: JobFor, plan: PullPlan,
 ) -> Callable[[Sequence[int], Sequence[float]], None] | None:  # fmt: skip
     kernels = _kernels(plan, job_for)
     if kernels is None:

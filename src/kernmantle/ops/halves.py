@@ -1,12 +1,14 @@
 """Products of float32 matrices through three products of halves, by the vendor's matmul.
 
 A matrix is scaled by powers of two along the axis that stays and split in two halves of 11 bits. The product of the
-high halves is summed in ranges, for tensor cores accumulate with fewer bits than float32 has; the small ones are not.
+high halves is summed in ranges, for tensor cores cut off what float32 would round: without ranges, 10000 terms of one
+sign lose 5e-5 of their sum, with ``_RANGE`` 5e-6 and with ``_SHORT_RANGE`` 1e-6; terms of both signs lose 1e-7.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +17,10 @@ from ..config import current
 from .autograd import is_untracked
 
 _LEAST = 1 << 32
-_RANGE = 1024
+_RANGE, _SHORT_RANGE = 1024, 256
+ONE_SIGN, ONE_SIGN_SHORT = 7e-6, 2e-6
+"""Largest errors of sums of terms of one sign, of the sum, by the length of the ranges."""
+_PIECE = 32 << 20
 _TOP = 10
 _SMALLEST, _LARGEST = -116, 128
 
@@ -37,34 +42,58 @@ def worthwhile(left: torch.Tensor, right: torch.Tensor) -> bool:
     return large and exact and is_untracked([left, right])
 
 
-def split(matrix: torch.Tensor, dim: int) -> Halves:
-    """A matrix in halves, to be summed along ``dim``; what is not finite stays so in the result."""
+def split(matrix: torch.Tensor, dim: int, out: Halves | None = None) -> Halves:
+    """A matrix, or several, in halves, to be summed along ``dim``; what is not finite stays so in the result."""
     top = torch.linalg.vector_norm(matrix, math.inf, dim=dim, keepdim=True)
     exponent = torch.where(torch.isfinite(top), torch.frexp(top).exponent, 0).clamp_(_SMALLEST, _LARGEST)
     scaled = matrix * torch.ldexp(torch.ones_like(top), _TOP - exponent)
-    high = scaled.half()
-    return Halves(high, scaled.sub_(high).half(), torch.ldexp(torch.ones_like(top), exponent - _TOP))
+    found = empty(matrix.shape, dim, matrix.device) if out is None else out
+    found.high.copy_(scaled)
+    found.low.copy_(scaled.sub_(found.high))
+    found.scale.copy_(torch.ldexp(torch.ones_like(top), exponent - _TOP))
+    return found
+
+
+def empty(shape: Sequence[int], dim: int, device: torch.device) -> Halves:
+    """Room for a matrix that is summed along ``dim``."""
+    kept = [1 if axis == dim % len(shape) else extent for axis, extent in enumerate(shape)]
+    high, low = (torch.empty(*shape, dtype=torch.float16, device=device) for _ in range(2))
+    return Halves(high, low, torch.empty(*kept, device=device))
+
+
+def split_rows(matrix: torch.Tensor) -> Halves:
+    """The same along the rows of one matrix, a few rows at a time."""
+    found = empty(matrix.shape, 1, matrix.device)
+    for part, *room in zip(
+        *(each.split(_step(matrix)) for each in (matrix, found.high, found.low, found.scale)), strict=True
+    ):
+        split(part, 1, Halves(*room))
+    return found
+
+
+def _step(matrix: torch.Tensor) -> int:
+    return max(1, _PIECE // (matrix.element_size() * max(1, matrix.shape[1])))
 
 
 def multiply(left: Halves, right: Halves, out: torch.Tensor) -> torch.Tensor:
-    """``left @ right`` in float32, written to ``out``."""
-    torch.mm(left.high, right.low, out_dtype=torch.float32, out=out)
-    torch.addmm(out, left.low, right.high, out_dtype=torch.float32, out=out)
-    length = left.high.shape[-1]
+    """One matrix times each of several, ``left @ right``, in float32, written to ``out``."""
+    count, length = right.high.shape[:2]
+    high, low = (half.expand(count, *half.shape) for half in (left.high, left.low))
+    torch.bmm(high, right.low, out_dtype=torch.float32, out=out)
+    torch.baddbmm(out, low, right.high, out_dtype=torch.float32, out=out)
     for start in range(0, length, _RANGE):
         part = slice(start, start + _RANGE)
-        torch.addmm(out, left.high[:, part], right.high[part], out_dtype=torch.float32, out=out)
+        torch.baddbmm(out, high[..., part], right.high[:, part], out_dtype=torch.float32, out=out)
     return out.mul_(left.scale).mul_(right.scale)
 
 
 def gram(matrix: torch.Tensor) -> torch.Tensor:
     """``matrix.T @ matrix`` in float32, without the derivative of anything."""
     parts = split(matrix, 0)
-    left = Halves(parts.high.mT, parts.low.mT, parts.scale.mT)
-    columns = matrix.shape[-1]
-    mixed = torch.mm(left.high, parts.low, out_dtype=torch.float32)
+    left = parts.high.mT
+    mixed = torch.mm(left, parts.low, out_dtype=torch.float32)
     out = mixed + mixed.mT
-    for start in range(0, matrix.shape[0], _RANGE):
-        part = slice(start, start + _RANGE)
-        torch.addmm(out, left.high[:, part], parts.high[part], out_dtype=torch.float32, out=out)
-    return out.mul_(left.scale).mul_(parts.scale.expand(columns, columns))
+    for start in range(0, matrix.shape[0], _SHORT_RANGE):
+        part = slice(start, start + _SHORT_RANGE)
+        torch.addmm(out, left[:, part], parts.high[part], out_dtype=torch.float32, out=out)
+    return out.mul_(parts.scale.mT).mul_(parts.scale)

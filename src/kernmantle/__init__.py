@@ -13,6 +13,7 @@ from .ops.contract import Contraction, contract
 if _TYPE_CHECKING:
     from .distances import cdist, pdist
     from .ops.precompile import clear_cache, precompile
+    from .ops.tune import tune
 
 _OF_KERNELS = (
     "Cauchy", "Cosine", "Dispersal", "ExponentialPower", "Gaussian", "Kernel", "Laplace", "Linear", "Matern", "NTK",
@@ -28,6 +29,7 @@ _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
 _ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "testing")
 _LATER = {
     "cdist": ".distances", "pdist": ".distances", "clear_cache": ".ops.precompile", "precompile": ".ops.precompile",
+    "tune": ".ops.tune",
     **dict.fromkeys(_OF_KERNELS, ".kernels"), **dict.fromkeys(_OF_KRON, ".kron"),
     **dict.fromkeys(_OF_KRONSPARSE, ".kronsparse"), **dict.fromkeys(_OF_SKLEARN, ".integrations.sklearn"),
 }  # fmt: skip
@@ -44,6 +46,7 @@ __all__ = [
     "errors",
     "pdist",
     "precompile",
+    "tune",
 ]
 __all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE, *_OF_SKLEARN]  # noqa: PLE0604
 

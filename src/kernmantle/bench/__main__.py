@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
-from . import calibrate, contraction, cpu, gradient, machine, report, solvers, store, tables
+from . import calibrate, contraction, cpu, gradient, machine, report, solvers, store, tables, tiles
 from .case import Case, Probe, Suite
 from .remote import Remotes
 from .run import Settings, blank, measure
@@ -37,7 +37,9 @@ QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("kernmantle bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=[*SUITES, "list", "readme"], help="a suite, or what to do with rows")
+    parser.add_argument(
+        "what", nargs="?", choices=[*SUITES, "tiles", "list", "readme"], help="a suite, or what to do with rows"
+    )
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works, not for numbers")
@@ -77,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.what == "readme":
         return _readme(options)
+    if options.what == "tiles":
+        return _tiles(options, console)
     return _measure(SUITES[options.what](), options, console)
 
 
@@ -94,6 +98,14 @@ def _readme(options: argparse.Namespace) -> int:
         return int(wanted != text)
     options.readme.write_text(wanted, encoding="utf-8")
     return 0
+
+
+def _tiles(options: argparse.Namespace, console: Console) -> int:
+    """Time all tiles over the grid."""
+    if not torch.cuda.is_available():
+        raise DeviceError("tiles are timed on an NVIDIA GPU, and torch finds none")
+    path = options.output or RESULTS / f"tiles-{machine.short_name({'gpu': machine.gpu()})}.jsonl"
+    return tiles.show(tiles.run(path, options.budget, options.case), console)
 
 
 def _interpreters(given: Sequence[str]) -> dict[str, list[str]]:

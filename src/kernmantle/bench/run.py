@@ -54,9 +54,13 @@ def definition(row: Case | Probe) -> str:
     return f"{'x'.join(map(str, problem.shape))}, depth {problem.depth}, {problem.dtype}, {row.clock}"
 
 
+def now() -> str:
+    """The time a row carries."""
+    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+
+
 def blank(row: Case | Probe, suite: str, stamp: Mapping[str, Any]) -> Row:
     """A row without results."""
-    now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     empty: Row = {"results": {}, "targets": [], "status": "ok"}
     return {
         "case": row.name,
@@ -64,7 +68,7 @@ def blank(row: Case | Probe, suite: str, stamp: Mapping[str, Any]) -> Row:
         "suite": suite,
         "definition": definition(row),
         "stamp": dict(stamp),
-        "date": now,
+        "date": now(),
     } | empty
 
 
@@ -130,7 +134,7 @@ def enter(peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exa
     block, estimate, beyond = _first(call, device, picks)
     extra: dict[str, Any] = {"error": check(block, exact, case)}
     clock = CLOCKS[case.clock]
-    if estimate < settings.plan.endless:
+    if estimate < settings.plan.endless or peer.name == OURS:  # the first call of ours compiles
         if device == "cuda":
             beyond = _first(call, device, picks)[2]
         estimate = clock(call, 1, False)

@@ -41,7 +41,7 @@ class Plan:
     budget: float = 3.0
     least: int = 5
     most: int = 25
-    sample: float = 2e-3
+    sample: float = 1e-2
     endless: float = 8.0
     long: float = 0.5
     pause: float = 0.05

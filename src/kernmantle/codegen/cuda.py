@@ -209,7 +209,7 @@ def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
         finish = Writer(state_of(reduction, names, "s") | numbers_of(plan), _floating(plan), f"u{place}_")
         (environment[f"s{place}"],) = finish.expressions([reduction.finish])
         lines += finish.lines
-    writer = Writer(environment, _floating(plan))
+    writer = Writer(environment, _floating(plan), apart=True)
     values = writer.expressions(plan.nest.outputs)
     used = variables(plan.nest.outputs)
     loads = [

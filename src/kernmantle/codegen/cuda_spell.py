@@ -25,6 +25,7 @@ _ROOTS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km
 _NEAR = {0.5: "km::root_near({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
 _PRODUCTS = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 4: "({0} * {0}) * ({0} * {0})"}
 
+_LONG = {"pow", "sin", "cos", "tan", "acos", "erf"}
 _NEVER_NEGATIVE = ("abs", "sqrt", "exp", "exp2")
 
 Typed = tuple[str, str]
@@ -90,7 +91,7 @@ def _chosen(near: str, unit: str, difference: str) -> str:
 
 
 class Writer:
-    """Collects the statements of one function body."""
+    """Collects the statements of one function body; with ``apart`` long functions are called, not put in place."""
 
     def __init__(
         self,
@@ -99,7 +100,9 @@ class Writer:
         prefix: str = "t",
         near: bool = False,
         table: bool = False,
+        apart: bool = False,
     ):
+        self.apart = apart
         self.environment = environment
         self.near = near
         self.table = table
@@ -150,7 +153,8 @@ class Writer:
         spelling = SPELLINGS[node.op]
         if "{}" in spelling:
             return spelling.format(*texts), kind
-        return f"km::{spelling}({', '.join(texts)})", kind
+        room = "km::apart" if self.apart and node.op in _LONG and self.floating else "km"
+        return f"{room}::{spelling}({', '.join(texts)})", kind
 
     def _argument(self, node: Node, typed: Typed, kind: str) -> str:
         if node.number is not None:

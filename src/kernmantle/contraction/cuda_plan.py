@@ -24,7 +24,7 @@ _PRODUCERS = {"ring": 128, "wgmma": 128}
 PRODUCTS = ("wgmma", "mma")
 TABLE_BYTES = 1040
 _RING_ARCHS = ("sm_90", "sm_100", "sm_103")
-_RING_OPERATIONS = 4
+_RING_OPERATIONS = 5
 _THIN = 8
 
 
@@ -254,7 +254,7 @@ def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> 
     return max(1, min(by_registers, by_shared, limits.threads_per_sm // tile.threads, 32))
 
 
-def _cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
+def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
     """Cycles by a coarse model: issue slots of the busiest multiprocessor, and a latency per wave and per stage."""
     if tile.schema == "thin":
         return 0.0
@@ -350,7 +350,7 @@ def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tu
     family = [_in_order(tile) if folds and tile.schema == "gram" else tile for tile in TILES]
     family = [replace(tile, depth=sizes["k"]) if tile.schema == "thin" else tile for tile in family]
     valid = [tile for tile in family if _fits(tile, nest, sizes, symmetric, limits)]
-    return tuple(sorted(valid, key=lambda tile: _cost(tile, nest, sizes, symmetric, limits)))
+    return tuple(sorted(valid, key=lambda tile: cost(tile, nest, sizes, symmetric, limits)))
 
 
 def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None) -> CudaPlan:
@@ -368,12 +368,15 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
         Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
     """
     for one in candidates(nest, sizes, limits):
-        if tile in (None, one.name):
-            chosen = planned(nest, sizes, limits, facts, one)
-            aligned = all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
-            if aligned or not chosen.pairs:
-                return chosen
+        if tile in (None, one.name) and is_choice(nest, sizes, limits, facts, one):
+            return planned(nest, sizes, limits, facts, one)
     raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
+
+
+def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> bool:
+    """Whether a candidate can run where the arrays lie: pairs must be read two at a time."""
+    chosen = planned(nest, sizes, limits, facts, tile)
+    return not chosen.pairs or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
 
 
 def _near(nest: Nest) -> bool:

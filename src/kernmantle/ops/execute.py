@@ -120,6 +120,11 @@ def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Pr
     return found
 
 
+def forget() -> None:
+    """Plan every call anew."""
+    _PREPARED.clear()
+
+
 def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | None) -> Prepared:
     geo = geometry(program, [tuple(t.shape) for t in tensors])
     shape = geo.out_shape(program.out)

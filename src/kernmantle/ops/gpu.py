@@ -22,7 +22,7 @@ from ..runtime import nvrtc
 from ..runtime.cache import Built, Key
 from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
-from . import gpu_pullback
+from . import gpu_pullback, gpu_tiles
 from .dump import dump
 from .launcher import Job, Launcher, collecting, fetch, nothing
 
@@ -57,23 +57,32 @@ class CudaTarget:
         pulled = gpu_pullback.launcher(nest, sizes, values, own, facts, index, start, job_for)
         if pulled is not None:
             return pulled
-        squares = squares_plan(nest, sizes, own, facts)
-        if squares is not None:
-            return _products(squares, values, sizes, index)
-        chosen = plan(nest, sizes, own, facts)
-        kernel = load(chosen)
-        if kernel is None:
-            return Launcher(nothing, str(chosen))
-        blocks = chosen.blocks(sizes, own)
-        fixed, trailing = chosen.fixed(values), lru_cache(maxsize=64)(chosen.trailing)
 
-        def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            start(kernel, index, blocks, (*pointers, *fixed, *numbers))
+        def made(tile: str | None) -> Launcher:
+            products = tile is None or tile in gpu_tiles.PRODUCTS
+            squares = squares_plan(nest, sizes, own, facts, tile) if products else None
+            if squares is not None:
+                return _products(squares, values, sizes, index)
+            return _single(plan(nest, sizes, own, facts, tile), values, sizes, index)
 
-        def run_with_tables(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            start(kernel, index, blocks, (*pointers, *fixed, *numbers, *trailing(tuple(numbers))))
+        return gpu_tiles.launcher(nest, sizes, own, facts, gpu(index).name, made)
 
-        return Launcher(run if chosen.power is None else run_with_tables, str(chosen))
+
+def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
+    """One kernel."""
+    kernel = load(chosen)
+    if kernel is None:
+        return Launcher(nothing, str(chosen))
+    blocks = chosen.blocks(sizes, limits(index))
+    fixed, trailing = chosen.fixed(values), lru_cache(maxsize=64)(chosen.trailing)
+
+    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        start(kernel, index, blocks, (*pointers, *fixed, *numbers))
+
+    def run_with_tables(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        start(kernel, index, blocks, (*pointers, *fixed, *numbers, *trailing(tuple(numbers))))
+
+    return Launcher(run if chosen.power is None else run_with_tables, str(chosen))
 
 
 def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 
@@ -22,6 +23,7 @@ from .execute import Prepared, Types, allocate, last_route, prepare
 from .launcher import collecting
 
 _LIMIT = 256
+_ALL: WeakSet[Recall] = WeakSet()
 
 
 class Bound(NamedTuple):
@@ -46,6 +48,11 @@ class Recall:
         self._single = definition.single
         self._known: dict[tuple[Any, ...] | None, tuple[Ready, str]] = {}
         self.route = ""
+        _ALL.add(self)
+
+    def forget(self) -> None:
+        """Forget every call."""
+        self._known.clear()
 
     def _key(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """What a call looks like; None if somebody watches it or a value is of no usual kind."""
@@ -125,6 +132,12 @@ class Recall:
             return outs
 
         return ready
+
+
+def forget_calls() -> None:
+    """Let the next call of every contraction go through all checks and be planned anew."""
+    for recall in list(_ALL):
+        recall.forget()
 
 
 def _tensors(operands: Sequence[Any], named: Mapping[str, Any], twin: bool, names: Sequence[str]) -> Sequence[Any]:

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -139,6 +140,16 @@ class Cache:
         found = Built(stored[0], stored[1].get("info", {}))
         self._remember(key.digest, found)
         return found
+
+    def put(self, key: Key, built: Built) -> None:
+        """Keep something under a key in place of what is there."""
+        with self._lock:
+            gone = self._memory.pop(key.digest, None)
+            self._held -= len(gone.binary) if gone is not None else 0
+        self._remember(key.digest, Built(built.binary, built.info))
+        with suppress(OSError):
+            self._store.remove(key.digest)
+        self._save(key, built)
 
     def entries(self) -> list[Entry]:
         """Kept kernels, the most recently used first."""

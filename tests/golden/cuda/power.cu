@@ -45,7 +45,7 @@ struct Body {
     static __device__ __forceinline__ Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s) {
         const Numbers& number = g.number;
         const C t0 = C(1) / number.v0;
-        const C t1 = km::pow(s.r0, t0);
+        const C t1 = km::apart::pow(s.r0, t0);
         Outs o;
         o.o0 = t1;
         return o;

@@ -251,6 +251,23 @@ KM_DEVICE C sigmoid(C a) {
 
 KM_DEVICE float pow(float a, float b) { return ::powf(a, b); }
 KM_DEVICE double pow(double a, double b) { return ::pow(a, b); }
+
+// Long functions for the end of a tile, called instead of put in place for every cell: a root of 16 cells is 50 KB of
+// code, which drives the inner loop out of the instruction cache.
+namespace apart {
+#define KM_APART(name)                                                                   \
+    __device__ __noinline__ float name(float a) { return km::name(a); }                   \
+    __device__ __noinline__ double name(double a) { return km::name(a); }
+KM_APART(sin)
+KM_APART(cos)
+KM_APART(tan)
+KM_APART(acos)
+KM_APART(erf)
+#undef KM_APART
+__device__ __noinline__ float pow(float a, float b) { return km::pow(a, b); }
+__device__ __noinline__ double pow(double a, double b) { return km::pow(a, b); }
+}  // namespace apart
+
 // Powers of a number that is not negative, for the inner loop, in float32. The root is within 2^-23 relative. The
 // general power goes through the special function unit: within 2e-6 relative while |log2 a| <= 24, less precise in
 // proportion beyond; powers too small for a normal number are 0. a = 0, infinity and NaN are as in pow.

@@ -1,0 +1,86 @@
+"""Measure which tile is quickest for some shapes, and keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import DeviceError, ShapeError
+from .execute import forget
+from .gpu_tiles import Tuned, tuning
+from .recall import forget_calls
+
+
+def tune(
+    contraction: Callable[..., Any],
+    shapes: Sequence[Sequence[Sequence[int]]],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cuda",
+    **params: Any,
+) -> list[Tuned]:
+    """Time every tile that can run a contraction on some shapes, and take the quickest from then on.
+
+    The winner is kept in the kernel cache on disk, keyed by device, contraction and shape class (extents between the
+    same powers of two), so that later processes find it. Results stay within the same error bounds, but may differ in
+    their last bits, as sums are then taken in another order.
+
+    Parameters
+    ----------
+    contraction : callable
+        A ``Contraction``, a kernel or a function such as ``lambda x, y: km.cdist(x, y, p=1.3)``.
+    shapes : sequence
+        For each case the shapes of all operands, such as ``[((4096, 784), (5000, 784))]``.
+    dtype : torch.dtype
+        Type of the operands, whose values are normal numbers.
+    device : torch.device or str
+        A CUDA device; CPUs have one plan for each nest.
+    **params
+        Passed on.
+
+    Returns
+    -------
+    list of Tuned
+        For each kernel its extents, the default tile, the seconds of all tiles, ``best`` and ``gain``. Pullbacks and
+        products of matrices, which have one plan, are not among them.
+
+    Raises
+    ------
+    DeviceError
+        If the device is not a CUDA device of this machine.
+    ShapeError
+        If a case has no shapes.
+
+    Notes
+    -----
+    Costs a compilation for each tile that was not compiled before, several at a time, and a few calls of each.
+
+    Examples
+    --------
+    >>> import kernmantle as km, torch
+    >>> gram = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+    >>> if torch.cuda.is_available():
+    ...     gains = [one.gain for one in km.tune(gram, [((512, 64), (300, 64))])]
+    """
+    place = torch.device(device)
+    if place.type != "cuda" or not torch.cuda.is_available():
+        raise DeviceError(f"tune measures tiles on an NVIDIA GPU, not on {place}; on a CPU there is nothing to choose")
+    found: list[Tuned] = []
+    for case in shapes:
+        if not case:
+            raise ShapeError("each case of shapes= needs the shape of every operand, one has none")
+        operands = [torch.randn(tuple(shape), device=place).to(dtype) for shape in case]
+        _forget()
+        with torch.cuda.device(operands[0].device), torch.no_grad(), tuning() as measured:
+            contraction(*operands, **params)
+        found += measured
+    _forget()
+    return found
+
+
+def _forget() -> None:
+    """Let calls be prepared anew."""
+    forget()
+    forget_calls()

@@ -1,0 +1,113 @@
+"""Tiles that were measured are kept and taken, on a target that only plans."""
+
+import warnings
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.contraction.cuda_tiles import DeviceLimits
+from kernmantle.errors import CacheWarning, DeviceError, ShapeError
+from kernmantle.ops import gpu, gpu_tiles, recall, targets
+from kernmantle.ops.launcher import Launcher, collected
+from kernmantle.ops.tune import tune
+from kernmantle.runtime.cache import Built, Cache, Key
+
+pytest.importorskip("cuda.core")
+H200 = DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048)
+GRAM = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b) + 0.25)
+
+
+@pytest.fixture
+def planner(monkeypatch, tmp_path):
+    """The GPU's planner for tensors of the CPU; nothing is compiled or run."""
+    made = gpu.CudaTarget()
+    monkeypatch.setattr(gpu, "limits", lambda index: H200)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(gpu, "gpu", lambda index: type("Card", (), {"name": "Abacus 9"})())
+    monkeypatch.setattr(targets, "_target", lambda kind: made)
+    with km.config(cache_dir=tmp_path):
+        yield
+    recall.forget_calls()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Plans a call and gives what it was planned as, and what the planner was asked."""
+    seen = []
+    plain = gpu_tiles.launcher
+
+    def noted(*arguments):
+        found = plain(*arguments)
+        seen.append((found.description, arguments[:4]))
+        return found
+
+    monkeypatch.setattr(gpu_tiles, "launcher", noted)
+
+    def ask(m, n, k):
+        with collected():
+            GRAM(torch.empty(m, k), torch.empty(n, k))
+        return seen[-1]
+
+    return ask
+
+
+def test_a_kept_tile_is_taken_for_extents_between_the_same_powers_of_two(planner, asked):
+    before, (nest, sizes, own, facts) = asked(600, 700, 100)
+    default = gpu_tiles.default_name(nest, sizes, own, facts)
+    other = next(name for name in gpu_tiles.names(nest, sizes, own, facts) if name == "tiny" != default)
+    gpu_tiles.keep(nest, sizes, "Abacus 9", other)
+    assert "tile 16x16x16" in asked(600, 700, 100)[0]
+    assert "tile 16x16x16" in asked(1024, 513, 128)[0]
+    assert asked(600, 700, 129)[0] != asked(600, 700, 128)[0]
+    assert before != asked(600, 700, 100)[0]
+    gpu_tiles.keep(nest, sizes, "Abacus 9", default)
+    assert asked(600, 700, 100)[0] == before
+    gpu_tiles.keep(nest, sizes, "Abacus 10", other)
+    assert asked(600, 700, 100)[0] == before
+
+
+def test_a_kept_tile_that_cannot_run_is_passed_over(planner, asked):
+    before, (nest, sizes, _, _) = asked(600, 700, 100)
+    gpu_tiles.keep(nest, sizes, "Abacus 9", "no such tile")
+    assert asked(600, 700, 100)[0] == before
+
+
+def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, asked, monkeypatch):
+    _, (nest, sizes, own, facts) = asked(600, 700, 100)
+    started = []
+
+    def made(name):
+        return Launcher(lambda pointers, numbers: started.append(name), str(name))
+
+    monkeypatch.setattr(gpu_tiles, "_seconds", lambda call, limit: (call(), {"tiny": 1.0}.get(started[-1], 2.0))[1])
+    with gpu_tiles.tuning() as found:
+        run = gpu_tiles.launcher(nest, sizes, own, facts, "Abacus 9", made).run
+        run((), ())
+        run((), ())
+    assert (len(found), found[0].best, found[0].gain) == (1, "tiny", 2.0)
+    assert set(found[0].seconds) == set(gpu_tiles.names(nest, sizes, own, facts))
+    assert started[-2:] == ["tiny", "tiny"]
+    assert started[0] == found[0].default
+    assert gpu_tiles.kept(nest, sizes, own, "Abacus 9") == "tiny"
+
+
+def test_what_is_put_replaces_what_was_there(tmp_path):
+    key = Key("card", "tile", "text")
+    for word in (b"one", b"two"):
+        Cache(tmp_path).put(key, Built(word))
+        assert Cache(tmp_path).find(key).binary == word
+    cache = Cache(tmp_path / "file")
+    (tmp_path / "file").write_text("no directory")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        cache.put(key, Built(b"three"))
+    assert cache.find(key).binary == b"three"
+
+
+def test_tune_says_what_is_missing(monkeypatch):
+    with pytest.raises(DeviceError, match="not on cpu"):
+        tune(GRAM, [((3, 2), (4, 2))], device="cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ShapeError, match="one has none"):
+        tune(GRAM, [()])

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
-from . import calibrate, contraction, cpu, gradient, machine, report, solvers, store, tables, tiles
+from . import calibrate, contraction, cpu, gradient, kronsparse, machine, report, solvers, store, tables, tiles
 from .case import Case, Probe, Suite
 from .remote import Remotes
 from .run import Settings, blank, measure
@@ -28,8 +28,10 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "tables": tables.suite,
     "contraction": lambda: contraction.SUITE,
     "gradient": lambda: gradient.SUITE,
+    "kronsparse": kronsparse.suite,
     "solvers": lambda: solvers.SUITE,
 }
+FULL: dict[str, Callable[[], Suite]] = {"kronsparse": lambda: kronsparse.suite(full=True)}
 RESULTS = Path("benchmarks") / "results"
 WIDTH = 150
 QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
+    parser.add_argument("--full", action="store_true", help=f"every case, not a slice of them: {', '.join(FULL)}")
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works, not for numbers")
     parser.add_argument(
         "--seconds", type=float, metavar="SECONDS", help="how long to time each contestant of a case; 3 by default"
@@ -81,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _readme(options)
     if options.what == "tiles":
         return _tiles(options, console)
-    return _measure(SUITES[options.what](), options, console)
+    if options.full and options.what not in FULL:
+        raise ParameterError(f"{options.what} has no more cases than without --full; {', '.join(FULL)} has")
+    return _measure((FULL if options.full else SUITES)[options.what](), options, console)
 
 
 def _readme(options: argparse.Namespace) -> int:
@@ -171,7 +176,7 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     if left:
         console.print(f"{left} cases did not fit into the budget; run again to go on")
     if options.plot:
-        report.picture(list(last.values()), options.plot)
+        (suite.picture or report.picture)(list(last.values()), options.plot)
         console.print(f"picture in {options.plot}", soft_wrap=True)
     return int(any(row["status"] != "ok" for row in last.values()))
 

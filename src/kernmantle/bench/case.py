@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,9 @@ class Probe:
 
 @dataclass(frozen=True)
 class Suite:
-    """A table of cases on one kind of device."""
+    """A table of cases on one kind of device; ``picture`` draws its rows where bars would not do."""
 
     name: str
     device: str
     rows: tuple[Case | Probe, ...]
+    picture: Callable[[Sequence[Any], Path], None] | None = None

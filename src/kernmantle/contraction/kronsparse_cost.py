@@ -1,4 +1,4 @@
-"""What each way to a Kronecker-sparse product should take, and which is the quickest."""
+"""What each way to a Kronecker-sparse product, and to the gradient of its weights, should take."""
 
 from __future__ import annotations
 
@@ -9,64 +9,92 @@ from functools import lru_cache
 from .nest import BYTES
 
 Pattern = tuple[int, int, int, int]
+_MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
 @dataclass(frozen=True)
 class Rates:
-    """A kind of machine: bytes and operations a second, and seconds that any call takes.
+    """A kind of machine in one type: bytes and operations a second, and seconds that any call takes.
 
-    ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide.
-    ``strided`` is how many times the bytes of x and y the permuted copies around a batched product move.
+    ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
+    ``strided`` is by how much it is slower where neighbours in memory belong to different blocks, at its products and
+    at its bytes. ``permuted`` are bytes a second of the copies around a batched product.
     """
 
     bytes: float
-    dense: Mapping[str, float]
-    kernel: Mapping[str, float]
+    dense: float
+    kernel: float
     overhead: float
-    strided: float
+    strided: tuple[float, float]
+    permuted: float
 
 
-_CPU = Rates(20e9, {"f32": 1e11, "f64": 5e10}, {"f32": 9e10, "f64": 4.5e10}, 2e-5, 6.0)
-_CUDA = Rates(
-    4.3e12,
-    {"f32": 4.6e13, "f64": 5e13, "f16": 5e14, "bf16": 5e14},
-    {"f32": 2.5e13, "f64": 1.2e13, "f16": 2.5e13, "bf16": 2.5e13},
-    5e-6,
-    3.0,
-)
-MACHINES = {"cpu": _CPU, "cuda": _CUDA}
+_CPU = Rates(10e9, 1e11, 9e10, 2e-5, (1.0, 3.0), 1e9)
+_CUDA = Rates(4.0e12, 4.6e13, 1.1e14, 8e-6, (2.3, 2.7), 1.0e12)
+_HALF = Rates(4.0e12, 5e14, 2.5e14, 6e-6, (3.0, 2.9), 0.5e12)
+MACHINES: Mapping[str, Mapping[str, Rates]] = {
+    "cpu": {"f32": _CPU, "f64": Rates(10e9, 5e10, 4.5e10, 2e-5, (1.0, 3.0), 1e9)},
+    "cuda": {"f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 8e-6, (1.0, 3.0), 1.0e12), "f16": _HALF, "bf16": _HALF},
+}
 
 
-def _rate(rates: Mapping[str, float], dtype: str) -> float:
-    return rates.get(dtype, rates["f32"])
+def _rates(kind: str, dtype: str) -> Rates:
+    return MACHINES[kind].get(dtype, MACHINES[kind]["f32"])
 
 
 def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> float:
     """A dense layer (out_features, in_features)."""
     rows, columns = shape
-    own = MACHINES[kind]
+    own = _rates(kind, dtype)
     moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
-    return own.overhead + max(moved / own.bytes, 2 * batch * rows * columns / _rate(own.dense, dtype))
+    return own.overhead + max(moved / own.bytes, 2 * batch * rows * columns / own.dense)
 
 
-def seconds(pattern: Pattern, batch: int, dtype: str, kind: str) -> dict[str, float]:
-    """Time of each algorithm worth choosing."""
+def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
+    """Time of each algorithm worth choosing, where the batch lies together in memory (``last``) or the features."""
     a, b, c, d = pattern
-    own = MACHINES[kind]
-    ends = BYTES[dtype] * batch * a * d * (b + c)
-    moved = ends + BYTES[dtype] * a * b * c * d
+    own, size = _rates(kind, dtype), BYTES[dtype]
+    ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
     work = 2.0 * batch * a * b * c * d
-    found = {"dense": dense_seconds((a * b * d, a * c * d), batch, dtype, kind)}
+    dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
     if a * d == 1:
-        return found
-    found["kernel"] = own.overhead + max(moved / own.bytes, work / _rate(own.kernel, dtype))
-    copies = own.strided if d > 1 else 1.0
-    found["bmm"] = 2 * own.overhead + copies * ends / own.bytes + work / _rate(own.dense, dtype)
+        return {"dense": dense}
+    products, bytes_ = (1.0, 1.0) if last or d < 4 else own.strided
+    moved = (ends * bytes_ + weights) / own.bytes
+    found = {"kernel": own.overhead + max(moved, work * products / own.kernel)}
+    entries = a * b * d * a * c * d
+    if entries <= _MOST_DENSE:
+        found["dense"] = dense + own.overhead + 2 * size * entries / own.bytes
+    found["bmm"] = 2 * own.overhead + ends / own.permuted + work / own.dense
+    return found
+
+
+def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
+    """The same of the sum over the batch that is the gradient of the weights."""
+    a, b, c, d = pattern
+    own, size = _rates(kind, dtype), BYTES[dtype]
+    ends, work = size * batch * a * d * (b + c), 2.0 * batch * a * b * c * d
+    if kind == "cpu":
+        return {"kernel": own.overhead + max(ends / own.bytes, work / own.kernel)}
+    half = size == 2
+    scattered = not last and d > 1
+    found = {"kernel": 6e-5 + (5.0 if scattered and d >= 4 else 1.0) * work / 3e13}
+    found["bmm"] = (3e-5 if half else 8e-4) + ends / own.bytes + work / own.dense
+    if scattered:
+        found["bmm"] += ends * (3e-12 if d < 4 else 1.2e-11)
+    entries = a * b * d * a * c * d
+    if entries <= _MOST_DENSE:
+        found["dense"] = (5e-6 if half else 4e-5) + dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
     return found
 
 
 @lru_cache(maxsize=4096)
-def quickest(pattern: Pattern, batch: int, dtype: str, kind: str) -> tuple[str, float]:
+def quickest(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> tuple[str, float]:
     """The algorithm that should be quickest, and its time."""
-    times = seconds(pattern, batch, dtype, kind)
-    return min(times.items(), key=lambda item: item[1])
+    return min(seconds(pattern, batch, dtype, kind, last).items(), key=lambda item: item[1])
+
+
+@lru_cache(maxsize=4096)
+def quickest_gradient(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> tuple[str, float]:
+    """The same of the gradient of the weights."""
+    return min(gradient_seconds(pattern, batch, dtype, kind, last).items(), key=lambda item: item[1])

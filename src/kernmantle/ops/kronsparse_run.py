@@ -15,13 +15,13 @@ import torch
 from torch.nn import functional
 
 from ..config import current
-from ..contraction.kronsparse_cost import quickest
+from ..contraction.kronsparse_cost import quickest, quickest_gradient
 from ..contraction.program import Operand, Program
 from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
 from .dtypes import NAMES, compute_type
 from .execute import Types, allocate, execute, last_route
-from .kronsparse_torch import ALGORITHMS, weight_gradient
+from .kronsparse_torch import ALGORITHMS, GRADIENTS
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
@@ -35,6 +35,9 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
     "gelu": lambda value: _times(value, Node("add", (const(0.5), _times(const(0.5), _erf(value))))),
     "silu": lambda value: _times(value, Node("sigmoid", (value,))),
 }
+# From so many l on, a batch that lies outside is turned a few rows at a time, so that vectors run along it: 3 x faster
+# at (4, 96, 96, 4) and 1.5 to 4 x at others.
+_TURNED, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 4, 4 << 20, 64, 512
 _RAN = threading.local()
 
 
@@ -78,6 +81,11 @@ def _types(dtype: torch.dtype, precision: str) -> str:
     return Types(compute_type([name]), (name,), precision or "default").text
 
 
+def _described(x: torch.Tensor) -> tuple[int, str, str, bool]:
+    """What the cost of a product depends on beside its pattern."""
+    return x.shape[1], NAMES[x.dtype], x.device.type, x.stride(2) != 1 and x.shape[2] > 1
+
+
 def empty(x: torch.Tensor, features: int, batch_last: bool) -> torch.Tensor:
     """Uninitialised (G, N, features), in memory with the batch last if asked."""
     groups, count, _ = x.shape
@@ -105,8 +113,7 @@ def product(
     if weight.dtype != x.dtype:
         weight = weight.to(x.dtype)
     if algorithm == "auto":
-        pattern = tuple(weight.shape[1:])
-        algorithm = quickest(pattern, x.shape[1], NAMES[x.dtype], x.device.type)[0]
+        algorithm = quickest(tuple(weight.shape[1:]), *_described(x))[0]
     if algorithm == "kernel":
         _by_kernel(x, weight, bias, activation, batch_last, precision, out)
         return out
@@ -127,19 +134,39 @@ def _by_kernel(
     precision: str,
     out: torch.Tensor,
 ) -> None:
-    groups, (_, a, b, c, d) = x.shape[0], weight.shape
+    _, a, b, c, d = weight.shape
     if x.is_cuda and current().backend in ("auto", "cuda"):
         ran = _gpu().product(x, weight, bias, activation, precision, out)
         if ran is not None:
             _RAN.route = ran
             return
+    if x.device.type == "cpu" and not batch_last and d >= _TURNED and x.stride(2) == 1:
+        rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TURNED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)
+        for begin in range(0, x.shape[1], rows):
+            part = x[:, begin : begin + rows].mT.contiguous().mT
+            result = empty(part, a * b * d, True)
+            _contract(part, weight, bias, activation, True, precision, result)
+            out[:, begin : begin + rows] = result
+        return
+    _contract(x, weight, bias, activation, batch_last, precision, out)
+
+
+def _contract(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    last: bool,
+    precision: str,
+    out: torch.Tensor,
+) -> None:
+    """As any contraction is computed; with ``last`` the vectors run along the batch."""
+    groups, (_, a, b, c, d) = x.shape[0], weight.shape
     tensors = [x.unflatten(2, (a, c, d)), weight.expand(groups, a, b, c, d)]
     if bias is not None:
         tensors.append(bias.expand(groups, a * b * d).unflatten(1, (a, b, d)))
-    order = (0, 2, 4, 3, 1) if batch_last else (0, 2, 4, 1, 3)
-    target = out.unflatten(2, (a, b, d)).permute(order)
-    text = _product_program(bias is not None, activation, batch_last)
-    execute(text, _types(x.dtype, precision), tensors, (), [target])
+    target = out.unflatten(2, (a, b, d)).permute((0, 2, 4, 3, 1) if last else (0, 2, 4, 1, 3))
+    execute(_product_program(bias is not None, activation, last), _types(x.dtype, precision), tensors, (), [target])
     _RAN.route = last_route()
 
 
@@ -151,9 +178,12 @@ def gradient(
     groups, count, _ = x.shape
     if count == 0:
         return x.new_zeros((groups, a, b, c, d))
-    if algorithm not in ("auto", "kernel"):
-        with torch.autocast(x.device.type, enabled=False):
-            return weight_gradient(x, grad, a, b, c, d).contiguous()
+    if algorithm != "kernel":
+        if algorithm == "auto":
+            algorithm = quickest_gradient(pattern, *_described(x))[0]
+        if algorithm in GRADIENTS:
+            with torch.autocast(x.device.type, enabled=False):
+                return GRADIENTS[algorithm](x, grad, a, b, c, d).contiguous()
     out = allocate((groups, a, b, c, d), x.dtype, x.device)
     tensors = [x.unflatten(2, (a, c, d)), grad.unflatten(2, (a, b, d))]
     execute(_gradient_program(), _types(x.dtype, precision), tensors, (), [out.permute(0, 1, 4, 2, 3)])

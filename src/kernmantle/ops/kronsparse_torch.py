@@ -37,51 +37,65 @@ def by_dense(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.matmul(x, dense(weight).mT)
 
 
-def by_sparse(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Through compressed sparse rows."""
-    groups, _, a, b, c, d = _sizes(x, weight)
+def by_sparse(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
+    """Through compressed sparse rows, those of ``made`` if they are there already."""
+    return _each(x, sparse_rows(weight.expand(x.shape[0], *weight.shape[1:])) if made is None else made)
+
+
+def sparse_rows(weight: torch.Tensor) -> list[torch.Tensor]:
+    """The matrices in compressed sparse rows."""
+    _, a, b, c, d = weight.shape
     rows, columns = a * b * d, a * c * d
-    first = torch.arange(a, device=x.device).view(a, 1, 1, 1) * (c * d)
-    place = first + torch.arange(c, device=x.device) * d + torch.arange(d, device=x.device).view(d, 1)
+    first = torch.arange(a, device=weight.device).view(a, 1, 1, 1) * (c * d)
+    place = first + torch.arange(c, device=weight.device) * d + torch.arange(d, device=weight.device).view(d, 1)
     places = place.expand(a, b, d, c).reshape(-1)
-    counts = torch.arange(rows + 1, device=x.device) * c
-    values = weight.expand(groups, a, b, c, d).transpose(3, 4).reshape(groups, -1)
-    size = (rows, columns)
-    return _each(x, values, lambda own: torch.sparse_csr_tensor(counts, places, own, size, check_invariants=False))
+    counts = torch.arange(rows + 1, device=weight.device) * c
+    values = weight.transpose(3, 4).flatten(1)
+    return _made(torch.sparse_csr_tensor, counts, places, values, (rows, columns))
 
 
-def by_bsr(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Through block-sparse rows, after bringing the strided entries together; torch takes square blocks only."""
+def by_bsr(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
+    """Through block-sparse rows, those of ``made`` or new ones, after bringing the strided entries together."""
     groups, count, a, b, c, d = _sizes(x, weight)
+    rows = x.reshape(groups, count, a, c, d).transpose(3, 4).reshape(groups, count, a * c * d)
+    product = _each(rows, block_rows(weight.expand(groups, a, b, c, d)) if made is None else made)
+    return product.reshape(groups, count, a, d, b).transpose(3, 4).reshape(groups, count, a * b * d)
+
+
+def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
+    """The matrices, rows and columns of each (i, l) brought together, in block-sparse rows; torch's are square."""
+    groups, a, b, c, d = weight.shape
     side = math.gcd(b, c)
     high, wide = b // side, c // side
-    rows = x.reshape(groups, count, a, c, d).transpose(3, 4).reshape(groups, count, a * c * d)
-    counts = torch.arange(a * d * high + 1, device=x.device) * wide
-    first = torch.arange(a * d, device=x.device).view(-1, 1, 1) * wide
-    places = (first + torch.arange(wide, device=x.device)).expand(-1, high, -1).reshape(-1)
-    blocks = weight.expand(groups, a, b, c, d).reshape(groups, a, high, side, wide, side, d)
+    counts = torch.arange(a * d * high + 1, device=weight.device) * wide
+    first = torch.arange(a * d, device=weight.device).view(-1, 1, 1) * wide
+    places = (first + torch.arange(wide, device=weight.device)).expand(-1, high, -1).reshape(-1)
+    blocks = weight.reshape(groups, a, high, side, wide, side, d)
     values = blocks.permute(0, 1, 6, 2, 4, 3, 5).reshape(groups, -1, side, side)
-    size = (a * b * d, a * c * d)
-    product = _each(
-        rows, values, lambda own: torch.sparse_bsr_tensor(counts, places, own, size, check_invariants=False)
-    )
-    return product.reshape(groups, count, a, d, b).transpose(3, 4).reshape(groups, count, a * b * d)
+    return _made(torch.sparse_bsr_tensor, counts, places, values, (a * b * d, a * c * d))
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
     """Without torch's note that compressed tensors are in beta."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", "Sparse (CSR|BSR) tensor support is in beta")
         yield
 
 
-def _each(x: torch.Tensor, values: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """``x[g] @ make(values[g]).T``."""
+def _made(
+    make: Callable[..., torch.Tensor], counts: torch.Tensor, places: torch.Tensor, values: torch.Tensor,
+    size: tuple[int, int],
+) -> list[torch.Tensor]:  # fmt: skip
+    with quietly():
+        return [make(counts, places, own, size, check_invariants=False) for own in values]
+
+
+def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
+    """``x[g] @ matrices[g].T``."""
     try:
         with quietly():
-            matrices = [make(own) for own in values]
-        return torch.stack([(matrix @ own.mT).mT for matrix, own in zip(matrices, x, strict=True)])
+            return torch.stack([(matrix @ own.mT).mT for matrix, own in zip(matrices, x, strict=True)])
     except RuntimeError as error:
         raise BackendError(
             f"torch has no sparse product of {x.dtype} on {x.device}: {error}; choose another algorithm"
@@ -93,19 +107,29 @@ def dense(weight: torch.Tensor) -> torch.Tensor:
     *lead, a, b, c, d = weight.shape
     if a == d == 1:
         return weight[..., 0, :, :, 0]
-    along_d = torch.diag_embed(weight)  # ..., a, b, c, l, l
-    both = torch.diag_embed(along_d.movedim(-5, -1))  # ..., b, c, l, l, i, i
-    rows = len(lead)
-    order = [*range(rows), *(rows + place for place in (4, 0, 2, 5, 1, 3))]
-    return both.permute(order).reshape(*lead, a * b * d, a * c * d)
+    matrix = weight.new_zeros((*lead, a * b * d, a * c * d))
+    _entries(matrix, a, b, c, d).copy_(weight)
+    return matrix
 
 
-def weight_gradient(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
-    """``Σ_n gradient[g, n, i, j, l] x[g, n, i, k, l]``, of shape (G, a, b, c, d)."""
+def _entries(matrix: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """The entries (..., a, b, c, d) of contiguous matrices that a pattern does not leave at zero."""
+    columns = a * c * d
+    strides = (b * d * columns + c * d, d * columns, d, columns + 1)
+    return matrix.as_strided((*matrix.shape[:-2], a, b, c, d), (*matrix.stride()[:-2], *strides))
+
+
+def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """``Σ_n gradient[g, n, i, j, l] x[g, n, i, k, l]``, of shape (G, a, b, c, d), as batched products."""
     groups, count = x.shape[:2]
     columns = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3)
     rows = gradient.reshape(groups, count, a, b, d).permute(0, 2, 4, 3, 1)
     return torch.matmul(rows, columns).permute(0, 1, 3, 4, 2)
+
+
+def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """The same through the gradient of the dense matrix."""
+    return _entries(torch.matmul(gradient.mT, x).contiguous(), a, b, c, d)
 
 
 def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int, int, int, int]:
@@ -119,4 +143,7 @@ ALGORITHMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "dense": by_dense,
     "sparse": by_sparse,
     "bsr": by_bsr,
+}
+GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
+    "dense": gradient_by_dense
 }

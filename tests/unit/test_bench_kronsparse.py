@@ -1,0 +1,85 @@
+"""The suite of Kronecker-sparse products: its grid, its oracles, what it sums up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kernmantle.bench import __main__ as command
+from kernmantle.bench import kronsparse, run
+from kernmantle.bench.timing import Plan
+from kernmantle.errors import ParameterError
+from kernmantle.kronsparse import KSPattern
+
+STAMP = {"machine": {"cpu": {"model": "any", "architecture": "any"}}, "versions": {}, "source": "", "commit": ""}
+SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, sample=1e-4, pause=0.0))
+
+
+def test_the_grid_has_the_shapes_of_transformers() -> None:
+    patterns = list(kronsparse.grid(25088))
+    assert len(set(patterns)) == len(patterns)
+    assert KSPattern(1, 48, 48, 4) in patterns
+    assert all(p.b == p.c or p.b == 4 * p.c or p.c == 4 * p.b for p in patterns)
+    assert all(25088 * max(p.in_features, p.out_features) < 2**31 for p in patterns)
+    assert len(patterns) > 300
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_every_contestant_of_a_product_is_checked(last, monkeypatch) -> None:
+    monkeypatch.setitem(kronsparse.BATCH, "cpu", 40)
+    row = run.measure(kronsparse.case((3, 8, 12, 4), "f32", last, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    assert row["status"] == "ok"
+    assert set(row["results"]) == {run.OURS, *kronsparse.PEERS}
+    assert {name: found["status"] for name, found in row["results"].items() if found["status"] == "wrong"} == {}
+    assert {"kernel", "bmm", "einsum", "dense"} <= {n for n, found in row["results"].items() if found["status"] == "ok"}
+
+
+@pytest.mark.parametrize("step", [False, True], ids=["forward", "step"])
+def test_layers_are_checked(step) -> None:
+    row = run.measure(kronsparse.layer_case(3, "f32", step, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    assert row["status"] == "ok"
+    assert row["results"]["dense"]["status"] == "ok"
+
+
+def test_a_wrong_product_is_found(monkeypatch) -> None:
+    right = kronsparse.kron_sparse_matmul
+    monkeypatch.setattr(kronsparse, "kron_sparse_matmul", lambda *given, **options: right(*given, **options) + 1)
+    monkeypatch.setitem(kronsparse.BATCH, "cpu", 40)
+    row = run.measure(kronsparse.case((3, 8, 12, 4), "f32", False, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    assert row["status"] == "wrong"
+
+
+def test_ratios_are_to_the_best_of_the_others() -> None:
+    def row(case, **medians):
+        results = {name: {"median": value, "status": "ok"} for name, value in medians.items()}
+        return {"case": case, "status": "ok", "results": results, "stamp": STAMP}
+
+    rows = [
+        row("(6, 64, 64, 1) f32 last", kernmantle=2.0, kernel=1.0, bmm=5.0, dense=3.0),
+        row("forward pass 16 f32", kernmantle=2.0, dense=3.0),
+        row("(1, 2, 2, 4) f16 first", kernmantle=2.0, kernel=2.0),
+    ]
+    assert kronsparse.ratios(rows) == {("f32", "last"): [(KSPattern(6, 64, 64, 1), 1.5)]}
+
+
+def test_the_picture_shows_every_type_and_layout(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    results = {"kernmantle": {"median": 1.0}, "bmm": {"median": 2.0}}
+    rows = [{"case": f"(6, 64, 64, 1) f32 {way}", "status": "ok", "results": results} for way in ("first", "last")]
+    kronsparse.picture(rows, tmp_path / "speed.png")
+    assert (tmp_path / "speed.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ParameterError, match="no rows"):
+        kronsparse.picture([], tmp_path / "none.png")
+
+
+def test_the_whole_grid_is_asked_for_by_full() -> None:
+    assert len(kronsparse.suite("cuda", full=True).rows) > 5 * len(kronsparse.suite("cuda").rows)
+    with pytest.raises(ParameterError, match="--full"):
+        command.main(["solvers", "--full"])
+
+
+def test_targets_are_met_on_their_machine_only() -> None:
+    targets = kronsparse.case((6, 64, 64, 1), "f16", True, "cuda").targets
+    assert [(target.kind, target.machine) for target in targets] == [("seconds", "H200")]
+    assert math.isclose(targets[0].value, 13e-6)

@@ -65,6 +65,14 @@ def cholesky():
     assert spread.solve_cholesky(part(-spd()), part(normal(N))).info > 0
 
 
+def kernel_system():
+    x, y = normal(N, COLUMNS), normal(N, 2, seed=2)
+    found = spread.solve_kernel(KERNEL, part(x), part(y), 0.1)
+    expected = torch.linalg.solve(KERNEL(x, diagonal=0.1), y)
+    assert not found.info
+    assert_close(found.x, part(expected), depth=N**2, magnitude=1e6)
+
+
 def lu():
     _solves(spread.solve_lu, spd() + 0.1 * normal(N, N, seed=9) / N**0.5)
 
@@ -85,7 +93,7 @@ def main(folder, rank, size):
         timeout=timedelta(seconds=60), device_id=torch.device("cuda", int(rank)),
     )  # fmt: skip
     said = {}
-    for function in (products, iterations, cholesky, lu, eigh):
+    for function in (products, iterations, cholesky, kernel_system, lu, eigh):
         try:
             function()
             said[function.__name__] = ""

@@ -16,7 +16,8 @@ from kernmantle.testing import assert_close
 from ..source import PACKAGE, ROOT
 
 pytestmark = [pytest.mark.cuda, pytest.mark.distributed]
-CHECKS = ("products", "iterations", "cholesky", "lu", "eigh")
+pytest.importorskip("nvmath.bindings.cusolverMp", reason="needs nvmath-python and nvidia-cusolvermp")
+CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh")
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 import torch
 
 import kernmantle as km
 from kernmantle.linalg import cusolver
-from kernmantle.testing import assert_close
+from kernmantle.testing import assert_close, tolerance
 
 pytestmark = pytest.mark.cuda
+needs_cusolver = pytest.mark.skipif(
+    isinstance(cusolver.load(), str), reason=f"torch's own factorisations cannot be captured, and {cusolver.load()}"
+)
 
 
 def normal(*shape, dtype=torch.float64, seed=0):
@@ -36,11 +40,18 @@ def nothing_waits():
 
 
 def test_cusolver_is_here():
+    pytest.importorskip("nvmath")
     assert isinstance(cusolver.load(), cusolver.Library), cusolver.load()
 
 
+SHAPES = [
+    (1, 1), (7, 7), (33, 33), (300, 300), (1000, 7, 7), (9, 4, 4), (5, 17, 17), (70, 32, 32), (20, 300, 300),
+    (2, 3, 65, 65),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(1, 1), (7, 7), (300, 300), (1000, 7, 7), (20, 300, 300), (2, 3, 65, 65)])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("lower", [True, False])
 def test_solutions(dtype, shape, lower):
     exact, b = spd(*shape), normal(*shape[:-1], 3, seed=1)
@@ -93,13 +104,118 @@ def test_failures_do_not_wait():
         km.linalg.solve_cholesky(bad, normal(2, 300, 1), check_errors=True)
 
 
-@pytest.mark.parametrize("shape", [(300, 300), (9, 300, 300), (50, 7, 7)])
-@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])
-def test_graphs(solve, shape):
+def graded(n, condition, seed=3):
+    """Symmetric matrix with eigenvalues from 1 down to 1 / condition."""
+    basis = torch.linalg.qr(normal(n, n, seed=seed)).Q
+    found = (basis * torch.logspace(0, -math.log10(condition), n, dtype=torch.float64, device="cuda")) @ basis.mT
+    return (found + found.mT) / 2
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 500, 2000])
+@pytest.mark.parametrize("condition", [1e1, 1e12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_errors_are_those_of_rounding(n, condition, dtype):
+    exact = graded(n, condition)
+    a = (exact + (1e-5 if dtype == torch.float32 else 0) * torch.eye(n, device="cuda")).to(dtype)
+    b = normal(n, 3, seed=1).to(dtype)
+    for lower in (True, False):
+        solutions = [km.linalg.solve_cholesky(a, b, lower=lower).x, km.linalg.solve_lu(a.mT if lower else a, b).x]
+        for x in solutions:
+            gap = (a.double() @ x.double() - b.double()).norm(dim=0)
+            scale = a.double().norm() * x.double().norm(dim=0) + b.double().norm(dim=0)
+            assert float((gap / scale).max()) <= tolerance(dtype, n)
+        w, v = (part.double() for part in km.linalg.eigh(a, lower=lower))
+        unit = torch.finfo(dtype).eps * n
+        assert float((a.double() @ v - v * w).norm()) <= 10 * unit
+        assert float((v.mT @ v - torch.eye(n, device="cuda")).norm()) <= 10 * unit * n**0.5
+        assert float((w - torch.linalg.eigvalsh(a.double())).abs().max()) <= 10 * unit
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 8, 16, 31, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_systems(n, dtype):
+    """Factors and their uses, views of all kinds, one right-hand side for many matrices and many for one."""
+    exact, general, b = spd(5, 3, n, n), normal(5, 3, n, n, seed=4), normal(5, 3, n, 2, seed=5)
+    a, matrix, side = exact.to(dtype), general.to(dtype), b.to(dtype)
+    depth = 100 * n**2
+    for lower in (True, False):
+        factor = km.linalg.cholesky_factor(a, lower=lower)
+        assert factor.ran == "one kernel for small systems"
+        triangle = factor.factor.double()
+        assert_close(triangle @ triangle.mT if lower else triangle.mT @ triangle, exact, dtype=dtype, depth=depth)
+        assert not (triangle.triu(1) if lower else triangle.tril(-1)).any()
+        assert_close(km.linalg.cholesky_solve(factor, side).x, torch.linalg.solve(exact, b), dtype=dtype, depth=depth)
+        spoilt = torch.where(torch.ones_like(a).triu(1).bool(), float("nan"), a)
+        spoilt = spoilt if lower else spoilt.mT
+        found = km.linalg.solve_cholesky(spoilt, side, lower=lower).x
+        assert_close(found, torch.linalg.solve(exact, b), dtype=dtype, depth=depth)
+    found, expected = km.linalg.lu_factor(matrix), torch.linalg.lu_factor(matrix)
+    assert torch.equal(found.pivots, expected.pivots)
+    assert_close(found.factors, expected.LU.double(), dtype=dtype, depth=depth)
+    size = torch.linalg.inv(general).abs().amax()
+    for transpose in (False, True):
+        given = general.mT if transpose else general
+        for r in (b, b[:1, :1], normal(4, 1, 1, n, 3)):
+            x = km.linalg.lu_solve(found, r.to(dtype), transpose=transpose).x
+            assert_close(x, torch.linalg.solve(given, r), dtype=dtype, depth=depth, magnitude=size**2)
+    for view in (matrix.mT, matrix.permute(1, 0, 2, 3), matrix[::2], matrix[:, 1], matrix[0, 0].expand(4, n, n)):
+        r = normal(*view.shape[:-1], 2, seed=6)
+        target = r.to(dtype, copy=True).mT.contiguous().mT
+        x = km.linalg.solve_lu(view, target, overwrite_b=True).x
+        assert x.data_ptr() == target.data_ptr()
+        assert_close(target, torch.linalg.solve(view.double(), r), dtype=dtype, depth=depth, magnitude=size**2)
+
+
+def test_small_failures():
+    a = torch.stack([spd(5, 5), -spd(5, 5), spd(5, 5), torch.ones(5, 5).double().cuda()])
+    a[2, 3, 1] = float("nan")
+    b = normal(4, 5, 2)
+    with nothing_waits():
+        cholesky, lu = km.linalg.solve_cholesky(a, b), km.linalg.solve_lu(a, b)
+    assert cholesky.info.tolist() == [0, 1, 4, 2]
+    assert cholesky.x.isnan().flatten(1).all(1).tolist() == [False, True, True, True]
+    assert lu.info.tolist() == [0, 0, 0, 2]
+    assert lu.x.isnan().flatten(1).any(1).tolist() == [False, False, True, True]
+    with pytest.raises(km.errors.LinearAlgebraError, match="item 1"):
+        km.linalg.solve_cholesky(a, b, check_errors=True)
+
+
+def jittered(a, b):
+    return km.linalg.solve_cholesky(a, b, jitter=(1e-6, 1e-4)).x
+
+
+def factored(a, b):
+    return km.linalg.cholesky_solve(km.linalg.cholesky_factor(a), b).x
+
+
+def lu_factored(a, b):
+    return km.linalg.lu_solve(km.linalg.lu_factor(a), b, transpose=True).x
+
+
+SOLVES = {
+    "cholesky": lambda a, b: km.linalg.solve_cholesky(a, b).x,
+    "upper": lambda a, b: km.linalg.solve_cholesky(a, b, lower=False).x,
+    "lu": lambda a, b: km.linalg.solve_lu(a, b).x,
+    "cholesky factor": factored,
+    "lu factor": lu_factored,
+    "jitter": jittered,
+    "refined cholesky": lambda a, b: km.linalg.solve_cholesky(a, b, refine=3).x,
+    "refined lu": lambda a, b: km.linalg.solve_lu(a, b, refine=3).x,
+    "inverse": lambda a, b: km.linalg.inverse_spd(a).x @ b,
+}
+
+
+@needs_cusolver
+@pytest.mark.parametrize("shape", [(300, 300), (9, 300, 300), (50, 7, 7), (3, 40, 40)])
+@pytest.mark.parametrize("name", SOLVES)
+def test_nothing_waits_and_graphs_replay(name, shape):
+    solve = SOLVES[name]
     a, b = spd(*shape), normal(*shape[:-1], 2, seed=1)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         solve(a, b)
+        with nothing_waits():
+            solve(a, b)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
@@ -107,7 +223,44 @@ def test_graphs(solve, shape):
     a.copy_(spd(*shape, seed=9))
     graph.replay()
     torch.cuda.synchronize()
-    assert_close(found.x, torch.linalg.solve(a.cpu(), b.cpu()), depth=10 * shape[-1] ** 2)
+    assert_close(found, torch.linalg.solve(a.cpu(), b.cpu()), depth=10 * shape[-1] ** 2)
+
+
+SPECTRA = {
+    "values": lambda a: km.linalg.eigh(a, eigvals_only=True)[..., -5:],
+    "pairs": lambda a: km.linalg.eigh(a).w[..., -5:],
+    "part": lambda a: km.linalg.eigh(a, subset_by_index=(a.shape[-1] - 5, a.shape[-1] - 1), method="direct").w,
+}
+
+
+@needs_cusolver
+@pytest.mark.parametrize("shape", [(300, 300), (50, 7, 7)])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_spectra_do_not_wait(name, shape):
+    a = spd(*shape)
+    SPECTRA[name](a)
+    with nothing_waits():
+        found = SPECTRA[name](a)
+    assert_close(found, torch.linalg.eigvalsh(a.cpu())[..., -5:], depth=shape[-1] ** 2)
+
+
+@needs_cusolver
+def test_kernel_systems_do_not_wait_and_replay():
+    x, y = normal(700, 3), normal(700, 2, seed=1)
+    k = km.Gaussian(1.0)
+    km.linalg.solve_kernel(k, x, y, 0.1, method="cholesky")
+    km.linalg.cg(k.operator(x, diagonal=0.1), y, max_iterations=200)
+    with nothing_waits():
+        km.linalg.solve_kernel(k, x, y, 0.1, method="cholesky")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = km.linalg.solve_kernel(k, x, y, 0.1, method="cholesky")
+        iterated = km.linalg.cg(k.operator(x, diagonal=0.1), y, max_iterations=200)
+    x.copy_(normal(700, 3, seed=7))
+    graph.replay()
+    expected = torch.linalg.solve(k(x, diagonal=0.1).cpu(), y.cpu())
+    assert_close(found.x, expected, depth=700, magnitude=1e6)
+    assert_close(iterated.x, expected, depth=700, magnitude=1e6)
 
 
 def test_in_place_takes_the_matrix_and_its_workspace_alone():

@@ -33,6 +33,9 @@ class Streams:
     def __init__(self):
         self.widths = []
 
+    def unrecorded(self):
+        return contextlib.nullcontext()
+
     def on(self, device):
         return contextlib.nullcontext()
 

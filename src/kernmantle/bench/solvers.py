@@ -15,8 +15,9 @@ from .problems import normal
 from .work import Work
 
 H200 = "H200"
-DENSE, COLUMNS = 20_000, 4
+DENSE, LARGE, COLUMNS = 20_000, 65_536, 4
 SHARE = 20
+ROWS, RIDGE = 200_000, 20.0
 
 
 def _near_unity(thin: torch.Tensor) -> torch.Tensor:
@@ -96,6 +97,25 @@ def _spectrum(n: int, dtype: str) -> Problem:
     return Problem(inputs, lambda given, picks: given["w"][picks.rows][:, picks.columns], (count, 1), n, dtype)
 
 
+def _regularised(n: int) -> Problem:
+    """A kernel's regularised system that is never formed; what is checked is the matrix times the solution."""
+
+    def inputs(device: str) -> Arrays:
+        return {"points": normal(n, 10, "f32", device, 1), "y": normal(n, 1, "f32", device, 2)}
+
+    return Problem(inputs, lambda given, picks: given["y"][picks.rows][:, picks.columns], (n, 1), n, "f32")
+
+
+def _fitted(given: Arrays) -> Callable[[], torch.Tensor]:
+    kernel = CONSTRUCTORS["Gaussian"](3.0)
+
+    def call() -> torch.Tensor:
+        found = linalg.solve_kernel(kernel, given["points"], given["y"], RIDGE, method="cg", tolerance=1e-5)
+        return kernel.matmul(given["points"], None, found.x, diagonal=RIDGE)
+
+    return call
+
+
 def _largest(dtype: str, method: Literal["direct", "iterative"]) -> Prepare:
     """Eigenvalues relative to the largest; the vectors are found as well."""
 
@@ -125,11 +145,13 @@ def _torch_largest(dtype: str) -> Prepare:
     return prepare
 
 
-def _factor_case(name: str, ours: Prepare, peer: Prepare, operations: float, seconds: float) -> Case:
+def _factor_case(
+    name: str, ours: Prepare, peer: Prepare, operations: float, target: Target, n: int = DENSE
+) -> Case:  # fmt: skip
     return Case(
-        f"{name} n={DENSE}", f"{name} in place, order {DENSE}, with the copy it overwrites", _system(DENSE, COLUMNS),
-        ours, (Peer("torch", peer),), Work(8.0 * DENSE**2, {"fp32": operations / 2}, serial=False),
-        (Target("seconds", seconds, machine=H200),), "events", operations,
+        f"{name} n={n}", f"{name} in place, order {n}, with the copy it overwrites", _system(n, COLUMNS),
+        ours, (Peer("torch", peer),), Work(8.0 * n**2, {"fp32": operations / 2}, serial=False), (target,), "events",
+        operations,
     )  # fmt: skip
 
 
@@ -144,14 +166,25 @@ def _spectrum_case(n: int, dtype: str) -> Case:
 
 
 _FACTORS = (
-    _factor_case("cholesky", _in_place(linalg.solve_cholesky), _torch_cholesky, DENSE**3 / 3, 92e-3),
-    _factor_case("lu", _in_place(linalg.solve_lu), _torch_lu, 2 * DENSE**3 / 3, 214e-3),
-)
+    _factor_case(
+        "cholesky", _in_place(linalg.solve_cholesky), _torch_cholesky, DENSE**3 / 3,
+        Target("seconds", 92e-3, machine=H200),
+    ),
+    _factor_case(
+        "lu", _in_place(linalg.solve_lu), _torch_lu, 2 * DENSE**3 / 3, Target("seconds", 214e-3, machine=H200)
+    ),
+    _factor_case(
+        "cholesky", _in_place(linalg.solve_cholesky), _torch_cholesky, LARGE**3 / 3,
+        Target("bytes", LARGE**2 / 4, machine=H200), LARGE,
+    ),
+)  # fmt: skip
 _BATCHES = tuple(
     Case(
-        f"{name} 1000 x 7", f"{name} of 1000 matrices of order 7", _batch(7, 1000), _flat(ours),
-        (Peer("torch", _flat(peer)),), Work(8.0 * 1000 * 49), clock="events",
+        f"{name} 1000 x {n}", f"{name} of 1000 matrices of order {n}", _batch(n, 1000), _flat(ours),
+        (Peer("torch", _flat(peer)),), Work(4.0 * 1000 * (n * n + 2 * n)),
+        (Target("faster", 1.0, "torch", H200),), "events",
     )
+    for n in (7, 32)
     for name, ours, peer in (
         ("cholesky", lambda a, b: linalg.solve_cholesky(a, b).x,
          lambda a, b: torch.cholesky_solve(b, torch.linalg.cholesky_ex(a).L)),
@@ -160,4 +193,17 @@ _BATCHES = tuple(
 )  # fmt: skip
 _SPECTRA = tuple(_spectrum_case(n, dtype) for n in (5_000, 10_000, DENSE) for dtype in ("f32", "f64"))
 
-SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA))
+_SYSTEMS = (
+    Case(
+        f"kernel ridge n={ROWS}",
+        f"(K + ridge) c = y of {ROWS} rows by conjugate gradients, and (K + ridge) c",
+        _regularised(ROWS),
+        _fitted,
+        (),
+        Work(),
+        clock="events",
+        elements=float(ROWS) ** 2,
+    ),
+)
+
+SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA, *_SYSTEMS))

@@ -10,9 +10,10 @@ import torch
 
 from ..arrays import unwrap
 from ..errors import ParameterError
-from . import cusolver
+from . import cusolver, small
 from .arguments import (
     Work,
+    broadcast,
     check_overwrite,
     check_values,
     columns_of,
@@ -23,9 +24,9 @@ from .arguments import (
     placed_columns,
     system,
 )
-from .implicit import log_determinant, solved
+from .implicit import log_determinant
 from .refine import Refined, Relative
-from .solution import Described, Solution, nan_where_failed, raise_for
+from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
@@ -69,11 +70,13 @@ class Triangle:
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
         """Solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
-        batch = torch.broadcast_shapes(self.factor.shape[:-2], b.shape[:-2])
+        batch = broadcast(self.factor.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
         place = columns_of(self.factor)
         if 0 in shape:
             return b.new_empty(shape)
+        if small.takes(self.factor):
+            return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
         known = cusolver.library(b)
         if known is None or place is None or cusolver.is_small(shape[:-1], SMALL):
             return self._by_torch(b, shape)
@@ -135,6 +138,9 @@ def factorise(
     if a.numel() == 0:
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         return Factored(a.clone(), lower, info, a.new_zeros(a.shape[:-2]) if jitter else None, "nothing")
+    if small.takes(a) and not jitter:
+        factor, _, info = small.factor(a if lower else a.mT, False, overwrite)
+        return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)
     known = cusolver.library(a)
     work = Work.on(a, overwrite)
     if known is None or cusolver.is_small(a.shape[:-1], SMALL):
@@ -305,26 +311,6 @@ def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False)
     return Solution(pair.finished(x), factor.info, factor.ran, factor.jitter)
 
 
-def solution(a: torch.Tensor, b: torch.Tensor, solver: Any, shape: Sequence[int], overwrite_b: bool) -> torch.Tensor:
-    """Solution for columns of b expanded to a batch, in b where that may be."""
-    if overwrite_b:
-        check_overwrite(b, "b")
-    wide = b.expand(shape)
-    return solved(a, wide, solver, overwrite_b and wide.shape == b.shape)
-
-
-def delivered(x: torch.Tensor, given: torch.Tensor, overwrite: bool, info: torch.Tensor) -> torch.Tensor:
-    """The solution with NaN where it is none, in b where that is to be overwritten."""
-    lacking = x.dim() - 2 - info.dim()
-    x = nan_where_failed(x, info[(None,) * lacking])
-    if overwrite:
-        target = given if given.dim() == x.dim() else given.unsqueeze(-1)
-        if target.shape != x.shape:
-            raise ParameterError(f"overwrite_b needs b of the shape of the solution, {tuple(x.shape)}")
-        return x if x.data_ptr() == target.data_ptr() else target.copy_(x)
-    return x
-
-
 def solve_cholesky(
     a: Any,
     b: Any,
@@ -366,8 +352,9 @@ def solve_cholesky(
 
     Notes
     -----
-    On CUDA by cuSOLVER's Xpotrf and Xpotrs, each item on one of eight streams, batches of small matrices by torch's
-    batched routines; without nvmath-python by ``torch.linalg.cholesky_ex``, which ``ran`` tells. On the CPU by LAPACK.
+    On CUDA by cuSOLVER's Xpotrf and Xpotrs, each item on one of eight streams, batches of matrices up to order 512 by
+    torch's batched routines, and up to order 32 by one kernel that factors and solves; without nvmath-python by
+    ``torch.linalg.cholesky_ex``, which ``ran`` tells. On the CPU by LAPACK.
     Gradients of every order exist by a, as a symmetric matrix, and b.
 
     Examples
@@ -382,8 +369,11 @@ def solve_cholesky(
     pair = system(a, b)
     amounts = check_jitter(jitter)
     refined = Refined.asked(refine, pair.a, overwrite_a)
+    at_once = not (amounts or refined.steps) and small.at_once(pair)
     with torch.no_grad(), enough_memory("cholesky", pair.a):
         given = _prepared(pair.a, overwrite_a, check)
+        if at_once:
+            return small.solution(pair, False, lower, overwrite_b, MEANING if check_errors else "")
         found = factorise(refined.narrowed(given), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
     if check_errors:
         raise_for(found.info, MEANING)

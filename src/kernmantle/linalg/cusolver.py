@@ -55,6 +55,20 @@ class CudaStreams:
         return torch.cuda.device(device)
 
     @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Where memory may be allocated though a graph is being captured: the calls are no part of it."""
+        if not torch.cuda.is_current_stream_capturing():
+            yield
+            return
+        runtime: Any = import_module("cuda.bindings.runtime")
+        relaxed = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
+        _, before = runtime.cudaThreadExchangeStreamCaptureMode(relaxed)
+        try:
+            yield
+        finally:
+            runtime.cudaThreadExchangeStreamCaptureMode(before)
+
+    @contextmanager
     def fork(self, device: torch.device, count: int) -> Iterator[list[int]]:
         """Addresses of ``count`` streams: the current one if that is all."""
         current = torch.cuda.current_stream(device)
@@ -62,7 +76,8 @@ class CudaStreams:
             yield [current.cuda_stream]
             return
         sides = self._sides.setdefault(device, [])
-        sides += [torch.cuda.Stream(device) for _ in range(count - len(sides))]
+        with self.unrecorded():
+            sides += [torch.cuda.Stream(device) for _ in range(count - len(sides))]
         for side in sides[:count]:
             side.wait_stream(current)
         try:
@@ -96,8 +111,9 @@ class Library:
         with self._lock:
             found = self._handles.get((device, stream))
             if found is None:
-                found = Handle(self._bindings.create(), self._bindings.create_params())
-                self._bindings.set_stream(found.solver, stream)
+                with self._streams.unrecorded():
+                    found = Handle(self._bindings.create(), self._bindings.create_params())
+                    self._bindings.set_stream(found.solver, stream)
                 self._handles[device, stream] = found
         return found
 

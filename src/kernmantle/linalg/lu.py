@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from ..arrays import unwrap
-from . import cusolver
+from . import cusolver, small
 from .arguments import (
     Work,
+    broadcast,
     check_overwrite,
     check_values,
     columns_of,
@@ -21,11 +22,11 @@ from .arguments import (
     placed_columns,
     system,
 )
-from .cholesky import delivered, solution
 from .refine import Refined, Relative
-from .solution import Described, Solution, raise_for
+from .solution import Described, Solution, delivered, raise_for, solution
 
 SMALL = 512
+"""Order up to which batches take torch's batched routine, which cannot be captured in a graph."""
 MEANING = "U[{info}, {info}], counted from 1, is exactly zero: the matrix is singular"
 
 
@@ -65,10 +66,12 @@ class Factors:
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
         """Solution for columns (..., n, r), whose batch axes broadcast with those of the factors."""
-        batch = torch.broadcast_shapes(self.memory.shape[:-2], b.shape[:-2])
+        batch = broadcast(self.memory.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
         if 0 in shape:
             return b.new_empty(shape)
+        if small.takes(self.memory) and self.pivots.dtype == torch.int32:
+            return small.solve(self.memory, self.pivots, b, shape, self.transpose, overwrite)
         memory = self.memory.expand(*batch, *self.memory.shape[-2:])
         pivots = self.pivots.expand(*batch, self.pivots.shape[-1])
         known = cusolver.library(b)
@@ -85,9 +88,15 @@ class Factors:
 
 def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, torch.Tensor, str]:
     """The matrix with its factors, pivots, infos, and what ran; pivots are int32 where torch ran."""
+    if small.takes(a):
+        factors, pivots, info = small.factor(a, True, overwrite)
+        assert pivots is not None
+        return Work(factors, factors, False, None), pivots, info, small.RAN
     work = Work.on(a, overwrite)
     known = cusolver.library(a)
-    if known is None or cusolver.is_small(a.shape[:-1], SMALL) or a.numel() == 0:
+    captured = a.is_cuda and torch.cuda.is_current_stream_capturing()
+    batched = cusolver.is_small(a.shape[:-1], SMALL) and not captured
+    if known is None or batched or a.numel() == 0:
         pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device)
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         if a.numel():
@@ -210,8 +219,9 @@ def solve_lu(
 
     Notes
     -----
-    On CUDA by cuSOLVER's Xgetrf and Xgetrs, each item on one of eight streams, small matrices by torch's batched
-    routines; without nvmath-python by ``torch.linalg.lu_factor_ex``, which ``ran`` tells. On the CPU by LAPACK.
+    On CUDA by cuSOLVER's Xgetrf and Xgetrs, each item on one of eight streams, batches of matrices up to order 512 by
+    torch's batched routines, and up to order 32 by one kernel that factors and solves; without nvmath-python by
+    ``torch.linalg.lu_factor_ex``, which ``ran`` tells. On the CPU by LAPACK.
     Gradients of every order exist by a and b.
 
     Examples
@@ -226,8 +236,11 @@ def solve_lu(
         check_overwrite(pair.a, "a")
     if check:
         check_values(pair.a, symmetric=False)
+    at_once = not refined.steps and small.at_once(pair)
     with torch.no_grad(), enough_memory("lu", pair.a):
         given = pair.a.detach() if overwrite_a else compact(pair.a.detach())
+        if at_once:
+            return small.solution(pair, True, True, overwrite_b, MEANING if check_errors else "")
         work, pivots, info, ran = _factorise(refined.narrowed(given), overwrite_a or refined.steps > 0)
     if check_errors:
         raise_for(info, MEANING)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..errors import LinearAlgebraError
+from ..errors import LinearAlgebraError, ParameterError
+from .arguments import check_overwrite
+from .implicit import solved
 
 
 def described(value: Any) -> str:
@@ -71,3 +74,28 @@ def nan_where_failed(result: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
     if result.requires_grad:
         return result.masked_fill(failed, float("nan"))
     return result.masked_fill_(failed, float("nan"))
+
+
+def check_target(b: torch.Tensor, shape: Sequence[int]) -> None:
+    """ParameterError unless a solution of that shape can be written to b."""
+    if b.shape != tuple(shape):
+        raise ParameterError(f"overwrite_b needs b of the shape of the solution, {tuple(shape)}")
+
+
+def solution(a: torch.Tensor, b: torch.Tensor, solver: Any, shape: Sequence[int], overwrite_b: bool) -> torch.Tensor:
+    """Solution for columns of b expanded to a batch, in b where that may be."""
+    if overwrite_b:
+        check_overwrite(b, "b")
+    wide = b.expand(shape)
+    return solved(a, wide, solver, overwrite_b and wide.shape == b.shape)
+
+
+def delivered(x: torch.Tensor, given: torch.Tensor, overwrite: bool, info: torch.Tensor) -> torch.Tensor:
+    """The solution with NaN where it is none, in b where that is to be overwritten."""
+    lacking = x.dim() - 2 - info.dim()
+    x = nan_where_failed(x, info[(None,) * lacking])
+    if overwrite:
+        target = given if given.dim() == x.dim() else given.unsqueeze(-1)
+        check_target(target, x.shape)
+        return x if x.data_ptr() == target.data_ptr() else target.copy_(x)
+    return x

@@ -1,0 +1,74 @@
+"""Systems of at most 32 unknowns on CUDA, a batch in one kernel that factors and solves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..ops import system_gpu
+from ..ops.system_gpu import Arrays
+from .arguments import System, check_overwrite, compact
+from .solution import Solution, check_target, raise_for
+
+RAN = "one kernel for small systems"
+takes = system_gpu.takes
+
+
+def _items(tensor: torch.Tensor) -> torch.Tensor:
+    """One batch axis; a view wherever the strides allow."""
+    return tensor if tensor.dim() == 3 else tensor.reshape(-1, *tensor.shape[-2:])
+
+
+def _place(tensor: torch.Tensor, overwrite: bool, shape: Sequence[int]) -> torch.Tensor:
+    """Where a result goes: the tensor itself if it may and its items can be walked through, else new memory."""
+    if overwrite and tensor.shape == tuple(shape) and _items(tensor).data_ptr() == tensor.data_ptr():
+        return tensor
+    return tensor.new_empty(tuple(shape))
+
+
+def factor(a: torch.Tensor, pivoted: bool, overwrite: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Lower Cholesky factors with zeros above them, or LU factors with pivots; and infos."""
+    target = _place(a, overwrite, a.shape)
+    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
+    pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device) if pivoted else None
+    system_gpu.run(Arrays(_items(a), _items(target), pivots, info), pivoted)
+    if overwrite and target is not a:
+        target = a.copy_(target)
+    return target, pivots, info
+
+
+def solve(
+    factors: torch.Tensor, pivots: torch.Tensor | None, b: torch.Tensor, shape: Sequence[int], transposed: bool,
+    overwrite: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Solution of a shape with lower Cholesky factors, or LU factors and their pivots, all broadcast to its batch."""
+    batch, n = tuple(shape[:-2]), factors.shape[-1]
+    target = _place(b, overwrite, shape)
+    given = _items(factors.expand(*batch, n, n))
+    order = None if pivots is None else pivots.expand(*batch, n).contiguous()
+    sides = _items(b.expand(tuple(shape)))
+    system_gpu.run(Arrays(given, pivots=order, b=sides, x=_items(target)), pivots is not None, transposed)
+    return target
+
+
+def at_once(pair: System) -> bool:
+    """Whether factors and solutions can be had together: every matrix has its own side, and no gradient is asked."""
+    if not takes(pair.a) or 0 in pair.shape or compact(pair.a).shape[:-2] != pair.shape[:-2]:
+        return False
+    return not (torch.is_grad_enabled() and (pair.a.requires_grad or pair.b.requires_grad))
+
+
+def solution(pair: System, pivoted: bool, lower: bool, overwrite_b: bool, meaning: str) -> Solution:
+    """The solution where :func:`at_once` says so; raises for the infos if there is something to say of them."""
+    a, b = pair.a.detach(), pair.b.detach()
+    if overwrite_b:
+        check_overwrite(pair.b, "b")
+        check_target(b, pair.shape)
+    x = _place(b, overwrite_b, pair.shape)
+    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
+    arrays = Arrays(_items(a if lower else a.mT), info=info, b=_items(b.expand(pair.shape)), x=_items(x))
+    system_gpu.run(arrays, pivoted)
+    if meaning:
+        raise_for(info, meaning)
+    return Solution(pair.finished(b.copy_(x) if overwrite_b and x is not b else x), pair.wrap(info), RAN)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import kernmantle
 
 project = "kernmantle"
@@ -23,6 +26,7 @@ suppress_warnings = ["myst.xref_missing"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
+napoleon_use_ivar = True
 napoleon_use_rtype = False
 napoleon_preprocess_types = False
 
@@ -43,3 +47,14 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "remove_config_comments": True,
 }
+
+
+def _own_labels(_app: Any, _what: str, name: str, _thing: object, _options: object, lines: list[str]) -> None:
+    """Numbers of references count within one docstring, but a page has many."""
+    label = re.sub(r"\W", "", name.rpartition(".")[2])
+    lines[:] = [re.sub(r"\[(\d)\](?=_)|(?<=^\.\. )\[(\d)\]", rf"[{label}\1\2]", line) for line in lines]
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls it."""
+    app.connect("autodoc-process-docstring", _own_labels, priority=400)

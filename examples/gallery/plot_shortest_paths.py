@@ -2,9 +2,9 @@
 Shortest paths as a matrix power
 ================================
 
-In the tropical algebra, where "plus" is the minimum and "times" is a sum, the product of a matrix of road lengths with itself
-has the lengths of the shortest paths of two roads. Squaring it again and again gives all shortest paths. The same
-lambda reduced by ``argmin`` says through which place they go.
+In the tropical algebra, where "plus" is the minimum and "times" is a sum, the product of a matrix of road lengths with
+itself has the lengths of the shortest paths of two roads. Squaring it again and again gives all shortest paths. The
+same lambda reduced by ``argmin`` says through which place they go.
 """
 
 import matplotlib.pyplot as plt

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..compat import kermac
+from ..expr.functions import FUNCTIONS
 from ..kernels import KERNELS
 from ..kernels.build import make
+from ..kernels.differences import differences
 from ..kernels.kernel import Kernel
+from ..ops.contract import Contraction
 from .case import Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite, Target
 from .problems import normal
 from .work import Work
@@ -51,14 +53,23 @@ def _weighted(p: float, outputs: int) -> Problem:
     return Problem(inputs, exact, (outputs * ROWS, COLUMNS), ROWS, "f32")
 
 
+_sign = FUNCTIONS["sign"]
+_CONTRACTED = {
+    1.0: Contraction("mk,nk,mn,no->omk", lambda z, x, w, c: c * w * _sign(z - x)),
+    1.3: Contraction("mk,nk,mn,no->omk", lambda z, x, w, c, p=1.3: c * w * _sign(z - x) * abs(z - x) ** (p - 1)),
+}
+
+
 def _contracted(p: float) -> Prepare:
     def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
         z, x, w, c = (given[name] for name in "zxwc")
 
         def call() -> torch.Tensor:
-            out = torch.empty(c.shape[1], *z.shape, device=z.device)
-            kermac.cdist_grad(w.mT, x.mT, c.mT, z.mT, out=out.mT, p=p)
-            return out.view(-1, z.shape[1])
+            if p == 2:
+                found = differences(w, c, z, x, torch.empty(c.shape[1], *z.shape, device=z.device))
+            else:
+                found = _CONTRACTED[p](z, x, w, c)
+            return found.view(-1, z.shape[1])
 
         return call
 

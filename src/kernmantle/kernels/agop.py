@@ -10,6 +10,7 @@ from ..ops.halves import gram, worthwhile
 from .call import Call
 from .gradient import placed, ranges, rows
 from .recompute import recompute
+from .tabled import at_points
 
 
 def _outer(
@@ -39,8 +40,8 @@ def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal:
         z = call.x[..., chosen, :]
         if centred and shift is None:
             with torch.no_grad():
-                shift = rows(call, z, call.y, coef, *call.shared)[0].mean(-2, keepdim=True)
-        part, found = recompute(partial(_outer, call, diagonal, shift), z, call.y, coef, *call.shared)
+                shift = rows(call, z, call.y, coef, *at_points(call, chosen))[0].mean(-2, keepdim=True)
+        part, found = recompute(partial(_outer, call, diagonal, shift), z, call.y, coef, *at_points(call, chosen))
         total, sums = total + part, sums + found
     if centred and points:
         total = total - (sums.square().sum(-2) if diagonal else sums.mT @ sums) / points

@@ -13,9 +13,10 @@ import torch
 from ..errors import ParameterError, ShapeError
 from ..ops.autograd import plain
 from .form import WEIGHT
-from .kernel import Kernel, shown, value_of
+from .kernel import Kernel
 from .row import RANGES, Hyper, Row, form_of, literal
 from .table import KERNELS
+from .values import shown, value_of
 
 LENGTHS = "lengthscales"
 

@@ -13,7 +13,8 @@ from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwr
 from ..distances.arguments import HALVES, check_rows
 from ..errors import DtypeError, ShapeError
 from ..ops.checks import is_number
-from .form import Form, Squares, diagonal, gram
+from .form import Form, Squares, Table, diagonal, gram
+from .transform import multiplied
 
 Value = float | str | torch.Tensor
 
@@ -22,7 +23,7 @@ Value = float | str | torch.Tensor
 class Call:
     """A form with the tensors of one call; ``y`` is ``x`` itself where only one array was given.
 
-    ``shared`` are the weights, then the parameters that are tensors, in the order of the form.
+    ``shared`` are the weights, then the parameters that are tensors, in the order of the form, then the table.
     """
 
     form: Form
@@ -38,9 +39,10 @@ class Call:
     @property
     def batch(self) -> tuple[int, ...]:
         """Batch axes of the result."""
-        weights = len(self.form.weights)
+        weights, end = len(self.form.weights), len(self.form.weights) + len(self.names)
         shapes = [self.x.shape[:-2], self.y.shape[:-2], *(w.shape[:-1] for w in self.shared[:weights])]
-        return torch.broadcast_shapes(*shapes, *(value.shape for value in self.shared[weights:]))
+        shapes += [table.shape[:-2] for table in self.shared[end:]]
+        return torch.broadcast_shapes(*shapes, *(value.shape for value in self.shared[weights:end]))
 
     @property
     def device(self) -> torch.device:
@@ -50,10 +52,12 @@ class Call:
     def given(self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor]) -> Given:
         """Operands and parameters for rows x and y."""
         weights = dict(zip(self.form.weights, shared, strict=False))
-        parameters = dict(zip(self.names, shared[len(weights) :], strict=True))
+        parameters = dict(zip(self.names, shared[len(weights) :], strict=False))
         operands = [x, y]
         for operand in self.form.operands:
-            if isinstance(operand, Squares):
+            if isinstance(operand, Table):
+                operands.append(shared[-1])
+            elif isinstance(operand, Squares):
                 operands.append(squares(x if operand.role == "m" else y, weights.get(operand.weight)))
             else:
                 operands.append(weights[operand])
@@ -84,8 +88,7 @@ class Call:
             return self
         x = self.x.float()
         y = x if self.y is self.x else self.y.float()
-        weights = len(self.form.weights)
-        shared = (*(w.float() for w in self.shared[:weights]), *self.shared[weights:])
+        shared = tuple(value.float() if value.dtype in HALVES else value for value in self.shared)
         return replace(self, x=x, y=y, shared=shared)
 
 
@@ -119,6 +122,7 @@ def prepare(
     y: Any,
     extra: Mapping[str, Any] | None = None,
     precision: str | None = None,
+    transform: torch.Tensor | None = None,
 ) -> tuple[Call, list[torch.Tensor]]:
     """Check the rows of a call; ``extra`` are further arrays of the rows' dtype, returned as tensors."""
     named = {"x": x, "y": None if y is x else y, **(extra or {})}
@@ -140,6 +144,10 @@ def prepare(
     if left.dtype in HALVES and (autocast or form.reads_squares):
         placed = {name: t.float() for name, t in placed.items()}
         left, right = placed["x"], placed.get("y", placed["x"])
+    if transform is not None:
+        left, right = (multiplied(left, transform),) * 2 if right is left else (
+            multiplied(left, transform), multiplied(right, transform)
+        )  # fmt: skip
     call = _with_values(form, values, weights, left, right, dtype, wrap, precision)
     return call, [placed[name] for name in others]
 

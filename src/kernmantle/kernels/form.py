@@ -27,14 +27,20 @@ class Squares:
     weight: str
 
 
-Operand = str | Squares
+@dataclass(frozen=True)
+class Table:
+    """Operand that is given: a term of every pair of rows."""
+
+
+TABLE = Table()
+Operand = str | Squares | Table
 
 
 @dataclass(frozen=True)
 class Form:
     """``output(reduce(maps(x0, x1)))`` with further operands x2, x3, ... and parameters by name.
 
-    An operand is either a weight per column, known to the form by its own name, or ``Squares``.
+    An operand is a weight per column, known to the form by its own name, or ``Squares``, or last a ``Table``.
     """
 
     maps: tuple[Node, ...]
@@ -51,13 +57,23 @@ class Form:
     @property
     def reads_squares(self) -> bool:
         """Whether some operand is the squared lengths of rows."""
-        return len(self.weights) < len(self.operands)
+        return any(isinstance(operand, Squares) for operand in self.operands)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether pairs have a term that is given."""
+        return TABLE in self.operands
 
     def axes(self, rows: str = "mk", others: str = "nk") -> list[str]:
         """Axes of every operand, those of the rows as given."""
         of_role = {"m": rows.replace("k", ""), "n": others.replace("k", "")}
-        extra = ["k" if isinstance(operand, str) else of_role[operand.role] for operand in self.operands]
-        return [rows, others, *extra]
+
+        def of(operand: Operand) -> str:
+            if isinstance(operand, Table):
+                return of_role["m"] + of_role["n"]
+            return "k" if isinstance(operand, str) else of_role[operand.role]
+
+        return [rows, others, *map(of, self.operands)]
 
 
 def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductions: Sequence[Reduction],
@@ -150,12 +166,12 @@ def combine(op: str, left: Form, right: Form, same: Mapping[str, str]) -> tuple[
         old = f"x{i + len(ROWS)}"
         if isinstance(operand, Squares):
             operand = Squares(operand.role, places.get(operand.weight, ""))
-        known = operand if isinstance(operand, Squares) else same.get(operand)
+        known = same.get(operand) if isinstance(operand, str) else operand
         if known is not None and known in operands:
             places[old] = f"x{operands.index(known) + len(ROWS)}"
             continue
         places[old] = f"x{len(operands) + len(ROWS)}"
-        operands.append(operand if isinstance(operand, Squares) else places[old])
+        operands.append(places[old] if isinstance(operand, str) else operand)
     renaming = {old: var(new) for old, new in (names | places).items()}
     right_maps = simplify(substitute(right.maps, renaming))
     maps, reductions = list(left.maps), list(left.reductions)

@@ -28,6 +28,7 @@ from .call import Call
 from .differences import blocks, centred, products, sums
 from .form import ROWS, Form, Squares, contraction_of, of_difference
 from .recompute import Pullback, recompute
+from .tabled import at_points
 
 _FIRST, _SECOND = ROWS
 _GAP = Node("sub", (var(_FIRST), var(_SECOND)))
@@ -278,10 +279,10 @@ def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
     if is_untracked(inputs):
         result = call.x.new_empty(shape)
         for points in ranges(call, coef, 0, result.nbytes // 2 if result.is_cuda else 0):
-            rows(call, call.x[..., points, :], call.y, coef, *call.shared, out=result[..., points, :])
+            rows(call, call.x[..., points, :], call.y, coef, *at_points(call, points), out=result[..., points, :])
     else:
         parts = [
-            recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *call.shared)[0]
+            recompute(partial(rows, call), call.x[..., points, :], call.y, coef, *at_points(call, points))[0]
             for points in ranges(call, coef, 0)
         ]
         result = torch.cat(parts, -2) if parts else call.x.new_zeros(shape)

@@ -12,12 +12,13 @@ from ..contraction.definition import define
 from ..errors import ParameterError
 from ..expr.node import variables
 from ..ops.apply import routes
-from ..ops.checks import is_number, number_of
-from . import agop, apply, gradient, neighbours
+from . import agop, apply, gradient, neighbours, tabled
 from .call import Call, Value, prepare
 from .form import Form, changed, combine, gram, is_stationary, is_symmetric, raised, swapped
 from .operator import Operator
 from .row import literal
+from .transform import check_transform, composed, pulled_back
+from .values import equal, shown, value_of
 
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
 
@@ -52,7 +53,7 @@ class Kernel:
            [1., 3.]])
     """
 
-    __slots__ = ("_form", "_level", "_numbers", "_text", "_values", "_weights")
+    __slots__ = ("_form", "_level", "_numbers", "_text", "_transform", "_values", "_weights")
     __array_ufunc__ = None
 
     def __init__(
@@ -81,23 +82,29 @@ class Kernel:
         self._set(form, values, {}, f"Kernel({', '.join(f'{n}={shown(v)}' for n, v in values.items())})", _ATOM)
 
     def _set(
-        self, form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int
-    ) -> None:
-        self._form, self._text, self._level = form, text, level
+        self, form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int,
+        transform: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self._form, self._text, self._level, self._transform = form, text, level, transform
         self._values, self._weights = dict(values), dict(weights)
         self._numbers: dict[str, Any] = self._values
 
     @staticmethod
     def made(
-        form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int = _ATOM
-    ) -> Kernel:
+        form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int = _ATOM,
+        transform: torch.Tensor | None = None,
+    ) -> Kernel:  # fmt: skip
         """A kernel of a form and the values of its parameters and weights."""
         self = Kernel.__new__(Kernel)
-        self._set(form, values, weights, text, level)
+        self._set(form, values, weights, text, level, transform)
         return self
 
+    def _like(self, form: Form, text: str, level: int, values: Mapping[str, Value] | None = None) -> Kernel:
+        own = self._values if values is None else values
+        return Kernel.made(form, own, self._weights, text, level, self._transform)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kernel.made, (self._form, self._values, self._weights, self._text, self._level)
+        return Kernel.made, (self._form, self._values, self._weights, self._text, self._level, self._transform)
 
     def __repr__(self) -> str:
         return self._text
@@ -106,7 +113,8 @@ class Kernel:
     def hyperparameters(self) -> Mapping[str, Any]:
         """Values of the hyperparameters by name; a name that two parts share has a number behind it."""
         lengths = {f"lengthscales{'' if i == 0 else f'_{i + 1}'}": w for i, w in enumerate(self._weights.values())}
-        return MappingProxyType({**self._values, **lengths})
+        seen = {} if self._transform is None else {"transform": self._transform}
+        return MappingProxyType({**self._values, **lengths, **seen})
 
     @property
     def form(self) -> Form:
@@ -124,6 +132,11 @@ class Kernel:
         return is_stationary(self._form)
 
     @property
+    def transform(self) -> torch.Tensor | None:
+        """What the rows are multiplied by first."""
+        return self._transform
+
+    @property
     def info(self) -> str:
         """What is summed and made of the sums, and what ran its matrix and the products with it last."""
         matrix = gram(self._form)
@@ -131,7 +144,15 @@ class Kernel:
 
     def prepared(self, x: Any, y: Any, precision: str | None = None, **extra: Any) -> tuple[Call, list[torch.Tensor]]:
         """Rows and further arrays, checked and placed on tensors."""
-        return prepare(self._form, self._values, self._weights, x, y, extra, precision)
+        return prepare(self._form, self._values, self._weights, x, y, extra, precision, self._transform)
+
+    def _tabled(
+        self, x: Any, y: Any, table: Any, precision: str | None = None, **extra: Any
+    ) -> tuple[Call, list[torch.Tensor]]:
+        if table is None:
+            return self.prepared(x, y, precision, **extra)
+        call, (entries, *others) = self.prepared(x, y, precision, table=table, **extra)
+        return tabled.with_table(call, entries), others
 
     def __call__(
         self,
@@ -141,6 +162,7 @@ class Kernel:
         out: Any = None,
         diagonal: Any = None,
         offsets: tuple[int, int] = (0, 0),
+        table: Any = None,
         precision: str | None = None,
     ) -> Any:
         """All pairs of rows.
@@ -158,6 +180,9 @@ class Kernel:
             Added where row and column have the same index, for example a regularisation.
         offsets : pair of int
             Indices of the first row of x and of y, when they are blocks of larger arrays.
+        table : array, shape (..., m, n), optional
+            Added to the sum over the columns, before anything is made of it: a term that is known for every pair,
+            as the distances between categories, ``distances[codes_x][:, codes_y]``.
         precision : {None, "ieee", "tf32"}
             Arithmetic of recognised matrix products.
 
@@ -166,16 +191,16 @@ class Kernel:
         array, shape (..., m, n)
             Of the kind and dtype of x; integers are computed and returned as floating point.
         """
-        if diagonal is None and self._is_direct(x, y):
+        if diagonal is None and table is None and self._is_direct(x, y):
             return gram(self._form)(x, x if y is None else y, out=out, precision=precision, **self._numbers)
-        call, _ = self.prepared(x, y, precision)
+        call, _ = self._tabled(x, y, table, precision)
         if diagonal is not None:
             diagonal = value_of(diagonal, "diagonal")
         return apply.dense(call, out, diagonal, offsets)
 
     def _is_direct(self, x: Any, y: Any) -> bool:
         """Whether tensors can go to the contraction as they are."""
-        if not isinstance(x, torch.Tensor) or self._form.operands or x.dim() != 2:
+        if not isinstance(x, torch.Tensor) or self._form.operands or x.dim() != 2 or self._transform is not None:
             return False
         if any(type(value) is not float and type(value) is not int for value in self._values.values()):
             return False
@@ -191,7 +216,9 @@ class Kernel:
         call, _ = self.prepared(x, None)
         return call.finished(call.diagonal())
 
-    def matmul(self, x: Any, y: Any, v: Any, *, diagonal: Any = None, precision: str | None = None) -> Any:
+    def matmul(
+        self, x: Any, y: Any, v: Any, *, diagonal: Any = None, table: Any = None, precision: str | None = None
+    ) -> Any:
         """``k(x, y) @ v`` without the matrix k(x, y).
 
         Parameters
@@ -202,6 +229,8 @@ class Kernel:
             Of the dtype of x.
         diagonal : number or tensor, optional
             ``diagonal * v`` is added; x and y are then the same rows.
+        table : array, shape (..., m, n), optional
+            As of a call; the product then goes through blocks of the matrix.
         precision : {None, "ieee", "tf32"}
             Arithmetic of recognised matrix products.
 
@@ -215,10 +244,11 @@ class Kernel:
         hyperparameters, from blocks of the matrix that are computed again. Halves are multiplied and summed in
         float32. ``k.info`` says what ran.
         """
-        call, (vector,) = self.prepared(x, y, precision, v=v)
+        call, (vector,) = self._tabled(x, y, table, precision, v=v)
         if diagonal is not None:
             diagonal = value_of(diagonal, "diagonal")
-        return call.finished(apply.matmul(call, vector, diagonal))
+        product = apply.matmul if table is None else tabled.matmul
+        return call.finished(product(call, vector, diagonal))
 
     def sum(self, x: Any, y: Any = None) -> Any:
         """Sum over the rows of y, (..., m), without the matrix k(x, y)."""
@@ -257,7 +287,7 @@ class Kernel:
         """``k(x, y)``, with ``diagonal`` added, as a linear operator that never stores it."""
         return Operator(self, x, y, diagonal)
 
-    def gradient(self, z: Any, x: Any, coef: Any) -> Any:
+    def gradient(self, z: Any, x: Any, coef: Any, *, table: Any = None) -> Any:
         """Gradient by z of the predictor f_o(z) = Σ_n coef[n, o] k(z, x_n).
 
         Parameters
@@ -266,6 +296,8 @@ class Kernel:
             Points, and rows of the predictor; x None is z, which then moves as the points alone.
         coef : array, shape (n,) or (..., n, o)
             Coefficients.
+        table : array, shape (..., m, n), optional
+            As of a call; it does not move with z.
 
         Returns
         -------
@@ -273,20 +305,21 @@ class Kernel:
 
         Notes
         -----
-        The factors of the epilogue are included. Memory: inputs, result and blocks of 64 MB. Differentiable in
-        z, x, coef and the hyperparameters.
+        The factors of the epilogue are included. Memory: inputs, result, and a few blocks of 64 MB or, on GPUs, of
+        half the result where that is more. Differentiable in z, x, coef, table and the hyperparameters.
         """
-        call, (coefficients,) = self.prepared(z, x, coef=coef)
-        return call.finished(gradient.gradient(call, coefficients))
+        call, (coefficients,) = self._tabled(z, x, table, coef=coef)
+        return call.finished(pulled_back(gradient.gradient(call, coefficients), self._transform))
 
     def agop(
-        self, z: Any, x: Any, coef: Any, *, average: bool = False, centred: bool = False, diagonal: bool = False
-    ) -> Any:
+        self, z: Any, x: Any, coef: Any, *, average: bool = False, centred: bool = False, diagonal: bool = False,
+        table: Any = None,
+    ) -> Any:  # fmt: skip
         """Sum over outputs and points of the outer products of the predictor's gradients.
 
         Parameters
         ----------
-        z, x, coef : array
+        z, x, coef, table : array
             As of :meth:`gradient`.
         average : bool
             Divide by the number of points.
@@ -299,30 +332,70 @@ class Kernel:
         -------
         array, shape (..., k, k)
         """
-        call, (coefficients,) = self.prepared(z, x, coef=coef)
-        return call.finished(agop.agop(call, coefficients, average, centred, diagonal))
+        call, (coefficients,) = self._tabled(z, x, table, coef=coef)
+        alone = diagonal and (self._transform is None or self._transform.dim() == 1)
+        found = agop.agop(call, coefficients, average, centred, alone)
+        for _ in range(2):
+            found = pulled_back(found, self._transform)
+            found = found if alone else found.mT
+        return call.finished(found.diagonal(dim1=-2, dim2=-1) if diagonal and not alone else found)
+
+    def transformed(self, matrix: Any) -> Kernel:
+        """The kernel of rows that are multiplied by a matrix first, k(x @ matrix, y @ matrix).
+
+        With the root of a positive matrix M, Euclidean distances become those of M, Σ_ij d_i M_ij d_j.
+
+        Parameters
+        ----------
+        matrix : array, shape (k, r) or (k,)
+            A vector is a diagonal matrix. May require a gradient. Gradients by rows are those of the rows before
+            they are multiplied.
+
+        Returns
+        -------
+        Kernel
+
+        Raises
+        ------
+        ShapeError
+            If the matrix has other axes; when called, if the rows do not have k columns.
+
+        Examples
+        --------
+        >>> import kernmantle as km, numpy as np
+        >>> km.Linear().transformed(np.array([1.0, 10.0]))(np.array([[1.0, 1.0]]))
+        array([[101.]])
+        """
+        chosen = check_transform(value_of(matrix, "matrix"))
+        text = f"{_bracketed(self, _ATOM)}.transformed({shown(chosen)})"
+        return Kernel.made(self._form, self._values, self._weights, text, _ATOM, composed(chosen, self._transform))
 
     def transposed(self) -> Kernel:
         """The kernel k(y, x), this one where it is symmetric."""
         if self.is_symmetric:
             return self
-        return Kernel.made(swapped(self._form), self._values, self._weights, f"{_bracketed(self, _ATOM)}.transposed()")
+        return self._like(swapped(self._form), f"{_bracketed(self, _ATOM)}.transposed()", _ATOM)
 
     def _same(self, other: Kernel) -> dict[str, str]:
         same = {}
         for mine, theirs in ((self._values, other._values), (self._weights, other._weights)):
             for name, value in theirs.items():
-                twin = next((known for known, kept in mine.items() if _equal(kept, value)), None)
+                twin = next((known for known, kept in mine.items() if equal(kept, value)), None)
                 if twin is not None:
                     same[name] = twin
         return same
 
     def _joined(self, op: str, other: Kernel, sign: str, level: int) -> Kernel:
+        if self._transform is not other._transform:
+            raise ParameterError(
+                f"{self!r} and {other!r} see different transforms of the rows, which one pass cannot: transform the "
+                "kernel that is made of both, or add their matrices"
+            )
         form, names = combine(op, self._form, other._form, self._same(other))
         values = self._values | {names[name]: value for name, value in other._values.items()}
         weights = self._weights | {names[name]: value for name, value in other._weights.items()}
         text = f"{_bracketed(self, level)} {sign} {_bracketed(other, level + (sign == '-'))}"
-        return Kernel.made(form, values, weights, text, level)
+        return Kernel.made(form, values, weights, text, level, self._transform)
 
     def _with(self, op: str, name: str, value: Any, first: bool = False) -> tuple[Form, dict[str, Value]]:
         form, name = changed(self._form, op, name, first)
@@ -332,7 +405,7 @@ class Kernel:
         if isinstance(other, Kernel):
             return self._joined("add", other, "+", _SUM)
         form, values = self._with("add", "offset", other)
-        return Kernel.made(form, values, self._weights, f"{self._text} + {shown(other)}", _SUM)
+        return self._like(form, f"{self._text} + {shown(other)}", _SUM, values)
 
     def __radd__(self, other: Any) -> Kernel:
         return self + other
@@ -341,13 +414,13 @@ class Kernel:
         if isinstance(other, Kernel):
             return self._joined("sub", other, "-", _SUM)
         form, values = self._with("sub", "offset", other)
-        return Kernel.made(form, values, self._weights, f"{self._text} - {shown(other)}", _SUM)
+        return self._like(form, f"{self._text} - {shown(other)}", _SUM, values)
 
     def __mul__(self, other: Any) -> Kernel:
         if isinstance(other, Kernel):
             return self._joined("mul", other, "*", _PRODUCT)
         form, values = self._with("mul", "scale", other, first=True)
-        return Kernel.made(form, values, self._weights, f"{shown(other)} * {_bracketed(self, _PRODUCT)}", _PRODUCT)
+        return self._like(form, f"{shown(other)} * {_bracketed(self, _PRODUCT)}", _PRODUCT, values)
 
     def __rmul__(self, other: Any) -> Kernel:
         return self * other
@@ -356,7 +429,7 @@ class Kernel:
         if isinstance(other, Kernel):
             return self._joined("div", other, "/", _PRODUCT)
         form, values = self._with("div", "divisor", other)
-        return Kernel.made(form, values, self._weights, f"{_bracketed(self, _PRODUCT)} / {shown(other)}", _PRODUCT)
+        return self._like(form, f"{_bracketed(self, _PRODUCT)} / {shown(other)}", _PRODUCT, values)
 
     def __neg__(self) -> Kernel:
         return -1 * self
@@ -364,41 +437,10 @@ class Kernel:
     def __pow__(self, exponent: Any) -> Kernel:
         text = f"{_bracketed(self, _ATOM)} ** {shown(exponent)}"
         if literal(exponent):
-            return Kernel.made(raised(self._form, exponent), self._values, self._weights, text, _POWER)
+            return self._like(raised(self._form, exponent), text, _POWER)
         form, values = self._with("pow", "exponent", exponent)
-        return Kernel.made(form, values, self._weights, text, _POWER)
+        return self._like(form, text, _POWER, values)
 
 
 def _bracketed(kernel: Kernel, level: int) -> str:
     return repr(kernel) if kernel._level >= level else f"({kernel!r})"
-
-
-def _equal(one: Value, other: Value) -> bool:
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return one is other
-    return type(one) is type(other) and one == other
-
-
-def shown(value: Any) -> str:
-    """A value for a repr: tensors by their shape unless they are a single number on the CPU."""
-    if isinstance(value, torch.Tensor):
-        if value.dim() == 0 and value.device.type == "cpu":
-            return f"tensor({value.item():.6g})"
-        return f"tensor{tuple(value.shape)}"
-    return f"array{value.shape}" if getattr(value, "shape", ()) else repr(value)
-
-
-def value_of(value: Any, name: str) -> Any:
-    """Number or tensor of a hyperparameter."""
-    if isinstance(value, torch.Tensor):
-        if value.is_complex() or value.dtype == torch.bool:
-            raise ParameterError(f"hyperparameter {name!r} has dtype {value.dtype}; pass real numbers")
-        return value
-    if is_number(value):
-        number = number_of(value, name)
-        if number != number:
-            raise ParameterError(f"hyperparameter {name!r} is NaN")
-        return number
-    if hasattr(value, "__array__") and not isinstance(value, Kernel):
-        return value_of(torch.from_numpy(value.__array__().copy()), name)
-    raise ParameterError(f"hyperparameter {name!r} must be a number or an array, not {type(value).__name__}")

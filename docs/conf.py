@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import kernmantle
+from kernmantle.bench import pages
 
 project = "kernmantle"
 author = "The kernmantle authors"
@@ -55,6 +57,14 @@ def _own_labels(_app: Any, _what: str, name: str, _thing: object, _options: obje
     lines[:] = [re.sub(r"\[(\d)\](?=_)|(?<=^\.\. )\[(\d)\]", rf"[{label}\1\2]", line) for line in lines]
 
 
+def _from_rows(_app: Any, name: str, source: list[str]) -> None:
+    """The tables and pictures of the page on performance are those of the committed rows."""
+    if name == "performance":
+        results = Path(__file__).parents[1] / "benchmarks" / "results"
+        source[0] = source[0].replace("<!-- rows -->", pages.page(sorted(results.glob("*.jsonl"))))
+
+
 def setup(app: Any) -> None:
     """Sphinx calls it."""
+    app.connect("source-read", _from_rows)
     app.connect("autodoc-process-docstring", _own_labels, priority=400)

@@ -53,7 +53,8 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     if missing:
         pytest.skip(f"the documentation needs {', '.join(missing)}: the extra docs")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build", "gallery"))
-    shutil.copytree(ROOT / "examples" / "gallery", tmp_path / "examples" / "gallery")
+    for folder in ("examples/gallery", "benchmarks/results"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "site"]
     done = subprocess.run(
@@ -62,6 +63,7 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     site = tmp_path / "site"
     assert broken(site) == []
+    assert "<svg" in (site / "performance.html").read_text(encoding="utf-8")
     for path in GALLERY:
         page = Page((site / "gallery" / f"{path.stem}.html").read_text(encoding="utf-8"))
         assert any(f"sphx_glr_{path.stem}_001" in link for link in page.links), path.stem

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from kernmantle.bench import __main__ as command
-from kernmantle.bench import contraction, machine, problems, report, run, store, tables
+from kernmantle.bench import contraction, machine, pages, problems, report, run, store, tables
 from kernmantle.bench.case import Case, Peer, Picks, Probe, Suite, Target
 from kernmantle.bench.remote import Remotes
 from kernmantle.bench.timing import Plan, quantile, summarise, take_turns, wall
@@ -322,7 +322,7 @@ def rows(seconds, name="l1"):
     return [
         {
             "case": name, "title": "L1 distances", "definition": "2048x2048, depth 256, f32, wall", "status": "ok",
-            "stamp": STAMP, "date": "2026-01-02T03:04:05+00:00", "targets": [],
+            "suite": "cpu", "stamp": STAMP, "date": "2026-01-02T03:04:05+00:00", "targets": [],
             "floor": {"seconds": 0.01, "bound": "steps"},
             "results": {"kernmantle": {"status": "ok", **spread}, "torch.cdist": peer},
         }
@@ -389,6 +389,30 @@ def test_the_terminal_names_contestants_and_reasons():
     text = console.export_text()
     assert "case l1" in text
     assert "no-such-package is not installed" in text
+
+
+def test_a_page_has_every_contestant_and_says_how_much_faster(tmp_path, capsys):
+    kept, out = tmp_path / "rows.jsonl", tmp_path / "page.html"
+    for row in (*rows(0.5), *rows(0.02)):
+        store.append(kept, row)
+    with kept.open("a") as file:
+        file.write('{"peer": "a row of another form", "ms": 1.0}\n')
+    assert command.main(["report", "--output", str(kept), "--html", str(out)]) == 0
+    assert "Abacus 9" in capsys.readouterr().out
+    text = out.read_text()
+    assert "<td>L1 distances</td><td>20 ms</td><td>400 ms</td>" in text
+    assert "<td>20 x</td><td>50%</td>" in text
+    assert "Abacus 9 (wood), 1 thread; torch 9.9; commit def; 2026-01-02" in text
+    assert "another form" not in text
+    (group,) = pages.groups([kept])
+    assert "| L1 distances | 20 ms | 400 ms |" in pages.markdown(group)
+    assert ("<svg" in text) == ("<svg" in pages.page([kept])) == bool(pages.figure(group))
+
+
+def test_a_report_of_nothing_says_so(tmp_path):
+    with pytest.raises(ParameterError, match="no rows of a suite"):
+        command.main(["report", "--output", str(tmp_path / "none")])
+    assert "There are no rows" in pages.html([])
 
 
 def test_the_picture_is_an_image(tmp_path):

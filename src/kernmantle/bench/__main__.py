@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
-from . import calibrate, contraction, cpu, gradient, kronsparse, machine, report, solvers, store, tables, tiles
+from . import calibrate, contraction, cpu, gradient, kronsparse, machine, pages, report, solvers, store, tables, tiles
 from .case import Case, Probe, Suite
 from .remote import Remotes
 from .run import Settings, blank, measure
@@ -39,9 +39,8 @@ QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("kernmantle bench", description=__doc__)
-    parser.add_argument(
-        "what", nargs="?", choices=[*SUITES, "tiles", "list", "readme"], help="a suite, or what to do with rows"
-    )
+    whats = [*SUITES, "tiles", "list", "readme", "report"]
+    parser.add_argument("what", nargs="?", choices=whats, help="a suite, or what to do with rows")
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
     parser.add_argument("--full", action="store_true", help=f"every case, not a slice of them: {', '.join(FULL)}")
@@ -59,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peer", action="append", default=[], metavar="PACKAGE=PYTHON", help="interpreter in which a peer lives"
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and plots of the rows as one page")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two files of rows")
     parser.add_argument("--readme", type=Path, default=Path("README.md"), help="file with the markers")
     parser.add_argument("--check", action="store_true", help="readme: only say whether the table is that of the rows")
@@ -75,13 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(report.comparison(before, after))
         return 0
     if options.what is None:
-        parser.error(f"say what to do: {', '.join(SUITES)}, list, readme, or --compare BEFORE AFTER")
+        parser.error(f"say what to do: {', '.join(SUITES)}, list, readme, report, or --compare BEFORE AFTER")
     if options.what == "list":
         for name, suite in SUITES.items():
             console.print(f"{name}:", ", ".join(row.name for row in suite().rows), highlight=False)
         return 0
     if options.what == "readme":
         return _readme(options)
+    if options.what == "report":
+        return _report(options, console)
     if options.what == "tiles":
         return _tiles(options, console)
     if options.full and options.what not in FULL:
@@ -103,6 +105,25 @@ def _readme(options: argparse.Namespace) -> int:
         return int(wanted != text)
     options.readme.write_text(wanted, encoding="utf-8")
     return 0
+
+
+def _report(options: argparse.Namespace, console: Console) -> int:
+    """Show the rows of all suites, or of one file, without measuring."""
+    paths = [options.output] if options.output else sorted(RESULTS.glob("*.jsonl"))
+    found = pages.groups(paths)
+    if not found:
+        raise ParameterError(f"there are no rows of a suite in {options.output or RESULTS}; run one first")
+    for group in found:
+        console.rule(f"{group.suite}: {group.machine}", align="left")
+        console.print(report.terminal(group.rows))
+    _page(options, paths, console)
+    return 0
+
+
+def _page(options: argparse.Namespace, paths: Sequence[Path], console: Console) -> None:
+    if options.html:
+        options.html.write_text(pages.html(paths), encoding="utf-8")
+        console.print(f"page in {options.html}", soft_wrap=True)
 
 
 def _tiles(options: argparse.Namespace, console: Console) -> int:
@@ -178,6 +199,7 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     if options.plot:
         (suite.picture or report.picture)(list(last.values()), options.plot)
         console.print(f"picture in {options.plot}", soft_wrap=True)
+    _page(options, [path], console)
     return int(any(row["status"] != "ok" for row in last.values()))
 
 

@@ -24,10 +24,11 @@ _SIGNS = {True: "[green]yes[/]", False: "[red]no[/]", None: "-"}
 def duration(seconds: float) -> str:
     """Three digits and a unit."""
     size, unit = next((pair for pair in _UNITS if seconds >= pair[0]), _UNITS[-1])
-    return f"{_digits(seconds / size)} {unit}"
+    return f"{digits(seconds / size)} {unit}"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
+    """Three digits, without an exponent."""
     text = f"{value:.3g}"
     return f"{float(text):.0f}" if "e" in text else text
 
@@ -106,7 +107,7 @@ def markdown(rows: Sequence[Row]) -> str:
             duration(results[name]["median"]) if "median" in results.get(name, {}) else "" for name in README_PEERS
         ]
         first = results.get(README_PEERS[0], {})
-        ratio = f"{_digits(first['median'] / ours)} x" if "median" in first else ""
+        ratio = f"{digits(first['median'] / ours)} x" if "median" in first else ""
         reached = share(row)
         lines.append(
             f"| {row['title']} | {duration(ours)} | {' | '.join(times)} | {ratio} | "

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 
+import numpy as np
 import pytest
 import torch
 
 from kernmantle import __version__
-from kernmantle.cli import COMMANDS, cache, info, main
+from kernmantle.cli import COMMANDS, cache, check, info, main
+from kernmantle.errors import BackendError
 from kernmantle.runtime.cache import Built, Cache, Key
 
 
@@ -71,8 +74,35 @@ def test_ages(seconds, text):
 def test_info_prints_every_section(capsys):
     assert main(["info"]) == 0
     out = capsys.readouterr().out
-    for word in ("versions", torch.__version__, "devices", "backends", "extras", "cache"):
+    for word in ("versions", torch.__version__, "devices", "backends", "extras", "cache", "self-check"):
         assert word in out
+    assert out.count("agrees") == len(check.CHECKS) * len(check.devices())
+
+
+@pytest.mark.parametrize("name", [each.name for each in check.CHECKS])
+def test_a_self_check_finds_what_is_wrong(name):
+    one = next(each for each in check.CHECKS if each.name == name)
+    assert check.outcome(one, "cpu") == "agrees"
+    wrong = replace(one, exact=lambda given: one.exact(given) + 1)
+    assert check.outcome(wrong, "cpu").startswith("wrong: ")
+
+    def failing(given):
+        raise BackendError("there is no compiler\nand more")
+
+    assert check.outcome(replace(one, call=failing), "cpu") == "no: there is no compiler"
+
+
+def test_a_failed_self_check_is_the_exit_status(monkeypatch, capsys):
+    wrong = replace(check.CHECKS[0], exact=lambda given: np.zeros((37, 53)))
+    monkeypatch.setattr(info.check, "results", lambda: [(wrong.name, [check.outcome(wrong, "cpu")])])
+    assert main(["info"]) == 1
+    assert main(["info", "--no-check"]) == 0
+
+
+def test_brackets_of_extras_are_printed(monkeypatch, capsys):
+    monkeypatch.setattr(info, "_requirements", lambda: ["no-such-thing>=1; extra == 'cuda13'"])
+    assert main(["info", "--no-check"]) == 0
+    assert "kernmantle[cuda13]" in "".join(capsys.readouterr().out.split())
 
 
 def test_backends_are_tried():

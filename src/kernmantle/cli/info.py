@@ -14,6 +14,7 @@ import llvmlite.binding
 import torch
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.table import Table
 
 from .._version import __version__
@@ -21,6 +22,7 @@ from ..config import config
 from ..errors import KernmantleError
 from ..ops.contract import contract
 from ..runtime.cache import Cache, current_cache
+from . import check
 
 Rows = list[tuple[str, str]]
 BACKENDS = {"llvm": "cpu", "reference": "cpu", "cuda": "cuda"}
@@ -29,7 +31,9 @@ _SIMD = ("avx2", "avx512f", "fma", "neon", "sve")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
-    argparse.ArgumentParser("kernmantle info", description=__doc__).parse_args(arguments)
+    parser = argparse.ArgumentParser("kernmantle info", description=__doc__)
+    parser.add_argument("--no-check", action="store_true", help="leave out the self-check, which compiles kernels")
+    given = parser.parse_args(arguments)
     console = Console()
     sections = {
         "versions": versions(),
@@ -41,9 +45,19 @@ def main(arguments: Sequence[str]) -> int:
     for title, rows in sections.items():
         table = Table(title=title, title_justify="left", show_header=False)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         console.print(table)
-    return 0
+    return 0 if given.no_check else self_check(console)
+
+
+def self_check(console: Console) -> int:
+    """Compute a little of everything on every device; the exit status says whether all was right."""
+    table = Table("", *check.devices(), title="self-check against float64", title_justify="left")
+    found = check.results()
+    for name, outcomes in found:
+        table.add_row(name, *map(escape, outcomes))
+    console.print(table)
+    return int(any(outcome != "agrees" for _, outcomes in found for outcome in outcomes))
 
 
 def versions() -> Rows:

@@ -22,8 +22,6 @@ from kernmantle.kernels.row import RANGES
 from ..kernel_oracles import ORACLES, SETTINGS
 
 NAMES = sorted(KERNELS)
-UNPROVEN = {"Periodic"}
-"""Symmetric kernels of which the rules of simplification do not see it."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,7 +35,7 @@ def test_a_row_is_coherent(name):
     assert all(hyper.range in RANGES and hyper.meaning for hyper in row.hyper)
     assert all(option.is_allowed(option.default) and option.allowed for option in row.options)
     kernel = getattr(km, name)()
-    assert kernel.is_symmetric == (row.symmetric and name not in UNPROVEN)
+    assert kernel.is_symmetric == row.symmetric
     assert kernel.is_stationary == row.stationary
     assert set(kernel.hyperparameters) <= {hyper.name for hyper in row.hyper}
 

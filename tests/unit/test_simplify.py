@@ -224,3 +224,34 @@ def test_class_exponents_stay_literal_and_others_are_lifted():
 def test_exponents():
     roots = [read("mul(pow(abs(a),p),c0)"), read("pow(s,div(1,r))"), read("pow(q,2)")]
     assert exponents(roots) == {"p", "r"}
+
+
+EVEN = [
+    "mul(sin(mul(sub(u,v),w)),sin(mul(sub(u,v),w)))", "abs(tanh(div(sub(u,v),w)))", "cos(mul(w,sub(u,v)))",
+    "mul(mul(w,sub(u,v)),mul(w,sub(u,v)))", "abs(erf(mul(sub(u,v),mul(w,w))))",
+]  # fmt: skip
+ODD = [
+    "sin(mul(sub(u,v),w))",
+    "mul(sin(sub(u,v)),cos(sub(u,v)))",
+    "abs(add(sub(u,v),w))",
+    "abs(mul(sub(u,v),sub(u,w)))",
+]
+
+
+def turned(text):
+    node = read(text)
+    return simplify([node]), simplify([fill(node, {"u": var("v"), "v": var("u"), "w": var("w")})])
+
+
+@pytest.mark.parametrize("text", EVEN)
+def test_even_functions_of_a_difference_do_not_know_its_direction(text):
+    one, other = turned(text)
+    assert one == other
+    for place in ({"u": 0.3, "v": 1.7, "w": 0.6}, {"u": 2.0, "v": -0.4, "w": -1.1}):
+        assert_close(*(float(evaluate([node], place)[0]) for node in (one[0], read(text))), magnitude=0)
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_other_functions_of_a_difference_keep_it(text):
+    one, other = turned(text)
+    assert one != other

@@ -12,6 +12,7 @@ from .rules import rewritten
 POWER_CLASSES = (0.5, 1, 1.5, 2, 2.5, 3, 4)
 _ASSOCIATIVE = frozenset({"min", "max", "and", "or"})
 _LONGEST_CHAIN = 8
+_ODD = frozenset({"sin", "tan", "tanh", "erf", "mul", "div"})
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -37,14 +38,28 @@ def _swapped(node: Node) -> Node:
     return Node("sub", (node.args[1], node.args[0]))
 
 
+def _negated(node: Node, depth: int = _LONGEST_CHAIN) -> Node | None:
+    """The negative of an odd function of a difference that is the wrong way round, by turning that."""
+    if _backwards(node):
+        return _swapped(node)
+    if not depth or node.op not in _ODD:
+        return None
+    turned = [_negated(arg, depth - 1) for arg in node.args]
+    if sum(arg is not None for arg in turned) != 1:
+        return None
+    return Node(node.op, tuple(new or old for new, old in zip(turned, node.args, strict=True)))
+
+
 def _turned(node: Node) -> Node | None:
     """Differences in one order below even functions and in products of two of them."""
-    if node.op in ("abs", "cos") and _backwards(node.args[0]):
-        return Node(node.op, (_swapped(node.args[0]),))
+    if node.op in ("abs", "cos"):
+        inner = _negated(node.args[0])
+        return None if inner is None else Node(node.op, (inner,))
     if node.op == "mul":
         left, right = node.args
-        if left is right and _backwards(left):
-            return Node("mul", (_swapped(left), _swapped(left)))
+        if left is right:
+            inner = _negated(left)
+            return None if inner is None else Node("mul", (inner, inner))
         if left.op == right.op == "sub" and left is not right and (_backwards(left) or _backwards(right)):
             factors = tuple(_swapped(arg) if _backwards(arg) else arg for arg in node.args)
             product = Node("mul", factors)

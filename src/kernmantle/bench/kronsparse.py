@@ -41,7 +41,7 @@ H200 = "H200"
 _A = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _BC = (48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _SKIPPED = {(1024, 256), (256, 1024), (128, 512), (512, 128), (64, 256), (256, 64)}
-_MOST_DENSE = {"cuda": 2**28, "cpu": 2**24}
+_MOST_DENSE = 2**24
 _MOST_NUMBERS = {"cuda": 2**31 - 1, "cpu": 2**23}
 
 
@@ -130,8 +130,10 @@ def case(pattern: Sequence[int], dtype: str, last: bool, device: str) -> Case:
     work = Work(float(size * (batch * (own.in_features + own.out_features) + own.nnz)), resource, serial=False)
     shape = (own.out_features, batch) if last else (batch, own.out_features)
     problem = Problem(_inputs([own], batch, dtype, last), _exact(last), shape, own.c, dtype)
-    fits = own.in_features * own.out_features <= _MOST_DENSE[device]
-    entered = [Peer(name, _by(name, last)) for name in PEERS if fits or name not in ("dense", "sparse", "bsr")]
+    fits = own.in_features * own.out_features <= _MOST_DENSE
+    left = () if fits else ("dense", "bsr", "sparse")
+    left = left if device == "cpu" or dtype == "f32" else (*left, "bsr", "sparse")
+    entered = [Peer(name, _by(name, last)) for name in PEERS if name not in left]
     layout = "last" if last else "first"
     return Case(
         f"{own} {dtype} {layout}", f"{own} {dtype}, batch {layout}", problem, _by("auto", last), tuple(entered), work,

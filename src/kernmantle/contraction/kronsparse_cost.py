@@ -18,7 +18,7 @@ class Rates:
 
     ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
     ``strided`` is by how much it is slower where neighbours in memory belong to different blocks, at its products and
-    at its bytes. ``permuted`` are bytes a second of the copies around a batched product.
+    at its bytes. ``permuted`` are bytes a second of the copies around a batched product while d is small.
     """
 
     bytes: float
@@ -30,11 +30,11 @@ class Rates:
 
 
 _CPU = Rates(10e9, 1e11, 9e10, 2e-5, (1.0, 3.0), 1e9)
-_CUDA = Rates(4.0e12, 4.6e13, 1.1e14, 8e-6, (2.3, 2.7), 1.0e12)
-_HALF = Rates(4.0e12, 5e14, 2.5e14, 6e-6, (3.0, 2.9), 0.5e12)
+_CUDA = Rates(4.0e12, 5e13, 1.1e14, 5e-6, (2.3, 2.7), 7e11)
+_HALF = Rates(4.0e12, 9e14, 2.5e14, 5e-6, (3.0, 2.9), 5.5e11)
 MACHINES: Mapping[str, Mapping[str, Rates]] = {
     "cpu": {"f32": _CPU, "f64": Rates(10e9, 5e10, 4.5e10, 2e-5, (1.0, 3.0), 1e9)},
-    "cuda": {"f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 8e-6, (1.0, 3.0), 1.0e12), "f16": _HALF, "bf16": _HALF},
+    "cuda": {"f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 5e-6, (1.0, 3.0), 7e11), "f16": _HALF, "bf16": _HALF},
 }
 
 
@@ -47,7 +47,8 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> 
     rows, columns = shape
     own = _rates(kind, dtype)
     moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
-    return own.overhead + max(moved / own.bytes, 2 * batch * rows * columns / own.dense)
+    parts = moved / own.bytes, 2 * batch * rows * columns / own.dense
+    return own.overhead + max(parts) + min(parts) / 4
 
 
 def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
@@ -64,8 +65,8 @@ def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = Fa
     found = {"kernel": own.overhead + max(moved, work * products / own.kernel)}
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = dense + own.overhead + 2 * size * entries / own.bytes
-    found["bmm"] = 2 * own.overhead + ends / own.permuted + work / own.dense
+        found["dense"] = dense + own.overhead + 3 * size * entries / own.bytes
+    found["bmm"] = 4 * own.overhead + ends * (3 if d >= 16 else 1) / own.permuted + work / own.dense
     return found
 
 
@@ -78,20 +79,25 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         return {"kernel": own.overhead + max(ends / own.bytes, work / own.kernel)}
     half = size == 2
     scattered = not last and d > 1
-    found = {"kernel": 6e-5 + (5.0 if scattered and d >= 4 else 1.0) * work / 3e13}
+    found = {"kernel": 8e-5 + (5.0 if scattered and d >= 4 else 1.0) * work / 3e13}
     found["bmm"] = (3e-5 if half else 8e-4) + ends / own.bytes + work / own.dense
     if scattered:
         found["bmm"] += ends * (3e-12 if d < 4 else 1.2e-11)
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = (5e-6 if half else 4e-5) + dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
+        found["dense"] = (5e-6 if half else 2e-5) + dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
     return found
 
 
 @lru_cache(maxsize=4096)
-def quickest(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> tuple[str, float]:
-    """The algorithm that should be quickest, and its time."""
-    return min(seconds(pattern, batch, dtype, kind, last).items(), key=lambda item: item[1])
+def quickest(
+    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kernel: float | None = None
+) -> tuple[str, float]:
+    """The algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel."""
+    times = seconds(pattern, batch, dtype, kind, last)
+    if kernel is not None and "kernel" in times:
+        times["kernel"] = kernel
+    return min(times.items(), key=lambda item: item[1])
 
 
 @lru_cache(maxsize=4096)

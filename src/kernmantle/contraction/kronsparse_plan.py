@@ -16,15 +16,22 @@ ACTIVATIONS = ("", "relu", "gelu", "silu")
 _WIDTHS = (128, 96, 64, 48, 32, 16)
 _REGISTERS = 65536
 _RESERVE = 1024
-_CLOCK = 1.7e9
-_BYTES_A_SECOND = 4.3e12
-_CACHE_BYTES_A_SECOND = 5.0e12
-_MMA_CYCLES = 14.0
-_GROUPED_CYCLES = 4.4
 _GROUPED_ARCHS = ("sm_90",)
-_START_SECONDS = 1.5e-6
-_STEP_SECONDS = 0.35e-6
-_BARRIER_SECONDS = 0.1e-6
+# Fitted to 390 tiles of 20 patterns on an H200: predictions are within 19 % (root mean square), and the tile chosen by
+# them takes 1.04 times the time of the best.
+_CLOCK = 1.7e9
+_BYTES_A_SECOND = 4.0e12
+_CACHE_BYTES_A_SECOND = 6.0e12
+_MEMORY_RUN, _CACHE_RUN = 80, 77
+_ISSUED = {"f32": 1.7, "f16": 2.1, "bf16": 2.1}
+_MMA_CYCLES = 24.0
+_GROUPED_CYCLES = 7.4
+_HIDING_WARPS, _HIDDEN = 10.5, 0.85
+_START_SECONDS = 4.9e-6
+_STEP_SECONDS = 0.5e-6
+_BARRIER_SECONDS = 0.2e-6
+_NARROW_START_SECONDS = 3e-6
+_NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
 _NARROW = 8
 _NARROW_WEIGHTS = 64
 
@@ -200,17 +207,17 @@ def _spans(problem: Problem) -> tuple[tuple[int, int], ...]:
         return ((d, 1),)
     if problem.dtype == "f32":
         return ((4, 2),) if d >= 8 else ((4, 1),)
-    return ((8, 2), (4, 2)) if d >= 16 else ((8, 1), (4, 2)) if d >= 8 else ((4, 1),)
+    return ((8, 2),) if d >= 16 else ((8, 1), (4, 2)) if d >= 8 else ((4, 1),)
 
 
-def _registers(tile: Tile, split: bool) -> int:
+def _registers(tile: Tile, split: bool, x_first: bool) -> int:
     """Registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
     sums = tile.m * tile.l * tile.columns // 2
-    read = tile.m * tile.l * tile.chunk // (2 if split else 4)
+    read = tile.m * tile.l * tile.chunk // (2 if split or not x_first else 4)
     if not tile.grouped:
         return sums + read + (36 if split else 60)
     left = tile.m * tile.chunk // 2 if split else 0
-    return sums + read + (left + tile.m * tile.columns // 2 + 28 if split else 40)
+    return sums + read + (left + tile.m * tile.columns // 2 + 28 if split else 40 if x_first else 60)
 
 
 def _tiles(problem: Problem, grouped: bool) -> Iterator[Tile]:
@@ -225,7 +232,7 @@ def _tiles(problem: Problem, grouped: bool) -> Iterator[Tile]:
             if chunk >= 2 * max(16, c) or (grouped and warps % (4 * sharers)) or warps % sharers:
                 continue
             fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped)
-            if _registers(fits, split) > min(248, _REGISTERS // (32 * warps)):
+            if _registers(fits, split, problem.x_first) > min(248, _REGISTERS // (32 * warps)):
                 continue
             for stages, resident in itertools.product((4, 3, 2), (True, False)):
                 yield Tile(l, sharers, m, columns, chunk, stages, warps, resident, grouped)
@@ -254,31 +261,30 @@ def _run_bytes(plan: KronSparsePlan) -> int:
 
 
 def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """What a plan should take: the slowest of memory, cache and multiprocessors, and the chain of its steps."""
+    """What a plan should take: its start, and memory, cache, multiprocessors and the chain of its steps together."""
     a, b, c, d = problem.pattern
     size, tile = BYTES[problem.dtype], plan.tile
     groups, chunks, tiles = plan.groups(problem), plan.chunks(problem), plan.tiles(problem)
     slots, each = plan.slots(problem, limits), plan.blocks_each(problem, limits)
-    ends = size * problem.groups * problem.batch * a * d
-    scattered = max(1.0, min(2.5, 0.5 + 64 / _run_bytes(plan)))
-    memory = ends * (c * scattered + b) / _BYTES_A_SECOND
-    x_bytes = ends * c * -(-b // tile.columns) * max(1.0, 32 / _run_bytes(plan))
+    ends, run = size * problem.groups * problem.batch * a * d, _run_bytes(plan)
+    memory = ends * (c * max(1.0, _MEMORY_RUN / run) + b) / _BYTES_A_SECOND
+    x_bytes = ends * c * -(-b // tile.columns) * max(1.0, _CACHE_RUN / run)
     weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
     cache = (x_bytes + weight_bytes) / _CACHE_BYTES_A_SECOND
     products = tile.m * tile.l * (tile.columns // 8) * (tile.chunk // 16) * (plan.products if plan.split else 1)
     per_chunk, per_tile = _instructions(plan)
-    issued = (chunks * per_chunk + per_tile) * (1 if tile.resident else 1.15)
+    issued = (chunks * per_chunk + per_tile) * _ISSUED[problem.dtype]
     multiplied = chunks * products * (_GROUPED_CYCLES if tile.grouped else _MMA_CYCLES)
     blocks = groups * slots
     waves = -(-blocks // (limits.sm_count * each))
     together = min(each, -(-blocks // limits.sm_count))
     rounds = waves * -(-tiles // slots)
-    hidden = min(1.0, tile.warps * together / 12)
-    cycles = max(issued, multiplied) + (1 - 0.7 * hidden) * min(issued, multiplied)
+    hidden = _HIDDEN * min(1.0, tile.warps * together / _HIDING_WARPS)
+    cycles = max(issued, multiplied) + (1 - hidden) * min(issued, multiplied)
     work = rounds * together * tile.warps / 4 * cycles / _CLOCK
-    step = _STEP_SECONDS / tile.stages + (0 if tile.resident else _BARRIER_SECONDS)
-    latency = _START_SECONDS + waves * (chunks if tile.resident else 0) * 2e-8 + rounds * chunks * step
-    return max(memory, cache, work, latency) + 0.25 * min(memory, work) + 0.1 * latency
+    step = _STEP_SECONDS / math.sqrt(tile.stages) + (0 if tile.resident else _BARRIER_SECONDS)
+    latency = waves * (chunks if tile.resident else 0) * 2e-8 + rounds * chunks * step
+    return _START_SECONDS + math.hypot(memory, cache, work, latency)
 
 
 @lru_cache(maxsize=4096)
@@ -295,6 +301,17 @@ def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Kr
         if found is None or seconds < found[0]:
             found = seconds, own
     return None if found is None else found[1]
+
+
+@lru_cache(maxsize=4096)
+def expected_seconds(problem: Problem, limits: DeviceLimits) -> float:
+    """What the kernels should take for a product; infinite if they do not take it."""
+    a, b, c, d = problem.pattern
+    if narrow_plan(problem, limits) is not None:
+        moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)
+        return _NARROW_START_SECONDS + moved / _NARROW_BYTES_A_SECOND[problem.x_first]
+    chosen = plan(problem, limits) if problem.dtype in _ISSUED else None
+    return math.inf if chosen is None else _seconds(chosen, problem, limits)
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:

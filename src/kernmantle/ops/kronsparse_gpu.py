@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..codegen import kronsparse_cuda
-from ..contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, narrow_plan, plan
+from ..contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, expected_seconds, narrow_plan, plan
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
 from .execute import allocate
@@ -49,11 +49,26 @@ def problem_of(
     )  # fmt: skip
 
 
+def seconds(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> float | None:
+    """What the kernels should take; None if they do not take the product."""
+    problem = problem_of(x, weight, bias, activation, precision, out)
+    if problem is None or (precision == "ieee" and x.dtype != torch.float64):
+        return None
+    found = expected_seconds(problem, limits(_index(x)))
+    return None if found == math.inf else found
+
+
+def _index(x: torch.Tensor) -> int:
+    return torch.cuda.current_device() if x.device.index is None else x.device.index
+
+
 def product(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> str | None:
     """Write the product to ``out``; returns what ran, None if the kernels do not take it."""
-    index = torch.cuda.current_device() if x.device.index is None else x.device.index
+    index = _index(x)
     problem = problem_of(x, weight, bias, activation, precision, out)
     if problem is None:
         return None

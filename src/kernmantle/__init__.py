@@ -2,6 +2,7 @@
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from . import errors
 from ._version import __version__
@@ -12,8 +13,31 @@ from .ops.contract import Contraction, contract
 
 if _TYPE_CHECKING:
     from .distances import cdist, pdist
+    from .integrations.sklearn import pairwise_distances as pairwise_distances
+    from .integrations.sklearn import pairwise_kernels as pairwise_kernels
+    from .kernels import Kernel as Kernel
+    from .kernels import argkmin as argkmin
+    from .kernels import median_bandwidth as median_bandwidth
+    from .kernels import standardise as standardise
+    from .kron import KroneckerProduct as KroneckerProduct
+    from .kron import kron_linear as kron_linear
+    from .kron import kron_matmul as kron_matmul
+    from .kron import nearest_kron as nearest_kron
+    from .kronsparse import KSLinear as KSLinear
+    from .kronsparse import KSPattern as KSPattern
+    from .kronsparse import LayerNormBatchLast as LayerNormBatchLast
+    from .kronsparse import LinearBatchLast as LinearBatchLast
+    from .kronsparse import choose_patterns as choose_patterns
+    from .kronsparse import kron_sparse_matmul as kron_sparse_matmul
+    from .kronsparse import replace_linears as replace_linears
     from .ops.precompile import clear_cache, precompile
     from .ops.tune import tune
+
+    def _constructor(*args: _Any, **hyperparameters: _Any) -> Kernel: ...
+
+    Cauchy = Cosine = Dispersal = ExponentialPower = Gaussian = Laplace = Linear = Matern = NTK = _constructor
+    Periodic = Polynomial = ProductLaplace = RationalQuadratic = Sigmoid = SphereNTK = SumPowerLaplace = _constructor
+    Wendland = _constructor
 
 _OF_KERNELS = (
     "Cauchy", "Cosine", "Dispersal", "ExponentialPower", "Gaussian", "Kernel", "Laplace", "Linear", "Matern", "NTK",
@@ -51,7 +75,7 @@ __all__ = [
 __all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE, *_OF_SKLEARN]  # noqa: PLE0604
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> _Any:
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
     if name in _LATER:

@@ -7,11 +7,23 @@ from __future__ import annotations
 
 from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from ..errors import BackendError as _BackendError
 
 if _find_spec("sklearn") is None:
     raise _BackendError("km.estimators needs scikit-learn: pip install 'kernmantle[sklearn]'")
+
+if _TYPE_CHECKING:
+    from .classifier import KernelClassifier as KernelClassifier
+    from .features import KernelPCA as KernelPCA
+    from .features import Nystroem as Nystroem
+    from .gaussian_process import GaussianProcessRegressor as GaussianProcessRegressor
+    from .neighbors import KNeighborsClassifier as KNeighborsClassifier
+    from .neighbors import KNeighborsRegressor as KNeighborsRegressor
+    from .recursive import RecursiveFeatureMachine as RecursiveFeatureMachine
+    from .recursive import RecursiveFeatureMachineClassifier as RecursiveFeatureMachineClassifier
+    from .ridge import KernelRidge as KernelRidge
 
 _HOMES = {
     "KernelRidge": "ridge",

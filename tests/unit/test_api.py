@@ -1,0 +1,103 @@
+"""What is public stays: names, parameters, their order, kinds and defaults. New ones may come at any time.
+
+``python -m tests.unit.test_api`` writes down what there is now; a line that changes is a change for users.
+"""
+
+import inspect
+import json
+import re
+from importlib import import_module
+
+import pytest
+
+import kernmantle as km
+
+from ..source import ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "api.json"
+ROOMS = ("", "distributed", "estimators", "kronsparse", "linalg", "testing")
+
+
+def described(thing):
+    """Parameters of a function or class as name, kind and default; None for what is not called."""
+    if not callable(thing):
+        return None
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except ValueError:
+        return None
+    found = []
+    for parameter in parameters:
+        default = None if parameter.default is parameter.empty else re.sub(r" at 0x\w+", "", repr(parameter.default))
+        found.append([parameter.name, parameter.kind.name, default])
+    return found
+
+
+def public():
+    """Every public name with its parameters."""
+    found = {}
+    for room in ROOMS:
+        module = import_module(f"kernmantle.{room}" if room else "kernmantle")
+        for name in sorted(set(module.__all__) - {"__version__", "errors"}):
+            found[f"{room}.{name}" if room else name] = described(getattr(module, name))
+    for name, value in vars(km.errors).items():
+        if isinstance(value, type) and issubclass(value, (km.errors.KernmantleError, Warning)):
+            found[f"errors.{name}"] = None
+    return found
+
+
+def breaks(before, after):
+    """What a program written for ``before`` may trip over."""
+    found = []
+    for name, parameters in before.items():
+        if name not in after:
+            found.append(f"{name} is gone")
+            continue
+        if parameters is None:
+            continue
+        now = {one[0]: one for one in after[name] or []}
+        for one in parameters:
+            if one[0] not in now:
+                found.append(f"{name}: parameter {one[0]} is gone")
+            elif now[one[0]][1:] != one[1:]:
+                found.append(f"{name}: parameter {one[0]} was {one[1:]}, is {now[one[0]][1:]}")
+        positional = ["POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD"]
+        order = [one[0] for one in parameters if one[1] in positional]
+        if [one[0] for one in now.values() if one[1] in positional][: len(order)] != order:
+            found.append(f"{name}: the order of its parameters changed")
+        old = {one[0] for one in parameters}
+        needed = [one[0] for one in now.values() if one[0] not in old and one[2] is None and "VAR" not in one[1]]
+        found += [f"{name}: parameter {each} is new and has no default" for each in needed]
+    return found
+
+
+def test_what_was_public_still_is():
+    assert breaks(json.loads(GOLDEN.read_text(encoding="utf-8")), public()) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ({}, "f is gone"),
+        ({"f": [["a", "POSITIONAL_OR_KEYWORD", None]]}, "parameter b is gone"),
+        ({"f": [["a", "POSITIONAL_OR_KEYWORD", None], ["b", "KEYWORD_ONLY", "2"]]}, "was ['KEYWORD_ONLY', '1']"),
+        ({"f": [["c", "POSITIONAL_OR_KEYWORD", "0"], ["a", "POSITIONAL_OR_KEYWORD", None],
+                ["b", "KEYWORD_ONLY", "1"]]}, "order"),
+        ({"f": [["a", "POSITIONAL_OR_KEYWORD", None], ["b", "KEYWORD_ONLY", "1"], ["c", "KEYWORD_ONLY", None]]},
+         "c is new and has no default"),
+    ],
+)  # fmt: skip
+def test_a_break_is_found(after, message):
+    before = {"f": [["a", "POSITIONAL_OR_KEYWORD", None], ["b", "KEYWORD_ONLY", "1"]]}
+    assert any(message in line for line in breaks(before, after))
+
+
+def test_additions_break_nothing():
+    before = {"f": [["a", "POSITIONAL_OR_KEYWORD", None]], "g": None}
+    after = {"f": [["a", "POSITIONAL_OR_KEYWORD", None], ["b", "POSITIONAL_OR_KEYWORD", "1"]], "g": None, "h": []}
+    assert breaks(before, after) == []
+
+
+if __name__ == "__main__":
+    lines = [f"{json.dumps(name)}: {json.dumps(parameters)}" for name, parameters in public().items()]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

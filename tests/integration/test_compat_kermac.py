@@ -62,6 +62,30 @@ def test_batched_hyperparameters():
     assert_close(out[2], torch.exp(-torch.cdist(a, b[0], p=1.0) / 2), depth=8)
 
 
+@pytest.mark.parametrize("p", [1.0, 1.3, 2.0])
+def test_one_hyperparameter_for_a_whole_batch(p):
+    """A tensor of one entry is not read past its end."""
+    a, b = rows(3, 4, 3), rows(3, 5, 3, seed=1)
+    powers = torch.full((8,), 7.0).double()
+    powers[3] = p
+    assert_close(kermac.cdist(a, b, p=powers[3:4]), torch.cdist(a, b, p=p), depth=8)
+
+
+def test_strided_views():
+    a, b = rows(8, 6)[::2, ::2], rows(3, 15, seed=1).mT[::3]
+    room = torch.full((9, 20), torch.nan).double()
+    out = room[1::2, 3::4]
+    kermac.cdist(a, b, out=out[:, :5], p=1.3)
+    assert_close(out[:, :5], torch.cdist(a.contiguous(), b.contiguous(), p=1.3), depth=8)
+    assert room.isnan().sum() == room.numel() - 20
+    weights, coef = rows(16, 30, seed=2)[::4, ::3][:3], rows(2, 9, seed=3)[:, ::3]
+    points, others = rows(8, 20, seed=4)[::2, ::2], rows(4, 6, seed=5)[:, ::2]
+    for power in (1, 1.3, 2):
+        found = kermac.cdist_grad(weights, others, coef, points, p=power)[0]
+        wanted = torch.einsum("ok,km,nkm->onm", coef, weights, slopes(points, others, power))
+        assert_close(found, wanted, depth=16)
+
+
 def test_kernels_and_their_mask():
     a = rows(4, 3)
     b = torch.cat([a[:2] + 1e-7, rows(3, 3, seed=1)])

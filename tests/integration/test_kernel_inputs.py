@@ -188,6 +188,7 @@ BAD = [
     (lambda k, x: k(rows(2, 4, 3), table=rows(3, 4, 4)), errors.ShapeError, "table has shape"),
     (lambda k, x: (k + km.Gaussian())(x, table=rows(4, 4)), errors.ParameterError, "this one has 2"),
     (lambda k, x: k.matmul(x, x, rows(5), table=rows(4, 4)), errors.ShapeError, "for each of the 4 rows of y"),
+    (lambda k, x: k.matmul(x, x, torch.tensor(1.0).double(), table=rows(4, 4)), errors.ShapeError, "4 rows of y"),
     (lambda k, x: k.matmul(x, x[:3], rows(3), table=rows(4, 3), diagonal=1.0), errors.ShapeError, "as many rows"),
     (lambda k, x: k.transformed(rows(2, 3, 3)), errors.ShapeError, "shape \\(k, r\\)"),
     (lambda k, x: k.transformed(2.0), errors.ShapeError, "not 2.0"),

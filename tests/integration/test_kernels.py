@@ -51,12 +51,24 @@ def _check_values(name, settings, dtype, device):
     assert_close(result, expected, depth=4 * 8)
 
 
-@pytest.mark.parametrize("name", ["Laplace", "Gaussian", "NTK", "Polynomial"])
+@pytest.mark.parametrize("name", NAMES)
 def test_halves_are_computed_in_float32(name, backend, device):
     x, y = rows(5, 4, dtype=torch.bfloat16, device=device), rows(6, 4, seed=1, dtype=torch.bfloat16, device=device)
     result = made(name)(x, y)
     assert result.dtype == torch.bfloat16
     assert_close(result, ORACLES[name](x.double().cpu().numpy(), y.double().cpu().numpy()), depth=32)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_and_gradients_of_halves(name):
+    x, y, v = (rows(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate([(5, 4), (6, 4), (6, 2)]))
+    kernel = made(name, **({"bandwidth": 4.0} if name == "Wendland" else {}))
+    wide = [value.double() for value in (x, y, v)]
+    with km.config(backend="reference"):
+        for how in ("matmul", "gradient"):
+            result, expected = getattr(kernel, how)(x, y, v), getattr(kernel, how)(*wide)
+            assert result.dtype == torch.bfloat16
+            assert_close(result, expected, depth=128)
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
@@ -332,6 +344,8 @@ BAD = [
     (lambda: km.Laplace(p=0), errors.ParameterError, "p of Laplace"),
     (lambda: km.Laplace("wide"), errors.ParameterError, "number or an array"),
     (lambda: km.Matern(nu=2), errors.ParameterError, "0.5, 1.5 or 2.5"),
+    (lambda: km.Matern(nu=torch.tensor(1.5, requires_grad=True)), errors.ParameterError, "nu of Matern must be"),
+    (lambda: km.Wendland(dimension=torch.tensor(3.0, requires_grad=True)), errors.GradientError, "in steps"),
     (lambda: km.NTK(depth=0), errors.ParameterError, "depth of NTK"),
     (lambda: km.Gaussian(bandwith=2.0), errors.ParameterError, "did you mean 'bandwidth'"),
     (lambda: km.Gaussian(lengthscales=2.0), errors.ShapeError, "use the bandwidth"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ParameterError, ShapeError
+from ..errors import GradientError, ParameterError, ShapeError
 from ..ops.autograd import plain
 from .form import WEIGHT
 from .kernel import Kernel
@@ -44,6 +44,8 @@ def _hyper(row: Row, hyper: Hyper, given: Any) -> Any:
         return hyper.default
     value = value_of(given, hyper.name)
     _check(row.name, hyper.name, value, hyper.range)
+    if hyper.rounded and isinstance(value, torch.Tensor) and value.requires_grad:
+        raise GradientError(f"{row.name} varies in steps with {hyper.name}, which has no gradient: pass it detached")
     return value
 
 

@@ -244,7 +244,7 @@ def placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
     """The call and the coefficients (..., n, o) in the type they are computed in."""
     rows = call.y.shape[-2]
     given, coef = coef, coef.unsqueeze(-1) if coef.dim() == 1 else coef
-    if coef.shape[-2] != rows:
+    if coef.dim() < 2 or coef.shape[-2] != rows:
         raise ShapeError(f"coef must have a row for each of the {rows} rows of x, it has shape {tuple(given.shape)}")
     try:
         torch.broadcast_shapes(call.batch, coef.shape[:-2])

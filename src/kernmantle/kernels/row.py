@@ -29,7 +29,8 @@ class Hyper:
     """A hyperparameter: its default, the range it must lie in and its meaning.
 
     The default ``COLUMNS`` is the number of columns of the rows that the kernel is called with. With
-    ``exponent`` the numbers of the power classes are part of the compiled expression.
+    ``exponent`` the numbers of the power classes are part of the compiled expression. With ``rounded`` the kernel
+    does not vary with it but in steps, so that there is no derivative.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Hyper:
     range: str
     meaning: str
     exponent: bool = False
+    rounded: bool = False
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,9 @@ _ROWS = (
         "Wendland", "Wendland's function of ‖x − y‖ / bandwidth", arithmetic.wendland, _square,
         hyper=(
             _bandwidth("distance from which on the kernel is 0"),
-            Hyper("dimension", COLUMNS, "positive", "number of columns for which it is positive definite"),
+            Hyper(
+                "dimension", COLUMNS, "positive", "number of columns for which it is positive definite", rounded=True
+            ),
         ),
         options=(_SMOOTHNESS,),
         summary="compact support",

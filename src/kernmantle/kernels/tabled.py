@@ -62,7 +62,7 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     call, wide = call.widened(), v.unsqueeze(-1) if vector else v
     wide = wide.to(call.x.dtype)
     rows = (call.x.shape[-2], call.y.shape[-2])
-    if wide.shape[-2] != rows[1]:
+    if wide.dim() < 2 or wide.shape[-2] != rows[1]:
         raise ShapeError(f"v must have a row for each of the {rows[1]} rows of y, it has shape {tuple(v.shape)}")
     if diagonal is not None and rows[0] != rows[1]:
         raise ShapeError(f"diagonal needs as many rows in x as in y, they have {rows[0]} and {rows[1]}")

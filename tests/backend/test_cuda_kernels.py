@@ -1,0 +1,102 @@
+"""What a GPU would be given for kernels: one kernel for a composition, whose source is kept in a golden file.
+
+``python -m tests.backend.test_cuda_kernels`` rewrites it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from kernmantle.codegen.cuda import emit
+from kernmantle.contraction import cuda_pullback
+from kernmantle.contraction.cuda_plan import CudaPlan, Facts, plan
+from kernmantle.contraction.cuda_pullback import PullPlan, pull_plan
+from kernmantle.contraction.cuda_squares import SquaresPlan, squares_plan
+from kernmantle.contraction.nest import ROLES, SIZES
+from kernmantle.expr.functions import FUNCTIONS
+from kernmantle.kernels import CONSTRUCTORS
+from kernmantle.ops.contract import Contraction
+from kernmantle.ops.cpu import CpuTarget
+from kernmantle.ops.launcher import Launcher, nothing
+
+from .test_cuda_compile import CARDS
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "cuda" / "composition.cu"
+HOPPER = CARDS["sm_90"]
+Plan = PullPlan | SquaresPlan | CudaPlan
+sign = FUNCTIONS["sign"]
+
+
+@contextmanager
+def planned() -> Iterator[list[Plan]]:
+    """Inside, nothing runs: the plans of a GPU gather for what is called on the CPU."""
+    plans: list[Plan] = []
+
+    def prepare(_, nest, integers, alignment, device):
+        values, count = integers.tolist(), len(nest.ports)
+        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
+        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+        facts = Facts(strides, tuple(alignment))
+        found = pull_plan(nest, sizes, HOPPER, facts) or squares_plan(nest, sizes, HOPPER, facts)
+        plans.append(found or plan(nest, sizes, HOPPER, facts))
+        return Launcher(nothing, "noted")
+
+    with (
+        mock.patch.object(CpuTarget, "prepare", prepare),
+        mock.patch.object(CpuTarget, "parallel", return_value=HOPPER.sm_count),
+        mock.patch.object(CpuTarget, "pulls", lambda _, *given: cuda_pullback.pulls(*given)),
+    ):
+        yield plans
+
+
+def composition() -> CudaPlan:
+    """The plan of three kernels of which two share a sum."""
+    laplace, matern, linear = (CONSTRUCTORS[name] for name in ("Laplace", "Matern", "Linear"))
+    kernel = 0.5 * laplace(3.0, p=2) + matern(2.0, nu=2.5) * linear(1.0)
+    with planned() as plans:
+        kernel(torch.empty(4096, 256), torch.empty(5000, 256))
+    (found,) = plans
+    assert isinstance(found, CudaPlan)
+    return found
+
+
+def test_a_composition_of_three_emits_one_kernel():
+    source = emit(composition())
+    assert source.count("__global__") == 1
+    assert source == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("outputs", "engine"), [(1, "scalar"), (16, "wgmma"), (32, "wgmma")])
+@pytest.mark.parametrize("p", [1, 1.3])
+def test_many_outputs_run_on_tensor_cores(outputs, engine, p):
+    z, x, weights = torch.empty(6000, 96), torch.empty(6001, 96), torch.empty(6000, 6001)
+    if p == 1:
+        slope = Contraction("mk,nk,mn,no->omk", lambda z, x, w, c: c * w * sign(z - x))
+    else:
+        slope = Contraction("mk,nk,mn,no->omk", lambda z, x, w, c, p: c * w * sign(z - x) * abs(z - x) ** (p - 1))
+    named = {} if p == 1 else {"p": p}
+    for precision, wanted in ((None, engine), ("ieee", "scalar")):
+        with planned() as plans:
+            slope(z, x, weights, torch.empty(6001, outputs), precision=precision, **named)
+        assert isinstance(plans[-1], PullPlan)
+        assert plans[-1].tile.engine == wanted
+        assert plans[-1].slope.kind == ("signs" if p == 1 else "powers")
+
+
+@pytest.mark.parametrize("p", [1, 1.3])
+def test_gradients_of_kernels_are_pullbacks(p):
+    with planned() as plans:
+        CONSTRUCTORS["Laplace"](2.0, p).gradient(torch.empty(2000, 96), torch.empty(20000, 96), torch.empty(20000, 16))
+    assert any(isinstance(found, PullPlan) and found.tile.engine == "wgmma" for found in plans)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(emit(composition()), encoding="utf-8")
+    sys.exit(0)

@@ -17,7 +17,7 @@ from .work import Work
 H200 = "H200"
 DENSE, LARGE, COLUMNS = 20_000, 65_536, 4
 SHARE = 20
-ROWS, RIDGE = 200_000, 20.0
+RIDGE = 20.0
 
 
 def _near_unity(thin: torch.Tensor) -> torch.Tensor:
@@ -97,23 +97,35 @@ def _spectrum(n: int, dtype: str) -> Problem:
     return Problem(inputs, lambda given, picks: given["w"][picks.rows][:, picks.columns], (count, 1), n, dtype)
 
 
-def _regularised(n: int) -> Problem:
+def _regularised(n: int, columns: int) -> Problem:
     """A kernel's regularised system that is never formed; what is checked is the matrix times the solution."""
 
     def inputs(device: str) -> Arrays:
-        return {"points": normal(n, 10, "f32", device, 1), "y": normal(n, 1, "f32", device, 2)}
+        return {"points": normal(n, columns, "f32", device, 1), "y": normal(n, 1, "f32", device, 2)}
 
     return Problem(inputs, lambda given, picks: given["y"][picks.rows][:, picks.columns], (n, 1), n, "f32")
 
 
-def _fitted(given: Arrays) -> Callable[[], torch.Tensor]:
-    kernel = CONSTRUCTORS["Gaussian"](3.0)
+def _fitted(bandwidth: float, rank: int) -> Prepare:
+    kernel = CONSTRUCTORS["Gaussian"](bandwidth)
 
-    def call() -> torch.Tensor:
-        found = linalg.solve_kernel(kernel, given["points"], given["y"], RIDGE, method="cg", tolerance=1e-5)
-        return kernel.matmul(given["points"], None, found.x, diagonal=RIDGE)
+    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+        points, y = given["points"], given["y"]
 
-    return call
+        def call() -> torch.Tensor:
+            found = linalg.solve_kernel(kernel, points, y, RIDGE, method="cg", rank=rank, tolerance=1e-5)
+            return kernel.matmul(points, None, found.x, diagonal=RIDGE)
+
+        return call
+
+    return prepare
+
+
+def _system_case(n: int, columns: int, bandwidth: float, rank: int) -> Case:
+    return Case(
+        f"kernel ridge n={n}", f"(K + ridge I) c = y of {n} x {columns} by conjugate gradients, and its check",
+        _regularised(n, columns), _fitted(bandwidth, rank), (), Work(), clock="wall", elements=columns * float(n) ** 2,
+    )  # fmt: skip
 
 
 def _largest(dtype: str, method: Literal["direct", "iterative"]) -> Prepare:
@@ -193,17 +205,5 @@ _BATCHES = tuple(
 )  # fmt: skip
 _SPECTRA = tuple(_spectrum_case(n, dtype) for n in (5_000, 10_000, DENSE) for dtype in ("f32", "f64"))
 
-_SYSTEMS = (
-    Case(
-        f"kernel ridge n={ROWS}",
-        f"(K + ridge) c = y of {ROWS} rows by conjugate gradients, and (K + ridge) c",
-        _regularised(ROWS),
-        _fitted,
-        (),
-        Work(),
-        clock="events",
-        elements=float(ROWS) ** 2,
-    ),
-)
-
-SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA, *_SYSTEMS))
+SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA, _system_case(200_000, 10, 3.0, 894)))
+HOST = Suite("host", "cpu", (_system_case(50_000, 54, 6.0, 300),))

@@ -217,11 +217,15 @@ def _by_torch(work: Work, lower: bool, jitter: Sequence[float]) -> tuple[torch.T
     return info, added
 
 
-def _prepared(a: torch.Tensor, overwrite_a: bool, check: bool) -> torch.Tensor:
+def _check(a: torch.Tensor, overwrite_a: bool, check: bool) -> None:
     if overwrite_a:
         check_overwrite(a, "a")
     if check:
         check_values(a, symmetric=True)
+
+
+def _prepared(a: torch.Tensor, overwrite_a: bool, check: bool) -> torch.Tensor:
+    _check(a, overwrite_a, check)
     return a.detach() if overwrite_a else compact(a.detach())
 
 
@@ -369,11 +373,11 @@ def solve_cholesky(
     pair = system(a, b)
     amounts = check_jitter(jitter)
     refined = Refined.asked(refine, pair.a, overwrite_a)
-    at_once = not (amounts or refined.steps) and small.at_once(pair)
+    if not (amounts or refined.steps) and small.at_once(pair):
+        _check(pair.a, overwrite_a, check)
+        return small.solution(pair, False, lower, overwrite_b, MEANING if check_errors else "")
     with torch.no_grad(), enough_memory("cholesky", pair.a):
         given = _prepared(pair.a, overwrite_a, check)
-        if at_once:
-            return small.solution(pair, False, lower, overwrite_b, MEANING if check_errors else "")
         found = factorise(refined.narrowed(given), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
     if check_errors:
         raise_for(found.info, MEANING)

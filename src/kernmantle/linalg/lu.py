@@ -236,11 +236,10 @@ def solve_lu(
         check_overwrite(pair.a, "a")
     if check:
         check_values(pair.a, symmetric=False)
-    at_once = not refined.steps and small.at_once(pair)
+    if not refined.steps and small.at_once(pair):
+        return small.solution(pair, True, True, overwrite_b, MEANING if check_errors else "")
     with torch.no_grad(), enough_memory("lu", pair.a):
         given = pair.a.detach() if overwrite_a else compact(pair.a.detach())
-        if at_once:
-            return small.solution(pair, True, True, overwrite_b, MEANING if check_errors else "")
         work, pivots, info, ran = _factorise(refined.narrowed(given), overwrite_a or refined.steps > 0)
     if check_errors:
         raise_for(info, MEANING)

@@ -8,7 +8,7 @@ import torch
 
 from ..ops import system_gpu
 from ..ops.system_gpu import Arrays
-from .arguments import System, check_overwrite, compact
+from .arguments import System, check_overwrite, compact, enough_memory
 from .solution import Solution, check_target, raise_for
 
 RAN = "one kernel for small systems"
@@ -61,14 +61,16 @@ def at_once(pair: System) -> bool:
 
 def solution(pair: System, pivoted: bool, lower: bool, overwrite_b: bool, meaning: str) -> Solution:
     """The solution where :func:`at_once` says so; raises for the infos if there is something to say of them."""
-    a, b = pair.a.detach(), pair.b.detach()
+    a, b = pair.a, pair.b
     if overwrite_b:
-        check_overwrite(pair.b, "b")
+        check_overwrite(b, "b")
         check_target(b, pair.shape)
-    x = _place(b, overwrite_b, pair.shape)
-    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
-    arrays = Arrays(_items(a if lower else a.mT), info=info, b=_items(b.expand(pair.shape)), x=_items(x))
-    system_gpu.run(arrays, pivoted)
+    with enough_memory("lu" if pivoted else "cholesky", a):
+        x = _place(b, overwrite_b, pair.shape)
+        info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
+        sides = b if b.shape == pair.shape else b.expand(pair.shape)
+        arrays = Arrays(_items(a if lower else a.mT), info=info, b=_items(sides), x=_items(x))
+        system_gpu.run(arrays, pivoted)
     if meaning:
         raise_for(info, meaning)
     return Solution(pair.finished(b.copy_(x) if overwrite_b and x is not b else x), pair.wrap(info), RAN)

@@ -19,7 +19,7 @@ from .launcher import collecting, fetch
 _LOADED: dict[SystemPlan, Kernel] = {}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Arrays:
     """Matrices (count, n, n) of any strides and what is made of them; None where it is not wanted.
 

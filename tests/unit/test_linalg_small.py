@@ -1,0 +1,141 @@
+"""How solvers use the kernel for small systems: what it does is done here by LAPACK, on the same memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import lapack
+
+import kernmantle as km
+from kernmantle.linalg import small
+from kernmantle.ops import system_gpu
+from kernmantle.testing import assert_close
+
+
+def normal(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def spd(*shape):
+    root = normal(*shape)
+    return root @ root.mT + torch.eye(shape[-1], dtype=torch.float64)
+
+
+class Host:
+    """``system_gpu.run`` on the CPU; ``calls`` are (factors, solves, transposed)."""
+
+    def __init__(self):
+        self.calls = []
+
+    def run(self, arrays, pivoted, transposed=False):
+        self.calls.append((arrays.info is not None, arrays.b is not None, transposed))
+        count, n = arrays.a.shape[:2]
+        assert arrays.a.dim() == 3
+        for tensor in (arrays.pivots, arrays.info):
+            assert tensor is None or tensor.is_contiguous()
+        for item in range(count):
+            matrix = arrays.a[item].double().numpy().copy()
+            failed, order = 0, None
+            if arrays.info is not None:
+                if pivoted:
+                    matrix, order, failed = lapack.dgetrf(matrix)
+                else:
+                    matrix, failed = lapack.dpotrf(np.tril(matrix), lower=1, clean=1)
+                arrays.info.view(-1)[item] = int(failed)
+                if arrays.factor is not None:
+                    arrays.factor[item] = torch.from_numpy(matrix)
+                if arrays.pivots is not None:
+                    arrays.pivots.view(-1, n)[item] = torch.from_numpy(order + 1)
+            elif pivoted:
+                order = arrays.pivots.reshape(-1, n)[item].numpy() - 1
+            if arrays.b is not None:
+                assert arrays.b.shape == arrays.x.shape
+                side = arrays.b[item].double().numpy()
+                if pivoted:
+                    x = lapack.dgetrs(matrix, order, side, trans=int(transposed))[0]
+                else:
+                    x = lapack.dpotrs(matrix, side, lower=1)[0]
+                arrays.x[item] = torch.from_numpy(x if not failed else np.full_like(x, np.nan))
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch):
+    found = Host()
+    monkeypatch.setattr(small, "takes", lambda a: 0 < a.shape[-1] <= 32 and a.numel() > 0)
+    monkeypatch.setattr(system_gpu, "run", found.run)
+    return found
+
+
+SHAPES = [((5, 5), (5,)), ((3, 5, 5), (3, 5)), ((3, 5, 5), (3, 5, 2)), ((2, 3, 5, 5), (2, 3, 5, 1))]
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_factors_and_solutions_come_from_one_call(host, shapes, lower, overwrite):
+    a, b = spd(*shapes[0]), normal(*shapes[1], seed=1)
+    expected = torch.linalg.solve(a, b)
+    for solve in (lambda b: km.linalg.solve_cholesky(a, b, lower=lower, overwrite_b=overwrite),
+                  lambda b: km.linalg.solve_lu(a, b, overwrite_b=overwrite)):  # fmt: skip
+        side = b.clone()
+        found = solve(side)
+        assert_close(found.x, expected, depth=1000)
+        assert found.ran == "one kernel for small systems"
+        assert found.info.shape == a.shape[:-2]
+        assert (found.x.data_ptr() == side.data_ptr()) == overwrite
+        assert torch.equal(side, b) != overwrite
+    assert host.calls == [(True, True, False)] * 2
+
+
+def test_what_shares_a_matrix_or_has_a_gradient_is_factored_once(host):
+    a, b, eye = spd(5, 5), normal(4, 5, 2, seed=1), torch.eye(4, dtype=torch.float64)
+    for solve in (km.linalg.solve_cholesky, km.linalg.solve_lu):
+        for given in (a, a.expand(4, 5, 5)):
+            assert_close(solve(given, b).x, torch.linalg.solve(a, b), depth=1000)
+        root, side = normal(3, 4, 4).requires_grad_(), normal(3, 4, 2, seed=3).requires_grad_()
+        assert torch.autograd.gradcheck(lambda r, s, solve=solve: solve(r @ r.mT + eye, s).x, (root, side))
+    assert all(factors != solves for factors, solves, _ in host.calls)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_factors_serve_many_sides(lower):
+    a, general = spd(3, 6, 6), normal(3, 6, 6, seed=2)
+    work = a.clone()
+    factor, lu = km.linalg.cholesky_factor(work, lower=lower, overwrite_a=True), km.linalg.lu_factor(general)
+    assert factor.factor.data_ptr() == work.data_ptr()
+    product = factor.factor @ factor.factor.mT if lower else factor.factor.mT @ factor.factor
+    assert_close(product, a, depth=100)
+    for b in (normal(6, 2), normal(3, 6), normal(4, 1, 6, 2)):
+        assert_close(km.linalg.cholesky_solve(factor, b).x, torch.linalg.solve(a, b), depth=1000)
+        assert_close(km.linalg.lu_solve(lu, b).x, torch.linalg.solve(general, b), depth=10**4)
+        found = km.linalg.lu_solve(lu, b, transpose=True).x
+        assert_close(found, torch.linalg.solve(general.mT, b), depth=10**4)
+
+
+def test_memory_that_cannot_be_walked_through_is_copied_and_written_back():
+    base, sides = spd(3, 2, 4, 4), normal(3, 2, 4, 2, seed=4)
+    a, b = base.transpose(0, 1), sides.clone().transpose(0, 1)
+    expected = torch.linalg.solve(a, b)
+    for solve in (km.linalg.solve_cholesky, km.linalg.solve_lu):
+        side = sides.clone().transpose(0, 1)
+        assert solve(a, side, overwrite_b=True).x.data_ptr() == side.data_ptr()
+        assert_close(side, expected, depth=1000)
+    work = base.clone().transpose(0, 1)
+    factor = km.linalg.cholesky_factor(work, overwrite_a=True).factor
+    assert factor.data_ptr() == work.data_ptr()
+    assert_close(work @ work.mT, a, depth=100)
+
+
+def test_failures_and_wrong_targets():
+    a = torch.stack([spd(3, 3), -spd(3, 3)])
+    found = km.linalg.solve_cholesky(a, normal(2, 3, 1))
+    assert found.info.tolist() == [0, 1]
+    assert found.x.isnan().flatten(1).all(1).tolist() == [False, True]
+    for solve, matrix in ((km.linalg.solve_cholesky, a), (km.linalg.solve_lu, torch.ones(2, 3, 3).double())):
+        with pytest.raises(km.errors.LinearAlgebraError, match="item"):
+            solve(matrix, normal(2, 3, 1), check_errors=True)
+        with pytest.raises(km.errors.ParameterError, match="overwrite_b"):
+            solve(matrix, normal(3, 1), overwrite_b=True)
+    with pytest.raises(km.errors.ParameterError, match="not symmetric"):
+        km.linalg.solve_cholesky(normal(2, 3, 3), normal(2, 3, 1), check=True)

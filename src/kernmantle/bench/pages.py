@@ -51,6 +51,9 @@ class Group:
         commit = f"commit {', '.join(commits)}" if commits else ""
         return "; ".join(part for part in (self.machine, versions, commit, when) if part)
 
+    def _repr_html_(self) -> str:
+        return f"{figure(self)}{html_table(self)}<p>Medians; {escape(self.origin)}.</p>"
+
 
 def groups(paths: Iterable[Path]) -> list[Group]:
     """Rows of suites in some files, by suite and machine; rows of other forms are left out."""
@@ -135,8 +138,7 @@ def html(paths: Iterable[Path]) -> str:
     """Everything as one HTML file that needs no other."""
     parts: list[str] = []
     for group in groups(paths):
-        parts += [f"<h2>{escape(group.suite)}: {escape(group.machine)}</h2>", figure(group), html_table(group)]
-        parts += [f"<p>Medians; {escape(group.origin)}.</p>"]
+        parts += [f"<h2>{escape(group.suite)}: {escape(group.machine)}</h2>", group._repr_html_()]
     body = "\n".join(parts) or "<p>There are no rows.</p>"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>kernmantle bench</title>'

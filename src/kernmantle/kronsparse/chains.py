@@ -12,6 +12,7 @@ import torch
 from ..errors import ParameterError, ShapeError
 from .matmul import dense_of, kron_sparse_matmul
 from .pattern import KSPattern, fuse_weights
+from .picture import html
 
 
 def _divides(part: int, whole: int, name: str, of: str) -> int:
@@ -158,6 +159,13 @@ class Chain:
         if self.permutation is None:
             return matrix
         return torch.empty_like(matrix).index_copy(1, self.permutation, matrix)
+
+    def __repr__(self) -> str:
+        behind = "" if self.permutation is None else ", behind a permutation"
+        return f"Chain({', '.join(map(str, self.patterns))}{behind})"
+
+    def _repr_html_(self) -> str:
+        return html(self.patterns, f"{self!r}: {self.nnz} weights")
 
     def fused(self, levels: int) -> Chain:
         """The same matrix from fewer factors: every ``levels`` neighbours are multiplied."""

@@ -11,6 +11,7 @@ import torch
 
 from ..errors import ParameterError, ShapeError
 from ..ops.kronsparse_torch import dense
+from .picture import html
 
 
 class _Pattern(NamedTuple):
@@ -147,6 +148,9 @@ class KSPattern(_Pattern):
     def mask(self, device: torch.device | str | None = None) -> torch.Tensor:
         """The support as a boolean matrix."""
         return dense(torch.ones(self, dtype=torch.bool, device=device))
+
+    def _repr_html_(self) -> str:
+        return html([self], f"{self!r}: {self.out_features} x {self.in_features}, {self.nnz} weights")
 
     def __str__(self) -> str:
         return f"({self.a}, {self.b}, {self.c}, {self.d})"

@@ -1,0 +1,66 @@
+"""What notebooks and the prompt show: short texts, and pictures that are well-formed."""
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.kronsparse.picture import STROKES, svg
+
+
+def covered(pattern):
+    """Cells of the support that the strokes or rectangles of a drawing touch."""
+    found = set()
+    path = ET.fromstring(svg(pattern)).find("path")
+    for x, y, rest in re.findall(r"M(\d+) (\d+)([^M]*)", path.get("d")):
+        x, y = int(x), int(y)
+        if rest.startswith("l"):
+            steps = int(re.match(r"l(\d+) ", rest)[1])
+            found |= {(y + step, x + step) for step in range(steps)}
+        else:
+            width, height = map(int, re.match(r"h(\d+)v(\d+)", rest).groups())
+            found |= {(y + row, x + column) for row in range(height) for column in range(width)}
+    return found
+
+
+@pytest.mark.parametrize("pattern", [(1, 2, 3, 1), (2, 3, 4, 1), (2, 3, 2, 4), (1, 2, 2, 5), (3, 1, 1, 1)])
+def test_a_picture_covers_the_support(pattern):
+    mask = km.KSPattern(*pattern).mask()
+    assert covered(pattern) == {tuple(place) for place in mask.nonzero().tolist()}
+
+
+@pytest.mark.parametrize("pattern", [(6, 64, 64, 1), (1, 768, 192, 2), (512, 2, 2, 512), (2 * STROKES, 1, 1, 1)])
+def test_large_pictures_are_small_and_well_formed(pattern):
+    text = km.KSPattern(*pattern)._repr_html_()
+    assert len(text) < 150_000
+    root = ET.fromstring(text)
+    assert root.find(".//svg/path") is not None
+    assert "weights" in "".join(root.itertext())
+
+
+def test_a_chain_is_drawn_as_a_product_is_written():
+    chain = km.kronsparse.hadamard(8)
+    assert len(repr(chain)) < 200
+    drawn = [each.get("viewBox") for each in ET.fromstring(chain._repr_html_()).iter("svg")]
+    assert len(drawn) == len(chain.patterns)
+    assert "permutation" in repr(km.kronsparse.dft(4))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        km.Contraction("mk,nk->mn", lambda a, b: abs(a - b)),
+        0.5 * km.Gaussian(3.0) + km.Matern(2.0),
+        km.KroneckerProduct([torch.eye(64), torch.eye(32)]),
+        km.KSPattern(6, 64, 64, 1),
+        km.kronsparse.hadamard(64),
+        km.Laplace(1.0).operator(torch.zeros(1000, 3)),
+        km.linalg.solve_cholesky(torch.eye(200), torch.ones(200)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_texts_are_short(value):
+    assert len(repr(value)) < 300
+    assert repr(value).count("\n") < 5

@@ -52,11 +52,7 @@ class Grid:
             self._handle = self._calls.create(index, torch.cuda.current_stream(device).cuda_stream)
             self._grid = self._calls.create_device_grid(self._handle, communicator, 1, size, _COLUMN_MAJOR)
         except Exception as error:
-            version = ".".join(map(str, nccl.version()))
-            raise BackendError(
-                f"cuSOLVERMp does not start on {size} GPUs with NCCL {version}: {error}. nvidia-cusolvermp 0.8 runs "
-                f"with the NCCL 2.28 of torch 2.11, 0.9 needs NCCL 2.29"
-            ) from error
+            raise BackendError(f"cuSOLVERMp does not start on {size} GPUs: {_reason(error)}") from error
 
     def _descriptor(self, n: int, width: int, dtype: torch.dtype) -> int:
         return self._calls.create_matrix_desc(self._grid, _TYPES[dtype], n, width, BLOCK, BLOCK, 0, 0, max(1, n))
@@ -153,6 +149,17 @@ class Grid:
         """Give the handles back."""
         self._calls.destroy_grid(self._grid)
         self._calls.destroy(self._handle)
+
+
+def _reason(error: Exception) -> str:
+    """What to do about an error of the first call, which loads the library."""
+    if type(error).__name__ == "DynamicLibNotFoundError":
+        return (
+            "libcusolverMp was not found in this interpreter's site-packages nor by the system; install "
+            "nvidia-cusolvermp there, or put its folder on LD_LIBRARY_PATH"
+        )
+    version = ".".join(map(str, nccl.version()))
+    return f"{error}. nvidia-cusolvermp 0.8 runs with the NCCL 2.28 of torch 2.11, 0.9 needs NCCL 2.29; here {version}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -139,6 +140,57 @@ def kernel_systems():
         assert_close(built, KERNEL(x, diagonal=0.5)[Cyclic(given, N).here], depth=COLUMNS)
     finally:
         cusolvermp.BLOCK = block
+
+
+class Gathered:
+    """In place of cuSOLVERMp: every process gathers the columns of all and solves the whole."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def whole(self, mine, n, width):
+        """The matrix (n, width) of the columns that each process holds as rows."""
+        parts = [None] * self.size
+        dist.all_gather_object(parts, mine)
+        found = torch.empty(n, width, dtype=mine.dtype)
+        for rank, columns in enumerate(parts):
+            found[:, cusolvermp.columns_of(width, rank, self.size)] = columns.mT
+        return found
+
+    def _solve(self, solve, a, n, b, width):
+        found = solve(self.whole(a, n, n), self.whole(b, n, width))
+        b.copy_(found.x[:, cusolvermp.columns_of(width, dist.get_rank(), self.size)].mT)
+        return found.info.reshape(1)
+
+    def solve_cholesky(self, a, n, b, width):
+        return self._solve(km.linalg.solve_cholesky, a, n, b, width)
+
+    def solve_lu(self, a, n, b, width):
+        return self._solve(km.linalg.solve_lu, a, n, b, width)
+
+    def eigh(self, a, n, vectors):
+        w, v = km.linalg.eigh(self.whole(a, n, n))
+        here = cusolvermp.columns_of(n, dist.get_rank(), self.size)
+        return cusolvermp.Pairs(w, v[:, here].mT.contiguous() if vectors else None, torch.zeros(1, dtype=torch.int32))
+
+
+@contextlib.contextmanager
+def gathered_grid(given):
+    yield Gathered(given.size)
+
+
+@check
+def what_gpus_do():
+    """Redistributed to cyclic blocks of columns and back, as for cuSOLVERMp."""
+    kept = cusolvermp.BLOCK, dense._on_gpu, dense._grid
+    cusolvermp.BLOCK, dense._on_gpu, dense._grid = 4, lambda _: True, gathered_grid
+    try:
+        solves()
+        kernel_systems()
+        eigh()
+        assert spread.solve_cholesky(part(-spd()), part(normal(N, seed=2))).info == 1
+    finally:
+        cusolvermp.BLOCK, dense._on_gpu, dense._grid = kept
 
 
 @check

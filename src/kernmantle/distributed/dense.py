@@ -56,6 +56,10 @@ def _grid(given: Rows) -> Iterator[Grid]:
         grid.close()
 
 
+def _on_gpu(given: Rows) -> bool:
+    return given.local.is_cuda
+
+
 def _available() -> int:
     """Bytes of host memory that can still be taken."""
     listing = Path("/proc/meminfo")
@@ -111,7 +115,7 @@ def _columns(side: Rows) -> torch.Tensor:
 
 def _solved(given: Rows, side: Rows, kind: str, check_errors: bool, meaning: str) -> Solution:
     b = _columns(side)
-    if given.local.is_cuda:
+    if _on_gpu(given):
         x, info = _on_gpus(given, b, kind)
         return _solution(side, x, info, f"cuSOLVERMp {kind} on {given.size} GPUs", check_errors, meaning)
     routine = {"potrf": cholesky.solve_cholesky, "getrf": lu.solve_lu}[kind]
@@ -246,7 +250,7 @@ def solve_kernel(
     check_together(given, "x", side, "y")
     if not 0 < float(ridge) < float("inf"):
         raise ParameterError(f"ridge must be positive, not {ridge!r}")
-    if not given.local.is_cuda:
+    if not _on_gpu(given):
 
         def solve(points: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
             found = kernel_system(kernel, points, targets, ridge, method="cholesky")
@@ -303,7 +307,7 @@ def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors:
         As of :func:`solve_cholesky`.
     """
     given = _square(a, group)
-    if given.local.is_cuda:
+    if _on_gpu(given):
         cyclic = Cyclic(given, given.total)
         with _grid(given) as grid:
             found = grid.eigh(cyclic.of_symmetric(given.local), given.total, not eigvals_only)

@@ -34,8 +34,7 @@ class _NearWriter(Writer):
 
 
 def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> Writer:
-    near = plan.rows.matrix.compute == "f32"
-    return (_NearWriter if near else Writer)(names, True, near=near)
+    return (_NearWriter if plan.near else Writer)(names, True, near=plan.near)
 
 
 def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:

@@ -152,7 +152,8 @@ def lower_rows(
 ) -> RowLowering:
     """Nest of an apply; ``dtypes`` are the storage types of the array operands, ``v`` that of v.
 
-    With ``binary`` exponentials of entries are taken to the base 2, their factors folded into one.
+    With ``binary`` exponentials of entries are taken to the base 2, their factors folded into one, and by any means as
+    accurate as float32.
     """
     inner = apply.inner
     roles = {apply.row: "m", apply.column: "n", inner.reduced: "k"}
@@ -166,8 +167,9 @@ def lower_rows(
     folded = fold(outputs, numbers, [port.name for port in ports if not port.roles])
     entry = (Port("w", "mn", compute),)
     matrix = Nest(
-        ports, numbers + folded.names, entry, inner.map, inner.reductions, folded.outputs, compute, symmetric=False
-    )
+        ports, numbers + folded.names, entry, inner.map, inner.reductions, folded.outputs, compute,
+        precision="default" if binary else "ieee",
+    )  # fmt: skip
     roles |= {COLUMNS: "l"}
     tile = "".join(roles[axis] for axis in apply.out)
     outs = tuple(Port(f"out{i}", tile, dtype) for i, dtype in enumerate(out_dtypes))

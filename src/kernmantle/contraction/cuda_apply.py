@@ -14,6 +14,7 @@ from ..expr.node import variables
 from .apply import PRODUCT, RowNest
 from .cuda_plan import Access, CudaPlan, DeviceLimits, Facts, cell_words, is_heavy, planned, rings, staged
 from .cuda_power import table_power
+from .cuda_squares import squares_plan
 from .cuda_tiles import Tile
 from .nest import BYTES, ROLES, Nest, Port, size_slot, stride_slot
 
@@ -23,9 +24,12 @@ SLOTS = 3
 JOINERS = 256
 _DEEPEST = 16
 _POSITION_BYTES = 8
-_THIN_THREADS, _STAGE = 128, 256
+_THIN_THREADS, _STAGE, _MANY = 128, 256, 1 << 13
 _CHUNK = 16
+_DEEP, _SIDE = 192, 2048
 _REGISTERS = 1 << 16
+_RESERVED = 1 << 10
+_NEAR_BYTES = 36 << 20
 
 RING = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3)
 TILES = (
@@ -61,6 +65,11 @@ class CudaRowPlan:
         return self.matrix.threads
 
     @property
+    def near(self) -> bool:
+        """Whether functions of entries may have the special function unit's own accuracy."""
+        return self.rows.matrix.compute == "f32" and self.rows.matrix.precision != "ieee"
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes of what is kept for one place of the result."""
         size = BYTES[self.rows.matrix.compute]
@@ -78,14 +87,24 @@ class CudaRowPlan:
         room = WORK_BYTES // (SLOTS * width * self.tile.m * self.kept_bytes)
         return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, room))
 
+    def band(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
+        """Rows of one launch: as many as stay near while all columns pass them, or all where that does not matter."""
+        blocks, row_blocks = self.blocks(sizes, limits, width), -(-sizes["m"] // self.tile.m)
+        near = _NEAR_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
+        parts = -(-blocks // max(1, near))
+        few = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
+        if self.form == "thin" or few or parts == 1 or near >= row_blocks:
+            return sizes["m"]
+        return max(1, blocks // parts) * self.tile.m
+
     def work_bytes(self, blocks: int, width: int) -> int:
         """Bytes of work space."""
         return blocks * SLOTS * width * self.tile.m * self.kept_bytes
 
     def __str__(self) -> str:
         how = f"{self.rows.count or ''} {self.rows.how}".strip()
-        exact = self.rows.matrix.compute != "f32"
-        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{'' if exact else ', entries to 1e-6'}"
+        near = ", entries to 1e-6" * self.near
+        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{near}"
 
 
 def _group(rows: RowNest, width: int, most: int) -> int:
@@ -106,14 +125,16 @@ def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
     nest = rows.matrix
     words, kinds = BYTES[nest.compute] // 4, 0 if rows.selects else len(rows.reduction.kinds)
     group = _group(rows, sizes["l"], 16)
+    threads = _THIN_THREADS if sizes["m"] < _MANY else 2 * _THIN_THREADS
     most = 2 if rows.selects else 8
     each = (sizes["k"] + group * kinds + 2 * cell_words(nest) // words) * words
-    while most > 1 and (most * each > 96 or _THIN_THREADS * most > max(_THIN_THREADS, sizes["m"])):
+    while most > 1 and (most * each > 60 or threads * most > max(threads, sizes["m"])):
         most //= 2
-    unroll = max(1, min(4, 64 // (most * max(1, sizes["k"]))))
-    registers = most * each + (sizes["k"] + group) * words + 28
-    resident = max(1, min(8, _REGISTERS // (registers * _THIN_THREADS)))
-    return Tile("apply thin", _THIN_THREADS, 1, most, _STAGE, sizes["k"], 1, unroll, resident, 1.0, "thin"), group
+    cells = most * max(1, sizes["k"])
+    unroll = 4 if cells <= 32 else 2 if cells <= 64 else 1
+    registers = most * each + (sizes["k"] + group) * words + 20
+    resident = max(1, min(2 * _THIN_THREADS * 16 // (threads * most), _REGISTERS // (registers * threads)))
+    return Tile("apply thin", threads, 1, most, _STAGE, sizes["k"], 1, unroll, resident, 1.0, "thin"), group
 
 
 def _tiled(nest: Nest) -> Tile:
@@ -134,6 +155,16 @@ def _integers(rows: RowNest, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(slots)
 
 
+def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
+    nest = replace(rows.matrix, precision="default")
+    square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
+    straight = Facts(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
+    may = rows.matrix.precision != "ieee" and not rows.selects
+    large = sizes["k"] >= _DEEP and min(sizes["m"], sizes["n"]) >= _SIDE
+    return may and large and squares_plan(nest, square, limits, straight) is not None
+
+
 def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
     """Choose how to run a row nest; ``facts`` are of its ports."""
     nest = rows.matrix
@@ -147,8 +178,10 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
     size = BYTES[nest.compute]
     keys = tile.threads * tile.columns * size if rows.selects else 0
     weights = tile.n * (group if group < 8 else group + 4) * size if rows.v is not None else 0
-    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16 + (1 + ring) * weights
-    return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, tile.resident)
+    held = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
+    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16 + (1 + ring) * weights + held
+    resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
+    return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
 
 
 def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:

@@ -71,16 +71,24 @@ def _pairs(
     given: list[torch.Tensor] = []
     for operand, axes in zip(operands, contraction.definition.equation.operands, strict=True):
         if column in axes:
-            behind = len(axes) - axes.index(column) - 1
-            index = places.flatten(-2)[(..., *(None,) * behind)]
-            index = index.expand(*index.shape[: index.dim() - behind], *operand.shape[operand.dim() - behind :])
+            place = axes.index(column) - len(axes)
             operand = operand.expand(*batch, *operand.shape[operand.dim() - len(axes) :])
-            operand = operand.gather(-1 - behind, index)
+            # The derivative of an index adds in one order on GPUs, that of gather in any.
+            chosen = operand.movedim(place, len(batch))[(*_grid(batch, places.device), places.flatten(-2))]
+            operand = chosen.movedim(len(batch), place)
         elif row in axes:
             place = axes.index(row) - len(axes)
             operand = operand.repeat_interleave(count, place)
         given.append(operand)
     return _paired(contraction.text)(*given, precision=precision, **parameters).unflatten(-1, (-1, count))
+
+
+def _grid(batch: Sequence[int], device: torch.device) -> list[torch.Tensor]:
+    """Indices of the batch axes, to go with those of one further axis."""
+    return [
+        torch.arange(extent, device=device)[(..., *(None,) * (len(batch) - place))]
+        for place, extent in enumerate(batch)
+    ]
 
 
 def nearest_of(call: Call, count: int, largest: bool, return_values: bool) -> Any:

@@ -32,6 +32,7 @@ Tensors = tuple[torch.Tensor, ...]
 COPIES = 6
 """Arrays as large as a block of the matrix that a backward pass has at a time."""
 _SLACK = 1 / 16
+_ON_GPU = 4
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Rowwise:
         """The same from blocks of the matrix, for derivatives that go forward with it."""
         call, v = self.split(tensors)
         parts: list[torch.Tensor] = []
-        height, width = block_shape(call.x.shape[-2], call.y.shape[-2], _entries(call))
+        height, width = block_shape(call.x.shape[-2], call.y.shape[-2], _entries(call), call.device)
         for rows in ranges(call.x.shape[-2], height):
             total: torch.Tensor | None = None
             for columns in ranges(call.y.shape[-2], width):
@@ -83,8 +84,9 @@ def rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor
 
 
 def _entries(call: Call) -> int:
-    """Entries of a block of the matrix in a backward pass."""
-    return max(1, blocks.LARGEST // (COPIES * call.x.element_size() * max(1, math.prod(call.batch))))
+    """Entries of a block of the matrix in a backward pass; few blocks on GPUs, where launches take the time."""
+    room = blocks.LARGEST * (1 if call.device.type == "cpu" else _ON_GPU)
+    return max(1, room // (COPIES * call.x.element_size() * max(1, math.prod(call.batch))))
 
 
 class _Rowwise(torch.autograd.Function):
@@ -137,7 +139,7 @@ def _through_blocks(
     wanted: tuple[bool, ...],
 ) -> list[torch.Tensor]:
     """Gradients by x, y and the shared tensors, those that are wanted, added up over blocks."""
-    height, width = block_shape(call.x.shape[-2], call.y.shape[-2], _entries(call))
+    height, width = block_shape(call.x.shape[-2], call.y.shape[-2], _entries(call), call.device)
     kept = _extremum(how, call, height, width) if how in ("max", "min") else (result,) if how == "logsumexp" else ()
     of_rows: list[torch.Tensor] = []
     of_columns: dict[int, torch.Tensor] = {}

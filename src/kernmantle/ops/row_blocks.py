@@ -13,8 +13,9 @@ from .dtypes import DTYPES
 from .execute import Types, allocate, execute
 from .layout import geometry
 
-BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
-"""Most bytes of a block: few enough that a CPU keeps it near."""
+BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 32 << 20}
+"""Most bytes of a block: few enough that a CPU keeps it near, and that a GPU has as much for what makes it."""
+_SIDE = 128
 Tensors = Sequence[torch.Tensor]
 _Reduce = Callable[[torch.Tensor], torch.Tensor]
 REDUCE: dict[str, tuple[_Reduce, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
@@ -31,9 +32,15 @@ def ranges(extent: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, extent)) for start in range(0, extent, step))
 
 
-def block_shape(rows: int, columns: int, entries: int) -> tuple[int, int]:
-    """Rows and columns of a block of so many entries: all columns where one row of them fits."""
+def block_shape(rows: int, columns: int, entries: int, device: torch.device) -> tuple[int, int]:
+    """Rows and columns of a block of so many entries.
+
+    On the CPU all columns where one row of them fits; on GPUs nearly a square, so that little of x and y is read.
+    """
     width = max(1, min(columns, entries))
+    if device.type != "cpu":
+        side = math.isqrt(entries)
+        width = max(1, min(columns, max(side // _SIDE * _SIDE or side, entries // max(rows, 1))))
     return max(1, min(rows, entries // width)), width
 
 
@@ -81,7 +88,7 @@ def run_blocks(apply: Apply, types: Types, tensors: Tensors, numbers: Sequence[f
     geo = geometry(apply.inner, [tuple(t.shape) for t in tensors[: len(apply.inner.tensors)]])
     limit = BLOCK_BYTES.get(device.type, BLOCK_BYTES["cuda"]) // (dtype.itemsize * math.prod(geo.batch))
     extent = geo.sizes[apply.row], geo.sizes[apply.column]
-    height, width = block_shape(*extent, limit)
+    height, width = block_shape(*extent, limit, device)
     memory = allocate((math.prod(geo.batch) * height * width,), dtype, device)
     v = tensors[-1].to(dtype) if apply.weighted else None
     for rows in ranges(extent[0], height):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Protocol
@@ -83,7 +84,10 @@ def prepare(text: str, types: str, tensors: Tensors) -> Prepared:
     if found is None:
         if len(_PREPARED) >= _PREPARED_LIMIT:
             _PREPARED.clear()
-        found = _prepare(Apply.parse(text), Types.parse(types), tensors)
+        parsed = Types.parse(types)
+        if parsed.precision == "default" and settings.precision is not None:
+            parsed = replace(parsed, precision=settings.precision)
+        found = _prepare(Apply.parse(text), parsed, tensors)
         if not collecting():
             _PREPARED[key] = found
     return found
@@ -123,7 +127,7 @@ def _kernel(
     """A kernel for the call and what it is, if the machine has one."""
     target: RowTarget = import_module(_DOORS[device.type], __package__).TARGET
     stored = [NAMES[t.dtype] for t in tensors]
-    binary = target.binary and types.compute == "f32"
+    binary = target.binary and types.compute == "f32" and types.precision != "ieee"
     own = stored[: len(apply.inner.tensors)]
     lowering = lower_rows(apply, own, stored[-1], types.outs, types.compute, binary)
     rows = lowering.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -10,15 +11,15 @@ import torch
 
 from ..codegen.cuda_apply import ENTRY, JOIN, emit_rows
 from ..contraction.apply import PRODUCT, RowNest
-from ..contraction.cuda_apply import JOINERS, CudaRowPlan, plan_rows
-from ..contraction.cuda_plan import Facts
-from ..contraction.nest import ROLES, SIZES
+from ..contraction.cuda_apply import JOINERS, CudaRowPlan, by_products, plan_rows
+from ..contraction.cuda_plan import DeviceLimits, Facts
+from ..contraction.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..runtime.launch import Kernel
 from .execute import allocate
 from .gpu import index_of, job_for, limits, start
 from .launcher import Launcher, collecting, fetch, nothing
 
-_MOST_COLUMNS, _MOST_KEPT, _FEWEST_ROWS = 128, 32, 16
+_MOST_COLUMNS, _MOST_KEPT, _FEWEST_ROWS = 64, 32, 16
 _LOADED: dict[CudaRowPlan, tuple[Kernel, Kernel]] = {}
 
 
@@ -28,9 +29,10 @@ class GpuRows:
     binary = True
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
-        """Not few rows, whose tiles would be empty, and not where a vendor's product does most of the work."""
+        """Not few rows, whose tiles would be empty, and not where products of the vendor's are quicker."""
         most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
-        return sizes["m"] >= _FEWEST_ROWS and sizes["l"] <= most
+        suits = sizes["m"] >= _FEWEST_ROWS and sizes["l"] <= most
+        return suits and not by_products(rows, sizes, limits(index_of(device)))
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernels or find them."""
@@ -43,23 +45,48 @@ class GpuRows:
         kernels = _load(chosen)
         if kernels is None:
             return Launcher(nothing, str(chosen))
-        width = sizes["l"]
-        blocks = chosen.blocks(sizes, own, width)
-        tiles, columns = chosen.tiles(sizes)
-        fixed = [values[slot] for slot in chosen.integers]
-        work = chosen.work_bytes(blocks, width)
-        nowhere = rows.ports.index(rows.matrix.outs[0])
+        width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
+        fixed, extent = [values[slot] for slot in chosen.integers], chosen.integers.index(size_slot("m"))
+        steps = [
+            BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
+            for place, port in enumerate(rows.ports)
+        ]
+        band = chosen.band(sizes, own, width)
+        bands = [_Band(start, *_cut(chosen, sizes, own, start, band)) for start in range(0, sizes["m"], band)]
+        work = max(chosen.work_bytes(each.blocks, width) for each in bands)
         trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
             memory = allocate((work,), torch.uint8, torch.device("cuda", index))
-            given = (*pointers[:nowhere], *pointers[nowhere + 1 :], memory.data_ptr(), *fixed, *numbers)
-            given = (*given, *trailing(tuple(numbers)))
-            start(kernels[0], index, blocks, given)
-            if blocks > 1 and columns > 1:
-                start(kernels[1], index, blocks - 1, (*given, blocks, tiles, columns))
+            rest = (*numbers, *trailing(tuple(numbers)))
+            for each in bands:
+                at = [pointer + each.start * step for pointer, step in zip(pointers, steps, strict=True)]
+                fixed[extent] = each.rows
+                given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *fixed, *rest)
+                start(kernels[0], index, each.blocks, given)
+                if each.blocks > 1 and each.columns > 1:
+                    start(kernels[1], index, each.blocks - 1, (*given, each.blocks, each.tiles, each.columns))
 
         return Launcher(run, str(chosen))
+
+
+@dataclass(frozen=True)
+class _Band:
+    """The rows of one launch, and how it is cut into tiles."""
+
+    start: int
+    rows: int
+    blocks: int
+    tiles: int
+    columns: int
+
+
+def _cut(
+    chosen: CudaRowPlan, sizes: Mapping[str, int], own: DeviceLimits, start: int, band: int
+) -> tuple[int, int, int, int]:
+    rows = min(band, sizes["m"] - start)
+    mine = {**sizes, "m": rows}
+    return rows, chosen.blocks(mine, own, sizes["l"]), *chosen.tiles(mine)
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:

@@ -126,7 +126,7 @@ struct Apply : Body {
 };
 
 typedef km::ApplyTile<16, 8, 8, 16, 4> Tile;
-static_assert(km::apply_tile_shared_bytes<Apply, Tile>() <= 25856, "shared memory");
+static_assert(km::apply_tile_shared_bytes<Apply, Tile>() <= 26368, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(128, 3) kernmantle_kernel(
     void* p0, void* p1, void* p3, void* p4, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i33, km::i64 i35, km::i64 i39, km::i64 i42, double v0, double v1) {

@@ -1,5 +1,5 @@
 // The warp-specialised template of gram, whose consumers reduce their entries instead of storing them. They fetch the rows of v
-// that go with a tile before its first stage, into one of two buffers in turn.
+// that go with a tile before its first stage, into one of two buffers in turn; what is kept of rows lies behind these.
 #pragma once
 #include "apply_tile.cuh"
 #include "ring.cuh"
@@ -26,29 +26,29 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
     using V = Weights<Body, Base::BN, Layout::THREADS>;
 
     template <class Body>
-    static __device__ __forceinline__ typename Body::C* buffer(const unsigned char* raw, i64 t) {
-        return (typename Body::C*)((unsigned char*)raw + ring_shared_bytes<Body, ApplyRing>() + (t & 1) * V<Body>::BYTES);
+    static __device__ __forceinline__ typename Body::C* buffer(const unsigned char* raw, int turn) {
+        return (typename Body::C*)((unsigned char*)raw + ring_shared_bytes<Body, ApplyRing>() + turn * V<Body>::BYTES);
     }
     template <class Body>
-    static __device__ __forceinline__ void begin(const typename Body::Args& g, i64 t, const unsigned char* raw) {
+    static __device__ __forceinline__ void begin(const typename Body::Args& g, i64 t, const unsigned char* raw, int turn) {
         const Place p = place_of<Base::BM, Base::BN, BAND, false>(g, t);
-        V<Body>::stage(buffer<Body>(raw, t), g, p, 0, threadIdx.x);
+        V<Body>::stage(buffer<Body>(raw, turn), g, p, 0, threadIdx.x);
     }
     template <class Body>
     static __device__ __forceinline__ void end(
-        const typename Body::Args& g, i64 t, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw) {
+        const typename Body::Args& g, i64 t, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw, int turn) {
         const Place p = place_of<Base::BM, Base::BN, BAND, false>(g, t);
         if (Body::WEIGHTED) {
             V<Body>::wait();
             Layout::sync();
         }
         const Reducer<Body, Layout> reducer(g, p, Layout{row, column}, state);
-        reducer.end(g.work, t, ceil_div(g.size[ROLE_N], Base::BN), buffer<Body>(raw, t), 0);
+        reducer.end(g.work, t, ceil_div(g.size[ROLE_N], Base::BN), buffer<Body>(raw, turn), buffer<Body>(raw, 2));
     }
 };
 template <class Body, class Tile>
 __device__ constexpr int apply_ring_shared_bytes() {
-    return ring_shared_bytes<Body, Tile>() + 2 * Tile::template V<Body>::BYTES;
+    return ring_shared_bytes<Body, Tile>() + 2 * Tile::template V<Body>::BYTES + held_bytes<Body, Tile::BM>();
 }
 
 }  // namespace km

@@ -79,6 +79,12 @@ struct Weights {
     static __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 };
 
+// Room for what is kept of a row block's rows while a block works on it, if v has no more columns than are staged at once.
+template <class Body, int BM>
+__device__ constexpr int held_bytes() {
+    return Body::SELECTS ? 0 : Body::GROUP * BM * (int)sizeof(typename Body::Kept);
+}
+
 // A tile of TM x TN cells a thread: Lay tells the rows and columns of a thread within the tile.
 template <class Body, class Lay>
 struct Reducer {
@@ -125,7 +131,7 @@ struct Reducer {
 
     // Adds the tile to what is kept of its rows; the first one starts it, the last one of a whole row block writes the result.
     template <bool CHECK>
-    __device__ __forceinline__ void reduce(Kept* kept, bool begins, bool finishes, C* v) const {
+    __device__ __forceinline__ void reduce(const Kept* from, Kept* to, bool begins, bool finishes, C* v) const {
         const i64 width = g.size[ROLE_L], left = g.size[ROLE_N] - p.n;
         const int mine = row_left<TM, 4>(lane);
         int local = 0;
@@ -140,12 +146,12 @@ struct Reducer {
                 V::wait();
                 Lay::sync();
             }
-            const C* from = v + c % CHUNK;
+            const C* values = v + c % CHUNK;
             Kept old[CB], k[CB][TM];
 #pragma unroll
             for (int q = 0; q < CB; ++q) {
                 Body::begin(old[q]);
-                if (!begins && writes && c + q < width) old[q] = kept[(c + q) * BM + local];
+                if (!begins && writes && c + q < width) old[q] = from[(c + q) * BM + local];
 #pragma unroll
                 for (int i = 0; i < TM; ++i) Body::begin(k[q][i]);
             }
@@ -154,7 +160,7 @@ struct Reducer {
                 if (!CHECK || lay.column(j) < left) {
                     Pack<C, CB> each;
                     if constexpr (Body::WEIGHTED)
-                        each = *(const Pack<C, CB>*)(from + lay.column(j) * V::PITCH);
+                        each = *(const Pack<C, CB>*)(values + lay.column(j) * V::PITCH);
                     else
                         each.v[0] = C(1);
 #pragma unroll
@@ -171,7 +177,7 @@ struct Reducer {
                     if (finishes)
                         write_result<Body>(g, p, p.m + local, c + q, old[q]);
                     else
-                        kept[(c + q) * BM + local] = old[q];
+                        to[(c + q) * BM + local] = old[q];
                 }
             }
         }
@@ -215,19 +221,24 @@ struct Reducer {
         }
     }
 
-    // v: the first chunk of the tile's weights, which all threads of the tile have put there; scratch: for selections.
-    __device__ __forceinline__ void end(void* work, i64 t, i64 columns, C* v, C* scratch) const {
+    // v: the first chunk of the tile's weights, which all threads of the tile have put there; held: room for what is kept
+    // or, of selections, for keys.
+    __device__ __forceinline__ void end(void* work, i64 t, i64 columns, C* v, void* held) const {
         const Share share(blockIdx.x, gridDim.x, batches(g) * ceil_div(g.size[ROLE_M], BM) * columns, columns);
         const i64 row = quotient(t, columns);
-        Kept* kept = slot_of<Body, BM>(work, blockIdx.x, share.slot(row), g.size[ROLE_L]);
+        Kept* slot = slot_of<Body, BM>(work, blockIdx.x, share.slot(row), g.size[ROLE_L]);
         const bool begins = t == share.first || t == row * columns;
         const bool ends = t + 1 == share.last || t + 1 == (row + 1) * columns, finishes = ends && share.whole(row);
-        if constexpr (Body::SELECTS)
-            select(kept, begins, finishes, scratch);
-        else if (p.n + Lay::BN <= g.size[ROLE_N])
-            reduce<false>(kept, begins, finishes, v);
-        else
-            reduce<true>(kept, begins, finishes, v);
+        if constexpr (Body::SELECTS) {
+            select(slot, begins, finishes, (C*)held);
+        } else {
+            Kept* near = g.size[ROLE_L] <= Body::GROUP ? (Kept*)held : slot;
+            Kept* to = ends ? slot : near;
+            if (p.n + Lay::BN <= g.size[ROLE_N])
+                reduce<false>(near, to, begins, finishes, v);
+            else
+                reduce<true>(near, to, begins, finishes, v);
+        }
     }
 };
 
@@ -248,7 +259,7 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
         __device__ __forceinline__ int thread() const { return threadIdx.x; }
         static __device__ __forceinline__ void sync() { __syncthreads(); }
     };
-    // Bytes of what gram keeps in shared memory, or of the keys of a selection in its place; v lies behind.
+    // Bytes of what gram keeps in shared memory, or of the keys of a selection in its place; v lies behind, then what is kept.
     template <class Body>
     static __device__ constexpr int stage_bytes() {
         constexpr int stages = gram_shared_bytes<Body, ApplyTile>();
@@ -267,12 +278,14 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
     static __device__ __forceinline__ void end(const Gram& tile, i64 t, unsigned char* raw) {
         typedef typename Body::C C;
         const Reducer<Body, Layout<Gram>> reducer(tile.g, tile.p, Layout<Gram>{tile.ty, tile.tx}, tile.state);
-        reducer.end(tile.g.work, t, ceil_div(tile.g.size[ROLE_N], Base::BN), (C*)(raw + stage_bytes<Body>()), (C*)raw);
+        unsigned char* v = raw + stage_bytes<Body>();
+        unsigned char* held = Body::SELECTS ? raw : v + Weights<Body, Base::BN, Base::THREADS>::BYTES;
+        reducer.end(tile.g.work, t, ceil_div(tile.g.size[ROLE_N], Base::BN), (C*)v, held);
     }
 };
 template <class Body, class Tile>
 __device__ constexpr int apply_tile_shared_bytes() {
-    return Tile::template stage_bytes<Body>() + Weights<Body, Tile::BN, Tile::THREADS>::BYTES;
+    return Tile::template stage_bytes<Body>() + Weights<Body, Tile::BN, Tile::THREADS>::BYTES + held_bytes<Body, Tile::BM>();
 }
 
 }  // namespace km

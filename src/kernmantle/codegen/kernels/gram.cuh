@@ -343,11 +343,12 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
     if constexpr (Body::POWERS) {
         for (int e = threadIdx.x; e <= 256; e += Tile::THREADS) scale[e] = power_of_exponent(Body::exponent(g.number), e);
     }
-    const Walk walk = walk_of<Tile::RUNS>(count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g));
-    for (i64 t = walk.first; t < walk.end; t += walk.step) {
+    Walk<Tile::RUNS> walk(count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g), ceil_div(g.size[ROLE_N], Tile::BN));
+    for (; walk.more(); walk.next()) {
+        i64& t = walk.tile;
         const Place p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
         // the split takes a range of the outermost reduced loop, the group a range of k within it
-        i64 l0 = 0, l1 = g.size[ROLE_L], k0 = 0, k1 = g.size[ROLE_K];
+        i64 l0 = 0, l1 = Body::OUTER_LOOP ? g.size[ROLE_L] : 1, k0 = 0, k1 = g.size[ROLE_K];
         i64& first = Body::OUTER_LOOP ? l0 : k0;
         i64& end = Body::OUTER_LOOP ? l1 : k1;
         const i64 share = Body::OUTER_LOOP ? ceil_div(end, g.size[SPLITS]) : aligned_share(end, g.size[SPLITS]);

@@ -211,13 +211,13 @@ struct Ring {
     static __device__ void produce(const Args& g, unsigned shared, unsigned barriers, int thread) {
         typedef Feed<X, BM, false> FeedX;
         typedef Feed<Y, BN, true> FeedY;
-        const Walk walk = walk_of<Tile::RUNS>(count_tiles<Tile::SYMMETRIC, BM, BN>(g));
+        Walk<Tile::RUNS> walk(count_tiles<Tile::SYMMETRIC, BM, BN>(g), ceil_div(g.size[ROLE_N], BN));
         const i64 depth = g.size[ROLE_K];
         int s = 0;
         unsigned phase = 1;
 #pragma unroll 1
-        for (i64 t = walk.first; t < walk.end; t += walk.step) {
-            const Place p = place_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
+        for (; walk.more(); walk.next()) {
+            const Place p = place_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, walk.tile);
             const i64* xs = g.stride[X::PORT];
             const i64* ys = g.stride[Y::PORT];
             const i64 rows = g.size[ROLE_M] - p.m, columns = g.size[ROLE_N] - p.n;
@@ -299,14 +299,15 @@ struct Ring {
         const int wm = warp % Tile::WARPS_M, wn = warp / Tile::WARPS_M;
         const int row = (Tile::WARPS_M > 1 ? wm / 2 * (8 * TM) + wm % 2 * 4 : 0) + lane / 8, column = wn * (8 * TN) + lane % 8;
         const int at_a = row * 128 + ((row % 8) << 4), at_b = BM * 128 + column * 128 + ((column % 8) << 4);
-        const Walk walk = walk_of<Tile::RUNS>(count_tiles<Tile::SYMMETRIC, BM, BN>(g));
+        Walk<Tile::RUNS> walk(count_tiles<Tile::SYMMETRIC, BM, BN>(g), ceil_div(g.size[ROLE_N], BN));
         const i64 depth = g.size[ROLE_K];
         int s = 0;
         unsigned phase = 0;
         Registers state[TM][TN];
 #pragma unroll 1
-        for (i64 t = walk.first; t < walk.end; t += walk.step) {
-            if constexpr (Tile::RUNS) Tile::template begin<Body>(g, t, raw);
+        for (; walk.more(); walk.next()) {
+            const i64 t = walk.tile;
+            if constexpr (Tile::RUNS) Tile::template begin<Body>(g, t, raw, walk.turn());
 #pragma unroll
             for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -368,7 +369,7 @@ struct Ring {
                 }
             }
             if constexpr (Tile::RUNS)
-                Tile::template end<Body>(g, t, state, row, column, raw);
+                Tile::template end<Body>(g, t, state, row, column, raw, walk.turn());
             else
                 finish(g, t, state, row, column);
         }

@@ -72,16 +72,32 @@ KM_DEVICE i64 count_tiles(const Args& g) {
     return tiles * g.size[SPLITS] * g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C];
 }
 
-// The tiles of a block: every gridDim-th, or a contiguous run.
-struct Walk {
-    i64 first, end, step;
-};
+// The tiles of a block: every gridDim-th, or a contiguous run, begun where a row block begins, so that blocks which run at
+// the same time read the same columns.
 template <bool RUNS>
-KM_DEVICE Walk walk_of(i64 tiles) {
-    const i64 block = blockIdx.x, blocks = gridDim.x;
-    if (RUNS) return Walk{block * tiles / blocks, (block + 1) * tiles / blocks, 1};
-    return Walk{block, tiles, blocks};
-}
+struct Walk {
+    i64 tile, end, step;
+
+    __device__ __forceinline__ Walk(i64 tiles, i64) : tile(blockIdx.x), end(tiles), step(gridDim.x) {}
+    __device__ __forceinline__ bool more() const { return tile < end; }
+    __device__ __forceinline__ void next() { tile += step; }
+};
+template <>
+struct Walk<true> {
+    i64 tile, first, end, left;
+
+    __device__ __forceinline__ Walk(i64 tiles, i64 columns)
+        : first(blockIdx.x * tiles / gridDim.x), end((blockIdx.x + 1ll) * tiles / gridDim.x), left(end - first) {
+        tile = ceil_div(first, columns) * columns;
+        if (tile >= end) tile = first;
+    }
+    __device__ __forceinline__ bool more() const { return left > 0; }
+    __device__ __forceinline__ int turn() const { return left & 1; }
+    __device__ __forceinline__ void next() {
+        --left;
+        if (++tile == end) tile = first;
+    }
+};
 
 // Offset of a port's first element of a tile's batch entry.
 template <class Args>

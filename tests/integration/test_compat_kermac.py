@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -69,6 +70,21 @@ def test_one_hyperparameter_for_a_whole_batch(p):
     powers = torch.full((8,), 7.0).double()
     powers[3] = p
     assert_close(kermac.cdist(a, b, p=powers[3:4]), torch.cdist(a, b, p=p), depth=8)
+
+
+@pytest.mark.parametrize("layouts", list(itertools.product([False, True], repeat=3)), ids=str)
+def test_every_layout(layouts, backend, device):
+    """Rows or columns first in memory, of each array and of the result, batched or not."""
+    signed = KernelDescriptor(InnerOperator.DIFF, PowerType.NOOP, PowerType.NOOP, KernelType.NONE)
+    for lead in ((), (2,)):
+        given = (
+            rows(*lead, 4, 3, device=device),
+            rows(*lead, 5, 3, seed=1, device=device),
+            rows(*lead, 4, 5).to(device),
+        )
+        a, b, out = (t.mT.contiguous().mT if turned else t for t, turned in zip(given, layouts, strict=True))
+        kermac.run_kernel(signed, a, b, out=out)
+        assert_close(out, b.sum(-1)[..., None, :] - a.sum(-1)[..., None], depth=8)
 
 
 def test_strided_views():
@@ -154,6 +170,22 @@ def test_sums_of_exponentials():
         assert_close(result[i], expected, depth=8)
     grown = kermac.cdist_expadd(a, b[0], p=p, lengthscale=2.0)
     assert_close(grown[0], torch.exp((a[:, None] - b[0]).abs() ** p / 2.0**p).sum(-1), depth=8)
+
+
+def test_sums_of_exponentials_in_float32(backend, device):
+    """Against float64, to the accuracy of float32."""
+    a, b, c, d, weights = (rows(*s, seed=i, device=device).float() for i, s in enumerate(
+        [(6, 4), (7, 4), (2, 6), (9, 7), (6, 7)]))  # fmt: skip
+    p, q, c0, scale = 1.3, 0.8, 0.2, -0.4
+    gap = (a.double()[:, None] - b.double()).abs()
+    assert_close(kermac.cdist_expadd(a, b, p=p, scale=scale)[0], torch.exp(scale * gap**p).sum(-1), depth=16)
+    x, z = rows(9, 6, seed=7, device=device).float(), d
+    gap = z.double()[:, None, :] - x.double()[:, :, None]
+    terms = torch.exp(scale * gap.abs() ** p)
+    outer = c.double()[:, :, None] * weights.double() * q * (c0 + terms.sum(0)) ** (q - 1)
+    inner = terms * p * scale * gap.sign() * gap.abs() ** (p - 1)
+    found = kermac.cdist_grad_expadd(weights, x, c, z, p=p, q=q, c0=c0, scale=scale)[0]
+    assert_close(found, torch.einsum("okm,nkm->onm", outer, inner), depth=32)
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -1,6 +1,8 @@
 """Terms of pairs that are given, and rows that are transformed, in everything that kernels do."""
 
 import pickle
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.kernels import blocks
+from kernmantle.kernels import blocks, gradient
 from kernmantle.testing import assert_close
 
 
@@ -203,3 +205,28 @@ BAD = [
 def test_bad_input(call, kind, text):
     with pytest.raises(kind, match=text):
         call(km.Laplace(), rows(4, 3))
+
+
+def test_feature_learning_stores_one_matrix_a_round(monkeypatch):
+    """The example's own form makes nothing as large as the kernel matrix but that."""
+    path = Path(__file__).parents[2] / "examples" / "xrfm_covertype_style.py"
+    example = runpy.run_path(str(path))
+    x, y, held, _ = example["table"](250, "cpu")
+    monkeypatch.setattr(blocks, "LARGEST", 4 * 200 * 150)
+    monkeypatch.setattr(gradient, "LARGEST", 4 * 200 * 150)
+    known: dict[int, torch.UntypedStorage] = {}
+    makers = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            every = result if isinstance(result, (tuple, list)) else [result]
+            large = [value.untyped_storage() for value in every if value is not None and value.numel() >= 200 * 200]
+            if any(storage.data_ptr() not in known for storage in large):
+                makers.append(str(function))
+            known.update({storage.data_ptr(): storage for storage in large})
+            return result
+
+    with Watch():
+        example["ours"](x, y, held)
+    assert makers == ["kernmantle.contract.default"] * (example["ROUNDS"] + 1)

@@ -41,6 +41,19 @@ def kermac_cdist(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]:
     return call
 
 
+def kermac_cdist_grad(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]:
+    """kermac.cdist_grad, which takes features first, copied to an output below the other."""
+    torch, kermac = _torch(), importlib.import_module("kermac")
+    a, b, c, d = (arrays[name].T.contiguous() for name in ("w", "x", "c", "z"))
+    out = torch.empty(len(c), *d.shape, device=d.device)
+
+    def call() -> Any:
+        kermac.cdist_grad(a, b, c, d, out=out, p=float(options["p"]))
+        return out.transpose(1, 2).flatten(0, 1)
+
+    return call
+
+
 def mm_kermac_norm(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]:
     """One of mm_kermac's ready norms into a result made once."""
     torch, zoo = _torch(), importlib.import_module("mm_kermac.hyper_semiring")
@@ -69,6 +82,7 @@ def scipy_cdist(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]:
 CALLS = {
     "torch.cdist": ("torch", "torch", torch_cdist),
     "kermac.cdist": ("kermac", "torch", kermac_cdist),
+    "kermac.cdist_grad": ("kermac", "torch", kermac_cdist_grad),
     "mm_kermac.norm": ("mm-kermac", "torch", mm_kermac_norm),
     "scipy.cdist": ("scipy", "numpy", scipy_cdist),
 }

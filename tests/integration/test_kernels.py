@@ -59,6 +59,18 @@ def test_halves_are_computed_in_float32(name, backend, device):
     assert_close(result, ORACLES[name](x.double().cpu().numpy(), y.double().cpu().numpy()), depth=32)
 
 
+def test_sums_of_halves_in_pairs(backend, device):
+    """To 5 roundings of float16 of the sum, as documented, and one of the result."""
+    x, y = (rows(*s, seed=i, dtype=torch.float16, device=device) for i, s in enumerate([(40, 32), (50, 32)]))
+    expected = torch.exp(-torch.cdist(x.double().cpu(), y.double().cpu(), p=1) / 64)
+    found = km.Laplace(64.0)(x, y, precision="half").cpu()
+    assert found.dtype == torch.float16
+    sums = -64 * expected.log()
+    assert bool(((found - expected).abs() <= expected * (6 * 2.0**-11) * (1 + sums / 64)).all())
+    if device == "cpu":
+        assert torch.equal(found, km.Laplace(64.0)(x, y))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_products_and_gradients_of_halves(name):
     x, y, v = (rows(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate([(5, 4), (6, 4), (6, 2)]))

@@ -30,6 +30,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "gradient": lambda: gradient.SUITE,
     "kronsparse": kronsparse.suite,
     "solvers": lambda: solvers.SUITE,
+    "host": lambda: solvers.HOST,
 }
 FULL: dict[str, Callable[[], Suite]] = {"kronsparse": lambda: kronsparse.suite(full=True)}
 RESULTS = Path("benchmarks") / "results"

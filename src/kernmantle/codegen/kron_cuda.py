@@ -4,44 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..contraction.kron_cuda import Facts, FmaPlan
-
-ENTRY = "km_kron"
-_TYPES = {"f16": "km::f16", "bf16": "km::bf16", "f32": "float", "f64": "double"}
-_AXES = ("a", "b", "c", "run", "right")
-_BATCH = ("a", "b", "c")
-
-
-def parameters(factors: int, facts: Facts) -> list[str]:
-    """Names of the integer parameters of a pass, in their order: those it does not read are left out."""
-    ports = ("x", "y", "out") if facts.added else ("x", "out")
-    names = [f"{port}_{axis}" for port in ("size", *ports) for axis in _AXES]
-    beside = _BATCH if facts.varies else ()
-    return names + [f"f{number}_{axis}" for number in range(factors) for axis in ("row", "column", *beside)]
-
-
-def _entry(plan: FmaPlan, body: str) -> str:
-    """The kernel: its parameters, collected for the template."""
-    factors, given = len(plan.run.parts), parameters(len(plan.run.parts), plan.facts)
-    pointers = ["const void* x", "const void* y", "void* out", *(f"const void* f{i}" for i in range(factors))]
-    integers = [f"long long {name}" for name in given]
-    lines = [
-        f'extern "C" __global__ void __launch_bounds__({plan.threads}, 1)',
-        f"{ENTRY}({', '.join([*pointers, *integers, 'double alpha', 'double beta'])}) {{",
-        f"    km::KronArguments<{factors}> g;",
-        "    g.x = x;\n    g.y = y;\n    g.out = out;\n    g.alpha = alpha;\n    g.beta = beta;",
-    ]
-    lines += [f"    g.factor[{i}] = f{i};" for i in range(factors)]
-    for place, axis in enumerate(_AXES):
-        lines.append(f"    g.size[{place}] = size_{axis};")
-        lines += [
-            f"    g.{port}_stride[{place}] = {port}_{axis};" for port in ("x", "y", "out") if f"{port}_{axis}" in given
-        ]
-    for number in range(factors):
-        for place, axis in enumerate(("row", "column", *_BATCH)):
-            value = f"f{number}_{axis}" if f"f{number}_{axis}" in given else "0"
-            lines.append(f"    g.factor_stride[{number}][{place}] = {value};")
-    return "\n".join([*lines, f"    {body}", "}"])
+from ..contraction.kron_cuda import FmaPlan
+from .kron_entry import TYPES, entry
 
 
 def _spread(plan: FmaPlan, extents: list[int], name: str) -> str:
@@ -119,7 +83,7 @@ def emit(plan: FmaPlan) -> str:
         f"// {plan}",
         '#include "kron_fma.cuh"',
         "struct Body {",
-        f"    typedef {_TYPES[plan.stored]} T;\n    typedef {_TYPES[plan.compute]} C;",
+        f"    typedef {TYPES[plan.stored]} T;\n    typedef {TYPES[plan.compute]} C;",
         f"    typedef km::KronArguments<{len(plan.run.parts)}> Args;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
         f"    static constexpr bool {', '.join(f'{name} = {str(value).lower()}' for name, value in flags.items())};",
@@ -129,6 +93,6 @@ def emit(plan: FmaPlan) -> str:
         *_factors(plan),
         *_phases(plan),
         "};",
-        _entry(plan, "km::kron_fma<Body>(g);"),
+        entry(len(plan.run.parts), plan.threads, facts.added, facts.varies, "km::kron_fma<Body>(g);"),
     ]
     return "\n".join(lines) + "\n"

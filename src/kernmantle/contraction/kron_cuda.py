@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 from .cuda_tiles import DeviceLimits
+from .kron_mma import Joined, Tensor, joined, suits
+from .kron_mma import fits as mma_fits
 from .kron_modes import Mode, cheapest
 from .kron_passes import Pass, in_order, plain_pass, runs
 
@@ -17,6 +19,7 @@ TILE = {"f32": 8192, "f64": 4096}
 WIDEST = 32
 RIGHT = 32
 COALESCED = 8
+WIDE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -114,21 +117,63 @@ class CudaKronPlan:
 
 
 @lru_cache(maxsize=1024)
-def plan(modes: tuple[Mode, ...], right: int, compute: str, shared: int, fuse: bool) -> CudaKronPlan:
-    """Passes for a tensor with ``right`` columns behind its last axis, for blocks with so much shared memory."""
-    size = SIZES[compute]
+def plan(
+    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None = None
+) -> CudaKronPlan:
+    """Passes for a tensor with ``right`` columns behind its last axis; on tensor cores, if ``tensor`` says how.
 
-    def fits(run: Sequence[Mode], behind: int) -> bool:
-        if not fuse and sum(mode.factor is not None for mode in run) > 1:
+    Factors too small for them are multiplied out in pairs and more where that takes fewer passes than additions do;
+    for halves also where it takes as many.
+    """
+    compute = "f64" if stored == "f64" else "f32"
+    found = _passes(modes, right, stored, limits, fuse, None)
+    if tensor is not None:
+        own = _passes(modes, right, stored, limits, fuse, tensor)
+        several = any(len(part) > 1 for run in own for part in run.parts)
+        if len(own) < len(found) + (not several or tensor.products == 1):
+            return CudaKronPlan(own, str(tensor))
+    return CudaKronPlan(found, compute)
+
+
+def _passes(
+    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None
+) -> tuple[Pass, ...]:
+    """As few passes as there can be, and of those on tensor cores none longer than it need be."""
+    size = SIZES["f64" if stored == "f64" else "f32"]
+    groups = [Joined(mode, (place,)) for place, mode in enumerate(modes)] if tensor is None else joined(modes)
+    axes = [group.mode for group in groups]
+
+    def kind(mode: Mode) -> str:
+        if tensor is not None and suits(mode) and all(mma_fits((mode,), stored, tensor, b, limits) for b in (1, WIDE)):
+            return "mma"
+        return "matmul" if _is_wide(mode) else "fma"
+
+    def fits(longest: int, run: Sequence[Mode], behind: int) -> bool:
+        own = [mode for mode in run if mode.factor is not None]
+        if (not fuse and len(own) > 1) or len({kind(mode) for mode in own}) > 1:
             return False
+        if tensor is not None and own and kind(own[0]) == "mma":
+            return len(own) == len(run) <= longest and mma_fits(run, stored, tensor, behind * right, limits)
         least = 1 if behind * right == 1 else min(RIGHT, _power(behind * right))
-        return size * _room(run, least, compute) <= shared
+        return size * _room(run, least, "f64" if stored == "f64" else "f32") <= limits.shared_per_block
 
+    def ranges(longest: int) -> list[tuple[int, int]]:
+        return runs(axes, partial(fits, longest), lambda mode: kind(mode) == "matmul")
+
+    best = ranges(len(axes))
+    if tensor is not None:
+        best = next(own for own in map(ranges, range(1, len(axes) + 1)) if len(own) == len(best))
     found: list[Pass] = []
-    for first, stop in runs(modes, fits, _is_wide):
-        wide = any(mode.factor is not None and _is_wide(mode) for mode in modes[first:stop])
-        found.append(plain_pass("matmul" if wide else "fma", modes, first, stop))
-    return CudaKronPlan(in_order(found), compute)
+    for first, stop in best:
+        kinds = {kind(mode) for mode in axes[first:stop] if mode.factor is not None}
+        found.append(_placed(plain_pass(kinds.pop(), axes, first, stop), groups))
+    return in_order(found)
+
+
+def _placed(run: Pass, groups: Sequence[Joined]) -> Pass:
+    """A pass over groups of axes as one over the axes."""
+    first, stop = groups[run.first].places[0], groups[run.stop - 1].places[-1] + 1
+    return replace(run, first=first, stop=stop, parts=tuple(groups[place].places for (place,) in run.parts))
 
 
 def _pitch(mode: Mode, compute: str) -> int:

@@ -8,8 +8,10 @@ from functools import lru_cache, partial
 
 import torch
 
-from ..codegen.kron_cuda import ENTRY, emit, parameters
+from ..codegen import kron_cuda, kron_mma
+from ..codegen.kron_entry import ENTRY, parameters
 from ..contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma, plan
+from ..contraction.kron_mma import MmaFacts, MmaPlan, Tensor, mma
 from ..contraction.kron_modes import Mode
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
@@ -20,44 +22,98 @@ from .launcher import collecting, fetch
 
 _PER_SM = 16
 NAME = "cuda"
-_LOADED: dict[FmaPlan, Kernel] = {}
+_LOADED: dict[FmaPlan | MmaPlan, Kernel] = {}
 
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:
     """Passes for arrays, and what prepares their kernels."""
-    compute = "f64" if arrays.x.dtype == torch.float64 else "f32"
-    device = arrays.x.device
+    device, stored = arrays.x.device, NAMES[arrays.x.dtype]
     index = torch.cuda.current_device() if device.index is None else device.index
-    chosen = plan(modes, arrays.x.shape[-1], compute, limits(index).shared_per_block, options.endswith(" fuse"))
-    return chosen, partial(_prepare, compute=compute, index=index)
+    tensor = _tensor(modes, arrays, options.partition(" ")[0])
+    chosen = plan(modes, arrays.x.shape[-1], stored, limits(index), options.endswith(" fuse"), tensor)
+    return chosen, partial(_prepare, tensor=tensor, index=index)
 
 
-def _kernel(chosen: FmaPlan) -> Kernel | None:
+def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str) -> Tensor | None:
+    """How tensor cores may multiply these arrays, None where they cannot: they read memory in order."""
+    stored, columns = NAMES[arrays.x.dtype], arrays.x.shape[-1]
+    if stored == "f64" or (stored == "f32" and precision == "ieee"):
+        return None
+    if any(factor.dim() > 2 and math.prod(factor.shape[:-2]) > 1 for factor in arrays.factors):
+        return None
+    own = [arrays.x, arrays.out] if arrays.y is None else [arrays.x, arrays.out, arrays.y]
+    along = -1 if columns > 1 else -2
+    if any(tensor.stride(along) != 1 and tensor.shape[along] > 1 for tensor in own):
+        return None
+    if stored == "f32":
+        return Tensor("f16", 1 if precision == "tf32" else 3)
+    steps = [step for tensor in own for step in (*tensor.stride()[:along], columns if columns > 1 else 2)]
+    sizes = [extent for mode in modes for extent in (mode.columns, mode.rows)]
+    if any(number % 2 for number in (*steps, *sizes)) or any(tensor.data_ptr() % 4 for tensor in own):
+        return None
+    return Tensor(stored, 1)
+
+
+def _kernel(chosen: FmaPlan | MmaPlan) -> Kernel | None:
     """The kernel of a pass, None if it was only noted."""
     found = None if collecting() else _LOADED.get(chosen)
     if found is None:
-        binary = fetch(job_for(emit(chosen), chosen.arch, str(chosen)))
+        source = kron_mma.emit(chosen) if isinstance(chosen, MmaPlan) else kron_cuda.emit(chosen)
+        binary = fetch(job_for(source, chosen.arch, str(chosen)))
         if binary is None:
             return None
         found = _LOADED[chosen] = Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen))
     return found
 
 
-def _prepare(launch: Launch, compute: str, index: int) -> Start:
-    entries = launch.dims[2][0]
+def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
+    entries, own = launch.dims[2][0], limits(index)
     stored = NAMES[launch.arrays.x.dtype]
-    chosen = fma(launch.run, stored, compute, _facts(launch), entries, launch.right, limits(index))
+    if launch.run.kind == "mma":
+        assert tensor is not None
+        shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
+        chosen = mma(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
+        assert chosen is not None
+        tiles = chosen.count(entries, launch.right)
+        integers = _integers(launch, chosen.facts.added, False)
+    else:
+        compute = "f64" if stored == "f64" else "f32"
+        chosen = fma(launch.run, stored, compute, _facts(launch), entries, launch.right, own)
+        tiles = chosen.tiles(entries, launch.right)
+        integers = _integers(launch, chosen.facts.added, chosen.facts.varies)
     kernel = _kernel(chosen)
     if kernel is None:
         return _nothing
-    integers = _integers(launch, chosen.facts)
-    tiles = chosen.tiles(entries, launch.right) * launch.dims[0][0] * launch.dims[1][0]
-    blocks = min(tiles, _resident(kernel, index) * limits(index).sm_count)
+    tiles *= launch.dims[0][0] * launch.dims[1][0]
+    groups = chosen.warps // chosen.group if isinstance(chosen, MmaPlan) else 1
+    blocks = min(-(-tiles // groups), _resident(kernel, index) * own.sm_count)
 
     def begin(pointers: Sequence[int], numbers: Numbers) -> None:
         start(kernel, index, blocks, (*pointers, *integers, *numbers))
 
     return begin
+
+
+def _mma_facts(launch: Launch) -> MmaFacts:
+    """The widest copies and stores that every address allows."""
+    arrays = launch.arrays
+    size = arrays.x.element_size()
+    into = [(launch.ports["out"], arrays.out.data_ptr())]
+    if arrays.y is not None:
+        into.append((launch.ports["y"], arrays.y.data_ptr()))
+    x = [(launch.ports["x"], arrays.x.data_ptr())]
+    copy = _common(launch, x, launch.run.modes[-1].columns, 16 // size, size) * size
+    return MmaFacts(copy, _common(launch, into, launch.run.modes[-1].rows, 4, size), launch.added)
+
+
+def _common(launch: Launch, ports: Sequence[tuple[Port, int]], line: int, most: int, size: int) -> int:
+    """Neighbours, a power of two up to ``most``, of which every line and address is a multiple."""
+    width = most
+    for own, pointer in ports:
+        steps = [*own.batch, own.run, launch.right] if launch.right > 1 else [*own.batch, line]
+        while width > 1 and (any(step % width for step in steps) or pointer % (width * size)):
+            width //= 2
+    return width
 
 
 def _nothing(pointers: Sequence[int], numbers: Numbers) -> None:
@@ -98,9 +154,9 @@ def _width(launch: Launch, ports: Sequence[tuple[Port, int]], extents: Sequence[
     return vector
 
 
-def _integers(launch: Launch, facts: Facts) -> list[int]:
+def _integers(launch: Launch, added: bool, varies: bool) -> list[int]:
     """Arguments in the order of the kernel's parameters."""
-    names = [("x", 0), ("y", 1), ("out", 2)] if facts.added else [("x", 0), ("out", 2)]
+    names = [("x", 0), ("y", 1), ("out", 2)] if added else [("x", 0), ("out", 2)]
     values = {f"size_{axis}": extent for axis, (extent, _) in zip("abc", launch.dims, strict=True)}
     values |= {"size_run": launch.run.columns, "size_right": launch.right}
     for name, place in names:
@@ -110,4 +166,4 @@ def _integers(launch: Launch, facts: Facts) -> list[int]:
     for number, factor in enumerate(launch.factors):
         values |= {f"f{number}_row": factor.stride(-2), f"f{number}_column": factor.stride(-1)}
         values |= {f"f{number}_{axis}": own[3 + number] for axis, (_, own) in zip("abc", launch.dims, strict=True)}
-    return [values[name] for name in parameters(len(launch.factors), facts)]
+    return [values[name] for name in parameters(len(launch.factors), added, varies)]

@@ -1,0 +1,238 @@
+// Passes of Kronecker products on tensor cores. The first phase reads from a ring that asynchronous copies fill for
+// every warp by itself, later ones from a tile in shared memory that GROUP warps share.
+#pragma once
+#include "async.cuh"
+#include "kron_lines.cuh"
+
+namespace km {
+
+// Steps from tile to tile without divisions; a tile has hundreds of entries, so their numbers are small.
+template <int ITEMS, int RIGHT>
+struct KronWalk {
+    int count[3], now[4], step[4];
+    template <class Args>
+    KM_DEVICE KronWalk(const Args& g, int first, int apart)
+        : count{int((g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT), int((g.size[KRON_C] + ITEMS - 1) / ITEMS), int(g.size[KRON_B])} {
+        digits(now, first);
+        digits(step, apart);
+    }
+    KM_DEVICE void digits(int (&to)[4], int t) const {
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+            to[i] = t % count[i];
+            t /= count[i];
+        }
+        to[3] = t;
+    }
+    KM_DEVICE void move() {
+        int carry = 0;
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+            now[i] += step[i] + carry;
+            carry = now[i] >= count[i];
+            now[i] -= carry ? count[i] : 0;
+        }
+        now[3] += step[3] + carry;
+    }
+    KM_DEVICE KronPlace place() const { return KronPlace{now[3], now[2], (i64)now[1] * ITEMS, (i64)now[0] * RIGHT}; }
+};
+
+// Where the lines of a unit go in the result or where y has what is added to them.
+template <class B, class Phase>
+struct KronTarget {
+    static constexpr bool LAST = Phase::F::LAST;
+    static constexpr int COUNT = LAST ? 1 : Phase::TILES;
+    i64 at[COUNT], step;
+    template <class Args>
+    KM_DEVICE KronTarget(const Args& g, const i64 (&s)[KRON_AXES], const KronPlace& p, int unit, int lane) {
+        const i64 run = B::RIGHT == 1 ? 1 : s[KRON_RUN], base = kron_offset(s, p);
+        step = LAST ? 8 * s[KRON_C] : 8 * Phase::BEHIND * run;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int line = LAST ? 16 * Phase::TILES * unit + kron_row(lane) : min(unit * Phase::TILES + i, Phase::LINES - 1);
+            at[i] = base + Phase::item(line) * s[KRON_C]
+                    + (LAST ? 4 * (lane % 4) : (Phase::run_out(line) + kron_row(lane) * Phase::BEHIND) * run + Phase::right(line) + 4 * (lane % 4));
+        }
+    }
+    KM_DEVICE i64 place(int w, int tile, int h) const { return LAST ? at[0] + (2 * tile + h) * step + 16 * w : at[LAST ? 0 : tile] + (2 * w + h) * step; }
+};
+
+// What is B's: the types T, H; First and the later phases; and how many warps share a tile (GROUP).
+template <class B, class Args>
+struct KronMma {
+    typedef typename B::T T;
+    typedef typename B::First First;
+    static constexpr bool ROWS = First::F::LAST;
+    static constexpr int GROUPS = B::WARPS / B::GROUP, DOWN = ROWS ? 16 * First::TILES : First::F::COLUMNS, ENTRIES = B::COPY / (int)sizeof(T);
+    static constexpr int PER = (ROWS ? First::F::COLUMNS : B::RIGHT) / ENTRIES;
+
+    // Starts the copies of one unit of the first phase.
+    static __device__ __forceinline__ void fetch(const Args& g, const KronPlace& p, int unit, T* stage, int lane) {
+        const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
+        const int items = (int)min((i64)B::ITEMS, g.size[KRON_C] - p.c), right = (int)min((i64)B::RIGHT, g.size[KRON_RIGHT] - p.right);
+        if (!ROWS) from += First::item(unit * First::TILES) * g.x_stride[KRON_C] + First::run(unit * First::TILES) * g.x_stride[KRON_RUN];
+        const bool inside = ROWS || First::item(unit * First::TILES) < items;
+        constexpr bool EVEN = 32 % PER == 0;
+        const i64 step = 32 / PER * g.x_stride[KRON_RUN];
+        const int mine = lane / PER, at = lane % PER * ENTRIES;
+        const unsigned to = shared_address(stage + mine * B::PITCH + at);
+#pragma unroll
+        for (int n = 0; n < DOWN * PER; n += 32) {
+            if (DOWN * PER % 32 && n + lane >= DOWN * PER) break;
+            const int row = EVEN ? n / PER + mine : (n + lane) / PER, along = EVEN ? at : (n + lane) % PER * ENTRIES;
+            const T* own;
+            bool given = inside;
+            if (ROWS) {
+                const int line = unit * DOWN + row, item = First::item(line);
+                own = from + item * g.x_stride[KRON_C] + First::run(line) + along;
+                given = line < First::LINES && item < items;
+            } else {
+                own = EVEN ? from + mine * g.x_stride[KRON_RUN] + at + n / 32 * step : from + row * g.x_stride[KRON_RUN] + along;
+                given = inside && along < right;
+            }
+            const unsigned there = EVEN ? to + n / PER * B::PITCH * (int)sizeof(T) : shared_address(stage + row * B::PITCH + along);
+            copy_async<B::COPY>(there, given ? own : (const T*)g.x, given ? B::COPY : 0);
+        }
+    }
+
+    static __device__ __forceinline__ void wait_for_group(int group) {
+        if (B::GROUP == 1) __syncwarp();
+        else if (B::GROUP == B::WARPS) __syncthreads();
+        else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(B::GROUP * 32) : "memory");
+    }
+
+    // Four results, of which `room` are there.
+    static __device__ __forceinline__ void store(const Args& g, i64 to, i64 beside, int room, const float (&value)[4]) {
+        typedef Pack<T, B::VEC_OUT> Out;
+#pragma unroll
+        for (int v = 0; v < 4; v += B::VEC_OUT) {
+            if (v >= room) break;
+            Out pack, added;
+            if (B::ADDED) added = *(const Out*)((const T*)g.y + beside + v);
+#pragma unroll
+            for (int i = 0; i < B::VEC_OUT; ++i)
+                pack.v[i] = Store<T>::from(B::ADDED ? fma((float)g.beta, convert<float>(added.v[i]), value[v + i]) : value[v + i]);
+            store_pack<T, B::VEC_OUT>((T*)g.out + to + v, pack);
+        }
+    }
+
+    // Lines of one unit of the last phase to the result.
+    template <class Phase, class Lines>
+    static __device__ __forceinline__ void give_out(const Args& g, const KronPlace& p, const Lines& x, const unsigned* factor, float back, int unit, int lane) {
+        constexpr bool LAST = Phase::F::LAST, ROUND = Phase::F::ROWS % 16 == 0;
+        const KronTarget<B, Phase> to(g, g.out_stride, p, unit, lane), beside(g, B::ADDED ? g.y_stride : g.out_stride, p, unit, lane);
+        const int items = (int)min((i64)B::ITEMS, g.size[KRON_C] - p.c), right = (int)min((i64)B::RIGHT, g.size[KRON_RIGHT] - p.right);
+        int room[Phase::TILES];
+#pragma unroll
+        for (int i = 0; i < Phase::TILES; ++i) {
+            const int line = unit * Phase::TILES + i;
+            room[i] = (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(line) - 4 * (lane % 4);
+            if (line >= Phase::LINES || Phase::item(line) >= items) room[i] = 0;
+        }
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back * (float)g.alpha, lane, [&](int w, int tile, int h, const float (&value)[4]) {
+            int here;
+            if (LAST) {
+                here = 16 * Phase::TILES * unit + 16 * tile + 8 * h + kron_row(lane) < items ? (ROUND ? 4 : Phase::EXTENT - 16 * w - 4 * (lane % 4)) : 0;
+            } else {
+                here = ROUND || 16 * w + 8 * h + kron_row(lane) < Phase::F::ROWS ? room[tile] : 0;
+            }
+            if (here > 0) store(g, to.place(w, tile, h), B::ADDED ? beside.place(w, tile, h) : 0, here, value);
+        });
+    }
+
+    // Lines of one unit of an earlier phase to the tile.
+    template <class Phase, class Lines>
+    static __device__ __forceinline__ void keep(const Lines& x, float* tile, const unsigned* factor, float back, int unit, int lane) {
+        constexpr bool LAST = Phase::F::LAST;
+        constexpr int LINES = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
+        float* to[LINES];
+#pragma unroll
+        for (int i = 0; i < LINES; ++i) {
+            const int line = EACH * (unit * LINES + i) + (LAST ? kron_row(lane) : 0);
+            to[i] = line < Phase::LINES ? tile + Phase::place(line) + 4 * (lane % 4) + (LAST ? 0 : kron_row(lane) * Phase::PITCH) : nullptr;
+        }
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, const float (&value)[4]) {
+            float* at = to[LAST ? 2 * own + h : own];
+            if (Phase::LINES % (EACH * LINES) && at == nullptr) return;
+            if (!LAST && Phase::F::ROWS % 16 && 16 * w + 8 * h + kron_row(lane) >= Phase::F::ROWS) return;
+            Pack<float, 4> pack;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) pack.v[i] = value[i];
+            *(Pack<float, 4>*)(at + (LAST ? 16 * w : (16 * w + 8 * h) * Phase::PITCH)) = pack;
+        });
+    }
+
+    template <class Phase, class Lines>
+    static __device__ __forceinline__ void finish(const Args& g, const KronPlace& p, const Lines& x, float* tile, const unsigned* factors, const float* backs, int unit, int lane) {
+        if constexpr (Phase::FINAL) give_out<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        else keep<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+    }
+
+    template <class Phase>
+    static __device__ __forceinline__ void later(const Args& g, const KronPlace& p, float* tile, const unsigned* factors, const float* backs, int group, int warp, int lane) {
+        if (Phase::LOCAL) __syncwarp();
+        else wait_for_group(group);
+#pragma unroll 1
+        for (int unit = warp; unit < Phase::UNITS; unit += B::GROUP) {
+            KronLines<B, typename Phase::F, Phase::TILES> x;
+            x.template read_columns<Phase::PITCH>(tile, [&](int own) { return Phase::place(min(unit * Phase::TILES + own, Phase::LINES - 1)); }, lane);
+            __syncwarp();
+            finish<Phase>(g, p, x, tile, factors, backs, unit, lane);
+        }
+    }
+
+    static __device__ void run(const Args& g) {
+        extern __shared__ __align__(16) unsigned char raw[];
+        __shared__ float tops[B::WARPS], backs[B::FACTORS];
+        unsigned* factors = (unsigned*)raw;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / B::GROUP, own = warp % B::GROUP;
+        float* tile = (float*)(factors + B::FACTOR_WORDS) + group * B::TILE;
+        T* ring = (T*)((float*)(factors + B::FACTOR_WORDS) + GROUPS * B::TILE) + warp * B::STAGES * B::STAGE;
+        if (ROWS && First::F::COLUMNS % 16) {
+            for (int i = lane; i < B::STAGES * B::STAGE; i += 32) ring[i] = T{};
+            __syncwarp();
+        }
+        const int tiles = (int)kron_tiles<B::ITEMS, B::RIGHT>(g), apart = gridDim.x * GROUPS, first = blockIdx.x * GROUPS + group;
+        KronWalk<B::ITEMS, B::RIGHT> here(g, first, apart), ahead = here;
+        int left = first < tiles ? (tiles - first + apart - 1) / apart : 0, unit_ahead = own, slot_ahead = 0, slot = 0;
+        const auto prefetch = [&]() {
+            if (left > 0) {
+                fetch(g, ahead.place(), unit_ahead, ring + slot_ahead * B::STAGE, lane);
+                unit_ahead += B::GROUP;
+                if (unit_ahead >= First::UNITS) {
+                    unit_ahead = own;
+                    ahead.move();
+                    --left;
+                }
+            }
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            slot_ahead = slot_ahead + 1 == B::STAGES ? 0 : slot_ahead + 1;
+        };
+#pragma unroll 1
+        for (int s = 0; s < B::STAGES; ++s) prefetch();
+        B::prepare(factors, backs, tops, g);
+        __syncthreads();
+#pragma unroll 1
+        for (int t = first; t < tiles; t += apart, here.move()) {
+            const KronPlace p = here.place();
+#pragma unroll 1
+            for (int unit = own; unit < First::UNITS; unit += B::GROUP) {
+                asm volatile("cp.async.wait_group %0;" ::"n"(B::STAGES - 1) : "memory");
+                __syncwarp();
+                KronLines<B, typename First::F, First::TILES> x;
+                const T* stage = ring + slot * B::STAGE;
+                if constexpr (ROWS) x.read_rows(stage, [&](int row) { return row * B::PITCH; }, lane);
+                else x.template read_columns<B::PITCH>(stage, [&](int tile) { return 16 * tile; }, lane);
+                __syncwarp();
+                prefetch();
+                slot = slot + 1 == B::STAGES ? 0 : slot + 1;
+                if (!First::FINAL && unit == own) wait_for_group(group);
+                finish<First>(g, p, x, tile, factors, backs, unit, lane);
+            }
+            B::later(g, p, tile, factors, backs, group, own, lane);
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+    }
+};
+
+}  // namespace km

@@ -1,0 +1,174 @@
+"""Kronecker passes on GPUs: what is planned for every card, and that the kernels compile without spilling.
+
+``python -m tests.backend.test_cuda_kron`` rewrites the golden files.
+"""
+
+import json
+import sys
+from functools import cache
+
+import pytest
+
+from kernmantle.codegen import kron_cuda, kron_mma
+from kernmantle.codegen.cuda import headers
+from kernmantle.contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma, plan
+from kernmantle.contraction.kron_mma import MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.contraction.kron_modes import Mode
+from kernmantle.runtime.nvrtc import Cubin, compile_source
+
+from .test_cuda_compile import CARDS, GOLDEN, REGISTER_SLACK, SPILL_FREE
+
+TENSORS = {"f32": Tensor("f16", 3), "f16": Tensor("f16", 1), "bf16": Tensor("bf16", 1), "f64": None}
+# Name: sizes (p, q) of the factors, columns to their right, storage.
+CASES = {
+    "8^5": ([(8, 8)] * 5, 1, "f32"),
+    "16^2": ([(16, 16)] * 2, 1, "f32"),
+    "32^3": ([(32, 32)] * 3, 1, "f32"),
+    "64^2": ([(64, 64)] * 2, 1, "f32"),
+    "64 beside": ([(64, 64)], 4096, "f32"),
+    "128": ([(128, 128)], 1, "f32"),
+    "96": ([(96, 96)], 1, "f32"),
+    "128 beside": ([(128, 128)], 128, "f32"),
+    "31x63": ([(31, 63)], 1, "f32"),
+    "64^2 f16": ([(64, 64)] * 2, 1, "f16"),
+    "128 bf16": ([(128, 128)], 1, "bf16"),
+    "8^3 f64": ([(8, 8)] * 3, 1, "f64"),
+}
+PORTABLE = ("8^5", "64^2", "96", "64^2 f16")
+
+
+def modes(sizes: list[tuple[int, int]]) -> tuple[Mode, ...]:
+    return tuple(Mode(p, q, number) for number, (p, q) in enumerate(sizes))
+
+
+def planned(name: str, card: str) -> CudaKronPlan:
+    sizes, right, stored = CASES[name]
+    return plan(modes(sizes), right, stored, CARDS[card], True, TENSORS[stored])
+
+
+def first_pass(name: str, card: str) -> FmaPlan | MmaPlan:
+    sizes, right, stored = CASES[name]
+    run, tensor = planned(name, card).passes[0], TENSORS[stored]
+    wide = all(size % 4 == 0 for pair in sizes for size in pair)
+    if run.kind == "fma":
+        wide = 16 // (8 if stored == "f64" else 4)
+        return fma(
+            run, stored, "f64" if stored == "f64" else "f32", Facts(wide, wide, False, False), 1024, right, CARDS[card]
+        )
+    assert tensor is not None
+    shapes = tuple((q, p) for p, q in sizes)[run.first : run.stop]
+    found = mma(run, shapes, stored, tensor, MmaFacts(16 if wide else 4, 4 if wide else 1, False), right, CARDS[card])
+    assert found is not None
+    return found
+
+
+def emit(found: FmaPlan | MmaPlan) -> str:
+    return kron_mma.emit(found) if isinstance(found, MmaPlan) else kron_cuda.emit(found)
+
+
+@cache
+def compiled(source: str, card: str) -> Cubin:
+    return compile_source(source, card, headers(), "kron")
+
+
+def figures(name: str, card: str) -> dict[str, int | str]:
+    found = first_pass(name, card)
+    taken = compiled(emit(found), card).resources
+    return {
+        "plan": str(found), "threads": found.threads, "shared": found.shared,
+        "registers": taken.registers, "spilled": taken.spill_stores,
+    }  # fmt: skip
+
+
+CHECKED = [(name, "sm_90") for name in CASES] + [(name, card) for name in PORTABLE for card in CARDS if card != "sm_90"]
+
+
+@pytest.mark.parametrize(("name", "card"), CHECKED)
+def test_takes_what_the_golden_file_says(name: str, card: str) -> None:
+    want, got = json.loads((GOLDEN / "kron.json").read_text())[name][card], figures(name, card)
+    fixed = ("plan", "threads", "shared")
+    assert {key: got[key] for key in fixed} == {key: want[key] for key in fixed}
+    assert 0 < int(got["registers"]) <= want["registers"] + REGISTER_SLACK
+    assert int(got["spilled"]) <= want["spilled"] + SPILL_FREE
+    assert int(got["registers"]) * int(got["threads"]) <= CARDS[card].registers_per_sm
+    assert int(got["shared"]) <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize("name", ["64^2", "8^5"])
+def test_emits_the_golden_source(name: str) -> None:
+    assert emit(first_pass(name, "sm_90")) == (GOLDEN / f"kron_{name.replace('^', '_')}.cu").read_text()
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("right", [1, 1000])
+@pytest.mark.parametrize("size", [16, 31, 50, 64, 100, 128])
+def test_every_plan_fits_its_card(card: str, size: int, right: int) -> None:
+    for stored, tensor in TENSORS.items():
+        if tensor is None:
+            continue
+        for count in (1, 2, 3):
+            chosen = plan(modes([(size, size)] * count), right, stored, CARDS[card], True, tensor)
+            beside = right
+            for run in sorted(chosen.passes, key=lambda run: -run.first):
+                beside, here = beside * run.columns, beside
+                if run.kind != "mma":
+                    continue
+                found = mma(run, (), stored, tensor, MmaFacts(4, 1, True), here, CARDS[card])
+                assert found is not None
+                assert found.shared <= CARDS[card].shared_per_block
+                assert found.registers * found.threads <= CARDS[card].registers_per_sm
+                assert found.warps % found.group == 0
+                assert found.group <= found.phases[0].units
+
+
+def test_precision_and_small_factors_stay_with_additions() -> None:
+    card = CARDS["sm_90"]
+    assert {run.kind for run in plan(modes([(64, 64)] * 2), 1, "f32", card, True, None).passes} == {"matmul"}
+    assert {run.kind for run in plan(modes([(8, 8)] * 3), 1, "f32", card, True, TENSORS["f32"]).passes} == {"fma"}
+    kinds = [run.kind for run in plan(modes([(4, 4), (64, 64)]), 1, "f32", card, True, TENSORS["f32"]).passes]
+    assert sorted(kinds) == ["fma", "mma"]
+
+
+def test_small_factors_are_multiplied_out_where_that_saves_a_pass() -> None:
+    card = CARDS["sm_90"]
+    halves = plan(modes([(8, 8)] * 5), 1, "f16", card, True, TENSORS["f16"]).passes
+    assert [run.parts for run in halves] == [((0,), (1, 2), (3, 4))]
+    assert str(halves[0]) == "mma 8x8*64x64*64x64"
+    assert {run.kind for run in plan(modes([(5, 5)] * 3), 1, "f16", card, True, TENSORS["f16"]).passes} == {"fma"}
+    for count in range(1, 12):
+        for size in (2, 3, 4, 5, 8):
+            found = plan(modes([(size, size)] * count), 1, "f32", card, True, TENSORS["f32"]).passes
+            places = [place for run in found for part in run.parts for place in part]
+            assert sorted(places) == list(range(count))
+            assert all(len(part) == 1 for run in found if run.kind != "mma" for part in run.parts)
+
+
+def test_passes_are_balanced() -> None:
+    for size in (16, 32):
+        found = plan(modes([(size, size)] * 4), 1, "f32", CARDS["sm_90"], True, TENSORS["f32"]).passes
+        assert sorted((run.first, run.stop) for run in found) == [(0, 2), (2, 4)]
+
+
+def test_what_leaves_too_few_warps_is_left_to_the_vendor() -> None:
+    kinds = {card: planned("128", card).passes[0].kind for card in CARDS}
+    assert kinds == {card: "matmul" if card in ("sm_86", "sm_120") else "mma" for card in CARDS}
+
+
+def test_without_fusion_every_factor_has_its_pass() -> None:
+    assert len(plan(modes([(32, 32)] * 3), 1, "f32", CARDS["sm_90"], False, TENSORS["f32"]).passes) == 3
+    assert len(planned("32^3", "sm_90").passes) == 1
+
+
+def test_a_plan_prints_what_it_does() -> None:
+    assert str(planned("64^2", "sm_90")) == "3 products of scaled f16 halves, mma 64x64*64x64"
+    assert "3 products of scaled f16 halves, tile" in str(first_pass("64^2", "sm_90"))
+
+
+if __name__ == "__main__":
+    table: dict[str, dict[str, dict[str, int | str]]] = {}
+    for each, card in CHECKED:
+        table.setdefault(each, {})[card] = figures(each, card)
+    (GOLDEN / "kron.json").write_text(json.dumps(table, indent=1) + "\n")
+    for each in ("64^2", "8^5"):
+        (GOLDEN / f"kron_{each.replace('^', '_')}.cu").write_text(emit(first_pass(each, "sm_90")))
+    sys.exit(0)

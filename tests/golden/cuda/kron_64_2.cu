@@ -1,0 +1,77 @@
+// mma 64x64*64x64 f32, 3 products of scaled f16 halves, tile 1x1 warps 16/4 stages 1 lines 1
+#include "kron_mma.cuh"
+struct Phase0 {
+    typedef km::KronFactor<true, 64, 64, 3> F;
+    static constexpr int TILES = 1, LINES = 64, UNITS = 4, OFFSET = 0, NUMBER = 1, BEHIND = 1, EXTENT = 64, PITCH = 1;
+    static constexpr bool FINAL = false, LOCAL = false;
+    static __device__ __forceinline__ int item(int line) { return 0; }
+    static __device__ __forceinline__ int run(int line) { return line % 64 * 64; }
+    static __device__ __forceinline__ int run_out(int line) { return 0; }
+    static __device__ __forceinline__ int right(int line) { return 0; }
+    static __device__ __forceinline__ int place(int line) { return line % 64 * 72; }
+};
+struct Phase1 {
+    typedef km::KronFactor<false, 64, 64, 3> F;
+    static constexpr int TILES = 1, LINES = 4, UNITS = 4, OFFSET = 4096, NUMBER = 0, BEHIND = 64, EXTENT = 64, PITCH = 72;
+    static constexpr bool FINAL = true, LOCAL = false;
+    static __device__ __forceinline__ int item(int line) { return 0; }
+    static __device__ __forceinline__ int run(int line) { return 0; }
+    static __device__ __forceinline__ int run_out(int line) { return 0; }
+    static __device__ __forceinline__ int right(int line) { return line % 4 * 16; }
+    static __device__ __forceinline__ int place(int line) { return line % 4 * 16; }
+};
+struct Body {
+    typedef float T;
+    typedef km::f16 H;
+    typedef km::KronArguments<2> Args;
+    typedef Phase0 First;
+    static constexpr int THREADS = 512, WARPS = 16, GROUP = 4, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 72, STAGE = 1152, TILE = 4616, FACTORS = 2, FACTOR_WORDS = 8192;
+    static constexpr bool ADDED = false;
+    static __device__ __forceinline__ void prepare(unsigned* to, float* backs, float* tops, const Args& g) {
+        Phase0::F::prepare<Body, false>(to + Phase0::OFFSET, backs + Phase0::NUMBER, tops,
+                [&](int q, int p) { return km::kron_entry<T>(g, 1, q / 1, p / 1); });
+        Phase1::F::prepare<Body, false>(to + Phase1::OFFSET, backs + Phase1::NUMBER, tops,
+                [&](int q, int p) { return km::kron_entry<T>(g, 0, q / 1, p / 1); });
+    }
+    static __device__ __forceinline__ void later(const Args& g, const km::KronPlace& p, float* tile,
+            const unsigned* factors, const float* backs, int group, int warp, int lane) {
+        km::KronMma<Body, Args>::later<Phase1>(g, p, tile, factors, backs, group, warp, lane);
+    }
+};
+extern "C" __global__ void __launch_bounds__(512, 1)
+km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, double alpha, double beta) {
+    km::KronArguments<2> g;
+    g.x = x;
+    g.y = y;
+    g.out = out;
+    g.alpha = alpha;
+    g.beta = beta;
+    g.factor[0] = f0;
+    g.factor[1] = f1;
+    g.size[0] = size_a;
+    g.x_stride[0] = x_a;
+    g.out_stride[0] = out_a;
+    g.size[1] = size_b;
+    g.x_stride[1] = x_b;
+    g.out_stride[1] = out_b;
+    g.size[2] = size_c;
+    g.x_stride[2] = x_c;
+    g.out_stride[2] = out_c;
+    g.size[3] = size_run;
+    g.x_stride[3] = x_run;
+    g.out_stride[3] = out_run;
+    g.size[4] = size_right;
+    g.x_stride[4] = x_right;
+    g.out_stride[4] = out_right;
+    g.factor_stride[0][0] = f0_row;
+    g.factor_stride[0][1] = f0_column;
+    g.factor_stride[0][2] = 0;
+    g.factor_stride[0][3] = 0;
+    g.factor_stride[0][4] = 0;
+    g.factor_stride[1][0] = f1_row;
+    g.factor_stride[1][1] = f1_column;
+    g.factor_stride[1][2] = 0;
+    g.factor_stride[1][3] = 0;
+    g.factor_stride[1][4] = 0;
+    km::KronMma<Body, Body::Args>::run(g);
+}

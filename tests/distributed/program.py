@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -85,6 +86,66 @@ def agop():
     assert_close(found, expected.diagonal() / N, depth=29 * N)
     vector = spread.agop(KERNEL, part(z), None, part(z[:, 0]))
     assert_close(vector, KERNEL.agop(z, None, z[:, 0]), depth=N * N)
+
+
+def _blocks(x, factors, mesh):
+    """This process's block of x and of the whole product."""
+    rows = counts(x.shape[0], 2 * mesh.size(0))[: mesh.size(0)] if mesh.size(0) > 1 else [x.shape[0]]
+    rows[-1] += x.shape[0] - sum(rows)
+    own = mesh.get_coordinate()[0]
+    here = slice(sum(rows[:own]), sum(rows[: own + 1]))
+    return here, spread.kron_columns(factors, mesh), spread.kron_columns(factors, mesh, result=True)
+
+
+KRONS = [[(4, 4), (2, 3), (4, 8)], [(3, 5), (5, 2)], [(2, 2), (3, 3), (2, 4), (2, 1)], [(4, 3)]]
+
+
+@check
+def kron():
+    size = dist.get_world_size()
+    for shape in ((1, size), (2, size // 2), (size, 1)):
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("rows", "columns"))
+        for shapes in KRONS:
+            whole = [normal(*own, seed=place).requires_grad_() for place, own in enumerate(shapes)]
+            x = normal(7, math.prod(p for p, _ in shapes), seed=9).requires_grad_()
+            weight = normal(7, math.prod(q for _, q in shapes), seed=8)
+            expected = km.kron_matmul(x, whole)
+            slopes = torch.autograd.grad((expected.square() * weight).sum(), [x, *whole])
+            rows, before, after = _blocks(x, whole, mesh)
+            mine = x[rows, before].detach().clone().requires_grad_()
+            found = spread.kron_matmul(mine, whole, mesh)
+            assert_close(found, expected[rows, after], depth=100)
+            loss = (found.square() * weight[rows, after]).sum()
+            got = torch.autograd.grad(loss, [mine, *whole], create_graph=True)
+            assert_close(got[0], slopes[0][rows, before], depth=1000)
+            for one, wanted in zip(got[1:], slopes[1:], strict=True):
+                assert_close(one, wanted, depth=1000)
+            again = torch.autograd.grad(got[0].square().sum(), whole[-1])[0]
+            outer = torch.autograd.grad((km.kron_matmul(x, whole).square() * weight).sum(), x, create_graph=True)[0]
+            assert_close(again, torch.autograd.grad(outer.square().sum(), whole[-1])[0], depth=100000)
+
+
+@check
+def kron_moves():
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (2, size // 2))
+    for shapes in KRONS:
+        for dtype in (torch.float32, torch.complex128):
+            factors = [normal(*own, seed=place).to(dtype) for place, own in enumerate(shapes)]
+            x = normal(7, math.prod(p for p, _ in shapes), seed=9).to(dtype)
+            local = spread.kron_scatter(x if dist.get_rank() == 0 else None, factors, mesh)
+            whole = spread.kron_gather(spread.kron_matmul(local, factors, mesh), factors, mesh)
+            if dist.get_rank() == 0:
+                expected = km.kron_matmul(x, factors)
+                real = [torch.view_as_real(t) if t.is_complex() else t for t in (whole, expected)]
+                assert_close(real[0], real[1], depth=100)
+            else:
+                assert whole is None
+    wrong = torch.zeros(2, 3, dtype=torch.float64)
+    with pytest.raises(km.errors.ShapeError, match="this one takes"):
+        spread.kron_matmul(wrong, [normal(4, 4), normal(4, 4)], mesh)
+    with pytest.raises(km.errors.ParameterError, match="needs two"):
+        spread.kron_matmul(wrong, [normal(4, 4)], init_device_mesh("cpu", (size,)))
 
 
 @check

@@ -2,6 +2,7 @@
 
 from .dense import eigh, solve_cholesky, solve_kernel, solve_lu
 from .iterative import Operator, cg, nystrom, operator
+from .kron import kron_columns, kron_gather, kron_matmul, kron_scatter
 from .products import agop, gram, matmul
 from .rows import from_local, to_local
 
@@ -12,6 +13,10 @@ __all__ = [
     "eigh",
     "from_local",
     "gram",
+    "kron_columns",
+    "kron_gather",
+    "kron_matmul",
+    "kron_scatter",
     "matmul",
     "nystrom",
     "operator",

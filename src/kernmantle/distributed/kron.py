@@ -1,0 +1,271 @@
+"""Kronecker products of matrices that are spread over a grid of processes, by rows and by columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..errors import BackendError, ParameterError, ShapeError
+from ..kron.factors import described, listed, sizes
+from ..kron.matmul import kron_matmul as local_matmul
+from .exchange import answering, dealt, gathered_counts, told, total
+
+
+def shares(count: int, parts: int) -> tuple[int, ...]:
+    """How many of ``count`` each of ``parts`` has: as even as can be, the first ones more."""
+    return tuple(count // parts + (place < count % parts) for place in range(parts))
+
+
+def split_position(shapes: Sequence[tuple[int, int]], parts: int) -> int:
+    """How many leading factors are applied after the exchange: of splits that come out even, the one that moves least.
+
+    Before it the columns are split among the leading axes, after it among the trailing ones.
+    """
+
+    def cost(place: int) -> tuple[bool, int]:
+        before = math.prod(p for p, _ in shapes[:place])
+        between = math.prod(q for _, q in shapes[place:])
+        after = math.prod(q for _, q in shapes[:place])
+        return any(size % parts for size in (before, between, after)), before * between
+
+    return min(range(1, max(2, len(shapes))), key=cost) if len(shapes) > 1 else 1
+
+
+class _Turn(torch.autograd.Function):
+    """From (m, left here, right) to (m, left, right here), or back; each is the other's adjoint."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, lefts: tuple[int, ...], rights: tuple[int, ...], group: Any, back: bool
+    ) -> torch.Tensor:
+        ctx.given = lefts, rights, group, back
+        here, m = dist.get_rank(group), x.shape[0]
+        sent = x.split(lefts if back else rights, dim=1 if back else 2)
+        received = [(m, lefts[here], own) for own in rights] if back else [(m, own, rights[here]) for own in lefts]
+        flat = torch.cat([part.reshape(-1) for part in sent])
+        lengths = [math.prod(shape) for shape in received]
+        found = dealt(flat, [part.numel() for part in sent], lengths, group).split(lengths)
+        pieces = [piece.view(shape) for piece, shape in zip(found, received, strict=True)]
+        return torch.cat(pieces, dim=2 if back else 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        lefts, rights, group, back = ctx.given
+        return _Turn.apply(grads[0], lefts, rights, group, not back), None, None, None, None
+
+
+class _Total(torch.autograd.Function):
+    """The sum over the processes of a mesh, whose derivative is such a sum again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        ctx.mesh = mesh
+        for axis in range(mesh.ndim):
+            x = total(mesh.get_group(axis))(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return _Total.apply(grads[0], ctx.mesh), None
+
+
+class _Shared(torch.autograd.Function):
+    """Tensors that all processes have alike: their gradients are the sums of all processes', in one order."""
+
+    @staticmethod
+    def forward(ctx: Any, mesh: DeviceMesh, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.mesh = mesh
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        needed = ctx.needs_input_grad[1:]
+        return None, *(_Total.apply(grad, ctx.mesh) if own else None for grad, own in zip(grads, needed, strict=True))
+
+
+class _Grid:
+    """The place of this process and how columns are split before and after a product."""
+
+    def __init__(self, factors: Sequence[Any], mesh: DeviceMesh) -> None:
+        if mesh.ndim != 2:
+            raise ParameterError(f"mesh has {mesh.ndim} axes; it needs two, of rows and of columns: (processes, 1) say")
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            raise BackendError("this process is not in the mesh")
+        self.factors = listed(factors)
+        if any(isinstance(factor, torch.Tensor) and factor.dim() != 2 for factor in self.factors):
+            raise ShapeError("factors of a distributed product are matrices, not batches of them")
+        self.row, self.column = coordinate
+        self.rows, self.columns = mesh.get_group(0), mesh.get_group(1)
+        self.parts: int = mesh.size(1)
+        shapes = [self._shape(place) for place in range(len(self.factors))]
+        self.place = split_position(shapes, self.parts)
+        before, after = shapes[: self.place], shapes[self.place :]
+        self.left, self.right = math.prod(p for p, _ in before), math.prod(p for p, _ in after)
+        self.new_left, self.new_right = math.prod(q for _, q in before), math.prod(q for _, q in after)
+
+    def _shape(self, place: int) -> tuple[int, int]:
+        return sizes(self.factors)[place]
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """Columns of x on the processes of a row of the mesh."""
+        return tuple(own * self.right for own in shares(self.left, self.parts))
+
+    @property
+    def made(self) -> tuple[int, ...]:
+        """Columns of the result on them."""
+        return tuple(own * self.new_right for own in shares(self.new_left, self.parts))
+
+
+def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh, **options: Any) -> torch.Tensor:
+    """``x @ (F_1 ⊗ … ⊗ F_N)`` of a matrix that is spread over a mesh by rows and columns.
+
+    Parameters
+    ----------
+    x_local : tensor, shape (m, columns here)
+        The block of this process: any rows, as many on all processes of a row of the mesh, and the columns that
+        :func:`kron_columns` says.
+    factors : sequence of tensors and int
+        (p_i, q_i), the same on all processes; an integer is an identity.
+    mesh : DeviceMesh
+        Of two axes: processes that have different rows, and those that have different columns.
+    **options
+        ``precision`` and ``fuse`` as of :func:`kernmantle.kron_matmul`.
+
+    Returns
+    -------
+    tensor, shape (m, columns here)
+        The block of the result, with the columns that ``kron_columns(..., result=True)`` says.
+
+    Raises
+    ------
+    ShapeError
+        If the block does not have these columns, with what is expected.
+    ParameterError
+        For a mesh that has not two axes.
+    WorkerError
+        If a process is gone or does not answer within the group's timeout.
+
+    Notes
+    -----
+    The trailing factors are applied while columns are split among the leading axes, then the processes of a row
+    exchange their blocks once, the leading factors are applied, and a second exchange brings the columns back: two
+    exchanges for any number of factors, none where the mesh has one column. Gradients exist for x and the factors,
+    to any order: those of the factors are summed over all processes.
+    """
+    grid = _Grid(factors, mesh)
+    if x_local.dim() != 2 or x_local.shape[1] != grid.given[grid.column]:
+        raise ShapeError(
+            f"x_local has shape {tuple(x_local.shape)}; for {described(grid.factors)} on {grid.parts} columns of "
+            f"processes this one takes (rows, {grid.given[grid.column]}), see km.distributed.kron_columns"
+        )
+    tensors = iter(_Shared.apply(mesh, *(factor for factor in grid.factors if isinstance(factor, torch.Tensor))))
+    shared = [next(tensors) if isinstance(factor, torch.Tensor) else factor for factor in grid.factors]
+    if grid.parts == 1:
+        return local_matmul(x_local, shared, **options)
+    m, own = x_local.shape[0], grid.column
+    lefts, rights = shares(grid.left, grid.parts), shares(grid.new_right, grid.parts)
+    value = x_local
+    if grid.place < len(shared):
+        value = local_matmul(value.reshape(m * lefts[own], grid.right), shared[grid.place :], **options)
+    value = _Turn.apply(value.reshape(m, lefts[own], grid.new_right), lefts, rights, grid.columns, False)
+    inner = value.transpose(1, 2).reshape(m * rights[own], grid.left)
+    inner = local_matmul(inner, shared[: grid.place], **options)
+    value = inner.reshape(m, rights[own], grid.new_left).transpose(1, 2)
+    new_lefts = shares(grid.new_left, grid.parts)
+    value = _Turn.apply(value, new_lefts, rights, grid.columns, True)
+    return value.reshape(m, new_lefts[own] * grid.new_right)
+
+
+def kron_columns(factors: Sequence[Any], mesh: DeviceMesh, *, result: bool = False) -> slice:
+    """Which columns of x, or of the result, this process has.
+
+    Parameters
+    ----------
+    factors, mesh
+        As of :func:`kron_matmul`.
+    result : bool
+        Whether of the result.
+
+    Returns
+    -------
+    slice
+        Neighbouring columns; the same number on all processes where the sizes allow it.
+    """
+    grid = _Grid(factors, mesh)
+    counts = grid.made if result else grid.given
+    stop = list(accumulate(counts))[grid.column]
+    return slice(stop - counts[grid.column], stop)
+
+
+def kron_scatter(x: torch.Tensor | None, factors: Sequence[Any], mesh: DeviceMesh) -> torch.Tensor:
+    """Blocks of a matrix that the first process of a mesh has, as :func:`kron_matmul` takes them.
+
+    Parameters
+    ----------
+    x : tensor, shape (m, ∏p), or None
+        None on all other processes.
+    factors, mesh
+        As of :func:`kron_matmul`.
+
+    Returns
+    -------
+    tensor, shape (rows here, columns here)
+    """
+    grid = _Grid(factors, mesh)
+    first = grid.row == 0 and grid.column == 0
+    if first and (x is None or x.dim() != 2 or x.shape[1] != sum(grid.given)):
+        given = None if x is None else tuple(x.shape)
+        raise ShapeError(f"x has shape {given} on the first process; the factors take (m, {sum(grid.given)})")
+    value = x
+    if grid.column == 0:
+        count, kind = told([None, None] if value is None else [value.shape[0], value.dtype], grid.rows)
+        parts = shares(count, dist.get_world_size(grid.rows))
+        held = _empty((0, sum(grid.given)), kind, factors) if value is None or not first else value
+        sent = parts if first else (0,) * len(parts)
+        value = dealt(held, sent, [parts[grid.row], *(0,) * (len(parts) - 1)], grid.rows)
+    count, kind = told([None, None] if value is None else [value.shape[0], value.dtype], grid.columns)
+    held = _empty((0, count), kind, factors) if value is None or grid.column else value.T
+    sent = grid.given if grid.column == 0 else (0,) * grid.parts
+    return dealt(held, sent, [grid.given[grid.column], *(0,) * (grid.parts - 1)], grid.columns).T.contiguous()
+
+
+def kron_gather(local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh) -> torch.Tensor | None:
+    """The whole result on the first process of a mesh, None on the others; what :func:`kron_scatter` does, undone.
+
+    Parameters
+    ----------
+    local : tensor, shape (rows here, columns here)
+        As :func:`kron_matmul` returns it.
+    factors, mesh
+        As of :func:`kron_matmul`.
+
+    Returns
+    -------
+    tensor, shape (m, ∏q), or None
+    """
+    grid = _Grid(factors, mesh)
+    value = local.T
+    received = grid.made if grid.column == 0 else (0,) * grid.parts
+    value = dealt(value, [value.shape[0], *(0,) * (grid.parts - 1)], received, grid.columns)
+    if grid.column:
+        return None
+    value = value.T
+    counts = gathered_counts(value.shape[0], value.device, grid.rows)
+    received = counts if grid.row == 0 else (0,) * len(counts)
+    with answering("gathering"):
+        whole = dealt(value, [value.shape[0], *(0,) * (len(counts) - 1)], received, grid.rows)
+    return whole if grid.row == 0 else None
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, factors: Sequence[Any]) -> torch.Tensor:
+    """Nothing, where the factors are."""
+    device = next((factor.device for factor in factors if isinstance(factor, torch.Tensor)), None)
+    return torch.empty(shape, dtype=dtype, device=device)

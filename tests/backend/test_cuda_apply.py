@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sys
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,10 +15,10 @@ import pytest
 from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.cuda_apply import emit_rows
 from kernmantle.contraction.apply import PRODUCT
-from kernmantle.contraction.cuda_apply import WORK_BYTES
+from kernmantle.contraction.cuda_apply import WORK_BYTES, by_products
 from kernmantle.runtime.nvrtc import compile_source
 
-from ..cuda.row_nests import LAPLACE, RowCase, cases
+from ..cuda.row_nests import LAPLACE, SQUARES, RowCase, cases
 from .test_cuda_compile import CARDS as ALL
 from .test_cuda_compile import GOLDEN, REGISTER_SLACK, SPILL_FREE
 
@@ -90,6 +91,41 @@ def test_work_space_is_bounded(name: str, card: str) -> None:
         blocks = plan.blocks(case.sizes(), limits, width)
         assert 1 <= blocks <= plan.tiles(case.sizes())[0]
         assert plan.work_bytes(blocks, width) <= WORK_BYTES
+
+
+@pytest.mark.parametrize("k", [3, 64, 256, 512, 1024, 4096])
+@pytest.mark.parametrize(("m", "n"), [(30000, 30000), (1000000, 500), (5000, 100000), (129, 40000)])
+def test_rows_of_a_launch_stay_near(m: int, n: int, k: int) -> None:
+    case, limits = RowCase("band", LAPLACE, PRODUCT, 128, 128, k), CARDS["sm_90"]
+    sizes = case.sizes() | {"m": m, "n": n}
+    plan = case.plan(limits)
+    band = plan.band(sizes, limits, 1)
+    assert 0 < band <= m
+    if band < m:
+        assert band % plan.tile.m == 0
+        assert band * k * 4 <= 36 << 20
+        assert plan.blocks({**sizes, "m": band}, limits, 1) == plan.blocks(sizes, limits, 1)
+    else:
+        together = min(m, plan.blocks(sizes, limits, 1) * plan.tile.m)
+        assert plan.form == "thin" or n < 40 * plan.tile.n or together * k * 4 <= 36 << 20
+
+
+def test_precise_entries_take_no_quick_function() -> None:
+    case = HEADLINE["rows_thin"]
+    quick = case.plan(CARDS["sm_90"])
+    slow = replace(quick, rows=replace(quick.rows, matrix=replace(quick.rows.matrix, precision="ieee")))
+    assert "exp2_near(" in emit_rows(quick).split("struct Apply")[1]
+    assert "exp2_near(" not in emit_rows(slow).split("struct Apply")[1]
+    assert "1e-6" not in str(slow)
+
+
+@pytest.mark.parametrize(("k", "how", "there"), [(64, "sum", False), (1024, "sum", True), (1024, "largest", False)])
+def test_squares_of_many_numbers_are_left_to_products(k: int, how: str, there: bool) -> None:
+    case = RowCase("squares", SQUARES, how, 30000, 30000, k)
+    assert by_products(case.rows, case.sizes(), CARDS["sm_90"]) is there
+    exact = replace(case.rows, matrix=replace(case.rows.matrix, precision="ieee"))
+    assert not by_products(exact, case.sizes(), CARDS["sm_90"])
+    assert not by_products(HEADLINE["rows_ring"].rows, HEADLINE["rows_ring"].sizes(), CARDS["sm_90"])
 
 
 if __name__ == "__main__":

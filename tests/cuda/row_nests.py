@@ -26,6 +26,7 @@ def _program(mapped: Any, epilogue: Any, equation: str = "mk,nk->mn") -> Program
 
 
 LAPLACE = _program(lambda a, b: abs(a - b), lambda s, h: exp(-s / h))
+SQUARES = _program(lambda a, b: (a - b) ** 2, lambda s, h: exp(-s / (h * h)))
 SUM = _program(lambda a, b: (abs(a - b), (a - b) ** 2), lambda s, t, h: exp(-s / h) + exp(-t / (h * h)))
 ENDS = bind(
     define("mk,nk,u:m,v:n,w:k->mn", lambda a, b, w: w * a * b, "sum", lambda s, u, v, h: s / (h + u + v)), frozenset()

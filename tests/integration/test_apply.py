@@ -272,6 +272,47 @@ def test_the_operator_of_the_dispatcher(device):
         torch.library.opcheck(torch.ops.kernmantle.apply.default, args)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("c", [1, 3, 16, 17])
+def test_rows_that_pass_in_bands(c):
+    x, y, v = singles("cuda", (17000, 1024), (2100, 1024), (2100, c))
+    kernel = km.Laplace(400.0)
+    found = kernel.matmul(x, y, v)
+    parts = [kernel.matmul(some, y, v) for some in x.split(3000)]
+    assert_close(found, torch.cat(parts), depth=2100)
+    picked = [0, 127, 128, 8447, 8448, 16895, 16896, 16999]
+    assert_close(found[picked], matrix(kernel, x[picked], y) @ v.double().cpu().numpy(), depth=2100 + 1024)
+
+
+@pytest.mark.cuda
+def test_products_are_replayed_from_a_graph():
+    x, y, v = singles("cuda", (500, 7), (700, 7), (700, 3))
+    kernel = km.Laplace(9.0)
+    calls = [lambda: kernel.matmul(x, y, v), lambda: kernel.logsumexp(x, y), lambda: kernel.argkmax(x, y, 3)]
+    once = [call() for call in calls]
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        captured = [call() for call in calls]
+    v.mul_(2)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured[0], 2 * once[0])
+    assert torch.equal(captured[1], once[1])
+    assert torch.equal(captured[2], once[2])
+
+
+@pytest.mark.cuda
+def test_squared_differences_of_many_numbers_by_products():
+    x, y, v = singles("cuda", (2100, 256), (2300, 256), (2300, 2))
+    kernel = km.Gaussian(16.0)
+    exact = matrix(kernel, x, y) @ v.double().cpu().numpy()
+    for precision, route in (("default", "blocks of the matrix"), ("ieee", "apply product")):
+        with km.config(precision=None if precision == "default" else precision):
+            assert_close(kernel.matmul(x, y, v), exact, depth=2300 + 256)
+        assert route in kernel.info
+
+
 def test_memory_of_a_large_product():
     code = """
 import resource, torch

@@ -17,7 +17,21 @@ from tqdm import tqdm
 
 from ..config import current
 from ..errors import DeviceError, KernmantleError, ParameterError
-from . import calibrate, contraction, cpu, gradient, kronsparse, machine, pages, report, solvers, store, tables, tiles
+from . import (
+    apply,
+    calibrate,
+    contraction,
+    cpu,
+    gradient,
+    kronsparse,
+    machine,
+    pages,
+    report,
+    solvers,
+    store,
+    tables,
+    tiles,
+)
 from .case import Case, Probe, Suite
 from .remote import Remotes
 from .run import Settings, blank, measure

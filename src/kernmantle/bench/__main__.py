@@ -45,6 +45,8 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "kronsparse": kronsparse.suite,
     "solvers": lambda: solvers.SUITE,
     "host": lambda: solvers.HOST,
+    "apply": lambda: apply.SUITE,
+    "apply-cpu": lambda: apply.CPU_SUITE,
 }
 FULL: dict[str, Callable[[], Suite]] = {"kronsparse": lambda: kronsparse.suite(full=True)}
 RESULTS = Path("benchmarks") / "results"

@@ -9,12 +9,15 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.kronsparse_cuda import ENTRY, PREPARE, emit, emit_narrow
 from kernmantle.contraction import kronsparse_plan
-from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, narrow_plan
+from kernmantle.contraction.kronsparse_cost import gradient_seconds, quickest, quickest_gradient
+from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, expected_seconds, narrow_plan
 from kernmantle.contraction.nest import BYTES
+from kernmantle.ops import kronsparse_gpu
 from kernmantle.runtime.nvrtc import Cubin, compile_source
 
 from .test_cuda_compile import CARDS
@@ -104,3 +107,44 @@ def test_a_plan_prints_what_it_does() -> None:
     assert "3 x f16 f32" in str(planned(problem((6, 64, 64, 1)), "sm_80"))
     assert "batch last to first" in str(planned(problem((6, 64, 64, 1), first=False, y_first=True), "sm_80"))
     assert "2x2" in str(narrow_plan(problem((1, 2, 2, 4)), CARDS["sm_80"]))
+
+
+# Microseconds on an H200, batch 25088: pattern, type, is the batch in front; kernel, dense and batched products.
+MEASURED = (
+    ((6, 64, 64, 1), "f32", True, (24.9, 194.8, 100.2)), ((1, 768, 192, 2), "f32", False, (131.5, 628.6, 757.8)),
+    ((16, 64, 64, 4), "f32", True, (307.1, 16169.2, 1308)), ((3, 192, 192, 16), "bf16", False, (457.3, 4673.6, 3725)),
+    ((1, 64, 64, 128), "f32", False, (449.2, 64289.0, 5219.6)), ((1, 128, 128, 3), "bf16", True, (26.0, 15.4, 65.2)),
+    ((1, 1024, 1024, 4), "bf16", True, (1112.1, 948.2, 959.3)), ((512, 2, 2, 1), "f32", True, (57.2, 1055.2, 731.0)),
+    ((1, 1024, 1024, 4), "bf16", False, (900.7, 971.8, 1257.1)), ((1, 2, 2, 512), "bf16", False, (30.4, 75.4, 928.3)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "dtype", "first", "taken"), MEASURED, ids=str)
+def test_the_model_of_cost_chooses_as_measurements_do(pattern, dtype, first, taken) -> None:
+    expected = expected_seconds(problem(pattern, dtype=dtype, first=first), CARDS["sm_90"])
+    assert taken[0] / 1.4 < 1e6 * expected < taken[0] * 1.4
+    chosen, _ = quickest(pattern, 25088, dtype, "cuda", not first, expected)
+    assert taken[("kernel", "dense", "bmm").index(chosen)] <= 1.1 * min(taken)
+
+
+def test_gradients_of_weights_go_the_quickest_way() -> None:
+    wide = (1, 768, 192, 2), 25088
+    assert quickest_gradient(*wide, "f32", "cuda")[0] == "kernel"  # 559 us against 577 through the dense one
+    assert quickest_gradient(*wide, "f16", "cuda")[0] == "dense"  # 48 against 335 as batched products, 569
+    assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", True)[0] == "bmm"  # 196 against 1090
+    assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", False)[0] == "kernel"  # 2873 against 10077
+    assert set(gradient_seconds(*wide, "f32", "cpu")) == {"kernel"}
+
+
+def test_what_the_kernels_do_not_take_is_not_timed(monkeypatch) -> None:
+    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(kronsparse_gpu, "_index", lambda x: 0)
+    x, weight = torch.empty(1, 300, 2 * 40 * 3), torch.empty(1, 2, 24, 40, 3)
+    out = torch.empty(1, 300, 2 * 24 * 3)
+    found = kronsparse_gpu.seconds(x, weight, None, "", "", out)
+    assert found is not None
+    assert 1e-6 < found < 1e-3
+    assert kronsparse_gpu.seconds(x, weight, None, "", "ieee", out) is None
+    assert kronsparse_gpu.seconds(x.double(), weight.double(), None, "", "", out.double()) is None
+    scattered = torch.empty(1, 300, 2 * 240)[..., ::2]
+    assert kronsparse_gpu.seconds(scattered, weight, None, "", "", out) is None

@@ -17,8 +17,9 @@ class Rates:
     """A kind of machine in one type: bytes and operations a second, and seconds that any call takes.
 
     ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
-    ``strided`` is by how much it is slower where neighbours in memory belong to different blocks, at its products and
-    at its bytes. ``permuted`` are bytes a second of the copies around a batched product while d is small.
+    ``strided`` is by how much it is slower, at its products and at its bytes, where neighbours in memory belong to
+    different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of the copies around a batched
+    product while d is small.
     """
 
     bytes: float
@@ -26,16 +27,19 @@ class Rates:
     kernel: float
     overhead: float
     strided: tuple[float, float]
+    strided_from: int
     permuted: float
 
 
-_CPU = Rates(10e9, 1e11, 9e10, 2e-5, (1.0, 3.0), 1e9)
-_CUDA = Rates(4.0e12, 5e13, 1.1e14, 5e-6, (2.3, 2.7), 7e11)
-_HALF = Rates(4.0e12, 9e14, 2.5e14, 5e-6, (3.0, 2.9), 5.5e11)
+_CPU = Rates(6e9, 3e11, 1.4e11, 2e-5, (1.0, 2.5), 2, 1e9)
+_CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11)
+_HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11)
 MACHINES: Mapping[str, Mapping[str, Rates]] = {
-    "cpu": {"f32": _CPU, "f64": Rates(10e9, 5e10, 4.5e10, 2e-5, (1.0, 3.0), 1e9)},
-    "cuda": {"f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 5e-6, (1.0, 3.0), 7e11), "f16": _HALF, "bf16": _HALF},
-}
+    "cpu": {"f32": _CPU, "f64": Rates(6e9, 1.5e11, 7e10, 2e-5, (1.0, 2.5), 2, 1e9)},
+    "cuda": {
+        "f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11), "f16": _HALF, "bf16": _HALF,
+    },
+}  # fmt: skip
 
 
 def _rates(kind: str, dtype: str) -> Rates:
@@ -47,8 +51,12 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> 
     rows, columns = shape
     own = _rates(kind, dtype)
     moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
-    parts = moved / own.bytes, 2 * batch * rows * columns / own.dense
-    return own.overhead + max(parts) + min(parts) / 4
+    return own.overhead + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
+
+
+def _together(memory: float, work: float) -> float:
+    """Two that overlap for the most part."""
+    return max(memory, work) + min(memory, work) / 2
 
 
 def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
@@ -60,13 +68,13 @@ def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = Fa
     dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
     if a * d == 1:
         return {"dense": dense}
-    products, bytes_ = (1.0, 1.0) if last or d < 4 else own.strided
+    products, bytes_ = (1.0, 1.0) if last or d < own.strided_from else own.strided
     moved = (ends * bytes_ + weights) / own.bytes
-    found = {"kernel": own.overhead + max(moved, work * products / own.kernel)}
+    found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = dense + own.overhead + 3 * size * entries / own.bytes
-    found["bmm"] = 4 * own.overhead + ends * (3 if d >= 16 else 1) / own.permuted + work / own.dense
+        found["dense"] = dense + 2 * own.overhead + 3 * size * entries / own.bytes
+    found["bmm"] = 6 * own.overhead + ends * (3 if d >= 16 else 1) / own.permuted + work / own.dense
     return found
 
 
@@ -79,7 +87,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         return {"kernel": own.overhead + max(ends / own.bytes, work / own.kernel)}
     half = size == 2
     scattered = not last and d > 1
-    found = {"kernel": 8e-5 + (5.0 if scattered and d >= 4 else 1.0) * work / 3e13}
+    found = {"kernel": 8e-5 + ((3.0 if half else 5.0) if scattered and d >= 4 else 1.0) * work / 3e13}
     found["bmm"] = (3e-5 if half else 8e-4) + ends / own.bytes + work / own.dense
     if scattered:
         found["bmm"] += ends * (3e-12 if d < 4 else 1.2e-11)

@@ -30,6 +30,7 @@ _HIDING_WARPS, _HIDDEN = 10.5, 0.85
 _START_SECONDS = 4.9e-6
 _STEP_SECONDS = 0.5e-6
 _BARRIER_SECONDS = 0.2e-6
+_BY_L = {1: 0.9, 2: 0.9, 3: 1.4, 4: 1.1, 8: 1.1}  # where features lie together
 _NARROW_START_SECONDS = 3e-6
 _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
 _NARROW = 8
@@ -277,14 +278,15 @@ def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> fl
     multiplied = chunks * products * (_GROUPED_CYCLES if tile.grouped else _MMA_CYCLES)
     blocks = groups * slots
     waves = -(-blocks // (limits.sm_count * each))
-    together = min(each, -(-blocks // limits.sm_count))
+    beside = min(each, -(-blocks // limits.sm_count))
     rounds = waves * -(-tiles // slots)
-    hidden = _HIDDEN * min(1.0, tile.warps * together / _HIDING_WARPS)
+    hidden = _HIDDEN * min(1.0, tile.warps * beside / _HIDING_WARPS)
     cycles = max(issued, multiplied) + (1 - hidden) * min(issued, multiplied)
-    work = rounds * together * tile.warps / 4 * cycles / _CLOCK
+    work = rounds * beside * tile.warps / 4 * cycles / _CLOCK
     step = _STEP_SECONDS / math.sqrt(tile.stages) + (0 if tile.resident else _BARRIER_SECONDS)
     latency = waves * (chunks if tile.resident else 0) * 2e-8 + rounds * chunks * step
-    return _START_SECONDS + math.hypot(memory, cache, work, latency)
+    together = math.hypot(memory, cache, work, latency)
+    return _START_SECONDS + together * (_BY_L[tile.l] if problem.x_first else 1.0)
 
 
 @lru_cache(maxsize=4096)

@@ -151,6 +151,22 @@ def test_gradients(p, backend, device):
     assert_close(out, expected, depth=16)
 
 
+@pytest.mark.parametrize("batched", list(itertools.product([False, True], repeat=4)), ids=str)
+def test_gradients_of_squares_in_batches(batched):
+    shapes = (6, 7), (9, 6), (2, 6), (9, 7)
+    a, b, c, d = (
+        rows(*(3,) * lead, *shape, seed=i) for i, (lead, shape) in enumerate(zip(batched, shapes, strict=True))
+    )
+    whole = [tensor.expand(3, *tensor.shape[-2:]) for tensor in (a, b, c, d)]
+    gap = whole[3][:, :, None, :] - whole[1][..., None]
+    expected = torch.einsum("bok,bkm,bnkm->bonm", whole[2], whole[0], gap)
+    result = kermac.cdist_grad(a, b, c, d, p=2)
+    assert_close(result, expected[: 3 if any(batched) else 1], depth=16)
+    out = torch.full((3, 2, 9, 7), torch.nan).double()
+    assert kermac.cdist_grad(a, b, c, d, out, p=2) is out
+    assert_close(out, expected, depth=16)
+
+
 def test_gradients_of_batched_powers_that_hold_one():
     a, b, c, d = (rows(*s, seed=i) for i, s in enumerate([(6, 5), (3, 6), (2, 2, 6), (3, 5)]))
     d[0, 0] = b[0, 0]

@@ -11,9 +11,11 @@ if [ "${SANITIZE:-1}" = 1 ] && command -v compute-sanitizer >/dev/null; then
         timeout 150 compute-sanitizer --tool "$tool" python3 -m tests.cuda.harness ${CASES:-} >"$out/$tool.log" 2>&1
         tail -2 "$out/$tool.log"
     done
+    echo "== 200 random maps"
+    timeout 200 compute-sanitizer --tool memcheck python3 -m tests.cuda.lambdas >"$out/lambdas.log" 2>&1
+    tail -2 "$out/lambdas.log"
 fi
 if [ -n "${TIMES:-}" ]; then
     # shellcheck disable=SC2086
-    python3 scripts/gpu_peers.py | tee -a "$out/rows.jsonl"
     timeout 300 python3 scripts/gpu_gram.py --out "$out/rows.jsonl" $TIMES
 fi

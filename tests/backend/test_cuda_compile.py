@@ -29,12 +29,14 @@ CARDS = {
     "sm_120": DeviceLimits("sm_120", 84, 99 << 10, 100 << 10),
 }
 POWER = gram(op("pow", L1, var("p")), outputs=(op("pow", var("s0"), op("div", 1, var("p"))),), numbers=("p",))
+CUBE = gram(op("mul", L1, op("mul", GAP, GAP)), outputs=(op("pow", var("s0"), var("r")),), numbers=("r",))
 BIG, LONG = {"m": 30000, "n": 30000, "k": 1024}, {"m": 8192, "n": 512, "k": 8192}
 HEADLINE = {
     "l1": Case("l1", gram(L1), BIG),
     "l1_symmetric": Case("l1_symmetric", gram(L1, symmetric=True), BIG),
     "minplus": Case("minplus", gram(PLUS, "min"), BIG),
     "power": Case("power", POWER, BIG, (1.3,)),
+    "cube": Case("cube", CUBE, BIG, (1 / 3,)),
     "l1_half": Case("l1_half", gram(L1, dtype="f16"), BIG),
     "l1_pairs": Case("l1_pairs", replace(gram(L1, dtype="f16"), precision="half"), BIG),
     "l1_double": Case("l1_double", gram(L1, compute="f64", dtype="f64"), BIG),

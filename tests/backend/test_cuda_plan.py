@@ -45,10 +45,10 @@ def test_every_nest_has_a_tile_that_fits(case: Case, limits: DeviceLimits) -> No
     assert candidates(case.nest, case.extents(), limits)
 
 
-def test_large_problems_take_the_ring_on_hopper_and_the_large_tile_elsewhere() -> None:
+def test_large_problems_take_the_ring_on_hopper_and_the_wide_tile_elsewhere() -> None:
     nest, extents = gram(L1), sizes(m=30000, n=30000, k=1024)
     assert plan(nest, extents, HOPPER, facts(nest, extents)).schema == "ring"
-    assert plan(nest, extents, ADA, facts(nest, extents)).tile.name == "large"
+    assert plan(nest, extents, ADA, facts(nest, extents)).tile.name == "wide"
 
 
 def test_small_outputs_spread_over_the_machine() -> None:

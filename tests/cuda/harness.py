@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
@@ -28,6 +29,7 @@ from .squares import Given, error, squares_cases
 from .squares import planned as planned_squares
 
 _LIMITS = ("arch", "sm_count", "shared_per_block", "shared_per_sm", "registers_per_sm", "threads_per_sm")
+COMPILERS = 16
 POWER_ERROR = 2e-6
 PAIR_ROUNDINGS = 5
 EPSILON = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
@@ -45,6 +47,20 @@ def planned(case: Case, device: DeviceLimits) -> CudaPlan:
     facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
     names = [tile.name for tile in candidates(case.nest, case.extents(), device)]
     return plan(case.nest, case.extents(), device, facts, case.tile if case.tile in names else None)
+
+
+@cache
+def compiled(source: str, arch: str) -> Cubin:
+    """Machine code of a source, which many cases share."""
+    return compile_source(source, arch, headers(), "nest")
+
+
+def compile_all(wanted: Sequence[Case]) -> None:
+    """Compile what cases need, several at a time."""
+    own = limits()
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        for _ in pool.map(lambda case: compiled(emit(planned(case, own)), own.arch), wanted):
+            pass
 
 
 class Machine:
@@ -77,7 +93,7 @@ class Machine:
     def run(self, case: Case) -> list[np.ndarray[Any, Any]]:
         """Outputs of a case, shaped as ``expected`` gives them."""
         chosen = planned(case, limits())
-        cubin = compile_source(emit(chosen), chosen.arch, headers(), case.name)
+        cubin = compiled(emit(chosen), chosen.arch)
         kernel = Kernel(cubin.binary, ENTRY, chosen.threads, chosen.shared, case.name)
         arrays = case.arrays()
         buffers: list[Any] = []
@@ -96,12 +112,6 @@ class Machine:
             flat = self.download(buffers[len(arrays) + i], blank[i])
             found.append(shaped(case, len(arrays) + i, widened(flat, port.dtype, case.nest.compute)))
         return found
-
-
-@cache
-def compiled(source: str, arch: str) -> Cubin:
-    """Machine code of a source, which many cases share."""
-    return compile_source(source, arch, headers(), "squares")
 
 
 def run_squares(machine: Machine, given: Given) -> np.ndarray[Any, Any]:

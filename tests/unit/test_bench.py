@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from kernmantle.bench import __main__ as command
-from kernmantle.bench import contraction, machine, pages, problems, report, run, store, tables
+from kernmantle.bench import contraction, machine, pages, problems, report, roofline, run, store, tables
 from kernmantle.bench.case import Case, Peer, Picks, Probe, Suite, Target
 from kernmantle.bench.remote import Remotes
 from kernmantle.bench.timing import Plan, quantile, summarise, take_turns, wall
@@ -396,7 +396,7 @@ def test_a_page_has_every_contestant_and_says_how_much_faster(tmp_path, capsys):
     for row in (*rows(0.5), *rows(0.02)):
         store.append(kept, row)
     with kept.open("a") as file:
-        file.write('{"peer": "a row of another form", "ms": 1.0}\n')
+        file.write('{"peer": "a row of another form", "ms": 1.0}\n{"suite": "tiles", "case": "another"}\n')
     assert command.main(["report", "--output", str(kept), "--html", str(out)]) == 0
     assert "Abacus 9" in capsys.readouterr().out
     text = out.read_text()
@@ -419,6 +419,21 @@ def test_the_picture_is_an_image(tmp_path):
     pytest.importorskip("matplotlib")
     report.picture(rows(0.02), tmp_path / "bars.png")
     assert (tmp_path / "bars.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_roofline_is_of_what_bounds_each_case(tmp_path):
+    pytest.importorskip("matplotlib")
+    kept = [
+        row | {"rates": {"steps": 1e6, "bytes": 1e6}, "results": {"kernmantle": {"status": "ok", "median": 0.02}}}
+        for row in rows(0.02)
+    ]
+    ((name, resource, intensity, rate),) = roofline.points([*kept, *rows(0.02, "gone")], suite())
+    assert (name, resource) == ("l1", "steps")
+    assert (intensity, rate) == (pytest.approx(3e3 / 4e3), pytest.approx(3e3 / 0.02))
+    roofline.draw(kept, suite(), tmp_path / "roofs.png")
+    assert (tmp_path / "roofs.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ParameterError, match="no rows of tiny"):
+        roofline.draw([], suite(), tmp_path / "roofs.png")
 
 
 def test_the_stamp_names_the_machine_and_the_source(monkeypatch):

@@ -23,10 +23,12 @@ from . import (
     contraction,
     cpu,
     gradient,
+    kron,
     kronsparse,
     machine,
     pages,
     report,
+    roofline,
     solvers,
     store,
     tables,
@@ -42,13 +44,17 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "tables": tables.suite,
     "contraction": lambda: contraction.SUITE,
     "gradient": lambda: gradient.SUITE,
+    "kron": kron.suite,
     "kronsparse": kronsparse.suite,
     "solvers": lambda: solvers.SUITE,
     "host": lambda: solvers.HOST,
     "apply": lambda: apply.SUITE,
     "apply-cpu": lambda: apply.CPU_SUITE,
 }
-FULL: dict[str, Callable[[], Suite]] = {"kronsparse": lambda: kronsparse.suite(full=True)}
+FULL: dict[str, Callable[[], Suite]] = {
+    "kron": lambda: kron.suite(full=True),
+    "kronsparse": lambda: kronsparse.suite(full=True),
+}
 RESULTS = Path("benchmarks") / "results"
 WIDTH = 150
 QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
@@ -75,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peer", action="append", default=[], metavar="PACKAGE=PYTHON", help="interpreter in which a peer lives"
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows")
+    parser.add_argument("--roofline", type=Path, metavar="PNG", help="draw the rows under the roofs of the machine")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and plots of the rows as one page")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two files of rows")
     parser.add_argument("--readme", type=Path, default=Path("README.md"), help="file with the markers")
@@ -216,6 +223,9 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     if options.plot:
         (suite.picture or report.picture)(list(last.values()), options.plot)
         console.print(f"picture in {options.plot}", soft_wrap=True)
+    if options.roofline:
+        roofline.draw(last.values(), suite, options.roofline)
+        console.print(f"roofline in {options.roofline}", soft_wrap=True)
     _page(options, [path], console)
     return int(any(row["status"] != "ok" for row in last.values()))
 

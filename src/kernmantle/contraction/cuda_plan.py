@@ -26,6 +26,7 @@ TABLE_BYTES = 1040
 _RING_ARCHS = ("sm_90", "sm_100", "sm_103")
 _RING_OPERATIONS = 5
 _THIN = 8
+_HEAVY_SLOTS, _TILE_SLOTS = 2.3, 6.7
 
 
 Argument = int | float
@@ -256,14 +257,15 @@ def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> 
 
 def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
     """Cycles by a coarse model: issue slots of the busiest multiprocessor, and a latency per wave and per stage."""
-    if tile.schema == "thin":
-        return 0.0
     tiles = _tiles(tile, sizes, symmetric)
     together = blocks_per_sm(tile, cell_words(nest), shared_bytes(nest, tile), limits)
+    heavy = is_heavy(nest) or table_power(nest) is not None
     steps = sizes["k"] * sizes["l"] / sizes["splits"]
-    issue = math.ceil(tiles / limits.sm_count) * tile.m * tile.n * (steps + 4) / (64 * tile.efficiency)
-    stages = math.ceil(sizes["k"] / tile.groups / tile.depth) * sizes["l"]
-    return issue + math.ceil(tiles / (limits.sm_count * together)) * (1500 + 600 * stages + 100 * tile.groups)
+    slots = steps * (_HEAVY_SLOTS if heavy else 1.0) + _TILE_SLOTS
+    efficiency = 64 * (tile.heavy if heavy else tile.efficiency)
+    issue = math.ceil(tiles / limits.sm_count) * tile.m * tile.n * slots / efficiency
+    stages = math.ceil(steps / tile.groups / tile.depth)
+    return issue + math.ceil(tiles / (limits.sm_count * together)) * (2200 + 2300 * stages + 150 * tile.groups)
 
 
 def rings(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:

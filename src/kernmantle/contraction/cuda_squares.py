@@ -29,6 +29,8 @@ _OTHER_RATE = 1024
 _SYNCHRONOUS_ON_HOPPER = 0.38
 _FLOAT_RATE = 120
 _LAUNCHES = 34000
+_SPLIT_BYTES, _BYTES_A_CLOCK = 12, 2170
+_TILE_SLOTS = 32
 _TILE_END = 5000
 
 
@@ -111,11 +113,12 @@ def _cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, l
     depth = -(-sizes["k"] // BLOCK) * BLOCK
     each = tile.m * tile.n * depth * products / (rate * tile.efficiency) + _TILE_END
     share = 0.5 if symmetric else 1.0
-    return math.ceil(share * _tiles(tile, sizes, False) / limits.sm_count) * each + _LAUNCHES
+    split = _SPLIT_BYTES * math.prod(sizes[role] for role in "abck") * (sizes["m"] + sizes["n"]) / _BYTES_A_CLOCK
+    return math.ceil(share * _tiles(tile, sizes, False) / limits.sm_count) * each + share * split + _LAUNCHES
 
 
 def _direct_cycles(sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
-    pairs = math.prod(sizes[role] for role in "abcmnk") * (0.5 if symmetric else 1.0)
+    pairs = math.prod(sizes[role] for role in "abcmn") * (sizes["k"] + _TILE_SLOTS) * (0.5 if symmetric else 1.0)
     return 2 * pairs / (_FLOAT_RATE * limits.sm_count)
 
 
@@ -157,7 +160,8 @@ def squares_plan(
         return None
     symmetric = nest.mirrors
     valid = [one for one in product_tiles(nest, sizes, limits, symmetric) if tile in (None, one.name)]
-    quick = valid and _cycles(valid[0], nest, sizes, symmetric, limits) < 0.8 * _direct_cycles(sizes, symmetric, limits)
+    direct_cycles = _direct_cycles(sizes, symmetric, limits)
+    quick = valid and _cycles(valid[0], nest, sizes, symmetric, limits) < 0.95 * direct_cycles
     if not valid or not (quick or tile is not None):
         return None
     best = valid[0]

@@ -1,4 +1,4 @@
-// gram sm_90 tile 128x64x16 (8x4 a thread, 256 threads) access [x0 2k, x1 2k, out0 2t] f64 ieee
+// gram sm_90 tile 64x64x16 (4x4 a thread, 256 threads) access [x0 2k, x1 2k, out0 2t] f64 ieee
 #include "gram.cuh"
 
 struct Body {
@@ -71,10 +71,10 @@ template <> struct Body::Out<0> {  // out0
     }
 };
 
-typedef km::GramTile<16, 16, 8, 4, 16, 1, 4, false> Tile;
-static_assert(km::gram_shared_bytes<Body, Tile>() <= 50176, "shared memory");
+typedef km::GramTile<16, 16, 4, 4, 16, 1, 8, false> Tile;
+static_assert(km::gram_shared_bytes<Body, Tile>() <= 33792, "shared memory");
 
-extern "C" __global__ void __launch_bounds__(256, 1) kernmantle_kernel(
+extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26) {
     const Body::Args g = {
         {p0, p1, p2}, {1, 1, 1, i3, i4, i5, 1, 1},

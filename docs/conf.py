@@ -34,6 +34,8 @@ napoleon_preprocess_types = False
 
 html_theme = "furo"
 html_title = "kernmantle"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -41,6 +43,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery",
     "gallery_dirs": "gallery",
     "filename_pattern": "/plot_",
+    "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,

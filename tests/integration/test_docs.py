@@ -1,9 +1,13 @@
 """The documentation is built from clean, every example of the gallery run, and no link or image in it is broken."""
 
+import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +51,24 @@ def broken(site):
     return found
 
 
+def searched(site, word, browser, profile):
+    """Pages that the site's own search finds, in a browser without a window."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    flags += " --disable-component-update --disable-sync --virtual-time-budget=8000 --dump-dom"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/search.html?q={word}"
+        command = [browser, *flags.split(), f"--user-data-dir={profile}", address]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        server.shutdown()
+    return re.findall(r'<li class="kind-\w+"><a href="([^"#]+)', done.stdout)
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -69,6 +91,10 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
         assert any(f"sphx_glr_{path.stem}_001" in link for link in page.links), path.stem
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     assert all(word in index for word in ("semiring", "cdist", "viterbi", "maze"))
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser:
+        found = searched(site, "viterbi", browser, tmp_path / "profile")
+        assert {"semirings.html", "gallery/plot_viterbi.html"} <= set(found)
 
 
 def test_a_broken_link_is_found(tmp_path):

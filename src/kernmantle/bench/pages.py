@@ -18,6 +18,7 @@ from .store import Row, latest
 
 COLOURS = ("#1b6ca8", "#e07a2f", "#8a8a8a", "#4c9f70", "#b05a8e", "#b8a13a", "#22313f")
 MARKS = "oDs^vP*"
+_FIELDS = {"suite", "case", "title", "status", "results", "stamp", "date"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22313f; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .3rem .7rem; text-align: right }
@@ -60,7 +61,7 @@ def groups(paths: Iterable[Path]) -> list[Group]:
     found: dict[tuple[str, str], list[Row]] = {}
     for path in paths:
         for row in store.read(path):
-            if "suite" in row:
+            if row.keys() >= _FIELDS and "median" in row["results"].get(OURS, {}):
                 found.setdefault((row["suite"], machine.title(row["stamp"]["machine"])), []).append(row)
     kept = {key: tuple(latest(rows).values()) for key, rows in found.items()}
     return [Group(suite, title, rows) for (suite, title), rows in sorted(kept.items()) if rows]

@@ -46,13 +46,12 @@ class GpuRows:
         if kernels is None:
             return Launcher(nothing, str(chosen))
         width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
-        fixed, extent = [values[slot] for slot in chosen.integers], chosen.integers.index(size_slot("m"))
         steps = [
             BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
             for place, port in enumerate(rows.ports)
         ]
         band = chosen.band(sizes, own, width)
-        bands = [_Band(start, *_cut(chosen, sizes, own, start, band)) for start in range(0, sizes["m"], band)]
+        bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
         work = max(chosen.work_bytes(each.blocks, width) for each in bands)
         trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
 
@@ -60,9 +59,8 @@ class GpuRows:
             memory = allocate((work,), torch.uint8, torch.device("cuda", index))
             rest = (*numbers, *trailing(tuple(numbers)))
             for each in bands:
-                at = [pointer + each.start * step for pointer, step in zip(pointers, steps, strict=True)]
-                fixed[extent] = each.rows
-                given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *fixed, *rest)
+                at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
+                given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest)
                 start(kernels[0], index, each.blocks, given)
                 if each.blocks > 1 and each.columns > 1:
                     start(kernels[1], index, each.blocks - 1, (*given, each.blocks, each.tiles, each.columns))
@@ -72,21 +70,21 @@ class GpuRows:
 
 @dataclass(frozen=True)
 class _Band:
-    """The rows of one launch, and how it is cut into tiles."""
+    """The rows of one launch: the first, the integers that the kernels take, and how it is cut into tiles."""
 
-    start: int
-    rows: int
+    first: int
+    fixed: tuple[int, ...]
     blocks: int
     tiles: int
     columns: int
 
 
-def _cut(
-    chosen: CudaRowPlan, sizes: Mapping[str, int], own: DeviceLimits, start: int, band: int
-) -> tuple[int, int, int, int]:
-    rows = min(band, sizes["m"] - start)
-    mine = {**sizes, "m": rows}
-    return rows, chosen.blocks(mine, own, sizes["l"]), *chosen.tiles(mine)
+def _cut(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: int, band: int) -> _Band:
+    mine = list(values)
+    mine[size_slot("m")] = min(band, values[size_slot("m")] - first)
+    sizes: dict[str, int] = dict(zip(SIZES, mine, strict=False))
+    blocks = chosen.blocks(sizes, own, sizes["l"])
+    return _Band(first, tuple(mine[slot] for slot in chosen.integers), blocks, *chosen.tiles(sizes))
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from kernmantle.expr.node import Node
 from kernmantle.testing.strategies import expressions
 
-from .harness import Machine, compile_all
+from .harness import Machine, compile_all, limits
 from .nests import Case, gram
 
 COUNT = 200
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run them all."""
     wanted = cases(int(arguments[0]) if arguments else COUNT)
     machine = Machine()
-    compile_all(wanted)
+    compile_all(wanted, limits())
     for case in wanted:
         machine.run(case)
     sys.stdout.write(f"{len(wanted)} maps ran\n")

@@ -1,15 +1,17 @@
 """Tiles that were measured are kept and taken, on a target that only plans."""
 
+import itertools
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction.cuda_tiles import DeviceLimits
+from kernmantle.contraction.cuda_tiles import TILES, DeviceLimits
 from kernmantle.errors import CacheWarning, DeviceError, ShapeError
 from kernmantle.ops import gpu, gpu_tiles, recall, targets
-from kernmantle.ops.launcher import Launcher, collected
+from kernmantle.ops.launcher import Launcher, collected, collecting
 from kernmantle.ops.tune import tune
 from kernmantle.runtime.cache import Built, Cache, Key
 
@@ -90,6 +92,22 @@ def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, a
     assert started[-2:] == ["tiny", "tiny"]
     assert started[0] == found[0].default
     assert gpu_tiles.kept(nest, sizes, own, "Abacus 9") == "tiny"
+
+
+def test_tune_keeps_the_quickest_tile_of_every_case(planner, monkeypatch):
+    random, clock = torch.randn, itertools.count(20, -1)
+    monkeypatch.setattr(gpu, "load", lambda chosen: None if collecting() else chosen)
+    monkeypatch.setattr(gpu, "start", lambda *arguments: None)
+    monkeypatch.setattr(torch, "randn", lambda shape, device: random(shape, device="cpu"))
+    monkeypatch.setattr(torch.cuda, "device", lambda place: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu_tiles, "_seconds", lambda call, limit: (call(), float(next(clock)))[1])
+    first, second = tune(GRAM, [((300, 64), (200, 64)), ((5, 8), (33, 8))])
+    assert (first.sizes["m"], second.sizes["n"]) == (300, 33)
+    assert first.best == list(first.seconds)[-1] != first.default
+    GRAM(random(300, 64), random(200, 64))
+    best = next(tile for tile in TILES if tile.name == first.best)
+    assert f"tile {best.m}x{best.n}x" in repr(GRAM)
 
 
 def test_what_is_put_replaces_what_was_there(tmp_path):

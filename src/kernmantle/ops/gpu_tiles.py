@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -20,11 +19,10 @@ from ..contraction.cuda_tiles import PRODUCT_TILES, DeviceLimits
 from ..contraction.nest import SIZES, Nest
 from ..errors import LaunchError
 from ..runtime.cache import Built, Key, current_cache, fingerprint
-from .launcher import Launcher, collected, collecting, nothing
+from .launcher import Launcher, collecting, nothing
 
 PRODUCTS = frozenset(tile.name for tile in PRODUCT_TILES)
 _SESSION: ContextVar[list[Tuned] | None] = ContextVar("kernmantle_tuning", default=None)
-_COMPILERS = 16
 _SLOWEST = 8.0
 _HOPELESS = 3.0
 _LEAST, _MOST = 2e-4, 40
@@ -74,7 +72,6 @@ def launcher(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Fac
         for made in makers.values():
             made()
         return Launcher(nothing, default)
-    _compile(list(makers.values()))
     chosen: list[Launcher] = []
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
@@ -131,17 +128,6 @@ def kept(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, card: str) -> 
 def keep(nest: Nest, sizes: Mapping[str, int], card: str, name: str) -> None:
     """Keep a tile for a nest and all of about these extents."""
     current_cache().put(_key(nest, sizes, card), Built(name.encode()))
-
-
-def _compile(makers: Sequence[Callable[[], Launcher]]) -> None:
-    """Bring all kernels into the cache, several at a time."""
-    with collected() as jobs:
-        for made in makers:
-            made()
-    cache = current_cache()
-    with ThreadPoolExecutor(_COMPILERS) as pool:
-        for future in [pool.submit(copy_context().run, cache.fetch, job.key, job.build) for job in jobs.values()]:
-            future.result()
 
 
 def measured(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from ..errors import DeviceError, ShapeError
 from .execute import forget
 from .gpu_tiles import Tuned, tuning
+from .precompile import precompile
 from .recall import forget_calls
 
 
@@ -19,6 +21,7 @@ def tune(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cuda",
+    workers: int = 1,
     **params: Any,
 ) -> list[Tuned]:
     """Time every tile that can run a contraction on some shapes, and take the quickest from then on.
@@ -37,6 +40,8 @@ def tune(
         Type of the operands, whose values are normal numbers.
     device : torch.device or str
         A CUDA device; CPUs have one plan for each nest.
+    workers : int
+        Processes that compile the tiles, see ``precompile``.
     **params
         Passed on.
 
@@ -55,7 +60,7 @@ def tune(
 
     Notes
     -----
-    Costs a compilation for each tile that was not compiled before, several at a time, and a few calls of each.
+    Costs a compilation for each tile that was not compiled before and a few calls of each.
 
     Examples
     --------
@@ -67,15 +72,17 @@ def tune(
     place = torch.device(device)
     if place.type != "cuda" or not torch.cuda.is_available():
         raise DeviceError(f"tune measures tiles on an NVIDIA GPU, not on {place}; on a CPU there is nothing to choose")
-    found: list[Tuned] = []
-    for case in shapes:
-        if not case:
-            raise ShapeError("each case of shapes= needs the shape of every operand, one has none")
-        operands = [torch.randn(tuple(shape), device=place).to(dtype) for shape in case]
-        _forget()
-        with torch.cuda.device(operands[0].device), torch.no_grad(), tuning() as measured:
-            contraction(*operands, **params)
-        found += measured
+    if not all(shapes):
+        raise ShapeError("each case of shapes= needs the shape of every operand, one has none")
+
+    def call(case: Sequence[Sequence[int]]) -> None:
+        contraction(*(torch.randn(tuple(shape), device=place).to(dtype) for shape in case), **params)
+
+    with torch.cuda.device(place), torch.no_grad(), tuning() as found:
+        precompile([partial(call, case) for case in shapes], workers=workers)
+        for case in shapes:
+            _forget()
+            call(case)
     _forget()
     return found
 

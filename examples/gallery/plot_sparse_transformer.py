@@ -2,7 +2,7 @@
 A vision transformer with a third of the weights
 ================================================
 
-:func:`kernmantle.kronsparse.replace_linears` puts Kronecker-sparse layers in the place of a model's linear ones: here
+:func:`kernmantle.replace_linears` puts Kronecker-sparse layers in the place of a model's linear ones: here
 two Monarch factors for every matrix in the block of a small vision transformer, which learns to read digits as well as
 the dense one does.
 """
@@ -58,14 +58,14 @@ class Transformer(nn.Module):
 # One of two such models gets sparse layers with fresh weights. The report says what became of every layer.
 
 
-def monarch(name, layer):
+def monarch(_, layer):
     """Two factors of 8 x 8 blocks of rank 2."""
     return km.kronsparse.monarch((layer.out_features, layer.in_features), p=8, q=8, rank=2)
 
 
 torch.manual_seed(0)
 models = {"dense": Transformer(), "Kronecker-sparse": Transformer()}
-report = km.kronsparse.replace_linears(models["Kronecker-sparse"], monarch, part="block", project=False)
+report = km.replace_linears(models["Kronecker-sparse"], monarch, part="block", project=False)
 print(report)
 
 # %%
@@ -85,7 +85,8 @@ for name, model in models.items():
         with torch.no_grad():
             right.append(100 * float((model(patches[held]).argmax(1) == y[held]).double().mean()))
     curves[name] = right
-    print(f"{name:17} {sum(p.numel() for p in model.parameters()):6} parameters, {right[-1]:.1f} % of held digits right")
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{name:17} {count} parameters, {right[-1]:.1f} % of held digits right")
 assert report.after < 0.45 * report.before
 assert curves["Kronecker-sparse"][-1] > curves["dense"][-1] - 2
 

@@ -1,5 +1,6 @@
 """Fused contractions for kernel machines and structured layers. By convention ``import kernmantle as km``."""
 
+from difflib import get_close_matches as _near
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -51,6 +52,7 @@ _OF_KRONSPARSE = (
 )  # fmt: skip
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
 _ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "testing")
+_KNOWN_AS = {"rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin"}
 _LATER = {
     "cdist": ".distances", "pdist": ".distances", "clear_cache": ".ops.precompile", "precompile": ".ops.precompile",
     "tune": ".ops.tune",
@@ -82,4 +84,11 @@ def __getattr__(name: str) -> _Any:
         return globals().setdefault(name, getattr(_import_module(_LATER[name], __name__), name))
     if name in _ROOMS:
         return _import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    names = {known.lower(): known for known in (*__all__, *_ROOMS)} | _KNOWN_AS
+    near = _near(name.lower(), names, 1)
+    hint = f"; did you mean {names[near[0]]!r}?" if near and not name.startswith("_") else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

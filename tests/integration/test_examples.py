@@ -116,6 +116,20 @@ def test_pages_have_examples_and_a_wrong_one_is_found():
     assert "Expected" in outcome("```python\n>>> 1 + 1\n3\n\n```\n")[1]
 
 
+def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len(programs) == 2
+    rows = np.random.default_rng(0).normal(size=(40, 4))
+    np.savetxt(tmp_path / "my.csv", rows, delimiter=",", header="a,b,c,price")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for program in programs:
+        exec(program.replace("4096", "40").replace("5000", "30").replace("784", "8"), names)  # noqa: S102
+    assert names["x"].shape == (40, 3)
+    assert names["k"](names["x"]).shape == (40, 40)
+
+
 def test_pages_name_what_is_in_the_tables():
     pages = {path.stem: path.read_text(encoding="utf-8") for path in PAGES}
     assert reductions() in pages["reductions"]

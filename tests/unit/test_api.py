@@ -98,6 +98,19 @@ def test_additions_break_nothing():
     assert breaks(before, after) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("RBF", "Gaussian"), ("gaussian", "Gaussian"), ("matern", "Matern"), ("cdists", "cdist")]
+)
+def test_a_name_that_is_nearly_right_is_told(name, meant):
+    with pytest.raises(AttributeError, match=f"did you mean {meant!r}"):
+        getattr(km, name)
+
+
+def test_all_names_can_be_completed():
+    assert {*km.__all__, "linalg", "estimators"} <= set(dir(km))
+    assert not hasattr(km, "__wrapped__")
+
+
 if __name__ == "__main__":
     lines = [f"{json.dumps(name)}: {json.dumps(parameters)}" for name, parameters in public().items()]
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from ..kernels import CONSTRUCTORS, Kernel, median_bandwidth
 
 NAMES = {name.lower(): name for name in CONSTRUCTORS}
+NAMES |= {"rbf": "Gaussian", "laplacian": "Laplace", "poly": "Polynomial"}
 
 
 class KernelEstimator(BaseEstimator):

@@ -49,7 +49,7 @@ class Table:
         return float(accuracy_score(self.truth, predicted))
 
 
-def houses(rows: int = 1500) -> tuple[np.ndarray, np.ndarray]:
+def houses(rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
     """Eight columns and prices after the pattern of California's: income, age, rooms, people, and a coast."""
     random = np.random.default_rng(0)
     income, age = random.gamma(4.0, 1.0, rows), random.uniform(1, 52, rows)
@@ -69,7 +69,7 @@ def tables() -> dict[str, Table]:
         "diabetes": (load_diabetes(return_X_y=True), False), "houses": (houses(), False),
     }  # fmt: skip
     for name, ((x, y), classes) in sources.items():
-        known, held, y, truth = train_test_split(x, y, test_size=0.3, random_state=0)
+        known, held, y, truth = train_test_split(x[:1000], y[:1000], test_size=0.3, random_state=0)
         if name == "digits":
             known, held = known / 16, held / 16
         else:

@@ -20,7 +20,7 @@ import torch
 import kernmantle as km
 from kernmantle.integrations.gpytorch import FusedKernel, RBFKernel
 
-STEPS = 15
+STEPS = 10
 
 
 class Process(gpytorch.models.ExactGP):
@@ -93,4 +93,4 @@ def main(rows: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 400)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

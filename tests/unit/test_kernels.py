@@ -13,10 +13,10 @@ import kernmantle as km
 from kernmantle import kernels
 from kernmantle.errors import ParameterError
 from kernmantle.expr.simplify import POWER_CLASSES
-from kernmantle.kernels import CONSTRUCTORS, KERNELS
+from kernmantle.kernels import CONSTRUCTORS, KERNELS, blocks
 from kernmantle.kernels.document import markdown
 from kernmantle.kernels.form import diagonal, gram, is_symmetric, swapped
-from kernmantle.kernels.gradient import plan
+from kernmantle.kernels.gradient import plan, ranges
 from kernmantle.kernels.row import RANGES
 
 from ..kernel_oracles import ORACLES, SETTINGS
@@ -138,3 +138,19 @@ def test_a_kernel_that_does_not_exist():
         _ = km.Lapace
     with pytest.raises(ParameterError, match="it has bandwidth, p, lengthscales"):
         km.Laplace(zzz=1)
+
+
+@pytest.mark.parametrize("outputs", [1, 32])
+@pytest.mark.parametrize("kernel", [km.Laplace(), km.Gaussian() + km.Laplace()], ids=repr)
+def test_blocks_of_gradients_are_bounded(kernel, outputs):
+    call, (coef,) = kernel.prepared(torch.empty(10_000, 768), torch.empty(9_000, 768), coef=torch.empty(9_000, outputs))
+    count = len(plan(kernel.form).affine) + len(plan(kernel.form).general)
+    for per_point in (0, outputs * 768):
+        chosen = list(ranges(call, coef, per_point))
+        heights = [points.stop - points.start for points in chosen]
+        assert sum(heights) == 10_000
+        assert [points.start for points in chosen[1:]] == [points.stop for points in chosen[:-1]]
+        assert max(heights) - min(heights) <= 1
+        assert max(heights) * 4 * max(count * 9_000, 2 * per_point) <= blocks.LARGEST
+    wide = list(ranges(call, coef, 0, 4 * 9_000 * 10_000 * count))
+    assert wide == [slice(0, 10_000)]

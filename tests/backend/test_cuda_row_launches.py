@@ -1,0 +1,74 @@
+"""What is launched for a row nest on the GPU, with a GPU that only writes down what it is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kernmantle.contraction.apply import PRODUCT
+from kernmantle.contraction.nest import SIZES, size_slot
+from kernmantle.ops import rows_gpu
+
+from ..cuda.row_nests import LAPLACE, RowCase
+from .test_cuda_compile import CARDS
+
+MAIN, JOIN = object(), object()
+X, Y, V, OUT = 1 << 40, 2 << 40, 3 << 40, 4 << 40
+M, N, K, C = 20000, 30000, 1024, 3
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Kernel, blocks and arguments of every launch."""
+    made = []
+    monkeypatch.setattr(rows_gpu, "index_of", lambda device: 0)
+    monkeypatch.setattr(rows_gpu, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(rows_gpu, "_load", lambda chosen: (MAIN, JOIN))
+    monkeypatch.setattr(rows_gpu, "allocate", lambda shape, dtype, device: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(rows_gpu, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    return made
+
+
+def prepared(k):
+    """Plan and launcher of a product of M x N, rows of x and y of k numbers."""
+    case = RowCase("launches", LAPLACE, PRODUCT, M, N, k, C)
+    steps = [(0, 0, 0, k, 0, 1, 0), (0, 0, 0, 0, k, 1, 0), (0,) * 7, (0, 0, 0, 0, C, 0, 1), (0, 0, 0, C, 0, 0, 1)]
+    integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
+    ports = case.rows.ports
+    launcher = rows_gpu.TARGET.prepare(case.rows, integers, [16] * len(ports), torch.device("cuda"))
+    return rows_gpu.plan_rows(
+        case.rows, case.sizes(), CARDS["sm_90"], rows_gpu.Facts(tuple(steps), (16,) * 5)
+    ), launcher
+
+
+def test_bands_cover_all_rows_once(launches):
+    chosen, launcher = prepared(K)
+    launcher.run([X, Y, 0, V, OUT], [7.0, -0.2])
+    place = 5 + chosen.integers.index(size_slot("m"))
+    mains = [(blocks, given) for kernel, blocks, given in launches if kernel is MAIN]
+    first = 0
+    for _, given in mains:
+        assert given[:4] == (X + 4 * K * first, Y, V, OUT + 4 * C * first)
+        first += given[place]
+    assert first == M
+    assert len(mains) > 1
+    assert max(given[place] for _, given in mains) * K * 4 <= 36 << 20
+    assert all(given[-2:] == (7.0, -0.2) for _, given in mains)
+
+
+def test_each_band_is_joined_before_the_next(launches):
+    _, launcher = prepared(K)
+    launcher.run([X, Y, 0, V, OUT], [7.0, -0.2])
+    assert [kernel for kernel, _, _ in launches] == [MAIN, JOIN] * (len(launches) // 2)
+    for (_, blocks, main), (_, joins, join) in zip(launches[::2], launches[1::2], strict=True):
+        assert joins == blocks - 1
+        assert join[: len(main)] == main
+        assert join[len(main)] == blocks
+
+
+def test_few_numbers_pass_in_one_launch(launches):
+    _, launcher = prepared(64)
+    launcher.run([X, Y, 0, V, OUT], [7.0, -0.2])
+    assert [kernel for kernel, _, _ in launches] == [MAIN, JOIN]
+    assert launches[0][2][:4] == (X, Y, V, OUT)

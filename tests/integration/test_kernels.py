@@ -99,6 +99,32 @@ def _check_diagonal(name, settings):
     assert_close(kernel.diagonal(x), expected, depth=32)
 
 
+THEIRS = {
+    "RBFKernel": (lambda: km.Gaussian(1.7), {}, {"lengthscale": 1.7}),
+    "PeriodicKernel": (lambda: km.Periodic(1.4, 3.1), {}, {"lengthscale": 1.4**2, "period_length": 3.1}),
+    "RQKernel": (lambda: km.RationalQuadratic(1.5, 0.6), {}, {"lengthscale": 1.5, "alpha": 0.6}),
+    "LinearKernel": (lambda: 0.7 * km.Linear(), {}, {"variance": 0.7}),
+    "PolynomialKernel": (lambda: km.Polynomial(2, coef0=0.8), {"power": 2}, {"offset": 0.8}),
+    **{f"MaternKernel {nu}": (lambda nu=nu: km.Matern(1.7, nu), {"nu": nu}, {"lengthscale": 1.7})
+       for nu in (0.5, 1.5, 2.5)},
+    # For q = 2 theirs has j where Rasmussen and Williams (4.21) have its square.
+    **{f"PiecewisePolynomialKernel {q}": (lambda q=q: km.Wendland(4.0, smoothness=q), {"q": q}, {"lengthscale": 4.0})
+       for q in (0, 1, 3)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_gpytorch_has_the_same(name):
+    gpytorch = pytest.importorskip("gpytorch")
+    ours, options, values = THEIRS[name]
+    theirs = getattr(gpytorch.kernels, name.split()[0])(**options).double()
+    for key, value in values.items():
+        setattr(theirs, key, torch.tensor(value, dtype=torch.float64))
+    x, y = rows(9, 4), rows(6, 4, seed=1)
+    with km.config(backend="reference"):
+        assert_close(ours()(x, y), theirs(x, y).to_dense(), depth=64)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_one_array_gives_a_symmetric_matrix(name, backend, device):
     x = rows(33, 3, device=device)

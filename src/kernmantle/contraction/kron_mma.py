@@ -21,8 +21,6 @@ WARPS = (16, 12, 8, 4, 2, 1)
 STAGES = (1, 2)
 MOST = (4, 2, 1)
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
-# So many more warps a phase of more than 16 lines is worth, alone and among others; measured on an H200.
-LONG, SHORT = 5, 3
 # Shared memory beside the dynamic one: scales of the factors.
 STATIC_BYTES = 256
 # Registers of a thread beside its lines and sums.
@@ -287,10 +285,10 @@ def _grouped(
     return None
 
 
-def _value(plan: MmaPlan) -> tuple[int, int, int]:
-    """What is preferred: many warps where they wait for each other, else more lines for each."""
-    long = plan.phases[0].tiles > 1
-    return plan.warps + long * (LONG if len(plan.phases) == 1 else SHORT), plan.phases[0].tiles, plan.stages
+def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
+    """What is preferred, as measured on an H200: eight warps, 32 lines for each, then more of both."""
+    tiles = plan.phases[0].tiles
+    return min(plan.warps, 8), min(tiles, 2), plan.warps, tiles, plan.stages
 
 
 def fits(modes: Sequence[Mode], stored: str, tensor: Tensor, beside: int, limits: DeviceLimits) -> bool:

@@ -75,7 +75,9 @@ def kron_matmul(
     factor. float16 and bfloat16 are summed in float32. On CUDA factors of 8 to 128 rows and columns run on tensor
     cores, float32 as three products of float16 halves that are scaled for every line of entries which is reduced:
     the error is within 1e-6 of the norm of the result, entries small beside their row do not have that accuracy
-    each, and an infinity gives NaN in what it reaches; ``precision="ieee"`` has neither limit. Factors are applied in the order of fewest multiplications:
+    each, and an infinity gives NaN in what it reaches; ``precision="ieee"`` has neither limit.
+
+    Factors are applied in the order of fewest multiplications:
     for square ones m * ∏p * Σp of them, and the result and x are the only memory of their size beyond one
     workspace. Gradients of every order exist for x, all factors, alpha, beta and y. Inside ``torch.autocast``
     arrays are cast as for a matrix product. The method is the shuffle algorithm of [1]_ with factors fused.

@@ -1,4 +1,4 @@
-"""Times the tiles of pullbacks on the present GPU: a JSON row per entry ``p:outputs:tile[:layout]``, checked, then timed.
+"""Times the tiles of pullbacks on this GPU: a JSON row per entry ``p:outputs:tile[:layout]``, checked, then timed.
 
 The sources compile in as many processes as there are cores, before the GPU is touched. Layout "ours" has weights with
 rows first in memory, "theirs" everything the other way round.

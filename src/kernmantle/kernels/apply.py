@@ -87,16 +87,17 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     v = v.unsqueeze(-1) if vector else v
     if not shape or v.shape[-2] != rows:
         raise ShapeError(f"v must have a row for each of the {rows} rows of y, it has shape {shape}")
+    own = call.batch
     try:
-        batch = torch.broadcast_shapes(call.batch, v.shape[:-2])
+        batch = torch.broadcast_shapes(own, v.shape[:-2]) if own or v.dim() > 2 else ()
     except RuntimeError:
-        raise ShapeError(f"batch axes do not broadcast: v has shape {shape}, k(x, y) {call.batch}") from None
+        raise ShapeError(f"batch axes do not broadcast: v has shape {shape}, k(x, y) {own}") from None
     if diagonal is not None and call.x.shape[-2] != rows:
         raise ShapeError(f"diagonal needs as many rows in x as in y, they have {call.x.shape[-2]} and {rows}")
     call, v = _computed_in(call, v)
     if 0 in (*batch, call.x.shape[-2], rows, v.shape[-1]):
         out = call.x.new_zeros((*batch, call.x.shape[-2], v.shape[-1]))
-    elif v.dim() > 2 and not call.batch:
+    elif v.dim() > 2 and not own:
         out = rowwise(call, PRODUCT, v.movedim(-2, 0).flatten(1)).unflatten(-1, (*batch, v.shape[-1])).movedim(0, -2)
     else:
         out = rowwise(call, PRODUCT, v)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Protocol
 
@@ -153,14 +153,19 @@ def _kernel(
     names = [operand.name for operand in apply.inner.numbers]
     largest = _LARGEST[types.compute]
 
-    def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+    @lru_cache(maxsize=64)
+    def with_folded(numbers: tuple[float, ...]) -> tuple[float, ...]:
         known = dict(zip(names, numbers, strict=True))
-        further = [max(-largest, min(largest, float(value))) for value in evaluate(rows.folded, known)]
+        folded = (max(-largest, min(largest, float(value))) for value in evaluate(rows.folded, known))
+        return (*numbers, *folded)
+
+    def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        values = with_folded(tuple(map(float, numbers)))
         pointers = [t.data_ptr() for t in (*tensors, *outs)]
         pointers.insert(len(named), 0)
         for offsets in calls.offsets:
             start = [p + o * size for p, o, size in zip(pointers, offsets, sizes_of, strict=True)]
-            launcher.run(start, (*map(float, numbers), *further))
+            launcher.run(start, values)
 
     return run, f"{device.type}: {launcher.description}"
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import kernmantle
 from kernmantle.compat import install
 from kernmantle.compat.pyfastkron import gekmm, gemkm
 from kernmantle.testing import assert_close
@@ -55,6 +56,12 @@ def test_installed_under_its_name(monkeypatch):
     assert torch.equal(pyfastkron.fastkrontorch.gekmm([torch.eye(2)], torch.ones(2, 1)), torch.ones(2, 1))
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyfastkron"]:
         del sys.modules[name]
+
+
+def test_is_found_as_an_attribute():
+    assert kernmantle.compat.pyfastkron.gemkm is gemkm
+    with pytest.raises(AttributeError, match="no_such_library"):
+        _ = kernmantle.compat.no_such_library
 
 
 def test_beside_itself():

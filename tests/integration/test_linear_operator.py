@@ -7,6 +7,7 @@ import unittest
 import pytest
 import torch
 
+import kernmantle
 from kernmantle.testing import assert_close
 
 linear_operator = pytest.importorskip("linear_operator")
@@ -59,6 +60,12 @@ class TestKroneckerRectangular(cases.RectangularLinearOperatorTestCase, unittest
         return torch.kron(a, torch.kron(b, c))
 
 
+def test_is_found_as_an_attribute():
+    assert kernmantle.integrations.linear_operator is ours
+    with pytest.raises(AttributeError, match="no_such_library"):
+        _ = kernmantle.integrations.no_such_library
+
+
 @pytest.fixture
 def installed():
     ours.install()
@@ -69,7 +76,7 @@ def installed():
 def test_install_reaches_every_kronecker_operator(installed, monkeypatch):
     seen = []
     monkeypatch.setattr(ours, "kron_matmul", lambda *args, **kw: seen.append(1) or _kron(*args, **kw))
-    _kron = __import__("kernmantle").kron_matmul
+    _kron = kernmantle.kron_matmul
     operator = linear_operator.operators.KroneckerProductLinearOperator(
         linear_operator.operators.DenseLinearOperator(_definite(size=3)),
         linear_operator.operators.IdentityLinearOperator(2),

@@ -19,6 +19,13 @@ MODULES = {
 }
 
 
+def __getattr__(name: str) -> ModuleType:
+    """The stand-in of that name, imported when it is asked for."""
+    if name not in MODULES.values():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
 def install(name: str) -> ModuleType:
     """Have ``import <name>``, and imports of its submodules, give the modules of that name here.
 

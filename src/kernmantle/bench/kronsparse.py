@@ -33,7 +33,7 @@ SLICE = (
 )  # fmt: skip
 CHAIN = ((6, 64, 64, 1), (1, 768, 192, 2))
 BATCHES = (1, 16, 256, 1024, 4096, 25088, 65536)
-BATCH = {"cuda": 25088, "cpu": 1024}
+BATCH = {"cuda": 25088, "cpu": 1568}
 TYPES = {"cuda": ("f32", "bf16"), "cpu": ("f32",)}
 TARGET_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32",)}
 PEERS = ("kernel", "bmm", "einsum", "dense", "bsr", "sparse")

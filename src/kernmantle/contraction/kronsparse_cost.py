@@ -19,7 +19,7 @@ class Rates:
     ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
     ``strided`` is by how much it is slower, at its products and at its bytes, where neighbours in memory belong to
     different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of the copies around a batched
-    product while d is small.
+    product while d is small and the batch in front.
     """
 
     bytes: float
@@ -74,7 +74,8 @@ def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = Fa
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
         found["dense"] = dense + 2 * own.overhead + 3 * size * entries / own.bytes
-    found["bmm"] = 6 * own.overhead + ends * (3 if d >= 16 else 1) / own.permuted + work / own.dense
+    copied = (3 if a > 1 < d else 2) / own.bytes if last else (3 if d >= 16 else 1) / own.permuted
+    found["bmm"] = 6 * own.overhead + ends * copied + work / own.dense
     return found
 
 

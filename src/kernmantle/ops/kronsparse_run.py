@@ -35,9 +35,9 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
     "gelu": lambda value: _times(value, Node("add", (const(0.5), _times(const(0.5), _erf(value))))),
     "silu": lambda value: _times(value, Node("sigmoid", (value,))),
 }
-# From so many l on, a batch that lies outside is turned a few rows at a time, so that vectors run along it: 2 x faster
-# at (2, 256, 64, 16), 5 x at (1, 2, 2, 512), no different at 4.
-_TURNED, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 8, 4 << 20, 64, 512
+# Where so many l interleave, or blocks have fewer rows than a vector, a batch in front is turned a few rows at a time,
+# so that vectors run along it: 2 x faster at (2, 256, 64, 16), 5 x at (1, 2, 2, 512).
+_INTERLEAVED, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 8, 16, 4 << 20, 64, 512
 _RAN = threading.local()
 
 
@@ -110,16 +110,18 @@ def product(
 ) -> torch.Tensor:
     """``out[g, n, (i, j, l)] = activation(Σ_k weight[g, i, j, k, l] x[g, n, (i, k, l)] + bias[g, (i, j, l)])``."""
     _, a, b, _, d = weight.shape
-    if out is None:
-        out = empty(x, a * b * d, batch_last)
-    if out.numel() == 0:
-        return out
+    groups, count, features = x.shape[0], x.shape[1], a * b * d
+    if groups * count * features == 0:
+        return empty(x, features, batch_last) if out is None else out
     if weight.dtype != x.dtype:
         weight = weight.to(x.dtype)
     if algorithm == "auto":
-        known = _gpu().seconds(x, weight, bias, activation, precision, out) if _on_gpu(x) else None
+        target = empty(x, features, batch_last) if out is None else out
+        known = _gpu().seconds(x, weight, bias, activation, precision, target) if _on_gpu(x) else None
         algorithm = quickest(tuple(weight.shape[1:]), *_described(x), known)[0]
+        out = target if algorithm == "kernel" else out
     if algorithm == "kernel":
+        out = empty(x, features, batch_last) if out is None else out
         _by_kernel(x, weight, bias, activation, batch_last, precision, out)
         return out
     with torch.autocast(x.device.type, enabled=False):
@@ -127,7 +129,10 @@ def product(
     if bias is not None:
         value = value + bias[:, None]
     _RAN.route = f"torch {algorithm}"
-    return out.copy_(ACTIVATIONS[activation](value))
+    value = ACTIVATIONS[activation](value)
+    if out is None and (value.mT if batch_last else value).is_contiguous():
+        return value
+    return (empty(x, features, batch_last) if out is None else out).copy_(value)
 
 
 def _by_kernel(
@@ -144,10 +149,14 @@ def _by_kernel(
         if ran is not None:
             _RAN.route = ran
             return
-    if x.device.type == "cpu" and not batch_last and weight.shape[4] >= _TURNED and x.stride(2) == 1:
+    if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _turns(weight):
         _turned(x, weight, bias, activation, precision, out)
     else:
         _contract(x, weight, bias, activation, batch_last, precision, out)
+
+
+def _turns(weight: torch.Tensor) -> bool:
+    return weight.shape[4] >= _INTERLEAVED or weight.shape[2] < _NARROW
 
 
 def _turned(

@@ -16,12 +16,17 @@ from ..errors import BackendError
 
 
 def by_bmm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """One matrix product for each (g, i, l), after bringing the strided entries together."""
+    """One matrix product for each (g, i, l), after bringing the strided entries together.
+
+    A batch that is last in memory stays there, and then nothing but rows of the result has to move.
+    """
     groups, count, a, b, c, d = _sizes(x, weight)
+    blocks = weight.expand(groups, a, b, c, d).permute(0, 1, 4, 2, 3)
+    if x.stride(1) == 1 != x.stride(2):
+        columns = x.mT.reshape(groups, a, c, d, count).transpose(2, 3)
+        return torch.matmul(blocks, columns).transpose(2, 3).reshape(groups, a * b * d, count).mT
     rows = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3)
-    blocks = weight.expand(groups, a, b, c, d).permute(0, 1, 4, 3, 2)
-    product = torch.matmul(rows, blocks)
-    return product.permute(0, 3, 1, 4, 2).reshape(groups, count, a * b * d)
+    return torch.matmul(rows, blocks.mT).permute(0, 3, 1, 4, 2).reshape(groups, count, a * b * d)
 
 
 def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

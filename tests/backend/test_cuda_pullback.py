@@ -44,7 +44,8 @@ def figures(name: str, card: str) -> dict[str, object]:
     shared = plan.tile.shared(plan.slope.kind)
     return {
         "tile": plan.tile.name, "threads": plan.tile.threads, "shared": shared,
-        "resident": min(plan.tile.resident, CARDS[card].shared_per_sm // shared), "registers": {kernel: int(registers) for kernel, _, registers in found},
+        "resident": min(plan.tile.resident, CARDS[card].shared_per_sm // shared),
+        "registers": {kernel: int(registers) for kernel, _, registers in found},
         "spilled": {kernel: int(spilled) for kernel, spilled, _ in found},
     }  # fmt: skip
 

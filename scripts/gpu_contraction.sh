@@ -3,7 +3,7 @@
 # WHEELS/kermac holds the wheels of kermac 0.1.4 and cuda-core 0.4.2, WHEELS/mm-kermac those of mm-kermac 1.0, mm-ptx 1.0.1
 # and cuda-core 0.5.0. A second run goes on where the first stopped.
 set -uo pipefail
-out=$1 wheels=$2
+out=$(realpath -m "$1") wheels=$2
 shift 2
 mkdir -p "$out"
 own="$PWD/src${PYTHONPATH:+:$PYTHONPATH}"

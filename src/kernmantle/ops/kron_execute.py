@@ -65,9 +65,8 @@ def execute(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``alpha`` times the product of x (…, columns, c), plus ``beta`` y; ``out`` is written in place when given."""
-    shape = out_shape(text, x, factors, y)
     if out is None:
-        out = allocate(shape, x.dtype, x.device)
+        out = allocate(out_shape(text, x, factors, y), x.dtype, x.device)
     if not out.numel():
         _RAN.route = "nothing: the result is empty"
         return out

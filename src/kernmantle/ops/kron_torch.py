@@ -14,7 +14,10 @@ Tensors = Sequence[torch.Tensor]
 
 def batch_of(tensors: Tensors) -> tuple[int, ...]:
     """Broadcast shape of all axes but the last two."""
-    return tuple(torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors)))
+    shapes = [shape for tensor in tensors if (shape := tensor.shape[:-2])]
+    if all(shape == shapes[0] for shape in shapes):  # torch's own function takes longer than a small product
+        return tuple(shapes[0]) if shapes else ()
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 def shared_axes(factors: Tensors, rank: int) -> int:

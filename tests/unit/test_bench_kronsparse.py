@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import math
 
 import pytest
 
 from kernmantle.bench import __main__ as command
-from kernmantle.bench import kronsparse, run
+from kernmantle.bench import kronsparse, report, run
 from kernmantle.bench.timing import Plan
 from kernmantle.errors import ParameterError
 from kernmantle.kronsparse import KSPattern
 
-STAMP = {"machine": {"cpu": {"model": "any", "architecture": "any"}}, "versions": {}, "source": "", "commit": ""}
+STAMP = {
+    "machine": {"cpu": {"model": "any", "architecture": "any", "threads": 1}},
+    "versions": {},
+    "source": "",
+    "commit": "",
+}
 SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, sample=1e-4, pause=0.0))
 
 
@@ -83,3 +89,14 @@ def test_targets_are_met_on_their_machine_only() -> None:
     targets = kronsparse.case((6, 64, 64, 1), "f16", True, "cuda").targets
     assert [(target.kind, target.machine) for target in targets] == [("seconds", "H200")]
     assert math.isclose(targets[0].value, 13e-6)
+
+
+def test_rows_as_comma_separated_values(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(kronsparse.BATCH, "cpu", 40)
+    row = run.measure(kronsparse.case((3, 8, 12, 4), "f32", True, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+    report.spreadsheet([row], tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["contestant"] for line in lines] == list(row["results"])
+    assert float(lines[0]["median"]) == row["results"][run.OURS]["median"]
+    assert {line["case"] for line in lines} == {"(3, 8, 12, 4) f32 last"}

@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peer", action="append", default=[], metavar="PACKAGE=PYTHON", help="interpreter in which a peer lives"
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows")
+    parser.add_argument("--csv", type=Path, metavar="CSV", help="write the rows as comma-separated values too")
     parser.add_argument("--roofline", type=Path, metavar="PNG", help="draw the rows under the roofs of the machine")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and plots of the rows as one page")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two files of rows")
@@ -220,6 +221,9 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     console.print(f"rows in {path}", soft_wrap=True)
     if left:
         console.print(f"{left} cases did not fit into the budget; run again to go on")
+    if options.csv:
+        report.spreadsheet(last.values(), options.csv)
+        console.print(f"values in {options.csv}", soft_wrap=True)
     if options.plot:
         (suite.picture or report.picture)(list(last.values()), options.plot)
         console.print(f"picture in {options.plot}", soft_wrap=True)

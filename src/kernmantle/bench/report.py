@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -166,6 +167,19 @@ def comparison(old: Sequence[Row], new: Sequence[Row]) -> Table:
                 verdict(first, second),
             )
     return table
+
+
+def spreadsheet(rows: Iterable[Row], path: Path) -> None:
+    """Comma-separated values, a line for each contestant of each row."""
+    fields = ("status", "median", "p20", "p80", "minimum", "samples", "error", "bytes")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["suite", "case", "definition", "contestant", *fields, "machine", "commit", "date"])
+        for row in rows:
+            where = machine.title(row["stamp"]["machine"]), row["stamp"]["commit"], row["date"]
+            for name, found in row["results"].items():
+                what = row["suite"], row["case"], row["definition"], name
+                lines.writerow([*what, *(found.get(field, "") for field in fields), *where])
 
 
 def paired(old: Sequence[Row], new: Sequence[Row]) -> list[tuple[str, Row, Row]]:

@@ -1,0 +1,150 @@
+"""Kronecker passes on tensor cores, walked through on the host by the emitted functions: which lines lie where.
+
+Every entry carries the numbers of its axes, so a line from the wrong place, or one written over another, shows.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+
+from kernmantle.codegen.kron_mma import emit
+from kernmantle.contraction.kron_mma import LANES, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.contraction.kron_modes import Mode
+from kernmantle.contraction.kron_passes import plain_pass
+
+from .test_cuda_compile import CARDS
+
+SIZES = [
+    [(3, 5)],
+    [(16, 16), (16, 16)],
+    [(3, 5), (4, 2)],
+    [(20, 18), (5, 33)],
+    [(3, 4), (5, 2), (17, 20)],
+    [(2, 3), (3, 2), (4, 4), (2, 5)],
+]
+Entry = tuple[int, ...]
+
+
+def planned(sizes: list[tuple[int, int]], right: int) -> MmaPlan:
+    modes = [Mode(p, q, number) for number, (p, q) in enumerate(sizes)]
+    shapes = tuple((q, p) for p, q in sizes)
+    run = plain_pass("mma", modes, 0, len(modes))
+    found = mma(run, shapes, "f32", Tensor("f16", 3), MmaFacts(4, 1, False), right, CARDS["sm_90"])
+    assert found is not None
+    return found
+
+
+class Phase:
+    """Constants and functions of a phase, read from the source."""
+
+    def __init__(self, source: str, number: int) -> None:
+        text = source.partition(f"struct Phase{number} {{")[2].partition("\n};")[0]
+        self.constants = {name: int(value) for name, value in re.findall(r"([A-Z]+) = (\d+)", text)}
+        self.functions: dict[str, Callable[[int], int]] = {
+            name: eval("lambda line: " + body.replace("/", "//"), {})
+            for name, body in re.findall(r"int (\w+)\(int line\) \{ return (.*); \}", text)
+        }
+
+    def __getattr__(self, name: str) -> Callable[[int], int]:
+        return self.functions[name]
+
+
+def begun(plan: MmaPlan, phase: Phase) -> dict[int, Entry]:
+    """The tile after the first phase: of every place, the item, axes and column that it holds."""
+    modes, tile = plan.run.modes, {}
+    axes = [range(mode.columns) for mode in modes[:-1]]
+    for line in range(phase.constants["LINES"]):
+        item, run, column = phase.item(line), phase.run(line), phase.right(line)
+        before = list(itertools.product(*axes))[run // modes[-1].columns]
+        assert run % modes[-1].columns == 0
+        for q in range(modes[-1].rows):
+            entries = range(LANES) if plan.right > 1 else (0,)
+            for own in entries:
+                place = phase.place(line) + (q * phase.constants["PITCH"] + own if plan.right > 1 else q)
+                assert place not in tile
+                assert 0 <= place < max(plan.tile, 1) or len(modes) == 1
+                tile[place] = (item, *before, q, column + own)
+    if plan.right == 1:  # zeros behind the last column are written, too
+        padding = range(modes[-1].rows, -(-modes[-1].rows // LANES) * LANES)
+        zeros = [phase.place(line) + q for line in range(phase.constants["LINES"]) for q in padding]
+        assert not any(place in tile for place in zeros)
+    count = plan.items * math.prod(map(len, axes)) * modes[-1].rows * plan.right
+    assert len(tile) == count
+    return tile
+
+
+def moved(plan: MmaPlan, phase: Phase, axis: int, tile: dict[int, Entry]) -> dict[int, Entry]:
+    """The tile after a later phase."""
+    found: dict[int, Entry] = {}
+    mode, pitch = plan.run.modes[axis], phase.constants["PITCH"]
+    for line, own in itertools.product(range(phase.constants["LINES"]), range(LANES)):
+        places = [phase.place(line) + own + k * pitch for k in range(mode.columns)]
+        if places[0] not in tile:  # behind the last column, where zeros are
+            assert phase.right(line) + own >= phase.constants["EXTENT"]
+            assert not any(place in tile for place in places)
+            continue
+        entries = [tile[place] for place in places]
+        assert [entry[1 + axis] for entry in entries] == list(range(mode.columns))
+        assert len({entry[: 1 + axis] + entry[2 + axis :] for entry in entries}) == 1
+        for q in range(mode.rows):
+            place = phase.place(line) + own + q * pitch
+            assert place not in found
+            assert place < plan.tile
+            found[place] = (*entries[0][: 1 + axis], q, *entries[0][2 + axis :])
+    return found
+
+
+@pytest.mark.parametrize("right", [1, 16, 20])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_every_line_is_read_and_written_in_its_place(sizes: list[tuple[int, int]], right: int) -> None:
+    plan = planned(sizes, right)
+    source, modes = emit(plan), plan.run.modes
+    phases = [Phase(source, number) for number in range(len(modes))]
+    tile = begun(plan, phases[0])
+    for number in range(1, len(modes)):
+        before, tile = tile, moved(plan, phases[number], len(modes) - 1 - number, tile)
+        assert len(tile) * modes[-1 - number].columns == len(before) * modes[-1 - number].rows
+    if len(modes) > 1:
+        written(plan, phases[-1], tile)
+
+
+def written(plan: MmaPlan, last: Phase, tile: dict[int, Entry]) -> None:
+    """The last phase writes every entry of the result once, at the number that its axes make."""
+    rows, seen = [mode.rows for mode in plan.run.modes], set()
+    pitch, behind = last.constants["PITCH"], last.constants["BEHIND"]
+    for line, q, own in itertools.product(range(last.constants["LINES"]), range(rows[0]), range(LANES)):
+        column = last.right(line) + own
+        if plan.right == 1 and column >= last.constants["EXTENT"]:
+            continue
+        item, *axes, beside = tile[last.place(line) + own + q * pitch]
+        run = last.run_out(line) + q * behind + (column if plan.right == 1 else 0)
+        wanted = 0
+        for digit, extent in zip(axes, rows, strict=True):
+            wanted = wanted * extent + digit
+        assert (last.item(line), run) == (item, wanted)
+        assert plan.right == 1 or beside == column
+        seen.add((item, run, column if plan.right > 1 else 0))
+    assert len(seen) == plan.items * math.prod(rows) * plan.right
+
+
+def test_overlapping_lines_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = MmaPlan.strides.func
+
+    def narrow(plan: MmaPlan) -> dict[int, int]:
+        return {axis: max(1, stride // 2) for axis, stride in apart(plan).items()}
+
+    monkeypatch.setattr(MmaPlan, "strides", property(narrow))
+    with pytest.raises((AssertionError, KeyError)):
+        test_every_line_is_read_and_written_in_its_place([(20, 18), (5, 33)], 1)
+
+
+def test_neighbouring_lines_meet_in_no_bank() -> None:
+    for sizes, right in ([(64, 64)] * 2, 1), ([(32, 32)] * 3, 1), ([(16, 16)] * 2, 256):
+        plan = planned(sizes, right)
+        for axis in range(len(sizes)):
+            if plan.strides[axis] > 1:
+                assert plan.strides[axis] % 16 == 8
+        assert plan.pitch % 16 == 8

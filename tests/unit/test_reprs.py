@@ -1,5 +1,6 @@
 """What notebooks and the prompt show: short texts, and pictures that are well-formed."""
 
+import math
 import re
 from xml.etree import ElementTree as ET
 
@@ -64,3 +65,31 @@ def test_a_chain_is_drawn_as_a_product_is_written():
 def test_texts_are_short(value):
     assert len(repr(value)) < 300
     assert repr(value).count("\n") < 5
+
+
+X = torch.zeros(2, 3)
+MISTAKES = {
+    "shape": lambda: km.cdist(X, torch.zeros(2, 4)),
+    "dtype": lambda: km.cdist(X, X.double()),
+    "list": lambda: km.cdist([[0.0]]),
+    "metric": lambda: km.cdist(X, metric="manhatan"),
+    "equation": lambda: km.contract("mk,nk-mn", lambda a, b: a * b, X, X),
+    "axes": lambda: km.contract("mk,nk,k->mn", lambda a, b, w: a * b * w, X, X, torch.zeros(4)),
+    "branch": lambda: km.contract("mk,nk->mn", lambda a, b: a if a > b else b, X, X),
+    "math": lambda: km.contract("mk,nk->mn", lambda a, b: math.exp(a - b), X, X),
+    "hyperparameter": lambda: km.Gaussian(sigma=1.0),
+    "missing": lambda: km.Kernel(lambda x, y: x * y, lambda s, h: s / h),
+    "factors": lambda: km.kron_matmul(X, [torch.eye(2), torch.eye(2)]),
+    "pattern": lambda: km.KSLinear(8, 8, [(1, 2, 3, 4)]),
+    "matrix": lambda: km.linalg.solve_cholesky(torch.zeros(2, 3), torch.zeros(2)),
+    "setting": lambda: km.config(bakend="llvm"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_errors_are_few_lines_and_say_what_was_given(name):
+    with pytest.raises(km.errors.KernmantleError) as raised:
+        MISTAKES[name]()
+    lines = str(raised.value).splitlines()
+    assert 1 <= len(lines) < 15
+    assert max(map(len, lines)) < 300

@@ -191,6 +191,8 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers
     """One large factor by the vendor's matrix product."""
     mode = own.modes[0]
     factor = arrays.factors[modes[own.parts[0][0]].factor or 0]
+    if _multiplied_into(mode, view.right * arrays.x.shape[-1], factor, arrays, numbers):
+        return
     axes = (Mode(view.left, view.left), Mode(mode.columns, mode.rows, 0), Mode(view.right, view.right))
     half = arrays.x.dtype in (torch.float16, torch.bfloat16)
     wide = torch.float32 if half and not arrays.x.is_cuda else arrays.x.dtype
@@ -201,3 +203,22 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers
     if arrays.y is not None:
         result = torch.add(result, arrays.y.to(wide), alpha=numbers[1])
     arrays.out.copy_(result)
+
+
+def _multiplied_into(mode: Mode, right: int, factor: torch.Tensor, arrays: Arrays, numbers: Numbers) -> bool:
+    """The product straight into the result; False where an array does not lie in one piece or the factor varies."""
+    x, out, y = arrays.x, arrays.out, arrays.out if arrays.y is None else arrays.y
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    if (half and not x.is_cuda) or factor.numel() != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
+        return False
+    if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
+        return False
+    matrix, (alpha, beta) = factor.reshape(mode.rows, mode.columns), numbers
+    x, out, y = x.view(-1, mode.columns, right), out.view(-1, mode.rows, right), y.view(-1, mode.rows, right)
+    share = 0 if arrays.y is None else beta
+    with torch.autocast(x.device.type, enabled=False):
+        if right == 1:
+            torch.addmm(y[..., 0], x[..., 0], matrix.mT, beta=share, alpha=alpha, out=out[..., 0])
+        else:
+            torch.baddbmm(y, matrix.expand(x.shape[0], -1, -1), x, beta=share, alpha=alpha, out=out)
+    return True

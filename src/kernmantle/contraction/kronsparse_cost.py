@@ -31,11 +31,11 @@ class Rates:
     permuted: float
 
 
-_CPU = Rates(6e9, 3e11, 1.4e11, 2e-5, (1.0, 2.5), 2, 1e9)
+_CPU = Rates(9e9, 3e11, 2e11, 2e-5, (1.5, 3.5), 4, 2e9)
 _CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11)
 _HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11)
 MACHINES: Mapping[str, Mapping[str, Rates]] = {
-    "cpu": {"f32": _CPU, "f64": Rates(6e9, 1.5e11, 7e10, 2e-5, (1.0, 2.5), 2, 1e9)},
+    "cpu": {"f32": _CPU, "f64": Rates(9e9, 1.5e11, 1e11, 2e-5, (1.5, 3.5), 4, 2e9)},
     "cuda": {
         "f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11), "f16": _HALF, "bf16": _HALF,
     },
@@ -75,7 +75,7 @@ def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = Fa
     if entries <= _MOST_DENSE:
         found["dense"] = dense + 2 * own.overhead + 3 * size * entries / own.bytes
     copied = (3 if a > 1 < d else 2) / own.bytes if last else (3 if d >= 16 else 1) / own.permuted
-    found["bmm"] = 6 * own.overhead + ends * copied + work / own.dense
+    found["bmm"] = 6 * own.overhead + ends * copied + weights / own.permuted + work / own.dense
     return found
 
 

@@ -42,7 +42,8 @@ def sharpness_of(decisions: torch.Tensor, codes: np.ndarray, weights: torch.Tens
         likely = probabilities(wide, 10.0**exponent).gather(1, wanted)[:, 0]
         return -float(likely.clamp(min=1e-300).log() @ shares)
 
-    return 10.0 ** float(minimize_scalar(loss, bounds=(-2.0, 3.0), method="bounded").x)
+    best: Any = minimize_scalar(loss, bounds=(-2.0, 3.0), method="bounded")
+    return 10.0 ** float(best.x)
 
 
 class KernelClassifier(ClassifierMixin, KernelEstimator):

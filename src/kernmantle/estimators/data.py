@@ -51,7 +51,7 @@ def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> tuple[torch.Tenso
         check_is_fitted(estimator)
     if isinstance(X, torch.Tensor):
         return _checked(estimator, X, reset), _same
-    array = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32])
+    array: Any = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32])
     return placed(estimator, array), _numpy
 
 
@@ -64,10 +64,11 @@ def rows_and_targets(
         targets = y if isinstance(y, torch.Tensor) else torch.as_tensor(np.asarray(y)) if numeric else np.asarray(y)
         if len(targets) != rows.shape[0]:
             raise ValueError(f"X has {rows.shape[0]} rows, y has {len(targets)}")
-        return rows, targets.to(rows) if numeric else targets, _same
-    array, target = validate_data(
+        return rows, targets.to(rows) if isinstance(targets, torch.Tensor) and numeric else targets, _same
+    checked: Any = validate_data(
         estimator, X, y, dtype=[np.float64, np.float32], y_numeric=numeric, multi_output=multi_output
     )
+    array, target = checked
     return placed(estimator, array), placed(estimator, target.astype(array.dtype)) if numeric else target, _numpy
 
 

@@ -10,8 +10,9 @@ from ..config import config
 from ..errors import LinearAlgebraError
 from ..kernels import Kernel
 from ..linalg import solve_kernel
+from ..linalg.kernel import Method
 
-SOLVERS = ("auto", "cholesky", "cg")
+SOLVERS: dict[str, Method] = {"auto": "auto", "cholesky": "cholesky", "cg": "cg"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _solved(
 ) -> Solution:  # fmt: skip
     try:
         with config(progress=verbose):
-            found = solve_kernel(kernel, rows, targets, diagonal, method=solver, check_errors=True)
+            found = solve_kernel(kernel, rows, targets, diagonal, method=SOLVERS[solver], check_errors=True)
     except LinearAlgebraError as error:
         raise ValueError(f"the system of the kernel matrix was not solved, raise alpha: {error}") from error
     if found.factor is None:

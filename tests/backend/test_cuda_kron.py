@@ -18,7 +18,13 @@ from kernmantle.runtime.nvrtc import Cubin, compile_source
 
 from .test_cuda_compile import CARDS, GOLDEN, REGISTER_SLACK, SPILL_FREE
 
-TENSORS = {"f32": Tensor("f16", 3), "f16": Tensor("f16", 1), "bf16": Tensor("bf16", 1), "f64": None}
+TENSORS = {
+    "f32": Tensor("f16", 3),
+    "f16": Tensor("f16", 1),
+    "bf16": Tensor("bf16", 1),
+    "f64": None,
+    "tf32": Tensor("f16", 1),
+}
 # Name: sizes (p, q) of the factors, columns to their right, storage.
 CASES = {
     "8^5": ([(8, 8)] * 5, 1, "f32"),
@@ -32,6 +38,7 @@ CASES = {
     "31x63": ([(31, 63)], 1, "f32"),
     "64^2 f16": ([(64, 64)] * 2, 1, "f16"),
     "128 bf16": ([(128, 128)], 1, "bf16"),
+    "64^2 tf32": ([(64, 64)] * 2, 1, "tf32"),
     "8^3 f64": ([(8, 8)] * 3, 1, "f64"),
 }
 PORTABLE = ("8^5", "64^2", "96", "64^2 f16")
@@ -42,13 +49,13 @@ def modes(sizes: list[tuple[int, int]]) -> tuple[Mode, ...]:
 
 
 def planned(name: str, card: str) -> CudaKronPlan:
-    sizes, right, stored = CASES[name]
-    return plan(modes(sizes), right, stored, CARDS[card], True, TENSORS[stored])
+    sizes, right, kind = CASES[name]
+    return plan(modes(sizes), right, kind.replace("t", ""), CARDS[card], True, TENSORS[kind])
 
 
 def first_pass(name: str, card: str) -> FmaPlan | MmaPlan:
-    sizes, right, stored = CASES[name]
-    run, tensor = planned(name, card).passes[0], TENSORS[stored]
+    sizes, right, kind = CASES[name]
+    run, tensor, stored = planned(name, card).passes[0], TENSORS[kind], kind.replace("t", "")
     wide = all(size % 4 == 0 for pair in sizes for size in pair)
     if run.kind == "fma":
         wide = 16 // (8 if stored == "f64" else 4)
@@ -103,9 +110,10 @@ def test_emits_the_golden_source(name: str) -> None:
 @pytest.mark.parametrize("right", [1, 1000])
 @pytest.mark.parametrize("size", [16, 31, 50, 64, 100, 128])
 def test_every_plan_fits_its_card(card: str, size: int, right: int) -> None:
-    for stored, tensor in TENSORS.items():
+    for kind, tensor in TENSORS.items():
         if tensor is None:
             continue
+        stored = kind.replace("t", "")
         for count in (1, 2, 3):
             chosen = plan(modes([(size, size)] * count), right, stored, CARDS[card], True, tensor)
             beside = right

@@ -36,7 +36,7 @@ BATCHES = (1, 16, 256, 1024, 4096, 25088, 65536)
 BATCH = {"cuda": 25088, "cpu": 1568}
 TYPES = {"cuda": ("f32", "bf16"), "cpu": ("f32",)}
 TARGET_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32",)}
-PEERS = ("kernel", "bmm", "einsum", "dense", "bsr", "sparse")
+PEERS = ("bmm", "einsum", "dense", "bsr", "sparse")
 H200 = "H200"
 _A = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _BC = (48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -251,7 +251,7 @@ def ratios(rows: Iterable[Row]) -> dict[tuple[str, str], list[tuple[KSPattern, f
             continue
         text, _, rest = row["case"].partition(") ")
         dtype, layout = rest.split()
-        others = [r["median"] for name, r in row["results"].items() if name not in (OURS, "kernel") and "median" in r]
+        others = [r["median"] for name, r in row["results"].items() if name != OURS and "median" in r]
         if others:
             pattern = KSPattern(*map(int, text[1:].split(", ")))
             found.setdefault((dtype, layout), []).append((pattern, min(others) / row["results"][OURS]["median"]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 import kernmantle as km
+from kernmantle.compat import MODULES
 from kernmantle.ops.cpu import CpuTarget
 
 BACKENDS = [
@@ -34,3 +36,12 @@ def reference() -> Iterator[None]:
     """The evaluator that defines what a program means, for tests of programs rather than of kernels."""
     with km.config(backend="reference"):
         yield
+
+
+@pytest.fixture
+def without_stand_ins() -> Iterator[None]:
+    """What a test puts in place of other libraries is gone after it."""
+    before = dict(sys.modules)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in MODULES and name not in before]:
+        del sys.modules[name]

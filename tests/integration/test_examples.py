@@ -106,6 +106,7 @@ def outcome(text, name="page"):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("without_stand_ins")
 def test_examples_of_a_page(path):
     assert outcome(path.read_text(encoding="utf-8"), path.name)[1] == ""
 

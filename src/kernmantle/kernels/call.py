@@ -42,7 +42,9 @@ class Call:
         weights, end = len(self.form.weights), len(self.form.weights) + len(self.names)
         shapes = [self.x.shape[:-2], self.y.shape[:-2], *(w.shape[:-1] for w in self.shared[:weights])]
         shapes += [table.shape[:-2] for table in self.shared[end:]]
-        return torch.broadcast_shapes(*shapes, *(value.shape for value in self.shared[weights:end]))
+        shapes += [value.shape for value in self.shared[weights:end]]
+        batches = [shape for shape in shapes if shape]
+        return torch.broadcast_shapes(*batches) if batches else ()
 
     @property
     def device(self) -> torch.device:

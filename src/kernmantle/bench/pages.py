@@ -56,13 +56,19 @@ class Group:
         return f"{figure(self)}{html_table(self)}<p>Medians; {escape(self.origin)}.</p>"
 
 
+def _ours_first(row: Row) -> Row:
+    """The row with our result under our name, also where another library ran on our kernels."""
+    results: Mapping[str, Any] = row.get("results", {})
+    named = {OURS if name.endswith(", ours") else name: found for name, found in results.items()}
+    return {**row, "results": named}
+
+
 def groups(paths: Iterable[Path]) -> list[Group]:
     """Rows of suites in some files, by suite and machine; rows of other forms are left out."""
     found: dict[tuple[str, str], list[Row]] = {}
-    for path in paths:
-        for row in store.read(path):
-            if row.keys() >= _FIELDS and "median" in row["results"].get(OURS, {}):
-                found.setdefault((row["suite"], machine.title(row["stamp"]["machine"])), []).append(row)
+    for row in (_ours_first(row) for path in paths for row in store.read(path)):
+        if row.keys() >= _FIELDS and "median" in row["results"].get(OURS, {}):
+            found.setdefault((row["suite"], machine.title(row["stamp"]["machine"])), []).append(row)
     kept = {key: tuple(latest(rows).values()) for key, rows in found.items()}
     return [Group(suite, title, rows) for (suite, title), rows in sorted(kept.items()) if rows]
 
@@ -100,19 +106,25 @@ def figure(group: Group) -> str:
     if find_spec("matplotlib") is None or not group.peers:
         return ""
     matplotlib, plots = import_module("matplotlib"), import_module("matplotlib.figure")
-    drawn = plots.Figure(figsize=(9, 1.1 + 0.24 * len(group.rows)), layout="constrained", facecolor="white")
+    rows = [
+        row for row in reversed(group.rows) if any("median" in row["results"].get(name, {}) for name in group.peers)
+    ]
+    drawn = plots.Figure(figsize=(9, 1.1 + 0.24 * len(rows)), layout="constrained", facecolor="white")
     axes = drawn.add_subplot()
     axes.axvline(1, color=COLOURS[0], linewidth=2)
-    for number, name in enumerate(group.peers):
+    low, high = 0.5, 2.0
+    for number, name in enumerate(peers):
         points = [
             (row["results"][name]["median"] / row["results"][OURS]["median"], place)
-            for place, row in enumerate(reversed(group.rows)) if "median" in row["results"].get(name, {})
+            for place, row in enumerate(rows) if "median" in row["results"].get(name, {})
         ]  # fmt: skip
+        low, high = min(low, *(ratio for ratio, _ in points)), max(high, *(ratio for ratio, _ in points))
         style = number % (len(COLOURS) - 1)
         axes.plot(*zip(*points, strict=True), MARKS[style], color=COLOURS[style + 1], label=name, markersize=6)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(group.rows)), [row["title"] for row in reversed(group.rows)], fontsize=8)
-    axes.set_ylim(-0.6, len(group.rows) - 0.4)
+    axes.set_xlim(low / 1.2, high * 1.2)
+    axes.set_yticks(range(len(rows)), [row["title"] for row in rows], fontsize=8)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.grid(axis="y", color="#e8ecef")
     axes.set_axisbelow(True)
     axes.set_xlabel(f"time over that of {OURS} (line)")

@@ -72,14 +72,12 @@ def terminal(rows: Iterable[Row]) -> Table:
                 table.add_row(head, name, found["status"], *[""] * 6, found.get("reason", ""))
                 continue
             reached = share(row) if name == OURS else None
-            targets = row["targets"] if name == OURS else []
+            targets = row.get("targets", []) if name == OURS else []
             table.add_row(
                 head,
                 name,
                 duration(found["median"]),
-                duration(found["p20"]),
-                duration(found["p80"]),
-                duration(found["minimum"]),
+                *(duration(found[name]) if name in found else "" for name in ("p20", "p80", "minimum")),
                 f"{found['median'] / ours:.2f}" if ours and name != OURS else "",
                 f"{reached:.0%}" if reached is not None else "",
                 row["floor"]["bound"] if reached is not None else "",

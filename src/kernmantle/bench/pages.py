@@ -106,9 +106,8 @@ def figure(group: Group) -> str:
     if find_spec("matplotlib") is None or not group.peers:
         return ""
     matplotlib, plots = import_module("matplotlib"), import_module("matplotlib.figure")
-    rows = [
-        row for row in reversed(group.rows) if any("median" in row["results"].get(name, {}) for name in group.peers)
-    ]
+    peers = group.peers
+    rows = [row for row in reversed(group.rows) if any("median" in row["results"].get(name, {}) for name in peers)]
     drawn = plots.Figure(figsize=(9, 1.1 + 0.24 * len(rows)), layout="constrained", facecolor="white")
     axes = drawn.add_subplot()
     axes.axvline(1, color=COLOURS[0], linewidth=2)

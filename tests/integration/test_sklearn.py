@@ -3,6 +3,7 @@
 import inspect
 import sys
 import types
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -60,6 +61,11 @@ def test_options_of_metrics():
     wanted = sklearn.metrics.pairwise_distances(X, Y, "minkowski", p=3, w=np.array(weights))
     assert_close(km.pairwise_distances(X, Y, "minkowski", p=3, w=weights), wanted, depth=5)
     assert_close(km.pairwise_distances(X, squared=True), pairwise.euclidean_distances(X, squared=True), depth=5)
+
+
+def test_the_covariance_of_one_column_is_a_matrix():
+    wanted = np.abs(X[:, :1] - X[:, 0]) / X[:, 0].std(ddof=1)
+    assert_close(km.pairwise_distances(X[:, :1], metric="mahalanobis"), wanted, depth=25)
 
 
 def test_missing_entries():
@@ -139,6 +145,23 @@ def test_arrays_of_every_kind(library):
     whole = np.arange(12).reshape(4, 3)
     assert_close(km.pairwise_distances(whole), sklearn.metrics.pairwise_distances(whole), depth=3)
     assert_close(km.pairwise_distances(torch.from_numpy(whole)), sklearn.metrics.pairwise_distances(whole), depth=3)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("metric", ["manhattan", "cosine", "seuclidean", "nan_euclidean"])
+def test_arrays_on_a_gpu(metric):
+    wanted = sklearn.metrics.pairwise_distances(X, metric=metric)
+    found = km.pairwise_distances(torch.from_numpy(X).cuda(), metric=metric)
+    assert found.is_cuda
+    assert_close(found.cpu(), wanted, depth=25)
+    kernel = km.pairwise_kernels(torch.from_numpy(X).cuda(), metric="rbf")
+    assert_close(kernel.cpu(), pairwise.pairwise_kernels(X, metric="rbf"), depth=25)
+    if find_spec("cupy") is not None:
+        import cupy
+
+        found = km.pairwise_distances(cupy.asarray(X), metric=metric)
+        assert isinstance(found, cupy.ndarray)
+        assert_close(cupy.asnumpy(found), wanted, depth=25)
 
 
 @pytest.mark.parametrize("metric", ["nan_euclidean", "haversine", "minkowski"])

@@ -22,7 +22,8 @@ _FIELDS = {"suite", "case", "title", "status", "results", "stamp", "date"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22313f; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .3rem .7rem; text-align: right }
-td:first-child, th:first-child { text-align: left } td + td { white-space: nowrap } tr + tr { border-top: 1px solid #dde3e8 }
+td:first-child, th:first-child { text-align: left } td + td { white-space: nowrap }
+tr + tr { border-top: 1px solid #dde3e8 }
 th { color: #5c6b78; font-weight: 600 } p { color: #5c6b78 } svg { max-width: 100%; height: auto }
 """
 

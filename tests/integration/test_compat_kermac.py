@@ -167,6 +167,16 @@ def test_gradients_of_squares_in_batches(batched):
     assert_close(out, expected, depth=16)
 
 
+@pytest.mark.parametrize("p", [1, 2, 1.3])
+def test_gradients_in_a_batch_of_one(p):
+    a, b, c, d = (rows(1, *s, seed=i) for i, s in enumerate([(6, 5), (3, 6), (2, 6), (3, 5)]))
+    expected = torch.einsum("ok,km,nkm->onm", c[0], a[0], slopes(d[0], b[0], p))[None]
+    assert_close(kermac.cdist_grad(a, b, c, d, p=p), expected, depth=16)
+    out = torch.empty(1, 2, 3, 5).double()
+    assert kermac.cdist_grad(a, b, c, d, out, p=p) is out
+    assert_close(out, expected, depth=16)
+
+
 def test_gradients_of_batched_powers_that_hold_one():
     a, b, c, d = (rows(*s, seed=i) for i, s in enumerate([(6, 5), (3, 6), (2, 2, 6), (3, 5)]))
     d[0, 0] = b[0, 0]

@@ -305,6 +305,29 @@ def test_gradients_of_spectra(order):
     assert order(lambda a: km.linalg.eigh(a + a.mT, eigvals_only=True, subset_by_value=(-9.0, 9.0)), (root,))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: km.linalg.solve_cholesky(a, torch.ones(3).double()).x,
+        lambda a: km.linalg.solve_lu(torch.eye(3).double(), a).x,
+        lambda a: km.linalg.cholesky_factor(a).factor,
+        lambda a: km.linalg.eigh(a).w,
+    ],
+    ids=["matrix", "sides", "factor", "spectrum"],
+)
+def test_transforms_that_solvers_do_not_have_are_told(call):
+    a = 2 * torch.eye(3).double()
+    for attempt in (
+        lambda: torch.func.jvp(call, (a,), (a,)),
+        lambda: torch.func.vmap(call)(a.expand(2, 3, 3)),
+        lambda: torch.func.grad(lambda a: call(a).sum())(a),
+    ):
+        with pytest.raises(km.errors.GradientError, match=r"use backward\(\)"):
+            attempt()
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(km.errors.GradientError, match="leading axes"):
+        call(torch.autograd.forward_ad.make_dual(a, a))
+
+
 def test_gradients_between_equal_eigenvalues():
     """A projector onto a multiple eigenvalue has a gradient, though its vectors have none."""
     basis = torch.linalg.qr(normal(5, 5)).Q

@@ -98,6 +98,15 @@ def test_what_shares_a_matrix_or_has_a_gradient_is_factored_once(host):
     assert all(factors != solves for factors, solves, _ in host.calls)
 
 
+def test_a_sign_that_torch_has_put_off_is_taken():
+    a, b = spd(3, 4, 4), normal(3, 4, 2, seed=1)
+    put_off = [torch.complex(torch.zeros_like(t), -t).conj().imag for t in (a, b)]
+    assert all(t.is_neg() for t in put_off)
+    for solve in (km.linalg.solve_cholesky, km.linalg.solve_lu):
+        assert_close(solve(*put_off).x, torch.linalg.solve(a, b), depth=1000)
+    assert_close(km.linalg.cholesky_factor(put_off[0]).factor, torch.linalg.cholesky(a), depth=1000)
+
+
 @pytest.mark.parametrize("lower", [True, False])
 def test_factors_serve_many_sides(lower):
     a, general = spd(3, 6, 6), normal(3, 6, 6, seed=2)

@@ -75,6 +75,25 @@ def test_a_kept_tile_that_cannot_run_is_passed_over(planner, asked):
     assert asked(600, 700, 100)[0] == before
 
 
+def test_a_kept_tile_is_passed_over_where_the_arrays_lie_otherwise(planner, monkeypatch):
+    signs = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+
+    def planned(x):
+        recall.forget_calls()
+        with collected():
+            signs(x, x.clone(), precision="half")
+        return repr(signs)
+
+    rows = torch.zeros(4096, 66, dtype=torch.float16)
+    even, odd = rows[:, :64], rows[:, 1:65]
+    before, seen, plain = planned(odd), [], gpu_tiles.launcher
+    monkeypatch.setattr(gpu_tiles, "launcher", lambda *given: seen.append(given) or plain(*given))
+    assert planned(even) != before
+    nest, sizes = seen[0][:2]
+    gpu_tiles.keep(nest, sizes, "Abacus 9", "pairs")
+    assert planned(odd) == before
+
+
 def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, asked, monkeypatch):
     _, (nest, sizes, own, facts) = asked(600, 700, 100)
     started = []
@@ -91,7 +110,7 @@ def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, a
     assert set(found[0].seconds) == set(gpu_tiles.names(nest, sizes, own, facts))
     assert started[-2:] == ["tiny", "tiny"]
     assert started[0] == found[0].default
-    assert gpu_tiles.kept(nest, sizes, own, "Abacus 9") == "tiny"
+    assert gpu_tiles.kept(nest, sizes, own, facts, "Abacus 9") == "tiny"
 
 
 def test_tune_keeps_the_quickest_tile_of_every_case(planner, monkeypatch):
@@ -127,5 +146,8 @@ def test_tune_says_what_is_missing(monkeypatch):
     with pytest.raises(DeviceError, match="not on cpu"):
         tune(GRAM, [((3, 2), (4, 2))], device="cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(DeviceError, match="has 2 CUDA devices"):
+        tune(GRAM, [((3, 2), (4, 2))], device="cuda:2")
     with pytest.raises(ShapeError, match="one has none"):
         tune(GRAM, [()])

@@ -103,7 +103,7 @@ def pairwise_distances(
     if y is None and metric == "seuclidean":
         options.setdefault("V", x.var(0))
     if y is None and metric == "mahalanobis":
-        options.setdefault("VI", torch.linalg.inv_ex(torch.cov(x.T)).inverse)
+        options.setdefault("VI", torch.linalg.inv_ex(torch.cov(x.T).reshape(2 * x.shape[1:])).inverse)
     unknown = next((name for name in kwds if name not in ("p", "base")), None)
     if unknown is not None:
         raise ParameterError(f"metric {metric!r} takes no {unknown!r}; there are p, w, V, VI, base")

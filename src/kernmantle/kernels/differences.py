@@ -72,6 +72,6 @@ def differences(
     size = weights.element_size() * weights.shape[-1] * math.prod(weights.shape[:-2])
     for rows in blocks(weights.shape[-2], size, max(2 * BLOCK_BYTES, out.nbytes // 2)):
         chosen, part = weights[..., rows, :], out[..., rows, :]
-        products(chosen, -coef, others, part.squeeze(0) if part.dim() > 3 else part)
+        products(chosen, -coef, others, part)
         part.addcmul_(sums(chosen, coef), points[..., rows, :].unsqueeze(-3))
     return out

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
 from ..errors import DtypeError, GradientError, OutOfMemoryError, OutputError, ParameterError, ShapeError
+from ..ops.autograd import is_wrapped, unwatched
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -40,6 +42,17 @@ def check_dtype(tensor: torch.Tensor, name: str) -> None:
         )
 
 
+def check_reverse(tensor: torch.Tensor, name: str) -> None:
+    """GradientError for what torch.func or forward-mode differentiation has wrapped, which no solver looks through."""
+    if torch.compiler.is_compiling() or unwatched():
+        return
+    if is_wrapped(tensor) or forward_ad.unpack_dual(tensor).tangent is not None:
+        raise GradientError(
+            f"{name} is under a transform of torch.func or forward-mode differentiation, which solvers do not take: "
+            "use backward() or torch.autograd.grad, and leading axes for batches"
+        )
+
+
 def check_square(tensor: torch.Tensor, name: str = "a") -> None:
     """ShapeError unless the last two axes are equally long."""
     if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2]:
@@ -51,7 +64,8 @@ def matrix(a: Any, name: str = "a") -> tuple[torch.Tensor, Wrap]:
     """A square matrix as a tensor, and what turns results into the kind of array it was."""
     (tensor,), wrap = unwrap(a, names=[name])
     check_square(tensor, name)
-    return tensor, wrap
+    check_reverse(tensor, name)
+    return tensor.resolve_neg(), wrap
 
 
 def system(a: Any, b: Any) -> System:
@@ -65,7 +79,10 @@ def paired(a: torch.Tensor, given: torch.Tensor, wrap: Wrap, name: str = "a") ->
     """A checked matrix, or factor, with its right-hand sides."""
     check_same_device([a, given], [name, "b"])
     check_same_dtype([a, given], [name, "b"])
+    check_reverse(a, name)
+    check_reverse(given, "b")
     vector = given.dim() == 1 or (given.dim() == a.dim() - 1 and given.shape == a.shape[:-1])
+    a, given = a.resolve_neg(), given.resolve_neg()
     b = given.unsqueeze(-1) if vector else given
     if given.dim() == 0 or b.shape[-2] != a.shape[-1]:
         raise ShapeError(

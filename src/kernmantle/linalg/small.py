@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..ops import system_gpu
+from ..ops.autograd import is_untracked
 from ..ops.system_gpu import Arrays
 from .arguments import System, check_overwrite, compact, enough_memory
 from .solution import Solution, check_target, raise_for
@@ -53,10 +54,10 @@ def solve(
 
 
 def at_once(pair: System) -> bool:
-    """Whether factors and solutions can be had together: every matrix has its own side, and no gradient is asked."""
+    """Whether factors and solutions can be had together: every matrix has its own side, and nothing is watching."""
     if not takes(pair.a) or 0 in pair.shape or compact(pair.a).shape[:-2] != pair.shape[:-2]:
         return False
-    return not (torch.is_grad_enabled() and (pair.a.requires_grad or pair.b.requires_grad))
+    return is_untracked([pair.a, pair.b])
 
 
 def solution(pair: System, pivoted: bool, lower: bool, overwrite_b: bool, meaning: str) -> Solution:

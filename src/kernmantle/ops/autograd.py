@@ -27,6 +27,7 @@ _BATCH_LETTERS = "ABCDEFGHIJ"
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
 _is_batched = _functorch.is_legacy_batchedtensor
+is_wrapped = _functorch.is_functorch_wrapped_tensor
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -65,7 +65,7 @@ def launcher(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Fac
     """What runs a nest in the tile kept for its likes or in the default one; while tuning, what tries them all."""
     session = _SESSION.get()
     if session is None:
-        return make(kept(nest, sizes, own, card))
+        return make(kept(nest, sizes, own, facts, card))
     default = default_name(nest, sizes, own, facts)
     makers = {name: (lambda name=name: make(name)) for name in names(nest, sizes, own, facts)}
     if collecting():
@@ -115,14 +115,15 @@ def _headers() -> str:
     return fingerprint(cuda.headers())
 
 
-def kept(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, card: str) -> str | None:
+def kept(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts, card: str) -> str | None:
     """Tile kept for a nest of about these extents; None where nothing was measured or it cannot run this one."""
     found = current_cache().find(_key(nest, sizes, card))
     if found is None:
         return None
     name = found.binary.decode()
-    valid = {tile.name for tile in candidates(nest, sizes, own)} | PRODUCTS
-    return name if name in valid else None
+    single = (tile for tile in candidates(nest, sizes, own) if tile.name == name)
+    valid = any(is_choice(nest, sizes, own, facts, tile) for tile in single)
+    return name if valid or squares_plan(nest, sizes, own, facts, name) is not None else None
 
 
 def keep(nest: Nest, sizes: Mapping[str, int], card: str, name: str) -> None:

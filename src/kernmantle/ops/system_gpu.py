@@ -13,7 +13,7 @@ from ..errors import BackendError
 from ..runtime.device import core
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
-from .gpu import job_for, limits, start
+from .gpu import index_of, job_for, limits, start
 from .launcher import collecting, fetch
 
 _LOADED: dict[SystemPlan, Kernel] = {}
@@ -59,8 +59,7 @@ def takes(a: torch.Tensor) -> bool:
 
 def run(arrays: Arrays, pivoted: bool, transposed: bool = False) -> None:
     """Factor, if there are infos, and solve, if there are right-hand sides; waits for nothing."""
-    device = arrays.a.device
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = index_of(arrays.a.device)
     own = limits(index)
     count, order = arrays.a.shape[:2]
     factors, solves = arrays.info is not None, arrays.b is not None

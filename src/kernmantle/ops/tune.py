@@ -72,6 +72,8 @@ def tune(
     place = torch.device(device)
     if place.type != "cuda" or not torch.cuda.is_available():
         raise DeviceError(f"tune measures tiles on an NVIDIA GPU, not on {place}; on a CPU there is nothing to choose")
+    if place.index is not None and place.index >= torch.cuda.device_count():
+        raise DeviceError(f"there is no {place}: this machine has {torch.cuda.device_count()} CUDA devices")
     if not all(shapes):
         raise ShapeError("each case of shapes= needs the shape of every operand, one has none")
 

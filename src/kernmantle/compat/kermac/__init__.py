@@ -246,8 +246,9 @@ def cdist_grad(
     if p == 2 and a.dtype in (torch.float32, torch.float64) and is_untracked([a, b, c, d]):
         shape = (c.shape[-2], b.shape[-2], a.shape[-1])
         result = a.new_empty(batch, shape[0], shape[2], shape[1]).mT if out is None else out
-        target = result if result.dim() == 4 else result.unsqueeze(0)
-        differences(a.mT, c.mT, d.mT, b.mT, target.mT)
+        alone = [tensor.squeeze(0) if tensor.dim() > 2 else tensor for tensor in (a, c, d, b)]
+        target = result.squeeze(0) if result.dim() > 3 else result
+        differences(*(tensor.mT for tensor in (*alone, target)))
         return result
     if p in (1, 2):
         return deliver(_GRADIENTS[int(p)], [a, b, c, d], 3, batch, out, {})

@@ -12,6 +12,7 @@ from ..ops.autograd import plain
 from ..ops.kron import product
 from ..ops.kron_execute import execute
 from .arguments import Product, gather, target
+from .recall import Look, learn, look_of, recalled
 
 
 def kron_matmul(
@@ -97,17 +98,24 @@ def kron_matmul(
     >>> km.kron_matmul(x, [2, g])
     array([[0., 1., 0., 2.]])
     """
+    look = look_of(x, factors, y, out, side, alpha, beta, precision, fuse)
+    known = recalled(look, x, factors, y, out, alpha, beta)
+    if known is not None:
+        return known
     call = gather(x, factors, side, alpha, beta, y, precision, fuse)
     if out is not None:
-        return _written(call, out)
-    return call.wrap(call.restored(product(call.modes, call.options, call.numbers, call.x, call.factors, call.y)))
+        return _written(call, out, look)
+    result = product(call.modes, call.options, call.numbers, call.x, call.factors, call.y)
+    learn(look, call, result)
+    return call.wrap(call.restored(result))
 
 
-def _written(call: Product, out: Any) -> Any:
+def _written(call: Product, out: Any, look: Look | None) -> Any:
     if not plain(call.values):
         raise GradientError("out= cannot be combined with a transform of torch.func; drop out=")
     into = target(out, call)
     execute(call.modes, call.options, call.numbers, call.x, call.factors, call.y, into)
+    learn(look, call, into)
     if not into.is_inference():
         torch.autograd.graph.increment_version([into])
     return out

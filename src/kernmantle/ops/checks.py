@@ -153,18 +153,18 @@ def shares_memory(tensor: torch.Tensor) -> bool:
     return False
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
+def reach(tensor: torch.Tensor) -> int:
+    """Bytes from the first entry of a tensor to behind its last."""
     if tensor.numel() == 0:
-        return start, start
+        return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size()
+    return (last + 1) * tensor.element_size()
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors span a common address."""
-    (start, stop), (first, last) = _span(one), _span(other)
-    return one.device == other.device and start < last and first < stop
+    first, second = one.data_ptr(), other.data_ptr()
+    return one.device == other.device and first < second + reach(other) and second < first + reach(one)
 
 
 def check_out(

@@ -71,7 +71,7 @@ def execute(
         _RAN.route = "nothing: the result is empty"
         return out
     modes = parse(text, factor_sizes(factors))
-    backend = _backend(x, modes)
+    backend = backend_for(x, modes)
     if backend is None:
         _by_torch(modes, numbers, x, factors, y, out)
         _RAN.route = "torch"
@@ -82,9 +82,9 @@ def execute(
     chosen = prepared(text, options, x, factors, y, out)
     if chosen.prepared is None:
         run(chosen.passes, modes, (alpha, beta), arranged(x, factors, y, out), chosen.kernel)
+        _RAN.route = chosen.route
     else:
-        chosen.prepared(x, factors, y, out, (alpha, beta))
-    _RAN.route = chosen.route
+        start(chosen, x, factors, y, out, (alpha, beta))
     return out
 
 
@@ -96,6 +96,16 @@ class Chosen:
     kernel: Prepare
     prepared: Prepared | None
     route: str
+
+
+def start(
+    chosen: Chosen, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
+    numbers: tuple[float, float],
+) -> None:  # fmt: skip
+    """Start the prepared kernels of arrays that look like those they were chosen for."""
+    assert chosen.prepared is not None
+    chosen.prepared(x, factors, y, out, numbers)
+    _RAN.route = chosen.route
 
 
 _CHOSEN: dict[tuple[object, ...], Chosen] = {}
@@ -113,7 +123,7 @@ def prepared(
     found = None if collecting() else _CHOSEN.get(key)
     if found is None:
         modes = parse(text, factor_sizes(factors))
-        backend = _backend(x, modes)
+        backend = backend_for(x, modes)
         assert backend is not None
         arrays = arranged(x, factors, y, out)
         plan, kernel = backend.planned(modes, arrays, options)
@@ -126,7 +136,7 @@ def prepared(
     return found
 
 
-def _backend(x: torch.Tensor, modes: Sequence[Mode]) -> Any:
+def backend_for(x: torch.Tensor, modes: Sequence[Mode]) -> Any:
     """The module that has kernels for a product of x; None where torch's operations are taken."""
     target = target_for(x.device)
     if target is None or x.dtype not in KERNELS or not contracted(modes):

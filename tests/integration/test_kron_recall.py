@@ -70,6 +70,24 @@ def test_vectors_and_batches(shape, unchecked):
         near(km.kron_matmul(x, factors), x.double() @ formed(factors), 12)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("sizes", [[(70, 65)], [(66, 65), (3, 2)], [(2, 3), (65, 70)], [(65, 66), (66, 65)]])
+def test_large_factors(sizes, side):
+    for turn in range(2):
+        factors = [drawn(p, q) if turn else drawn(q, p).mT for p, q in sizes]
+        exact = formed(factors)
+        x, y = drawn(4, len(exact)), drawn(4, exact.shape[1])
+        total = 0.5 * (x.double() @ exact) - y.double()
+        if side == "left":
+            x, y, total, factors = x.mT.contiguous(), y.mT.contiguous(), total.mT, [factor.mT for factor in factors]
+        km.kron_matmul(x, factors, side=side, alpha=0.5, beta=-1.0, y=y)
+        assert recall._KNOWN
+        value = km.kron_matmul(x, factors, side=side, alpha=0.5, beta=-1.0, y=y)
+        near(value, total, sum(map(sum, sizes)))
+        assert km.kron_matmul(x, factors, side=side, alpha=0.5, beta=-1.0, y=y, out=y) is y
+        near(y, total, sum(map(sum, sizes)))
+
+
 def test_one_factor_twice_is_not_two_factors():
     f, g, x = drawn(3, 3), drawn(3, 3), drawn(4, 9)
     for factors in ([f, f], [f, g], [g, g], [f, g]):

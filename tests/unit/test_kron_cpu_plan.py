@@ -27,6 +27,10 @@ def _modes(*shapes):
         ([(4, 4)] * 7, 1, "f32, cache 4x4*4x4*4x4*4x4*4x4*16x16"),
         ([(8, 8)] * 7, 1, "f32, cache 8x8*8x8*8x8*8x8*8x8 then cache 8x8*8x8"),
         ([(512, 512)] * 2, 1, "f32, matmul 512x512 then matmul 512x512"),
+        ([(64, 64)] * 2, 1, "f32, cache 64x64*64x64"),
+        ([(65, 65)] * 2, 1, "f32, matmul 65x65 then matmul 65x65"),
+        ([(57, 57)] * 2, 1, "f32, matmul 57x57 then matmul 57x57"),
+        ([(55, 56), (8, 8)], 1, "f32, cache 55x56*8x8"),
         ([(8, 8)] * 2, 100, "f32, cache 8x8*8x8"),
     ],
 )

@@ -34,8 +34,10 @@ from .kron_layout import Arrays
 from .kron_run import Launch, Numbers, Prepare, Start
 from .launcher import collecting, fetch
 
-_GRAIN = 1 << 16
-
+# Work counted in multiplications, an entry read and written as 8: of 1e10 to 8e10 a second on a core of 2021. A second
+# thread costs 30 to 60 us, so that products of less than 0.15 ms take longest with one.
+_GRAIN, _ALONE = 1 << 21, 1 << 23
+_MOVED = 8
 
 NAME = "llvm"
 _LOADED: dict[tuple[str, str], llvm.LoadedKernel] = {}
@@ -67,13 +69,15 @@ def _prepare(launch: Launch, compute: str) -> Start:
     kernel, own = _kernel(stored, compute), scratch(launch.run, block, compute)
     integers = _integers(launch, block, compute, stored)
     items = math.prod(extent for extent, _ in launch.dims) * -(-launch.right // block)
-    grain = max(1, _GRAIN // (launch.run.most * block))
+    taken = sum(step.products for step in run_steps(launch.run, block))
+    cost = taken + _MOVED * (launch.run.columns + launch.run.rows) * block
+    alone, grain = items * cost < _ALONE, max(1, _GRAIN // cost)
     room = own.elements * SIZES[compute] + 64
     order = [number for part in _parts(launch.run) for number in part]
 
     def start(pointers: Sequence[int], numbers: Numbers) -> None:
         if kernel is not None:
-            threads = current().threads or torch.get_num_threads()
+            threads = 1 if alone else current().threads or torch.get_num_threads()
             given = [*pointers[:3], *(pointers[3 + number] for number in order)]
             llvm.run(kernel, items, room, given, integers, numbers, threads, grain)
 

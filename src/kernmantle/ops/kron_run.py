@@ -56,11 +56,58 @@ Start = Callable[[Sequence[int], Numbers], None]
 Prepare = Callable[[Launch], Start]
 
 
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Sizes and strides."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One large factor by the vendor's matrix product, straight into the result: how each array is read."""
+
+    x: Layout
+    factor: Layout
+    out: Layout
+
+    def __call__(
+        self, x: torch.Tensor, factor: torch.Tensor, y: torch.Tensor | None, out: torch.Tensor, numbers: Numbers
+    ) -> None:
+        """Write ``alpha`` times the product plus ``beta`` y."""
+        if torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):
+                self(x, factor, y, out, numbers)
+            return
+        x, factor, out = x.as_strided(*self.x), factor.as_strided(*self.factor), out.as_strided(*self.out)
+        y, share = (out, 0) if y is None else (y.as_strided(*self.out), numbers[1])
+        if factor.dim() == 2:
+            torch.addmm(y, x, factor, beta=share, alpha=numbers[0], out=out)
+        else:
+            torch.baddbmm(y, factor, x, beta=share, alpha=numbers[0], out=out)
+
+
+def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dense | None:
+    """None where an array does not lie in one piece, the factor varies, or torch rounds halves on the way."""
+    mode, x, out, y = own.modes[0], arrays.x, arrays.out, arrays.out if arrays.y is None else arrays.y
+    factor = arrays.factors[modes[own.parts[0][0]].factor or 0]
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    if (half and not x.is_cuda) or factor.numel() != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
+        return None
+    if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
+        return None
+    right, (row, column) = view.right * x.shape[-1], factor.stride()[-2:]
+    count = x.numel() // (mode.columns * right)
+    if right == 1:
+        lines = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
+        return Dense(lines[0], ((mode.columns, mode.rows), (column, row)), lines[1])
+    x_lines = (count, mode.columns, right), (mode.columns * right, right, 1)
+    out_lines = (count, mode.rows, right), (mode.rows * right, right, 1)
+    return Dense(x_lines, ((count, mode.rows, mode.columns), (0, row, column)), out_lines)
+
+
 @dataclass(frozen=True)
 class Stage:
     """A prepared pass: its kernel, which factors it takes and the shape of what it leaves, None for the result."""
 
-    start: Start
+    start: Start | Dense
     numbers: tuple[int, ...]
     offsets: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...] | None
@@ -92,23 +139,34 @@ class Prepared:
             last = stage.shape is None
             into = out if stage.shape is None else held.new_empty(stage.shape)
             target = result if last else into.data_ptr()
-            beside = y.data_ptr() if last and y is not None else target
-            pointers = [source, beside, target, *(factors[number].data_ptr() for number in stage.numbers)]
-            launched(stage.start, stage.offsets, pointers, (alpha, numbers[1] if last else 0.0))
+            added, shares = y if last else None, (alpha, numbers[1] if last else 0.0)
+            if isinstance(stage.start, Dense):
+                stage.start(held, factors[stage.numbers[0]], added, into, shares)
+            else:
+                beside = target if added is None else added.data_ptr()
+                pointers = [source, beside, target, *(factors[number].data_ptr() for number in stage.numbers)]
+                launched(stage.start, stage.offsets, pointers, shares)
             held, source, alpha = into, target, 1.0
 
 
 def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kernel: Prepare) -> Prepared | None:
-    """The passes as prepared kernels; None where one needs a copy or the vendor's matrix product."""
+    """The passes as prepared kernels; None where one needs a copy."""
     stages: list[Stage] = []
     value = arrays.x
     for own, view, into, y in _walk(passes, modes, arrays):
         given = within(arrays, value, into, y)
-        ports = None if own.kind == "matmul" else _ports(own, view, given)
-        if ports is None:
-            return None
-        launch = _launch(own, view, modes, given, ports)
-        stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, None if into is arrays.out else into.shape))
+        shape = None if into is arrays.out else into.shape
+        if own.kind == "matmul":
+            dense = _dense(own, view, modes, given)
+            if dense is None:
+                return None
+            stages.append(Stage(dense, (modes[own.parts[0][0]].factor or 0,), (), shape))
+        else:
+            ports = _ports(own, view, given)
+            if ports is None:
+                return None
+            launch = _launch(own, view, modes, given, ports)
+            stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, shape))
         value = into
     return Prepared(tuple(stages))
 
@@ -133,7 +191,7 @@ def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays:
         given = within(arrays, value, into, y)
         shares = (alpha, 0.0 if y is None else numbers[1])
         if own.kind == "matmul":
-            _dense(own, view, modes, given, shares)
+            _multiplied(own, view, modes, given, shares)
         else:
             _pass(own, view, modes, given, shares, kernel)
         value, alpha = into, 1.0
@@ -187,11 +245,13 @@ def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int, size: int)
     return tuple(offsets)
 
 
-def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers) -> None:
+def _multiplied(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers) -> None:
     """One large factor by the vendor's matrix product."""
     mode = own.modes[0]
     factor = arrays.factors[modes[own.parts[0][0]].factor or 0]
-    if _multiplied_into(mode, view.right * arrays.x.shape[-1], factor, arrays, numbers):
+    dense = _dense(own, view, modes, arrays)
+    if dense is not None:
+        dense(arrays.x, factor, arrays.y, arrays.out, numbers)
         return
     axes = (Mode(view.left, view.left), Mode(mode.columns, mode.rows, 0), Mode(view.right, view.right))
     half = arrays.x.dtype in (torch.float16, torch.bfloat16)
@@ -203,22 +263,3 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers
     if arrays.y is not None:
         result = torch.add(result, arrays.y.to(wide), alpha=numbers[1])
     arrays.out.copy_(result)
-
-
-def _multiplied_into(mode: Mode, right: int, factor: torch.Tensor, arrays: Arrays, numbers: Numbers) -> bool:
-    """The product straight into the result; False where an array does not lie in one piece or the factor varies."""
-    x, out, y = arrays.x, arrays.out, arrays.out if arrays.y is None else arrays.y
-    half = x.dtype in (torch.float16, torch.bfloat16)
-    if (half and not x.is_cuda) or factor.numel() != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
-        return False
-    if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
-        return False
-    matrix, (alpha, beta) = factor.reshape(mode.rows, mode.columns), numbers
-    x, out, y = x.view(-1, mode.columns, right), out.view(-1, mode.rows, right), y.view(-1, mode.rows, right)
-    share = 0 if arrays.y is None else beta
-    with torch.autocast(x.device.type, enabled=False):
-        if right == 1:
-            torch.addmm(y[..., 0], x[..., 0], matrix.mT, beta=share, alpha=alpha, out=out[..., 0])
-        else:
-            torch.baddbmm(y, matrix.expand(x.shape[0], -1, -1), x, beta=share, alpha=alpha, out=out)
-    return True

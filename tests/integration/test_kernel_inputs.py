@@ -67,6 +67,15 @@ def test_categories():
     assert_close(km.Laplace()(z, x, table=table), expected, depth=32)
 
 
+def test_products_with_a_table_have_the_batch_of_v():
+    kernel, x = km.Laplace(), rows(5, 3)
+    for points in (0, 2):
+        found = kernel.matmul(rows(points, 3), x, rows(4, 5, 2), table=rows(points, 5))
+        assert found.shape == (4, points, 2)
+    with pytest.raises(km.errors.ShapeError, match=r"v has shape \(3, 5, 2\), k\(x, y\) \(2,\)"):
+        kernel.matmul(x, x, rows(3, 5, 2), table=rows(2, 5, 5))
+
+
 def test_an_unsymmetric_table_of_one_set():
     x, table = rows(7, 3), rows(7, 7, seed=2).abs()
     assert_close(km.Laplace()(x, table=table), torch.exp(-(torch.cdist(x, x, 1.0) + table)), depth=32)

@@ -211,6 +211,7 @@ def test_argkmin_is_the_search_of_scikit_learn():
         (lambda: km.pairwise_kernels(X, metric="matern"), "unknown kernel 'matern'"),
         (lambda: km.pairwise_kernels(X, metric="rbf", degree=2), "takes no 'degree'"),
         (lambda: km.pairwise_kernels(X, metric="rbf", gamma=0), "gamma must be positive"),
+        (lambda: km.pairwise_kernels(X, metric="rbf", gamma="scale"), "gamma must be positive, got 'scale'"),
         (lambda: km.pairwise_kernels(X, metric="chi2"), "X has some"),
         (lambda: km.pairwise_kernels(X, metric=km.Linear(), gamma=1.0), "takes no gamma"),
     ],

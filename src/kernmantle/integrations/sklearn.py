@@ -17,6 +17,7 @@ from ..distances import METRICS, cdist
 from ..errors import ParameterError, ShapeError
 from ..expr.functions import FUNCTIONS
 from ..kernels import CONSTRUCTORS, Kernel
+from ..ops.checks import is_number
 from ..ops.contract import Contraction
 
 _OPTIONS = ("w", "V", "VI")
@@ -181,7 +182,7 @@ def _kernel(name: str, given: Mapping[str, Any], columns: int) -> Kernel:
     gamma = given.get("gamma")
     if gamma is None:
         gamma = 1.0 if name == "chi2" else 1 / max(columns, 1)
-    if not isinstance(gamma, torch.Tensor) and not gamma > 0:
+    if not isinstance(gamma, torch.Tensor) and not (is_number(gamma) and gamma > 0):
         raise ParameterError(f"gamma must be positive, got {gamma!r}")
     more = {key: given[key] for key in ("degree", "coef0") if key in given and key in _KERNELS[name]}
     if name == "rbf":

@@ -44,7 +44,7 @@ class Call:
         shapes += [table.shape[:-2] for table in self.shared[end:]]
         shapes += [value.shape for value in self.shared[weights:end]]
         batches = [shape for shape in shapes if shape]
-        return torch.broadcast_shapes(*batches) if batches else ()
+        return tuple(torch.broadcast_shapes(*batches)) if batches else ()
 
     @property
     def device(self) -> torch.device:

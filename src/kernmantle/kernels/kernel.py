@@ -241,8 +241,8 @@ class Kernel:
         Notes
         -----
         One pass, memory of inputs and result and at most 64 MB. Gradients of every order exist for x, y, v and the
-        hyperparameters, from blocks of the matrix that are computed again. Halves are multiplied and summed in
-        float32. ``k.info`` says what ran.
+        hyperparameters, from blocks of the matrix that are computed again, 64 MB at a time, 256 MB on GPUs. Halves
+        are multiplied and summed in float32. ``k.info`` says what ran.
         """
         call, (vector,) = self._tabled(x, y, table, precision, v=v)
         if diagonal is not None:

@@ -66,11 +66,15 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
         raise ShapeError(f"v must have a row for each of the {rows[1]} rows of y, it has shape {tuple(v.shape)}")
     if diagonal is not None and rows[0] != rows[1]:
         raise ShapeError(f"diagonal needs as many rows in x as in y, they have {rows[0]} and {rows[1]}")
+    try:
+        batch = torch.broadcast_shapes(call.batch, wide.shape[:-2])
+    except RuntimeError:
+        raise ShapeError(f"batch axes do not broadcast: v has shape {tuple(v.shape)}, k(x, y) {call.batch}") from None
     parts = [
         recompute(partial(_product, call), call.x[..., points, :], call.y, wide, *at_points(call, points))[0]
         for points in blocks(rows[0], call.x.element_size() * max(1, rows[1]), block_bytes(call))
     ]
-    out = torch.cat(parts, -2) if parts else call.x.new_zeros((*call.batch, 0, wide.shape[-1]))
+    out = torch.cat(parts, -2) if parts else call.x.new_zeros((*batch, 0, wide.shape[-1]))
     if diagonal is not None:
         scale = diagonal.to(wide.dtype)[..., None, None] if isinstance(diagonal, torch.Tensor) else diagonal
         out = out + scale * wide

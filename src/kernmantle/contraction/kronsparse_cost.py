@@ -31,11 +31,15 @@ class Rates:
     permuted: float
 
 
-_CPU = Rates(9e9, 3e11, 2e11, 2e-5, (1.5, 3.5), 4, 2e9)
+_CPU = Rates(1.3e10, 1.4e11, 1.2e11, 2e-5, (1.3, 2.5), 4, 3.4e9)
 _CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11)
 _HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11)
 MACHINES: Mapping[str, Mapping[str, Rates]] = {
-    "cpu": {"f32": _CPU, "f64": Rates(9e9, 1.5e11, 1e11, 2e-5, (1.5, 3.5), 4, 2e9)},
+    "cpu": {
+        "f32": _CPU, "f64": Rates(1.3e10, 7e10, 6e10, 2e-5, (1.3, 2.5), 4, 3.4e9),
+        "f16": Rates(1.3e10, 1.2e11, 1.2e11, 4e-5, (1.3, 2.5), 4, 3.4e9),
+        "bf16": Rates(1.3e10, 4e11, 1.2e11, 4e-5, (1.3, 2.5), 4, 3.4e9),
+    },
     "cuda": {
         "f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11), "f16": _HALF, "bf16": _HALF,
     },
@@ -62,12 +66,14 @@ def _together(memory: float, work: float) -> float:
 def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
     """Time of each algorithm worth choosing, where the batch lies together in memory (``last``) or the features."""
     a, b, c, d = pattern
-    own, size = _rates(kind, dtype), BYTES[dtype]
-    ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
-    work = 2.0 * batch * a * b * c * d
     dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
     if a * d == 1:
         return {"dense": dense}
+    if kind == "cpu":
+        return _seconds_on_cpu(pattern, batch, dtype, last)
+    own, size = _rates(kind, dtype), BYTES[dtype]
+    ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
+    work = 2.0 * batch * a * b * c * d
     products, bytes_ = (1.0, 1.0) if last or d < own.strided_from else own.strided
     moved = (ends * bytes_ + weights) / own.bytes
     found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
@@ -76,6 +82,29 @@ def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = Fa
         found["dense"] = dense + 2 * own.overhead + 3 * size * entries / own.bytes
     copied = (3 if a > 1 < d else 2) / own.bytes if last else (3 if d >= 16 else 1) / own.permuted
     found["bmm"] = 6 * own.overhead + ends * copied + weights / own.permuted + work / own.dense
+    return found
+
+
+def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
+    """Fitted to 190 products on one core; making the dense matrix anew was nowhere the quickest of them."""
+    a, b, c, d = pattern
+    own, size = _rates("cpu", dtype), BYTES[dtype]
+    x, y, weights = size * batch * a * c * d, size * batch * a * b * d, size * a * b * c * d
+    work = 2.0 * batch * a * b * c * d
+    scattered = weights * (1 + d / 8 if weights > 2**18 else 1)
+    turned = not last and (d >= 16 or b < 16)
+    products, bytes_ = (3.0, 4.0) if turned else own.strided if not last and d >= own.strided_from else (1.0, 1.0)
+    multiplied = _together((x + y) * bytes_ / own.bytes, work * products / own.kernel)
+    found = {"kernel": 1.7e-5 + 5e-8 * a * d + scattered / 9.4e9 + multiplied}
+    started = own.overhead + 3e-6 + 2.8e-7 * a * d * min(1.0, batch / 64)
+    if d == 1:
+        found["bmm"] = started + (0 if last or a == 1 else y / 4.5e9) + work / own.dense
+        return found
+    permuted = 2.8e9 if d >= 16 or min(b, c) < 16 else own.permuted
+    copied = (x + y if a > 1 else y) / 7e9 if last else (x + y) / permuted
+    found["bmm"] = started + scattered / 5e9 + copied + work / own.dense
+    copied = 3 * d * x / 3.5e10 + (0 if last or batch == 1 else (x + y) / 6e9)
+    found["spread"] = own.overhead + 4e-6 + weights / 1.5e10 + copied + d * work / (1.3 * own.dense)
     return found
 
 

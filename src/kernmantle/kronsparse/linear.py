@@ -88,6 +88,7 @@ class KSLinear(nn.Module):
         self.batch_last, self.algorithm = batch_last, algorithm
         self.projection_error: float | None = None
         self._route = ""
+        self._names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
         if weights is not None:
             check_weights(self.patterns, weights)
         given = weights or [torch.empty(pattern, device=device, dtype=dtype) for pattern in self.patterns]
@@ -115,14 +116,13 @@ class KSLinear(nn.Module):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
-        own, weights, bias = check_types(x, list(self.weights), self.bias, names)
+        own, weights, bias = check_types(x, list(self.weights), self.bias, self._names)
         check_features(own, self.patterns, self.batch_last)
         check_bias(bias, self.patterns[-1])
         check_activation(activation)
         result = chain(own, weights, bias, activation, self._way)
         if not torch.compiler.is_compiling():
-            self._route = route()
+            self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
         return result
 
     def to_dense(self) -> torch.Tensor:

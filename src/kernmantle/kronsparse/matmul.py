@@ -26,6 +26,7 @@ STORED = tuple(
     getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)
 )  # kept so, computed in the type of x
 CHOICES = ("auto", "kernel", *ALGORITHMS)
+_PRECISIONS = (None, *get_args(Precision))
 
 
 def kron_sparse_matmul(
@@ -116,7 +117,8 @@ def _checked(
     (own, *rest), wrap = unwrap(x, *given, *biases, names=names)
     weights, offset = rest[: len(given)], rest[len(given)] if biases else None
     patterns = _patterns(weights, pattern, is_chain, names)
-    check_weights(patterns, weights)
+    if pattern is not None:
+        check_weights(patterns, weights)
     own, weights, offset = check_types(own, weights, offset, names)
     check_features(own, patterns, batch_last)
     check_bias(offset, patterns[-1])
@@ -178,7 +180,7 @@ def check_way(batch_last: bool, algorithm: str, precision: str | None) -> Way:
     """The settings of a call, or ParameterError."""
     if algorithm not in CHOICES:
         raise ParameterError(f"algorithm must be one of {', '.join(map(repr, CHOICES))}, not {algorithm!r}")
-    if precision not in (None, *get_args(Precision)):
+    if precision not in _PRECISIONS:
         raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
     if precision is None and not torch.compiler.is_compiling():
         precision = current().precision

@@ -21,7 +21,7 @@ from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
 from .dtypes import NAMES, compute_type
 from .execute import Types, allocate, execute, last_route
-from .kronsparse_torch import ALGORITHMS, GRADIENTS
+from .kronsparse_torch import GRADIENTS, OWN
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
@@ -35,9 +35,10 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
     "gelu": lambda value: _times(value, Node("add", (const(0.5), _times(const(0.5), _erf(value))))),
     "silu": lambda value: _times(value, Node("sigmoid", (value,))),
 }
-# Where so many l interleave, or blocks have fewer rows than a vector, a batch in front is turned a few rows at a time,
-# so that vectors run along it: 2 x faster at (2, 256, 64, 16), 5 x at (1, 2, 2, 512).
-_INTERLEAVED, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 8, 16, 4 << 20, 64, 512
+# Where so many l interleave and sums are short, or blocks have fewer rows than a vector, a batch in front is turned a
+# few rows at a time, so that vectors run along it: 1.4 x faster at (2, 256, 64, 16), 2.2 x at (1, 64, 64, 128), 3 x at
+# (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
+_INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _RAN = threading.local()
 
 
@@ -80,6 +81,7 @@ def _gradient_program() -> str:
     return Program(operands, "giljk", (_times(var("x0"), var("x1")),), (REDUCTIONS["sum"],), (var("s0"),)).text
 
 
+@lru_cache(maxsize=64)
 def _types(dtype: torch.dtype, precision: str) -> str:
     name = NAMES[dtype]
     return Types(compute_type([name]), (name,), precision or "default").text
@@ -116,8 +118,10 @@ def product(
     if weight.dtype != x.dtype:
         weight = weight.to(x.dtype)
     if algorithm == "auto":
-        target = empty(x, features, batch_last) if out is None else out
-        known = _gpu().seconds(x, weight, bias, activation, precision, target) if _on_gpu(x) else None
+        target, known = out, None
+        if _on_gpu(x):
+            target = empty(x, features, batch_last) if out is None else out
+            known = _gpu().seconds(x, weight, bias, activation, precision, target)
         algorithm = quickest(tuple(weight.shape[1:]), *_described(x), known)[0]
         out = target if algorithm == "kernel" else out
     if algorithm == "kernel":
@@ -125,7 +129,7 @@ def product(
         _by_kernel(x, weight, bias, activation, batch_last, precision, out)
         return out
     with torch.autocast(x.device.type, enabled=False):
-        value = ALGORITHMS[algorithm](x, weight)
+        value = OWN[algorithm](x, weight)
     if bias is not None:
         value = value + bias[:, None]
     _RAN.route = f"torch {algorithm}"
@@ -149,14 +153,15 @@ def _by_kernel(
         if ran is not None:
             _RAN.route = ran
             return
-    if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _turns(weight):
+    if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _turns(x, weight):
         _turned(x, weight, bias, activation, precision, out)
     else:
         _contract(x, weight, bias, activation, batch_last, precision, out)
 
 
-def _turns(weight: torch.Tensor) -> bool:
-    return weight.shape[4] >= _INTERLEAVED or weight.shape[2] < _NARROW
+def _turns(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    _, _, b, c, d = weight.shape
+    return x.shape[1] >= _LEAST_ROWS and (b < _NARROW or (d >= _INTERLEAVED and c <= _SHORT))
 
 
 def _turned(

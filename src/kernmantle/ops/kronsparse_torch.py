@@ -29,6 +29,28 @@ def by_bmm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.matmul(rows, blocks.mT).permute(0, 3, 1, 4, 2).reshape(groups, count, a * b * d)
 
 
+def by_spread(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """One matrix product for each (g, i), weights as they lie: for small batches, which take as long as reading those.
+
+    d times the operations: x is repeated for each l with zeros between; transposed weights, as gradients have them,
+    give all pairs of l, of which those of one l with itself are kept. A weight that is not finite times such a zero
+    is no number, so where the result is not finite it is taken from :func:`by_bmm`.
+    """
+    groups, count, a, b, c, d = _sizes(x, weight)
+    own = x.mT.reshape(groups, a, c, d, count)
+    if weight.stride(2) < weight.stride(3):
+        rows = weight.transpose(2, 3).reshape(-1, a, c, b * d).mT
+        pairs = torch.matmul(rows, own.reshape(groups, a, c, d * count)).view(groups, a, b, d, d, count)
+        return pairs.diagonal(dim1=3, dim2=4).transpose(3, 4).reshape(groups, a * b * d, count).mT
+    columns = x.new_zeros((groups, a, c, d, d, count))
+    columns.diagonal(dim1=3, dim2=4).copy_(own.transpose(3, 4))
+    rows = weight.reshape(-1, a, b, c * d)
+    product = torch.matmul(rows, columns.view(groups, a, c * d, d * count))
+    if not math.isfinite(product.sum().item()):
+        return by_bmm(x, weight)
+    return product.reshape(groups, a * b * d, count).mT
+
+
 def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The definition as an equation."""
     groups, count, a, b, c, d = _sizes(x, weight)
@@ -38,7 +60,9 @@ def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def by_dense(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Through the dense matrix."""
+    """Through the dense matrix; a batch that is last in memory stays there."""
+    if x.stride(1) == 1 != x.stride(2):
+        return torch.matmul(dense(weight), x.mT).mT
     return torch.matmul(x, dense(weight).mT)
 
 
@@ -149,6 +173,7 @@ ALGORITHMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sparse": by_sparse,
     "bsr": by_bsr,
 }
+OWN = ALGORITHMS | {"spread": by_spread}
 GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
     "dense": gradient_by_dense
 }

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import kernmantle as km
 from kernmantle.ops.halves import split, worthwhile
 from kernmantle.testing import assert_close
 
@@ -42,3 +43,21 @@ def test_what_is_not_finite_stays_so(value):
 
 def test_a_cpu_multiplies_as_ever():
     assert not worthwhile(torch.ones(1 << 12, 1 << 12), torch.ones(1 << 12, 1 << 10))
+
+
+@pytest.fixture(params=["tf32", "ieee"])
+def asked_of_torch(request):
+    """A precision of products set by torch's newer name, which its older one then refuses to tell."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = request.param
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.usefixtures("asked_of_torch")
+def test_either_way_to_ask_torch_for_tf32_is_understood():
+    x = matrix(1.0).T
+    gap = (x[:, None] - x).double()
+    wanted = -(gap * torch.exp(-(gap**2).sum(-1, keepdim=True) / 50)).sum(1) / 25
+    assert not worthwhile(x, x.T)
+    assert_close(km.Gaussian(5.0).gradient(x, x, torch.ones(300)), wanted, depth=3000)

@@ -14,6 +14,8 @@ import torch
 
 from ..errors import BackendError
 
+_FEW = 4
+
 
 def by_bmm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """One matrix product for each (g, i, l), after bringing the strided entries together.
@@ -40,15 +42,22 @@ def by_spread(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     own = x.mT.reshape(groups, a, c, d, count)
     if weight.stride(2) < weight.stride(3):
         rows = weight.transpose(2, 3).reshape(-1, a, c, b * d).mT
-        pairs = torch.matmul(rows, own.reshape(groups, a, c, d * count)).view(groups, a, b, d, d, count)
+        pairs = _thin(rows, own.reshape(groups, a, c, d * count)).reshape(groups, a, b, d, d, count)
         return pairs.diagonal(dim1=3, dim2=4).transpose(3, 4).reshape(groups, a * b * d, count).mT
     columns = x.new_zeros((groups, a, c, d, d, count))
     columns.diagonal(dim1=3, dim2=4).copy_(own.transpose(3, 4))
     rows = weight.reshape(-1, a, b, c * d)
-    product = torch.matmul(rows, columns.view(groups, a, c * d, d * count))
+    product = _thin(rows, columns.view(groups, a, c * d, d * count))
     if not math.isfinite(product.sum().item()):
         return by_bmm(x, weight)
     return product.reshape(groups, a * b * d, count).mT
+
+
+def _thin(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """``rows @ columns``; few columns are multiplied as rows, 4 x faster at 768 x 384 by 384 x 2."""
+    if columns.shape[3] > _FEW:
+        return torch.matmul(rows, columns)
+    return torch.matmul(columns.mT.contiguous(), rows.mT).mT
 
 
 def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

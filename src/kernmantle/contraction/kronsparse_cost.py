@@ -104,7 +104,8 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dic
     copied = (x + y if a > 1 else y) / 7e9 if last else (x + y) / permuted
     found["bmm"] = started + scattered / 5e9 + copied + work / own.dense
     copied = 3 * d * x / 3.5e10 + (0 if last or batch == 1 else (x + y) / 6e9)
-    found["spread"] = own.overhead + 4e-6 + weights / (3.2e10 if d * batch <= 4 else 1.5e10) + copied + d * work / (1.3 * own.dense)
+    read = weights / (3.2e10 if d * batch <= 4 else 1.5e10)
+    found["spread"] = own.overhead + 4e-6 + read + copied + d * work / (1.3 * own.dense)
     return found
 
 

@@ -16,6 +16,8 @@ from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.cuda_apply import emit_rows
 from kernmantle.contraction.apply import PRODUCT
 from kernmantle.contraction.cuda_apply import WORK_BYTES, by_products
+from kernmantle.contraction.cuda_scale import scale
+from kernmantle.expr.node import Node, var
 from kernmantle.runtime.nvrtc import compile_source
 
 from ..cuda.row_nests import LAPLACE, SQUARES, RowCase, cases
@@ -133,3 +135,15 @@ if __name__ == "__main__":
     for each, case in HEADLINE.items():
         (GOLDEN / f"{each}.cu").write_text(emit_rows(case.plan(CARDS["sm_90"])))
     sys.exit(0)
+
+
+@pytest.mark.parametrize(
+    ("readers", "there"), [(("exp2",), True), ((), False), (("sqrt",), False), (("exp2", "sqrt"), False)]
+)
+def test_rows_are_scaled_under_exponentials_alone(readers: tuple[str, ...], there: bool) -> None:
+    """Elsewhere what large rows lose by rounding is not small against sums of small differences."""
+    nest = HEADLINE["rows_thin"].plan(CARDS["sm_90"]).rows.matrix
+    product = Node("mul", (var("f0"), var("s0")))
+    read = [Node(op, (product,)) for op in readers] or [product]
+    output = read[0] if len(read) == 1 else Node("add", tuple(read))
+    assert (scale(nest, output, {"f0"}) is not None) == there

@@ -148,3 +148,20 @@ def test_what_the_kernels_do_not_take_is_not_timed(monkeypatch) -> None:
     assert kronsparse_gpu.seconds(x.double(), weight.double(), None, "", "", out.double()) is None
     scattered = torch.empty(1, 300, 2 * 240)[..., ::2]
     assert kronsparse_gpu.seconds(scattered, weight, None, "", "", out) is None
+
+
+@pytest.mark.parametrize("pattern", [(1, 48, 64, 1), (1, 2, 2, 8)], ids=["wide", "narrow"])
+def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypatch):
+    a, b, c, d = pattern
+    wide, given = torch.arange(2.0 * a * b * d), []
+    plain = kronsparse_gpu._arguments
+    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(kronsparse_gpu, "_index", lambda x: 0)
+    monkeypatch.setattr(kronsparse_gpu, "_load", lambda *named: (None, None))
+    monkeypatch.setattr(kronsparse_gpu, "start", lambda *launched: None)
+    monkeypatch.setattr(kronsparse_gpu, "_arguments", lambda *own: given.append(own[3]) or plain(*own))
+    x, weight = torch.zeros(1, 64, a * c * d), torch.zeros(1, *pattern)
+    for bias in (wide[::2], torch.ones(()).expand(a * b * d)):
+        assert kronsparse_gpu.product(x, weight, bias[None], "", "", torch.zeros(1, 64, a * b * d))
+        assert given[-1].is_contiguous()
+        assert torch.equal(given[-1][0], bias)

@@ -6,6 +6,7 @@ import torch
 import kernmantle as km
 from kernmantle.errors import OutputError, ParameterError, ShapeError
 from kernmantle.kron import recall
+from kernmantle.kron.arguments import gather
 from kernmantle.testing import assert_close
 
 
@@ -148,3 +149,15 @@ def test_autocast_and_backend_are_looked_at():
     with km.config(backend="reference"):
         near(km.kron_matmul(x, [f]), x.double() @ f.double(), 12)
     assert len(recall._KNOWN) == 1
+
+
+def test_the_configured_precision_is_that_of_calls_without_their_own():
+    f, x = drawn(3, 3), drawn(4, 3)
+    km.kron_matmul(x, [f])
+    with km.config(precision="ieee"):
+        km.kron_matmul(x, [f])
+        km.kron_matmul(x, [f], precision="ieee")
+    assert {look[1] for look in recall._KNOWN} == {None, "ieee"}
+    with km.config(precision="ieee"):
+        assert gather(x, [f], "right", 1, 0, None, None, True).options == "ieee fuse"
+    assert gather(x, [f], "right", 1, 0, None, None, True).options == "default fuse"

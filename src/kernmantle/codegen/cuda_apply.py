@@ -82,9 +82,8 @@ def _entry(plan: CudaRowPlan) -> list[str]:
     if found is None:
         return lines
     (factor, _) = names[found.factor.name]
-    size = f"-{factor}" if found.negative else factor
     root = "f" if found.degree == 1 else "km::sqrt(f)"
-    fill = [f"const C f = {size};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
+    fill = [f"const C f = -{factor};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
     lines += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
     return lines + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
 

@@ -17,11 +17,10 @@ SCALED = "t0"
 
 @dataclass(frozen=True)
 class Scale:
-    """``output`` reads ``SCALED``, the sum of rows times |factor|^(1 / degree); the factor must be below or above 0."""
+    """``output`` reads ``SCALED``, the sum of rows times |factor|^(1 / degree), of a factor below 0."""
 
     factor: Node
     degree: int
-    negative: bool
     output: Node
 
 
@@ -66,11 +65,12 @@ def scale(nest: Nest, output: Node, uniform: Collection[str]) -> Scale | None:
     factor = product.args[1] if product.args[0] is total else product.args[0]
     if factor.op != "var" or factor.name not in uniform:
         return None
-    negative = any(node.op in ("exp", "exp2") and product in node.args for node in postorder([output]))
-    taken = Node("neg", (var(SCALED),)) if negative else var(SCALED)
+    readers = [node for node in postorder([output]) if product in node.args]
+    if not readers or any(node.op not in ("exp", "exp2") for node in readers):
+        return None
 
     def replaced(node: Node, args: tuple[Node, ...]) -> Node:
-        return taken if node is product else Node(node.op, args)
+        return Node("neg", (var(SCALED),)) if node is product else Node(node.op, args)
 
     (root,) = rewrite([output], lambda leaf: leaf, replaced)
-    return None if "s0" in variables([root]) else Scale(factor, power, negative, root)
+    return None if "s0" in variables([root]) else Scale(factor, power, root)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap, unwrap_out
-from ..config import Precision
+from ..config import Precision, current
 from ..contraction.equation import broadcast
 from ..contraction.kron_modes import text_of
 from ..errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
@@ -167,6 +167,8 @@ def gather(
         raise ParameterError(f"side must be 'right' (x times the product) or 'left' (product times x), not {side!r}")
     if precision not in (None, *get_args(Precision)):
         raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
+    if precision is None and not torch.compiler.is_compiling():
+        precision = current().precision
     factors = listed(factors)
     given, wrap = _tensors(x, factors, y)
     form = "vector" if given.x.dim() == 1 else "row" if side == "right" else "column"

@@ -71,7 +71,8 @@ def look_of(
     if precision is not None and type(precision) is not str:
         return None
     recorded = torch.is_grad_enabled()
-    facts: list[Any] = [side, precision, fuse, beta == 0, current().backend, y is out]
+    settings = current()
+    facts: list[Any] = [side, precision or settings.precision, fuse, beta == 0, settings.backend, y is out]
     try:
         for value in (x, y, out, *factors):
             if value is None or type(value) is int:

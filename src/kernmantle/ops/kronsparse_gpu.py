@@ -73,6 +73,7 @@ def product(
     if problem is None:
         return None
     narrow = narrow_plan(problem, limits(index))
+    bias = None if bias is None else bias.contiguous()
     weight = weight.expand(x.shape[0], *weight.shape[1:])
     if narrow is not None:
         _narrow(narrow, problem, index, x, weight, bias, out)

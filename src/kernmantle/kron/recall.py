@@ -72,7 +72,8 @@ def look_of(
         return None
     recorded = torch.is_grad_enabled()
     settings = current()
-    facts: list[Any] = [side, precision or settings.precision, fuse, beta == 0, settings.backend, y is out]
+    chosen = settings.precision if precision is None else precision
+    facts: list[Any] = [side, chosen, fuse, beta == 0, settings.backend, y is out]
     try:
         for value in (x, y, out, *factors):
             if value is None or type(value) is int:

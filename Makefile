@@ -48,5 +48,5 @@ clean:
 	touch $@
 
 .venv/lint: .venv/ready
-	$(PIP) install --quiet --constraint $(CONSTRAINTS) ruff 'pyright[nodejs]'
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) ruff
 	touch $@

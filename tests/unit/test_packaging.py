@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -131,8 +130,6 @@ def test_sdist_and_wheel_install_in_a_fresh_environment(wheel, contents, tmp_pat
 
 @pytest.mark.slow
 def test_a_program_of_a_user_is_typed():
-    if find_spec("pyright") is None:
-        pytest.skip("pyright is not installed: make lint has it")
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(ROOT / "tests/typing/program.py")]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout

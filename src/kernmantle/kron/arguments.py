@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap, unwrap_out
-from ..config import Precision, current
+from ..config import current
 from ..contraction.equation import broadcast
 from ..contraction.kron_modes import text_of
 from ..errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
 from ..ops.autograd import plain
-from ..ops.checks import autocasts, overlap, shares_memory
+from ..ops.checks import autocasts, check_precision, overlap, shares_memory
 from ..ops.kron_execute import Number, factor_sizes, rows_of
 from .factors import described, listed
 
@@ -165,8 +165,7 @@ def gather(
     """The call in canonical form, or the error that says what is wrong."""
     if side not in ("right", "left"):
         raise ParameterError(f"side must be 'right' (x times the product) or 'left' (product times x), not {side!r}")
-    if precision not in (None, *get_args(Precision)):
-        raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
+    check_precision(precision, ())
     if precision is None and not torch.compiler.is_compiling():
         precision = current().precision
     factors = listed(factors)

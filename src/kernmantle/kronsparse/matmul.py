@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from ..arrays import Wrap, check_same_device, dtype_name, unwrap
-from ..config import Precision, current
+from ..config import current
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..ops.autograd import plain
-from ..ops.checks import autocasts, check_out
+from ..ops.checks import autocasts, check_out, check_precision
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
 from ..ops.kronsparse import Way, product
@@ -26,7 +26,6 @@ STORED = tuple(
     getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)
 )  # kept so, computed in the type of x
 CHOICES = ("auto", "kernel", *ALGORITHMS)
-_PRECISIONS = (None, *get_args(Precision))
 
 
 def kron_sparse_matmul(
@@ -180,8 +179,7 @@ def check_way(batch_last: bool, algorithm: str, precision: str | None) -> Way:
     """The settings of a call, or ParameterError."""
     if algorithm not in CHOICES:
         raise ParameterError(f"algorithm must be one of {', '.join(map(repr, CHOICES))}, not {algorithm!r}")
-    if precision not in _PRECISIONS:
-        raise ParameterError(f"precision must be one of None, 'ieee', 'tf32', not {precision!r}")
+    check_precision(precision, ())
     if precision is None and not torch.compiler.is_compiling():
         precision = current().precision
     return Way(bool(batch_last), algorithm, precision or "")

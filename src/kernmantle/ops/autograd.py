@@ -26,7 +26,7 @@ Rule = tuple[str, int, tuple[str, ...], tuple[str, ...]]
 _BATCH_LETTERS = "ABCDEFGHIJ"
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
-_is_batched = _functorch.is_legacy_batchedtensor
+is_batched = _functorch.is_legacy_batchedtensor
 is_wrapped = _functorch.is_functorch_wrapped_tensor
 
 
@@ -313,7 +313,7 @@ def unwatched() -> bool:
 def plain(tensors: Tensors) -> bool:
     """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
     return unwatched() and all(
-        type(tensor) in PLAIN and not tensor.is_neg() and not _is_batched(tensor) for tensor in tensors
+        type(tensor) in PLAIN and not tensor.is_neg() and not is_batched(tensor) for tensor in tensors
     )
 
 
@@ -332,7 +332,7 @@ def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> 
         return contract(list(tensors), list(numbers), text, types)
     if not compiling and torch._C._get_tracing_state() is not None:
         raise BackendError("torch.jit.trace cannot record a contraction; use torch.compile or torch.export")
-    if not compiling and any(map(_is_batched, tensors)):
+    if not compiling and any(map(is_batched, tensors)):
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     full, extended = saving(text, types)
     function = Contract if compiling else ContractWithJvp

@@ -18,7 +18,7 @@ from .dtypes import DTYPES
 from .execute import Types
 
 _LARGEST = int(np.finfo(np.float64).max)
-_PRECISIONS = (None, *get_args(Precision), "half")
+_PRECISIONS = (None, *get_args(Precision))
 
 
 def is_number(value: Any) -> bool:
@@ -108,10 +108,11 @@ def _host_number(value: Any, operand: Any) -> float | None:
     return value.item() if steady and operand.device.type != "cpu" else None
 
 
-def check_precision(precision: Any) -> None:
+def check_precision(precision: Any, more: Sequence[str] = ("half",)) -> None:
     """ParameterError for what is no precision."""
-    if precision not in _PRECISIONS:
-        listing = ", ".join(map(repr, _PRECISIONS))
+    choices = (*_PRECISIONS, *more)
+    if precision not in choices:
+        listing = ", ".join(map(repr, choices))
         raise ParameterError(f"precision must be one of {listing}, not {precision!r}")
 
 

@@ -11,12 +11,11 @@ from torch.autograd import forward_ad
 
 from ..contraction.kron_modes import Mode, contracted, parse, text_of
 from ..errors import BackendError, GradientError
-from .autograd import constant, plain
+from .autograd import constant, is_batched, plain
 from .kron_execute import Number, Sizes, execute, factor_sizes
 from .kron_operator import kron
 
 Tensors = Sequence[torch.Tensor]
-_is_batched: Any = getattr(torch._C, "_functorch").is_legacy_batchedtensor  # noqa: B009
 
 
 @constant
@@ -217,7 +216,7 @@ def product(
         return kron(x, list(factors), y, *numbers, text, options)
     if not compiling and torch._C._get_tracing_state() is not None:
         raise BackendError("torch.jit.trace cannot record a Kronecker product; use torch.compile or torch.export")
-    if not compiling and any(map(_is_batched, values)):
+    if not compiling and any(map(is_batched, values)):
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     function = Kron if compiling else KronWithJvp
     return function.apply(text, options, *numbers, y is not None, *values)

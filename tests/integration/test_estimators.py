@@ -185,6 +185,27 @@ def test_tensors_stay_tensors(name):
     assert torch.equal(getattr(again, call)(held), found)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_on_a_gpu_it_is_what_it_is_on_the_cpu(name):
+    x, held, y, _ = data(load_digits)
+    x, held, y = torch.from_numpy(x[:200]), torch.from_numpy(held[:20]), torch.from_numpy(y[:200])
+    options = {**QUICK.get(name, {}), **({"random_state": 0} if name == "Nystroem" else {})}
+    target = y if hasattr(getattr(estimators, name), "predict_proba") else y.double()
+    call = "predict" if hasattr(getattr(estimators, name), "predict") else "transform"
+    expected = getattr(getattr(estimators, name)(**options).fit(x.numpy(), target.numpy()), call)(held.numpy())
+    on_gpu = getattr(estimators, name)(**options).fit(x.cuda(), target.cuda())
+    found = getattr(on_gpu, call)(held.cuda())
+    assert found.is_cuda
+    moved = getattr(estimators, name)(**options, device="cuda").fit(x.numpy(), target.numpy())
+    back = getattr(moved, call)(held.numpy())
+    assert isinstance(back, np.ndarray)
+    if name in ("KernelPCA", "Nystroem"):
+        found, back, expected = found @ found.mT, back @ back.T, expected @ expected.T
+    for values in (found.cpu().numpy(), back):
+        assert_close(values.astype(float), expected.astype(float), depth=10**10)
+
+
 def test_a_pipeline_and_a_search():
     x, _, y, _ = data(load_diabetes)
     pipe = make_pipeline(StandardScaler(), estimators.KernelRidge())

@@ -164,6 +164,22 @@ def test_arrays_on_a_gpu(metric):
         assert_close(cupy.asnumpy(found), wanted, depth=25)
 
 
+@pytest.mark.cuda
+def test_neighbours_and_kernels_of_cupy_arrays():
+    cupy = pytest.importorskip("cupy")
+    x, y = cupy.asarray(X), cupy.asarray(Y)
+    wanted = sklearn.metrics.pairwise.manhattan_distances(Y, X)
+    values, places = km.argkmin(y, x, 4, p=1, return_values=True)
+    assert isinstance(places, cupy.ndarray)
+    assert_close(cupy.asnumpy(values), np.sort(wanted, 1)[:, :4], depth=5)
+    assert_close(np.take_along_axis(wanted, cupy.asnumpy(places), 1), np.sort(wanted, 1)[:, :4], depth=5)
+    kernel = km.Laplace(3.0, p=1)
+    assert_close(cupy.asnumpy(kernel(y, x)), np.exp(-wanted / 3), depth=5)
+    product = kernel.matmul(y, x, cupy.ones((len(X), 2)))
+    assert isinstance(product, cupy.ndarray)
+    assert_close(cupy.asnumpy(product)[:, 0], np.exp(-wanted / 3).sum(1), depth=5 * len(X))
+
+
 @pytest.mark.parametrize("metric", ["nan_euclidean", "haversine", "minkowski"])
 def test_gradients_of_distances(metric):
     x, y = (torch.from_numpy(rows[:3, :2]).clone().requires_grad_() for rows in (X, Y))

@@ -22,6 +22,7 @@ from . import (
     calibrate,
     contraction,
     cpu,
+    estimators,
     gradient,
     kron,
     kronsparse,
@@ -33,6 +34,7 @@ from . import (
     store,
     tables,
     tiles,
+    xrfm,
 )
 from .case import Case, Probe, Suite
 from .remote import Remotes
@@ -48,10 +50,13 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "kronsparse": kronsparse.suite,
     "solvers": lambda: solvers.SUITE,
     "host": lambda: solvers.HOST,
-    "apply": lambda: apply.SUITE,
+    "apply": apply.suite,
     "apply-cpu": lambda: apply.CPU_SUITE,
+    "estimators": lambda: estimators.SUITE,
+    "estimators-cpu": lambda: estimators.CPU_SUITE,
 }
 FULL: dict[str, Callable[[], Suite]] = {
+    "apply": lambda: apply.suite(full=True),
     "kron": lambda: kron.suite(full=True),
     "kronsparse": lambda: kronsparse.suite(full=True),
 }

@@ -34,7 +34,6 @@ from . import (
     store,
     tables,
     tiles,
-    xrfm,
 )
 from .case import Case, Probe, Suite
 from .remote import Remotes
@@ -50,13 +49,12 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "kronsparse": kronsparse.suite,
     "solvers": lambda: solvers.SUITE,
     "host": lambda: solvers.HOST,
-    "apply": apply.suite,
+    "apply": lambda: apply.SUITE,
     "apply-cpu": lambda: apply.CPU_SUITE,
     "estimators": lambda: estimators.SUITE,
     "estimators-cpu": lambda: estimators.CPU_SUITE,
 }
 FULL: dict[str, Callable[[], Suite]] = {
-    "apply": lambda: apply.suite(full=True),
     "kron": lambda: kron.suite(full=True),
     "kronsparse": lambda: kronsparse.suite(full=True),
 }

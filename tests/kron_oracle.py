@@ -35,6 +35,13 @@ def oracle(x: Any, factors: Sequence[Any], side: str = "right") -> np.ndarray:
     return value
 
 
+def terms(x: Any, factors: Sequence[Any], side: str = "right") -> np.ndarray:
+    """Root of the sum of the squares of each entry's terms, and beside it that of the mean square of the result."""
+    squares = [f if isinstance(f, int) else f.detach().cpu().double() ** 2 for f in factors]
+    exact = oracle(x, factors, side)
+    return np.sqrt(oracle(x.detach().cpu().double() ** 2, squares, side) + np.mean(exact**2))
+
+
 def powers(rows: int, base: int, count: int) -> tuple[int, list[tuple[int, int]]]:
     """``rows`` times the ``count``-th power of a square factor."""
     return rows, [(base, base)] * count

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 import kernmantle as km
 from kernmantle.ops.kron_execute import last_route
 from kernmantle.testing import assert_close
+from kernmantle.testing.tolerances import DEVIATIONS
 
-from ..kron_oracle import MIXED, REAL_WORLD, SQUARE, drawn, limited, named, oracle, powers
+from ..kron_oracle import MIXED, REAL_WORLD, SQUARE, drawn, limited, named, oracle, powers, terms
 
 pytestmark = pytest.mark.cuda
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -22,11 +25,17 @@ def depth(size):
     return sum(p for p, _ in size[1])
 
 
+def rounded(x, factors, side="right"):
+    """Size of what halves round away: x before every factor, and factors that are multiplied out."""
+    return DEVIATIONS * math.sqrt(2 * len(factors)) * terms(x, factors, side)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("size", SIZES, ids=named)
 def test_sizes(size, dtype):
     x, factors = drawn(limited(size, 1 << 18), DTYPES[dtype], device="cuda")
-    assert_close(km.kron_matmul(x, factors).cpu(), oracle(x, factors), dtype=DTYPES[dtype], depth=depth(size))
+    found, size_of = km.kron_matmul(x, factors).cpu(), terms(x, factors)
+    assert_close(found, oracle(x, factors), dtype=DTYPES[dtype], depth=depth(size), magnitude=size_of)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -35,12 +44,8 @@ def test_sizes(size, dtype):
 def test_tensor_cores(size, dtype, side):
     x, factors = drawn(limited(size, 1 << 18), DTYPES[dtype], side, "cuda")
     found = km.kron_matmul(x, factors, side=side).cpu()
-    # between factors halves are halves again
-    rounded = len(factors) if dtype != "f32" else 1
-    wanted = torch.as_tensor(oracle(x, factors, side))
-    assert_close(
-        found, wanted, dtype=DTYPES[dtype], depth=depth(size), magnitude=rounded * wanted.square().mean().sqrt()
-    )
+    size_of = None if dtype == "f32" else rounded(x, factors, side)
+    assert_close(found, oracle(x, factors, side), dtype=DTYPES[dtype], depth=depth(size), magnitude=size_of)
 
 
 @pytest.mark.parametrize("base", [16, 32, 64])
@@ -86,9 +91,7 @@ def test_precision_says_which_arithmetic_runs():
     for precision in (None, "ieee", "tf32"):
         found = km.kron_matmul(x, factors, precision=precision)
         routes[precision] = last_route()
-        # one product of halves rounds x and the factor, for each of the two factors
-        kind, rounded = (torch.float16, 4) if precision == "tf32" else (torch.float32, 1)
-        size = rounded * torch.as_tensor(wanted).square().mean().sqrt()
+        kind, size = (torch.float16, rounded(x, factors)) if precision == "tf32" else (torch.float32, None)
         assert_close(found.cpu(), wanted, dtype=kind, depth=64, magnitude=size)
     assert "3 products of scaled f16 halves" in routes[None]
     assert "products" not in routes["ieee"]

@@ -38,13 +38,18 @@ class Picks:
         return Picks(pick(rows), pick(columns))
 
 
+def _whole(given: Arrays, picks: Picks) -> Arrays:  # noqa: ARG001
+    return given
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is computed.
 
     ``inputs`` makes the arrays on a device. ``exact`` gives the block of the result at some picks from the
     inputs as float64 numpy arrays, by a formula written out and not by any of the contestants. ``shape`` is the
-    result's, ``depth`` how many terms it reduces.
+    result's, ``depth`` how many terms it reduces. ``part`` leaves of the inputs what ``exact`` reads, where they are
+    too large to be copied whole.
     """
 
     inputs: Callable[[str], Arrays]
@@ -52,6 +57,7 @@ class Problem:
     shape: tuple[int, int]
     depth: int
     dtype: str
+    part: Callable[[Arrays, Picks], Arrays] = _whole
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """A row of a suite; ``accuracy`` is a documented relative error to hold in place of that of the type."""
+    """A row of a suite.
+
+    ``accuracy`` is a documented relative error to hold in place of that of the type, ``roundings`` how often values
+    are rounded to the type on the way to the result.
+    """
 
     name: str
     title: str
@@ -97,6 +107,7 @@ class Case:
     clock: str = "wall"
     elements: float = 0.0
     accuracy: float | None = None
+    roundings: int = 0
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _exact(count: int, backward: bool) -> Callable[[Exact, Picks], np.ndarray[An
         factors = [given[f"f{place}"] for place in range(count)]
         if backward:
             factors = [factor.T for factor in factors]
-        value = given["g" if backward else "x"][picks.rows]
+        value = given["g" if backward else "x"]
         for place, factor in enumerate(factors):
             right = math.prod(own.shape[0] for own in factors[place + 1 :])
             wide = value.reshape(-1, factor.shape[0], right)
@@ -106,6 +106,11 @@ def _exact(count: int, backward: bool) -> Callable[[Exact, Picks], np.ndarray[An
         return value[:, picks.columns]
 
     return exact
+
+
+def _read(given: Arrays, picks: Picks) -> Arrays:
+    """Of the inputs the rows that are compared."""
+    return {name: value[picks.rows] if name in ("x", "g") else value for name, value in given.items()}
 
 
 def _inputs(size: Size, dtype: str, backward: bool) -> Callable[[str], Arrays]:
@@ -137,7 +142,9 @@ def case(size: Size, dtype: str, device: str, backward: bool = False) -> Case:
         2.0 * moved * bytes_each, {kind[0]: kind[1] * products} if kind[0] and dtype != "f64" else {}, serial=False
     )
     half = dtype in ("f16", "bf16")
-    problem = Problem(_inputs(size, dtype, backward), _exact(count, backward), (rows, width), base * count, dtype)
+    problem = Problem(
+        _inputs(size, dtype, backward), _exact(count, backward), (rows, width), base * count, dtype, _read
+    )
     if backward:
         ours, peers = _backward(kron_matmul), [Peer(SHUFFLE, _backward(shuffle))]
     else:
@@ -151,7 +158,7 @@ def case(size: Size, dtype: str, device: str, backward: bool = False) -> Case:
         f"{rows} rows, {count} factors {base} x {base}, {dtype}{', all gradients' if backward else ''}",
         problem, ours, tuple(peers), work, () if backward else _targets(size, dtype, device),
         "events" if device == "cuda" else "wall", products,
-        count * 2 * torch.finfo(DTYPES[dtype]).eps if half else None,
+        roundings=2 * count if half else 0,
     )  # fmt: skip
 
 

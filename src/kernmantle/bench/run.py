@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ import torch
 
 from ..errors import KernmantleError
 from ..testing import assert_close
+from ..testing.tolerances import DEVIATIONS
 from .case import Arrays, Case, Peer, Picks, Probe, Suite, Target
 from .remote import Remotes
 from .startup import answer
@@ -94,7 +96,8 @@ def _case(case: Case, suite: Suite, stamp: Mapping[str, Any], settings: Settings
     result = blank(case, suite.name, stamp)
     arrays = case.problem.inputs(suite.device)
     picks = Picks.of(*case.problem.shape, seed=settings.seed)
-    exact = case.problem.exact({name: value.detach().double().cpu().numpy() for name, value in arrays.items()}, picks)
+    read = case.problem.part(arrays, picks)
+    exact = case.problem.exact({name: value.detach().double().cpu().numpy() for name, value in read.items()}, picks)
     entrants: dict[str, Entrant] = {}
     for peer in (Peer(OURS, case.ours), *case.peers):
         try:
@@ -149,8 +152,8 @@ def _enter_remote(
     remote = settings.remotes.of(peer.name, peer.package)
     remote.load(arrays, device)
     version = remote.prepare(peer.remote, peer.options)
-    block, seconds = remote.check(picks)
-    extra = {"version": version, "error": check(block, exact, case)}
+    block, seconds, taken = remote.check(picks)
+    extra = {"version": version, "error": check(block, exact, case), **taken}
     return Entrant(lambda calls, warm: remote.time(calls, case.clock, warm), seconds, extra)
 
 
@@ -158,7 +161,9 @@ def check(block: Any, exact: Any, case: Case) -> float:
     """Largest relative error of a block of a result, asserted to be within that of the case or else of its type."""
     dtype = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}[case.problem.dtype]
     if case.accuracy is None:
-        assert_close(block, exact, dtype=dtype, depth=case.problem.depth)
+        typical = DEVIATIONS * math.sqrt(case.roundings) * float(np.sqrt(np.mean(np.square(exact))))
+        magnitude = typical if case.roundings else None
+        assert_close(block, exact, dtype=dtype, depth=case.problem.depth, magnitude=magnitude)
     found = block.double().cpu().numpy() if isinstance(block, torch.Tensor) else np.asarray(block, np.float64)
     some = np.isfinite(exact) & (exact != 0)
     error = float((np.abs(found - exact)[some] / np.abs(exact[some])).max(initial=0.0))

@@ -1,0 +1,253 @@
+"""Runs Kronecker products on a GPU with cuda.core alone, so that compute-sanitizer sees nothing but their passes.
+
+``python -m tests.cuda.kron_harness [word ...]`` runs every case, or those whose name contains one of the words.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernmantle.codegen import kron_cuda, kron_mma
+from kernmantle.codegen.cuda import headers
+from kernmantle.codegen.kron_entry import AXES, ENTRY, parameters
+from kernmantle.contraction.cuda_tiles import DeviceLimits
+from kernmantle.contraction.kron_cuda import Facts, FmaPlan, fma, plan
+from kernmantle.contraction.kron_mma import MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.contraction.kron_modes import Mode
+from kernmantle.contraction.kron_passes import Pass, views
+from kernmantle.runtime.cache import Built, Key, current_cache
+from kernmantle.runtime.launch import Kernel
+from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.testing import assert_close
+from kernmantle.testing.tolerances import DEVIATIONS
+
+from .harness import Machine, limits
+
+Sizes = tuple[tuple[int, int], ...]
+Array = np.ndarray[Any, Any]
+TYPES = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "f64": np.float64}
+TENSORS = {"f32": Tensor("f16", 3), "tf32": Tensor("f16", 1), "f16": Tensor("f16", 1)}
+ALPHA, BETA = 0.5, -2.0
+
+
+def powers(base: int, count: int) -> Sizes:
+    """So many square factors."""
+    return ((base, base),) * count
+
+
+TENSOR = (
+    powers(16, 1), powers(16, 3), powers(16, 4), powers(32, 2), powers(32, 3), powers(50, 2), powers(64, 2),
+    powers(128, 1), powers(8, 5), powers(4, 6), ((16, 48), (64, 20)), ((31, 63), (20, 8)),
+)  # fmt: skip
+ADDED = (powers(2, 6), powers(5, 3), powers(8, 3), powers(16, 2), ((2, 3), (3, 2), (4, 5)), ((7, 32), (3, 3)))
+
+
+@dataclass(frozen=True)
+class KronCase:
+    """x (left, product of p, beside) of a type times factors of sizes (p, q), with or without y."""
+
+    sizes: Sizes
+    left: int
+    beside: int
+    dtype: str
+    tensor: bool
+    added: bool
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        size = "*".join(f"{p}x{q}" for p, q in self.sizes)
+        return f"{self.left}_{size}_{self.beside}_{self.dtype}{'_mma' * self.tensor}{'_y' * self.added}"
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Axes."""
+        return tuple(Mode(p, q, place) for place, (p, q) in enumerate(self.sizes))
+
+    @property
+    def stored(self) -> str:
+        """Type of the arrays."""
+        return self.dtype.replace("t", "")
+
+    def arrays(self) -> tuple[Array, list[Array], Array]:
+        """x, factors (p, q), y."""
+        random = np.random.default_rng(len(self.sizes))
+        kind = TYPES[self.dtype]
+        inner, outer = (math.prod(pair[side] for pair in self.sizes) for side in (0, 1))
+        x = random.standard_normal((self.left, inner, self.beside)).astype(kind)
+        factors = [(random.standard_normal(pair) / math.sqrt(pair[0])).astype(kind) for pair in self.sizes]
+        return x, factors, random.standard_normal((self.left, outer, self.beside)).astype(kind)
+
+    def expected(self) -> tuple[Array, Array]:
+        """Result and the root of the sum of the squares of its terms, in float64."""
+        x, factors, y = (self.arrays()[0], *self.arrays()[1:])
+        value = ALPHA * _product(x, factors)
+        size = ALPHA * np.sqrt(
+            _product(np.square(x, dtype=np.float64), [np.square(f, dtype=np.float64) for f in factors])
+        )
+        return (value + BETA * y, size + abs(BETA * y)) if self.added else (value, size)
+
+
+def _product(x: Array, factors: Sequence[Array]) -> Array:
+    value, (left, _, beside) = x.astype(np.float64), x.shape
+    done = 1
+    for place, factor in enumerate(factors):
+        rest = math.prod(later.shape[0] for later in factors[place + 1 :]) * beside
+        value = np.matmul(factor.T.astype(np.float64), value.reshape(left * done, factor.shape[0], rest))
+        done *= factor.shape[1]
+    return value.reshape(left, done, beside)
+
+
+def cases() -> Iterator[KronCase]:
+    """Tensor cores and additions, rows and columns, halves, y, and rests of tiles."""
+    for place, sizes in enumerate(TENSOR):
+        for dtype in ("f32", "f16", "tf32"):
+            if dtype == "f16" and any(extent % 2 for pair in sizes for extent in pair):
+                continue
+            yield KronCase(sizes, 3 + 30 * (len(sizes) < 3), 1, dtype, True, place % 2 == 1)
+            if dtype != "tf32" and math.prod(p for p, _ in sizes) <= 1 << 13:
+                yield KronCase(sizes, 2, 20 + 2 * (place % 3), dtype, True, place % 2 == 0)
+    for place, sizes in enumerate(ADDED):
+        for dtype in ("f32", "f64", "f16"):
+            yield KronCase(sizes, 37, 1, dtype, False, place % 2 == 0)
+            yield KronCase(sizes, 2, 9, dtype, False, place % 2 == 1)
+
+
+def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan, Pass, int, int]]:
+    """For each pass its plan, and what lies to the left and to the right of it."""
+    tensor = TENSORS[case.dtype] if case.tensor else None
+    chosen = plan(case.modes, case.beside, case.stored, own, True, tensor)
+    vector = {"f64": 2}.get(case.stored, 4)
+    found: list[tuple[FmaPlan | MmaPlan, Pass, int, int]] = []
+    for place, (run, view) in enumerate(zip(chosen.passes, views(case.modes, chosen.passes), strict=True)):
+        left, right = case.left * view.left, view.right * case.beside
+        added = case.added and place == len(chosen.passes) - 1
+        if run.kind == "mma":
+            assert tensor is not None
+            shapes = tuple((case.sizes[number][1], case.sizes[number][0]) for part in run.parts for number in part)
+            widths = [_width(extent if right == 1 else right, most) for extent, most in _ends(run, case.stored)]
+            facts = MmaFacts(widths[0] * _bytes(case.stored), widths[1], added)
+            own_plan = mma(run, shapes, case.stored, tensor, facts, right, own)
+            assert own_plan is not None
+            found.append((own_plan, run, left, right))
+        else:
+            assert run.kind == "fma", f"{case.name} is the vendor's"
+            wide = (
+                all(mode.rows % vector == 0 == mode.columns % vector for mode in run.modes)
+                if right == 1
+                else right % vector == 0
+            )
+            width = vector if wide else 1
+            compute = "f64" if case.stored == "f64" else "f32"
+            found.append(
+                (fma(run, case.stored, compute, Facts(width, width, added, False), left, right, own), run, left, right)
+            )
+    return found
+
+
+def _bytes(stored: str) -> int:
+    return {"f16": 2, "f64": 8}.get(stored, 4)
+
+
+def _ends(run: Pass, stored: str) -> list[tuple[int, int]]:
+    """Lengths of the lines before and after a pass on tensor cores, and the widest access of each."""
+    return [(run.modes[-1].columns, 16 // _bytes(stored)), (run.modes[-1].rows, 4)]
+
+
+def _width(extent: int, most: int) -> int:
+    return max(width for width in (1, 2, 4, 8) if width <= most and extent % width == 0)
+
+
+def emitted(chosen: FmaPlan | MmaPlan) -> str:
+    """Source of a pass."""
+    return kron_mma.emit(chosen) if isinstance(chosen, MmaPlan) else kron_cuda.emit(chosen)
+
+
+def _key(source: str, arch: str) -> Key:
+    return Key(arch, "harness", source, options=tuple(headers().values()))
+
+
+def built(source: str, arch: str) -> Built:
+    """Machine code of a source."""
+    return Built(compile_source(source, arch, headers(), "kron").binary)
+
+
+def compile_all(wanted: Sequence[KronCase], own: DeviceLimits) -> None:
+    """Compile what cases need in several processes, and keep it."""
+    sources = list({emitted(chosen): None for case in wanted for chosen, *_ in prepared(case, own)})
+    missing = [source for source in sources if current_cache().find(_key(source, own.arch)) is None]
+    if len(missing) < 2:
+        return
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        for source, made in zip(missing, pool.map(built, missing, [own.arch] * len(missing)), strict=True):
+            current_cache().fetch(_key(source, own.arch), lambda made=made: made)
+
+
+def run(machine: Machine, case: KronCase) -> Array:
+    """The result."""
+    own = limits()
+    x, factors, y = case.arrays()
+    value, there, beside = machine.upload(x), [machine.upload(factor) for factor in factors], machine.upload(y)
+    numbers, stream = [ALPHA, BETA], int(machine.stream.handle)
+    result = np.full(x.shape, np.nan, x.dtype)
+    for chosen, passed, left, right in prepared(case, own):
+        used = [number for part in passed.parts for number in part]
+        result = np.full((left, passed.rows, right), np.nan, x.dtype)
+        out = machine.upload(result)
+        sizes = {"a": 1, "b": 1, "c": left, "run": passed.columns, "right": right}
+        values = {f"size_{axis}": sizes[axis] for axis in AXES}
+        for port, length in (("x", passed.columns), ("y", passed.rows), ("out", passed.rows)):
+            values |= {
+                f"{port}_{axis}": step for axis, step in zip(AXES, (0, 0, length * right, right, 1), strict=True)
+            }
+        for place, number in enumerate(used):
+            values |= {f"f{place}_row": 1, f"f{place}_column": case.sizes[number][1]}
+        source = emitted(chosen)
+        binary = current_cache().fetch(_key(source, own.arch), lambda source=source: built(source, own.arch))
+        kernel = Kernel(binary, ENTRY, chosen.threads, chosen.shared, case.name)
+        pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
+        integers = [values[name] for name in parameters(len(used), chosen.facts.added, False)]
+        tiles = chosen.count(left, right) if isinstance(chosen, MmaPlan) else chosen.tiles(left, right)
+        kernel(0, stream, min(tiles, 3), (*pointers, *integers, *numbers))
+        value, numbers[0] = out, 1.0
+    return machine.download(value, result).reshape(case.left, -1, case.beside)
+
+
+def check(case: KronCase, found: Array) -> None:
+    """Assert that a result is right."""
+    wanted, terms = case.expected()
+    depth = sum(p for p, _ in case.sizes)
+    if case.dtype in ("f16", "tf32"):
+        # every pass and every factor of several is rounded to halves
+        terms = DEVIATIONS * math.sqrt(2 * len(case.sizes)) * terms
+    assert_close(found, wanted, dtype="float16" if case.dtype == "tf32" else found.dtype, depth=depth, magnitude=terms)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run and report; the number of cases that disagree."""
+    machine, wrong = Machine(), 0
+    chosen = [case for case in cases() if not words or any(word in case.name for word in words)]
+    compile_all(chosen, limits())
+    for case in chosen:
+        try:
+            check(case, run(machine, case))
+            verdict = "ok"
+        except AssertionError as error:
+            verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1
+        sys.stdout.write(f"{case.name:44s} {verdict}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{wrong} wrong\n")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(sys.argv[1:])))

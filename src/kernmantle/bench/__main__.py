@@ -26,6 +26,7 @@ from . import (
     gradient,
     kron,
     kronsparse,
+    kronsparse_models,
     machine,
     pages,
     report,
@@ -34,6 +35,7 @@ from . import (
     store,
     tables,
     tiles,
+    xrfm,
 )
 from .case import Case, Probe, Suite
 from .remote import Remotes
@@ -47,14 +49,17 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "gradient": lambda: gradient.SUITE,
     "kron": kron.suite,
     "kronsparse": kronsparse.suite,
+    "kronsparse-models": kronsparse_models.suite,
     "solvers": lambda: solvers.SUITE,
     "host": lambda: solvers.HOST,
-    "apply": lambda: apply.SUITE,
+    "apply": apply.suite,
     "apply-cpu": lambda: apply.CPU_SUITE,
+    "xrfm": lambda: xrfm.SUITE,
     "estimators": lambda: estimators.SUITE,
     "estimators-cpu": lambda: estimators.CPU_SUITE,
 }
 FULL: dict[str, Callable[[], Suite]] = {
+    "apply": lambda: apply.suite(full=True),
     "kron": lambda: kron.suite(full=True),
     "kronsparse": lambda: kronsparse.suite(full=True),
 }
@@ -74,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, metavar="SECONDS", help="how long to time each contestant of a case; 3 by default"
     )
+    parser.add_argument(
+        "--energy", type=float, default=0.0, metavar="SECONDS",
+        help="also run each contestant for so long to see what energy the GPU takes for a call",
+    )  # fmt: skip
     parser.add_argument(
         "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no case after that"
     )
@@ -203,14 +212,17 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
         console.print(f"{len(rows) - len(due)} of {len(rows)} cases were measured in this state; --again for all")
     plan = QUICK if options.quick else Plan()
     if options.seconds is not None:
-        plan = replace(plan, budget=options.seconds, least=2, endless=4 * options.seconds, long=options.seconds / 4)
+        plan = replace(
+            plan, budget=options.seconds, least=2, endless=4 * options.seconds, long=options.seconds / 4,
+            sample=min(plan.sample, options.seconds / 4),
+        )  # fmt: skip
     rates = _rates(suite, due, stamp) if due else {}
     begin, left = time.monotonic(), 0
     with (
         Remotes(_interpreters(options.peer)) as remotes,
         tqdm(due, unit="case", disable=not current().progress or not sys.stderr.isatty()) as bar,
     ):
-        settings = Settings(plan, remotes, rates)
+        settings = Settings(plan, remotes, rates, energy=options.energy)
         for row in bar:
             if time.monotonic() - begin > options.budget:
                 left += 1

@@ -90,11 +90,11 @@ class Remote:
         """Choose what to time; returns the version of the peer."""
         return str(self.ask("prepare", call=call, options=dict(options))["version"])
 
-    def check(self, picks: Picks) -> tuple[np.ndarray[Any, Any], float]:
-        """Block of the result at some picks, and how long it took."""
+    def check(self, picks: Picks) -> tuple[np.ndarray[Any, Any], float, dict[str, int]]:
+        """Block of the result at some picks, how long it took, on a GPU the bytes it took."""
         path = str(Path(self._folder.name, "block.npy"))
         answer = self.ask("check", rows=picks.rows, columns=picks.columns, to=path)
-        return np.load(path), float(answer["seconds"])
+        return np.load(path), float(answer["seconds"]), {name: answer[name] for name in ("bytes",) if name in answer}
 
     def time(self, calls: int, clock: str, warm: bool) -> float:
         """Seconds a call."""

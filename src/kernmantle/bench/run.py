@@ -18,6 +18,7 @@ from ..errors import KernmantleError
 from ..testing import assert_close
 from ..testing.tolerances import DEVIATIONS
 from .case import Arrays, Case, Peer, Picks, Probe, Suite, Target
+from .energy import joules
 from .remote import Remotes
 from .startup import answer
 from .store import Row
@@ -31,12 +32,16 @@ _IMPORTED = {"scikit-learn": "sklearn", "keops": "pykeops"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure, and the processes of the peers that need an interpreter of their own."""
+    """How to measure, and the processes of the peers that need an interpreter of their own.
+
+    ``energy``: for how many seconds each contestant is run to see what energy the GPU takes for it.
+    """
 
     plan: Plan = field(default_factory=Plan)
     remotes: Remotes = field(default_factory=Remotes)
     rates: Mapping[str, float] = field(default_factory=dict[str, float])
     seed: int = 0
+    energy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,10 @@ def _case(case: Case, suite: Suite, stamp: Mapping[str, Any], settings: Settings
     if OURS not in entrants:
         return result | {"status": result["results"][OURS]["status"]}
     summaries = timed(entrants, settings)
+    if settings.energy and suite.device == "cuda":
+        for name, entrant in entrants.items():
+            taken = joules(lambda calls, own=entrant: own.sampler(calls, False), entrant.estimate, settings.energy)
+            summaries[name] |= {} if taken is None else {"joules": taken}
     result["results"] = {
         name: summaries.get(name) or result["results"][name] for name in (OURS, *(p.name for p in case.peers))
     }

@@ -73,6 +73,26 @@ def mm_kermac_norm(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]
     return call
 
 
+def xrfm_scores(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]:
+    """Mean squared error and share of right classes of xrfm on one of its kernels, all points in every round."""
+    torch = _torch()
+    model, kernels = importlib.import_module("xrfm"), importlib.import_module("xrfm.rfm_src.kernels")
+    x, y, held, truth = (arrays[name] for name in ("x", "y", "held", "truth"))
+
+    def call() -> Any:
+        kernel = getattr(kernels, options["kernel"])(bandwidth=options["bandwidth"], exponent=1.0)
+        rfm = model.RFM(kernel, iters=options["rounds"], device=str(x.device), diag=False, tuning_metric="mse")
+        rfm.fit(
+            (x, y), (held, truth), reg=options["ridge"], total_points_to_sample=len(x), return_best_params=False,
+            early_stop_rfm=False,
+        )  # fmt: skip
+        found = rfm.predict(held)
+        right = ((found > 0) == (truth > 0)).double().mean()
+        return torch.stack([(found - truth).double().square().mean(), right])[None]
+
+    return call
+
+
 def scipy_cdist(arrays: Arrays, options: dict[str, Any]) -> Callable[[], Any]:
     """The cdist of scipy."""
     distance = importlib.import_module("scipy.spatial.distance")
@@ -84,6 +104,7 @@ CALLS = {
     "kermac.cdist": ("kermac", "torch", kermac_cdist),
     "kermac.cdist_grad": ("kermac", "torch", kermac_cdist_grad),
     "mm_kermac.norm": ("mm-kermac", "torch", mm_kermac_norm),
+    "xrfm.scores": ("xrfm", "torch", xrfm_scores),
     "scipy.cdist": ("scipy", "numpy", scipy_cdist),
 }
 
@@ -117,16 +138,23 @@ class Server:
         return {"version": metadata.version(package)}
 
     def check(self, rows: list[int], columns: list[int], to: str) -> dict[str, Any]:
-        """Run twice, write the block of the result at some rows and columns, say how long the second run took."""
+        """Run twice, write the block of the result at some rows and columns, say what the second run took."""
         self.call()
         self.wait()
+        cuda = _torch().cuda if self.device == "cuda" else None
+        before = 0
+        if cuda:
+            cuda.reset_peak_memory_stats()
+            before = cuda.memory_allocated()
         begin = time.perf_counter()
         result = self.call()
         self.wait()
-        seconds = time.perf_counter() - begin
+        answer = {"seconds": time.perf_counter() - begin}
+        if cuda:
+            answer["bytes"] = cuda.max_memory_allocated() - before
         block = result[rows][:, columns]
         np.save(to, block if isinstance(block, np.ndarray) else block.cpu().numpy())
-        return {"seconds": seconds}
+        return answer
 
     def time(self, calls: int, clock: str, warm: bool) -> dict[str, Any]:
         """Seconds a call, after one that does not count where it should be warm."""

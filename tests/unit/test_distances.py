@@ -286,3 +286,11 @@ def test_autocast_computes_in_float32():
             assert result.dtype == half.dtype == torch.float32
             double = {label: value.double() for label, value in options.items()}
             assert_close(result, km.cdist(x.double(), y.double(), metric=name, **double), depth=25)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "correlation"])
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e22, 1e30])
+def test_directions_of_rows_whose_squares_no_float32_holds(metric, scale):
+    x, y = rows("real", 5, 4, 1).float(), rows("real", 6, 4, 2).float()
+    expected = distance.cdist(x.double().numpy() * scale, y.double().numpy(), metric)
+    assert_close(km.cdist(x * scale, y, metric=metric), torch.from_numpy(expected), depth=64)

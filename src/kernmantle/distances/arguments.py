@@ -16,7 +16,7 @@ from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwr
 from ..contraction.equation import broadcast
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..ops.autograd import plain as unwatched
-from ..ops.checks import is_number
+from ..ops.checks import autocasts, is_number, without_autocast
 from . import prepare
 from .forms import POWERS
 from .metric import Given, Metric, Ready
@@ -40,7 +40,7 @@ class Request:
 
     def prepared(self) -> Ready:
         """Operands and parameters of the contraction."""
-        with torch.autocast(self.given.x.device.type, enabled=False):
+        with without_autocast(self.given.x.device):
             ready = (self.row.prepare or prepare.plain)(self.given)
         return ready._replace(parameters={**ready.parameters, **self.parameters})
 
@@ -192,7 +192,7 @@ def request(
     named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
     named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}
     inputs, wrap = _arrays(named)
-    autocast = torch.is_autocast_enabled(inputs["x"].device.type)
+    autocast = autocasts(inputs["x"].device)
     tensors = {name: t.float() if autocast and t.dtype in HALVES else t for name, t in inputs.items()}
     check_rows(tensors["x"], tensors.get("y", tensors["x"]))
     host = isinstance(x, (np.ndarray, np.generic))

@@ -29,6 +29,18 @@ def _weights_of_rows(given: Given) -> torch.Tensor | float:
     return 1.0 if given.w is None else given.w.unsqueeze(-2)
 
 
+def _tame(given: Given) -> Given:
+    """Rows divided by their largest entries, so that no square overflows or is lost."""
+
+    def tamed(x: torch.Tensor) -> torch.Tensor:
+        if not x.shape[-1]:
+            return x
+        largest = x.detach().abs().amax(-1, keepdim=True)
+        return x / torch.where(largest > 0, largest, 1.0)
+
+    return _changed(given, tamed)
+
+
 def _unit(given: Given) -> Given:
     weights = _weights_of_rows(given)
     return _changed(given, lambda x: x / (weights * x * x).sum(-1, keepdim=True).sqrt())
@@ -36,11 +48,12 @@ def _unit(given: Given) -> Given:
 
 def directions(given: Given) -> Ready:
     """Rows of length 1: half their squared distance is 1 - cos, exact where it is small."""
-    return plain(_unit(given))
+    return plain(_unit(_tame(given)))
 
 
 def centred_directions(given: Given) -> Ready:
     """Rows of mean 0 and length 1."""
+    given = _tame(given)
     if given.w is None:
         return directions(_changed(given, lambda x: x - x.mean(-1, keepdim=True)))
     weights = given.w.unsqueeze(-2)

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from ..ops.checks import without_autocast
 from ..ops.halves import gram, worthwhile
 from .call import Call
 from .gradient import placed, ranges, rows
@@ -24,7 +25,7 @@ def _outer(
     if diagonal:
         return found.square().sum((-3, -2)), sums
     flat = found.flatten(-3, -2)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z.device):
         return gram(flat) if worthwhile(flat.mT, flat) else flat.mT @ flat, sums
 
 
@@ -44,5 +45,6 @@ def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal:
         part, found = recompute(partial(_outer, call, diagonal, shift), z, call.y, coef, *at_points(call, chosen))
         total, sums = total + part, sums + found
     if centred and points:
-        total = total - (sums.square().sum(-2) if diagonal else sums.mT @ sums) / points
+        with without_autocast(sums.device):
+            total = total - (sums.square().sum(-2) if diagonal else sums.mT @ sums) / points
     return total / max(points, 1) if average else total

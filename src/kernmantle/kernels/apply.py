@@ -28,24 +28,27 @@ def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
     values = [call.x, call.y, *call.shared, *([diagonal] if isinstance(diagonal, torch.Tensor) else [])]
     tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
     (target,) = check_out(out, shape, types, [call.x, call.y], tracked, True)
+    batch = tuple(target.shape[:-2])
+    if isinstance(diagonal, torch.Tensor) and common_batch(batch, diagonal) != batch:
+        raise ShapeError(f"diagonal has shape {tuple(diagonal.shape)}, out has no such batch: {tuple(target.shape)}")
     if target.dtype == call.x.dtype:
         call.gram(call.x, call.y, call.shared, out=target)
     else:
         target.copy_(call.gram(call.x, call.y, call.shared))
     if diagonal is not None:
-        _check_batch(target, diagonal)
         _add(target, diagonal, offsets)
     return out
 
 
-def _check_batch(target: torch.Tensor, diagonal: Any) -> None:
-    if isinstance(diagonal, torch.Tensor):
-        try:
-            fits = torch.broadcast_shapes(target.shape[:-2], diagonal.shape) == target.shape[:-2]
-        except RuntimeError:
-            fits = False
-        if not fits:
-            raise ShapeError(f"diagonal has batch shape {tuple(diagonal.shape)}, the result {tuple(target.shape)}")
+def common_batch(batch: tuple[int, ...], diagonal: torch.Tensor) -> tuple[int, ...]:
+    """Batch axes of a matrix with a diagonal for each of a batch."""
+    try:
+        return tuple(torch.broadcast_shapes(batch, diagonal.shape))
+    except RuntimeError:
+        shape = tuple(diagonal.shape)
+        raise ShapeError(
+            f"diagonal has shape {shape}, which the batch {tuple(batch)} does not broadcast with"
+        ) from None
 
 
 def _entries(matrix: torch.Tensor, offsets: tuple[int, int]) -> tuple[torch.Tensor, int]:
@@ -54,28 +57,25 @@ def _entries(matrix: torch.Tensor, offsets: tuple[int, int]) -> tuple[torch.Tens
     return matrix.diagonal(offset, -2, -1), offset
 
 
-def _spread(diagonal: Any, matrix: torch.Tensor) -> Any:
+def spread(diagonal: Any, matrix: torch.Tensor) -> Any:
+    """A diagonal, one number or one per batch, beside the entries of a matrix."""
     return diagonal.to(matrix.dtype).unsqueeze(-1) if isinstance(diagonal, torch.Tensor) else diagonal
 
 
 def _add(matrix: torch.Tensor, diagonal: Any, offsets: tuple[int, int]) -> None:
-    _entries(matrix, offsets)[0].add_(_spread(diagonal, matrix))
+    _entries(matrix, offsets)[0].add_(spread(diagonal, matrix))
 
 
 def add_diagonal(matrix: torch.Tensor, diagonal: Any, offsets: tuple[int, int]) -> torch.Tensor:
     """The matrix with a number, or one per batch, added where row and column have the same index."""
     if isinstance(diagonal, torch.Tensor):
-        try:
-            batch = torch.broadcast_shapes(matrix.shape[:-2], diagonal.shape)
-        except RuntimeError:
-            _check_batch(matrix, diagonal)
-            raise
+        batch = common_batch(tuple(matrix.shape[:-2]), diagonal)
         if batch != matrix.shape[:-2]:
             matrix = matrix.expand(*batch, *matrix.shape[-2:]).clone()
     moving = matrix.requires_grad or (isinstance(diagonal, torch.Tensor) and diagonal.requires_grad)
     if moving and torch.is_grad_enabled():
         entries, offset = _entries(matrix, offsets)
-        return torch.diagonal_scatter(matrix, entries + _spread(diagonal, matrix), offset, -2, -1)
+        return torch.diagonal_scatter(matrix, entries + spread(diagonal, matrix), offset, -2, -1)
     _add(matrix, diagonal, offsets)
     return matrix
 
@@ -94,6 +94,8 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
         raise ShapeError(f"batch axes do not broadcast: v has shape {shape}, k(x, y) {own}") from None
     if diagonal is not None and call.x.shape[-2] != rows:
         raise ShapeError(f"diagonal needs as many rows in x as in y, they have {call.x.shape[-2]} and {rows}")
+    if isinstance(diagonal, torch.Tensor):
+        common_batch(tuple(batch), diagonal)
     call, v = _computed_in(call, v)
     if 0 in (*batch, call.x.shape[-2], rows, v.shape[-1]):
         out = call.x.new_zeros((*batch, call.x.shape[-2], v.shape[-1]))

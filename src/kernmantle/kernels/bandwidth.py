@@ -93,8 +93,9 @@ def standardise(x: Any, *others: Any) -> Any:
     if not first.shape[-2]:
         raise ShapeError(f"x must have at least one row, it has shape {tuple(first.shape)}")
     wide = first.float() if first.dtype in (torch.float16, torch.bfloat16) else first
-    mean = wide.mean(-2, keepdim=True)
-    deviation = (wide - mean).square().mean(-2, keepdim=True).sqrt()
-    scale = torch.where(deviation > 0, deviation, 1.0)
+    varies = (wide != wide[..., :1, :]).any(-2, keepdim=True)
+    mean = torch.where(varies, wide.mean(-2, keepdim=True), wide[..., :1, :])
+    variance = (wide - mean).square().mean(-2, keepdim=True)
+    scale = torch.where(variance > 0, variance, 1.0).sqrt()
     results = tuple(((tensor - mean) / scale).to(first.dtype) for tensor in tensors)
     return wrap(results if others else results[0])

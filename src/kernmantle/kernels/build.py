@@ -32,9 +32,12 @@ def _check(kernel: str, name: str, value: Any, range_name: str) -> None:
         if not _readable(value):
             return
         values = value.detach()
-        wrong = values[~inside(values)].flatten()
+        wrong = values[~inside(values) | values.isinf()].flatten()
         if wrong.numel():
-            raise ParameterError(f"{name} of {kernel} must be {text} everywhere, it has {wrong[0].item()}")
+            number = "; an infinite one only as a number, for the whole batch" if name == "p" else ""
+            raise ParameterError(
+                f"{name} of {kernel} must be {text} and finite everywhere, it has {wrong[0].item()}{number}"
+            )
     elif not inside(value) or (math.isinf(value) and name != "p"):
         raise ParameterError(f"{name} of {kernel} must be {text} and finite, got {value!r}")
 

@@ -11,8 +11,8 @@ import torch
 
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
 from ..distances.arguments import HALVES, check_rows
-from ..errors import DtypeError, ShapeError
-from ..ops.checks import is_number
+from ..errors import DeviceError, DtypeError, ShapeError
+from ..ops.checks import autocasts, is_number
 from .form import Form, Squares, Table, diagonal, gram
 from .transform import multiplied
 
@@ -141,7 +141,7 @@ def prepare(
     others = [name for name in placed if name not in "xy"]
     check_same_device([left, *(placed[name] for name in others)], ["x", *others])
     check_same_dtype([left, *(placed[name] for name in others)], ["x", *others])
-    autocast = torch.is_autocast_enabled(left.device.type)
+    autocast = autocasts(left.device)
     dtype = torch.float32 if autocast and left.dtype in HALVES else left.dtype
     if left.dtype in HALVES and (autocast or form.reads_squares):
         placed = {name: t.float() for name, t in placed.items()}
@@ -162,6 +162,8 @@ def _with_values(
     scales: list[torch.Tensor] = []
     for name in form.weights:
         scale = weights[name]
+        if scale.device != x.device:
+            raise DeviceError(f"x is on {x.device} but lengthscales on {scale.device}; move one with .to()")
         if scale.shape[-1] != columns:
             raise ShapeError(
                 f"lengthscales has shape {tuple(scale.shape)}, its last axis must be the columns of "

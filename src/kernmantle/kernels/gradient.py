@@ -22,6 +22,7 @@ from ..expr.differentiate import differentiate
 from ..expr.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..expr.simplify import simplify
 from ..ops.autograd import is_untracked
+from ..ops.checks import without_autocast
 from ..ops.contract import Contraction
 from .blocks import LARGEST, block_bytes
 from .call import Call
@@ -177,7 +178,7 @@ def rows(
 ) -> tuple[torch.Tensor]:
     """Gradients at some points: (..., o, m, k); ``out`` is taken where no derivative is recorded."""
     steps = plan(call.form)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z.device):
         if steps is None:
             return (_kept(_by_autograd(call, z, x, coef, shared), out),)
         given = call.given(z, x, shared)

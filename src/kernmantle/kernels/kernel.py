@@ -370,6 +370,10 @@ class Kernel:
         text = f"{_bracketed(self, _ATOM)}.transformed({shown(chosen)})"
         return Kernel.made(self._form, self._values, self._weights, text, _ATOM, composed(chosen, self._transform))
 
+    def of_transformed(self) -> Kernel:
+        """The kernel of rows that have been multiplied by the transform already."""
+        return Kernel.made(self._form, self._values, self._weights, self._text, self._level)
+
     def transposed(self) -> Kernel:
         """The kernel k(y, x), this one where it is symmetric."""
         if self.is_symmetric:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from ..errors import ShapeError
+from .apply import common_batch, spread
+from .values import value_of
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -29,9 +31,13 @@ class Operator:
     __array_ufunc__ = None
 
     def __init__(self, kernel: Kernel, x: Any, y: Any = None, diagonal: Any = None) -> None:
-        self._kernel, self._x, self._y, self._diagonal = kernel, x, y, diagonal
+        self._kernel, self._x, self._y = kernel, x, y
+        self._diagonal = None if diagonal is None else value_of(diagonal, "diagonal")
         call, _ = kernel.prepared(x, y)
-        self.shape = (*call.batch, call.x.shape[-2], call.y.shape[-2])
+        batch = call.batch
+        if isinstance(self._diagonal, torch.Tensor):
+            batch = common_batch(batch, self._diagonal)
+        self.shape = (*batch, call.x.shape[-2], call.y.shape[-2])
         self._numpy = isinstance(x, np.ndarray)
         self.dtype: Any = np.dtype(str(call.dtype).removeprefix("torch.")) if self._numpy else call.dtype
         self.device = call.device
@@ -85,16 +91,23 @@ class Operator:
         """The diagonal of a square operator of one set of rows."""
         if self._y is not None and self._y is not self._x:
             raise ShapeError("the diagonal of an operator of two sets of rows needs k(x, y); use k.diagonal(x) for one")
-        result = self._kernel.diagonal(self._x)
-        return result if self._diagonal is None else result + self._diagonal
+        if self._diagonal is None:
+            return self._kernel.diagonal(self._x)
+        call, _ = self._kernel.prepared(self._x, None)
+        entries = call.diagonal()
+        return call.finished(entries + spread(self._diagonal, entries))
 
     def columns(self, indices: Any) -> Any:
         """Columns of the matrix by their indices, as an array (n, len(indices))."""
         y = self._x if self._y is None else self._y
-        result = self._kernel(self._x, y[indices])
-        if self._diagonal is not None:
-            result[indices, list(range(len(indices)))] += self._diagonal
-        return result
+        if self._diagonal is None:
+            return self._kernel(self._x, y[..., indices, :])
+        call, _ = self._kernel.prepared(self._x, y[..., indices, :])
+        matrix = call.gram(call.x, call.y, call.shared)
+        if call.batch != self.shape[:-2]:
+            matrix = matrix.expand(*self.shape[:-2], *matrix.shape[-2:]).clone()
+        matrix[..., indices, range(len(indices))] += spread(self._diagonal, matrix)
+        return call.finished(matrix)
 
     def dense(self) -> Any:
         """The matrix."""

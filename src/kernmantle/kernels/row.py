@@ -10,12 +10,14 @@ from inspect import signature
 from typing import Any
 
 from ..contraction.semirings import REDUCTIONS
+from ..expr.functions import FUNCTIONS
 from ..expr.node import Node, Number, var, variables
 from ..expr.simplify import POWER_CLASSES, simplify
 from ..expr.traced import Traced, to_node
 from .form import ROWS, WEIGHT, Form, Squares
 
 Lambda = Callable[..., Any]
+where = FUNCTIONS["where"]
 COLUMNS = "columns"
 RANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "positive": ("above 0", lambda value: value > 0),
@@ -114,6 +116,8 @@ def _norm(d: Traced, p: Any, is_tensor: bool) -> tuple[Any, str, Lambda]:
     if is_tensor:
         # The slope by p of 0 ** p is 0 however p is computed.
         power = Traced(Node("where", ((gap == 0).node, to_node(0), power.node)))
+        # Values on a device are not looked at; the sum of infinite powers is no norm.
+        return power, "sum", lambda s: where(p == math.inf, math.nan, s ** (1 / p))
     return power, "sum", lambda s: s ** (1 / p)
 
 

@@ -11,6 +11,8 @@ import torch
 from ..errors import ParameterError, ShapeError
 from ..expr.node import Node, substitute, var
 from ..expr.simplify import simplify
+from ..ops.checks import without_autocast
+from .apply import common_batch
 from .blocks import block_bytes
 from .call import Call
 from .differences import blocks
@@ -53,7 +55,8 @@ def at_points(call: Call, points: slice) -> tuple[torch.Tensor, ...]:
 
 
 def _product(call: Call, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor) -> Any:
-    return (call.gram(x, y, shared) @ v,)
+    with without_autocast(v.device):
+        return (call.gram(x, y, shared) @ v,)
 
 
 def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
@@ -70,6 +73,8 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
         batch = torch.broadcast_shapes(call.batch, wide.shape[:-2])
     except RuntimeError:
         raise ShapeError(f"batch axes do not broadcast: v has shape {tuple(v.shape)}, k(x, y) {call.batch}") from None
+    if isinstance(diagonal, torch.Tensor):
+        common_batch(tuple(batch), diagonal)
     parts = [
         recompute(partial(_product, call), call.x[..., points, :], call.y, wide, *at_points(call, points))[0]
         for points in blocks(rows[0], call.x.element_size() * max(1, rows[1]), block_bytes(call))

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ..errors import ParameterError, ShapeError
+from ..errors import DeviceError, ParameterError, ShapeError
+from ..ops.checks import without_autocast
 
 
 def check_transform(matrix: Any) -> torch.Tensor:
@@ -27,11 +28,11 @@ def multiplied(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
             "columns of x"
         )
     if matrix.device != rows.device:
-        raise ParameterError(f"the transform is on {matrix.device}, x on {rows.device}")
+        raise DeviceError(f"the transform is on {matrix.device}, x on {rows.device}; move one with .to()")
     chosen = matrix.to(rows.dtype)
     if matrix.dim() == 1:
         return rows * chosen
-    with torch.autocast(rows.device.type, enabled=False):
+    with without_autocast(rows.device):
         return rows @ chosen
 
 
@@ -40,7 +41,8 @@ def pulled_back(gradients: torch.Tensor, matrix: torch.Tensor | None) -> torch.T
     if matrix is None:
         return gradients
     chosen = matrix.to(gradients.dtype)
-    return gradients * chosen if matrix.dim() == 1 else gradients @ chosen.mT
+    with without_autocast(gradients.device):
+        return gradients * chosen if matrix.dim() == 1 else gradients @ chosen.mT
 
 
 def composed(first: torch.Tensor, then: torch.Tensor | None) -> torch.Tensor:
@@ -49,4 +51,5 @@ def composed(first: torch.Tensor, then: torch.Tensor | None) -> torch.Tensor:
         return first
     if first.dim() == 1:
         return first * then if then.dim() == 1 else first.unsqueeze(-1) * then
-    return first * then if then.dim() == 1 else first @ then
+    with without_autocast(first.device):
+        return first * then if then.dim() == 1 else first @ then

@@ -143,7 +143,7 @@ def solve_kernel(
         raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
     call, (targets,) = kernel.prepared(x, None, None, **{"the targets y": y})
     ridge = _checked(call, targets, ridge)
-    rows, vector = call.x, targets.dim() == 1
+    kernel, rows, vector = kernel.of_transformed(), call.x, targets.dim() == 1
     columns = targets.unsqueeze(-1) if vector else targets
     large = rows.shape[0] >= LARGE.get(rows.device.type, 0)
     if method == "cg" or (method == "auto" and large):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -43,6 +44,11 @@ def number_of(value: Any, name: str) -> float | int:
 def autocasts(device: torch.device) -> bool:
     """Whether autocast is on there."""
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, products keep the types that they are given."""
+    return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,116 @@
+"""Kernels where several of their parts meet: batches of diagonals, transforms in solvers, autocast, odd values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle import errors
+from kernmantle.testing import assert_close
+
+
+def rows(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_an_operator_with_a_batch_of_diagonals(batch):
+    x, ridge, kernel = rows(*batch, 3, 2), rows(3, seed=1).abs(), km.Gaussian()
+    operator = kernel.operator(x, diagonal=ridge)
+    dense = kernel(x) + ridge[:, None, None] * torch.eye(3, dtype=x.dtype)
+    assert operator.shape == (3, 3, 3)
+    assert_close(operator.dense(), dense, depth=8)
+    assert_close(operator.diagonal(), dense.diagonal(dim1=-2, dim2=-1), depth=8)
+    assert_close(operator.columns([2, 0]), dense[..., [2, 0]], depth=8)
+    assert_close(operator @ torch.eye(3, dtype=x.dtype), dense, depth=8)
+
+
+def test_a_diagonal_that_does_not_broadcast_is_refused_before_anything_runs():
+    x, ridge, out = rows(2, 4, 3), rows(3), torch.zeros(2, 4, 4, dtype=torch.float64)
+    for call in (
+        lambda: km.Gaussian()(x, diagonal=ridge),
+        lambda: km.Gaussian()(x, diagonal=ridge, out=out),
+        lambda: km.Gaussian().matmul(x, x, rows(4), diagonal=ridge),
+        lambda: km.Gaussian().matmul(x, x, rows(4), diagonal=ridge, table=rows(4, 4)),
+        lambda: km.Gaussian().operator(x, diagonal=ridge),
+    ):
+        with pytest.raises(errors.ShapeError, match=r"diagonal has shape \(3,\)"):
+            call()
+    with pytest.raises(errors.ShapeError, match="out has no such batch"):
+        km.Gaussian()(x[0], diagonal=ridge, out=out[0])
+    assert not out.any()
+
+
+@pytest.mark.parametrize("method", ["cholesky", "cg"])
+@pytest.mark.parametrize("transform", [rows(3, seed=3).abs() + 0.5, rows(3, 3, seed=4), rows(3, 2, seed=5)], ids=len)
+def test_rows_are_transformed_once_in_a_solver(method, transform):
+    x, y, kernel = rows(12, 3, seed=1), rows(12, seed=2), km.Laplace(2.0)
+    transform = transform.requires_grad_()
+    found = km.linalg.solve_kernel(kernel.transformed(transform), x, y, 0.5, method=method, tolerance=1e-12).x
+    by_hand = x * transform if transform.dim() == 1 else x @ transform
+    expected = torch.linalg.solve(kernel(by_hand) + 0.5 * torch.eye(12, dtype=x.dtype), y)
+    assert_close(found, expected, depth=10**5)
+    slopes = [torch.autograd.grad(value.square().sum(), transform)[0] for value in (found, expected)]
+    assert_close(*slopes, depth=10**6)
+
+
+@pytest.mark.parametrize("name", ["table", "transform", "centred"])
+def test_autocast_leaves_products_in_float32(name):
+    x, y, v, table = (rows(*shape, dtype=torch.float32) for shape in ((6, 3), (5, 3), (5, 2), (6, 5)))
+    matrix = rows(3, 3, dtype=torch.float32)
+    calls = {
+        "table": lambda: km.Gaussian().matmul(x, y, v, table=table),
+        "transform": lambda: km.Gaussian().transformed(matrix).transformed(matrix).agop(x, y, v),
+        "centred": lambda: km.Gaussian().agop(x, y, v, centred=True),
+    }
+    expected = calls[name]()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = calls[name]()
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
+def test_an_infinite_power_in_a_tensor():
+    p = torch.tensor([2.0, math.inf])
+    with pytest.raises(
+        errors.ParameterError, match="p of Laplace must be above 0 and finite everywhere.* only as a num"
+    ):
+        km.Laplace(1.0, p=p)
+    with pytest.raises(errors.ParameterError, match="bandwidth of Gaussian .* it has inf"):
+        km.Gaussian(torch.tensor(math.inf))
+    kernel = km.Laplace(1.0, p=torch.tensor([2.0, 3.0]))
+    kernel.hyperparameters["p"].fill_(math.inf)
+    assert kernel(rows(4, 3, dtype=torch.float32), rows(5, 3, dtype=torch.float32)).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_columns_that_do_not_vary_become_zero(dtype):
+    x = rows(37, dtype=dtype).expand(7, 37).clone()
+    x[:, 3] = rows(7, seed=1, dtype=dtype)
+    x.requires_grad_()
+    ready, others = km.standardise(x, x + 1)
+    steady = [place for place in range(37) if place != 3]
+    assert not ready[:, steady].any()
+    assert_close(others[:, steady], torch.ones(7, 36, dtype=dtype), depth=4)
+    assert_close(ready[:, 3].square().mean(), torch.ones((), dtype=dtype), depth=32)
+    (slope,) = torch.autograd.grad(ready.square().sum() + others.sum(), x)
+    assert slope.isfinite().all()
+
+
+def test_lengthscales_on_another_device_are_named():
+    x = rows(4, 3)
+    with pytest.raises(errors.DeviceError, match="x is on cpu but lengthscales on meta"):
+        km.Gaussian(lengthscales=torch.ones(3, device="meta"))(x)
+    with pytest.raises(errors.DeviceError, match="the transform is on meta, x on cpu"):
+        km.Gaussian().transformed(torch.ones(3, device="meta"))(x)
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: km.cdist(x, metric="cosine"), lambda x: km.Gaussian()(x[None]), lambda x: km.Linear().agop(x, x, x),
+])  # fmt: skip
+def test_a_device_without_an_engine(call):
+    with pytest.raises(errors.DeviceError, match="no kernels for tensors on meta"):
+        call(torch.ones(3, 3, device="meta"))

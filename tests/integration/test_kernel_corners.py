@@ -76,10 +76,10 @@ def test_autocast_leaves_products_in_float32(name):
 def test_an_infinite_power_in_a_tensor():
     p = torch.tensor([2.0, math.inf])
     with pytest.raises(
-        errors.ParameterError, match="p of Laplace must be above 0 and finite everywhere.* only as a num"
+        errors.ParameterError, match=r"p of Laplace must be above 0 and finite everywhere.* only as a num"
     ):
         km.Laplace(1.0, p=p)
-    with pytest.raises(errors.ParameterError, match="bandwidth of Gaussian .* it has inf"):
+    with pytest.raises(errors.ParameterError, match=r"bandwidth of Gaussian .* it has inf"):
         km.Gaussian(torch.tensor(math.inf))
     kernel = km.Laplace(1.0, p=torch.tensor([2.0, 3.0]))
     kernel.hyperparameters["p"].fill_(math.inf)

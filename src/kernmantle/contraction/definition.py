@@ -36,6 +36,18 @@ class Semiring:
     zero : number
         The value with ``plus(zero, a) == a`` for every ``a``; also the result over an empty axis.
 
+    Raises
+    ------
+    TraceError, ParameterError
+        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is no number.
+    GradientError
+        When an operand requires a gradient.
+
+    Notes
+    -----
+    One ``plus`` for every element of all axes, in any order, so that floating point results may differ in their last
+    bits from machine to machine.
+
     Examples
     --------
     >>> import kernmantle as km, numpy as np
@@ -59,6 +71,17 @@ class Fold:
         ``step(acc, a, b, ...) -> acc``, traced once; it takes the place of the map.
     init : number
         The accumulator before the first position.
+
+    Raises
+    ------
+    TraceError, ParameterError
+        When a contraction is made with it: a ``step`` that cannot be traced, an ``init`` that is no number.
+    GradientError
+        When an operand requires a gradient.
+
+    Notes
+    -----
+    One ``step`` for every element of all axes, along the reduced ones in order. Types are those of sums.
 
     Examples
     --------

@@ -46,11 +46,16 @@ def pdist(
     array, shape (..., n (n - 1) / 2)
         Row after row, as ``scipy.spatial.distance.pdist`` and ``torch.pdist``.
 
+    Raises
+    ------
+    KernmantleError
+        Before anything is computed; names the argument.
+
     Notes
     -----
     Computed in blocks of rows; beside the result no more than some megabytes are used, with a gradient to be recorded
-    as much as the result again. A metric that is not
-    symmetric gives d(x_i, x_j) for i < j. Gradients as of :func:`cdist`.
+    as much as the result again. A metric that is not symmetric gives d(x_i, x_j) for i < j. Gradients as of
+    :func:`cdist`.
 
     Examples
     --------

@@ -44,10 +44,17 @@ def argkmin(
     -------
     array of int64, shape (..., m, count), or the pair (distances, indices)
 
+    Raises
+    ------
+    KernmantleError
+        Before anything is computed; names the argument, or what may be given.
+
     Notes
     -----
     The matrix of distances is not stored. Rows at the same distance come in any order, NaN comes last. The
     distances have gradients where the metric has.
+
+    Cost: all m n distances once, and memory of inputs and result. Types are those of :func:`cdist`.
 
     Examples
     --------

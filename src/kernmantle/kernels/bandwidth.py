@@ -42,6 +42,16 @@ def median_bandwidth(
     array, shape (...)
         0-d for one matrix, on the device of x; nothing is read back, it can go to a kernel as it is.
 
+    Raises
+    ------
+    ShapeError, ParameterError
+        For fewer than two rows, a sample below two, or an option that :func:`cdist` refuses.
+
+    Notes
+    -----
+    In units of the distance. At most ``sample`` (sample - 1) / 2 distances are computed and stored. The gradient by x
+    is that of the one or two distances in the middle.
+
     Examples
     --------
     >>> import kernmantle as km, numpy as np
@@ -78,6 +88,15 @@ def standardise(x: Any, *others: Any) -> Any:
     Returns
     -------
     array, or a tuple of arrays with ``others``
+
+    Raises
+    ------
+    ShapeError
+        For no rows, or further rows with another number of columns.
+
+    Notes
+    -----
+    The deviation divides by n, not n - 1. Halves are averaged in float32. A few passes over the data, differentiable.
 
     Examples
     --------

@@ -206,6 +206,21 @@ def test_on_a_gpu_it_is_what_it_is_on_the_cpu(name):
         assert_close(values.astype(float), expected.astype(float), depth=10**10)
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("KernelRidge", "predict"), ("KernelClassifier", "decision_function"), ("Nystroem", "transform"),
+        ("KernelPCA", "transform"), ("RecursiveFeatureMachine", "predict"), ("GaussianProcessRegressor", "predict"),
+    ],
+)  # fmt: skip
+def test_predictions_have_gradients(name, call):
+    source = torch.Generator().manual_seed(0)
+    x, z = (torch.randn(rows, 3, dtype=torch.float64, generator=source) for rows in (40, 3))
+    target = (x[:, 0] > 0).long() if name == "KernelClassifier" else x[:, 0].sin()
+    estimator = getattr(estimators, name)(**QUICK.get(name, {})).fit(x, target)
+    assert torch.autograd.gradcheck(getattr(estimator, call), z.requires_grad_())
+
+
 def test_a_pipeline_and_a_search():
     x, _, y, _ = data(load_diabetes)
     pipe = make_pipeline(StandardScaler(), estimators.KernelRidge())

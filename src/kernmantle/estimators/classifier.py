@@ -47,7 +47,7 @@ def sharpness_of(decisions: torch.Tensor, codes: np.ndarray, weights: torch.Tens
 
 
 class KernelClassifier(ClassifierMixin, KernelEstimator):
-    """Kernel ridge regression of one against all others, for each class.
+    """Kernel ridge regression of one against all others, for each class: ``(K + alpha I) c = ±1``.
 
     Probabilities are the softmax of the decisions times one number, chosen so that the rows are likeliest when
     each is predicted without itself; the class is always that of the largest decision.
@@ -68,10 +68,18 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     sharpness_ : float
         The factor of the decisions.
 
+    Raises
+    ------
+    ValueError
+        From ``fit`` and ``predict``, as of :class:`KernelRidge`; and for a single class.
+
     Notes
     -----
     With Cholesky the predictions without a row are exact and cost one inverse; with conjugate gradients a fifth
     of the rows is predicted from the others, for a second solution.
+
+    Cost: that of one :class:`KernelRidge` with as many outputs as classes. Decisions and probabilities are
+    differentiable by tensors that are predicted.
 
     Examples
     --------

@@ -50,6 +50,17 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
     normalization_ : array, shape (n_components, n_components)
         The inverse root.
 
+    Raises
+    ------
+    ValueError
+        From ``fit`` and ``transform``, as of :class:`KernelRidge`.
+
+    Notes
+    -----
+    Cost: c² kernel values and an eigendecomposition of order c = n_components to fit, c kernel values a row to
+    transform. Features are differentiable by tensors that are transformed. Source: Williams and Seeger, Using the
+    Nyström method to speed up kernel machines, 2001.
+
     Examples
     --------
     >>> import numpy as np
@@ -89,7 +100,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
 
 
 class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimator):
-    """Principal components in the feature space of a kernel.
+    """Principal components in the feature space of a kernel, ``K_centred v = λ v``.
 
     Parameters
     ----------
@@ -104,6 +115,17 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimat
         Of the centred kernel matrix, largest first.
     eigenvectors_ : array, shape (n, n_components)
         Of length 1; the sign makes the largest entry positive.
+
+    Raises
+    ------
+    ValueError
+        From ``fit`` and ``transform``, as of :class:`KernelRidge`.
+
+    Notes
+    -----
+    Cost: the matrix of n² kernel values and its leading eigenvectors to fit, n kernel values a row to transform.
+    Components are differentiable by tensors that are transformed. Source: Schölkopf, Smola and Müller, Nonlinear
+    component analysis as a kernel eigenvalue problem, 1998.
 
     Examples
     --------

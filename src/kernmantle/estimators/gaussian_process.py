@@ -63,9 +63,17 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     log_marginal_likelihood_ : float
         Of y divided by its deviation.
 
+    Raises
+    ------
+    ValueError
+        From ``fit`` and ``predict``, as of :class:`KernelRidge`; and for a noise that is not above 0.
+
     Notes
     -----
     The matrix is stored: n² memory, n³ / 3 multiplications a step.
+
+    Means and deviations are differentiable by tensors that are predicted. Source: Rasmussen and Williams, Gaussian
+    processes for machine learning, 2006, algorithm 2.1.
 
     Examples
     --------

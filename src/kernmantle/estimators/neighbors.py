@@ -87,6 +87,19 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
     device : str, optional
         Where arrays that are no tensors are computed; the CPU by default.
 
+    Raises
+    ------
+    ValueError
+        From ``fit`` and ``predict``: for parameters that make no sense, more neighbours than rows, rows with NaN or
+        infinity or another number of features, and labels that are no classes.
+    KernmantleError
+        For an unknown metric, or options that it does not have.
+
+    Notes
+    -----
+    Cost of m rows beside n known ones: m n distances, none of which is stored but the nearest. There is no index to
+    build: ``fit`` keeps the rows. Votes have no gradient. Ties go to the label that comes first.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris
@@ -124,12 +137,22 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
 
 
 class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
-    """Mean of the nearest rows' targets.
+    """Mean of the nearest rows' targets, ``Σ w_j y_j / Σ w_j``.
 
     Parameters
     ----------
     n_neighbors, weights, metric, p, metric_params, device
         As of :class:`KNeighborsClassifier`.
+
+    Raises
+    ------
+    ValueError, KernmantleError
+        As of :class:`KNeighborsClassifier`.
+
+    Notes
+    -----
+    Cost as of :class:`KNeighborsClassifier`. y may have several columns. With ``weights="distance"`` predictions have
+    the gradient of the distances.
 
     Examples
     --------

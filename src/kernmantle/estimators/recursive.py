@@ -132,8 +132,9 @@ def _squared(found: torch.Tensor, truth: torch.Tensor) -> float:
 class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
     """Kernel ridge regression that learns which directions of the features matter.
 
-    Each round solves for the predictor, takes the average outer product of its gradients as the metric of the
-    next, and the round with the least error on rows that were left out is kept.
+    Each round solves ``(K + alpha I) c = y`` for the predictor ``f``, takes the average outer product of its gradients,
+    ``Σ ∇f(x_i) ∇f(x_i)ᵀ / n``, as the metric of the next, and the round with the least error on rows that were left out
+    is kept.
 
     Parameters
     ----------
@@ -162,6 +163,18 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
         Error of each round on rows left out, or on the validation rows.
     best_iteration_ : int
         The round that was kept.
+
+    Raises
+    ------
+    ValueError
+        From ``fit`` and ``predict``, as of :class:`KernelRidge`; and for validation rows of another width.
+
+    Notes
+    -----
+    Cost of a round of n rows and d features: that of :class:`KernelRidge`, n² d operations for the gradients, whose
+    (n, d) blocks are the only further memory, and d³ for the root of the metric. Without ``validation`` the error of
+    rows left out comes from the Cholesky factor and costs one inverse. Predictions are differentiable by tensors that
+    are predicted.
 
     References
     ----------
@@ -213,6 +226,15 @@ class RecursiveFeatureMachineClassifier(ClassifierMixin, _Recursive):
         As there.
     sharpness_ : float
         Factor of the decisions under which rows that were left out are likeliest.
+
+    Raises
+    ------
+    ValueError
+        From ``fit`` and ``predict``, as of :class:`RecursiveFeatureMachine`; and for a single class.
+
+    Notes
+    -----
+    Cost as there, with as many outputs as classes; decisions and probabilities are differentiable as there.
 
     Examples
     --------

@@ -98,6 +98,29 @@ def _default(hyper: Hyper) -> Any:
     return None if isinstance(hyper.default, str) else hyper.default
 
 
+_REST = """
+Returns
+-------
+Kernel
+
+Raises
+------
+ParameterError, ShapeError
+    For a hyperparameter out of its range or of a name that the kernel does not have.
+
+Notes
+-----
+``k(x, y)`` costs one pass over all pairs and columns and no memory beside the result; ``k.matmul``, ``k.gradient``,
+``k.agop`` and ``k.argkmax`` never store the matrix. Gradients of every order exist for rows and hyperparameters.
+
+Examples
+--------
+>>> import kernmantle as km, numpy as np
+>>> km.{name}()(np.array([[1.0, 0.0], [0.0, 2.0]])).shape
+(2, 2)
+"""
+
+
 def _documentation(row: Row) -> str:
     lines = [f"{row.formula}: {row.summary}.", "", "Parameters", "----------"]
     for hyper in row.hyper:
@@ -109,8 +132,7 @@ def _documentation(row: Row) -> str:
     for option in row.options:
         lines += [f"{option.name} : number, default {option.default:g}", f"    {option.meaning}; {option.allowed}."]
     lines += [f"{LENGTHS} : tensor, shape (..., k), optional", "    Divides the columns of x and y."]
-    lines += ["", "Returns", "-------", "Kernel"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_REST.format(name=row.name).splitlines()])
 
 
 def constructor(row: Row) -> Callable[..., Kernel]:

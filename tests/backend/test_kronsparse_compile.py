@@ -138,16 +138,16 @@ def test_gradients_of_weights_go_the_quickest_way() -> None:
 
 def test_what_the_kernels_do_not_take_is_not_timed(monkeypatch) -> None:
     monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(kronsparse_gpu, "_index", lambda x: 0)
+    monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
     x, weight = torch.empty(1, 300, 2 * 40 * 3), torch.empty(1, 2, 24, 40, 3)
     out = torch.empty(1, 300, 2 * 24 * 3)
-    found = kronsparse_gpu.seconds(x, weight, None, "", "", out)
+    found = kronsparse_gpu.seconds(x, weight, None, "", "", out, False)
     assert found is not None
     assert 1e-6 < found < 1e-3
-    assert kronsparse_gpu.seconds(x, weight, None, "", "ieee", out) is None
-    assert kronsparse_gpu.seconds(x.double(), weight.double(), None, "", "", out.double()) is None
+    assert kronsparse_gpu.seconds(x, weight, None, "", "ieee", out, False) is None
+    assert kronsparse_gpu.seconds(x.double(), weight.double(), None, "", "", out.double(), False) is None
     scattered = torch.empty(1, 300, 2 * 240)[..., ::2]
-    assert kronsparse_gpu.seconds(scattered, weight, None, "", "", out) is None
+    assert kronsparse_gpu.seconds(scattered, weight, None, "", "", out, False) is None
 
 
 @pytest.mark.parametrize("pattern", [(1, 48, 64, 1), (1, 2, 2, 8)], ids=["wide", "narrow"])
@@ -156,7 +156,7 @@ def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypa
     wide, given = torch.arange(2.0 * a * b * d), []
     plain = kronsparse_gpu._arguments
     monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(kronsparse_gpu, "_index", lambda x: 0)
+    monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
     monkeypatch.setattr(kronsparse_gpu, "_load", lambda *named: (None, None))
     monkeypatch.setattr(kronsparse_gpu, "start", lambda *launched: None)
     monkeypatch.setattr(kronsparse_gpu, "_arguments", lambda *own: given.append(own[3]) or plain(*own))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from functools import partial
@@ -191,3 +192,64 @@ def test_weights_that_change_just_before_are_seen() -> None:
         x.fill_(1)
         found = kron_sparse_matmul(x, weight, algorithm="kernel")
         assert bool((found == 64 * turn).all())
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("algorithm", ["kernel", "dense"])
+def test_prepacked_layers(algorithm, dtype, last) -> None:
+    chain = [(3, 40, 24, 2), (1, 65, 60, 4)]
+    other = km.KSLinear(144, 260, chain, batch_last=last, algorithm=algorithm, device="cuda", dtype=dtype)
+    other.requires_grad_(False)
+    layer = copy.deepcopy(other).prepack()
+    for batch in (1, 70, 513):
+        x = torch.randn((144, batch) if last else (batch, 144), device="cuda").to(dtype)
+        assert torch.equal(layer(x), other(x))
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            layer(x)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            found = layer(x)
+        x.normal_()
+        graph.replay()
+        assert torch.equal(found, other(x))
+        for own in (layer, other):
+            own.weights[0].mul_(-1)
+        assert torch.equal(layer(x), other(x))
+
+
+KSMM = """
+from ksmm_py.layer.kronecker_sparse.interface import KSLinear
+import torch
+
+# Two factors W = K_1 K_2
+patterns = [(6, 64, 64, 1), (1, 768, 192, 2)]
+dim_in = patterns[0][0] * patterns[0][2] * patterns[0][3] # a_2 * c_2 * d_2
+batch_size = 25088
+batch_size_last = True
+device='cuda'
+
+x = torch.randn((dim_in, batch_size) if batch_size_last else (batch_size, dim_in),
+                dtype=torch.float32, # torch.float16 is fine too
+                device=device)
+weights = [torch.ones(*pattern) for pattern in patterns]
+
+ksl = KSLinear(patterns=patterns, weights=weights, algo='kernel', dtype=x.dtype, bs_last=batch_size_last, device=device)
+y = ksl(x)
+ksl = KSLinear(patterns=patterns, weights=weights, algo='dense', dtype=x.dtype, bs_last=batch_size_last, device=device)
+z = ksl(x)
+print("Relative error between kernel and dense implementation: ",
+    torch.linalg.norm(y - z) / torch.linalg.norm(z))
+"""
+
+
+def test_the_program_of_ksmm(capsys) -> None:
+    km.compat.install("ksmm_py")
+    exec(KSMM, given := {})  # noqa: S102
+    assert "Relative error" in capsys.readouterr().out
+    assert given["y"].shape == given["z"].shape == (1536, 25088)
+    # Each layer draws its own bias, so they differ by that.
+    error = torch.linalg.norm(given["y"] - given["z"]) / torch.linalg.norm(given["z"])
+    assert float(error) < 1e-2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import kernmantle as km
 from kernmantle import errors
 from kernmantle.compat import ksmm
 from kernmantle.kronsparse import KSPattern, monarch, project, replace_linears
+from kernmantle.ops import kronsparse_run
 from kernmantle.testing import assert_close
 
 PATTERNS = [(6, 8, 8, 1), (1, 12, 24, 2)]
@@ -95,6 +97,42 @@ def test_inputs_that_do_not_fit():
         layer(torch.ones(3, 48), "softmax")
     with pytest.raises(errors.ParameterError, match="algorithm"):
         km.KSLinear(48, 24, PATTERNS, algorithm="best")
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("algorithm", ["dense", "sparse", "auto"])
+def test_prepacked_layers_follow_their_weights(algorithm, batch_last, monkeypatch):
+    torch.manual_seed(0)
+    layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], batch_last=batch_last, algorithm=algorithm)
+    other = copy.deepcopy(layer)
+    filled = dict(kronsparse_run.MADE)
+    made = []
+    for name, make in filled.items():
+        monkeypatch.setitem(kronsparse_run.MADE, name, lambda weight, make=make: made.append(1) or make(weight))
+    x = torch.randn((8, 5) if batch_last else (5, 8))
+    assert layer.prepack() is layer
+    with torch.no_grad():
+        wanted = other(x)
+        made.clear()
+        for _ in range(3):
+            assert_close(layer(x), wanted, depth=12)
+        assert algorithm == "auto" or len(made) == 2
+        for own in (layer, other):
+            own.weights[1].mul_(2)
+        assert_close(layer(x), other(x), depth=12)
+        state = other.state_dict()
+        layer.load_state_dict(state | {name: -state[name] for name in ("weights.0", "bias")})
+        assert_close(layer(x), -other(x), depth=12)
+        twin = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
+        assert_close(twin.to(torch.float64)(x.double()), -other(x), dtype="float32", depth=12)
+        made.clear()
+        layer.train()
+        layer(x)
+        assert made == []
+    layer.prepack()
+    layer(x).sum().backward()
+    other(x).sum().backward()
+    assert_close(layer.weights[0].grad, other.weights[0].grad, depth=60)
 
 
 def test_from_linear_keeps_what_it_can():

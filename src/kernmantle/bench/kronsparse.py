@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +37,7 @@ BATCHES = (1, 16, 256, 1024, 4096, 25088, 65536)
 BATCH = {"cuda": 25088, "cpu": 1568}
 TYPES = {"cuda": ("f32", "bf16"), "cpu": ("f32",)}
 TARGET_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32",)}
+UNPACKED, KERNEL = "weights as given", "our kernel"  # ours without what is made beforehand; ours without a choice
 PEERS = ("bmm", "einsum", "dense", "bsr", "sparse")
 H200 = "H200"
 _A = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -68,15 +70,25 @@ def _inputs(patterns: Sequence[KSPattern], batch: int, dtype: str, last: bool) -
 def _exact(last: bool) -> Callable[[Exact, Picks], np.ndarray[Any, Any]]:
     def block(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
         a, b, c, d = given["w0"].shape
-        batch, features = (picks.columns, picks.rows) if last else (picks.rows, picks.columns)
-        x = given["x"][:, batch].T if last else given["x"][batch]
+        features = picks.rows if last else picks.columns
+        x = given["x"].T if last else given["x"]
         places = np.array(features)
         i, j, l = places // (b * d), places // d % b, places % d
-        rows = x.reshape(len(batch), a, c, d)[:, i, :, l]
+        rows = x.reshape(-1, a, c, d)[:, i, :, l]
         value = np.einsum("fnk,fk->nf", rows, given["w0"][i, j, :, l])
         return value.T if last else value
 
     return block
+
+
+def _cut(last: bool) -> Callable[[Arrays, Picks], Arrays]:
+    """Entries of the batch that are compared, and all weights."""
+
+    def cut(given: Arrays, picks: Picks) -> Arrays:
+        batch = torch.tensor(picks.columns if last else picks.rows, device=given["x"].device)
+        return given | {"x": given["x"].index_select(1 if last else 0, batch)}
+
+    return cut
 
 
 def graph(call: Callable[[], torch.Tensor], device: str) -> Callable[[], Any]:
@@ -117,7 +129,22 @@ def _by(algorithm: str, last: bool) -> Prepare:
     return prepare
 
 
-def _clock(device: str) -> str:
+def _packed(algorithm: str, last: bool) -> Prepare:
+    """A layer whose weights are rearranged beforehand, as the matrices of others are made."""
+
+    def prepare(given: Arrays) -> Callable[[], Any]:
+        x, weight = given["x"], given["w0"]
+        pattern = KSPattern(*weight.shape)
+        layer = KSLinear(
+            pattern.in_features, pattern.out_features, [pattern], False, [weight], last, algorithm
+        ).prepack().requires_grad_(False)  # fmt: skip
+        return graph(lambda: layer(x), x.device.type)
+
+    return prepare
+
+
+def clock_of(device: str) -> str:
+    """The clock of a device."""
     return "events" if device == "cuda" else "wall"
 
 
@@ -129,15 +156,19 @@ def case(pattern: Sequence[int], dtype: str, last: bool, device: str) -> Case:
     resource = {"fp16": (3 if dtype == "f32" else 1) * multiplied} if device == "cuda" else {"fma.f32": multiplied}
     work = Work(float(size * (batch * (own.in_features + own.out_features) + own.nnz)), resource, serial=False)
     shape = (own.out_features, batch) if last else (batch, own.out_features)
-    problem = Problem(_inputs([own], batch, dtype, last), _exact(last), shape, own.c, dtype)
+    problem = Problem(_inputs([own], batch, dtype, last), _exact(last), shape, own.c, dtype, _cut(last))
     fits = own.in_features * own.out_features <= _MOST_DENSE
     left = () if fits else ("dense", "bsr", "sparse")
     left = left if device == "cpu" or dtype == "f32" else (*left, "bsr", "sparse")
     entered = [Peer(name, _by(name, last)) for name in PEERS if name not in left]
+    ours = _by("auto", last)
+    if device == "cuda":
+        entered += [Peer(UNPACKED, ours), Peer(KERNEL, _packed("kernel", last))]
+        ours = _packed("auto", last)
     layout = "last" if last else "first"
     return Case(
-        f"{own} {dtype} {layout}", f"{own} {dtype}, batch {layout}", problem, _by("auto", last), tuple(entered), work,
-        _targets(own, dtype, last, device), _clock(device),
+        f"{own} {dtype} {layout}", f"{own} {dtype}, batch {layout}", problem, ours, tuple(entered), work,
+        _targets(own, dtype, last, device), clock_of(device),
     )  # fmt: skip
 
 
@@ -169,6 +200,8 @@ def _dense_layer(given: Arrays) -> nn.Module:
 def _forward(make: Callable[[Arrays], nn.Module]) -> Prepare:
     def prepare(given: Arrays) -> Callable[[], Any]:
         layer, x = make(given).requires_grad_(False), given["x"]
+        if isinstance(layer, KSLinear):
+            layer.prepack()
         return graph(lambda: layer(x), x.device.type)
 
     return prepare
@@ -191,10 +224,10 @@ def _step(make: Callable[[Arrays], nn.Module]) -> Prepare:
 
 
 def _forward_exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
-    value = given["x"][picks.rows]
+    value = given["x"]
     for name in ("w0", "w1"):
         a, _, c, d = given[name].shape
-        value = np.einsum("nikl,ijkl->nijl", value.reshape(-1, a, c, d), given[name]).reshape(len(picks.rows), -1)
+        value = np.einsum("nikl,ijkl->nijl", value.reshape(-1, a, c, d), given[name]).reshape(len(value), -1)
     return value[:, picks.columns]
 
 
@@ -212,13 +245,14 @@ def layer_case(batch: int, dtype: str, step: bool, device: str) -> Case:
     columns = patterns[0].in_features if step else patterns[-1].out_features
     depth = sum(pattern.b if step else pattern.c for pattern in patterns)
     problem = Problem(
-        _inputs(patterns, batch, dtype, False), _step_exact if step else _forward_exact, (batch, columns), depth, dtype
-    )
+        _inputs(patterns, batch, dtype, False), _step_exact if step else _forward_exact, (batch, columns), depth, dtype,
+        _cut(False),
+    )  # fmt: skip
     targets = (Target("faster", 1.4, "dense", machine=H200),) if step and batch == BATCH["cuda"] else ()
     kind, way = ("training step", _step) if step else ("forward pass", _forward)
     return Case(
         f"{kind} {batch} {dtype}", f"{kind} of a layer, batch {batch}, {dtype}", problem, way(_sparse_layer),
-        (Peer("dense", way(_dense_layer)),), Work(), targets, _clock(device),
+        (Peer("dense", way(_dense_layer)),), Work(), targets, clock_of(device),
     )  # fmt: skip
 
 
@@ -227,8 +261,12 @@ def suite(device: str = "", full: bool = False) -> Suite:
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     fits = _MOST_NUMBERS[kind] // BATCH[kind]
     named = [KSPattern(*pattern) for pattern in TARGETS]
-    others = grid(BATCH[kind]) if full else [KSPattern(*pattern) for pattern in SLICE]
-    chosen = [(own, TARGET_TYPES[kind]) for own in named] + [(own, TYPES[kind]) for own in others if own not in named]
+    others = [KSPattern(*pattern) for pattern in SLICE]
+    if full:
+        others = list(grid(BATCH[kind]))
+        random.Random(0).shuffle(others)  # so that whatever a budget reaches is a fair sample
+    types = (TARGET_TYPES if full else TYPES)[kind]
+    chosen = [(own, TARGET_TYPES[kind]) for own in named] + [(own, types) for own in others if own not in named]
     rows = [
         case(own, dtype, last, kind)
         for own, dtypes in chosen
@@ -251,7 +289,7 @@ def ratios(rows: Iterable[Row]) -> dict[tuple[str, str], list[tuple[KSPattern, f
             continue
         text, _, rest = row["case"].partition(") ")
         dtype, layout = rest.split()
-        others = [r["median"] for name, r in row["results"].items() if name != OURS and "median" in r]
+        others = [r["median"] for name, r in row["results"].items() if name in PEERS and "median" in r]
         if others:
             pattern = KSPattern(*map(int, text[1:].split(", ")))
             found.setdefault((dtype, layout), []).append((pattern, min(others) / row["results"][OURS]["median"]))

@@ -63,14 +63,20 @@ def _together(memory: float, work: float) -> float:
     return max(memory, work) + min(memory, work) / 2
 
 
-def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
-    """Time of each algorithm worth choosing, where the batch lies together in memory (``last``) or the features."""
+def seconds(
+    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kept: bool = False
+) -> dict[str, float]:
+    """Time of each algorithm worth choosing, where the batch lies together in memory (``last``) or the features.
+
+    ``kept``: what is made of the weights before they are multiplied by is there already.
+    """
     a, b, c, d = pattern
     dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
     if a * d == 1:
         return {"dense": dense}
     if kind == "cpu":
-        return _seconds_on_cpu(pattern, batch, dtype, last)
+        found = _seconds_on_cpu(pattern, batch, dtype, last)
+        return found | {"dense": dense} if kept and a * b * d * a * c * d <= _MOST_DENSE else found
     own, size = _rates(kind, dtype), BYTES[dtype]
     ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
     work = 2.0 * batch * a * b * c * d
@@ -79,7 +85,7 @@ def seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = Fa
     found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = dense + 2 * own.overhead + 3 * size * entries / own.bytes
+        found["dense"] = dense + (0 if kept else 2 * own.overhead + 3 * size * entries / own.bytes)
     copied = (3 if a > 1 < d else 2) / own.bytes if last else (3 if d >= 16 else 1) / own.permuted
     found["bmm"] = 6 * own.overhead + ends * copied + weights / own.permuted + work / own.dense
     return found
@@ -130,10 +136,11 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
 
 @lru_cache(maxsize=4096)
 def quickest(
-    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kernel: float | None = None
-) -> tuple[str, float]:
+    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kernel: float | None = None,
+    kept: bool = False,
+) -> tuple[str, float]:  # fmt: skip
     """The algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel."""
-    times = seconds(pattern, batch, dtype, kind, last)
+    times = seconds(pattern, batch, dtype, kind, last, kept)
     if kernel is not None and "kernel" in times:
         times["kernel"] = kernel
     return min(times.items(), key=lambda item: item[1])

@@ -28,6 +28,7 @@ _MMA_CYCLES = 24.0
 _GROUPED_CYCLES = 7.4
 _HIDING_WARPS, _HIDDEN = 10.5, 0.85
 _START_SECONDS = 4.9e-6
+_PREPARE_SECONDS = 3e-6
 _STEP_SECONDS = 0.5e-6
 _BARRIER_SECONDS = 0.2e-6
 _BY_L = {1: 0.9, 2: 0.9, 3: 1.4, 4: 1.1, 8: 1.1}  # where features lie together
@@ -152,6 +153,12 @@ class KronSparsePlan:
     def image_bytes(self, problem: Problem) -> int:
         """Bytes of the rearranged weights."""
         return self.groups(problem) * self.chunks(problem) * self.chunk_bytes
+
+    def arrangement(self, problem: Problem) -> tuple[int | str | bool, ...]:
+        """What the order of the rearranged weights depends on."""
+        tile = self.tile
+        own = (tile.l, tile.sharers, tile.columns, tile.chunk, tile.grouped)
+        return (self.dtype, self.x_first, self.y_first, problem.groups, *own)
 
     def scales(self, problem: Problem) -> int:
         """Number of scales of columns, edges included."""
@@ -306,14 +313,14 @@ def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Kr
 
 
 @lru_cache(maxsize=4096)
-def expected_seconds(problem: Problem, limits: DeviceLimits) -> float:
-    """What the kernels should take for a product; infinite if they do not take it."""
+def expected_seconds(problem: Problem, limits: DeviceLimits, kept: bool = False) -> float:
+    """What the kernels should take, the weights rearranged before if ``kept``; infinite if they do not take it."""
     a, b, c, d = problem.pattern
     if narrow_plan(problem, limits) is not None:
         moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)
         return _NARROW_START_SECONDS + moved / _NARROW_BYTES_A_SECOND[problem.x_first]
     chosen = plan(problem, limits) if problem.dtype in _ISSUED else None
-    return math.inf if chosen is None else _seconds(chosen, problem, limits)
+    return math.inf if chosen is None else _seconds(chosen, problem, limits) - (_PREPARE_SECONDS if kept else 0.0)
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:

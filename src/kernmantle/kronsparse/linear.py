@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import ShapeError
+from ..ops.kronsparse_keep import Kept
 from ..ops.kronsparse_run import route
 from .matmul import chain, check_activation, check_bias, check_features, check_types, check_way, dense_of
 from .pattern import check_chain, check_weights
@@ -88,6 +89,7 @@ class KSLinear(nn.Module):
         self.batch_last, self.algorithm = batch_last, algorithm
         self.projection_error: float | None = None
         self._route = ""
+        self._kept: list[Kept] | None = None
         self._names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
         if weights is not None:
             check_weights(self.patterns, weights)
@@ -120,10 +122,39 @@ class KSLinear(nn.Module):
         check_features(own, self.patterns, self.batch_last)
         check_bias(bias, self.patterns[-1])
         check_activation(activation)
-        result = chain(own, weights, bias, activation, self._way)
+        kept = None
+        if self._kept is not None and not torch.compiler.is_compiling():
+            kept = [one.renew(weight) for one, weight in zip(self._kept, self.weights, strict=True)]
+        result = chain(own, weights, bias, activation, self._way, kept)
         if not torch.compiler.is_compiling():
             self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
         return result
+
+    def prepack(self) -> KSLinear:
+        """Keep what is made of the weights before they are multiplied by, for inference; returns the layer.
+
+        The first call for each kind of tile rearranges the weights (or fills the dense matrix where that is quicker)
+        and waits for it; later ones use that as long as no gradient is recorded. It is made anew where the weights
+        change in place or move, except through ``.data`` and in replays of a captured graph: call it again then.
+        ``train()`` ends it. On an H200 it takes 3 us off each factor, and at most doubles the memory of float32 weights
+        for each kind of tile.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> layer = km.KSLinear(16, 16, [(4, 4, 4, 1), (1, 4, 4, 4)]).eval().prepack()
+        >>> with torch.no_grad():
+        ...     layer(torch.ones(2, 16)).shape
+        torch.Size([2, 16])
+        """
+        self._kept = [Kept() for _ in self.weights]
+        return self
+
+    def train(self, mode: bool = True) -> KSLinear:
+        """Training mode, which ends what :meth:`prepack` began, or evaluation mode."""
+        if mode:
+            self._kept = None
+        return super().train(mode)
 
     def to_dense(self) -> torch.Tensor:
         """The matrix (out_features, in_features), differentiable."""

@@ -16,6 +16,7 @@ from ..ops.checks import autocasts, check_out, check_precision
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
 from ..ops.kronsparse import Way, product
+from ..ops.kronsparse_keep import Kept
 from ..ops.kronsparse_run import ACTIVATIONS
 from ..ops.kronsparse_run import product as run
 from ..ops.kronsparse_torch import ALGORITHMS
@@ -201,15 +202,17 @@ def canonical(x: torch.Tensor, batch_last: bool) -> torch.Tensor:
 
 
 def chain(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None, way: Way
-) -> torch.Tensor:
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None, way: Way,
+    kept: Sequence[Kept] | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Product with each weight in turn; what it is given is checked already."""
     final = check_activation(activation)
     value = canonical(x, way.batch_last)
     last = len(weights) - 1
     for place, weight in enumerate(weights):
         own = bias[None] if place == last and bias is not None else None
-        value = product(value, weight[None], own, way, final if place == last else "")
+        made = None if kept is None else kept[place]
+        value = product(value, weight[None], own, way, final if place == last else "", made)
     if way.batch_last:
         return value[0].mT.reshape(value.shape[2], *x.shape[1:])
     return value.reshape(*x.shape[:-1], value.shape[2])

@@ -15,6 +15,7 @@ import torch
 from ..errors import BackendError
 from . import kronsparse_run
 from .autograd import plain
+from .kronsparse_keep import Kept
 
 Maybe = torch.Tensor | None
 
@@ -225,15 +226,20 @@ class WeightGradientWithJvp(WeightGradient):
         return _plus(moved)  # pyright: ignore[reportReturnType]
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, activation: str = "") -> torch.Tensor:
-    """Product of (G, N, a c d) and (H, a, b, c, d), with whatever derivative is being recorded."""
+def product(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, activation: str = "", kept: Kept | None = None
+) -> torch.Tensor:
+    """Product of (G, N, a c d) and (H, a, b, c, d), with whatever derivative is being recorded.
+
+    ``kept`` serves calls that record none.
+    """
     tensors = [x, weight] if bias is None else [x, weight, bias]
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if not compiling and torch._C._get_tracing_state() is not None:
         raise BackendError("torch.jit.trace cannot record this product; use torch.compile or torch.export")
     if not tracked and not compiling and plain(tensors):
-        return kronsparse_run.product(x, weight, bias, activation, *way)
+        return kronsparse_run.product(x, weight, bias, activation, *way, kept=kept)
     if compiling and not tracked:
         return _product(x, weight, bias, activation, *way)
     function = Product if compiling else ProductWithJvp

@@ -12,7 +12,8 @@ from ..contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, e
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
 from .execute import allocate
-from .gpu import job_for, limits, start
+from .gpu import index_of, job_for, limits, start
+from .kronsparse_keep import Kept
 from .launcher import collecting, fetch
 
 Maybe = torch.Tensor | None
@@ -50,25 +51,22 @@ def problem_of(
 
 
 def seconds(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, kept: bool
 ) -> float | None:
-    """What the kernels should take; None if they do not take the product."""
+    """What the kernels should take, the weights rearranged before if ``kept``; None if they do not take the product."""
     problem = problem_of(x, weight, bias, activation, precision, out)
     if problem is None or (precision == "ieee" and x.dtype != torch.float64):
         return None
-    found = expected_seconds(problem, limits(_index(x)))
+    found = expected_seconds(problem, limits(index_of(x.device)), kept)
     return None if found == math.inf else found
 
 
-def _index(x: torch.Tensor) -> int:
-    return torch.cuda.current_device() if x.device.index is None else x.device.index
-
-
 def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
-) -> str | None:
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor,
+    kept: Kept | None = None,
+) -> str | None:  # fmt: skip
     """Write the product to ``out``; returns what ran, None if the kernels do not take it."""
-    index = _index(x)
+    index = index_of(x.device)
     problem = problem_of(x, weight, bias, activation, precision, out)
     if problem is None:
         return None
@@ -81,31 +79,44 @@ def product(
     chosen = plan(problem, limits(index)) if x.dtype != torch.float64 and precision != "ieee" else None
     if chosen is None:
         return None
-    _wide(chosen, problem, index, x, weight, bias, out)
+    _wide(chosen, problem, index, x, weight, bias, out, kept)
     return str(chosen)
 
 
 def _wide(
     chosen: KronSparsePlan, problem: Problem, index: int, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
-    out: torch.Tensor,
+    out: torch.Tensor, kept: Kept | None = None,
 ) -> None:  # fmt: skip
     shared = chosen.shared(problem)
+    early = kept is None and limits(index).capability >= _OVERLAPS
     loaded = _load(
-        (chosen, shared), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
+        (chosen, shared, early), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
         (kronsparse_cuda.PREPARE, kronsparse_cuda.PREPARE_THREADS, 0, False),
-        (kronsparse_cuda.ENTRY, chosen.threads, shared, limits(index).capability >= _OVERLAPS),
+        (kronsparse_cuda.ENTRY, chosen.threads, shared, early),
     )  # fmt: skip
     if loaded is None:
         return
     prepare, kernel = loaded
-    image = allocate((chosen.image_bytes(problem),), torch.uint8, x.device)
-    scale = allocate((chosen.scales(problem),), torch.float32, x.device)
-    pointers = (weight.data_ptr(), image.data_ptr(), scale.data_ptr())
-    blocks = -(-chosen.preparing_warps(problem) // _WARPS)
-    start(prepare, index, blocks, (*pointers, problem.groups, *problem.pattern, *weight.stride()))
+
+    def made() -> tuple[torch.Tensor, torch.Tensor]:
+        return _rearranged(chosen, problem, index, prepare, weight)
+
+    image, scale = made() if kept is None else kept.of(chosen.arrangement(problem), made, x.device)
     slots = chosen.slots(problem, limits(index))
     given = _arguments(x, weight, image, bias, scale, out, chosen.tiles(problem), slots)
     start(kernel, index, chosen.groups(problem) * slots, given)
+
+
+def _rearranged(
+    chosen: KronSparsePlan, problem: Problem, index: int, prepare: Kernel, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights in the order in which a kernel reads them, and what undoes the scale of each column."""
+    image = allocate((chosen.image_bytes(problem),), torch.uint8, weight.device)
+    scale = allocate((chosen.scales(problem),), torch.float32, weight.device)
+    pointers = (weight.data_ptr(), image.data_ptr(), scale.data_ptr())
+    blocks = -(-chosen.preparing_warps(problem) // _WARPS)
+    start(prepare, index, blocks, (*pointers, problem.groups, *problem.pattern, *weight.stride()))
+    return image, scale
 
 
 def _narrow(

@@ -21,7 +21,8 @@ from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
 from .dtypes import NAMES, compute_type
 from .execute import Types, allocate, execute, last_route
-from .kronsparse_torch import GRADIENTS, OWN
+from .kronsparse_keep import Kept
+from .kronsparse_torch import GRADIENTS, MADE, OWN, by_dense
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
@@ -117,6 +118,7 @@ def product(
     algorithm: str,
     precision: str,
     out: torch.Tensor | None = None,
+    kept: Kept | None = None,
 ) -> torch.Tensor:
     """``out[g, n, (i, j, l)] = activation(Σ_k weight[g, i, j, k, l] x[g, n, (i, k, l)] + bias[g, (i, j, l)])``."""
     _, a, b, _, d = weight.shape
@@ -129,21 +131,32 @@ def product(
         target, known = out, None
         if _on_gpu(x):
             target = empty(x, features, batch_last) if out is None else out
-            known = _gpu().seconds(x, weight, bias, activation, precision, target)
-        algorithm = quickest(tuple(weight.shape[1:]), *_described(x), known)[0]
+            known = _gpu().seconds(x, weight, bias, activation, precision, target, kept is not None)
+        algorithm = quickest(tuple(weight.shape[1:]), *_described(x), known, kept is not None)[0]
         out = target if algorithm == "kernel" else out
     if algorithm == "kernel":
         out = empty(x, features, batch_last) if out is None else out
-        _by_kernel(x, weight, bias, activation, batch_last, precision, out)
+        _by_kernel(x, weight, bias, activation, batch_last, precision, out, kept)
         return out
-    value = _uncast(x.device.type, OWN[algorithm], x, weight)
-    if bias is not None:
-        value = value + bias[:, None]
+    value = _uncast(x.device.type, _by_torch, algorithm, x, weight, bias, kept)
     _RAN.route = f"torch {algorithm}"
     value = ACTIVATIONS[activation](value)
     if out is None and (value.mT if batch_last else value).is_contiguous():
         return value
     return (empty(x, features, batch_last) if out is None else out).copy_(value)
+
+
+def _by_torch(
+    algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: Kept | None
+) -> torch.Tensor:
+    """By one of torch's ways, through what is kept of the weights."""
+    made = None
+    if kept is not None and algorithm in MADE:
+        made = kept.of((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
+    if algorithm == "dense":
+        return by_dense(x, weight, made, bias)
+    value = OWN[algorithm](x, weight) if made is None else OWN[algorithm](x, weight, made)
+    return value if bias is None else value + bias[:, None]
 
 
 def _by_kernel(
@@ -154,9 +167,10 @@ def _by_kernel(
     batch_last: bool,
     precision: str,
     out: torch.Tensor,
+    kept: Kept | None,
 ) -> None:
     if _on_gpu(x):
-        ran = _gpu().product(x, weight, bias, activation, precision, out)
+        ran = _gpu().product(x, weight, bias, activation, precision, out, kept)
         if ran is not None:
             _RAN.route = ran
             return

@@ -9,8 +9,10 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.nn import functional
 
 from ..errors import BackendError
 
@@ -68,11 +70,18 @@ def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return product.reshape(groups, count, a * b * d)
 
 
-def by_dense(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Through the dense matrix; a batch that is last in memory stays there."""
-    if x.stride(1) == 1 != x.stride(2):
-        return torch.matmul(dense(weight), x.mT).mT
-    return torch.matmul(x, dense(weight).mT)
+def by_dense(
+    x: torch.Tensor, weight: torch.Tensor, made: torch.Tensor | None = None, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Through the dense matrix, ``made`` if it is there already; a batch that is last in memory stays there."""
+    matrix = dense(weight) if made is None else made
+    last = x.stride(1) == 1 != x.stride(2)
+    if bias is not None and x.shape[0] == 1:
+        if last:
+            return torch.addmm(bias[0][:, None], matrix[0], x[0].mT).mT[None]
+        return functional.linear(x[0], matrix[0], bias[0])[None]
+    product = torch.matmul(matrix, x.mT).mT if last else torch.matmul(x, matrix.mT)
+    return product if bias is None else product + bias[:, None]
 
 
 def by_sparse(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
@@ -175,7 +184,7 @@ def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int, int, i
     return x.shape[0], x.shape[1], a, b, c, d
 
 
-ALGORITHMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
     "bmm": by_bmm,
     "einsum": by_einsum,
     "dense": by_dense,
@@ -183,6 +192,7 @@ ALGORITHMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "bsr": by_bsr,
 }
 OWN = ALGORITHMS | {"spread": by_spread}
+MADE: dict[str, Callable[[torch.Tensor], Any]] = {"dense": dense, "sparse": sparse_rows, "bsr": block_rows}
 GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
     "dense": gradient_by_dense
 }

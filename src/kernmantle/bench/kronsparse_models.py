@@ -1,0 +1,141 @@
+"""The suite of whole models: a vision transformer and a language model, some of their layers Kronecker-sparse."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..kronsparse import KSLinear, KSPattern, monarch, replace_linears
+from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite
+from .kronsparse import clock_of, graph
+from .work import Work
+
+PARTS = ("qkv", "proj", "up", "down", "attention", "ffn", "model")
+ACCURACY = {"f32": 1e-3, "bf16": 1e-1}
+
+
+class Kind(NamedTuple):
+    """A model with random weights, what it is given, and how many of that at once."""
+
+    title: str
+    make: Callable[[], nn.Module]
+    inputs: Callable[[str], torch.Tensor]
+    batch: int
+
+
+def _vit() -> nn.Module:
+    return import_module("timm").create_model("vit_small_patch16_224", pretrained=False)
+
+
+def _gpt() -> nn.Module:
+    library = import_module("transformers")
+    return library.GPT2Model(library.GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False))
+
+
+def _images(device: str) -> torch.Tensor:
+    return torch.randn(128, 3, 224, 224, generator=torch.Generator(device).manual_seed(0), device=device)
+
+
+def _words(device: str) -> torch.Tensor:
+    return torch.randint(50257, (8, 1024), generator=torch.Generator(device).manual_seed(0), device=device)
+
+
+KINDS = {
+    "ViT-S/16": Kind("ViT-S/16, 128 images", _vit, _images, 128),
+    "GPT-2-medium": Kind("GPT-2-medium, 8 x 1024", _gpt, _words, 8),
+}
+
+
+def rule(_: str, layer: Any) -> list[KSPattern]:
+    """Two factors with a third of the weights or less: blocks of 64 x 64, then four interleaved ones."""
+    rows, columns = (layer.nf, layer.weight.shape[0]) if hasattr(layer, "nf") else layer.weight.shape
+    return monarch((rows, columns), columns // 64, 4, 16)
+
+
+@lru_cache(maxsize=1)
+def _models(kind: str, part: str, dtype: str, device: str) -> dict[str, nn.Module]:
+    """One with sparse layers, and one of the same function whose layers have their matrices."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        sparse = KINDS[kind].make().eval().requires_grad_(False)
+        replace_linears(sparse, rule, part=part, project=False)
+    sparse = sparse.requires_grad_(False).to(DTYPES[dtype])
+    full = copy.deepcopy(sparse)
+    for parent in list(full.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, KSLinear):
+                setattr(parent, name, _filled(child))
+    for module in sparse.modules():
+        if isinstance(module, KSLinear):
+            module.prepack()
+    return {"sparse": sparse, "dense": full}
+
+
+def _filled(layer: KSLinear) -> nn.Linear:
+    own = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+    own.weight = nn.Parameter(layer.to_dense().detach(), requires_grad=False)
+    own.register_parameter("bias", layer.bias)
+    return own
+
+
+def _result(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Length of what a model gives for each of a batch, (n, 1)."""
+    found = model(x)
+    value = found if isinstance(found, torch.Tensor) else found.last_hidden_state
+    return torch.linalg.vector_norm(
+        value.flatten(1), dim=1, keepdim=True, dtype=torch.promote_types(value.dtype, torch.float32)
+    )
+
+
+def _call(chosen: str, kind: str, part: str, dtype: str, captured: bool) -> Prepare:
+    def prepare(given: Arrays) -> Callable[[], Any]:
+        x = given["x"]
+        model = _models(kind, part, dtype, x.device.type)[chosen]
+
+        def call() -> torch.Tensor:
+            with torch.no_grad():
+                return _result(model, x)
+
+        return graph(call, x.device.type) if captured else call
+
+    return prepare
+
+
+def case(kind: str, part: str, dtype: str, captured: bool, device: str = "cuda") -> Case:
+    """A model with some layers Kronecker-sparse against the same with their matrices."""
+    own = KINDS[kind]
+
+    def make(device: str) -> Arrays:
+        x = own.inputs(device)
+        return {"x": x.to(DTYPES[dtype]) if x.is_floating_point() else x}
+
+    def cut(given: Arrays, picks: Picks) -> Arrays:
+        x = given["x"].index_select(0, torch.tensor(picks.rows, device=given["x"].device))
+        with torch.no_grad():
+            model = _models(kind, part, dtype, x.device.type)["dense"]
+            return {"norm": _result(copy.deepcopy(model).double(), x.double() if x.is_floating_point() else x)}
+
+    def exact(given: Exact, _: Picks) -> np.ndarray[Any, Any]:
+        return given["norm"]
+
+    how = "in a graph" if captured else "eager"
+    problem = Problem(make, exact, (own.batch, 1), 1, dtype, cut)
+    return Case(
+        f"{kind} {part} {dtype} {how}", f"{own.title}, {part} sparse, {dtype}, {how}", problem,
+        _call("sparse", kind, part, dtype, captured), (Peer("dense", _call("dense", kind, part, dtype, captured)),),
+        Work(), (), clock_of(device), accuracy=ACCURACY[dtype],
+    )  # fmt: skip
+
+
+def suite() -> Suite:
+    """Both models by part, in two types, each call started alone and in a graph."""
+    rows = [case(*chosen) for chosen in itertools.product(KINDS, PARTS, ACCURACY, (False, True))]
+    return Suite("kronsparse-models", "cuda", tuple(rows))

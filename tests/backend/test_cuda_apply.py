@@ -121,7 +121,10 @@ def test_precise_entries_take_no_quick_function() -> None:
     assert "1e-6" not in str(slow)
 
 
-@pytest.mark.parametrize(("k", "how", "there"), [(64, "sum", False), (1024, "sum", True), (1024, "largest", False)])
+@pytest.mark.parametrize(
+    ("k", "how", "there"),
+    [(64, "sum", False), (256, "sum", True), (1024, "sum", True), (256, "largest", False), (1024, "largest", True)],
+)
 def test_squares_of_many_numbers_are_left_to_products(k: int, how: str, there: bool) -> None:
     case = RowCase("squares", SQUARES, how, 30000, 30000, k)
     assert by_products(case.rows, case.sizes(), CARDS["sm_90"]) is there

@@ -314,6 +314,19 @@ def test_squared_differences_of_many_numbers_by_products():
         assert route in kernel.info
 
 
+@pytest.mark.cuda
+def test_neighbours_of_many_numbers_by_products():
+    x, y = singles("cuda", (2100, 384), (2300, 384))
+    kernel = km.Gaussian(16.0)
+    exact = np.sort(matrix(kernel, x, y), 1)[:, ::-1]
+    for precision in (None, "ieee"):
+        with km.config(precision=precision):
+            values, places = kernel.argkmax(x, y, 5, return_values=True)
+        assert_close(values, exact[:, :5], depth=384)
+        assert_close(kernel(x, y).gather(1, places), exact[:, :5], depth=384)
+    assert (kernel(x, x).argmax(1) == kernel.argkmax(x, x, 1)[:, 0]).all()
+
+
 def test_memory_of_a_large_product():
     code = """
 import resource, torch

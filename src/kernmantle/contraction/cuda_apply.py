@@ -26,7 +26,7 @@ _DEEPEST = 16
 _POSITION_BYTES = 8
 _THIN_THREADS, _STAGE, _MANY = 128, 256, 1 << 13
 _CHUNK = 16
-_DEEP, _SIDE = 192, 2048
+_DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
 _REGISTERS = 1 << 16
 _RESERVED = 1 << 10
 _NEAR_BYTES = 36 << 20
@@ -160,9 +160,9 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
     nest = replace(rows.matrix, precision="default")
     square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
     straight = Facts(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
-    may = rows.matrix.precision != "ieee" and not rows.selects
-    large = sizes["k"] >= _DEEP and min(sizes["m"], sizes["n"]) >= _SIDE
-    return may and large and squares_plan(nest, square, limits, straight) is not None
+    deep = sizes["k"] >= (_DEEP_SELECTION if rows.selects else _DEEP)
+    large = deep and min(sizes["m"], sizes["n"]) >= _SIDE
+    return large and rows.matrix.precision != "ieee" and squares_plan(nest, square, limits, straight) is not None
 
 
 def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:

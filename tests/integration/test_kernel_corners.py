@@ -114,3 +114,14 @@ def test_lengthscales_on_another_device_are_named():
 def test_a_device_without_an_engine(call):
     with pytest.raises(errors.DeviceError, match="no kernels for tensors on meta"):
         call(torch.ones(3, 3, device="meta"))
+
+
+def test_hyperparameters_are_mapped():
+    x, y, v, widths = rows(6, 3), rows(5, 3, seed=1), rows(5, 2, seed=2), torch.tensor([1.3, 2.0, 1.0]).double()
+    for of in (
+        lambda h: km.Gaussian(h)(x, y),
+        lambda h: (0.5 * km.Laplace(h, p=h) + h * km.Gaussian(h)).matmul(x, y, v),
+        lambda h: km.Laplace(h, p=1.5).gradient(x, y, v),
+        lambda h: torch.func.grad(lambda s: km.Matern(s).agop(x, y, v).sum())(h),
+    ):
+        assert_close(torch.func.vmap(of)(widths), torch.stack([of(h) for h in widths]), depth=64)

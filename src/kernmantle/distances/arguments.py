@@ -96,7 +96,7 @@ def number_variant(p: Any) -> tuple[str, dict[str, Any]]:
     return ("largest", {}) if value > sys.float_info.max else ("power", {"p": value})
 
 
-def _readable(p: torch.Tensor) -> bool:
+def readable(p: torch.Tensor) -> bool:
     """Whether values can be looked at without waiting for a device, a compiler or a transform."""
     return p.device.type == "cpu" and not torch.compiler.is_compiling() and unwatched([p])
 
@@ -104,7 +104,7 @@ def _readable(p: torch.Tensor) -> bool:
 def _scalar(value: Any) -> Any:
     """Number of a constant 0-d tensor, as it costs nothing to read."""
     constant = isinstance(value, torch.Tensor) and value.dim() == 0 and not value.requires_grad
-    return value.item() if constant and value.dtype != torch.bool and _readable(value) else value
+    return value.item() if constant and value.dtype != torch.bool and readable(value) else value
 
 
 def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, Any]]:
@@ -112,7 +112,7 @@ def tensor_variant(p: torch.Tensor, work: torch.dtype) -> tuple[str, dict[str, A
     if p.dtype == torch.bool or p.is_complex():
         raise ParameterError(f"p has dtype {p.dtype}; pass real numbers")
     variant = "tensor or largest"
-    if _readable(p):
+    if readable(p):
         values = p.detach()
         if not bool((values >= 0).all()):
             raise ParameterError("p must be at least 0 everywhere")
@@ -165,7 +165,7 @@ def check_shapes(tensors: Mapping[str, torch.Tensor]) -> None:
 
 def _check_base(base: Any) -> None:
     if isinstance(base, torch.Tensor):
-        fits = not _readable(base) or bool((base.detach() > 1).all())
+        fits = not readable(base) or bool((base.detach() > 1).all())
     else:
         fits = float(base) > 1
     if not fits:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from ..distances.arguments import readable
 from ..errors import GradientError, ParameterError, ShapeError
-from ..ops.autograd import plain
 from .form import WEIGHT
 from .kernel import Kernel
 from .row import RANGES, Hyper, Row, form_of, literal
@@ -21,15 +21,10 @@ from .values import shown, value_of
 LENGTHS = "lengthscales"
 
 
-def _readable(value: torch.Tensor) -> bool:
-    """Whether values can be looked at without waiting for a device, a compiler or a transform."""
-    return value.device.type == "cpu" and not torch.compiler.is_compiling() and plain([value])
-
-
 def _check(kernel: str, name: str, value: Any, range_name: str) -> None:
     text, inside = RANGES[range_name]
     if isinstance(value, torch.Tensor):
-        if not _readable(value):
+        if not readable(value):
             return
         values = value.detach()
         wrong = values[~inside(values) | values.isinf()].flatten()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..distances.arguments import readable
 from ..errors import ParameterError
 from ..ops.checks import is_number, number_of
 from .call import Value
@@ -21,7 +22,7 @@ def equal(one: Value, other: Value) -> bool:
 def shown(value: Any) -> str:
     """A value for a repr: tensors by their shape unless they are a single number on the CPU."""
     if isinstance(value, torch.Tensor):
-        if value.dim() == 0 and value.device.type == "cpu":
+        if value.dim() == 0 and readable(value):
             return f"tensor({value.item():.6g})"
         return f"tensor{tuple(value.shape)}"
     return f"array{value.shape}" if getattr(value, "shape", ()) else repr(value)

@@ -192,6 +192,16 @@ def lu_factored(a, b):
     return km.linalg.lu_solve(km.linalg.lu_factor(a), b, transpose=True).x
 
 
+def in_place(solve):
+    return lambda a, b: solve(a.clone(), b.mT.contiguous().mT, overwrite_a=True, overwrite_b=True).x
+
+
+def slopes(a, b):
+    """Of the sum of the solution by the sides, which is the solution for ones."""
+    side = torch.ones_like(b, requires_grad=True)
+    return torch.autograd.grad(km.linalg.solve_cholesky(a, side).x, side, b)[0]
+
+
 SOLVES = {
     "cholesky": lambda a, b: km.linalg.solve_cholesky(a, b).x,
     "upper": lambda a, b: km.linalg.solve_cholesky(a, b, lower=False).x,
@@ -202,7 +212,22 @@ SOLVES = {
     "refined cholesky": lambda a, b: km.linalg.solve_cholesky(a, b, refine=3).x,
     "refined lu": lambda a, b: km.linalg.solve_lu(a, b, refine=3).x,
     "inverse": lambda a, b: km.linalg.inverse_spd(a).x @ b,
+    "determinant": lambda a, b: b * km.linalg.logdet_spd(a)[..., None, None],
+    "cholesky in place": in_place(km.linalg.solve_cholesky),
+    "lu in place": in_place(km.linalg.solve_lu),
+    "one side for all": lambda a, b: km.linalg.solve_lu(a, b[(0,) * (b.dim() - 2)]).x.expand_as(b),
+    "gradient": slopes,
 }
+
+
+def expected_of(name, a, b):
+    """By LAPACK on the CPU."""
+    a, b = a.cpu(), b.cpu()
+    if name == "determinant":
+        return b * torch.linalg.slogdet(a).logabsdet[..., None, None]
+    if name == "one side for all":
+        b = b[(0,) * (b.dim() - 2)].expand_as(b)
+    return torch.linalg.solve(a, b)
 
 
 @needs_cusolver
@@ -223,7 +248,7 @@ def test_nothing_waits_and_graphs_replay(name, shape):
     a.copy_(spd(*shape, seed=9))
     graph.replay()
     torch.cuda.synchronize()
-    assert_close(found, torch.linalg.solve(a.cpu(), b.cpu()), depth=10 * shape[-1] ** 2)
+    assert_close(found, expected_of(name, a, b), depth=10 * shape[-1] ** 2)
 
 
 SPECTRA = {
@@ -242,6 +267,29 @@ def test_spectra_do_not_wait(name, shape):
     with nothing_waits():
         found = SPECTRA[name](a)
     assert_close(found, torch.linalg.eigvalsh(a.cpu())[..., -5:], depth=shape[-1] ** 2)
+
+
+@needs_cusolver
+def test_estimates_do_not_wait():
+    x, y = normal(2000, 3), normal(2000, 2, seed=1)
+    k = km.Gaussian(1.0)
+    operator, raised = k.operator(x), k.operator(x, diagonal=0.1)
+    makers = (km.linalg.nystrom, km.linalg.pivoted_cholesky)
+
+    def found():
+        plans = [make(operator, 100, 0.1) for make in makers]
+        sums = [km.linalg.trace(raised).value, *(km.linalg.logdet(raised, preconditioner=plan).value for plan in plans)]
+        whole = [km.linalg.solve_kernel(k, x, y, 0.1, method="cg", preconditioner=plan).x for plan in plans]
+        return sums, [km.linalg.solve_kernel(k, x, y, 0.1, method="cg", tolerance=1e-10).x, *whole]
+
+    found()
+    with nothing_waits():
+        sums, solutions = found()
+    matrix = k(x, diagonal=0.1).cpu()
+    for value, exact in zip(sums, (matrix.trace(), *[torch.linalg.slogdet(matrix).logabsdet] * 2), strict=True):
+        assert abs(float(value) - float(exact)) < 0.05 * abs(float(exact))
+    for solution in solutions:
+        assert (matrix @ solution.cpu() - y.cpu()).norm() < 1e-5 * y.norm()
 
 
 @needs_cusolver

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ParameterError
 from .operators import Product, product_of
+from .spectrum import pairs
 
 
 def _itself(value: torch.Tensor) -> torch.Tensor:
@@ -34,8 +35,9 @@ class LowRank:
         """From F (n, r) and the diagonal, one number or n."""
         scale = ridge.rsqrt().reshape(-1, 1)
         basis, small = torch.linalg.qr(factor * scale)
-        turns, lengths, _ = torch.linalg.svd(small)
-        return LowRank(name, basis @ turns, lengths.square(), scale)
+        wide = small.double()
+        values, turns = pairs(wide @ wide.mT)
+        return LowRank(name, basis @ turns.to(basis.dtype), values.clamp_min(0).to(basis.dtype), scale)
 
     def __call__(self, v: torch.Tensor) -> torch.Tensor:  # noqa: D102
         scaled = self.scale * v
@@ -132,7 +134,7 @@ def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None 
 
 def over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
     """F with ``F Fᵀ = sketch core⁻¹ sketchᵀ``, over the part of the core that is not lost in rounding."""
-    values, turns = torch.linalg.eigh((core + core.mT) / 2)
+    values, turns = pairs((core + core.mT) / 2)
     least = values[-1] * core.shape[0] * torch.finfo(core.dtype).eps
     roots = values.clamp_min(least).rsqrt().masked_fill(values <= least, 0)
     return sketch @ (turns * roots @ turns.mT)

@@ -14,6 +14,7 @@ from .operators import Product, product_of
 from .orthogonal import orthonormal
 from .preconditioners import LowRank
 from .solution import Described
+from .spectrum import pairs
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -38,7 +39,7 @@ class _Tridiagonal:
         """Ritz values (p, steps) and vectors of the small matrices."""
         small = torch.diag_embed(self.diagonal)
         small = small + torch.diag_embed(self.beside, 1) + torch.diag_embed(self.beside, -1)
-        return torch.linalg.eigh(small)
+        return pairs(small)
 
 
 def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal:

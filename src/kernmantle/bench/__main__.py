@@ -28,6 +28,7 @@ from . import (
     kronsparse,
     kronsparse_models,
     machine,
+    many,
     pages,
     report,
     roofline,
@@ -70,7 +71,7 @@ QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("kernmantle bench", description=__doc__)
-    whats = [*SUITES, "tiles", "list", "readme", "report"]
+    whats = [*SUITES, "many", "tiles", "list", "readme", "report"]
     parser.add_argument("what", nargs="?", choices=whats, help="a suite, or what to do with rows")
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
@@ -123,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(options, console)
     if options.what == "tiles":
         return _tiles(options, console)
+    if options.what == "many":
+        return _many(options, console)
     if options.full and options.what not in FULL:
         raise ParameterError(f"{options.what} has no more cases than without --full; {', '.join(FULL)} has")
     return _measure((FULL if options.full else SUITES)[options.what](), options, console)
@@ -169,6 +172,22 @@ def _tiles(options: argparse.Namespace, console: Console) -> int:
         raise DeviceError("tiles are timed on an NVIDIA GPU, and torch finds none")
     path = options.output or RESULTS / f"tiles-{machine.short_name({'gpu': machine.gpu()})}.jsonl"
     return tiles.show(tiles.run(path, options.budget, options.case), console)
+
+
+def _many(options: argparse.Namespace, console: Console) -> int:
+    """Time what several GPUs do together."""
+    path = options.output or RESULTS / f"many-{torch.cuda.device_count()}.jsonl"
+    rows = many.run(path, options.case, _plan(options), options.budget, options.again)
+    console.print(report.terminal(rows))
+    console.print(f"rows in {path}", soft_wrap=True)
+    return int(any(row["status"] != "ok" for row in rows))
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    plan = QUICK if options.quick else Plan()
+    if options.seconds is None:
+        return plan
+    return replace(plan, budget=options.seconds, least=2, endless=4 * options.seconds, long=options.seconds / 4)
 
 
 def _interpreters(given: Sequence[str]) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from .rows import Rows, check_together, rows
 
 
 class Operator:
-    """``k(x, x)``, with ``diagonal`` added, on columns of which each process has its rows.
+    """``k(x, x)``, with ``diagonal`` added, on columns of which each process has its rows; of :func:`operator`.
 
     Attributes
     ----------
@@ -56,6 +56,25 @@ def operator(kernel: Kernel, x: Any, *, diagonal: float | None = None, group: An
     Returns
     -------
     Operator
+
+    Raises
+    ------
+    GradientError
+    For a tensor that requires a gradient.
+
+    Notes
+    -----
+    Nothing is computed before a product is taken, which costs what :func:`matmul` costs. There are no gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x = torch.tensor([[0.0], [1.0]])
+    >>> km.distributed.operator(km.Linear(), x, diagonal=2.0) @ torch.ones(2)
+    tensor([2., 3.])
+    >>> dist.destroy_process_group()
     """
     return Operator(kernel, rows(x, "x", group), diagonal)
 
@@ -76,6 +95,28 @@ def nystrom(kernel: Kernel, x: Any, rank: int, ridge: float, *, group: Any = Non
     -------
     LowRank
         Callable with the rows here of columns.
+
+    Raises
+    ------
+    GradientError
+        For a tensor that requires a gradient.
+    WorkerError
+        If a process is gone or does not answer within the group's timeout.
+
+    Notes
+    -----
+    Cost: n · rank kernel values and n · rank² operations, divided among the processes. There are no gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x, k = torch.rand(50, 2), km.Gaussian(1.0)
+    >>> approximate = km.distributed.nystrom(k, x, 20, ridge=0.1)
+    >>> approximate(torch.ones(50, 1)).shape
+    torch.Size([50, 1])
+    >>> dist.destroy_process_group()
     """
     mine = rows(x, "x", group)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
@@ -140,6 +181,25 @@ def cg(
     ------
     WorkerError
         If a process is gone or does not answer within the group's timeout.
+    GradientError
+        For a tensor that requires a gradient.
+    LinearAlgebraError
+        With ``check_errors``.
+
+    Notes
+    -----
+    Cost: one product with the operator an iteration, two sums over the processes, and five blocks of the shape of b
+    here. There are no gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> a = km.distributed.operator(km.Linear(), torch.tensor([[0.0], [1.0]]), diagonal=1.0)
+    >>> km.distributed.cg(a, torch.ones(2)).x
+    tensor([1.0000, 0.5000])
+    >>> dist.destroy_process_group()
     """
     if not isinstance(getattr(a, "rows", None), Rows):
         raise ShapeError("a must be an operator of spread rows: km.distributed.operator(kernel, x, diagonal=ridge)")

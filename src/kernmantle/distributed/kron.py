@@ -159,6 +159,17 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
     exchange their blocks once, the leading factors are applied, and a second exchange brings the columns back: two
     exchanges for any number of factors, none where the mesh has one column. Gradients exist for x and the factors,
     to any order: those of the factors are summed over all processes.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> mesh, f = init_device_mesh("cpu", (1, 1)), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    >>> km.distributed.kron_matmul(torch.ones(1, 4), [f, f], mesh)
+    tensor([[1., 2., 2., 4.]])
+    >>> dist.destroy_process_group()
     """
     grid = _Grid(factors, mesh)
     if x_local.dim() != 2 or x_local.shape[1] != grid.given[grid.column]:
@@ -198,6 +209,26 @@ def kron_columns(factors: Sequence[Any], mesh: DeviceMesh, *, result: bool = Fal
     -------
     slice
         Neighbouring columns; the same number on all processes where the sizes allow it.
+
+    Raises
+    ------
+    ShapeError, ParameterError, WorkerError
+    As of :func:`kron_matmul`.
+
+    Notes
+    -----
+    No message is sent.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> mesh, f = init_device_mesh("cpu", (1, 1)), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    >>> km.distributed.kron_columns([f, f], mesh)
+    slice(0, 4, None)
+    >>> dist.destroy_process_group()
     """
     grid = _Grid(factors, mesh)
     counts = grid.made if result else grid.given
@@ -218,6 +249,26 @@ def kron_scatter(x: torch.Tensor | None, factors: Sequence[Any], mesh: DeviceMes
     Returns
     -------
     tensor, shape (rows here, columns here)
+
+    Raises
+    ------
+    ShapeError, ParameterError, WorkerError
+    As of :func:`kron_matmul`.
+
+    Notes
+    -----
+    The whole matrix passes through the first process: for tests and small matrices. No gradient.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> mesh, f = init_device_mesh("cpu", (1, 1)), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    >>> km.distributed.kron_scatter(torch.ones(3, 4), [f, f], mesh).shape
+    torch.Size([3, 4])
+    >>> dist.destroy_process_group()
     """
     grid = _Grid(factors, mesh)
     first = grid.row == 0 and grid.column == 0
@@ -250,6 +301,26 @@ def kron_gather(local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh) -
     Returns
     -------
     tensor, shape (m, ∏q), or None
+
+    Raises
+    ------
+    ShapeError, ParameterError, WorkerError
+    As of :func:`kron_matmul`.
+
+    Notes
+    -----
+    The whole matrix passes through the first process: for tests and small matrices. No gradient.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> mesh, f = init_device_mesh("cpu", (1, 1)), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    >>> km.distributed.kron_gather(torch.ones(3, 4), [f, f], mesh).shape
+    torch.Size([3, 4])
+    >>> dist.destroy_process_group()
     """
     grid = _Grid(factors, mesh)
     value = local.T

@@ -36,10 +36,24 @@ def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None
     ------
     WorkerError
         If a process is gone or does not answer within the group's timeout.
+    GradientError
+    For a tensor that requires a gradient.
 
     Notes
     -----
     A process keeps its part of the matrix and two shards of y, of which one is under way.
+
+    One pass over the pairs in all, every process doing its rows. There are no gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x = torch.arange(3.0)[:, None]
+    >>> km.distributed.gram(km.Gaussian(1.0), x).shape
+    torch.Size([3, 3])
+    >>> dist.destroy_process_group()
     """
     mine = rows(x, "x", group)
     other = mine if y is None else rows(y, "y", mine.group)
@@ -77,6 +91,23 @@ def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = N
     ------
     WorkerError
         If a process is gone or does not answer within the group's timeout.
+    GradientError
+    For a tensor that requires a gradient.
+
+    Notes
+    -----
+    A process does its rows of the product while the next shard of y and v is under way; it keeps two shards and its
+    part of the result. There are no gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x, v = torch.tensor([[0.0], [1.0]]), torch.ones(2)
+    >>> km.distributed.matmul(km.Linear(), x, None, v)
+    tensor([0., 1.])
+    >>> dist.destroy_process_group()
     """
     mine = rows(x, "x", group)
     other = mine if y is None else rows(y, "y", mine.group)
@@ -120,10 +151,26 @@ def agop(
     ------
     WorkerError
         If a process is gone or does not answer within the group's timeout.
+    GradientError
+    For a tensor that requires a gradient.
 
     Notes
     -----
     Gradients are made in chunks of points of at most 64 MB, each after one round of the shards.
+
+    Cost: m n k operations for the gradients and m k² for their products, divided among the processes. There are no
+    gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x, c = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.ones(2)
+    >>> km.distributed.agop(km.Linear(), x, None, c)
+    tensor([[2., 4.],
+            [4., 8.]])
+    >>> dist.destroy_process_group()
     """
     points = rows(z, "z", group)
     other = points if x is None else rows(x, "x", points.group)

@@ -120,11 +120,55 @@ def from_local(local: torch.Tensor, mesh: DeviceMesh) -> DTensor:
     -------
     DTensor
         Spread over its first axis.
+
+    Raises
+    ------
+    ParameterError, WorkerError
+    For a mesh that has not one axis; if a process is gone.
+
+    Notes
+    -----
+    The processes tell each other how many rows they have; the rows themselves stay where they are.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> spread = km.distributed.from_local(torch.ones(3, 2), init_device_mesh("cpu", (1,)))
+    >>> spread.shape
+    torch.Size([3, 2])
+    >>> dist.destroy_process_group()
     """
     counts = gathered_counts(local.shape[0], local.device, mesh.get_group())
     return Rows(local, counts, mesh.get_group(), mesh).like(local)
 
 
 def to_local(value: Any) -> torch.Tensor:
-    """The rows that this process holds of a DTensor; any other tensor itself."""
+    """The rows that this process holds of a DTensor; any other tensor itself.
+
+    Parameters
+    ----------
+    value : tensor or DTensor
+
+    Returns
+    -------
+    tensor, shape (rows here, ...)
+
+    Raises
+    ------
+    ParameterError
+    For a DTensor that is not spread over its first axis.
+
+    Notes
+    -----
+    No copy and no message.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> km.distributed.to_local(torch.ones(3, 2)).shape
+    torch.Size([3, 2])
+    """
     return _of_mesh(value, "value")[0] if isinstance(value, DTensor) else value

@@ -37,6 +37,19 @@ class SumOfProducts:
     ------
     ShapeError
         If the terms differ in shape.
+
+    Notes
+    -----
+    A product with it costs one :func:`kernmantle.kron_matmul` for each term, ``solve`` and ``logdet`` of two terms
+    one decomposition for each factor. All have gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> k = km.KroneckerProduct([torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.eye(2)])
+    >>> total = k + 0.5 * km.KroneckerProduct([4])
+    >>> total @ torch.ones(4), total.solve(total @ torch.ones(4))
+    (tensor([3.5000, 3.5000, 3.5000, 3.5000]), tensor([1., 1., 1., 1.]))
     """
 
     __array_ufunc__ = None

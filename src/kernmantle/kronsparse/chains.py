@@ -30,6 +30,16 @@ def block_diagonal(shape: Sequence[int], blocks: int) -> list[KSPattern]:
     blocks : int
         Number of dense blocks; it divides both sizes.
 
+    Returns
+    -------
+    list of KSPattern
+    ``(blocks, out / blocks, in / blocks, 1)``.
+
+    Raises
+    ------
+    ParameterError
+    For sizes that the number of blocks does not divide.
+
     Examples
     --------
     >>> import kernmantle as km
@@ -48,6 +58,16 @@ def low_rank_like(shape: Sequence[int], rank: int) -> list[KSPattern]:
     ----------
     shape : (out_features, in_features)
     rank : int
+
+    Returns
+    -------
+    list of KSPattern
+    ``(1, rank, in, 1)`` and ``(1, out, rank, 1)``.
+
+    Raises
+    ------
+    ParameterError
+    For a rank that is no positive integer.
 
     Examples
     --------
@@ -75,6 +95,11 @@ def monarch(shape: Sequence[int], p: int, q: int, rank: int = 1) -> list[KSPatte
     list of KSPattern
         ``(p, q rank, in / p, 1)`` and ``(1, out / q, p rank, q)``: ``rank (q in + p out)`` weights.
 
+    Raises
+    ------
+    ParameterError
+    For sizes that p or q do not divide.
+
     Notes
     -----
     Dao et al.: Monarch, arXiv:2204.00595.
@@ -101,6 +126,16 @@ def butterfly(n: int, radix: int = 2, levels: int = 1) -> list[KSPattern]:
         b = c of a single level.
     levels : int
         Neighbouring levels that make one factor with b = c = radix^levels; fewer passes, more weights.
+
+    Returns
+    -------
+    list of KSPattern
+    L / levels of them, n radix^levels weights each.
+
+    Raises
+    ------
+    ParameterError
+    For an n that is no power of the radix.
 
     Examples
     --------
@@ -189,6 +224,26 @@ def _levels(n: int) -> int:
 def hadamard(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain:
     """Sylvester's Hadamard matrix (n, n) of ones and minus ones, in ``log2 n`` factors of 2 n weights.
 
+    Parameters
+    ----------
+    n : int
+        A power of 2.
+    dtype, device
+        Of the weights.
+
+    Returns
+    -------
+    Chain
+
+    Raises
+    ------
+    ParameterError
+    For an n that is no power of 2.
+
+    Notes
+    -----
+    A product costs ``2 n log2 n`` multiplications a row where the matrix costs n².
+
     Examples
     --------
     >>> import kernmantle as km
@@ -237,6 +292,27 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     ``torch.fft.fft(x)`` is ``torch.complex(*chain(x).chunk(2, -1))``: ``log2 n`` factors of b = c = 4, the first of
     c = 2, behind the bit reversal of x.
 
+    Parameters
+    ----------
+    n : int
+        A power of 2.
+    dtype, device
+        Of the weights.
+
+    Returns
+    -------
+    Chain
+
+    Raises
+    ------
+    ParameterError
+    For an n that is no power of 2.
+
+    Notes
+    -----
+    A product costs ``8 n log2 n`` multiplications a row where the real matrix costs 2 n². The factorisation is that
+    of Cooley and Tukey, 1965.
+
     Examples
     --------
     >>> import torch, kernmantle as km
@@ -250,9 +326,30 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
 
 
 def dct(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain:
-    """The orthonormal discrete cosine transform of type II of n numbers.
+    """The orthonormal discrete cosine transform of type II of n numbers, ``y_k = s_k Σ_j x_j cos(π k (j + ½) / n)``.
 
     By the Fourier transform of its even, then of its odd numbers backwards; the last factor keeps the real part.
+
+    Parameters
+    ----------
+    n : int
+        A power of 2.
+    dtype, device
+        Of the weights.
+
+    Returns
+    -------
+    Chain
+
+    Raises
+    ------
+    ParameterError
+    For an n that is no power of 2.
+
+    Notes
+    -----
+    A product costs a little less than that of :func:`dft`. Source: Makhoul, A fast cosine transform in one and two
+    dimensions, 1980.
 
     Examples
     --------

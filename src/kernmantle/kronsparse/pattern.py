@@ -192,6 +192,15 @@ def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     tensor
         Weights of the pattern ``second.fuse(first)``, differentiable.
 
+    Raises
+    ------
+    ShapeError
+    For weights that are not chainable.
+
+    Notes
+    -----
+    One small matrix product for each pair of blocks that meet.
+
     Examples
     --------
     >>> import torch, kernmantle as km

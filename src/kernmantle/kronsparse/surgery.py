@@ -102,6 +102,9 @@ def replace_linears(
     Left as they are: layers of torch.nn.MultiheadAttention, which reads their weights itself, and layers that share
     their weight with another module.
 
+    Cost: one :func:`kernmantle.kronsparse.project` a layer with ``project``. The new layers train as the old ones
+    did: their weights are parameters with gradients.
+
     Examples
     --------
     >>> import torch, kernmantle as km

@@ -236,6 +236,8 @@ def cg(
     ------
     LinearAlgebraError
         With ``check_errors``.
+    ShapeError, DtypeError, ParameterError
+    For arrays and options that do not fit, before anything runs.
 
     Notes
     -----

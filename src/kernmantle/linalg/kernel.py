@@ -124,11 +124,16 @@ def solve_kernel(
     ------
     LinearAlgebraError
         With ``check_errors``.
+    ShapeError, DtypeError, ParameterError
+    For arrays and options that do not fit, before anything runs.
 
     Notes
     -----
     The first-order gradient exists by x, y, the ridge and the kernel's hyperparameters, by products alone: memory
     stays what it was.
+
+    Cost: n² kernel values and n³ / 3 operations with Cholesky, n² kernel values an iteration with conjugate
+    gradients.
 
     Examples
     --------

@@ -75,6 +75,14 @@ def eigh_multi_gpu(
     -----
     Memory: each GPU holds n² / GPUs numbers twice, and the workspace that :func:`workspace` tells; the host a copy.
     Under torchrun, with the matrix already spread, use ``km.distributed.eigh``.
+
+    Cost: as of :func:`eigh`, divided among the GPUs, and the seconds that workers take to start. No gradient.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> if torch.cuda.device_count() > 1:
+    ...     w, v = km.linalg.eigh_multi_gpu(torch.eye(2000).numpy(), timeout=120)
     """
     given, wrap = matrix(a)
     if given.dim() != 2:

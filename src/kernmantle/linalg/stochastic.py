@@ -21,7 +21,15 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, repr=False)
 class Estimate(Described):
-    """An estimate and its standard error over the random vectors."""
+    """An estimate and its standard error over the random vectors.
+
+    Attributes
+    ----------
+    value : tensor or float
+        The mean over the random vectors.
+    error : tensor or float
+        Its standard error.
+    """
 
     value: Any
     error: Any
@@ -120,9 +128,16 @@ def logdet(
     Estimate
         ``value``, with the first-order gradient by whatever a depends on, from the same recursions, and ``error``.
 
+    Raises
+    ------
+    ShapeError, DtypeError, ParameterError
+    For arrays and options that do not fit, before anything runs.
+
     Notes
     -----
     Memory: n · probes · steps numbers. Source: Ubaru, Chen and Saad, 2017; Gardner et al., 2018.
+
+    Cost: probes · steps products with the operator, all probes at once.
 
     Examples
     --------
@@ -171,9 +186,16 @@ def trace(a: Any, *, probes: int = 32, generator: torch.Generator | None = None)
     Estimate
         ``value``, with the first-order gradient by whatever a depends on, and ``error``.
 
+    Raises
+    ------
+    ShapeError, DtypeError, ParameterError
+    For arrays and options that do not fit, before anything runs.
+
     Notes
     -----
     Source: Meyer, Musco, Musco and Woodruff, Hutch++, 2021.
+
+    Cost: ``probes`` products with the operator; memory: as many vectors.
 
     Examples
     --------

@@ -76,6 +76,15 @@ def workspace(
     Workspace
         Exact for one device where cuSOLVER can be asked, otherwise from a formula, which ``exact`` tells.
 
+    Raises
+    ------
+    ParameterError
+    For a routine that is not there, or a subset out of range.
+
+    Notes
+    -----
+    Nothing is allocated and nothing computed.
+
     Examples
     --------
     >>> import kernmantle as km

@@ -54,6 +54,12 @@ def tolerance(dtype: Any, depth: int = 1) -> float:
     -------
     float
         Relative tolerance.
+
+    Examples
+    --------
+    >>> from kernmantle.testing import tolerance
+    >>> tolerance("float32", depth=100) < 5e-6
+    True
     """
     name = _name(dtype)
     if name not in FORMATS:
@@ -129,6 +135,12 @@ def assert_close(actual: Any, expected: Any, *, dtype: Any = None, depth: int = 
     ------
     AssertionError
         Names the worst entry.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.testing import assert_close
+    >>> assert_close(np.float32([1.0, 2.0]), np.array([1.0, 2.0 + 1e-7]))
     """
     given = actual if hasattr(actual, "dtype") else np.asarray(actual)
     name = _name(given.dtype if dtype is None else dtype)

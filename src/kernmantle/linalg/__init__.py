@@ -1,7 +1,8 @@
 """Solvers: dense factorisations, spectra, and what needs no more than products with the matrix."""
 
 from .cg import Iterations, cg
-from .cholesky import CholeskyFactor, cholesky_factor, cholesky_solve, inverse_spd, logdet_spd, solve_cholesky
+from .cholesky import CholeskyFactor, cholesky_factor, cholesky_solve, solve_cholesky
+from .definite import inverse_spd, logdet_spd
 from .eigh import Spectrum, eigh
 from .kernel import KernelSolution, solve_kernel
 from .lu import LUFactor, lu_factor, lu_solve, solve_lu

@@ -215,3 +215,31 @@ def test_public_names():
     assert km.KroneckerProduct is KroneckerProduct
     assert km.nearest_kron is nearest_kron
     assert km.kron_linear is kron_linear
+
+
+@pytest.mark.parametrize("rows", [(), (0,), (2, 0, 3)])
+def test_kron_linear_of_one_row_or_none(rows):
+    x, w1, w2 = torch.randn(*rows, 4), torch.randn(3, 2), torch.randn(5, 2)
+    expected = x @ torch.kron(w1, w2).mT
+    assert_close(kron_linear(x, w1, w2), expected, depth=DEPTH)
+    assert_close(kron_linear(x, w1, w2, base=expected), 2 * expected, depth=DEPTH)
+
+
+def test_a_product_is_checked_when_it_is_made():
+    square = torch.eye(2)
+    for error, match, factors, options in (
+        (
+            "ShapeError",
+            r"\(2,\), \(3,\), \(\) of the factors and scale",
+            [square.expand(2, 2, 2), square.expand(3, 2, 2)],
+            {},
+        ),
+        ("ShapeError", r"\(2,\), \(3,\)", [square.expand(2, 2, 2)], {"scale": torch.ones(3)}),
+        ("DtypeError", r"factors\[0\] is float32 but factors\[2\] is float64", [square, 3, square.double()], {}),
+        ("DeviceError", r"factors\[1\] is on meta", [square, square.to("meta")], {}),
+    ):
+        with pytest.raises(getattr(km.errors, error), match=match):
+            KroneckerProduct(factors, **options)
+    for scale in (-2.0, 0, 1j):
+        with pytest.raises(km.errors.ParameterError, match="cholesky needs a positive scale"):
+            KroneckerProduct([square, 3], scale).cholesky()

@@ -107,3 +107,14 @@ def test_out_does_not_take_gradients():
         km.kron_matmul(x, [f, f], out=torch.empty(3, 4).double())
     with pytest.raises(km.errors.GradientError, match=r"torch\.func"):
         torch.func.vmap(lambda x: km.kron_matmul(x, [2, 2], out=torch.empty(4).double()))(x.detach())
+
+
+@pytest.mark.parametrize("sizes", [((0, 2), (2, 4)), ((3, 0), (2, 4)), ((3, 2), (0, 4)), ((3, 2), (2, 4))])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_products_of_nothing_have_gradients(sizes, rows):
+    factors = [_leaf(*size, seed=place) for place, size in enumerate(sizes)]
+    x = _leaf(rows, factors[0].shape[0] * factors[1].shape[0], seed=5)
+    found = torch.autograd.grad(km.kron_matmul(x, factors).square().sum(), [x, *factors])
+    expected = torch.autograd.grad((x @ torch.kron(*factors)).square().sum(), [x, *factors])
+    for own, wanted in zip(found, expected, strict=True):
+        assert_close(own, wanted, depth=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -59,9 +60,10 @@ def kron_linear(
     tensor([[3.0000, 1.5000]])
     """
     factors = [(w[0] @ w[1] if isinstance(w, tuple) else w).mT for w in (w1, w2)]
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if base is None:
-        return kron_matmul(flat, factors, alpha=scale).reshape(*x.shape[:-1], -1)
+        found = kron_matmul(flat, factors, alpha=scale)
+        return found.reshape(*x.shape[:-1], found.shape[-1])
     start = base if isinstance(base, torch.Tensor) else base(x)
-    y = start.reshape(-1, start.shape[-1])
+    y = start.reshape(math.prod(start.shape[:-1]), start.shape[-1])
     return kron_matmul(flat, factors, alpha=scale, beta=1, y=y).reshape(start.shape)

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..arrays import dtype_name, unwrap
+from ..arrays import check_same_device, check_same_dtype, dtype_name, unwrap
+from ..contraction.equation import broadcast
 from ..errors import ParameterError, ShapeError
 from ..ops.kron_execute import last_route
 from .factors import Factor, described, listed, outer, sizes, spread
@@ -68,7 +69,10 @@ class KroneckerProduct:
         places = [place for place, factor in enumerate(given) if not isinstance(factor, int)]
         own: list[torch.Tensor] = []
         if places:
-            own, _ = unwrap(*(given[place] for place in places), names=[f"factors[{place}]" for place in places])
+            names = [f"factors[{place}]" for place in places]
+            own, _ = unwrap(*(given[place] for place in places), names=names)
+            check_same_device(own, names)
+            check_same_dtype(own, names)
             for place, tensor in zip(places, own, strict=True):
                 given[place] = tensor
             like = own[0]
@@ -76,7 +80,10 @@ class KroneckerProduct:
         self.scale = scale
         self.device = torch.device("cpu") if like is None else like.device
         self.dtype = torch.float32 if like is None else like.dtype
-        batch = torch.broadcast_shapes(*(factor.shape[:-2] for factor in own), getattr(scale, "shape", ()))
+        leading = [*(tuple(factor.shape[:-2]) for factor in own), tuple(getattr(scale, "shape", ()))]
+        batch = broadcast(leading)
+        if batch is None:
+            raise ShapeError(f"the batch axes {', '.join(map(str, leading))} of the factors and scale do not broadcast")
         self.shape = (*batch, *(math.prod(side) for side in zip(*sizes(self.factors), strict=True)))
 
     @property
@@ -242,6 +249,8 @@ class KroneckerProduct:
     def cholesky(self, *, upper: bool = False) -> KroneckerProduct:
         """Product of the Cholesky factors; torch raises LinAlgError where one is not positive definite."""
         self._square("cholesky")
+        if not isinstance(self.scale, torch.Tensor) and not (isinstance(self.scale, (int, float)) and self.scale > 0):
+            raise ParameterError(f"cholesky needs a positive scale, not {self.scale!r}")
         factors = self._each(lambda factor: torch.linalg.cholesky(factor, upper=upper))
         return self.like(factors, self.scale**0.5)
 

@@ -102,6 +102,8 @@ class _Gradients:
 
 def outer(x: torch.Tensor, grad: torch.Tensor, left: int, factor: torch.Tensor) -> torch.Tensor:
     """Sum of grad[…, l, q, r] conj(x[…, l, p, r]) over l, r and the batch axes that the factor (…, q, p) lacks."""
+    if not (x.numel() and grad.numel()):
+        return torch.zeros_like(factor)
     rank = max(x.dim(), grad.dim()) - 2
     kept = [place for place in range(rank) if place >= rank + 2 - factor.dim() and factor.shape[place - rank - 2] != 1]
     summed = [place for place in range(rank) if place not in kept]

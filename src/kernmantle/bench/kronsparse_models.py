@@ -18,7 +18,7 @@ from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Su
 from .kronsparse import clock_of, graph
 from .work import Work
 
-PARTS = ("qkv", "proj", "up", "down", "attention", "ffn", "model")
+PARTS = ("model", "ffn", "attention", "up", "down", "qkv", "proj")
 ACCURACY = {"f32": 1e-3, "bf16": 1e-1}
 
 
@@ -137,5 +137,8 @@ def case(kind: str, part: str, dtype: str, captured: bool, device: str = "cuda")
 
 def suite() -> Suite:
     """Both models by part, in two types, each call started alone and in a graph."""
-    rows = [case(*chosen) for chosen in itertools.product(KINDS, PARTS, ACCURACY, (False, True))]
+    rows = [
+        case(kind, part, dtype, captured)
+        for part, kind, dtype, captured in itertools.product(PARTS, KINDS, ACCURACY, (False, True))
+    ]
     return Suite("kronsparse-models", "cuda", tuple(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -97,6 +98,37 @@ def _spectrum(n: int, dtype: str) -> Problem:
     return Problem(inputs, lambda given, picks: given["w"][picks.rows][:, picks.columns], (count, 1), n, dtype)
 
 
+def _shifted(points: torch.Tensor) -> torch.Tensor:
+    """Eigenvalues between 1 and 2, so that all of them are known to the type's own accuracy."""
+    matrix = _laplace(points) / points.shape[0]
+    matrix.diagonal().add_(1)
+    return matrix
+
+
+def _whole(n: int, dtype: str) -> Problem:
+    """All eigenvalues of a matrix, known from torch in float64."""
+
+    def inputs(device: str) -> Arrays:
+        points = normal(n, 2, "f64", device, 1)
+        return {"points": points, "w": torch.linalg.eigvalsh(_shifted(points))[:, None]}
+
+    return Problem(inputs, lambda given, picks: given["w"][picks.rows][:, picks.columns], (n, 1), n, dtype)
+
+
+def _pairs(solve: Callable[[torch.Tensor], Any], dtype: str) -> Prepare:
+    """All vectors are found as well."""
+
+    def prepare(given: Arrays) -> Callable[[], Any]:
+        a = _shifted(given["points"]).to(DTYPES[dtype])
+        return lambda: solve(a)[0][:, None]
+
+    return prepare
+
+
+def _by_scipy(a: torch.Tensor) -> Any:
+    return import_module("scipy.linalg").eigh(a.cpu().numpy())
+
+
 def _regularised(n: int, columns: int) -> Problem:
     """A kernel's regularised system that is never formed; what is checked is the matrix times the solution."""
 
@@ -177,6 +209,16 @@ def _spectrum_case(n: int, dtype: str) -> Case:
     )  # fmt: skip
 
 
+def _whole_case(n: int, dtype: str) -> Case:
+    peers = [Peer("torch.linalg.eigh", _pairs(torch.linalg.eigh, dtype))]
+    if n < 10_000:
+        peers.append(Peer("scipy.linalg.eigh", _pairs(_by_scipy, dtype), "scipy"))
+    return Case(
+        f"eigh n={n} {dtype}", f"all pairs of a symmetric matrix, order {n}, {dtype}", _whole(n, dtype),
+        _pairs(linalg.eigh, dtype), tuple(peers), Work(), (Target("faster", 1.0, "torch.linalg.eigh", H200),),
+    )  # fmt: skip
+
+
 _FACTORS = (
     _factor_case(
         "cholesky", _in_place(linalg.solve_cholesky), _torch_cholesky, DENSE**3 / 3,
@@ -205,5 +247,7 @@ _BATCHES = tuple(
 )  # fmt: skip
 _SPECTRA = tuple(_spectrum_case(n, dtype) for n in (5_000, 10_000, DENSE) for dtype in ("f32", "f64"))
 
-SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA, _system_case(200_000, 10, 3.0, 894)))
+_WHOLE = tuple(_whole_case(n, dtype) for n in (5_000, DENSE) for dtype in ("f32", "f64"))
+
+SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA, *_WHOLE, _system_case(200_000, 10, 3.0, 894)))
 HOST = Suite("host", "cpu", (_system_case(50_000, 54, 6.0, 300),))

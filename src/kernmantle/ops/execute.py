@@ -52,6 +52,10 @@ class Types:
         compute, outs, precision = text.split(";")
         return Types(compute, tuple(outs.split(",")), precision)
 
+    def configured(self, precision: str | None) -> Types:
+        """With the precision of the configuration where the call asks for none."""
+        return replace(self, precision=precision) if precision is not None and self.precision == "default" else self
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -111,10 +115,7 @@ def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Pr
     if found is None:
         if len(_PREPARED) >= _PREPARED_LIMIT:
             _PREPARED.clear()
-        parsed = Types.parse(types)
-        if parsed.precision == "default" and settings.precision is not None:
-            parsed = replace(parsed, precision=settings.precision)
-        found = _prepare(Program.parse(text), parsed, tensors, outs)
+        found = _prepare(Program.parse(text), Types.parse(types).configured(settings.precision), tensors, outs)
         if not collecting():
             _PREPARED[key] = found
     return found

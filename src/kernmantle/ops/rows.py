@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Protocol
@@ -84,10 +83,7 @@ def prepare(text: str, types: str, tensors: Tensors) -> Prepared:
     if found is None:
         if len(_PREPARED) >= _PREPARED_LIMIT:
             _PREPARED.clear()
-        parsed = Types.parse(types)
-        if parsed.precision == "default" and settings.precision is not None:
-            parsed = replace(parsed, precision=settings.precision)
-        found = _prepare(Apply.parse(text), parsed, tensors)
+        found = _prepare(Apply.parse(text), Types.parse(types).configured(settings.precision), tensors)
         if not collecting():
             _PREPARED[key] = found
     return found

@@ -304,3 +304,9 @@ def test_out_overlapping_an_operand():
     memory = torch.ones(4, 32)
     with pytest.raises(errors.OutputError, match="overlaps"):
         kron_sparse_matmul(memory[:, :12], torch.ones(2, 5, 3, 2), out=memory[:, 10:30])
+
+
+def test_a_device_without_an_engine():
+    x, weight = torch.ones(3, 8, device="meta"), torch.ones(1, 2, 8, 1, device="meta")
+    with pytest.raises(errors.DeviceError, match="no kernels for tensors on meta"):
+        kron_sparse_matmul(x, weight)

@@ -40,6 +40,7 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 # few rows at a time, so that vectors run along it: 1.4 x faster at (2, 256, 64, 16), 2.2 x at (1, 64, 64, 128), 3 x at
 # (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
+_DEVICES = ("cpu", "cuda")
 _RAN = threading.local()
 
 
@@ -93,6 +94,11 @@ def _described(x: torch.Tensor) -> tuple[int, str, str, bool]:
     return x.shape[1], NAMES[x.dtype], x.device.type, x.stride(2) != 1 and x.shape[2] > 1
 
 
+def _among(algorithm: str, x: torch.Tensor) -> str:
+    """The algorithm asked for; without a choice where the cost of none is known."""
+    return "kernel" if algorithm == "auto" and x.device.type not in _DEVICES else algorithm
+
+
 def empty(x: torch.Tensor, features: int, batch_last: bool) -> torch.Tensor:
     """Uninitialised (G, N, features), in memory with the batch last if asked."""
     groups, count, _ = x.shape
@@ -127,6 +133,7 @@ def product(
         return empty(x, features, batch_last) if out is None else out
     if weight.dtype != x.dtype:
         weight = weight.to(x.dtype)
+    algorithm = _among(algorithm, x)
     if algorithm == "auto":
         target, known = out, None
         if _on_gpu(x):
@@ -233,6 +240,7 @@ def gradient(
     groups, count, _ = x.shape
     if count == 0:
         return x.new_zeros((groups, a, b, c, d))
+    algorithm = _among(algorithm, x)
     if algorithm != "kernel":
         if algorithm == "auto":
             algorithm = quickest_gradient(pattern, *_described(x))[0]

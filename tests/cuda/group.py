@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 import kernmantle as km
 from kernmantle import distributed as spread
@@ -86,6 +87,29 @@ def eigh():
         assert_close(a @ v.double(), v.double() * part(w.double()), dtype=dtype, depth=N**2, magnitude=1)
 
 
+def kron():
+    """Rows, and columns, against the whole matrix by torch."""
+    size = dist.get_world_size()
+    for shape in ((1, size), (size, 1)):
+        mesh = init_device_mesh("cuda", shape, mesh_dim_names=("rows", "columns"))
+        own = mesh.get_coordinate()[0]
+        for dtype in (torch.float64, torch.float32):
+            exact = [normal(p, q, seed=p).requires_grad_() for p, q in ((6, 4), (5, 7), (8, 8))]
+            x = normal(6, 240, seed=4).requires_grad_()
+            weight = normal(6, 224, seed=5)
+            expected = x @ torch.kron(torch.kron(*exact[:2]), exact[2])
+            slopes = torch.autograd.grad((expected * weight).sum(), [x, *exact])
+            factors = [factor.detach().to(dtype).requires_grad_() for factor in exact]
+            rows = slice(6 * own // shape[0], 6 * (own + 1) // shape[0])
+            before, after = (spread.kron_columns(factors, mesh, result=result) for result in (False, True))
+            mine = x[rows, before].detach().to(dtype).requires_grad_()
+            found = spread.kron_matmul(mine, factors, mesh)
+            assert_close(found, expected[rows, after], dtype=dtype, depth=1000, magnitude=expected.abs().max())
+            got = torch.autograd.grad((found * weight[rows, after].to(dtype)).sum(), [mine, *factors])
+            for one, wanted in zip(got, [slopes[0][rows, before], *slopes[1:]], strict=True):
+                assert_close(one, wanted, dtype=dtype, depth=1000, magnitude=wanted.abs().max())
+
+
 def main(folder, rank, size):
     torch.cuda.set_device(int(rank))
     dist.init_process_group(
@@ -93,7 +117,7 @@ def main(folder, rank, size):
         timeout=timedelta(seconds=60), device_id=torch.device("cuda", int(rank)),
     )  # fmt: skip
     said = {}
-    for function in (products, iterations, cholesky, kernel_system, lu, eigh):
+    for function in (products, iterations, cholesky, kernel_system, lu, eigh, kron):
         try:
             function()
             said[function.__name__] = ""

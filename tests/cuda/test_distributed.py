@@ -17,7 +17,7 @@ from ..source import PACKAGE, ROOT
 
 pytestmark = [pytest.mark.cuda, pytest.mark.distributed]
 pytest.importorskip("nvmath.bindings.cusolverMp", reason="needs nvmath-python and nvidia-cusolvermp")
-CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh")
+CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh", "kron")
 
 
 @pytest.fixture(scope="module")

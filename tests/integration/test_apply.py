@@ -139,6 +139,12 @@ def test_nan_and_infinity(device):
     assert (kernel.matmul(far, y[8:], v[10:][:1].expand(42, 2)) == 0).all()
 
 
+def test_signs_of_zeros_are_kept(device):
+    kernel = lambda q: km.Kernel(lambda a, b: abs(a - b) + 1, lambda s, q: s / q, q=q)  # noqa: E731
+    x = torch.ones(40, 3, device=device)
+    assert [kernel(q).sum(x, x)[0].item() for q in (0.0, -0.0, 0.0)] == [np.inf, -np.inf, np.inf]
+
+
 def test_of_half_precision_sums_are_not(device):
     for dtype in (torch.float16, torch.bfloat16):
         x, y = rows(33, 5, dtype=dtype, device=device), rows(3000, 5, seed=1, dtype=dtype, device=device)

@@ -149,14 +149,16 @@ def _kernel(
     names = [operand.name for operand in apply.inner.numbers]
     largest = _LARGEST[types.compute]
 
-    @lru_cache(maxsize=64)
     def with_folded(numbers: tuple[float, ...]) -> tuple[float, ...]:
         known = dict(zip(names, numbers, strict=True))
         folded = (max(-largest, min(largest, float(value))) for value in evaluate(rows.folded, known))
         return (*numbers, *folded)
 
+    remembered = lru_cache(maxsize=64)(with_folded)
+
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
-        values = with_folded(tuple(map(float, numbers)))
+        given = tuple(map(float, numbers))
+        values = with_folded(given) if 0.0 in given else remembered(given)  # -0.0 is 0.0 as a key
         pointers = [t.data_ptr() for t in (*tensors, *outs)]
         pointers.insert(len(named), 0)
         for offsets in calls.offsets:

@@ -45,7 +45,7 @@ class Semiring:
 
     Notes
     -----
-    One ``plus`` for every element of all axes, in any order, so that floating point results may differ in their last
+    Cost: one ``plus`` for every element of all axes, in any order, so that floating point results may differ in their last
     bits from machine to machine.
 
     Examples
@@ -81,7 +81,7 @@ class Fold:
 
     Notes
     -----
-    One ``step`` for every element of all axes, along the reduced ones in order. Types are those of sums.
+    Cost: one ``step`` for every element of all axes, along the reduced ones in order. Types are those of sums.
 
     Examples
     --------

@@ -160,6 +160,8 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
     exchanges for any number of factors, none where the mesh has one column. Gradients exist for x and the factors,
     to any order: those of the factors are summed over all processes.
 
+    Cost: the multiplications of :func:`kernmantle.kron_matmul`, divided among the processes.
+
     Examples
     --------
     >>> import torch, kernmantle as km

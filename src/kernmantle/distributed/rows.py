@@ -128,7 +128,8 @@ def from_local(local: torch.Tensor, mesh: DeviceMesh) -> DTensor:
 
     Notes
     -----
-    The processes tell each other how many rows they have; the rows themselves stay where they are.
+    The processes tell each other how many rows they have; the rows themselves stay where they are, so that
+    it costs one small message. There are no gradients.
 
     Examples
     --------
@@ -163,7 +164,7 @@ def to_local(value: Any) -> torch.Tensor:
 
     Notes
     -----
-    No copy and no message.
+    Costs no copy and no message. There are no gradients.
 
     Examples
     --------

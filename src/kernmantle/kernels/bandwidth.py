@@ -49,7 +49,7 @@ def median_bandwidth(
 
     Notes
     -----
-    In units of the distance. At most ``sample`` (sample - 1) / 2 distances are computed and stored. The gradient by x
+    In units of the distance. Cost: at most ``sample`` (sample - 1) / 2 distances, which are stored. The gradient by x
     is that of the one or two distances in the middle.
 
     Examples

@@ -34,12 +34,15 @@ class Kernel:
     ----------
     map : callable
         Lambda of an entry of x, one of y and hyperparameters by name; summed over the columns. May return a tuple.
-    epilogue : callable, optional
-        Lambda of the sums and hyperparameters.
-    reduce : str or sequence of str
-        As of :class:`Contraction`.
+    epilogue, reduce
+        As of :class:`Contraction`: a lambda of the sums and hyperparameters; "sum" by default.
     **hyperparameters : number or tensor
         Their values: 0-d, or a batch of any shape. Tensors may require a gradient.
+
+    Raises
+    ------
+    TraceError, ParameterError
+    For lambdas that cannot be traced, and names that do not fit.
 
     Examples
     --------
@@ -48,9 +51,6 @@ class Kernel:
     >>> hat(np.array([[0.0], [1.0]]))
     array([[1. , 0.5],
            [0.5, 1. ]])
-    >>> (2 * hat + km.Linear())(np.array([[0.0], [1.0]]))
-    array([[2., 1.],
-           [1., 3.]])
     """
 
     __slots__ = ("_form", "_level", "_numbers", "_text", "_transform", "_values", "_weights")

@@ -102,7 +102,7 @@ def monarch(shape: Sequence[int], p: int, q: int, rank: int = 1) -> list[KSPatte
 
     Notes
     -----
-    Dao et al.: Monarch, arXiv:2204.00595.
+    Source: Dao et al., Monarch, arXiv:2204.00595.
 
     Examples
     --------

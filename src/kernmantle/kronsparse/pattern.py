@@ -199,7 +199,7 @@ def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
 
     Notes
     -----
-    One small matrix product for each pair of blocks that meet.
+    Cost: one small matrix product for each pair of blocks that meet. Gradients exist for both.
 
     Examples
     --------

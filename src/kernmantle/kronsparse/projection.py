@@ -14,10 +14,17 @@ from .pattern import KSPattern, check_chain, join_left, join_right, split_blocks
 
 
 class Projection(NamedTuple):
-    """Factors near a matrix.
+    """Factors near a matrix, as :func:`project` finds them.
 
-    ``weights[0]`` is applied first. ``error`` is the relative error in the Frobenius norm, and it is at most ``bound``
-    times that of the best factors of these patterns; 1 means that these are the best.
+    Attributes
+    ----------
+    patterns : tuple of KSPattern
+    weights : tuple of tensors (a, b, c, d)
+        Those of ``weights[0]`` are applied first.
+    error : float
+        Relative error in the Frobenius norm.
+    bound : float
+        The error is at most so many times that of the best factors of these patterns; 1: they are the best.
     """
 
     patterns: tuple[KSPattern, ...]
@@ -54,6 +61,8 @@ def project(matrix: torch.Tensor, patterns: Sequence[Any]) -> Projection:
     -----
     A decomposition costs ``O(b c min(b, c))`` for each of the blocks that the matrix falls into. The method and its
     guarantee are those of [1]_.
+
+    The factors have no gradient by the matrix.
 
     References
     ----------

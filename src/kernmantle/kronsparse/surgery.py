@@ -37,7 +37,19 @@ PARTS = (*_GROUPS, "model")
 
 @dataclass(frozen=True)
 class Replaced:
-    """One layer: weights before and after (biases not counted), and the relative error of its matrix."""
+    """One layer that was replaced.
+
+    Attributes
+    ----------
+    name : str
+    shape : (out_features, in_features)
+    patterns : tuple of KSPattern
+        Empty where it became another module.
+    before, after : int
+        Weights, biases not counted.
+    error : float or None
+        Relative error of its matrix in the Frobenius norm, where the old one was approximated.
+    """
 
     name: str
     shape: tuple[int, int]
@@ -49,7 +61,16 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`replace_linears` did: the layers, those left as they were with the reason, and all parameters."""
+    """What :func:`replace_linears` did.
+
+    Attributes
+    ----------
+    layers : tuple of Replaced
+    skipped : tuple of (name, reason)
+        Layers that were left as they were.
+    before, after : int
+        All parameters of the model.
+    """
 
     layers: tuple[Replaced, ...]
     skipped: tuple[tuple[str, str], ...]

@@ -20,7 +20,14 @@ _tanh, _where, _xlogy = (FUNCTIONS[name] for name in ("tanh", "where", "xlogy"))
 class Case:
     """One contraction and where its operands live.
 
-    ``interval`` bounds the operands; ``smooth`` says that it has derivatives almost everywhere.
+    Attributes
+    ----------
+    name, equation, map, reduce, epilogue, params
+        The contraction, its name and its parameters.
+    interval : (float, float)
+        Where the operands live.
+    smooth : bool
+        Whether it has derivatives almost everywhere.
     """
 
     name: str

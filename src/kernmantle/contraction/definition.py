@@ -45,8 +45,8 @@ class Semiring:
 
     Notes
     -----
-    Cost: one ``plus`` for every element of all axes, in any order, so that floating point results may differ in their last
-    bits from machine to machine.
+    Cost: one ``plus`` for every element of all axes, in any order, so that floating point results may differ in their
+    last bits from machine to machine.
 
     Examples
     --------

@@ -96,8 +96,8 @@ def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = N
 
     Notes
     -----
-    Cost: n² kernel values, divided among the processes. A process does its rows of the product while the next shard of y and v is under way; it keeps two shards and its
-    part of the result. There are no gradients.
+    Cost: n² kernel values, divided among the processes. A process does its rows of the product while the next shard
+    of y and v is under way; it keeps two shards and its part of the result. There are no gradients.
 
     Examples
     --------

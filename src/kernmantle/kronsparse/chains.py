@@ -310,8 +310,8 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
 
     Notes
     -----
-    A product costs ``8 n log2 n`` multiplications a row where the real matrix costs 2 n². The factorisation is that
-    of Cooley and Tukey, 1965.
+    A product costs ``8 n log2 n`` multiplications a row where the real matrix costs 2 n². Source: Cooley and
+    Tukey, 1965.
 
     Examples
     --------

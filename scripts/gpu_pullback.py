@@ -87,11 +87,10 @@ class Timed:
         self.plan = plan
         self.schedule = schedule(plan, self.sizes, limits())
         where = places(plan, self.sizes, self.facts, self.schedule)
-        names = ["main", *plan.passes, "finish", "mend"]
         self.kernels = {
             name: Kernel(cubin.binary, entry_name(name), threads_of(plan, name),
                          plan.tile.shared(plan.slope.kind) if name == "main" else 0, name)
-            for name in names
+            for name in plan.kernels
         }  # fmt: skip
         generator = torch.Generator("cuda").manual_seed(0)
         self.arrays = {

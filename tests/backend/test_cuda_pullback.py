@@ -73,6 +73,14 @@ def test_every_tile_has_a_case():
     assert planned == {tile.name for tile in cuda_pullback.PULL_TILES}
 
 
+def test_kernels_are_written_together_or_apart():
+    plan = CASES["two_powers_1"].plan(CARDS["sm_90"])
+    entry = re.compile(r'extern "C".*?\n}\n', re.DOTALL)
+    apart = [emit(plan, [name]) for name in plan.kernels]
+    assert [entry.findall(text)[0] for text in apart] == entry.findall(emit(plan))
+    assert all(len(entry.findall(text)) == 1 for text in apart)
+
+
 if __name__ == "__main__":
     table = {f"{name} {card}": figures(name, card) for name, card in COMPILED}
     (GOLDEN / "pullbacks.json").write_text(json.dumps(table, indent=1) + "\n")

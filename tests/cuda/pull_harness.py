@@ -40,7 +40,7 @@ def kernels(plan: PullPlan) -> dict[str, Kernel]:
     binary, dynamic = compiled(plan), {"main": plan.tile.shared(plan.slope.kind)}
     return {
         name: Kernel(binary, entry_name(name), threads_of(plan, name), dynamic.get(name, 0), name)
-        for name in ("main", *plan.passes, "finish", "mend")
+        for name in plan.kernels
     }
 
 

@@ -151,7 +151,7 @@ def _tile(plan: PullPlan, tile: PullTile) -> list[str]:
     ]
 
 
-def _entries(plan: PullPlan) -> list[str]:
+def _entries(plan: PullPlan, kernels: Sequence[str]) -> list[str]:
     nest, slots = plan.nest, set(plan.integers)
 
     def integer(slot: int, otherwise: int) -> str:
@@ -178,22 +178,22 @@ def _entries(plan: PullPlan) -> list[str]:
         f"        {given}}};",
     ]
     main = f"{MAINS[plan.tile.engine]}_main"
-    calls = {"main": main} | {name: name for name in (*plan.passes, "finish", "mend")}
     lines: list[str] = []
-    for name, call in calls.items():
+    for name in kernels:
         resident = plan.tile.resident if name == "main" else 1
         bounds = f"__launch_bounds__({threads_of(plan, name)}, {resident})"
         lines += [
             f'extern "C" __global__ void {bounds} {entry_name(name)}(',
             f"    {', '.join(parameters)}) {{",
             *arguments,
-            f"    km::{call}<Body, Tile>(g);",
+            f"    km::{main if name == 'main' else name}<Body, Tile>(g);",
             "}",
         ]
     return lines
 
 
-def emit(plan: PullPlan) -> str:
-    """Source of the kernels of a plan."""
+def emit(plan: PullPlan, kernels: Sequence[str] = ()) -> str:
+    """Source of the kernels of a plan, or of some of them."""
     includes = [f'#include "{HEADERS[plan.tile.engine]}"', '#include "pull_passes.cuh"']
-    return "\n".join([f"// {plan}", *includes, "", *_body(plan), "", *_tile(plan, plan.tile), "", *_entries(plan), ""])
+    entries = _entries(plan, kernels or plan.kernels)
+    return "\n".join([f"// {plan}", *includes, "", *_body(plan), "", *_tile(plan, plan.tile), "", *entries, ""])

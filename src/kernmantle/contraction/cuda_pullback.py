@@ -80,6 +80,11 @@ class PullPlan:
         return self.tile.engine != "scalar" and self.slope.kind != "plain"
 
     @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of all kernels, the main one first."""
+        return ("main", *self.passes, "finish", "mend")
+
+    @property
     def passes(self) -> tuple[str, ...]:
         """The kernels before and after the main one."""
         before = [*(["survey"] * (self.slope.kind != "plain")), "prepare", *(["weigh"] * self.split)]

@@ -24,7 +24,7 @@ from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
 from . import gpu_pullback, gpu_tiles
 from .dump import dump
-from .launcher import Job, Launcher, collecting, fetch, nothing
+from .launcher import Job, Launcher, collecting, fetch_all, nothing
 
 _THREAD = threading.local()
 
@@ -70,7 +70,7 @@ class CudaTarget:
 
 def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
     """One kernel."""
-    kernel = load(chosen)
+    (kernel,) = load(chosen)
     if kernel is None:
         return Launcher(nothing, str(chosen))
     blocks = chosen.blocks(sizes, limits(index))
@@ -87,8 +87,7 @@ def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], i
 
 def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
     """The three kernels of squared differences, one after another."""
-    plans = (chosen.split, chosen.main, chosen.direct)
-    split, main, direct = (load(one) for one in plans)
+    split, main, direct = load(chosen.split, chosen.main, chosen.direct)
     if split is None or main is None or direct is None:
         return Launcher(nothing, str(chosen))
     fixed, own, device = chosen.main.fixed(values), limits(index), torch.device("cuda", index)
@@ -167,12 +166,10 @@ def job(chosen: CudaPlan) -> Job:
 _LOADED: dict[CudaPlan, Kernel] = {}
 
 
-def load(chosen: CudaPlan) -> Kernel | None:
-    """The kernel of a plan, compiled if the cache does not have it; None if it was only noted."""
-    found = None if collecting() else _LOADED.get(chosen)
-    if found is None:
-        binary = fetch(job(chosen))
-        if binary is None:
-            return None
-        found = _LOADED[chosen] = Kernel(binary, cuda.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
-    return found
+def load(*plans: CudaPlan) -> list[Kernel | None]:
+    """The kernels of plans, compiled if the cache does not have them; None if they were only noted."""
+    missing = [chosen for chosen in plans if collecting() or chosen not in _LOADED]
+    for chosen, binary in zip(missing, fetch_all([job(each) for each in missing]), strict=True):
+        if binary is not None:
+            _LOADED[chosen] = Kernel(binary, cuda.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
+    return [None if collecting() else _LOADED[chosen] for chosen in plans]

@@ -14,7 +14,7 @@ from ..contraction.cuda_tiles import DeviceLimits
 from ..contraction.nest import Nest
 from ..errors import OutOfMemoryError
 from ..runtime.launch import Kernel
-from .launcher import Job, Launcher, collecting, fetch, nothing
+from .launcher import Job, Launcher, collecting, fetch_all, nothing
 
 Start = Callable[..., None]
 JobFor = Callable[[str, str, str], Job]
@@ -51,14 +51,15 @@ def _kernels(plan: PullPlan, job_for: JobFor) -> dict[str, Kernel] | None:
     """The kernels by name, compiled if the cache does not have them; None if they were only noted."""
     found = None if collecting() else _LOADED.get(plan)
     if found is None:
-        binary = fetch(job_for(text.emit(plan), plan.arch, str(plan)))
-        if binary is None:
+        main, *others = plan.kernels
+        made = fetch_all([job_for(text.emit(plan, names), plan.arch, str(plan)) for names in ([main], others)])
+        if made[0] is None or made[1] is None:
             return None
-        names = ["main", *plan.passes, "finish", "mend"]
-        dynamic = {"main": plan.tile.shared(plan.slope.kind)}
+        binaries = dict.fromkeys(others, made[1]) | {main: made[0]}
+        dynamic = {main: plan.tile.shared(plan.slope.kind)}
         found = _LOADED[plan] = {
             name: Kernel(binary, text.entry_name(name), text.threads_of(plan, name), dynamic.get(name, 0), str(plan))
-            for name in names
+            for name, binary in binaries.items()
         }
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -57,6 +58,15 @@ def fetch(job: Job) -> bytes | None:
         jobs[job.key.digest] = job
         return None
     return current_cache().fetch(job.key, job.build)
+
+
+def fetch_all(jobs: Sequence[Job]) -> list[bytes | None]:
+    """Binaries of jobs, those that the cache lacks compiled side by side: NVRTC works in several threads at once."""
+    if collecting() or len(jobs) < 2:
+        return [fetch(job) for job in jobs]
+    cache = current_cache()
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return [*pool.map(lambda job: cache.fetch(job.key, job.build), jobs)]
 
 
 def nothing(pointers: Sequence[int], numbers: Sequence[float]) -> None:

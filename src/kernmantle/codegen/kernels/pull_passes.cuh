@@ -9,49 +9,48 @@ namespace km {
 template <class Value>
 KM_DEVICE void peaks(Value value, i64 row, i64 rows, i64 column, i64 columns, bool across, unsigned* top, unsigned* wild, unsigned (*held)[32]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    unsigned found[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
+    unsigned found = 0, odd = 0;
+#pragma unroll 1
+    for (int slot = 0; slot < 4; ++slot) {
+        const i64 first = row + (across ? warp + 64 * slot : lane), c = column + (across ? lane : warp + 8 * slot);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-        const int slot = across ? 0 : i / 8;
-        const i64 r = row + (across ? warp + 8 * i : lane + 32 * (i % 8)), c = column + (across ? lane : warp + 8 * slot);
-        if (r < rows && c < columns) {
-            const float v = value(r, c);
-            const unsigned size = __float_as_uint(v) & 0x7fffffffu;
-            found[slot] = size > found[slot] ? size : found[slot];
-            odd[slot] |= !is_tame(v) | (size >= LARGE);
+        for (int i = 0; i < 8; ++i) {
+            const i64 r = first + (across ? 8 : 32) * i;
+            if (r < rows && c < columns) {
+                const float v = value(r, c);
+                const unsigned size = __float_as_uint(v) & 0x7fffffffu;
+                found = size > found ? size : found;
+                odd |= !is_tame(v) | (size >= LARGE);
+            }
         }
+        if (across) continue;
+#pragma unroll
+        for (int gap = 16; gap > 0; gap /= 2) {
+            const unsigned other = __shfl_xor_sync(0xffffffffu, found, gap);
+            found = other > found ? other : found;
+            odd |= __shfl_xor_sync(0xffffffffu, odd, gap);
+        }
+        if (lane == 0 && c < columns) {
+            atomicMax(top + c, found);
+            if (wild && odd) atomicMax(wild + c, 1u);
+        }
+        found = odd = 0;
     }
-    if (across) {
-        held[warp][lane] = found[0] | odd[0] << 31;
-        __syncthreads();
-        if (warp == 0 && column + lane < columns) {
-            unsigned best = 0, any = 0;
+    if (!across) return;
+    held[warp][lane] = found | odd << 31;
+    __syncthreads();
+    if (warp == 0 && column + lane < columns) {
+        unsigned best = 0, any = 0;
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const unsigned one = held[i][lane] & 0x7fffffffu;
-                any |= held[i][lane] >> 31;
-                best = one > best ? one : best;
-            }
-            atomicMax(top + column + lane, best);
-            if (wild && any) atomicMax(wild + column + lane, 1u);
+        for (int i = 0; i < 8; ++i) {
+            const unsigned one = held[i][lane] & 0x7fffffffu;
+            any |= held[i][lane] >> 31;
+            best = one > best ? one : best;
         }
-        __syncthreads();
-    } else {
-#pragma unroll
-        for (int slot = 0; slot < 4; ++slot) {
-#pragma unroll
-            for (int gap = 16; gap > 0; gap /= 2) {
-                const unsigned other = __shfl_xor_sync(0xffffffffu, found[slot], gap);
-                found[slot] = other > found[slot] ? other : found[slot];
-                odd[slot] |= __shfl_xor_sync(0xffffffffu, odd[slot], gap);
-            }
-            const i64 c = column + warp + 8 * slot;
-            if (lane == 0 && c < columns) {
-                atomicMax(top + c, found[slot]);
-                if (wild && odd[slot]) atomicMax(wild + c, 1u);
-            }
-        }
+        atomicMax(top + column + lane, best);
+        if (wild && any) atomicMax(wild + column + lane, 1u);
     }
+    __syncthreads();
 }
 
 // First kernel: the largest magnitudes of rows and points by columns and, for tensor cores, of coefficients by outputs.

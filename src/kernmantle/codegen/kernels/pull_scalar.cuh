@@ -29,6 +29,7 @@ struct Scalar {
     static constexpr int GROUPS = KC * BM / 4 / THREADS, ACROSS = ALONG_POINTS ? 1 : 4;
     static_assert(KC * BM % (4 * THREADS) == 0 && KC * BN % (4 * THREADS) == 0 && THREADS % (BM / 4) == 0 && THREADS % BM == 0, "tile");
     static constexpr int COPIES = KC * BN / 4 / THREADS;
+    static constexpr int UNROLL = BL == 4 ? KC : 4;
 
     static constexpr int HOP = ALONG_POINTS ? THREADS / (BM / 4) : THREADS / BM * 4;
 
@@ -199,7 +200,7 @@ struct Scalar {
             }
             const float* w = shared + stage * STAGE + row_of();
             const float* x = shared + stage * STAGE + KC * BM * BL + column_of();
-#pragma unroll
+#pragma unroll UNROLL
             for (int k = 0; k < KC; ++k) {
                 float a[BL][RM], b[RN];
 #pragma unroll
@@ -220,7 +221,7 @@ struct Scalar {
 #pragma unroll
                         for (int q = 0; q < Body::LINES; ++q) l[q] = line[q][j];
                         constexpr Way UNIT = Body::KIND == PLAIN ? EXACT : BY_UNIT;
-                        const bool by_table = Body::KIND == POWERS && (k * RM * RN + i * RN + j) % Body::MIX == 0;
+                        const bool by_table = Body::KIND == POWERS && (i * RN + j) % Body::MIX == 0;
                         const float slope = by_table ? Body::template slope<BY_TABLE>(c, p, l, one, b[j], g.number, table, bits)
                                                      : Body::template slope<UNIT>(c, p, l, one, b[j], g.number, table, bits);
 #pragma unroll
@@ -241,23 +242,26 @@ struct Scalar {
 
     __device__ __forceinline__ void store(const float (&acc)[BL][RM][RN]) {
         bool fine = true;
-        float* part = t.range < 0 ? (float*)0 : part_of<Tile>(g, t, t.range);
+        float* part = t.range < 0 ? (float*)0 : part_of<Tile>(g, t, t.range) + row_of() * BN + column_of();
+        const i64 m = t.m + row_of(), n = t.n + column_of();
+        const int rows = (int)least(g.size[ROLE_M] - m, BM), columns = (int)least(g.size[ROLE_N] - n, BN), outputs = (int)least(g.size[ROLE_L] - t.l, BL);
 #pragma unroll
         for (int o = 0; o < BL; ++o)
 #pragma unroll
-            for (int i = 0; i < RM; ++i)
+            for (int i = 0; i < RM; ++i) {
+                const float total = Body::KIND == SIGNS ? shared[o * BM + row_of() + hop(i)] : 0.0f;
+                if (part) {
 #pragma unroll
-                for (int j = 0; j < RN; ++j) {
-                    const int mm = row_of() + hop(i), nn = column_of() + hop(j);
-                    const i64 m = t.m + mm, n = t.n + nn, l = t.l + o;
-                    const float sum = Body::KIND == SIGNS ? 2.0f * acc[o][i][j] - shared[o * BM + mm] : acc[o][i][j];
-                    if (part)
-                        part[(o * BM + mm) * BN + nn] = sum;
-                    else if (m < g.size[ROLE_M] && n < g.size[ROLE_N] && l < g.size[ROLE_L])
-                        fine = settle<Body>(g, t.p, m, n, l, sum) && fine;
+                    for (int j = 0; j < RN; ++j) part[(o * BM + hop(i)) * BN + hop(j)] = result(acc[o][i][j], total);
+                } else if (hop(i) < rows && o < outputs) {
+#pragma unroll
+                    for (int j = 0; j < RN; ++j)
+                        if (hop(j) < columns) fine = settle<Body>(g, t.p, m + hop(i), n + hop(j), t.l + o, result(acc[o][i][j], total)) && fine;
                 }
+            }
         if (!fine) g.dirty[t.tile] = 1;
     }
+    static __device__ __forceinline__ float result(float sum, float total) { return Body::KIND == SIGNS ? 2.0f * sum - total : sum; }
 };
 
 template <class Body, class Tile>

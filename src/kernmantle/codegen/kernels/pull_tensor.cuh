@@ -207,28 +207,45 @@ struct Tensor {
         }
     }
 
-    // What the sums of a lane are to be multiplied by, and their store: d as accumulators lie, of 16 columns and 8 outputs.
-    __device__ __forceinline__ bool store(const float* d, int m, int n, int l, float* part) const {
-        bool fine = true;
-        const i64 mm = t.m + m, points = g.size[ROLE_M], columns = g.size[ROLE_N], outputs = g.size[ROLE_L];
-        const float by_point = HALVES && mm < points ? inverse(g.scale[t.entry * points + mm]) : 1.0f;
+    // What sums are multiplied by: for the outputs and for the columns of a lane, and for a point.
+    __device__ __forceinline__ void by_outputs(float (&by)[NTL][2]) const {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const int n1 = n + lane / 4 + e / 2 * 8, l1 = l + lane % 4 * 2 + e % 2;
-            const i64 nn = t.n + n1, ll = t.l + l1;
-            float sum = d[e];
-            if (mm < points && nn < columns && ll < outputs) {
-                if (HALVES) {
-                    const float factor = inverse(fitting(g.peak[t.entry * outputs + ll], FACTOR_FIT));
-                    sum = sum * by_point * (Body::KIND == SIGNS ? factor / SIGN : factor);
-                }
-                if (Body::KIND == POWERS) {
-                    const float by = fitting(g.top[plane_of<Body>(g, t.p) * columns + nn], COLUMN_FIT);
-                    sum *= power_of_exponent(-Body::exponent(g.number), (int)(__float_as_uint(by) >> 23)) * (1.0f / (1 << POWER_FIT));
-                }
-                if (!part) fine = settle<Body>(g, t.p, mm, nn, ll, sum) && fine;
+        for (int e = 0; e < NTL * 2; ++e) {
+            const i64 l = t.l + e / 2 * 8 + lane % 4 * 2 + e % 2;
+            const float factor = HALVES && l < g.size[ROLE_L] ? inverse(fitting(g.peak[t.entry * g.size[ROLE_L] + l], FACTOR_FIT)) : 1.0f;
+            by[e / 2][e % 2] = HALVES && Body::KIND == SIGNS ? factor / SIGN : factor;
+        }
+    }
+    __device__ __forceinline__ void by_columns(float (&by)[2], int n) const {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const i64 column = t.n + n + lane / 4 + 8 * e;
+            by[e] = 1.0f;
+            if (Body::KIND == POWERS && column < g.size[ROLE_N]) {
+                const float fit = fitting(g.top[plane_of<Body>(g, t.p) * g.size[ROLE_N] + column], COLUMN_FIT);
+                by[e] = power_of_exponent(-Body::exponent(g.number), (int)(__float_as_uint(fit) >> 23)) * (1.0f / (1 << POWER_FIT));
             }
-            if (part) part[(l1 * BM + m) * BN + n1] = sum;
+        }
+    }
+    __device__ __forceinline__ float by_point(int m) const {
+        const i64 point = t.m + m;
+        return HALVES && point < g.size[ROLE_M] ? inverse(g.scale[t.entry * g.size[ROLE_M] + point]) : 1.0f;
+    }
+
+    // Stores the sums of a lane, of a point, 16 columns and all outputs.
+    __device__ __forceinline__ bool store(const float (&d)[NTL][4], int m, int n, const float (&outputs)[NTL][2], const float (&columns)[2], float* part) const {
+        bool fine = true;
+        const float by = by_point(m);
+        const i64 point = t.m + m, column = t.n + n + lane / 4, output = t.l + lane % 4 * 2;
+        float* at = part + (lane % 4 * 2 * BM + m) * BN + n + lane / 4;
+#pragma unroll
+        for (int e = 0; e < NTL * 4; ++e) {
+            const int nn = e / 2 % 2 * 8, l = e / 4 * 8 + e % 2;
+            const float sum = d[e / 4][e % 4] * by * outputs[e / 4][e % 2] * columns[e / 2 % 2];
+            if (part)
+                at[l * BM * BN + nn] = sum;
+            else if (point < g.size[ROLE_M] && column + nn < g.size[ROLE_N] && output + l < g.size[ROLE_L])
+                fine = settle<Body>(g, t.p, point, column + nn, output + l, sum) && fine;
         }
         return fine;
     }
@@ -387,12 +404,14 @@ struct MmaPull : Tensor<Body, Tile> {
         }
         float* part = this->t.range < 0 ? (float*)0 : part_of<Tile>(this->g, this->t, this->t.range);
         bool fine = true;
+        float outputs[NTL][2], columns[2];
+        this->by_outputs(outputs);
 #pragma unroll
-        for (int a = 0; a < TT; ++a)
+        for (int m = 0; m < MT; ++m) {
+            this->by_columns(columns, wf + m * 16);
 #pragma unroll
-            for (int m = 0; m < MT; ++m)
-#pragma unroll
-                for (int n = 0; n < NTL; ++n) fine = this->store(sum[a][m][n], wt + a, wf + m * 16, n * 8, part) && fine;
+            for (int a = 0; a < TT; ++a) fine = this->store(sum[a][m], wt + a, wf + m * 16, outputs, columns, part) && fine;
+        }
         if (!fine) this->g.dirty[this->t.tile] = 1;
     }
 };

@@ -159,10 +159,11 @@ struct WgmmaPull : Tensor<Body, Tile> {
         }
         float* part = this->t.range < 0 ? (float*)0 : part_of<Tile>(this->g, this->t, this->t.range);
         bool fine = true;
+        float outputs[NTL][2], columns[2];
+        this->by_outputs(outputs);
+        this->by_columns(columns, wf);
 #pragma unroll
-        for (int a = 0; a < TT; ++a)
-#pragma unroll
-            for (int n = 0; n < NTL; ++n) fine = this->store(sum[a][n], wt + a, wf, n * 8, part) && fine;
+        for (int a = 0; a < TT; ++a) fine = this->store(sum[a], wt + a, wf, outputs, columns, part) && fine;
         if (!fine) this->g.dirty[this->t.tile] = 1;
     }
 };

@@ -89,6 +89,7 @@ KM_DEVICE Place entry_of_plane(const Args& g, i64 plane) {
     return p;
 }
 
+KM_DEVICE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 KM_DEVICE i64 padded(i64 extent, i64 step) { return ceil_div(extent, step) * step; }
 
 template <class Tile, class Args>

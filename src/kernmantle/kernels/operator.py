@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from ..errors import ShapeError
 from .apply import common_batch, spread
+from .call import Call
 from .values import value_of
 
-if TYPE_CHECKING:
-    from .kernel import Kernel
+
+class Entries(Protocol):
+    """What an operator asks of its kernel."""
+
+    def __call__(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Any:
+        """All pairs of rows."""
+        ...
+
+    def prepared(self, x: Any, y: Any) -> tuple[Call, list[torch.Tensor]]:
+        """Rows on tensors."""
+        ...
+
+    def matmul(self, x: Any, y: Any, v: Any, *, diagonal: Any = None) -> Any:
+        """The matrix times v."""
+        ...
+
+    def diagonal(self, x: Any) -> Any:
+        """Every row with itself."""
+        ...
+
+    def transposed(self) -> Entries:
+        """The kernel k(y, x)."""
+        ...
 
 
 class Operator:
@@ -30,7 +52,7 @@ class Operator:
 
     __array_ufunc__ = None
 
-    def __init__(self, kernel: Kernel, x: Any, y: Any = None, diagonal: Any = None) -> None:
+    def __init__(self, kernel: Entries, x: Any, y: Any = None, diagonal: Any = None) -> None:
         self._kernel, self._x, self._y = kernel, x, y
         self._diagonal = None if diagonal is None else value_of(diagonal, "diagonal")
         call, _ = kernel.prepared(x, y)

@@ -32,7 +32,6 @@ Tensors = tuple[torch.Tensor, ...]
 COPIES = 6
 """Arrays as large as a block of the matrix that a backward pass has at a time."""
 _SLACK = 1 / 16
-_ON_GPU = 4
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ def rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor
 
 
 def _entries(call: Call) -> int:
-    """Entries of a block of the matrix in a backward pass; few blocks on GPUs, where launches take the time."""
-    room = blocks.LARGEST * (1 if call.device.type == "cpu" else _ON_GPU)
+    """Entries of a block of the matrix in a backward pass."""
+    room = blocks.LARGEST * (1 if call.device.type == "cpu" else blocks.ON_GPU)
     return max(1, room // (COPIES * call.x.element_size() * max(1, math.prod(call.batch))))
 
 

@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "distributed": {"kron", "kronsparse", "linalg"},
     "estimators": {"distributed"}, "integrations": {"distributed"}, "compat": {"distributed"},
     "testing": {"distributed"},
-    "bench": {"distributed", "testing", "estimators", "compat"}, "cli": {"bench", "estimators", "integrations", "compat"},
+    "bench": {"distributed", "testing", "estimators", "compat"},
+    "cli": {"bench", "estimators", "integrations", "compat"},
     "__main__": {"cli"},
 }  # fmt: skip
 THIRD_PARTY = {

@@ -10,7 +10,6 @@ import json
 import math
 import multiprocessing
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,31 +44,13 @@ def problem(pattern: Sequence[int], batch: int, dtype: str, first: bool) -> plan
     return plans.Problem((a, b, c, d), 1, batch, dtype, first, first, access[0], access[1] // size)
 
 
-def best(given: plans.Problem, count: int) -> list[plans.Tile]:
-    """The tiles that should be quickest, two at most of any rows and columns."""
-    timed: list[tuple[float, int, plans.Tile]] = []
-    for tile in plans._tiles(given, True):
-        own = plans._with(tile, given, H200)
-        if own.shared(given) <= H200.shared_per_block and own.blocks_each(given, H200):
-            timed.append((plans._seconds(own, given, H200), len(timed), tile))
-    kept: list[plans.Tile] = []
-    alike: Counter[tuple[int, ...]] = Counter()
-    for _, _, tile in sorted(timed):
-        shape = tile.l, tile.m, tile.columns
-        whole = *shape, tile.chunk, tile.warps, int(tile.resident)
-        if alike[shape] < 2 and not alike[whole]:
-            alike.update((shape, whole))
-            kept.append(tile)
-    return kept[:count]
-
-
 def cases(count: int, dtypes: Sequence[str]) -> Iterator[tuple[plans.Problem, plans.Tile]]:
     """What is timed."""
     for pattern in PATTERNS:
         for dtype in dtypes:
             for first in (True, False):
                 given = problem(pattern, BATCH, dtype, first)
-                yield from ((given, tile) for tile in best(given, count))
+                yield from ((given, tile) for tile in plans.tiles_to_try(given, H200, count))
 
 
 def compile_one(case: tuple[plans.Problem, plans.Tile]) -> None:

@@ -7,17 +7,20 @@ import math
 import re
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.kronsparse_cuda import ENTRY, PREPARE, emit, emit_narrow
+from kernmantle.config import config
 from kernmantle.contraction import kronsparse_plan
 from kernmantle.contraction.kronsparse_cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, expected_seconds, narrow_plan
 from kernmantle.contraction.nest import BYTES
-from kernmantle.ops import kronsparse_gpu
+from kernmantle.ops import kronsparse_gpu, kronsparse_ways
+from kernmantle.ops.gpu_tiles import tuning
 from kernmantle.runtime.nvrtc import Cubin, compile_source
 
 from .test_cuda_compile import CARDS
@@ -136,18 +139,56 @@ def test_gradients_of_weights_go_the_quickest_way() -> None:
     assert set(gradient_seconds(*wide, "f32", "cpu")) == {"kernel"}
 
 
-def test_what_the_kernels_do_not_take_is_not_timed(monkeypatch) -> None:
-    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
+def as_on(monkeypatch, card: str = "sm_90") -> None:
+    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS[card])
     monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
+    monkeypatch.setattr(kronsparse_gpu, "gpu", lambda index: SimpleNamespace(name=card))
+
+
+def test_what_the_kernels_do_not_take_is_left_to_others(monkeypatch) -> None:
+    as_on(monkeypatch)
     x, weight = torch.empty(1, 300, 2 * 40 * 3), torch.empty(1, 2, 24, 40, 3)
     out = torch.empty(1, 300, 2 * 24 * 3)
-    found = kronsparse_gpu.seconds(x, weight, None, "", "", out, False)
-    assert found is not None
-    assert 1e-6 < found < 1e-3
-    assert kronsparse_gpu.seconds(x, weight, None, "", "ieee", out, False) is None
-    assert kronsparse_gpu.seconds(x.double(), weight.double(), None, "", "", out.double(), False) is None
+    assert kronsparse_gpu._taken(x, weight, None, "", "", out) is not None
+    assert kronsparse_gpu._taken(x, weight, None, "", "ieee", out) is None
+    assert kronsparse_gpu._taken(x.double(), weight.double(), None, "", "", out.double()) is None
     scattered = torch.empty(1, 300, 2 * 240)[..., ::2]
-    assert kronsparse_gpu.seconds(scattered, weight, None, "", "", out, False) is None
+    assert kronsparse_gpu._taken(scattered, weight, None, "", "", out) is None
+
+
+def test_what_was_measured_is_kept_for_batches_alike(monkeypatch, tmp_path) -> None:
+    as_on(monkeypatch)
+    x, weight, out = torch.empty(1, 300, 6 * 64), torch.empty(1, 6, 64, 64, 1), torch.empty(1, 300, 6 * 64)
+    given = weight, None, "", ""
+    slow = {"bmm": 1.0, "kernel": 2.0}
+
+    def timed(found, default, *_):
+        for each in found.values():
+            each.run((), ())
+        return {name: slow.get(name, 3.0) for name in found}
+
+    monkeypatch.setattr(kronsparse_ways, "measured", timed)
+    with config(cache_dir=tmp_path):
+        before = kronsparse_gpu.way(x, *given, out, False)
+        called = []
+        assert kronsparse_gpu.tune(called.append, before, x, *given, out, False) == before
+        assert called == []
+        with tuning() as found:
+            assert kronsparse_gpu.tune(called.append, before, x, *given, out, False) == "bmm"
+        assert found[0].best == "bmm"
+        assert found[0].default == before
+        assert {"kernel", "dense", "bmm"} <= set(called)
+        assert all(kronsparse_ways.tile_of(way).name in way for way in called if way.startswith("kernel "))
+        assert len(called) > 6
+        assert kronsparse_gpu.way(x, *given, out, False) == "bmm"
+        assert kronsparse_gpu.way(x, *given, out, True) == before
+        more, less = torch.empty(1, 512, 384), torch.empty(1, 256, 384)
+        assert kronsparse_gpu.way(more, *given, more, False) == "bmm"
+        assert kronsparse_gpu.way(less, *given, less, False) == "kernel"
+        slow["kernel"] = 0.5
+        with tuning():
+            assert kronsparse_gpu.tune(called.append, before, x, *given, out, False) == "kernel"
+        assert kronsparse_gpu.way(x, *given, out, False) == "kernel"
 
 
 @pytest.mark.parametrize("pattern", [(1, 48, 64, 1), (1, 2, 2, 8)], ids=["wide", "narrow"])
@@ -155,8 +196,7 @@ def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypa
     a, b, c, d = pattern
     wide, given = torch.arange(2.0 * a * b * d), []
     plain = kronsparse_gpu._arguments
-    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
+    as_on(monkeypatch)
     monkeypatch.setattr(kronsparse_gpu, "_load", lambda *named: (None, None))
     monkeypatch.setattr(kronsparse_gpu, "start", lambda *launched: None)
     monkeypatch.setattr(kronsparse_gpu, "_arguments", lambda *own: given.append(own[3]) or plain(*own))

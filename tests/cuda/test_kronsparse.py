@@ -12,7 +12,9 @@ import torch
 
 import kernmantle as km
 from kernmantle.kronsparse import kron_sparse_matmul
+from kernmantle.ops import kronsparse_run
 from kernmantle.ops.kronsparse_run import route
+from kernmantle.ops.launcher import collecting
 from kernmantle.testing import assert_close
 
 from .kronsparse_harness import KronSparseCase, cases
@@ -253,3 +255,26 @@ def test_the_program_of_ksmm(capsys) -> None:
     # Each layer draws its own bias, so they differ by that.
     error = torch.linalg.norm(given["y"] - given["z"]) / torch.linalg.norm(given["z"])
     assert float(error) < 1e-2
+
+
+@pytest.mark.parametrize("pattern", [(6, 64, 64, 1), (1, 64, 48, 8)], ids=str)
+def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> None:
+    ran, plain = [], kronsparse_run._by
+
+    def noted(way, x, weight, *rest):
+        value = plain(way, x, weight, *rest)
+        if not collecting() and not torch.cuda.is_current_stream_capturing() and way not in ran:
+            wanted, terms = exact(x[0], weight[0], torch.zeros(value.shape[2], device="cuda"), False)
+            assert_close(value[0], wanted, depth=pattern[2], magnitude=terms)
+            ran.append(way)
+        return value
+
+    monkeypatch.setattr(kronsparse_run, "_by", noted)
+    a, _, c, d = pattern
+    with km.config(cache_dir=tmp_path):
+        (found,) = km.tune(kron_sparse_matmul, [((600, a * c * d), pattern)])
+        assert set(found.seconds) == set(ran)
+        assert sum(way.startswith("kernel ") for way in ran) > 3
+        assert all(0 < taken < 1 for taken in found.seconds.values())
+        kron_sparse_matmul(*operands(pattern, 550, torch.float32, False)[:2])
+    assert route().startswith("torch") != found.best.startswith("kernel")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,6 +74,17 @@ class Tile:
     warps: int
     resident: bool
     grouped: bool
+
+    @property
+    def name(self) -> str:
+        """What it is kept under."""
+        return ".".join(str(int(value)) for value in vars(self).values())
+
+    @staticmethod
+    def of(name: str) -> Tile:
+        """The tile of a name."""
+        l, sharers, m, columns, chunk, stages, warps, resident, grouped = map(int, name.split("."))
+        return Tile(l, sharers, m, columns, chunk, stages, warps, bool(resident), bool(grouped))
 
 
 @dataclass(frozen=True)
@@ -296,20 +308,35 @@ def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> fl
     return _START_SECONDS + together * (_BY_L[tile.l] if problem.x_first else 1.0)
 
 
-@lru_cache(maxsize=4096)
-def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
-    """The plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
-    found: tuple[float, KronSparsePlan] | None = None
+def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Iterator[tuple[float, KronSparsePlan]]:
+    """What each tile that fits should take, or one of them."""
     for candidate in [tile] if tile else _tiles(problem, limits.arch in _GROUPED_ARCHS):
         own = _with(candidate, problem, limits)
         if own.shared(problem) > limits.shared_per_block or own.blocks_each(problem, limits) < 1:
             continue
-        if own.groups(problem) * own.slots(problem, limits) >= 2**31:
-            continue
-        seconds = _seconds(own, problem, limits)
-        if found is None or seconds < found[0]:
-            found = seconds, own
+        if own.groups(problem) * own.slots(problem, limits) < 2**31:
+            yield _seconds(own, problem, limits), own
+
+
+@lru_cache(maxsize=4096)
+def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
+    """The plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
+    found = min(_plans(problem, limits, tile), key=lambda pair: pair[0], default=None)
     return None if found is None else found[1]
+
+
+def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Tile]:
+    """The tiles that should be quickest, two at most of any rows and columns."""
+    kept: list[Tile] = []
+    alike: Counter[tuple[int, ...]] = Counter()
+    for _, own in sorted(_plans(problem, limits), key=lambda pair: pair[0]):
+        tile = own.tile
+        shape = tile.l, tile.m, tile.columns
+        whole = *shape, tile.chunk, tile.warps, int(tile.resident)
+        if alike[shape] < 2 and not alike[whole]:
+            alike.update((shape, whole))
+            kept.append(tile)
+    return kept[:count]
 
 
 @lru_cache(maxsize=4096)

@@ -61,10 +61,15 @@ def tuning() -> Iterator[list[Tuned]]:
         _SESSION.reset(token)
 
 
+def session() -> list[Tuned] | None:
+    """Where what is measured goes; None while nothing is tuned."""
+    return _SESSION.get()
+
+
 def launcher(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts, card: str, make: Make) -> Launcher:
     """What runs a nest in the tile kept for its likes or in the default one; while tuning, what tries them all."""
-    session = _SESSION.get()
-    if session is None:
+    measured_now = session()
+    if measured_now is None:
         return make(kept(nest, sizes, own, facts, card))
     default = default_name(nest, sizes, own, facts)
     makers = {name: (lambda name=name: make(name)) for name in names(nest, sizes, own, facts)}
@@ -78,7 +83,7 @@ def launcher(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Fac
         if not chosen:
             found = {name: made() for name, made in makers.items()}
             tuned = Tuned(dict(sizes), default, measured(found, default, pointers, numbers))
-            session.append(tuned)
+            measured_now.append(tuned)
             keep(nest, sizes, card, tuned.best)
             chosen.append(found[tuned.best])
         chosen[0].run(pointers, numbers)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..codegen import kronsparse_cuda
+from ..contraction.kronsparse_cost import quickest
 from ..contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, expected_seconds, narrow_plan, plan
+from ..runtime.device import gpu
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
 from .execute import allocate
 from .gpu import index_of, job_for, limits, start
+from .gpu_tiles import session
 from .kronsparse_keep import Kept
+from .kronsparse_ways import KERNEL, tile_of, tuned, ways
+from .kronsparse_ways import kept as kept_way
 from .launcher import collecting, fetch
 
 Maybe = torch.Tensor | None
@@ -50,22 +57,55 @@ def problem_of(
     )  # fmt: skip
 
 
-def seconds(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, kept: bool
-) -> float | None:
-    """What the kernels should take, the weights rearranged before if ``kept``; None if they do not take the product."""
+def _taken(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> Problem | None:
+    """The product as kernels for float32 or halves see it; None if they do not take it."""
     problem = problem_of(x, weight, bias, activation, precision, out)
     if problem is None or (precision == "ieee" and x.dtype != torch.float64):
         return None
-    found = expected_seconds(problem, limits(index_of(x.device)), kept)
-    return None if found == math.inf else found
+    return None if expected_seconds(problem, limits(index_of(x.device))) == math.inf else problem
+
+
+def way(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
+) -> str:
+    """The way that was measured to be quickest or else should be, the weights rearranged before if ``ready``."""
+    problem, own = _taken(x, weight, bias, activation, precision, out), limits(index_of(x.device))
+    known = None
+    if problem is not None:
+        found = kept_way(problem, ready, own, gpu(index_of(x.device)).name)
+        if found is not None:
+            return found
+        known = expected_seconds(problem, own, ready)
+    last = x.stride(2) != 1 and x.shape[2] > 1
+    return quickest(tuple(weight.shape[1:]), x.shape[1], NAMES[x.dtype], "cuda", last, known, ready)[0]
+
+
+def tune(
+    call: Callable[[str], object], default: str, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str,
+    precision: str, out: torch.Tensor, ready: bool,
+) -> str:  # fmt: skip
+    """While tuning, time ``call`` of every way and keep the quickest; while collecting, only note their kernels."""
+    found = session()
+    problem = None if found is None else _taken(x, weight, bias, activation, precision, out)
+    if problem is None or found is None:
+        return default
+    index = index_of(x.device)
+    calls = {name: partial(call, name) for name in {default: 0, **dict.fromkeys(ways(problem, limits(index), ready))}}
+    if collecting():
+        for each in calls.values():
+            each()
+        return default
+    found.append(tuned(calls, default, problem, ready, gpu(index).name))
+    return found[-1].best
 
 
 def product(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor,
-    kept: Kept | None = None,
+    kept: Kept | None = None, way: str = KERNEL,
 ) -> str | None:  # fmt: skip
-    """Write the product to ``out``; returns what ran, None if the kernels do not take it."""
+    """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
     index = index_of(x.device)
     problem = problem_of(x, weight, bias, activation, precision, out)
     if problem is None:
@@ -76,7 +116,7 @@ def product(
     if narrow is not None:
         _narrow(narrow, problem, index, x, weight, bias, out)
         return str(narrow)
-    chosen = plan(problem, limits(index)) if x.dtype != torch.float64 and precision != "ieee" else None
+    chosen = plan(problem, limits(index), tile_of(way)) if x.dtype != torch.float64 and precision != "ieee" else None
     if chosen is None:
         return None
     _wide(chosen, problem, index, x, weight, bias, out, kept)

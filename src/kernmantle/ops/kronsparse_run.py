@@ -134,19 +134,41 @@ def product(
     if weight.dtype != x.dtype:
         weight = weight.to(x.dtype)
     algorithm = _among(algorithm, x)
+    if algorithm == "auto" and _on_gpu(x):
+        return _auto(x, weight, bias, activation, batch_last, precision, out, kept)
     if algorithm == "auto":
-        target, known = out, None
-        if _on_gpu(x):
-            target = empty(x, features, batch_last) if out is None else out
-            known = _gpu().seconds(x, weight, bias, activation, precision, target, kept is not None)
-        algorithm = quickest(tuple(weight.shape[1:]), *_described(x), known, kept is not None)[0]
-        out = target if algorithm == "kernel" else out
-    if algorithm == "kernel":
+        algorithm = quickest(tuple(weight.shape[1:]), *_described(x), None, kept is not None)[0]
+    return _by(algorithm, x, weight, bias, activation, batch_last, precision, out, kept)
+
+
+def _auto(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
+    precision: str, out: torch.Tensor | None, kept: Kept | None,
+) -> torch.Tensor:  # fmt: skip
+    """By what should be quickest on a GPU; while tuning, by what is."""
+    target = empty(x, weight.shape[1] * weight.shape[2] * weight.shape[4], batch_last) if out is None else out
+    given = (x, weight, bias, activation, precision, target, kept is not None)
+    way = _gpu().way(*given)
+
+    def call(name: str) -> torch.Tensor:
+        result = target if name.startswith("kernel") else out
+        return _by(name, x, weight, bias, activation, batch_last, precision, result, kept)
+
+    return call(_gpu().tune(call, way, *given))
+
+
+def _by(
+    way: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
+    precision: str, out: torch.Tensor | None, kept: Kept | None,
+) -> torch.Tensor:  # fmt: skip
+    """By an algorithm, or by the kernel in a tile."""
+    features = weight.shape[1] * weight.shape[2] * weight.shape[4]
+    if way.startswith("kernel"):
         out = empty(x, features, batch_last) if out is None else out
-        _by_kernel(x, weight, bias, activation, batch_last, precision, out, kept)
+        _by_kernel(x, weight, bias, activation, batch_last, precision, out, kept, way)
         return out
-    value = _uncast(x.device.type, _by_torch, algorithm, x, weight, bias, kept)
-    _RAN.route = f"torch {algorithm}"
+    value = _uncast(x.device.type, _by_torch, way, x, weight, bias, kept)
+    _RAN.route = f"torch {way}"
     value = ACTIVATIONS[activation](value)
     if out is None and (value.mT if batch_last else value).is_contiguous():
         return value
@@ -175,9 +197,10 @@ def _by_kernel(
     precision: str,
     out: torch.Tensor,
     kept: Kept | None,
+    way: str,
 ) -> None:
     if _on_gpu(x):
-        ran = _gpu().product(x, weight, bias, activation, precision, out, kept)
+        ran = _gpu().product(x, weight, bias, activation, precision, out, kept, way)
         if ran is not None:
             _RAN.route = ran
             return

@@ -191,7 +191,7 @@ ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
     "sparse": by_sparse,
     "bsr": by_bsr,
 }
-OWN = ALGORITHMS | {"spread": by_spread}
+OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "spread": by_spread}
 MADE: dict[str, Callable[[torch.Tensor], Any]] = {"dense": dense, "sparse": sparse_rows, "bsr": block_rows}
 GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
     "dense": gradient_by_dense

@@ -69,10 +69,14 @@ def _mesh(device: str, rows: int, columns: int) -> DeviceMesh:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A call that all processes make together, and what its result is compared with: the error, or AssertionError."""
+    """A call that all processes make together, and what its result is compared with: the error, or AssertionError.
+
+    With ``once`` the call that is checked may be the only sample: nothing is loaded or compiled in it.
+    """
 
     call: Callable[[], Any]
     check: Callable[[Any], float]
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,11 +137,11 @@ def _sample(member: Member, call: Callable[[], Any], calls: int) -> tuple[float,
 
 
 def timed(member: Member, entrants: Mapping[str, Entrant], plan: Plan) -> dict[str, Timed]:
-    """Every contestant: checked, then measured in turns; the first call is the sample of an endless one."""
+    """Every contestant: checked, then measured in turns."""
     found = {name: _first(member, entrant) for name, entrant in entrants.items()}
     estimates: dict[str, float] = {}
     for name, entrant in entrants.items():
-        if found[name].samples[0] < plan.endless:
+        if not entrant.once or found[name].samples[0] < plan.endless:
             estimates[name] = max(member.everyones(_sample(member, entrant.call, 1)[0]))
 
     def sampler(name: str) -> Callable[[], float]:

@@ -177,9 +177,10 @@ def _krons(shape: Sequence[int], columns: bool, backward: bool, member: Member) 
     }
 
 
-def _only(member: Member, entrant: Callable[[], Entrant]) -> Entrant:
+def _only(member: Member, make: Callable[[], Entrant], once: bool = False) -> Entrant:
     """The first process alone, while the others wait."""
-    return Entrant(lambda: None, lambda _: 0.0) if member.rank else entrant()
+    made = Entrant(lambda: None, lambda _: 0.0) if member.rank else make()
+    return Entrant(made.call, made.check, once)
 
 
 def _near_unity(member: Member, n: int, dtype: str, here: slice) -> tuple[torch.Tensor, ...]:
@@ -242,7 +243,7 @@ def _spectrum(n: int, dtype: str, member: Member) -> Mapping[str, Entrant]:
     def last(found: Any) -> float:
         return check(found.w[here][-8:], found.v[:, -8:], found.w[-1])
 
-    entrants = {OURS: Entrant(lambda: spread.eigh(local), last)}
+    entrants = {OURS: Entrant(lambda: spread.eigh(local), last, once=True)}
     spread.eigh(_near_unity(member, min(n, 300), dtype, member.share(min(n, 300)))[0])
     if member.device.type == "cpu":
         return entrants
@@ -252,7 +253,7 @@ def _spectrum(n: int, dtype: str, member: Member) -> Mapping[str, Entrant]:
         torch.linalg.eigh(a[:300, :300])
         return Entrant(lambda: torch.linalg.eigh(a), lambda found: check(found[0][-8:], found[1][:, -8:], found[0][-1]))
 
-    return entrants | {"torch, one GPU": _only(member, whole)}
+    return entrants | {"torch, one GPU": _only(member, whole, once=True)}
 
 
 def _system(n: int, member: Member) -> Mapping[str, Entrant]:
@@ -266,7 +267,8 @@ def _system(n: int, member: Member) -> Mapping[str, Entrant]:
         assert error < 1e-2, f"a residual of {error:.2g}"
         return error
 
-    return {OURS: Entrant(lambda: spread.solve_kernel(kernel, x, y, RIDGE).x, check)}
+    spread.solve_kernel(kernel, x[:2000], y[:2000], RIDGE)
+    return {OURS: Entrant(lambda: spread.solve_kernel(kernel, x, y, RIDGE).x, check, once=True)}
 
 
 def cases(sizes: Sizes) -> list[Shared]:

@@ -10,6 +10,8 @@ if [ "${SANITIZE:-1}" = 1 ] && command -v compute-sanitizer >/dev/null; then
         echo "== $tool"
         timeout 150 compute-sanitizer --tool "$tool" python3 -m tests.cuda.harness ${CASES:-} >"$out/$tool.log" 2>&1
         tail -2 "$out/$tool.log"
+        timeout 100 compute-sanitizer --tool "$tool" python3 -m tests.cuda.systems >"$out/$tool-systems.log" 2>&1
+        tail -2 "$out/$tool-systems.log"
     done
     echo "== 200 random maps"
     timeout 200 compute-sanitizer --tool memcheck python3 -m tests.cuda.lambdas >"$out/lambdas.log" 2>&1

@@ -6,6 +6,7 @@ The coefficients are those of the direct solution, which a subset of the rows sh
 # ruff: noqa: T201
 from __future__ import annotations
 
+import resource
 import sys
 import time
 
@@ -40,7 +41,9 @@ def main(rows: int) -> None:
     kernel, coefficients, how = fit(x, y, "cg")
     print(f"{rows} rows in {time.perf_counter() - begin:.1f} s: {how}")
     mean = kernel.matmul(test, x, coefficients).mean()
-    print(f"the matrix would take {4 * rows**2 / 1e9:.2f} GB; predictions are {mean:.4f} on average")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"the matrix would take {4 * rows**2 / 1e9:.2f} GB, the process took {peak:.2f} GB at most")
+    print(f"predictions are {mean:.4f} on average")
     part = min(rows, 2000)
     iterated, direct = (fit(x[:part], y[:part], method)[1] for method in ("cg", "cholesky"))
     one, other = (kernel.matmul(test, x[:part], c) for c in (iterated, direct))

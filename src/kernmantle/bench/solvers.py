@@ -199,13 +199,30 @@ def _factor_case(
     )  # fmt: skip
 
 
+def _scipy_largest(dtype: str) -> Prepare:
+    def prepare(given: Arrays) -> Callable[[], Any]:
+        a = _laplace(given["points"]).to(DTYPES[dtype]).cpu().numpy()
+        part = (a.shape[0] - a.shape[0] // SHARE, a.shape[0] - 1)
+
+        def call() -> Any:
+            w, _ = import_module("scipy.linalg").eigh(a, subset_by_index=part)
+            return (w / w[-1])[:, None]
+
+        return call
+
+    return prepare
+
+
 def _spectrum_case(n: int, dtype: str) -> Case:
+    peers = [Peer("Xsyevdx", _largest(dtype, "direct"))]
+    if n < DENSE:
+        peers.append(Peer("torch.linalg.eigh", _torch_largest(dtype)))
+    if n < 10_000:
+        peers.append(Peer("scipy.linalg.eigh", _scipy_largest(dtype), "scipy"))
     return Case(
         f"eigh top 5 % n={n} {dtype}", f"a twentieth of the spectrum, order {n}, {dtype}", _spectrum(n, dtype),
-        _largest(dtype, "iterative"),
-        (Peer("Xsyevdx", _largest(dtype, "direct")),
-         *((Peer("torch.linalg.eigh", _torch_largest(dtype)),) if n < DENSE else ())),
-        Work(), (Target("faster", 1 / 0.35, "Xsyevdx", H200),) if n == DENSE else (), "events",
+        _largest(dtype, "iterative"), tuple(peers), Work(),
+        (Target("faster", 1 / 0.35, "Xsyevdx", H200),) if n == DENSE else (), "events",
     )  # fmt: skip
 
 

@@ -48,7 +48,10 @@ def test_complex_gradients():
     assert torch.autograd.gradcheck(function, (x, f, g))
 
 
-@pytest.mark.parametrize("sizes", [[(8, 8)] * 4, [(40, 40), (3, 3)], [(2, 70), (70, 2)], [(16, 5)]])
+@pytest.mark.parametrize(
+    "sizes",
+    [[(8, 8)] * 4, [(40, 40), (3, 3)], [(2, 70), (70, 2)], [(16, 5)], [(2, 3), (3, 2), (1, 4), (20, 5), (3, 3)]],
+)
 def test_against_the_dense_product(sizes):
     x, factors = drawn((7, sizes), torch.float64)
     leaves = [x.requires_grad_(), *(f.requires_grad_() for f in factors)]

@@ -68,6 +68,19 @@ def contracted(modes: Sequence[Mode]) -> tuple[int, ...]:
     return tuple(position for position, mode in enumerate(modes) if mode.factor is not None)
 
 
+def grouped(modes: Sequence[Mode], places: Sequence[int], most: int) -> tuple[tuple[int, ...], ...]:
+    """The positions in groups of neighbours whose factors multiplied out have at most so many rows and columns."""
+    groups: list[tuple[int, ...]] = []
+    for place in places:
+        joint = (*groups[-1], place) if groups and groups[-1][-1] + 1 == place else (place,)
+        own = [modes[position] for position in joint]
+        if len(joint) > 1 and max(columns(own), rows(own)) <= most:
+            groups[-1] = joint
+        else:
+            groups.append((place,))
+    return tuple(groups)
+
+
 def cheapest(modes: Sequence[Mode]) -> tuple[int, ...]:
     """Positions that have a factor in the order of fewest multiplications, from the last where there is no difference.
 

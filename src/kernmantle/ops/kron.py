@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from ..contraction.kron_modes import Mode, contracted, parse, text_of
+from ..contraction.kron_modes import Mode, columns, contracted, grouped, parse, rows, text_of
 from ..errors import BackendError, GradientError
 from .autograd import constant, is_batched, plain
 from .kron_execute import Number, Sizes, execute, factor_sizes
 from .kron_operator import kron
 
 Tensors = Sequence[torch.Tensor]
+# Neighbouring factors up to this size together share one gradient.
+JOINT = 64
 
 
 @constant
@@ -40,6 +42,21 @@ def _contracted(text: str, shapes: Sizes) -> tuple[int, ...]:
     return contracted(parse(text, shapes))
 
 
+@constant
+def _groups(text: str, shapes: Sizes, alone: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Positions with a factor, small neighbours together except those ``alone``."""
+    modes = parse(text, shapes)
+    together = [place for place in contracted(modes) if place not in alone]
+    return tuple(sorted((*grouped(modes, together, JOINT), *((place,) for place in alone))))
+
+
+@constant
+def _joint(text: str, shapes: Sizes, group: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of the product of these factors."""
+    own = [parse(text, shapes)[place] for place in group]
+    return rows(own), columns(own)
+
+
 def _conjugate(number: Number) -> Number:
     return number.conjugate() if isinstance(number, complex) else number
 
@@ -52,7 +69,8 @@ class _Gradients:
     """Gradients of every factor from x and the gradient of the product, by halving the range of factors.
 
     For one factor all others must be on either side: those of the other half go onto one side at once, so there are
-    as many partial products as with all intermediate results kept, and never more than log2 of them in memory.
+    as many partial products as with all intermediate results kept, and never more than log2 of them in memory. Small
+    neighbours share the gradient of their product, from which theirs follow.
     """
 
     def __init__(self, text: str, options: str, factors: Tensors, wanted: Sequence[bool]) -> None:
@@ -65,47 +83,73 @@ class _Gradients:
     def run(self, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor | None]:
         """Gradients by factor, None where not wanted."""
         places = _contracted(self.text, self.shapes)
+        alone = tuple([place for place in places if not self._is_wanted([place]) or self._factor(place).dim() > 2])
         if places:
-            self._halve(places, (x, ()), (grad, ()))
+            self._halve(_groups(self.text, self.shapes, alone), (x, ()), (grad, ()))
         return self.found
+
+    def _factor(self, place: int) -> torch.Tensor:
+        return self.factors[self.modes[place].factor or 0]
 
     def _is_wanted(self, places: Sequence[int]) -> bool:
         return any(self.wanted[self.modes[place].factor or 0] for place in places)
 
     def _halve(
-        self, places: tuple[int, ...], x: tuple[torch.Tensor, tuple[int, ...]],
+        self, groups: tuple[tuple[int, ...], ...], x: tuple[torch.Tensor, tuple[int, ...]],
         grad: tuple[torch.Tensor, tuple[int, ...]],
     ) -> None:  # fmt: skip
-        if not self._is_wanted(places):
+        if len(groups) == 1:
+            if self._is_wanted(groups[0]):
+                self._add(groups[0], x[0], grad)
             return
-        if len(places) == 1:
-            self._add(places[0], x[0], grad)
-            return
-        left, right = places[: len(places) // 2], places[len(places) // 2 :]
+        half = len(groups) // 2
+        left, right = sum(groups[:half], ()), sum(groups[half:], ())
         if self._is_wanted(left):
             text = _partial(self.text, self.shapes, right, x[1], False)
-            self._halve(left, (product(text, self.options, (1, 0), x[0], self.factors), x[1] + right), grad)
+            self._halve(groups[:half], (product(text, self.options, (1, 0), x[0], self.factors), x[1] + right), grad)
         if self._is_wanted(right):
             text = _partial(self.text, self.shapes, left, grad[1], True)
-            self._halve(right, x, (product(text, self.options, (1, 0), grad[0], self.adjoints), grad[1] + left))
+            done = product(text, self.options, (1, 0), grad[0], self.adjoints), grad[1] + left
+            self._halve(groups[half:], x, done)
 
-    def _add(self, place: int, x: torch.Tensor, grad: tuple[torch.Tensor, tuple[int, ...]]) -> None:
-        number = self.modes[place].factor
-        assert number is not None
+    def _add(self, group: tuple[int, ...], x: torch.Tensor, grad: tuple[torch.Tensor, tuple[int, ...]]) -> None:
         left = 1
-        for earlier, mode in enumerate(self.modes[:place]):
+        for earlier, mode in enumerate(self.modes[: group[0]]):
             left *= mode.columns if earlier in grad[1] else mode.rows
-        part = outer(x, grad[0], left, self.factors[number])
-        own = self.found[number]
-        self.found[number] = part if own is None else own + part
+        shape = self._factor(group[0]).shape if len(group) == 1 else _joint(self.text, self.shapes, group)
+        joint = outer(x, grad[0], left, shape)
+        parts = [joint] if len(group) == 1 else _parted(joint, [self._factor(place) for place in group])
+        for place, part in zip(group, parts, strict=True):
+            number = self.modes[place].factor
+            assert number is not None
+            known = self.found[number]
+            self.found[number] = part if known is None else known + part
 
 
-def outer(x: torch.Tensor, grad: torch.Tensor, left: int, factor: torch.Tensor) -> torch.Tensor:
-    """Sum of grad[…, l, q, r] conj(x[…, l, p, r]) over l, r and the batch axes that the factor (…, q, p) lacks."""
+def _parted(joint: torch.Tensor, factors: Tensors) -> list[torch.Tensor]:
+    """Gradients of matrices from that of their Kronecker product."""
+    count = len(factors)
+    sides = [factor.shape[0] for factor in factors] + [factor.shape[1] for factor in factors]
+    order = [place for axis in range(count) for place in (axis, count + axis)]
+    others = [factor.conj().reshape(-1) for factor in factors]
+    rest = joint.reshape(sides).permute(order).reshape(-1)
+    before = [rest.new_ones(1)]
+    for other in others[:-1]:
+        before.append((before[-1].unsqueeze(1) * other).reshape(-1))
+    found: list[torch.Tensor] = []
+    for place in reversed(range(count)):
+        wide = rest.reshape(before[place].shape[0], others[place].shape[0])
+        found.append((before[place] @ wide).reshape(factors[place].shape))
+        rest = wide @ others[place]
+    return found[::-1]
+
+
+def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int]) -> torch.Tensor:
+    """Sum of grad[…, l, q, r] conj(x[…, l, p, r]) over l, r and the batch axes that a factor (…, q, p) lacks."""
     if not (x.numel() and grad.numel()):
-        return torch.zeros_like(factor)
+        return x.new_zeros(shape)
     rank = max(x.dim(), grad.dim()) - 2
-    kept = [place for place in range(rank) if place >= rank + 2 - factor.dim() and factor.shape[place - rank - 2] != 1]
+    kept = [place for place in range(rank) if place >= rank + 2 - len(shape) and shape[place - rank - 2] != 1]
     summed = [place for place in range(rank) if place not in kept]
     batch = torch.broadcast_shapes(x.shape[:-2], grad.shape[:-2])
 
@@ -117,7 +161,7 @@ def outer(x: torch.Tensor, grad: torch.Tensor, left: int, factor: torch.Tensor) 
         right = tensor.shape[-2] // (left * size) * tensor.shape[-1] if left * size else 0
         return wide.reshape(*(batch[place] for place in kept), count, size, right)
 
-    q, p = factor.shape[-2:]
+    q, p = shape[-2:]
     u, v = arranged(x, p), arranged(grad, q)
     if u.shape[-1] == 1:
         total = v.squeeze(-1).mT @ u.squeeze(-1).conj()
@@ -125,7 +169,7 @@ def outer(x: torch.Tensor, grad: torch.Tensor, left: int, factor: torch.Tensor) 
         total = (v @ u.mH).sum(-3)
     else:
         total = v.transpose(-3, -2).flatten(-2) @ u.transpose(-3, -2).flatten(-2).mH
-    return total.reshape(factor.shape)
+    return total.reshape(shape)
 
 
 class Kron(torch.autograd.Function):

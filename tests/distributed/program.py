@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
 import kernmantle as km
@@ -296,6 +298,49 @@ def cyclic_columns():
         assert torch.equal(cyclic.in_order(dealt), part(symmetric))
     finally:
         cusolvermp.BLOCK = block
+
+
+def _trained(wrap):
+    """Parameters after a few steps, each process with its share of a batch, and of one process with all of it."""
+    torch.manual_seed(0)
+    alone = torch.nn.Sequential(
+        km.KSLinear(12, 24, [(2, 6, 6, 1), (1, 12, 6, 2)]), torch.nn.GELU(), km.KSLinear(24, 6, [(3, 2, 8, 1)])
+    ).double()  # fmt: skip
+    ours = copy.deepcopy(alone)
+    wrapped = wrap(ours)
+    size, rank = dist.get_world_size(), dist.get_rank()
+    x, y = normal(8 * size, 12), normal(8 * size, 6, seed=1)
+    own = slice(8 * rank, 8 * rank + 8)
+    for model, rows_ in ((alone, slice(None)), (wrapped, own)):
+        for _ in range(2):
+            torch.nn.functional.mse_loss(model(x[rows_]), y[rows_]).backward()
+            for parameter in model.parameters():  # torch.optim takes seconds to import
+                parameter.data -= 0.1 * parameter.grad
+                parameter.grad = None
+    return dict(alone.named_parameters()), dict(ours.named_parameters())
+
+
+@check
+def layers_in_data_parallel_training():
+    alone, ours = _trained(torch.nn.parallel.DistributedDataParallel)
+    for name, value in alone.items():
+        assert_close(ours[name].detach(), value.detach(), depth=1000)
+
+
+@check
+def layers_in_sharded_training():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def wrap(model):
+        for layer in model:
+            if isinstance(layer, km.KSLinear):
+                fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    alone, ours = _trained(wrap)
+    for name, value in alone.items():
+        assert isinstance(ours[name], DTensor)
+        assert_close(ours[name].full_tensor().detach(), value.detach(), depth=1000)
 
 
 @check

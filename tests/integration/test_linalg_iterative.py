@@ -403,3 +403,39 @@ def test_the_default_tolerance_is_that_of_direct_methods():
     for dtype in (torch.float32, torch.float64):
         assert krylov.default_tolerance(10_000, dtype) == 100 * torch.finfo(dtype).eps
         assert krylov.default_tolerance(10_000, dtype) < 10_000 * tolerance(dtype)
+
+
+SHAPES = [(6, 1), (6, 4), (6, 6), (6, 9), (50, 3), (50, 60)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["independent", "twice the same", "zero", "far apart"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cg_of_columns_that_depend_on_each_other(shape, kind, dtype):
+    n, count = shape
+    half = normal(n, n, seed=1, dtype=dtype)
+    a = half @ half.mT + n * torch.eye(n, dtype=dtype)
+    b = normal(n, count, seed=2, dtype=dtype)
+    if kind == "twice the same":
+        b[:, -1] = b[:, 0]
+    elif kind == "zero":
+        b[:, -1] = 0
+    elif kind == "far apart":
+        b[:, -1] *= 1e15
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    found = km.linalg.cg(a, b, tolerance=tolerance, max_iterations=60)
+    assert found.converged.all()
+    gap = torch.linalg.vector_norm(b.double() - a.double() @ found.x.double(), dim=0)
+    assert (gap <= 10 * tolerance * torch.linalg.vector_norm(b.double(), dim=0)).all()
+
+
+@pytest.mark.parametrize("count", [1, 8, 32])
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3])
+def test_cg_of_a_smooth_kernel_takes_no_more_iterations_for_more_columns(ridge, count):
+    x = torch.linspace(0, 1, 300, dtype=torch.float64)[:, None]
+    b = normal(300, count, seed=4)
+    operator = km.Gaussian(1.0).operator(x, diagonal=ridge)
+    found = km.linalg.cg(operator, b)
+    assert found.iterations <= 15
+    gap = torch.linalg.vector_norm(b - operator.dense() @ found.x, dim=0)
+    assert (gap <= 1e-7 * torch.linalg.vector_norm(b, dim=0)).all()

@@ -88,10 +88,12 @@ class _Watch:
 
 
 def _factor(gram: torch.Tensor) -> torch.Tensor:
-    """Lower Cholesky factor of a Gram matrix that may be singular."""
-    limit = torch.finfo(gram.dtype)
-    scale = limit.eps * (10 + gram.shape[-1]) * gram.diagonal().mean() + limit.tiny**0.5
-    return torch.linalg.cholesky_ex(gram + torch.diag_embed(scale.expand(gram.shape[-1]))).L
+    """Lower Cholesky factor of a Gram matrix that may be singular, to the digits of each of its columns."""
+    lengths = gram.diagonal().sqrt()
+    lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
+    even = gram / lengths / lengths[:, None]
+    even.diagonal().add_(torch.finfo(gram.dtype).eps * (10 + gram.shape[-1]))
+    return lengths[:, None] * torch.linalg.cholesky_ex(even).L
 
 
 def _solved(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -103,12 +105,28 @@ def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return torch.linalg.solve_triangular(factor.mT, columns, upper=True, left=False)
 
 
+def _normal(
+    residual: torch.Tensor, turned: torch.Tensor, total: Columns
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A block, and what the preconditioner makes of it, orthonormal in its inner product; and what they were times.
+
+    Twice, since products of columns know only half the digits of how these depend on each other.
+    """
+    weights = torch.eye(residual.shape[1], dtype=residual.dtype, device=residual.device)
+    for _ in range(2):
+        factor = _factor(total(residual.mT @ turned))
+        residual, turned, weights = _over(residual, factor), _over(turned, factor), factor.mT @ weights
+    return residual, turned, weights
+
+
 @dataclass
 class _State:
     """Block conjugate gradients with orthonormalised residuals (Dubrulle 2001): ``b - a x = unit @ weights``.
 
     The residual blocks are orthonormal in the inner product of the preconditioner, which keeps the small systems
-    well posed where columns converge at different times or depend on each other.
+    well posed where columns converge at different times. Where columns depend on each other they cannot be quite
+    so: steps and directions are therefore made of the products that say how far x can go and what is conjugate, and
+    not of what these would be for orthonormal blocks.
     """
 
     multiply: Columns
@@ -118,7 +136,6 @@ class _State:
     unit: torch.Tensor
     weights: torch.Tensor
     direction: torch.Tensor
-    unity: torch.Tensor
 
     @staticmethod
     def start(
@@ -127,31 +144,21 @@ class _State:
         """At x = 0."""
         safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
         residual = b / safe
-        turned = precondition(residual)
-        factor = _factor(total(residual.mT @ turned))
-        weights = factor.mT * safe
-        return _State(
-            multiply,
-            precondition,
-            total,
-            torch.zeros_like(b),
-            _over(residual, factor),
-            weights,
-            _over(turned, factor),
-            torch.eye(b.shape[1], dtype=b.dtype, device=b.device),
-        )
+        unit, turned, weights = _normal(residual, precondition(residual), total)
+        return _State(multiply, precondition, total, torch.zeros_like(b), unit, weights * safe, turned)
 
     def step(self) -> None:
         """One iteration: one product."""
         product = self.multiply(self.direction)
-        small = _factor(self.total(self.direction.mT @ product))
-        self.x = self.x + self.direction @ _solved(small, self.weights)
-        residual = self.unit - product @ _solved(small, self.unity)
-        turned = self.precondition(residual)
-        factor = _factor(self.total(residual.mT @ turned))
-        self.unit = _over(residual, factor)
-        self.direction = _over(turned, factor) + self.direction @ factor
-        self.weights = factor.mT @ self.weights
+        sums = [self.direction.mT @ product, self.direction.mT @ self.unit]
+        curvature, slope = self.total(torch.stack(sums)).unbind()
+        small = _factor(curvature)
+        length = _solved(small, slope)
+        self.x = self.x + self.direction @ (length @ self.weights)
+        residual = self.unit - product @ length
+        self.unit, turned, weights = _normal(residual, self.precondition(residual), self.total)
+        self.direction = turned - self.direction @ _solved(small, self.total(product.mT @ turned))
+        self.weights = weights @ self.weights
 
     def lengths(self) -> torch.Tensor:
         """Norms of the columns of ``b - a x``."""

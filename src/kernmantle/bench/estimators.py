@@ -206,10 +206,10 @@ SUITE = Suite(
     "estimators",
     "cuda",
     (
-        _near_case(20_000, 100_000, 64, 1, _cdist(1.0)),
         _near_case(20_000, 100_000, 64, 2, _cdist(2.0), Peer("torch products, topk", _chunks(_by_products))),
-        _ridge(20_000, 5_000, Peer("torch", _torch_ridge)),
         _recursive(8_000, 2_000),
+        _near_case(20_000, 100_000, 64, 1, _cdist(1.0)),
+        _ridge(20_000, 5_000, Peer("torch", _torch_ridge)),
     ),
 )
 CPU_SUITE = Suite(

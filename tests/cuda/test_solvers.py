@@ -131,6 +131,32 @@ def test_errors_are_those_of_rounding(n, condition, dtype):
         assert float((w - torch.linalg.eigvalsh(a.double())).abs().max()) <= 10 * unit
 
 
+def layouts(a):
+    """The same batch of matrices behind all kinds of strides."""
+    wide = torch.full([n * k for n, k in zip(a.shape, (2, 2, 3), strict=True)], float("nan")).to(a)
+    wide[::2, 1::2, 2::3] = a
+    return [a, a.mT.contiguous().mT, a.permute(2, 0, 1).contiguous().permute(1, 2, 0), wide[::2, 1::2, 2::3]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [1, 7, 65, 600])
+@pytest.mark.parametrize("condition", [1e1, 1e12])
+def test_batches_of_any_strides_are_backward_stable(dtype, n, condition):
+    shift = (1e-5 if dtype == torch.float32 else 0) * torch.eye(n, device="cuda")
+    a = torch.stack([graded(n, condition, seed) + shift for seed in range(3)]).to(dtype)
+    b, exact, unit = normal(3, n, 2, dtype=dtype, seed=1), a.double(), torch.finfo(dtype).eps * n
+    for view, side in zip(layouts(a), layouts(b), strict=True):
+        solutions = [km.linalg.solve_cholesky(view, side, lower=lower).x for lower in (True, False)]
+        solutions += [km.linalg.solve_lu(view, side).x, km.linalg.solve_lu(view.mT, side).x]
+        for x in (x.double() for x in solutions):
+            scale = exact.norm(dim=(1, 2))[:, None] * x.norm(dim=1) + b.double().norm(dim=1)
+            assert float(((exact @ x - b.double()).norm(dim=1) / scale).max()) <= tolerance(dtype, n)
+        for lower in (True, False):
+            w, v = (part.double() for part in km.linalg.eigh(view, lower=lower))
+            assert float((exact @ v - v * w[:, None]).norm(dim=(1, 2)).max()) <= 10 * unit
+            assert float((v.mT @ v - torch.eye(n, device="cuda")).norm(dim=(1, 2)).max()) <= 10 * unit * n**0.5
+
+
 @pytest.mark.parametrize("n", [1, 3, 4, 5, 8, 16, 31, 32])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_small_systems(n, dtype):

@@ -220,16 +220,16 @@ class Gathered:
             found[:, cusolvermp.columns_of(width, rank, self.size)] = columns.mT
         return found
 
-    def _solve(self, solve, a, n, b, width):
+    def _solve(self, solve, a, n, b, width, agree):
         found = solve(self.whole(a, n, n), self.whole(b, n, width))
         b.copy_(found.x[:, cusolvermp.columns_of(width, dist.get_rank(), self.size)].mT)
-        return found.info.reshape(1)
+        return agree(found.info.reshape(1))
 
-    def solve_cholesky(self, a, n, b, width):
-        return self._solve(km.linalg.solve_cholesky, a, n, b, width)
+    def solve_cholesky(self, a, n, b, width, agree=int):
+        return self._solve(km.linalg.solve_cholesky, a, n, b, width, agree)
 
-    def solve_lu(self, a, n, b, width):
-        return self._solve(km.linalg.solve_lu, a, n, b, width)
+    def solve_lu(self, a, n, b, width, agree=int):
+        return self._solve(km.linalg.solve_lu, a, n, b, width, agree)
 
     def eigh(self, a, n, vectors):
         w, v = km.linalg.eigh(self.whole(a, n, n))

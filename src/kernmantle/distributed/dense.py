@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from ..errors import KernmantleError, OutOfMemoryError, ParameterError, ShapeErr
 from ..kernels import Kernel
 from ..linalg import cholesky, lu, spectrum
 from ..linalg.arguments import check_dtype
-from ..linalg.cusolvermp import Grid
+from ..linalg.cusolvermp import Agree, Grid
 from ..linalg.eigh import MEANING, Spectrum
 from ..linalg.kernel import ROWS
 from ..linalg.kernel import solve_kernel as kernel_system
@@ -24,6 +25,7 @@ from .exchange import dealt, everyones, largest, told
 from .redistribute import Cyclic
 from .rows import Rows, check_together, rows
 
+_GRIDS: WeakKeyDictionary[Any, Grid] = WeakKeyDictionary()
 _COPIES = 4
 """Matrices that gathering and solving in one process take, with the result."""
 
@@ -47,13 +49,17 @@ def _system(a: Any, b: Any, group: Any) -> tuple[Rows, Rows]:
 
 @contextmanager
 def _grid(given: Rows) -> Iterator[Grid]:
-    if given.group is not None and given.group is not dist.group.WORLD:
+    """One for a process group and device, since making it takes a second; another one after an error."""
+    world: Any = dist.group.WORLD
+    if given.group is not None and given.group is not world:
         raise ShapeError("over GPUs matrices are solved by all processes; pass group=None")
-    grid = Grid(communicator(given.local.device), given.rank, given.size, given.local.device)
-    try:
-        yield grid
-    finally:
-        grid.close()
+    device = given.local.device
+    grid = _GRIDS.get(world)
+    if grid is None or grid.device != device:
+        grid = Grid(communicator(device), given.rank, given.size, device)
+    _GRIDS.pop(world, None)
+    yield grid.on_current_stream()
+    _GRIDS[world] = grid
 
 
 def _on_gpu(given: Rows) -> bool:
@@ -150,9 +156,13 @@ def _on_gpus(given: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, tor
         columns = cyclic.of_symmetric(given.local) if kind == "potrf" else cyclic.columns(given.local)
         right = sides.columns(b)
         solve = grid.solve_cholesky if kind == "potrf" else grid.solve_lu
-        state = solve(columns, n, right, width)
-    info = torch.tensor(largest(int(state), b.device, given.group), dtype=torch.int32, device=b.device)
-    return sides.rows(right), info
+        state = solve(columns, n, right, width, _agreement(given))
+    return sides.rows(right), torch.tensor(state, dtype=torch.int32, device=b.device)
+
+
+def _agreement(given: Rows) -> Agree:
+    """What makes one info of those of all processes."""
+    return lambda info: largest(int(info), info.device, given.group)
 
 
 def solve_cholesky(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -> Solution:
@@ -309,8 +319,8 @@ def solve_kernel(
     with _grid(given) as grid, torch.no_grad():
         matrix = _kernel_columns(kernel, given, float(ridge))
         right = sides.columns(b)
-        state = grid.solve_cholesky(matrix, n, right, b.shape[1])
-    info = torch.tensor(largest(int(state), b.device, given.group), dtype=torch.int32, device=b.device)
+        state = grid.solve_cholesky(matrix, n, right, b.shape[1], _agreement(given))
+    info = torch.tensor(state, dtype=torch.int32, device=b.device)
     ran = f"cuSOLVERMp potrf on {given.size} GPUs"
     return _solution(side, sides.rows(right), info, ran, check_errors, cholesky.MEANING)
 

@@ -19,6 +19,7 @@ from torch.cuda import nccl
 from ..errors import BackendError, LaunchError
 
 BLOCK = 256
+Agree = Callable[[torch.Tensor], int]
 _TYPES = {torch.float32: 0, torch.float64: 1}
 _LOWER = 0
 _COLUMN_MAJOR = 0
@@ -77,7 +78,8 @@ class Grid:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise LaunchError(f"cuSOLVERMp's {name} on {self.size} GPUs: {error}") from error
+            if int(info) <= 0:
+                raise LaunchError(f"cuSOLVERMp's {name} on {self.size} GPUs: {error} (info {int(info)})") from error
 
     def workspace(self, routine: str, n: int, dtype: torch.dtype, vectors: bool = True) -> tuple[int, int]:
         """Bytes on each device and host that a routine takes beside its matrices."""
@@ -95,35 +97,48 @@ class Grid:
             self._calls.destroy_matrix_desc(a)
         return int(sizes[0]), int(sizes[1])
 
-    def solve_cholesky(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int) -> torch.Tensor:
-        """Factor a symmetric matrix in place of a, solve in place of b (its columns, n); the info."""
+    def on_current_stream(self) -> Grid:
+        """The same, whose calls are made on torch's current stream."""
+        self._calls.set_stream(self._handle, torch.cuda.current_stream(self.device).cuda_stream)
+        return self
+
+    def solve_cholesky(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int, agree: Agree = int) -> int:
+        """Factor a symmetric matrix in place of a, solve in place of b (its columns, n); the info.
+
+        ``agree`` makes one number of the infos of all processes; nothing is solved unless it is 0.
+        """
         kind, first = _TYPES[a.dtype], a.data_ptr()
         of_a, of_b = self._descriptor(n, n, a.dtype), self._descriptor(n, width, a.dtype)
-        info = torch.zeros(1, dtype=torch.int32, device=self.device)
-        state = torch.zeros(1, dtype=torch.int32, device=self.device)
+        info, state = self._infos()
         try:
             self._run("potrf", (_LOWER, n, first, 1, 1, of_a, kind), info)
-            self._run("potrs", (_LOWER, n, width, first, 1, 1, of_a, _address(b), 1, 1, of_b, kind), state)
+            found = agree(info)
+            if not found:
+                self._run("potrs", (_LOWER, n, width, first, 1, 1, of_a, _address(b), 1, 1, of_b, kind), state)
         finally:
             self._calls.destroy_matrix_desc(of_a)
             self._calls.destroy_matrix_desc(of_b)
-        return info
+        return found
 
-    def solve_lu(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int) -> torch.Tensor:
-        """Factor a matrix in place of a, solve in place of b (its columns, n); the info."""
+    def solve_lu(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int, agree: Agree = int) -> int:
+        """Factor a matrix in place of a, solve in place of b (its columns, n); as :meth:`solve_cholesky`."""
         kind, first = _TYPES[a.dtype], a.data_ptr()
         of_a, of_b = self._descriptor(n, n, a.dtype), self._descriptor(n, width, a.dtype)
         pivots = torch.zeros(n, dtype=torch.int64, device=self.device)
-        info = torch.zeros(1, dtype=torch.int32, device=self.device)
-        state = torch.zeros(1, dtype=torch.int32, device=self.device)
+        info, state = self._infos()
         try:
             self._run("getrf", (n, n, first, 1, 1, of_a, pivots.data_ptr(), kind), info)
-            order = pivots.data_ptr()
-            self._run("getrs", (0, n, width, first, 1, 1, of_a, order, _address(b), 1, 1, of_b, kind), state)
+            found, order = agree(info), pivots.data_ptr()
+            if not found:
+                self._run("getrs", (0, n, width, first, 1, 1, of_a, order, _address(b), 1, 1, of_b, kind), state)
         finally:
             self._calls.destroy_matrix_desc(of_a)
             self._calls.destroy_matrix_desc(of_b)
-        return info
+        return found
+
+    def _infos(self) -> list[torch.Tensor]:
+        """Of the factor, and of what is solved with it."""
+        return [torch.zeros(1, dtype=torch.int32, device=self.device) for _ in range(2)]
 
     def eigh(self, a: torch.Tensor, n: int, vectors: bool) -> Pairs:
         """All pairs of a symmetric matrix, which is lost; the vectors are dealt out as its columns were."""

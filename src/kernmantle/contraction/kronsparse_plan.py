@@ -29,10 +29,11 @@ _MMA_CYCLES = 24.0
 _GROUPED_CYCLES = 7.4
 _HIDING_WARPS, _HIDDEN = 10.5, 0.85
 _START_SECONDS = 4.9e-6
-_PREPARE_SECONDS = 3e-6
+_PREPARE_SECONDS = 2e-6
 _STEP_SECONDS = 0.5e-6
 _BARRIER_SECONDS = 0.2e-6
 _BY_L = {1: 0.9, 2: 0.9, 3: 1.4, 4: 1.1, 8: 1.1}  # where features lie together
+_SCATTERED, _MOST_SCATTERED = 3.6, 2.0  # wide tiles whose rows are stored 16 or 32 bytes at a time, for few chunks of k
 _NARROW_START_SECONDS = 3e-6
 _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
 _NARROW = 8
@@ -304,8 +305,10 @@ def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> fl
     work = rounds * beside * tile.warps / 4 * cycles / _CLOCK
     step = _STEP_SECONDS / math.sqrt(tile.stages) + (0 if tile.resident else _BARRIER_SECONDS)
     latency = waves * (chunks if tile.resident else 0) * 2e-8 + rounds * chunks * step
-    together = math.hypot(memory, cache, work, latency)
-    return _START_SECONDS + together * (_BY_L[tile.l] if problem.x_first else 1.0)
+    together = math.hypot(memory, cache, work, latency) * (_BY_L[tile.l] if problem.x_first else 1.0)
+    if problem.x_first and problem.y_first and not plan.full:
+        together *= min(_MOST_SCATTERED, 1 + _SCATTERED * max(0, tile.columns - 32) / 32 / chunks)
+    return _START_SECONDS + together
 
 
 def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Iterator[tuple[float, KronSparsePlan]]:

@@ -109,4 +109,4 @@ def _case(rows: int) -> Case:
     )  # fmt: skip
 
 
-SUITE = Suite("xrfm", "cuda", (_case(20_000), _case(50_000)))
+SUITE = Suite("xrfm", "cuda", tuple(map(_case, (10_000, 20_000, 50_000))))

@@ -39,7 +39,9 @@ class Config:
         Arithmetic of float32 products: None is float32-accurate by any means, "ieee" float32 arithmetic only,
         "tf32" one pass on tensor cores.
     verbose : bool
-        Whether compiling is logged, with registers and spills where the compiler tells them.
+        Whether what is compiled is told on stderr, with registers and spills where the compiler tells them.
+    debug : bool
+        Whether GPU kernels that are compiled from then on know their lines of source, for profilers and sanitizers.
     dump_source : path or None
         Directory that every generated source is also written to.
     chunk_bytes : int
@@ -52,6 +54,7 @@ class Config:
     progress: bool = True
     precision: Precision | None = None
     verbose: bool = False
+    debug: bool = False
     dump_source: Path | None = None
     chunk_bytes: int = 64 << 20
 
@@ -64,7 +67,7 @@ class Config:
                 raise ParameterError(f"{name} must be a path or None, not {value!r}")
         _choice("backend", self.backend, get_args(Backend))
         _choice("precision", self.precision, (None, *get_args(Precision)))
-        for name in ("progress", "verbose"):
+        for name in ("progress", "verbose", "debug"):
             _choice(name, getattr(self, name), (True, False))
         for name, optional in (("threads", True), ("chunk_bytes", False)):
             value = getattr(self, name)
@@ -90,6 +93,7 @@ _VARIABLES: dict[str, Callable[[str], object]] = {
     "progress": _switch,
     "precision": str,
     "verbose": _switch,
+    "debug": _switch,
     "dump_source": str,
 }
 

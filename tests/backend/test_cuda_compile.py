@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from kernmantle import config
 from kernmantle.codegen.cuda import emit, headers
 from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
 from kernmantle.errors import CompileError
-from kernmantle.runtime.nvrtc import Cubin, compile_source, inlined, resources
+from kernmantle.ops import gpu
+from kernmantle.runtime.nvrtc import Cubin, compile_source, inlined, options, resources
 
 from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, Case, G, cases, gram, op, powers_pulled_back, var
 
@@ -127,6 +129,20 @@ def test_a_number_is_an_argument_not_text() -> None:
 def test_a_compiler_error_is_one_clear_error() -> None:
     with pytest.raises(CompileError, match=r"kernel 'broken' did not compile for sm_90"):
         compile_source("__global__ void broken() { nonsense }", "sm_90", {}, "broken")
+
+
+def test_lines_of_source_are_in_a_binary_on_request() -> None:
+    source = "__global__ void lined(float* x) { x[threadIdx.x] *= 2; }"
+    plain, lined = (compile_source(source, "sm_90", {}, "lined", lines=lines) for lines in (False, True))
+    assert b".debug_line" in lined.binary
+    assert b".debug_line" not in plain.binary
+    assert options("sm_90", lines=True) != options("sm_90")
+    keys = []
+    for debug in (False, True):
+        with config(debug=debug):
+            keys.append(gpu.job_for(source, "sm_90", "lined"))
+    assert keys[0].key.digest != keys[1].key.digest
+    assert keys[1].build().binary == lined.binary
 
 
 def test_the_report_is_read_from_the_log() -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import threading
 import time
 import warnings
@@ -58,6 +59,19 @@ def test_kept_in_memory_and_on_disk(tmp_path):
     assert other.fetch_built(KEY, never).info == {"registers": 40}
     assert sorted(path.name for path in entry_of(tmp_path).iterdir()) == ["binary", "meta.json", "source"]
     assert (entry_of(tmp_path) / "source").read_text() == KEY.source
+
+
+def test_compiling_is_told_on_request(tmp_path, capsys):
+    cache = Cache(tmp_path)
+    with config(verbose=True):
+        cache.fetch(KEY, Compiler())
+        cache.fetch(KEY, never)
+        Cache(tmp_path).fetch(KEY, never)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert re.fullmatch(r"kernmantle: compiled gram for cpu:avx2 in \d+ ms: 2048 bytes, registers 40", told[0])
+    cache.fetch(replace(KEY, name="other", source="other"), Compiler())
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

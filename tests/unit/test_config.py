@@ -89,6 +89,7 @@ def test_unknown_name_suggests_the_nearest():
         ("chunk_bytes", -1),
         ("progress", 1),
         ("verbose", "yes"),
+        ("debug", 1),
         ("cache_dir", 3),
     ],
 )
@@ -111,10 +112,11 @@ def test_environment():
         "KERNMANTLE_PROGRESS": "off",
         "KERNMANTLE_PRECISION": "ieee",
         "KERNMANTLE_VERBOSE": "1",
+        "KERNMANTLE_DEBUG": "yes",
         "KERNMANTLE_DUMP_SOURCE": "",
         "OTHER_BACKEND": "llvm",
     }
-    expected = Config("reference", Path("somewhere"), 2, False, "ieee", True)
+    expected = Config("reference", Path("somewhere"), 2, False, "ieee", True, True)
     assert from_environment(variables) == expected
     assert from_environment({}) == Config()
     assert set(_VARIABLES) < {field.name for field in fields(Config)}

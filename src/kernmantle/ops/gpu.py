@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ..codegen import cuda
+from ..config import current
 from ..contraction import cuda_pullback
 from ..contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, plan
 from ..contraction.cuda_squares import SquaresPlan, squares_plan
@@ -144,9 +145,9 @@ def limits(index: int) -> DeviceLimits:
     )
 
 
-def build(arch: str, source: str, title: str, fuse: bool) -> Built:
+def build(arch: str, source: str, title: str, fuse: bool, lines: bool) -> Built:
     """Compile a source, with what the compiler says of its registers."""
-    cubin = nvrtc.compile_source(source, arch, {}, name=title, fuse=fuse)
+    cubin = nvrtc.compile_source(source, arch, {}, name=title, fuse=fuse, lines=lines)
     return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
 
 
@@ -154,8 +155,9 @@ def job_for(source: str, arch: str, title: str, fuse: bool = True) -> Job:
     """What compiling a source takes; the headers that it includes are put in."""
     source = nvrtc.inlined(source, cuda.headers())
     dump(source, "cu")
-    key = Key(arch, nvrtc.compiler_version(), source, options=nvrtc.options(arch, fuse), name=title)
-    return Job(key, build, (arch, source, title, fuse))
+    lines = current().debug
+    key = Key(arch, nvrtc.compiler_version(), source, options=nvrtc.options(arch, fuse, lines), name=title)
+    return Job(key, build, (arch, source, title, fuse, lines))
 
 
 def job(chosen: CudaPlan) -> Job:

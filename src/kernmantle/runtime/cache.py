@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -113,7 +115,10 @@ class Cache:
             with turn:
                 found = self.find(key)
                 if found is None:
+                    begun = time.perf_counter()
                     built = build()
+                    if current().verbose:
+                        _tell(key, built, time.perf_counter() - begun)
                     found = Built(built.binary, built.info)
                     self._remember(key.digest, found)
                     self._save(key, built)
@@ -215,6 +220,13 @@ class Cache:
         if first:
             message = f"the kernel cache in {self.directory} cannot be used, kernels stay in memory: {error}"
             warnings.warn(message, CacheWarning, stacklevel=4)
+
+
+def _tell(key: Key, built: Built, seconds: float) -> None:
+    """One line on stderr for a kernel that was compiled."""
+    facts = "".join(f", {name} {value}" for name, value in built.info.items())
+    what = f"{key.name or key.digest} for {key.target} in {1e3 * seconds:.0f} ms"
+    sys.stderr.write(f"kernmantle: compiled {what}: {len(built.binary)} bytes{facts}\n")
 
 
 def _in_child() -> None:

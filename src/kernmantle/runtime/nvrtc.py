@@ -80,7 +80,7 @@ def resources(log: str) -> Resources:
     return Resources(**{name: int(match.group(1)) if match else 0 for name, match in found.items()})
 
 
-def options(arch: str, fuse: bool = True) -> tuple[str, ...]:
+def options(arch: str, fuse: bool = True, lines: bool = False) -> tuple[str, ...]:
     """The settings that reach the compiler, for the cache key: IEEE arithmetic, ``fuse`` allows fma."""
     return (
         f"--gpu-architecture={target(arch)}",
@@ -89,12 +89,14 @@ def options(arch: str, fuse: bool = True) -> tuple[str, ...]:
         "--prec-div=true",
         "--prec-sqrt=true",
         "--device-as-default-execution-space",
+        *(["--generate-line-info"] * lines),
     )
 
 
 def compile_source(
-    source: str, arch: str, headers: Mapping[str, str], name: str = "kernel", fuse: bool = True
-) -> Cubin:
+    source: str, arch: str, headers: Mapping[str, str], name: str = "kernel", fuse: bool = True,
+    lines: bool = False,
+) -> Cubin:  # fmt: skip
     """Compile for one architecture.
 
     Parameters
@@ -109,6 +111,8 @@ def compile_source(
         What messages call the kernel.
     fuse : bool
         Whether multiplications may be fused into additions.
+    lines : bool
+        Whether the binary knows the lines of the source.
     """
     log = io.StringIO()
     settings = core().ProgramOptions(
@@ -123,6 +127,7 @@ def compile_source(
         diag_suppress=[177],
         device_as_default_execution_space=True,
         no_cache=True,
+        lineinfo=lines,
     )
     try:
         program = core().Program(inlined(source, headers), "c++", settings)

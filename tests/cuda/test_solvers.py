@@ -296,6 +296,41 @@ def test_spectra_do_not_wait(name, shape):
 
 
 @needs_cusolver
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(7, 7), (300, 300), (50, 7, 7), (9, 300, 300), (1024, 1024)])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_spectra_in_graphs(name, shape, dtype):
+    a, call = spd(*shape).to(dtype), SPECTRA[name]
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    call(a)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        found = call(a)
+    a.copy_(spd(*shape, seed=9).to(dtype))
+    graph.replay()
+    torch.cuda.synchronize()
+    expected = torch.linalg.eigvalsh(a.double().cpu())[..., -5:]
+    assert_close(found, expected, dtype=dtype, depth=shape[-1] ** 2, magnitude=expected[..., -1:])
+
+
+@needs_cusolver
+def test_what_waits_is_not_captured():
+    large, x = spd(1025, 1025), normal(5000, 2)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in (
+            lambda: km.linalg.eigh(large),
+            lambda: km.linalg.eigh(large, subset_by_value=(0.0, 2.0)),
+            lambda: km.linalg.eigh(km.Gaussian(1.0).operator(x), subset_by_index=(4990, 4999)),
+        ):
+            with pytest.raises(km.errors.BackendError, match="waits for the device"):
+                call()
+        found = large + 1
+    graph.replay()
+    assert torch.equal(found, large + 1)
+
+
+@needs_cusolver
 def test_estimates_do_not_wait():
     x, y = normal(2000, 3), normal(2000, 2, seed=1)
     k = km.Gaussian(1.0)

@@ -227,6 +227,27 @@ def test_some_pairs_do_not_keep_the_matrix(bindings, which, batch):
     assert w.untyped_storage().nbytes() == w.nbytes
 
 
+def test_a_graph_captures_what_does_not_wait(bindings, monkeypatch):
+    monkeypatch.setattr(cusolver, "capturing", lambda tensor: True)
+    monkeypatch.setattr(spectrum, "SMALL", 7)
+    a = normal(7, 7)
+    a = a + a.mT
+    w, v = found = km.linalg.eigh(a)
+    assert found.ran == "cuSOLVER XsyevBatched"
+    assert_close(a @ v, v * w, depth=100)
+    part = km.linalg.eigh(a, subset_by_index=(2, 4))
+    assert_close(part.w, w[2:5], depth=49)
+    assert part.v.untyped_storage().nbytes() == part.v.nbytes
+    large = normal(8, 8)
+    for call in (
+        lambda: km.linalg.eigh(large + large.mT),
+        lambda: km.linalg.eigh(a, subset_by_value=(0.0, 1.0)),
+        lambda: km.linalg.eigh(a, subset_by_index=(5, 6), method="iterative"),
+    ):
+        with pytest.raises(km.errors.BackendError, match="waits for the device"):
+            call()
+
+
 def test_pairs_by_value(bindings):
     a = torch.diag(torch.arange(6.0)).double()
     w, v = km.linalg.eigh(a, subset_by_value=(1.0, 4.0))

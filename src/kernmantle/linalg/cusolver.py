@@ -352,6 +352,11 @@ def library(tensor: torch.Tensor) -> Library | None:
     return found if isinstance(found, Library) else None
 
 
+def capturing(tensor: torch.Tensor) -> bool:
+    """Whether work on it goes into a CUDA graph."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def instead(tensor: torch.Tensor, routine: str) -> str:
     """What ran, with the reason if it is a substitute."""
     if not tensor.is_cuda:

@@ -10,7 +10,7 @@ import torch
 
 from ..arrays import Wrap
 from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
-from . import spectrum
+from . import cusolver, spectrum
 from .arguments import Work, check_overwrite, check_values, compact, enough_memory, matrix
 from .implicit import with_gradient_of
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
@@ -185,11 +185,14 @@ def eigh(
         For a subset out of range, or one that an iteration cannot give.
     LinearAlgebraError
         With ``check_errors``; and for an operator whose iteration did not converge and that has no ``dense()``.
+    BackendError
+        In a CUDA graph, for what waits: orders above 1024, ``subset_by_value``, the iteration.
 
     Notes
     -----
-    Direct on CUDA: cuSOLVER's Xsyevd, Xsyevdx for a part, XsyevBatched for batches of small matrices; without
-    nvmath-python ``torch.linalg.eigh``, which waits. On the CPU: LAPACK through torch and scipy.
+    Direct on CUDA: cuSOLVER's Xsyevd, Xsyevdx for a part, which wait for the device by themselves, and XsyevBatched
+    for batches up to order 1024, which also is what a CUDA graph captures; without nvmath-python
+    ``torch.linalg.eigh``, which waits. On the CPU: LAPACK through torch and scipy.
 
     Gradients: by the matrix, of every order, for w and v of the direct method; between equal eigenvalues a
     rotation of the vectors counts as no change, so that functions of the spanned space have their gradient. The
@@ -301,6 +304,10 @@ def _iteration(operator: Product, index: Index, tolerance: float | None) -> tupl
     if not largest and index[0] != 0:
         raise ParameterError(f"the iteration finds one end of the spectrum, not the places {index} of {n}")
     like = torch.empty(0, dtype=operator.dtype, device=operator.device)
+    if cusolver.capturing(like):
+        raise spectrum.cannot_be_captured(
+            "an iteration for a part of a spectrum", "pass the matrix and method='direct'"
+        )
     with torch.no_grad():
         return extreme_pairs(operator.apply, n, count, largest, like, limit, Sizes.of(n, count)), limit
 

@@ -94,8 +94,7 @@ def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, to
         return Work(factors, factors, False, None), pivots, info, small.RAN
     work = Work.on(a, overwrite)
     known = cusolver.library(a)
-    captured = a.is_cuda and torch.cuda.is_current_stream_capturing()
-    batched = cusolver.is_small(a.shape[:-1], SMALL) and not captured
+    batched = cusolver.is_small(a.shape[:-1], SMALL) and not cusolver.capturing(a)
     if known is None or batched or a.numel() == 0:
         pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device)
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)

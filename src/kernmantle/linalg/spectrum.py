@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ShapeError
+from ..errors import BackendError, ShapeError
 from . import cusolver
 from .arguments import Work
 
@@ -46,6 +46,10 @@ def direct(
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         return Found(a.new_empty(a.shape[:-1]), a.new_empty(a.shape) if vectors else None, info, "nothing")
     known = cusolver.library(a)
+    if cusolver.capturing(a) and (known is None or n > SMALL or value is not None):
+        raise cannot_be_captured(
+            f"eigh of {tuple(a.shape)}", f"up to order {SMALL} by index, with nvmath-python, it can"
+        )
     if known is not None:
         return _by_cusolver(known, Work.on(a, overwrite), lower, vectors, index, value)
     if not a.is_cuda:
@@ -64,16 +68,17 @@ def _by_cusolver(
     known: cusolver.Library, work: Work, lower: bool, vectors: bool, index: Index | None, value: Value | None
 ) -> Found:
     memory, upper = work.memory, lower == work.flipped
-    if index is not None or value is not None:
+    captured = cusolver.capturing(memory)
+    if (index is not None or value is not None) and not captured:
         return _some_by_cusolver(known, memory, upper, vectors, index, value)
-    if cusolver.is_small(memory.shape[:-1], SMALL):
+    if captured or cusolver.is_small(memory.shape[:-1], SMALL):
         flat = memory.mT.reshape(-1, *memory.shape[-2:])
         if not flat.is_contiguous():
             flat = flat.contiguous()
         w, info = known.syev_batched(flat, upper, vectors)
         batch = memory.shape[:-2]
         v = flat.mT.reshape(memory.shape) if vectors else None
-        return Found(w.reshape(*batch, -1), v, info.reshape(batch), "cuSOLVER XsyevBatched")
+        return _cut(Found(w.reshape(*batch, -1), v, info.reshape(batch), "cuSOLVER XsyevBatched"), index)
     w, info = known.syevd(memory, upper, vectors)
     return Found(w, memory if vectors else None, info, "cuSOLVER Xsyevd")
 
@@ -109,10 +114,21 @@ def _by_torch(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, 
     if value is not None:
         inside = (w > value[0]) & (w <= value[1])
         return Found(w[inside], None if v is None else v[:, inside], info, ran)
-    if index is not None:
-        some = slice(index[0], index[1] + 1)
-        w, v = w[..., some].clone(), None if v is None else v[..., some].clone()
-    return Found(w, v, info, ran)
+    return _cut(Found(w, v, info, ran), index)
+
+
+def _cut(found: Found, index: Index | None) -> Found:
+    """Pairs of a range of places, which do not keep the others."""
+    if index is None:
+        return found
+    some = slice(index[0], index[1] + 1)
+    v = None if found.v is None else found.v[..., some].clone()
+    return Found(found.w[..., some].clone(), v, found.info, found.ran)
+
+
+def cannot_be_captured(what: str, instead: str) -> BackendError:
+    """What waits for the device, in a CUDA graph."""
+    return BackendError(f"{what} waits for the device and cannot be captured in a CUDA graph; {instead}")
 
 
 def _on_host(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 import pytest
 import scipy.fft
 import scipy.linalg
 import torch
+from sklearn.datasets import load_digits
 
 import kernmantle as km
 from kernmantle import errors
@@ -194,6 +196,47 @@ def test_longer_chains_keep_their_guarantee(name):
             for pattern in patterns[cut + 1 :]:
                 second = pattern.fuse(second)
             assert found.error >= closed_form(exact, first, second) * (1 - 1e-9)
+
+
+@cache
+def trained(rows, columns):
+    """The weights of a dense layer that learnt to tell digits by their pixels."""
+    pixels, labels = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(pixels[:300, :columns] / 16), torch.from_numpy(labels[:300])
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(columns, rows), torch.nn.ReLU(), torch.nn.Linear(rows, 10)).double()
+    for _ in range(60):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        for parameter, slope in zip(
+            model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+        ):
+            parameter.data -= 0.5 * slope
+    assert float(loss.detach()) < 0.4
+    return model[0]
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_monarch_of_a_trained_layer_is_the_closed_form(rank):
+    layer = trained(48, 64)
+    patterns = monarch((48, 64), 4, 6, rank)
+    near = km.KSLinear.from_linear(layer, patterns)
+    exact = layer.weight.detach()
+    assert_close(near.projection_error, closed_form(exact, *patterns), dtype=torch.float64, depth=1000)
+    real = torch.linalg.norm(exact - near.to_dense().detach()) / torch.linalg.norm(exact)
+    assert_close(near.projection_error, real, dtype=torch.float64, depth=1000)
+    assert torch.equal(near.bias, layer.bias)
+
+
+def test_longer_chains_of_a_trained_layer_keep_their_guarantee():
+    exact = trained(64, 64).weight.detach()
+    patterns = butterfly(64, levels=2)
+    found = project(exact, patterns)
+    assert len(patterns) == 3
+    assert found.bound == math.sqrt(2)
+    cuts = ((patterns[1].fuse(patterns[0]), patterns[2]), (patterns[0], patterns[2].fuse(patterns[1])))
+    least = [closed_form(exact, *two) for two in cuts]
+    # Every chain has at least the error of each cut; what is found, at most that of all cuts together.
+    assert max(least) * (1 - 1e-9) <= found.error <= math.hypot(*least) * (1 + 1e-9)
 
 
 def test_projection_of_other_kinds():

@@ -1,13 +1,16 @@
-"""What is said where cuSOLVERMp is missing, not found, or does not go with NCCL."""
+"""What is said where cuSOLVERMp is missing or does not go with NCCL; what it is asked, by a stand-in."""
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kernmantle.errors import BackendError
+from kernmantle.distributed import dense
+from kernmantle.distributed.rows import rows
+from kernmantle.errors import BackendError, LaunchError
 from kernmantle.linalg import cusolvermp
 
 
@@ -58,3 +61,81 @@ def test_columns_are_dealt_out_in_blocks(n, size):
     for rank, part in enumerate(parts):
         assert part == sorted(part)
         assert {column // 256 % size for column in part} <= {rank}
+
+
+class Bindings:
+    """Records what is called; a factorisation leaves ``info``, and raises if it is to fail."""
+
+    def __init__(self, info=0, fails=False):
+        self.info, self.fails, self.calls = info, fails, []
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.calls.append(name)
+            if name.endswith("_buffer_size"):
+                return 8, 8
+            if name in ("potrf", "getrf"):
+                ctypes.c_int32.from_address(arguments[-1]).value = self.info
+                if self.fails:
+                    raise RuntimeError("INTERNAL_ERROR (7)")
+            return 1
+
+        return call
+
+
+@pytest.fixture
+def on_host(monkeypatch):
+    """A grid on host memory."""
+    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+    def make(found):
+        monkeypatch.setattr(cusolvermp, "bindings", lambda: found)
+        return cusolvermp.Grid(0, 0, 2, torch.device("cpu", 0))
+
+    return make
+
+
+SOLVES = {"solve_cholesky": ("potrf", "potrs"), "solve_lu": ("getrf", "getrs")}
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_a_failed_factor_is_an_info_and_nothing_is_solved(on_host, name):
+    a, b = torch.eye(4), torch.ones(1, 4)
+    for info, fails, agree, found in (
+        (0, False, int, 0),
+        (3, False, int, 3),
+        (3, True, int, 3),
+        (0, False, lambda _: 2, 2),
+    ):
+        bindings = Bindings(info, fails)
+        assert getattr(on_host(bindings), name)(a, 4, b, 1, agree) == found
+        factor, solve = SOLVES[name]
+        assert factor in bindings.calls
+        assert (solve in bindings.calls) == (found == 0)
+        assert bindings.calls.count("destroy_matrix_desc") == bindings.calls.count("create_matrix_desc") == 2
+    with pytest.raises(LaunchError, match=r"on 2 GPUs: INTERNAL_ERROR \(7\) \(info 0\)"):
+        getattr(on_host(Bindings(0, fails=True)), name)(a, 4, b, 1)
+
+
+def test_a_process_group_keeps_its_grid_until_something_fails(on_host, monkeypatch, tmp_path):
+    bindings = Bindings()
+    on_host(bindings)
+    bindings.calls.clear()
+    monkeypatch.setattr(dense, "communicator", lambda device: 0)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        given = rows(torch.zeros(2, 2), "a")
+        for _ in range(2):
+            with dense._grid(given):
+                pass
+        assert bindings.calls.count("create_device_grid") == 1
+        with pytest.raises(LaunchError, match="broken"), dense._grid(given):
+            raise LaunchError("broken")
+        with dense._grid(given):
+            pass
+        assert bindings.calls.count("create_device_grid") == 2
+        assert bindings.calls.count("set_stream") == 4
+    finally:
+        torch.distributed.destroy_process_group()

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from kernmantle import errors
+from kernmantle import config, errors
 from kernmantle.compat import install, kermac
 from kernmantle.compat.kermac import InnerOperator, KernelDescriptor, KernelType, PowerType
 from kernmantle.testing import assert_close
@@ -117,6 +117,31 @@ def test_kernels_and_their_mask():
     assert_close(kermac.run_kernel(kermac.kernel_descriptor_mma, a, b)[0], a @ b.mT, depth=8)
 
 
+@pytest.mark.parametrize("kind", list(KernelType), ids=str)
+def test_every_arithmetic(kind):
+    """Inner operator, inner power, outer power: all of them, by the formula."""
+    a, b = rows(4, 3), rows(5, 3, seed=1)
+    powers = {
+        PowerType.NOOP: lambda t, _: t,
+        PowerType.ABS: lambda t, _: t.abs(),
+        PowerType.SQUARE: lambda t, _: t.square(),
+        PowerType.SQRT: lambda t, _: t.sqrt(),
+        PowerType.POW: lambda t, p: t.abs() ** p,
+    }
+    for operator, inner, outer in itertools.product(InnerOperator, PowerType, PowerType):
+        given = {} if kind is KernelType.NONE else {"bandwidth": 1.5}
+        given |= {} if inner is not PowerType.POW else {"inner_p": 1.7}
+        given |= {} if outer is not PowerType.POW else {"outer_p": 0.6}
+        term = b - a[:, None] if operator is InnerOperator.DIFF else a[:, None] * b
+        expected = powers[outer](powers[inner](term, 1.7).sum(-1), 0.6)
+        if kind is not KernelType.NONE:
+            expected = torch.where(expected < 1e-5, 0.0, expected)
+            expected = torch.exp(-expected / (1.5 if kind is KernelType.LAPLACE else 2 * 1.5**2))
+        with config(backend="reference"):
+            found = kermac.run_kernel(KernelDescriptor(operator, inner, outer, kind), a, b, **given)[0]
+        assert_close(found, expected, depth=16)
+
+
 @pytest.mark.parametrize("layout", [False, True])
 def test_regularization_overwrites_by_global_index(layout):
     a, b = rows(4, 3), rows(6, 3, seed=1)
@@ -187,6 +212,15 @@ def test_gradients_of_batched_powers_that_hold_one():
         assert_close(result[i], expected, depth=16)
 
 
+@pytest.mark.parametrize("p", [0.5, 1.3, 2.5, torch.tensor(1.3).double()])
+def test_differences_are_no_smaller_than_asked_under_the_power(p):
+    a, b, c, d = (rows(*s, seed=i) for i, s in enumerate([(6, 5), (3, 6), (2, 6), (3, 5)]))
+    gap = d[:, None, :] - b[:, :, None]
+    slope = gap.sign() * gap.abs().clamp(min=0.5) ** (float(p) - 1)
+    found = kermac.cdist_grad(a, b, c, d, p=p, eps=0.5)[0]
+    assert_close(found, torch.einsum("ok,km,nkm->onm", c, a, slope), depth=16)
+
+
 def test_sums_of_exponentials():
     a, b = rows(4, 3), rows(2, 5, 3, seed=1)
     p, scale = 1.4, torch.tensor([-0.3, -0.7]).double()
@@ -227,6 +261,19 @@ def test_gradients_of_sums_of_exponentials(given):
     extra = {"s_km": sums.detach()} if given else {}
     result = kermac.cdist_grad_expadd(a, b, c, d.detach(), p=p, q=q, c0=c0, scale=scale, **extra)
     assert_close(result[0], expected, depth=32)
+
+
+def test_gradients_of_batched_sums_of_exponentials():
+    a, b, c, d = (rows(*s, seed=i) for i, s in enumerate([(6, 5), (3, 6), (2, 6), (3, 5)]))
+    p, scale, q, c0 = torch.tensor([1.2, 1.7]).double(), torch.tensor([-0.3, -0.6]).double(), 1.5, 0.2
+    gap = d[:, None, :] - b[:, :, None]
+    out = torch.empty(2, 2, 3, 5).double()
+    assert kermac.cdist_grad_expadd(a, b, c, d, out=out, p=p, q=q, c0=c0, scale=scale) is out
+    for i in range(2):
+        terms = torch.exp(scale[i] * gap.abs() ** p[i])
+        inner = terms * p[i] * scale[i] * gap.sign() * gap.abs() ** (p[i] - 1)
+        outer = c[:, :, None] * a * q * (c0 + terms.sum(0)) ** (q - 1)
+        assert_close(out[i], torch.einsum("okm,nkm->onm", outer, inner), depth=32)
 
 
 BAD = [

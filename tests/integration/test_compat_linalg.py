@@ -51,6 +51,19 @@ def test_kermac_eigh(mode):
     assert info.dtype == torch.int32
 
 
+@pytest.mark.parametrize("mode", list(kermac.FillMode))
+def test_the_fill_mode_is_that_of_the_array(mode):
+    """The other triangle is not read: it is NaN here."""
+    exact, b = spd(2, 6, 6), normal(2, 3, 6, seed=1)
+    junk = torch.full_like(exact, torch.nan)
+    half = exact.triu() + junk.tril(-1) if mode is kermac.FillMode.UPPER else exact.tril() + junk.triu(1)
+    for overwrite in (False, True):
+        x, _, _ = kermac_linalg.solve_cholesky(half.clone(), b.clone(), fill_mode=mode, overwrite_a=overwrite)
+        assert_close(x @ exact, b, depth=36)
+        w, v, _ = kermac_linalg.eigh(half.clone(), fill_mode=mode, overwrite_a=overwrite)
+        assert_close(v @ torch.diag_embed(w) @ v.mT, exact, depth=36)
+
+
 def test_kermac_failures():
     a, b = -spd(1, 3, 3), normal(1, 2, 3)
     assert kermac_linalg.solve_cholesky(a, b)[1].tolist() == [1]

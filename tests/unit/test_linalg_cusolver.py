@@ -135,6 +135,14 @@ def test_an_expanded_matrix_is_factored_once(bindings):
     assert_close(found.x, torch.linalg.solve(a, b), depth=100)
 
 
+def test_every_device_and_stream_has_a_handle_of_its_own(bindings):
+    library = cusolver.Library(bindings, Streams())
+    places = [(torch.device("cuda", device), stream) for device in range(2) for stream in (11, 12)]
+    handles = [library._handle(*place) for place in places]
+    assert len({id(handle) for handle in handles}) == 4
+    assert [library._handle(*place) for place in places] == handles
+
+
 def test_items_go_round_on_eight_streams(bindings):
     km.linalg.solve_cholesky(spd(20, 3, 3), normal(20, 3, 1))
     handles = [handle for name, handle in bindings.calls if name == "xpotrf"]

@@ -28,6 +28,21 @@ class _Posterior:
     factor: torch.Tensor
     coefficients: torch.Tensor
 
+    def likelihood(self, targets: torch.Tensor) -> float:
+        """The logarithm of that of the targets, of which the posterior is."""
+        fit = targets @ self.coefficients[:, 0]
+        return float(-0.5 * fit - self.factor.diagonal().log().sum() - 0.5 * len(targets) * math.log(2 * math.pi))
+
+    def slope(self) -> torch.Tensor:
+        """Its gradient by the matrix, ``(a aᵀ - K⁻¹) / 2`` of coefficients a."""
+        return 0.5 * (self.coefficients @ self.coefficients.T - torch.cholesky_inverse(self.factor))
+
+
+def _posterior(rows: torch.Tensor, matrix: torch.Tensor, targets: torch.Tensor) -> _Posterior | None:
+    """That of a matrix with its noise, None if it is not positive definite."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    return None if int(info) else _Posterior(rows, factor, torch.cholesky_solve(targets[:, None], factor))
+
 
 class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     """Gaussian process ``y = mean + f(x) + noise`` with ``f`` of covariance ``scale k(x, x')``.
@@ -113,12 +128,9 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
             given["bandwidth"] = values[2]
         return values[1] * constructor(**given), values[0]
 
-    def _likelihood(self, logs: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _matrix(self, logs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         kernel, noise = self._scaled(logs, rows.shape[1])
-        factor, _ = torch.linalg.cholesky_ex(kernel(rows, diagonal=noise + LEAST_NOISE))
-        half = torch.linalg.solve_triangular(factor, targets[:, None], upper=False)
-        count = targets.shape[0]
-        return -0.5 * half.square().sum() - factor.diagonal().log().sum() - 0.5 * count * math.log(2 * math.pi)
+        return kernel(rows, diagonal=noise + LEAST_NOISE)
 
     def fit(self, X: Any, y: Any) -> GaussianProcessRegressor:
         """Find the hyperparameters and the posterior."""
@@ -137,13 +149,11 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         if self.optimise:
             logs = self._searched(logs, rows, scaled)
         with torch.no_grad():
-            self.log_marginal_likelihood_ = float(self._likelihood(logs, rows, scaled))
             self.kernel_, found = self._scaled(logs, rows.shape[1])
-            matrix = self.kernel_(rows, diagonal=found + LEAST_NOISE)
-            factor, info = torch.linalg.cholesky_ex(matrix)
-            if int(info):
+            posterior = _posterior(rows, self._matrix(logs, rows), scaled)
+            if posterior is None:
                 raise ValueError("the kernel matrix is not positive definite: raise noise, or take another kernel")
-            self._posterior = _Posterior(rows, factor, torch.cholesky_solve(scaled[:, None], factor))
+            self._posterior, self.log_marginal_likelihood_ = posterior, posterior.likelihood(scaled)
         self.noise_, self.bandwidths_ = float(found), logs[2:].exp().cpu().numpy()
         return self
 
@@ -158,14 +168,16 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
                 nonlocal best, least
                 self.n_iter_ += 1
                 search.zero_grad()
-                loss = -self._likelihood(free, rows, targets) / targets.shape[0]
-                loss.backward()
-                value = float(loss.detach())
+                matrix, value = self._matrix(free, rows), math.nan
+                posterior = _posterior(rows, matrix.detach(), targets)
+                if posterior is not None:
+                    matrix.backward(-posterior.slope() / targets.shape[0])
+                    value = -posterior.likelihood(targets) / targets.shape[0]
                 if value < least:
                     best, least = free.detach().clone(), value
                 shown.update()
                 shown.set_postfix(loss=f"{value:.4f}")
-                return loss
+                return matrix.new_tensor(value)
 
             search.step(step)
         return best

@@ -22,6 +22,12 @@ def test_every_command_explains_itself(name, capsys):
     assert "usage: " in capsys.readouterr().out
 
 
+def test_without_a_command_there_is_help(capsys):
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said and text in said for name, (_, text) in COMMANDS.items())
+
+
 def test_help_lists_every_command(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
@@ -29,7 +35,7 @@ def test_help_lists_every_command(capsys):
     assert all(name in out and text in out for name, (_, text) in COMMANDS.items())
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["cache", "nonsense"], ["cache", "prune", "much"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["cache", "nonsense"], ["cache", "prune", "much"]])
 def test_wrong_arguments_are_refused(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)

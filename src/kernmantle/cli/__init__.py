@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"kernmantle {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
+    if not given:
+        parser.print_help(sys.stderr)
+        return 2
     command = parser.parse_args(given[:1]).command
     try:
         return import_module(COMMANDS[command][0]).main(given[1:])

@@ -116,7 +116,8 @@ def cache_state(cache: Cache) -> Rows:
     """Where compiled kernels are kept and how many."""
     parent = next(path for path in (cache.directory, *cache.directory.parents) if path.exists())
     writable = parent.is_dir() and os.access(parent, os.W_OK)
-    state = f"{len(cache.entries())} kernels, {decimal(cache.size())}"
+    count = len(cache.entries())
+    state = f"{count} kernel{'s' * (count != 1)}, {decimal(cache.size())}"
     return [("directory", str(cache.directory)), ("holds", state if writable else f"{state}; it cannot be written to")]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,7 @@ from ..kernels import CONSTRUCTORS, Kernel
 from ..ops.checks import is_number
 from ..ops.contract import Contraction
 
-_OPTIONS = ("w", "V", "VI")
-_KERNELS: dict[str, tuple[str, ...]] = {
-    "additive_chi2": (),
-    "chi2": ("gamma",),
-    "cosine": (),
-    "laplacian": ("gamma",),
-    "linear": (),
-    "poly": ("gamma", "degree", "coef0"),
-    "polynomial": ("gamma", "degree", "coef0"),
-    "rbf": ("gamma",),
-    "sigmoid": ("gamma", "coef0"),
-}
+_ARRAYS, _NUMBERS = ("w", "V", "VI"), ("p", "base")
 _where, _isnan, _sin, _asin, _sqrt, _exp, _or = (
     FUNCTIONS[name] for name in ("where", "isnan", "sin", "asin", "sqrt", "exp", "logical_or")
 )
@@ -91,7 +81,7 @@ def pairwise_distances(
             raise ParameterError(f"metric {metric!r} takes no squared; it is for euclidean")
         metric = "sqeuclidean"
     missing = metric == "nan_euclidean"
-    options = {name: kwds.pop(name) for name in _OPTIONS if kwds.get(name) is not None}
+    options = {name: kwds.pop(name) for name in _ARRAYS if kwds.get(name) is not None}
     x, y, options, wrap = _arrays(X, Y, options, "allow-nan" if missing else ensure_all_finite)
     if metric == "precomputed":
         return wrap(_precomputed(x, y))
@@ -105,9 +95,9 @@ def pairwise_distances(
         options.setdefault("V", x.var(0))
     if y is None and metric == "mahalanobis":
         options.setdefault("VI", torch.linalg.inv_ex(torch.cov(x.T).reshape(2 * x.shape[1:])).inverse)
-    unknown = next((name for name in kwds if name not in ("p", "base")), None)
+    unknown = next((name for name in kwds if name not in _NUMBERS), None)
     if unknown is not None:
-        raise ParameterError(f"metric {metric!r} takes no {unknown!r}; there are p, w, V, VI, base")
+        raise ParameterError(f"metric {metric!r} takes no {unknown!r}; there are {', '.join((*_NUMBERS, *_ARRAYS))}")
     return wrap(cdist(x, y, metric=metric, **options, **kwds))
 
 
@@ -168,41 +158,54 @@ def pairwise_kernels(
         return wrap(_precomputed(x, y))
     if metric not in _KERNELS:
         raise ParameterError(f"unknown kernel {metric!r}; there are {', '.join(_KERNELS)}, precomputed and km.Kernel")
-    unknown = next((name for name in kwds if name not in _KERNELS[metric]), None)
+    taken = signature(_KERNELS[metric]).parameters
+    unknown = next((name for name in kwds if name not in taken), None)
     if unknown is not None and not filter_params:
-        raise ParameterError(f"kernel {metric!r} takes no {unknown!r}; it has {', '.join(_KERNELS[metric]) or 'none'}")
+        raise ParameterError(f"kernel {metric!r} takes no {unknown!r}; it has {', '.join(taken) or 'none'}")
     if "chi2" in metric:
         for rows, name in ((x, "X"), (y, "Y")):
             if rows is not None and rows.device.type == "cpu" and bool((rows.detach() < 0).any()):
                 raise ParameterError(f"kernel {metric!r} is of rows without negative entries, {name} has some")
-    return wrap(_kernel(metric, kwds, x.shape[-1])(x, y))
+    values = {name: value for name, value in kwds.items() if name in taken}
+    if "gamma" in taken:
+        values["gamma"] = _gamma(values.get("gamma"), 1.0 if metric == "chi2" else 1 / max(x.shape[-1], 1))
+    return wrap(_KERNELS[metric](**values)(x, y))
 
 
-def _kernel(name: str, given: Mapping[str, Any], columns: int) -> Kernel:
-    gamma = given.get("gamma")
-    if gamma is None:
-        gamma = 1.0 if name == "chi2" else 1 / max(columns, 1)
+def _gamma(given: Any, default: float) -> Any:
+    gamma = default if given is None else given
     if not isinstance(gamma, torch.Tensor) and not (is_number(gamma) and gamma > 0):
         raise ParameterError(f"gamma must be positive, got {gamma!r}")
-    more = {key: given[key] for key in ("degree", "coef0") if key in given and key in _KERNELS[name]}
-    if name == "rbf":
-        return CONSTRUCTORS["Gaussian"](bandwidth=(0.5 / gamma) ** 0.5)
-    if name == "laplacian":
-        return CONSTRUCTORS["Laplace"](bandwidth=1 / gamma)
-    if name in ("poly", "polynomial"):
-        return CONSTRUCTORS["Polynomial"](gamma=gamma, **more)
-    if name == "sigmoid":
-        return CONSTRUCTORS["Sigmoid"](gamma=gamma, **more)
-    if name == "chi2":
-        return Kernel(_chi2, lambda s, gamma: _exp(-gamma * s), gamma=gamma)
-    if name == "additive_chi2":
-        return Kernel(_chi2, lambda s: -s)
-    return CONSTRUCTORS[name.capitalize()]()
+    return gamma
 
 
 def _chi2(a: Any, b: Any) -> Any:
     total = a + b
     return _where(total == 0, 0, (a - b) ** 2 / _where(total == 0, 1, total))
+
+
+def _plain(name: str) -> Callable[[], Kernel]:
+    def make() -> Kernel:
+        return CONSTRUCTORS[name]()
+
+    return make
+
+
+def _polynomial(gamma: Any, degree: Any = 3, coef0: Any = 1) -> Kernel:
+    return CONSTRUCTORS["Polynomial"](gamma=gamma, degree=degree, coef0=coef0)
+
+
+_KERNELS: dict[str, Callable[..., Kernel]] = {
+    "additive_chi2": lambda: Kernel(_chi2, lambda s: -s),
+    "chi2": lambda gamma: Kernel(_chi2, lambda s, gamma: _exp(-gamma * s), gamma=gamma),
+    "cosine": _plain("Cosine"),
+    "laplacian": lambda gamma: CONSTRUCTORS["Laplace"](bandwidth=1 / gamma),
+    "linear": _plain("Linear"),
+    "poly": _polynomial,
+    "polynomial": _polynomial,
+    "rbf": lambda gamma: CONSTRUCTORS["Gaussian"](bandwidth=(0.5 / gamma) ** 0.5),
+    "sigmoid": lambda gamma, coef0=1: CONSTRUCTORS["Sigmoid"](gamma=gamma, coef0=coef0),
+}
 
 
 @lru_cache(maxsize=1)

@@ -259,7 +259,7 @@ def body_of(plan: CudaPlan) -> list[str]:
     has_outer = any("l" in port.roles for port in nest.ports)
     counts = ", ".join(f"{kind.upper()} = {len(held[kind])}" for kind, _ in _KINDS)
     at = "const C* a, const C* b, const C* c, const C* d"
-    more = "km::i64 position, const float* scale, unsigned one"
+    more = "km::i64 position, const float* scale"
     return [
         "struct Body {",
         f"    typedef {COMPUTE[nest.compute]} C;",
@@ -269,10 +269,10 @@ def body_of(plan: CudaPlan) -> list[str]:
         f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
         f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
         f"    static constexpr bool PAIRS = {literal(plan.pairs, 'bool')};",
-        f"    static constexpr int MIX = {plan.power.mix if plan.power is not None else 1};",
+        f"    static constexpr int SHARE = {plan.power.share if plan.power is not None else 0};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
-        *(["        float good, q0, q1, q2, q3, q4, q5;"] if plan.power is not None else []),
+        *(["        float good, q1, q2, q3, q4, s0, s1, s2, s3;"] if plan.power is not None else []),
         "    };",
         f"    typedef {_given(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
         "    struct Registers {",
@@ -303,6 +303,8 @@ def _power(plan: CudaPlan) -> list[str]:
         writer = Writer(numbers_of(plan), True)
         ((exponent, _),) = writer.expressions([plan.power.exponent])
         lines += function("float exponent(const Numbers& number)", [*writer.lines, f"return {exponent};"])
+        head = "void octave(float* scale, int biased, float size, const Numbers& number)"
+        lines += function(head, ["km::fill_octave(scale, biased, size, number.s0, number.s1, number.s2, number.s3);"])
         good = "number.good != 0.0f"
     if _is_tame(plan):
         lines += function("bool good(const Numbers& number)", [f"return {good};"])
@@ -354,8 +356,8 @@ def _entry(plan: CudaPlan) -> list[str]:
     parameters = [*handed, *(f"void* p{i}" for i in range(len(nest.ports)))]
     parameters += [f"km::i64 i{slot}" for slot in plan.integers]
     parameters += [f"double v{i}" for i in range(len(nest.numbers))]
-    table = [f"q{i}.{member}" for i in range(3) for member in "ab"] if plan.power is not None else []
-    parameters += ["double good", *(f"km::Two q{i}" for i in range(3))] if table else []
+    table = [f"q{i}.{member}" for i in range(4) for member in "ab"] if plan.power is not None else []
+    parameters += ["double good", *(f"km::Two q{i}" for i in range(4))] if table else []
 
     def stride(place: int, role: str) -> str:
         own = integer(stride_slot(place, role), 0)

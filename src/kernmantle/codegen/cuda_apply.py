@@ -181,8 +181,8 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     parameters = [f"void* p{i}" for i in range(len(ports)) if i != nowhere]
     parameters += ["void* work", *(f"km::i64 i{slot}" for slot in plan.integers)]
     parameters += [f"double v{i}" for i in range(len(nest.numbers))]
-    table = [f"q{i}.{member}" for i in range(3) for member in "ab"] if plan.matrix.power is not None else []
-    parameters += ["double good", *(f"km::Two q{i}" for i in range(3))] if table else []
+    table = [f"q{i}.{member}" for i in range(4) for member in "ab"] if plan.matrix.power is not None else []
+    parameters += ["double good", *(f"km::Two q{i}" for i in range(4))] if table else []
     sizes = ", ".join(integer(size_slot(role), 1) for role in SIZES)
     strides = (
         "{" + ", ".join(integer(stride_slot(place, role), 0) for role in ROLES) + "}" for place in range(len(ports))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ..contraction.cuda_power import SLOPES
 from ..contraction.cuda_tame import is_gap
 from ..expr.node import Node, Number, postorder
 from ..expr.ops import OPS
@@ -85,8 +86,8 @@ def _mixed(near: str, base: str, exponent_text: str, exponent: object, differenc
 
 
 def _chosen(near: str, unit: str, difference: str) -> str:
-    coefficients = ", ".join(f"number.q{i}" for i in range(6))
-    table = f"km::power_table({difference}, scale, one, {coefficients})"
+    coefficients = ", ".join(f"number.q{i}" for i in SLOPES)
+    table = f"km::power_table({difference}, scale, {coefficients})"
     return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {near}"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import ParameterError
 from ..expr.node import Node, postorder, variables
-from .cuda_power import TablePower, table_power
+from .cuda_power import SHARE, TablePower, gathered, table_power
 from .cuda_tame import Tame, is_gap, tame
 from .cuda_tiles import TILES, DeviceLimits, Tile
 from .nest import BYTES, ROLES, SIZES, Nest, Port, size_slot, stride_slot
@@ -22,7 +22,7 @@ _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
 _PRODUCERS = {"ring": 128, "wgmma": 128}
 PRODUCTS = ("wgmma", "mma")
-TABLE_BYTES = 1040
+TABLE_BYTES = 8192
 _RING_ARCHS = ("sm_90", "sm_100", "sm_103")
 _RING_OPERATIONS = 5
 _THIN = 8
@@ -309,7 +309,7 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
     room = cells * cell_words(nest) <= 72 or cells == 1
     power = table_power(nest)
     small = cells <= 16 or (not is_heavy(nest) and power is None)
-    if tile.name == "powers" and (power is None or power.mix != 2):
+    if tile.name == "powers" and (power is None or power.share != SHARE or limits.arch != "sm_90"):
         return False
     if tile.name == "held":
         room = _holds(nest)
@@ -408,6 +408,7 @@ def _resident(tile: Tile, nest: Nest) -> int:
 
 def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> CudaPlan:
     """The plan in a tile, which need not be a row of the table."""
+    nest = gathered(nest)
     accesses: list[Access] = []
     for place, port in enumerate(nest.ports):
         strides, alignment = facts.strides[place], facts.alignment[place]

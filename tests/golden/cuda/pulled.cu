@@ -9,10 +9,10 @@ struct Body {
     static constexpr bool HALVES = false;
     static constexpr bool POWERS = true;
     static constexpr bool PAIRS = false;
-    static constexpr int MIX = 2;
+    static constexpr int SHARE = 8;
     struct Numbers {
         C v0;  // p
-        float good, q0, q1, q2, q3, q4, q5;
+        float good, q1, q2, q3, q4, s0, s1, s2, s3;
     };
     typedef km::Arguments<4, Numbers> Args;
     struct Registers {
@@ -25,7 +25,7 @@ struct Body {
         s.r0 = C(0);
     }
     template <km::Way WAY>
-    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale, unsigned one) {
+    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale) {
         C value;
         if (WAY == km::EXACT) {
             const C t0 = d[0] - b[0];
@@ -46,7 +46,7 @@ struct Body {
             const C p1 = d[0] - b[0];
             const C p2 = km::abs(p1);
             const C p3 = number.v0 + C(-1);
-            const C p4 = WAY == km::BY_TABLE ? km::power_table(p1, scale, one, number.q0, number.q1, number.q2, number.q3, number.q4, number.q5) : WAY == km::BY_UNIT ? km::power_unit(p1, p3) : km::power_near(p2, p3);
+            const C p4 = WAY == km::BY_TABLE ? km::power_table(p1, scale, number.q1, number.q2, number.q3) : WAY == km::BY_UNIT ? km::power_unit(p1, p3) : km::power_near(p2, p3);
             value = km::with_sign(p0, p1) * p4;
         }
         const C u0_0 = s.r0 + value;
@@ -55,6 +55,9 @@ struct Body {
     static __device__ __forceinline__ float exponent(const Numbers& number) {
         const C t0 = number.v0 + C(-1);
         return t0;
+    }
+    static __device__ __forceinline__ void octave(float* scale, int biased, float size, const Numbers& number) {
+        km::fill_octave(scale, biased, size, number.s0, number.s1, number.s2, number.s3);
     }
     static __device__ __forceinline__ bool good(const Numbers& number) {
         return number.good != 0.0f;
@@ -110,13 +113,13 @@ template <> struct Body::Out<0> {  // out0
 };
 
 typedef km::GramTile<16, 16, 4, 4, 16, 1, 8, false> Tile;
-static_assert(km::gram_shared_bytes<Body, Tile>() <= 18448, "shared memory");
+static_assert(km::gram_shared_bytes<Body, Tile>() <= 25600, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
-    void* p0, void* p1, void* p2, void* p3, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i12, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i27, km::i64 i32, km::i64 i33, double v0, double good, km::Two q0, km::Two q1, km::Two q2) {
+    void* p0, void* p1, void* p2, void* p3, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i12, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i27, km::i64 i32, km::i64 i33, double v0, double good, km::Two q0, km::Two q1, km::Two q2, km::Two q3) {
     const Body::Args g = {
         {p0, p1, p2, p3}, {1, 1, 1, i3, i4, i5, 1, 1},
         {{0, 0, 0, i11, i12, 0, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, i25, 0, i27, 0}, {0, 0, 0, i32, i33, 0, 0}},
-        {Body::C(v0), float(good), q0.a, q0.b, q1.a, q1.b, q2.a, q2.b}};
+        {Body::C(v0), float(good), q0.a, q0.b, q1.a, q1.b, q2.a, q2.b, q3.a, q3.b}};
     km::gram<Body, Tile>(g);
 }

@@ -9,7 +9,7 @@ struct Body {
     static constexpr bool HALVES = false;
     static constexpr bool POWERS = false;
     static constexpr bool PAIRS = false;
-    static constexpr int MIX = 1;
+    static constexpr int SHARE = 0;
     struct Numbers {
     };
     typedef km::Prepared<km::Arguments<3, Numbers>> Args;
@@ -23,7 +23,7 @@ struct Body {
         s.r0 = C(0);
     }
     template <km::Way WAY>
-    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale, unsigned one) {
+    static __device__ __forceinline__ void step(Registers& s, const C* a, const C* b, const C* c, const C* d, const Numbers& number, km::i64 position, const float* scale) {
         const C t0 = a[0] - b[0];
         const C t1 = t0 * t0;
         const C u0_0 = s.r0 + t1;

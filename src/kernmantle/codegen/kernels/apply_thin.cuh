@@ -145,7 +145,7 @@ struct Thin {
 #pragma unroll
         for (int k = Body::STARTS; k < K; ++k)
 #pragma unroll
-            for (int r = 0; r < R; ++r) Body::template step<EXACT>(state[r], &x[k][r], &q[k], lines[k], &q[k], g.number, k, 0, 0);
+            for (int r = 0; r < R; ++r) Body::template step<EXACT>(state[r], &x[k][r], &q[k], lines[k], &q[k], g.number, k, 0);
         C w[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {

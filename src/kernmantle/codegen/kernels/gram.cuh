@@ -189,9 +189,9 @@ struct Gram {
         });
     }
 
-    // Where MIXED allows it, every MIX-th cell takes its power from the table, so that two units share the work.
+    // Where MIXED allows it, SHARE of 16 cells take their power from the table, so that two units share the work.
     template <bool MIXED>
-    __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l, const float* scale, unsigned one) {
+    __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l, const float* scale) {
         C a[AtLeastOne<Body::ROWS>::value][TM], b[AtLeastOne<Body::COLUMNS>::value][TN], c[AtLeastOne<Body::LINES>::value];
         const C* columns = stage + Body::ROWS * DEPTH * PM;
         const C* lines = columns + Body::COLUMNS * DEPTH * PN;
@@ -223,22 +223,21 @@ struct Gram {
                 for (int o = 0; o < Body::COLUMNS; ++o) bv[o] = b[o][j];
 #pragma unroll
                 for (int o = 0; o < Body::CELLS; ++o) dv[o] = cell[o][i][j];
-                if (MIXED && Body::POWERS && (i + j) % Body::MIX == 0)
-                    Body::template step<MIXED ? BY_TABLE : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale, one);
+                if (MIXED && Body::POWERS && (i * TN + j) * Body::SHARE % 16 < Body::SHARE)
+                    Body::template step<MIXED ? BY_TABLE : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale);
                 else
-                    Body::template step<MIXED ? BY_UNIT : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale, one);
+                    Body::template step<MIXED ? BY_UNIT : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale);
             }
     }
 
     __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool look, const float* scale) {
-        const unsigned one = Body::POWERS ? __float_as_uint(scale[256]) : 0;
         if (depths >= DEPTH && (!Body::TAME || look)) {
 #pragma unroll(Tile::UNROLL)
-            for (int kk = 0; kk < DEPTH; ++kk) step<Body::TAME>(stage, kk, k + kk, l, scale, one);
+            for (int kk = 0; kk < DEPTH; ++kk) step<Body::TAME>(stage, kk, k + kk, l, scale);
         } else {
             const int end = depths < DEPTH ? (int)depths : DEPTH;
 #pragma unroll 1
-            for (int kk = 0; kk < end; ++kk) step<false>(stage, kk, k + kk, l, scale, one);
+            for (int kk = 0; kk < end; ++kk) step<false>(stage, kk, k + kk, l, scale);
         }
     }
 
@@ -341,7 +340,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
 
     float* scale = (float*)(raw + gram_shared_bytes<Body, Tile>() - TABLE_BYTES);
     if constexpr (Body::POWERS) {
-        for (int e = threadIdx.x; e <= 256; e += Tile::THREADS) scale[e] = power_of_exponent(Body::exponent(g.number), e);
+        for (int e = threadIdx.x; e < 256; e += Tile::THREADS) Body::octave(scale, e, power_of_exponent(Body::exponent(g.number), e), g.number);
     }
     Walk<Tile::RUNS> walk(count_tiles<Tile::SYMMETRIC, Tile::BM, Tile::BN>(g), ceil_div(g.size[ROLE_N], Tile::BN));
     for (; walk.more(); walk.next()) {

@@ -257,7 +257,7 @@ struct Ring {
             if constexpr (Body::PAIRS) {
                 state[i][j].r0 += joined(gap({__float_as_uint(a[i])}, {__float_as_uint(*b)}));
             } else {
-                Body::template step<EXACT>(state[i][j], a + i, b, c, a, g.number, position, 0, 0);
+                Body::template step<EXACT>(state[i][j], a + i, b, c, a, g.number, position, 0);
             }
         }
     }

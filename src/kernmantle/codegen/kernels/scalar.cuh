@@ -264,7 +264,17 @@ KM_APART(tan)
 KM_APART(acos)
 KM_APART(erf)
 #undef KM_APART
-__device__ __noinline__ float pow(float a, float b) { return km::pow(a, b); }
+// Roots of normal numbers through the special function unit, within 4 units in the last place as pow itself.
+__device__ __noinline__ float pow(float a, float b) {
+    const unsigned bits = __float_as_uint(a);
+    if (bits - 0x01000000u >= 0x7e000000u || !(fabsf(b) <= 1.0f)) return km::pow(a, b);
+    const float e = (float)((int)(bits >> 23) - 127), whole = b * e, turn = rintf(whole);
+    float r;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(__uint_as_float((bits & 0x007fffffu) | 0x3f800000u)));
+    r = fmaf(b, r, (whole - turn) + fmaf(b, e, -whole));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
+    return r * __int_as_float(((int)turn + 127) << 23);
+}
 __device__ __noinline__ double pow(double a, double b) { return km::pow(a, b); }
 }  // namespace apart
 
@@ -290,8 +300,9 @@ KM_DEVICE float root_factor(float a) {
     return r;
 }
 
-// |d|^p for d that is 0 or a normal number, p not 0: through the special function unit, and without it. The table holds
-// 2^(p e) by biased exponent e and behind them the number 1, the polynomial is near m^p for m in [1, 2).
+// |d|^p for d that is 0 or a normal number, p not 0: through the special function unit, and without it. There d = c (1 + r)
+// with c the middle of one of four intervals of its octave. The table holds c^p and 1 / c for each exponent and interval;
+// the polynomial, 1 at r = 0, is near (1 + r)^p.
 KM_DEVICE float power_unit(float d, float p) {
     float r;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(fabsf(d)));
@@ -299,22 +310,25 @@ KM_DEVICE float power_unit(float d, float p) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
     return r;
 }
-KM_DEVICE float power_table(float d, const float* scale, unsigned one, float c0, float c1, float c2, float c3, float c4, float c5) {
-    const unsigned bits = __float_as_uint(d);
-    const float m = __uint_as_float((bits & 0x007fffffu) | one);
-    float r = fmaf(c5, m, c4);
-    r = fmaf(r, m, c3);
-    r = fmaf(r, m, c2);
-    r = fmaf(r, m, c1);
-    r = fmaf(r, m, c0);
-    return r * scale[(bits >> 23) & 255];
+KM_DEVICE float power_table(float d, const float* scale, float q1, float q2, float q3) {
+    const float2 at = *(const float2*)((const char*)scale + ((__float_as_uint(d) >> 18) & 0x1ff8u));
+    const float r = fmaf(fabsf(d), at.y, -1.0f);
+    return at.x * fmaf(fmaf(fmaf(q3, r, q2), r, q1), r, 1.0f);
 }
-// Entry of that table.
+// 2^(p e) for the biased exponent e.
 KM_DEVICE float power_of_exponent(float p, int biased) {
-    if (biased == 256) return 1.0f;
     if (biased == 0) return p > 0.0f ? 0.0f : __int_as_float(0x7f800000);
     const float e = (float)(biased - 127), whole = p * e, rest = fmaf(p, e, -whole), turn = rintf(whole);
     return ldexpf(exp2f((whole - turn) + rest), (int)turn);
+}
+// The four entries of an octave whose power is size; s0 to s3 are those of the middles in [1, 2).
+KM_DEVICE void fill_octave(float* scale, int biased, float size, float s0, float s1, float s2, float s3) {
+    const float of[4] = {s0, s1, s2, s3};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        scale[8 * biased + 2 * i] = size * of[i];
+        scale[8 * biased + 2 * i + 1] = biased ? ldexpf(1.0f / (1.125f + 0.25f * (float)i), 127 - biased) : 0.0f;
+    }
 }
 // Differences of such numbers are finite, and 0 or normal: each is 0 or within 2^-102 to 2^126.
 KM_DEVICE bool is_tame(float a) {

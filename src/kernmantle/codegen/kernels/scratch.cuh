@@ -151,7 +151,7 @@ KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m
             float c[AtLeastOne<Body::LINES>::value];
             if (Body::LINES > 0 && k + v >= depth) continue;
             read_lines<Body>(c, g, p, k + v);
-            Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0, 0);
+            Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
         }
     };
     i64 k = 4 * lane;

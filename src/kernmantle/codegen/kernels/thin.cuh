@@ -73,7 +73,7 @@ __device__ __forceinline__ void thin(const typename Body::Args& g) {
                         typename Body::Registers state;
                         Body::initial(state);
 #pragma unroll
-                        for (int k = 0; k < DEPTH; ++k) Body::template step<EXACT>(state, &a[k][i], &b[k][j], c[k], c[k], g.number, k, 0, 0);
+                        for (int k = 0; k < DEPTH; ++k) Body::template step<EXACT>(state, &a[k][i], &b[k][j], c[k], c[k], g.number, k, 0);
                         if (n + j < columns) out[j] = Body::outputs(g, p, p.m + i, n + j, state);
                     }
                     each<0, Body::OUTS>([&](auto index) {

@@ -7,7 +7,7 @@ namespace km {
 enum Role { ROLE_A, ROLE_B, ROLE_C, ROLE_M, ROLE_N, ROLE_K, ROLE_L, SPLITS };
 // How a step takes its power: as pow does, or, for tame operands, by special functions or by table.
 enum Way { EXACT, BY_UNIT, BY_TABLE };
-constexpr int TABLE_BYTES = 1040;
+constexpr int TABLE_BYTES = 8192;
 enum Run { ALONG_K, ALONG_TILE };
 
 // A pair of numbers that travels as one argument of 8 bytes.
@@ -44,7 +44,9 @@ KM_DEVICE Place place_of(const Args& g, i64 t) {
     Place p;
     const i64 gm = ceil_div(g.size[ROLE_M], BM), gn = ceil_div(g.size[ROLE_N], BN);
     const i64 tiles = SYMMETRIC ? gm * (gm + 1) / 2 : gm * gn;
-    i64 batch = t / tiles;
+    // extents that are 1 are literals: nothing is divided where there is one matrix
+    const bool single = g.size[SPLITS] * g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C] == 1;
+    i64 batch = single ? 0 : t / tiles;
     t -= batch * tiles;
     p.split = batch % g.size[SPLITS];
     batch /= g.size[SPLITS];
@@ -57,8 +59,8 @@ KM_DEVICE Place place_of(const Args& g, i64 t) {
     } else {
         const i64 band = t / (GROUP * gn), first = band * GROUP, rest = t - band * GROUP * gn;
         const i64 rows = gm - first < GROUP ? gm - first : GROUP;
-        p.m = first + rest % rows;
         p.n = rest / rows;
+        p.m = first + rest - p.n * rows;
     }
     p.m *= BM;
     p.n *= BN;

@@ -48,9 +48,11 @@ class _Turn(torch.autograd.Function):
         here, m = dist.get_rank(group), x.shape[0]
         sent = x.split(lefts if back else rights, dim=1 if back else 2)
         received = [(m, lefts[here], own) for own in rights] if back else [(m, own, rights[here]) for own in lefts]
-        flat = torch.cat([part.reshape(-1) for part in sent])
+        flat, counts = x.new_empty(x.numel()), [part.numel() for part in sent]
+        for part, place in zip(sent, flat.split(counts), strict=True):
+            place.view(part.shape).copy_(part)
         lengths = [math.prod(shape) for shape in received]
-        found = dealt(flat, [part.numel() for part in sent], lengths, group).split(lengths)
+        found = dealt(flat, counts, lengths, group).split(lengths)
         pieces = [piece.view(shape) for piece, shape in zip(found, received, strict=True)]
         return torch.cat(pieces, dim=2 if back else 1)
 
@@ -189,11 +191,9 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
     if grid.place < len(shared):
         value = local_matmul(value.reshape(m * lefts[own], grid.right), shared[grid.place :], **options)
     value = _Turn.apply(value.reshape(m, lefts[own], grid.new_right), lefts, rights, grid.columns, False)
-    inner = value.transpose(1, 2).reshape(m * rights[own], grid.left)
-    inner = local_matmul(inner, shared[: grid.place], **options)
-    value = inner.reshape(m, rights[own], grid.new_left).transpose(1, 2)
+    value = local_matmul(value.reshape(m, grid.left * rights[own]), [*shared[: grid.place], rights[own]], **options)
     new_lefts = shares(grid.new_left, grid.parts)
-    value = _Turn.apply(value, new_lefts, rights, grid.columns, True)
+    value = _Turn.apply(value.reshape(m, grid.new_left, rights[own]), new_lefts, rights, grid.columns, True)
     return value.reshape(m, new_lefts[own] * grid.new_right)
 
 

@@ -139,6 +139,8 @@ def constructor(row: Row) -> Callable[..., Kernel]:
         if unknown is not None:
             near = difflib.get_close_matches(unknown, signature.parameters, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(signature.parameters)}"
+            if near == [LENGTHS] and "bandwidth" in signature.parameters:
+                hint = f"bandwidth is one length for all columns, {LENGTHS} is one for each"
             raise ParameterError(f"{row.name} has no hyperparameter {unknown!r}; {hint}")
         return make(row, signature.bind(*args, **kwargs).arguments)
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from kernmantle.contraction.semirings import REDUCTIONS
 from kernmantle.errors import CompileError
 from kernmantle.expr.node import Node, var
 from kernmantle.runtime import llvm as runtime
+from kernmantle.runtime import threads
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llvm"
 A, B = var("x0"), var("x1")
@@ -112,17 +114,65 @@ def recorder() -> runtime.LoadedKernel:
     return runtime.load(runtime.compile_ir(RECORDER, runtime.host()))
 
 
-@pytest.mark.parametrize(("items", "threads", "grain"), [(0, 2, 1), (1, 4, 1), (7, 2, 1), (1000, 3, 1), (1000, 2, 300)])
-def test_every_item_is_run_once(recorder, items, threads, grain):
+@pytest.mark.parametrize(("items", "count", "grain"), [(0, 2, 1), (1, 4, 1), (7, 2, 1), (1000, 3, 1), (1000, 2, 300)])
+def test_every_item_is_run_once(recorder, items, count, grain):
     counts = np.zeros(max(items, 1), np.int64)
     integers = np.zeros(1, np.int64)
-    runtime.run(recorder, items, 64, [counts.ctypes.data], integers, [], threads, grain)
+    runtime.run(recorder, items, 64, [counts.ctypes.data], integers, [], count, grain)
     assert counts[:items].tolist() == [1] * items
     assert counts.sum() == items
 
 
+def test_threads_do_not_share_scratch():
+    body = "".join(
+        f"  store volatile i64 %i, ptr %scratch, align 8\n  %held{i} = load volatile i64, ptr %scratch, align 8\n"
+        f"  %sum{i} = add i64 %held{i}, {f'%sum{i - 1}' if i else '0'}\n"
+        for i in range(50)
+    )
+    source = RECORDER.replace("  %new = add i64 %old, 1\n", f"{body}  %new = add i64 %old, %sum49\n")
+    source = source.replace("  store i8 1, ptr %scratch, align 1\n", "")
+    kernel, items = runtime.load(runtime.compile_ir(source, runtime.host())), 2000
+    for count in (2, 3, 5, 2):
+        found = np.zeros(items, np.int64)
+        for _ in range(20):
+            runtime.run(kernel, items, 8, [found.ctypes.data], b"", [], count)
+        assert found.tolist() == [20 * 50 * i for i in range(items)]
+
+
+def test_the_caller_works_alone_where_the_team_is_taken(recorder):
+    counts, team = np.zeros(100, np.int64), runtime._team()
+    assert team._taken.acquire(blocking=False)
+    try:
+        runtime.run(recorder, 100, 64, [counts.ctypes.data], b"", [], 2)
+    finally:
+        team._taken.release()
+    assert counts.tolist() == [1] * 100
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "AMD64", "aarch64", "arm64"])
+def test_the_text_of_threads_is_right_for_every_processor(machine):
+    runtime.host()
+    module = runtime.binding.parse_assembly(threads.text(machine))
+    module.verify()
+    assert {"lead", "join"} <= {function.name for function in module.functions}
+
+
+def test_a_sleeping_worker_is_woken(recorder):
+    runtime.run(recorder, 2, 64, [np.zeros(2, np.int64).ctypes.data], b"", [], 2)
+    (worker, *_), patience = runtime._team()._workers, time.monotonic() + 20
+    while not worker._asleep:
+        assert time.monotonic() < patience
+        time.sleep(0.001)
+    counts = np.zeros(1000, np.int64)
+    runtime.run(recorder, 1000, 64, [counts.ctypes.data], b"", [], 2)
+    assert counts.tolist() == [1] * 1000
+    while not worker._asleep:
+        assert time.monotonic() < patience
+        time.sleep(0.001)
+
+
 def test_a_small_call_stays_in_its_thread(monkeypatch, recorder):
-    monkeypatch.setattr(runtime, "_pool", lambda threads: pytest.fail("a thread was started"))
+    monkeypatch.setattr(runtime, "_team", lambda: pytest.fail("a thread was started"))
     counts = np.zeros(4, np.int64)
     runtime.run(recorder, 4, 64, [counts.ctypes.data], np.zeros(1, np.int64), [], 8, grain=4)
     assert counts.tolist() == [1] * 4

@@ -35,9 +35,8 @@ from .kron_run import Launch, Numbers, Prepare, Start
 from .launcher import collecting, fetch
 
 # Work counted in multiplications, an entry read and written as 8: of 1e10 to 8e10 a second on a core of 2021. A second
-# thread costs 30 to 60 us and every further piece of work 10, so that products of less than 0.15 ms take longest with
-# two threads, and those of less than a millisecond have one piece for each.
-_GRAIN, _ALONE, _EVEN = 1 << 21, 1 << 23, 1 << 26
+# thread takes 3 us to join where it is awake and 50 where it sleeps, and prepares the factors for itself.
+_GRAIN, _ALONE = 1 << 20, 1 << 23
 _MOVED = 8
 
 NAME = "llvm"
@@ -72,7 +71,7 @@ def _prepare(launch: Launch, compute: str) -> Start:
     items = math.prod(extent for extent, _ in launch.dims) * -(-launch.right // block)
     taken = sum(step.products for step in run_steps(launch.run, block))
     cost = taken + _MOVED * (launch.run.columns + launch.run.rows) * block
-    alone, even, grain = items * cost < _ALONE, items * cost < _EVEN, max(1, _GRAIN // cost)
+    alone, grain = items * cost < _ALONE, max(1, _GRAIN // cost)
     room = own.elements * SIZES[compute] + 64
     order = [number for part in _parts(launch.run) for number in part]
 
@@ -80,8 +79,7 @@ def _prepare(launch: Launch, compute: str) -> Start:
         if kernel is not None:
             threads = 1 if alone else current().threads or torch.get_num_threads()
             given = [*pointers[:3], *(pointers[3 + number] for number in order)]
-            least = -(-items // threads) if even else grain
-            llvm.run(kernel, items, room, given, integers, numbers, threads, least)
+            llvm.run(kernel, items, room, given, integers, numbers, threads, grain)
 
     return start
 

@@ -7,7 +7,6 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import pack
@@ -18,13 +17,13 @@ import llvmlite.binding  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
 from ..errors import CompileError
+from .cache import Built, Key, current_cache
+from .threads import SCRATCH, Team, text
 
 ENTRY = "km"
 binding: Any = llvmlite.binding
 _SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _LLVM = threading.RLock()
-_ALIGNMENT = 64
-_PARTS_PER_THREAD = 2
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class LoadedKernel:
     """Machine code in memory; the engine lives as long as this does."""
 
     entry: Callable[..., None]
+    address: int
     engine: Any
 
 
@@ -117,61 +117,39 @@ def load(obj: bytes) -> LoadedKernel:
 
 
 def _loaded(obj: bytes) -> LoadedKernel:
+    engine = _engine(obj)
+    address = engine.get_function_address(ENTRY)
+    if not address:
+        raise CompileError(f"object code without {ENTRY!r}")
+    return LoadedKernel(ctypes.CFUNCTYPE(None, *_SIGNATURE)(address), address, engine)
+
+
+def _engine(obj: bytes) -> Any:
     machine = binding.Target.from_default_triple().create_target_machine()
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
     engine.add_object_file(binding.ObjectFileRef.from_data(obj))
     engine.finalize_object()
-    address = engine.get_function_address(ENTRY)
-    if not address:
-        raise CompileError(f"object code without {ENTRY!r}")
-    return LoadedKernel(ctypes.CFUNCTYPE(None, *_SIGNATURE)(address), engine)
-
-
-class _Scratch(threading.local):
-    """Memory of a thread that grows and stays."""
-
-    def __init__(self) -> None:
-        self.memory: np.ndarray[Any, np.dtype[np.uint8]] | None = None
-        self.address = 0
-
-    def take(self, size: int) -> int:
-        if self.memory is None or self.memory.nbytes < size:
-            self.memory = None
-            self.memory = np.empty(size + _ALIGNMENT, np.uint8)
-            self.address = self.memory.ctypes.data
-        return self.address
-
-
-_SCRATCH = _Scratch()
+    return engine
 
 
 @lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "kernmantle")
+def _team() -> Team:
+    own = host()
+    source = text(platform.machine())
+    key = Key(own.triple, version(), source, options=(own.cpu, own.features), name="threads")
+    obj = current_cache().fetch(key, lambda: Built(compile_ir(source, own)))
+    with _LLVM:
+        engine = _engine(obj)
+        return Team(engine.get_function_address("lead"), engine.get_function_address("join"), engine)
 
 
 def _in_child() -> None:
     _LLVM.release()
-    _pool.cache_clear()
+    _team.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LLVM.acquire, after_in_parent=_LLVM.release, after_in_child=_in_child)
-
-
-class _Shares:
-    """Hands out ranges of items, large ones first, to whichever thread is free."""
-
-    def __init__(self, items: int, threads: int, grain: int):
-        self.next, self.items, self.threads, self.grain = 0, items, threads, grain
-        self.lock = threading.Lock()
-
-    def take(self) -> tuple[int, int]:
-        with self.lock:
-            begin, left = self.next, self.items - self.next
-            count = min(left, max(self.grain, left // (_PARTS_PER_THREAD * self.threads)))
-            self.next = begin + count
-        return begin, begin + count
 
 
 def _packed(kind: str, values: Sequence[float]) -> bytes:
@@ -189,7 +167,7 @@ def run_alone(
     """Run a kernel over its items in the calling thread."""
     held, values = _packed("Q", pointers), _packed("d", numbers)
     if items > 0:
-        kernel.entry(held, integers, values, 0, items, _SCRATCH.take(scratch_bytes))
+        kernel.entry(held, integers, values, 0, items, SCRATCH.take(scratch_bytes))
 
 
 def run(
@@ -218,23 +196,8 @@ def run(
         How many may work; the calling thread is one of them.
     """
     threads, extents = min(threads, -(-items // grain)), bytes(integers)
-    if threads <= 1:
-        run_alone(kernel, items, scratch_bytes, pointers, extents, numbers)
-        return
-    held, values = _packed("Q", pointers), _packed("d", numbers)
-    shares = _Shares(items, threads, grain)
-
-    def work() -> None:
-        scratch = _SCRATCH.take(scratch_bytes)
-        begin, end = shares.take()
-        while begin < end:
-            kernel.entry(held, extents, values, begin, end, scratch)
-            begin, end = shares.take()
-
-    others: list[Future[None]] = [_pool(threads).submit(work) for _ in range(threads - 1)]
-    try:
-        work()
-    finally:
-        for other in others:
-            if not other.cancel():
-                other.result()
+    if threads > 1:
+        arguments = _packed("Q", pointers), extents, _packed("d", numbers)
+        if _team().run(kernel.address, arguments, scratch_bytes, items, grain, threads):
+            return
+    run_alone(kernel, items, scratch_bytes, pointers, extents, numbers)

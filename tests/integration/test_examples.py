@@ -137,3 +137,15 @@ def test_pages_name_what_is_in_the_tables():
     assert operations() in pages["maps"]
     linked = set(re.findall(r"\]\((\w+)\.md\)", pages["index"]))
     assert linked == set(pages) - {"index"}
+
+
+@pytest.mark.slow
+def test_the_matrix_of_a_large_system_is_never_formed():
+    """Of 17 000 rows it would take 1.16 GB."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, str(ROOT / "examples" / "large_ridge_regression.py"), "17000"]
+    said = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=300).stdout
+    assert float(re.search(r"would take ([\d.]+) GB", said)[1]) > 1.1
+    assert float(re.search(r"the process took ([\d.]+) GB", said)[1]) < 0.8
+    assert float(re.search(r"residual ([\d.e-]+)", said)[1]) <= 1e-4
+    assert float(re.search(r"direct solution's by at most ([\d.e-]+)", said)[1]) < 1e-3

@@ -150,7 +150,7 @@ class Writer:
             return special, kind
         if node.op == "sqrt" and self.table and is_gap(node.args[0]):
             (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
-            return _chosen(f"km::sqrt({texts[0]})", f"km::root_factor({texts[0]})", difference), kind
+            return _chosen(f"km::root_near({texts[0]})", f"km::root_factor({texts[0]})", difference), kind
         spelling = SPELLINGS[node.op]
         if "{}" in spelling:
             return spelling.format(*texts), kind

@@ -268,12 +268,13 @@ KM_APART(erf)
 __device__ __noinline__ float pow(float a, float b) {
     const unsigned bits = __float_as_uint(a);
     if (bits - 0x01000000u >= 0x7e000000u || !(fabsf(b) <= 1.0f)) return km::pow(a, b);
-    const float e = (float)((int)(bits >> 23) - 127), whole = b * e, turn = rintf(whole);
+    // bits of 2^23 + n and of 1.5 2^23 + n end in n, which stands for conversions
+    const float e = __uint_as_float(bits >> 23 | 0x4b000000u) - 8388735.0f, turned = fmaf(b, e, 12582912.0f);
     float r;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(__uint_as_float((bits & 0x007fffffu) | 0x3f800000u)));
-    r = fmaf(b, r, (whole - turn) + fmaf(b, e, -whole));
+    r = fmaf(b, r, fmaf(b, e, 12582912.0f - turned));
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
-    return r * __int_as_float(((int)turn + 127) << 23);
+    return r * __uint_as_float((__float_as_uint(turned) << 23) + 0x3f800000u);
 }
 __device__ __noinline__ double pow(double a, double b) { return km::pow(a, b); }
 }  // namespace apart

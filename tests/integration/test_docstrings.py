@@ -16,6 +16,7 @@ from ..source import FILES, parsed
 
 PROMPT = re.compile(r"^\s*>>> ", re.MULTILINE)
 SECTION = re.compile(r"^([A-Z][a-z]+)\n-{3,}$", re.MULTILINE)
+INDENTED = re.compile(r"^Raises\n-{6}\n\w.*\n {4}\w", re.MULTILINE)
 COST = re.compile(r"\b[Cc]osts?\b|memory|\bpass(es)?\b|operations|multiplications")
 GRADIENT = re.compile(r"[Gg]radient|differentiable|derivatives")
 SHAPE = re.compile(r"shape|\((…|\.\.\.|[a-z∏]+_?[a-z]*), ")
@@ -77,6 +78,8 @@ def lacks(name, thing):
         wanted.add("Returns")
     wanted |= {"Examples"} | ({"Raises"} if name not in CAREFREE else set())
     missing += sorted(wanted - there)
+    if "Raises" in there and not INDENTED.search(text):
+        missing.append("what is raised, indented")
     if name not in PLAIN:
         said = {"cost": COST, "gradients": GRADIENT, "shapes": SHAPE}
         missing += [what for what, pattern in said.items() if not pattern.search(text)]

@@ -193,7 +193,7 @@ def solve_cholesky(a: Any, b: Any, *, group: Any = None, check_errors: bool = Fa
     WorkerError
         If a process is gone or does not answer within the group's timeout; a and b are as they were.
     GradientError
-    For a tensor that requires a gradient.
+        For a tensor that requires a gradient.
 
     Notes
     -----
@@ -232,7 +232,7 @@ def solve_lu(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -
     Raises
     ------
     OutOfMemoryError, BackendError, WorkerError, GradientError
-    As of :func:`solve_cholesky`.
+        As of :func:`solve_cholesky`.
 
     Notes
     -----

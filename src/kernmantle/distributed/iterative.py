@@ -60,7 +60,7 @@ def operator(kernel: Kernel, x: Any, *, diagonal: float | None = None, group: An
     Raises
     ------
     GradientError
-    For a tensor that requires a gradient.
+        For a tensor that requires a gradient.
 
     Notes
     -----

@@ -215,7 +215,7 @@ def kron_columns(factors: Sequence[Any], mesh: DeviceMesh, *, result: bool = Fal
     Raises
     ------
     ShapeError, ParameterError, WorkerError
-    As of :func:`kron_matmul`.
+        As of :func:`kron_matmul`.
 
     Notes
     -----
@@ -255,7 +255,7 @@ def kron_scatter(x: torch.Tensor | None, factors: Sequence[Any], mesh: DeviceMes
     Raises
     ------
     ShapeError, ParameterError, WorkerError
-    As of :func:`kron_matmul`.
+        As of :func:`kron_matmul`.
 
     Notes
     -----
@@ -307,7 +307,7 @@ def kron_gather(local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh) -
     Raises
     ------
     ShapeError, ParameterError, WorkerError
-    As of :func:`kron_matmul`.
+        As of :func:`kron_matmul`.
 
     Notes
     -----

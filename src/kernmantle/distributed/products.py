@@ -37,7 +37,7 @@ def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None
     WorkerError
         If a process is gone or does not answer within the group's timeout.
     GradientError
-    For a tensor that requires a gradient.
+        For a tensor that requires a gradient.
 
     Notes
     -----
@@ -92,7 +92,7 @@ def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = N
     WorkerError
         If a process is gone or does not answer within the group's timeout.
     GradientError
-    For a tensor that requires a gradient.
+        For a tensor that requires a gradient.
 
     Notes
     -----
@@ -152,7 +152,7 @@ def agop(
     WorkerError
         If a process is gone or does not answer within the group's timeout.
     GradientError
-    For a tensor that requires a gradient.
+        For a tensor that requires a gradient.
 
     Notes
     -----

@@ -124,7 +124,7 @@ def from_local(local: torch.Tensor, mesh: DeviceMesh) -> DTensor:
     Raises
     ------
     ParameterError, WorkerError
-    For a mesh that has not one axis; if a process is gone.
+        For a mesh that has not one axis; if a process is gone.
 
     Notes
     -----
@@ -160,7 +160,7 @@ def to_local(value: Any) -> torch.Tensor:
     Raises
     ------
     ParameterError
-    For a DTensor that is not spread over its first axis.
+        For a DTensor that is not spread over its first axis.
 
     Notes
     -----

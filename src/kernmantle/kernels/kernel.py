@@ -42,7 +42,7 @@ class Kernel:
     Raises
     ------
     TraceError, ParameterError
-    For lambdas that cannot be traced, and names that do not fit.
+        For lambdas that cannot be traced, and names that do not fit.
 
     Examples
     --------

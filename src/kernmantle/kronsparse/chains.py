@@ -33,12 +33,12 @@ def block_diagonal(shape: Sequence[int], blocks: int) -> list[KSPattern]:
     Returns
     -------
     list of KSPattern
-    ``(blocks, out / blocks, in / blocks, 1)``.
+        ``(blocks, out / blocks, in / blocks, 1)``.
 
     Raises
     ------
     ParameterError
-    For sizes that the number of blocks does not divide.
+        For sizes that the number of blocks does not divide.
 
     Examples
     --------
@@ -62,12 +62,12 @@ def low_rank_like(shape: Sequence[int], rank: int) -> list[KSPattern]:
     Returns
     -------
     list of KSPattern
-    ``(1, rank, in, 1)`` and ``(1, out, rank, 1)``.
+        ``(1, rank, in, 1)`` and ``(1, out, rank, 1)``.
 
     Raises
     ------
     ParameterError
-    For a rank that is no positive integer.
+        For a rank that is no positive integer.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def monarch(shape: Sequence[int], p: int, q: int, rank: int = 1) -> list[KSPatte
     Raises
     ------
     ParameterError
-    For sizes that p or q do not divide.
+        For sizes that p or q do not divide.
 
     Notes
     -----
@@ -130,12 +130,12 @@ def butterfly(n: int, radix: int = 2, levels: int = 1) -> list[KSPattern]:
     Returns
     -------
     list of KSPattern
-    L / levels of them, n radix^levels weights each.
+        L / levels of them, n radix^levels weights each.
 
     Raises
     ------
     ParameterError
-    For an n that is no power of the radix.
+        For an n that is no power of the radix.
 
     Examples
     --------
@@ -238,7 +238,7 @@ def hadamard(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> 
     Raises
     ------
     ParameterError
-    For an n that is no power of 2.
+        For an n that is no power of 2.
 
     Notes
     -----
@@ -306,7 +306,7 @@ def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     Raises
     ------
     ParameterError
-    For an n that is no power of 2.
+        For an n that is no power of 2.
 
     Notes
     -----
@@ -344,7 +344,7 @@ def dct(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     Raises
     ------
     ParameterError
-    For an n that is no power of 2.
+        For an n that is no power of 2.
 
     Notes
     -----

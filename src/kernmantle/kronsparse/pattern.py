@@ -195,7 +195,7 @@ def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     ShapeError
-    For weights that are not chainable.
+        For weights that are not chainable.
 
     Notes
     -----

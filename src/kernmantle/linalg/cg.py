@@ -244,7 +244,7 @@ def cg(
     LinearAlgebraError
         With ``check_errors``.
     ShapeError, DtypeError, ParameterError
-    For arrays and options that do not fit, before anything runs.
+        For arrays and options that do not fit, before anything runs.
 
     Notes
     -----

@@ -267,7 +267,7 @@ def cholesky_factor(
     LinearAlgebraError
         With ``check_errors``, naming the item and the order of the minor.
     ShapeError, DtypeError
-    For what is no square matrix of float32 or float64.
+        For what is no square matrix of float32 or float64.
 
     Examples
     --------
@@ -312,7 +312,7 @@ def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False)
     Raises
     ------
     ShapeError, DtypeError, DeviceError
-    For arrays that do not fit together, before anything runs.
+        For arrays that do not fit together, before anything runs.
 
     Notes
     -----
@@ -371,7 +371,7 @@ def solve_cholesky(
     LinearAlgebraError
         With ``check_errors``, naming the item and the order of the minor.
     ShapeError, DtypeError, DeviceError
-    For arrays that do not fit together, before anything runs.
+        For arrays that do not fit together, before anything runs.
 
     Notes
     -----

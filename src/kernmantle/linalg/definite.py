@@ -32,7 +32,7 @@ def inverse_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float |
     Raises
     ------
     ShapeError, DtypeError
-    For what is no square matrix of float32 or float64.
+        For what is no square matrix of float32 or float64.
 
     Notes
     -----
@@ -70,7 +70,7 @@ def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | 
     Raises
     ------
     ShapeError, DtypeError
-    For what is no square matrix of float32 or float64.
+        For what is no square matrix of float32 or float64.
 
     Notes
     -----

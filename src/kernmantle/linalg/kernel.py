@@ -125,7 +125,7 @@ def solve_kernel(
     LinearAlgebraError
         With ``check_errors``.
     ShapeError, DtypeError, ParameterError
-    For arrays and options that do not fit, before anything runs.
+        For arrays and options that do not fit, before anything runs.
 
     Notes
     -----

@@ -132,7 +132,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     LinearAlgebraError
         With ``check_errors``, naming the item and the pivot.
     ShapeError, DtypeError, DeviceError
-    For arrays that do not fit together, before anything runs.
+        For arrays that do not fit together, before anything runs.
 
     Notes
     -----
@@ -179,7 +179,7 @@ def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: 
     Raises
     ------
     ShapeError, DtypeError, DeviceError
-    For arrays that do not fit together, before anything runs.
+        For arrays that do not fit together, before anything runs.
 
     Notes
     -----
@@ -238,7 +238,7 @@ def solve_lu(
     LinearAlgebraError
         With ``check_errors``, naming the item and the pivot.
     ShapeError, DtypeError, DeviceError
-    For arrays that do not fit together, before anything runs.
+        For arrays that do not fit together, before anything runs.
 
     Notes
     -----

@@ -115,7 +115,7 @@ def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None 
     Raises
     ------
     ShapeError, ParameterError
-    For an operator that is not square, and a rank or a ridge that is not positive.
+        For an operator that is not square, and a rank or a ridge that is not positive.
 
     Notes
     -----
@@ -178,7 +178,7 @@ def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
     Raises
     ------
     ShapeError, ParameterError
-    As of :func:`nystrom`.
+        As of :func:`nystrom`.
 
     Notes
     -----

@@ -131,7 +131,7 @@ def logdet(
     Raises
     ------
     ShapeError, DtypeError, ParameterError
-    For arrays and options that do not fit, before anything runs.
+        For arrays and options that do not fit, before anything runs.
 
     Notes
     -----
@@ -189,7 +189,7 @@ def trace(a: Any, *, probes: int = 32, generator: torch.Generator | None = None)
     Raises
     ------
     ShapeError, DtypeError, ParameterError
-    For arrays and options that do not fit, before anything runs.
+        For arrays and options that do not fit, before anything runs.
 
     Notes
     -----

@@ -79,7 +79,7 @@ def workspace(
     Raises
     ------
     ParameterError
-    For a routine that is not there, or a subset out of range.
+        For a routine that is not there, or a subset out of range.
 
     Notes
     -----

@@ -67,6 +67,10 @@ def test_ratios_are_to_the_best_of_the_others() -> None:
         row("(1, 2, 2, 4) f16 first", kernmantle=2.0),
     ]
     assert kronsparse.ratios(rows) == {("f32", "last"): [(KSPattern(6, 64, 64, 1), 1.5)]}
+    rows.append(row("(6, 64, 64, 2) f32 last", kernmantle=2.0, bmm=1.0, dense=3.0) | {"status": "ok"})
+    said = kronsparse.summary(rows)
+    assert said.startswith("f32, batch last: 1.00 times as fast")
+    assert said.endswith("of 2 patterns, 0.50 times at (6, 64, 64, 2)")
 
 
 def test_the_picture_shows_every_type_and_layout(tmp_path) -> None:

@@ -252,6 +252,8 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     names = {row.name for row in rows}
     last = {row["case"]: row for row in kept if row["case"] in names and row["stamp"]["machine"] == stamp["machine"]}
     console.print(report.terminal(last.values()))
+    if suite.note:
+        console.print(suite.note(list(last.values())))
     console.print(f"rows in {path}", soft_wrap=True)
     if left:
         console.print(f"{left} cases did not fit into the budget; run again to go on")

@@ -122,9 +122,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class Suite:
-    """A table of cases on one kind of device; ``picture`` draws its rows where bars would not do."""
+    """A table of cases on one kind of device.
+
+    ``picture`` draws its rows where bars would not do, ``note`` says what they come to.
+    """
 
     name: str
     device: str
     rows: tuple[Case | Probe, ...]
     picture: Callable[[Sequence[Any], Path], None] | None = None
+    note: Callable[[Sequence[Any]], str] | None = None

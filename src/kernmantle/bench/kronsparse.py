@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -279,7 +280,7 @@ def suite(device: str = "", full: bool = False) -> Suite:
     rows += [
         layer_case(batch, dtype, step, kind) for batch in batches for dtype in TYPES[kind] for step in (False, True)
     ]
-    return Suite("kronsparse", kind, tuple(rows), picture)
+    return Suite("kronsparse", kind, tuple(rows), picture, summary)
 
 
 def ratios(rows: Iterable[Row]) -> dict[tuple[str, str], list[tuple[KSPattern, float]]]:
@@ -295,6 +296,19 @@ def ratios(rows: Iterable[Row]) -> dict[tuple[str, str], list[tuple[KSPattern, f
             pattern = KSPattern(*map(int, text[1:].split(", ")))
             found.setdefault((dtype, layout), []).append((pattern, min(others) / row["results"][OURS]["median"]))
     return found
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """Median and least of the speed-ups, by type and layout."""
+    lines: list[str] = []
+    for (dtype, layout), pairs in sorted(ratios(rows).items()):
+        pattern, least = min(pairs, key=lambda pair: pair[1])
+        middle = median(value for _, value in pairs)
+        lines.append(
+            f"{dtype}, batch {layout}: {middle:.2f} times as fast as the best other algorithm in the median of "
+            f"{len(pairs)} patterns, {least:.2f} times at {pattern}"
+        )
+    return "\n".join(lines)
 
 
 def picture(rows: Sequence[Row], path: Path) -> None:

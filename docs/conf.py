@@ -42,6 +42,7 @@ copybutton_prompt_is_regexp = True
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery",
     "gallery_dirs": "gallery",
+    "backreferences_dir": "gallery/backreferences",
     "filename_pattern": "/plot_",
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,

@@ -45,7 +45,7 @@ def _images(device: str) -> torch.Tensor:
 
 
 def _words(device: str) -> torch.Tensor:
-    return torch.randint(50257, (8, 1024), generator=torch.Generator(device).manual_seed(0), device=device)
+    return torch.randint(50257, (1, 1024), generator=torch.Generator(device).manual_seed(0), device=device)
 
 
 KINDS = {

@@ -41,7 +41,7 @@ def main(rows: int) -> None:
     kernel, coefficients, how = fit(x, y, "cg")
     print(f"{rows} rows in {time.perf_counter() - begin:.1f} s: {how}")
     mean = kernel.matmul(test, x, coefficients).mean()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
     print(f"the matrix would take {4 * rows**2 / 1e9:.2f} GB, the process took {peak:.2f} GB at most")
     print(f"predictions are {mean:.4f} on average")
     part = min(rows, 2000)

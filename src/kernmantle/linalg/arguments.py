@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
 from ..errors import DtypeError, GradientError, OutOfMemoryError, OutputError, ParameterError, ShapeError
 from ..ops.autograd import is_wrapped, unwatched
+from ..ops.checks import shares_memory
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -119,18 +120,8 @@ def check_overwrite(tensor: torch.Tensor, name: str) -> None:
     """GradientError or OutputError for a tensor that cannot be written in place."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise GradientError(f"overwrite_{name} cannot be combined with a gradient by {name}; drop it")
-    if overlaps_itself(tensor):
+    if shares_memory(tensor):
         raise OutputError(f"overwrite_{name} needs entries at addresses of their own; {name} is an expanded view")
-
-
-def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two entries may share an address."""
-    reach = 0
-    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1):
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
 
 
 def compact(a: torch.Tensor) -> torch.Tensor:

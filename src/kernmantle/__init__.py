@@ -52,7 +52,10 @@ _OF_KRONSPARSE = (
 )  # fmt: skip
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
 _ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "testing")
-_KNOWN_AS = {"rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin"}
+_KNOWN_AS = {
+    "rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin",
+    "kernelridge": "estimators.KernelRidge", "gaussianprocessregressor": "estimators.GaussianProcessRegressor",
+}  # fmt: skip
 _LATER = {
     "cdist": ".distances", "pdist": ".distances", "clear_cache": ".ops.precompile", "precompile": ".ops.precompile",
     "tune": ".ops.tune",

@@ -99,8 +99,12 @@ def test_additions_break_nothing():
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("RBF", "Gaussian"), ("gaussian", "Gaussian"), ("matern", "Matern"), ("cdists", "cdist")]
-)
+    ("name", "meant"),
+    [
+        ("RBF", "Gaussian"), ("gaussian", "Gaussian"), ("matern", "Matern"), ("cdists", "cdist"),
+        ("KernelRidge", "estimators.KernelRidge"),
+    ],
+)  # fmt: skip
 def test_a_name_that_is_nearly_right_is_told(name, meant):
     with pytest.raises(AttributeError, match=f"did you mean {meant!r}"):
         getattr(km, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -125,3 +126,66 @@ def test_hyperparameters_are_mapped():
         torch.func.grad(lambda s: km.Matern(s).agop(x, y, v).sum()),
     ):
         assert_close(torch.func.vmap(of)(widths), torch.stack([of(h) for h in widths]), depth=64)
+
+
+WIDTH = torch.nn.Parameter(torch.tensor(1.5))
+COMPILED = {
+    "matrix": lambda k, x, y, v: k(x, y),
+    "one array": lambda k, x, y, v: k(x, diagonal=0.1),
+    "batch": lambda k, x, y, v: k(x[None], y),
+    "diagonal": lambda k, x, y, v: k.diagonal(x),
+    "product": lambda k, x, y, v: k.matmul(x, y, v),
+    "gradient": lambda k, x, y, v: k.gradient(x, y, v),
+    "outer products": lambda k, x, y, v: k.agop(x, y, v),
+    "neighbours": lambda k, x, y, v: k.argkmax(x, y, 2),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_kernel_made_beforehand_is_compiled_whole(name):
+    torch.compiler.reset()
+    x, y, v = (rows(*shape, dtype=torch.float32) for shape in ((6, 4), (5, 4), (5, 2)))
+    kernel = 0.5 * km.Gaussian(2.0) + km.Laplace(1.5, p=1.3)
+
+    def call(x):
+        return COMPILED[name](kernel, x, y, v)
+
+    assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(x), call(x), depth=16)
+
+
+def test_a_kernel_from_a_pickle_is_compiled_as_itself():
+    torch.compiler.reset()
+    x = rows(6, 4, dtype=torch.float32)
+    kernel, other = (pickle.loads(pickle.dumps(k)) for k in (km.Cauchy(3.0), km.Linear(2.0)))
+    assert kernel.form == km.Cauchy(3.0).form
+    assert kernel.form.key != km.Cauchy(3.0).form.key
+    for own in (kernel, other):
+        found = torch.compile(lambda x, own=own: own(x), backend="aot_eager", fullgraph=True)(x)
+        assert_close(found, own(x), depth=16)
+
+
+@pytest.mark.parametrize("name", ["matrix", "one array", "diagonal"])
+def test_gradients_of_a_compiled_kernel(name):
+    torch.compiler.reset()
+    x, y = rows(6, 4, dtype=torch.float32).requires_grad_(), rows(5, 4, dtype=torch.float32)
+    kernel = 0.5 * km.Gaussian(WIDTH) + km.Linear(WIDTH)
+
+    def call(x):
+        return COMPILED[name](kernel, x, y, None).square().sum()
+
+    found = torch.autograd.grad(torch.compile(call, backend="aot_eager", fullgraph=True)(x), [x, WIDTH])
+    for own, wanted in zip(found, torch.autograd.grad(call(x), [x, WIDTH]), strict=True):
+        assert_close(own, wanted, depth=64)
+
+
+@pytest.mark.parametrize("name", ["product", "gradient"])
+def test_what_keeps_its_memory_bound_runs_beside_the_compiled_graph(name):
+    torch.compiler.reset()
+    x, y, v = (rows(*shape, dtype=torch.float32) for shape in ((6, 4), (5, 4), (5, 2)))
+    x.requires_grad_()
+
+    def call(x):
+        return COMPILED[name](km.Gaussian(2.0), x, y, v).square().sum()
+
+    (found,) = torch.autograd.grad(torch.compile(call, backend="aot_eager")(x), x)
+    assert_close(found, torch.autograd.grad(call(x), x)[0], depth=64)

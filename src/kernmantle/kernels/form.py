@@ -5,16 +5,23 @@ Two forms combine into one that sums both in the same pass; sums that are equal 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, wraps
+from itertools import count
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import torch
 
 from ..contraction.definition import of_expressions
 from ..contraction.semirings import Reduction
 from ..expr.node import Node, const, postorder, substitute, var, variables
 from ..expr.simplify import simplify
+from ..ops.autograd import constant
 from ..ops.contract import Contraction
 
+Result = TypeVar("Result")
 ROWS = ("x0", "x1")
 WEIGHT = "x2"
 
@@ -36,6 +43,10 @@ TABLE = Table()
 Operand = str | Squares | Table
 
 
+_FORMS: WeakValueDictionary[str, Form] = WeakValueDictionary()
+_COUNT = count()
+
+
 @dataclass(frozen=True)
 class Form:
     """``output(reduce(maps(x0, x1)))`` with further operands x2, x3, ... and parameters by name.
@@ -48,6 +59,15 @@ class Form:
     output: Node
     parameters: tuple[str, ...] = ()
     operands: tuple[Operand, ...] = ()
+    key: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"form {next(_COUNT)}")
+        _FORMS[self.key] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As what it is made of: another process has keys of its own."""
+        return Form, (self.maps, self.reductions, self.output, self.parameters, self.operands)
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -82,19 +102,47 @@ def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductio
     return Contraction.of(of_expressions(f"{','.join(axes)}->{out}", maps, reductions, outputs))
 
 
-@lru_cache(maxsize=1024)
+class _Made:
+    """What is made of forms as attributes, which torch.compile looks up at the moment it needs them."""
+
+
+_MADE = _Made()
+_MAKERS: dict[str, Callable[[Form], Any]] = {}
+
+
+def of_form(make: Callable[[Form], Result]) -> Callable[[Form], Result]:
+    """A function of a form that is evaluated once; also while torch.compile traces, instead of looked into."""
+    cached, name = lru_cache(maxsize=1024)(make), f"{make.__name__} {len(_MAKERS)}"
+    _MAKERS[name] = cached
+
+    @wraps(make)
+    def call(form: Form) -> Result:
+        return getattr(_MADE, _known(name, form.key)) if torch.compiler.is_compiling() else cached(form)
+
+    return call
+
+
+@constant
+def _known(name: str, key: str) -> str:
+    """Where that which is made of a form is kept."""
+    place = f"{name} of {key}"
+    setattr(_MADE, place, _MAKERS[name](_FORMS[key]))
+    return place
+
+
+@of_form
 def gram(form: Form) -> Contraction:
     """All pairs of rows."""
     return contraction_of(form.axes(), "mn", form.maps, form.reductions, [form.output])
 
 
-@lru_cache(maxsize=1024)
+@of_form
 def diagonal(form: Form) -> Contraction:
     """Every row with the row of the same index."""
     return contraction_of(form.axes("mk", "mk"), "m", form.maps, form.reductions, [form.output])
 
 
-@lru_cache(maxsize=1024)
+@of_form
 def is_symmetric(form: Form) -> bool:
     """Whether the rules prove that k(x, y) = k(y, x)."""
     swap = {ROWS[0]: var(ROWS[1]), ROWS[1]: var(ROWS[0])}
@@ -120,7 +168,7 @@ def of_difference(value: Node) -> bool:
     return value not in rows and all(node.op == "sub" and set(node.args) == rows for node in users)
 
 
-@lru_cache(maxsize=1024)
+@of_form
 def is_stationary(form: Form) -> bool:
     """Whether every map has the rows in their difference alone."""
     return not form.reads_squares and all(map(of_difference, form.maps))

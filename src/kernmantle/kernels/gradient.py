@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from ..ops.contract import Contraction
 from .blocks import LARGEST, block_bytes
 from .call import Call
 from .differences import blocks, centred, products, sums
-from .form import ROWS, Form, Squares, contraction_of, of_difference
+from .form import ROWS, Form, Squares, contraction_of, of_difference, of_form
 from .recompute import Pullback, recompute
 from .tabled import at_points
 
@@ -99,7 +99,7 @@ def _affine(form: Form, place: int, value: Node, slope: Node) -> _Affine | None:
     return _Affine(place, _part(form, constant), _part(form, factor), of_difference(value))
 
 
-@lru_cache(maxsize=256)
+@of_form
 def plan(form: Form) -> Plan | None:
     """How to differentiate a form whose reductions are sums; None for others."""
     if any(reduction is not _SUM for reduction in form.reductions):

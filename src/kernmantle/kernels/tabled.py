@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ from .apply import common_batch
 from .blocks import block_bytes
 from .call import Call
 from .differences import blocks
-from .form import ROWS, TABLE, Form
+from .form import ROWS, TABLE, Form, of_form
 from .recompute import recompute
 
 
-@lru_cache(maxsize=256)
+@of_form
 def form_with_table(form: Form) -> Form:
     """The form whose sum has a further term of every pair."""
     if len(form.maps) != 1:

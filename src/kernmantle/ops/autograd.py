@@ -336,4 +336,6 @@ def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> 
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     full, extended = saving(text, types)
     function = Contract if compiling else ContractWithJvp
+    if compiling:  # which takes no tensor twice in a Function
+        tensors = [t.view_as(t) if any(t is other for other in tensors[:i]) else t for i, t in enumerate(tensors)]
     return list(function.apply(text, full, extended, *numbers, *tensors)[: _shape_of(text)[0]])

@@ -36,6 +36,8 @@ class Halves:
 
 def worthwhile(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether a product of these is better taken in halves: large, float32, on a GPU, without a derivative."""
+    if torch.compiler.is_compiling():
+        return False
     work = math.prod(left.shape) * right.shape[-1]
     exact = current().precision != "ieee" and torch.backends.cuda.matmul.fp32_precision != "tf32"
     large = left.is_cuda and left.dtype == torch.float32 and left.dim() == right.dim() == 2 and work >= _LEAST

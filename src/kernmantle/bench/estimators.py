@@ -24,6 +24,7 @@ MEASURED = 10
 BANDWIDTH, RIDGE, ROUNDS = 8.0, 1e-3, 3
 NEIGHBOURS = 10
 ROOM = 1 << 30
+BLOCK = 2048
 UNEXPLAINED = 0.2
 FEW = 64
 """Rows of a first call, in which a peer loads what it needs."""
@@ -129,7 +130,8 @@ def near(rows: int, known: int, columns: int, p: float) -> Problem:
 
     def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
         def row(place: int) -> np.ndarray[Any, Any]:
-            found = np.linalg.norm(given["x"][place] - given["y"], p, axis=1)
+            blocks = np.array_split(given["y"], 1 + known // BLOCK)
+            found = np.concatenate([np.linalg.norm(given["x"][place] - block, p, axis=1) for block in blocks])
             return np.sort(np.partition(found, NEIGHBOURS)[:NEIGHBOURS])[picks.columns]
 
         with ThreadPoolExecutor() as pool:

@@ -38,9 +38,10 @@ def test_sizes(size, side):
     _check(*drawn(size, torch.float32, side), side=side)
 
 
-@pytest.mark.parametrize("size", SMALL + MIXED, ids=named)
-def test_sizes_in_float64(size):
-    _check(*drawn(size, torch.float64))
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("size", SMALL + LARGE, ids=named)
+def test_sizes_in_float64(size, side):
+    _check(*drawn(size, torch.float64, side), side=side)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -138,7 +138,7 @@ def test_a_kernel_that_does_not_exist():
         _ = km.Lapace
     with pytest.raises(ParameterError, match="bandwidth is one length for all columns"):
         km.Gaussian(lengthscale=1.0)
-    with pytest.raises(ParameterError, match="use numpy.array"):
+    with pytest.raises(ParameterError, match=r"use numpy\.array"):
         km.Gaussian(lengthscales=[1.0, 2.0])
     with pytest.raises(ParameterError, match="it has bandwidth, p, lengthscales"):
         km.Laplace(zzz=1)

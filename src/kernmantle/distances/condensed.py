@@ -53,9 +53,9 @@ def pdist(
 
     Notes
     -----
-    Cost: n (n - 1) / 2 distances. Computed in blocks of rows; beside the result no more than some megabytes are used, with a gradient to be recorded
-    as much as the result again. A metric that is not symmetric gives d(x_i, x_j) for i < j. Gradients as of
-    :func:`cdist`.
+    Cost: n (n - 1) / 2 distances, computed in blocks of rows; beside the result no more than some megabytes are
+    used, with a gradient to be recorded as much as the result again. A metric that is not symmetric gives d(x_i, x_j)
+    for i < j. Gradients as of :func:`cdist`.
 
     Examples
     --------

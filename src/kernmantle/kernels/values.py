@@ -41,4 +41,5 @@ def value_of(value: Any, name: str) -> Any:
         return number
     if hasattr(value, "__array__"):
         return value_of(torch.from_numpy(value.__array__().copy()), name)
-    raise ParameterError(f"hyperparameter {name!r} must be a number or an array, not {type(value).__name__}: use numpy.array")
+    kind = type(value).__name__
+    raise ParameterError(f"hyperparameter {name!r} must be a number or an array, not {kind}: use numpy.array")

@@ -439,3 +439,16 @@ def test_cg_of_a_smooth_kernel_takes_no_more_iterations_for_more_columns(ridge, 
     assert found.iterations <= 15
     gap = torch.linalg.vector_norm(b - operator.dense() @ found.x, dim=0)
     assert (gap <= 1e-7 * torch.linalg.vector_norm(b, dim=0)).all()
+
+
+@pytest.mark.parametrize("make", [km.linalg.nystrom, km.linalg.pivoted_cholesky])
+def test_cg_of_float32_is_as_near_for_ten_columns_as_for_one(make):
+    """A smooth kernel with a ridge of a few units of float32: what is reached is what float32 allows."""
+    x = torch.linspace(0, 1, 400)[:, None]
+    b = normal(400, 10, seed=5, dtype=torch.float32)
+    exact = KERNEL(x.double()) + 1e-4 * torch.eye(400, dtype=torch.float64)
+    wanted = torch.linalg.solve(exact, b.double())
+    found = km.linalg.solve_kernel(
+        KERNEL, x, b, 1e-4, method="cg", preconditioner=make(KERNEL.operator(x), 50, 1e-4), max_iterations=100
+    ).x
+    assert torch.linalg.vector_norm(found - wanted) < 0.2 * torch.linalg.vector_norm(wanted)

@@ -87,13 +87,23 @@ class _Watch:
         return float(self._kept[place])
 
 
-def _factor(gram: torch.Tensor) -> torch.Tensor:
-    """Lower Cholesky factor of a Gram matrix that may be singular, to the digits of each of its columns."""
+def _gram(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Products of columns in float64, since small systems of them have the square of the condition."""
+    return left.double().mT @ right.double()
+
+
+def _factor(gram: torch.Tensor, unit: float) -> torch.Tensor:
+    """Lower Cholesky factor of a Gram matrix that may be singular, to the digits of each of its columns.
+
+    One that rounding has made indefinite counts as a bound of it on the diagonal: short steps, none of them wrong.
+    """
     lengths = gram.diagonal().sqrt()
     lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
     even = gram / lengths / lengths[:, None]
-    even.diagonal().add_(torch.finfo(gram.dtype).eps * (10 + gram.shape[-1]))
-    return lengths[:, None] * torch.linalg.cholesky_ex(even).L
+    even.diagonal().add_(unit * (10 + gram.shape[-1]))
+    found, failed = torch.linalg.cholesky_ex(even)
+    apart = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device) * gram.shape[0] ** 0.5
+    return lengths[:, None] * torch.where(failed == 0, found, apart)
 
 
 def _solved(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -102,7 +112,7 @@ def _solved(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
 
 
 def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.solve_triangular(factor.mT, columns, upper=True, left=False)
+    return torch.linalg.solve_triangular(factor.mT.to(columns.dtype), columns, upper=True, left=False)
 
 
 def _normal(
@@ -112,9 +122,9 @@ def _normal(
 
     Twice, since products of columns know only half the digits of how these depend on each other.
     """
-    weights = torch.eye(residual.shape[1], dtype=residual.dtype, device=residual.device)
+    weights = torch.eye(residual.shape[1], dtype=torch.float64, device=residual.device)
     for _ in range(2):
-        factor = _factor(total(residual.mT @ turned))
+        factor = _factor(total(_gram(residual, turned)), torch.finfo(residual.dtype).eps)
         residual, turned, weights = _over(residual, factor), _over(turned, factor), factor.mT @ weights
     return residual, turned, weights
 
@@ -150,19 +160,21 @@ class _State:
     def step(self) -> None:
         """One iteration: one product."""
         product = self.multiply(self.direction)
-        sums = [self.direction.mT @ product, self.direction.mT @ self.unit]
+        dtype = product.dtype
+        sums = [_gram(self.direction, product), _gram(self.direction, self.unit)]
         curvature, slope = self.total(torch.stack(sums)).unbind()
-        small = _factor(curvature)
+        small = _factor(curvature, torch.finfo(dtype).eps)
         length = _solved(small, slope)
-        self.x = self.x + self.direction @ (length @ self.weights)
-        residual = self.unit - product @ length
+        self.x = self.x + self.direction @ (length @ self.weights).to(dtype)
+        residual = self.unit - product @ length.to(dtype)
         self.unit, turned, weights = _normal(residual, self.precondition(residual), self.total)
-        self.direction = turned - self.direction @ _solved(small, self.total(product.mT @ turned))
+        back = _solved(small, self.total(_gram(product, turned)))
+        self.direction = turned - self.direction @ back.to(dtype)
         self.weights = weights @ self.weights
 
     def lengths(self) -> torch.Tensor:
         """Norms of the columns of ``b - a x``."""
-        return self.total((self.unit @ self.weights).square().sum(0)).sqrt()
+        return self.total((self.unit @ self.weights.to(self.unit.dtype)).square().sum(0)).sqrt()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from ..contraction.program import Operand, Program, elementwise
 from ..contraction.pullback import pullback
 from ..errors import OutOfMemoryError
 from ..expr.node import substitute, var
+from . import squares_cpu
 from .dtypes import DTYPES, NAMES
 from .launcher import collecting
 from .layout import Geometry, aligned, arguments, geometry, strided
@@ -286,7 +287,11 @@ def _kernel_runner(
 
     in_order = places == tuple(range(len(tensors)))
     once = len(calls.offsets) == 1 and not lowering.is_partial
-    return run_once if once else run, f"{target.name}: {launcher.description}"
+    chosen, description = run_once if once else run, f"{target.name}: {launcher.description}"
+    plan = squares_cpu.planned(program, nest, geo, types, tensors, outs) if target.name == "llvm" else None
+    if plan is None:
+        return chosen, description
+    return squares_cpu.runner(plan, program, types, chosen, prepare), f"{plan}, else {description}"
 
 
 def _places(program: Program) -> tuple[int, ...]:

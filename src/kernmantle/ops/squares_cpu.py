@@ -51,8 +51,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
     def written(out: torch.Tensor, text: str, kinds: str, *arrays: torch.Tensor, numbers: Sequence[float] = ()) -> None:
         prepare(text, kinds, arrays, [out]).run(arrays, numbers, [out])
 
-    def note(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
-        x, y = tensors[row], tensors[column]
+    def note(tensors: Tensors, x: torch.Tensor, y: torch.Tensor) -> None:
         out, of_x, of_y = x.new_empty(len(x), len(y)), x.new_empty(len(x)), x.new_empty(len(y))
         mask = torch.empty(out.shape, dtype=torch.bool)
         for target, source, kinds in ((of_y, look, plain), (mask, mark, masked), (out, join, plain)):
@@ -61,6 +60,9 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         (out,), x, y = outs, tensors[row], tensors[column]
+        if collecting():
+            note(tensors, x, y)
+            return
         parts = _rows(x, y)
         if parts is None or _near(parts, plan.near).float().mean() > _MOST_NEAR:
             direct(tensors, numbers, outs)
@@ -82,7 +84,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
         kept, values = [tensors[place] for place in last], [numbers[place] for place in given]
         written(out, end.text, plain, *kept, out, of_x, of_y, numbers=values)
 
-    return note if collecting() else run
+    return run
 
 
 def _rows(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...] | None:

@@ -104,17 +104,17 @@ _FAR_AHEAD = Target("faster", 5, KEOPS)
 
 
 def suite(full: bool = False) -> Suite:
-    """The cases on the GPU; in full also those of minutes."""
+    """The cases on the GPU, in full also those of minutes; torch's matrix of 10^10 entries is wrong."""
     some, many = 100_000, 1_000_000
     rows = (
         _MATRIX,
         _case(BIG, 16, {TORCH: dense}, _seconds(1.04 * 62e-3)),
-        _case((some, some, 3), 1, _BOTH, _seconds(3.1e-3), *_AHEAD),
-        _case((some, some, 10), 1, _BOTH, _seconds(8e-3), *_AHEAD),
+        _case((some, some, 3), 1, _ONLY, _seconds(3.1e-3), _AHEAD[1]),
+        _case((some, some, 10), 1, _ONLY, _seconds(8e-3), _AHEAD[1]),
         _case((some, some, 100), 1, _ONLY, _seconds(70e-3), _FAR_AHEAD),
-        _case((many, many, 3), 1, _ONLY, _seconds(300e-3), Target("faster", 1, KEOPS)),
+        _case((many, many, 3), 1, _ONLY, _seconds(300e-3), _AHEAD[1]),
         _case((some, some, 1000), 1, _ONLY, _FAR_AHEAD),
-        _case((many, many, 10), 1, _ONLY, Target("faster", 1, KEOPS)),
+        _case((many, many, 10), 1, _ONLY, _AHEAD[1]),
     )
     long = tuple(_case((many, many, k), 1, _ONLY, _FAR_AHEAD) for k in (100, 1000)) if full else ()
     return Suite("apply", "cuda", rows + long)

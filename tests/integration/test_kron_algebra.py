@@ -243,3 +243,27 @@ def test_a_product_is_checked_when_it_is_made():
     for scale in (-2.0, 0, 1j):
         with pytest.raises(km.errors.ParameterError, match="cholesky needs a positive scale"):
             KroneckerProduct([square, 3], scale).cholesky()
+
+
+def test_either_side_under_torch_compile():
+    """A square operator and a square array: a side that was confused would not be seen by the shapes."""
+    torch.compiler.reset()
+    factors, x = [torch.randn(2, 2), torch.randn(3, 3)], torch.randn(6, 6)
+    product, dense = KroneckerProduct(factors, 0.5), 0.5 * torch.kron(*factors)
+    whole = torch.compile(product.matmul, backend="aot_eager", fullgraph=True)
+    assert_close(whole(x), dense @ x, depth=DEPTH)
+    for call, expected in (
+        (lambda x: product @ x, dense @ x),
+        (lambda x: x @ product, x @ dense),
+        (lambda x: (x[0, 0] * product) @ x, x[0, 0] * dense @ x),
+        (lambda x: KroneckerProduct(factors) @ x, 2 * dense @ x),
+        (lambda x: (product + 0.5 * KroneckerProduct([6])) @ x, dense @ x + 0.5 * x),
+    ):
+        for run in (call, torch.compile(call, backend="aot_eager")):
+            assert_close(run(x), expected, depth=DEPTH)
+
+
+def test_batches_of_terms_broadcast():
+    square = torch.eye(3).expand(2, 3, 3)
+    with pytest.raises(km.errors.ShapeError, match=r"batch axes \(2,\), \(4,\) do not broadcast"):
+        KroneckerProduct([square]) + KroneckerProduct([torch.eye(3).expand(4, 3, 3)])

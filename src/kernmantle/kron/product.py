@@ -126,18 +126,6 @@ class KroneckerProduct:
     def __rmatmul__(self, v: Any) -> Any:
         return kron_matmul(v, self.factors, alpha=self.scale)
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """``tensor @ operator`` and ``tensor * operator``."""
-        left, right = (args[0], args[1]) if len(args) == 2 else (None, None)
-        if func in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__):
-            return right.__rmatmul__(left) if isinstance(right, cls) else NotImplemented
-        if func in (torch.mul, torch.Tensor.mul, torch.Tensor.__mul__):
-            return right * left if isinstance(right, cls) else NotImplemented
-        return NotImplemented
-
     def __mul__(self, scalar: Any) -> KroneckerProduct:
         if not isinstance(scalar, (int, float, complex, torch.Tensor)):
             return NotImplemented

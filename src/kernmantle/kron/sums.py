@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..contraction.equation import broadcast
 from ..errors import ParameterError, ShapeError
 from .factors import Factor, outer, repartitioned, sizes, spread
 from .implicit import conjugate_gradients, solved
@@ -63,7 +64,10 @@ class SumOfProducts:
         placed = next((t for t in terms if any(isinstance(f, torch.Tensor) for f in t.factors)), terms[0])
         self.terms = tuple(placed.like(term.factors, term.scale) if _is_identity(term) else term for term in terms)
         self.dtype, self.device = self.terms[0].dtype, self.terms[0].device
-        self.shape = (*torch.broadcast_shapes(*(term.batch for term in terms)), *terms[0].shape[-2:])
+        batch = broadcast([tuple(term.batch) for term in terms])
+        if batch is None:
+            raise ShapeError(f"batch axes {', '.join(str(tuple(term.batch)) for term in terms)} do not broadcast")
+        self.shape = (*batch, *terms[0].shape[-2:])
 
     def __repr__(self) -> str:
         return f"SumOfProducts({' + '.join(map(repr, self.terms))})"

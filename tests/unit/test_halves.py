@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.ops.halves import split, worthwhile
+from kernmantle.ops import halves
+from kernmantle.ops.halves import split, split_rows, worthwhile
 from kernmantle.testing import assert_close
 
 
@@ -29,6 +30,13 @@ def test_rows_of_different_sizes_keep_their_digits():
     parts = split(given, 1)
     whole = (parts.high.double() + parts.low.double()) * parts.scale.double()
     assert_close(whole, given, dtype=torch.float32, magnitude=given.abs().amax(1, keepdim=True).double())
+
+
+def test_rows_a_few_at_a_time_are_those_at_once(monkeypatch):
+    given = matrix(1.0) * torch.tensor([1e-20, 1.0, 0.0, 1e20, 1e-3])[:, None]
+    monkeypatch.setattr(halves, "_PIECE", 2 * 4 * given.shape[1])
+    for one, other in zip(vars(split_rows(given)).values(), vars(split(given, 1)).values(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -46,14 +46,24 @@ def worthwhile(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 def split(matrix: torch.Tensor, dim: int, out: Halves | None = None) -> Halves:
     """A matrix, or several, in halves, to be summed along ``dim``; what is not finite stays so in the result."""
+    found = empty(matrix.shape, dim, matrix.device) if out is None else out
+    _fill(matrix, _fitted(matrix, dim, found.scale), found.high, found.low)
+    return found
+
+
+def _fitted(matrix: torch.Tensor, dim: int, scale: torch.Tensor) -> torch.Tensor:
+    """Powers of two that a matrix is to be multiplied by, one a line along ``dim``; their inverses go to ``scale``."""
     top = torch.linalg.vector_norm(matrix, math.inf, dim=dim, keepdim=True)
     exponent = torch.where(torch.isfinite(top), torch.frexp(top).exponent, 0).clamp_(_SMALLEST, _LARGEST)
-    scaled = matrix * torch.ldexp(torch.ones_like(top), _TOP - exponent)
-    found = empty(matrix.shape, dim, matrix.device) if out is None else out
-    found.high.copy_(scaled)
-    found.low.copy_(scaled.sub_(found.high))
-    found.scale.copy_(torch.ldexp(torch.ones_like(top), exponent - _TOP))
-    return found
+    one = torch.ones_like(top)
+    scale.copy_(torch.ldexp(one, exponent - _TOP))
+    return torch.ldexp(one, _TOP - exponent)
+
+
+def _fill(matrix: torch.Tensor, factor: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> None:
+    scaled = matrix * factor
+    high.copy_(scaled)
+    low.copy_(scaled.sub_(high))
 
 
 def empty(shape: Sequence[int], dim: int, device: torch.device) -> Halves:
@@ -66,10 +76,9 @@ def empty(shape: Sequence[int], dim: int, device: torch.device) -> Halves:
 def split_rows(matrix: torch.Tensor) -> Halves:
     """The same along the rows of one matrix, a few rows at a time."""
     found = empty(matrix.shape, 1, matrix.device)
-    for part, *room in zip(
-        *(each.split(_step(matrix)) for each in (matrix, found.high, found.low, found.scale)), strict=True
-    ):
-        split(part, 1, Halves(*room))
+    whole = matrix, _fitted(matrix, 1, found.scale), found.high, found.low
+    for parts in zip(*(each.split(_step(matrix)) for each in whole), strict=True):
+        _fill(*parts)
     return found
 
 

@@ -237,12 +237,17 @@ def test_some_pairs_do_not_keep_the_matrix(bindings, which, batch):
 
 def test_a_graph_captures_what_does_not_wait(bindings, monkeypatch):
     monkeypatch.setattr(cusolver, "capturing", lambda tensor: True)
-    monkeypatch.setattr(spectrum, "SMALL", 7)
+    monkeypatch.setattr(spectrum, "CAPTURED", 7)
     a = normal(7, 7)
     a = a + a.mT
     w, v = found = km.linalg.eigh(a)
     assert found.ran == "cuSOLVER XsyevBatched"
     assert_close(a @ v, v * w, depth=100)
+    batch = normal(2, 3, 5, 5)
+    batch = batch + batch.mT
+    bindings.calls.clear()
+    assert_close(km.linalg.eigh(batch, eigvals_only=True), torch.linalg.eigvalsh(batch), depth=25)
+    assert [name for name, _ in bindings.calls] == ["xsyev_batched"] * 6
     part = km.linalg.eigh(a, subset_by_index=(2, 4))
     assert_close(part.w, w[2:5], depth=49)
     assert part.v.untyped_storage().nbytes() == part.v.nbytes

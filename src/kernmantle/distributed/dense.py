@@ -49,16 +49,15 @@ def _system(a: Any, b: Any, group: Any) -> tuple[Rows, Rows]:
 
 @contextmanager
 def _grid(given: Rows) -> Iterator[Grid]:
-    """One for a process group and device, since making it takes a second; another one after an error."""
+    """One for a process group, since making it takes a second; another one for another stream and after an error."""
     world: Any = dist.group.WORLD
     if given.group is not None and given.group is not world:
         raise ShapeError("over GPUs matrices are solved by all processes; pass group=None")
     device = given.local.device
-    grid = _GRIDS.get(world)
-    if grid is None or grid.device != device:
+    grid = _GRIDS.pop(world, None)
+    if grid is None or not grid.serves(device):
         grid = Grid(communicator(device), given.rank, given.size, device)
-    _GRIDS.pop(world, None)
-    yield grid.on_current_stream()
+    yield grid
     _GRIDS[world] = grid
 
 

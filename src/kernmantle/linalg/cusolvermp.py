@@ -48,9 +48,10 @@ class Grid:
     def __init__(self, communicator: int, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
         self._calls = bindings()
+        self._stream = torch.cuda.current_stream(device).cuda_stream
         index = torch.cuda.current_device() if device.index is None else device.index
         try:
-            self._handle = self._calls.create(index, torch.cuda.current_stream(device).cuda_stream)
+            self._handle = self._calls.create(index, self._stream)
             self._grid = self._calls.create_device_grid(self._handle, communicator, 1, size, _COLUMN_MAJOR)
         except Exception as error:
             raise BackendError(f"cuSOLVERMp does not start on {size} GPUs: {_reason(error)}") from error
@@ -97,10 +98,9 @@ class Grid:
             self._calls.destroy_matrix_desc(a)
         return int(sizes[0]), int(sizes[1])
 
-    def on_current_stream(self) -> Grid:
-        """The same, whose calls are made on torch's current stream."""
-        self._calls.set_stream(self._handle, torch.cuda.current_stream(self.device).cuda_stream)
-        return self
+    def serves(self, device: torch.device) -> bool:
+        """Whether it is of a device and its current stream."""
+        return self.device == device and self._stream == torch.cuda.current_stream(device).cuda_stream
 
     def solve_cholesky(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int, agree: Agree = int) -> int:
         """Factor a symmetric matrix in place of a, solve in place of b (its columns, n); the info.

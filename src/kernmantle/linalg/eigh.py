@@ -186,13 +186,13 @@ def eigh(
     LinearAlgebraError
         With ``check_errors``; and for an operator whose iteration did not converge and that has no ``dense()``.
     BackendError
-        In a CUDA graph, for what waits: orders above 1024, ``subset_by_value``, the iteration.
+        In a CUDA graph, for what waits: orders above 300, ``subset_by_value``, the iteration.
 
     Notes
     -----
-    Direct on CUDA: cuSOLVER's Xsyevd, Xsyevdx for a part, which wait for the device by themselves, and XsyevBatched
-    for batches up to order 1024, which also is what a CUDA graph captures; without nvmath-python
-    ``torch.linalg.eigh``, which waits. On the CPU: LAPACK through torch and scipy.
+    Direct on CUDA: cuSOLVER's Xsyevd, Xsyevdx for a part, XsyevBatched for batches up to order 1024, all of which may
+    wait for the device by themselves; without nvmath-python ``torch.linalg.eigh``, which does. In a CUDA graph
+    XsyevBatched for one matrix after the other, up to order 300. On the CPU: LAPACK through torch and scipy.
 
     Gradients: by the matrix, of every order, for w and v of the direct method; between equal eigenvalues a
     rotation of the vectors counts as no change, so that functions of the spanned space have their gradient. The

@@ -415,6 +415,20 @@ def test_a_report_of_nothing_says_so(tmp_path):
     assert "There are no rows" in pages.html([])
 
 
+def test_a_second_call_is_no_rival(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    for definition in ("warm", "another"):
+        row = {
+            "case": definition, "title": definition, "definition": definition, "status": "ok", "suite": "cpu",
+            "stamp": STAMP, "date": "2026-01-02", "results": {"kernmantle": {"median": 2.0}, "later": {"median": 1.0}},
+        }  # fmt: skip
+        store.append(path, row)
+    (group,) = pages.groups([path])
+    assert group.peers == ["later"]
+    assert "| warm | 2 s |  |  |  |" in pages.markdown(group)
+    assert "| another | 2 s | 1 s | 0.5 x |  |" in pages.markdown(group)
+
+
 def test_the_picture_is_an_image(tmp_path):
     pytest.importorskip("matplotlib")
     report.picture(rows(0.02), tmp_path / "bars.png")

@@ -33,23 +33,12 @@ BATCH = 25088
 BEYOND_CACHE = 3e8
 
 
-def problem(pattern: Sequence[int], batch: int, dtype: str, first: bool) -> plans.Problem:
-    """A contiguous one."""
-    a, b, c, d = pattern
-    size = DTYPES[dtype].itemsize
-    access = [
-        math.gcd(16, size * (a * m * d if first else batch), size * (m * d if d < 4 else d) if first else 0)
-        for m in (c, b)
-    ]
-    return plans.Problem((a, b, c, d), 1, batch, dtype, first, first, access[0], access[1] // size)
-
-
 def cases(count: int, dtypes: Sequence[str]) -> Iterator[tuple[plans.Problem, plans.Tile]]:
     """What is timed."""
     for pattern in PATTERNS:
         for dtype in dtypes:
             for first in (True, False):
-                given = problem(pattern, BATCH, dtype, first)
+                given = plans.contiguous(pattern, BATCH, dtype, first)
                 yield from ((given, tile) for tile in plans.tiles_to_try(given, H200, count))
 
 

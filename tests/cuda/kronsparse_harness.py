@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from kernmantle.codegen.cuda import headers
 from kernmantle.contraction import kronsparse_plan
 from kernmantle.contraction.cuda_tiles import DeviceLimits
 from kernmantle.contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, Tile
+from kernmantle.contraction.kronsparse_sum import sum_plan
 from kernmantle.runtime.launch import Kernel
 from kernmantle.runtime.nvrtc import compile_source
 from kernmantle.testing import assert_close
@@ -164,6 +166,81 @@ def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
     return found if case.y_first else found.swapaxes(1, 2)
 
 
+@dataclass(frozen=True)
+class GradientCase:
+    """The gradient of a pattern's weights: a batch, a type and the memory orders of x and of the result's gradient."""
+
+    pattern: tuple[int, int, int, int]
+    batch: int
+    dtype: str
+    x_first: bool
+    y_first: bool
+    groups: int = 1
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        ways = "".join("first" if first else "last" for first in (self.x_first, self.y_first))
+        return f"gradient_{'x'.join(map(str, self.pattern))}_{self.batch}_{self.dtype}_{ways}_{self.groups}"
+
+    def arrays(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """x (groups, batch, a c d) and the result's gradient (groups, batch, a b d)."""
+        a, b, c, d = self.pattern
+        random = np.random.default_rng(self.pattern)
+        shapes = (self.groups, self.batch, a * c * d), (self.groups, self.batch, a * b * d)
+        x, grad = (random.standard_normal(shape).astype(TYPES[self.dtype]) for shape in shapes)
+        return x, grad
+
+    def expected(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Result and size of its terms in float64."""
+        a, b, c, d = self.pattern
+        x, grad = (array.astype(np.float64) for array in self.arrays())
+        x, grad = x.reshape(self.groups, -1, a, c, d), grad.reshape(self.groups, -1, a, b, d)
+        equation = "gnikl,gnijl->gijkl"
+        return np.einsum(equation, x, grad), np.einsum(equation, abs(x), abs(grad))
+
+
+def gradient_cases() -> Iterator[GradientCase]:
+    """Every number of neighbours along l, at the edges of tiles."""
+    patterns = (2, 37, 65, 1), (1, 64, 48, 2), (3, 5, 70, 3), (2, 66, 17, 5), (1, 3, 130, 8)
+    orders = ((True, True), (False, False), (True, False), (False, True))
+    for place, (pattern, dtype) in enumerate(itertools.product(patterns, ("f32", "f16"))):
+        for x_first, y_first in orders[place // 2 % 2 :: 2]:
+            batch, groups = ((1, 2), (33, 1), (600, 1))[place % 3]
+            yield GradientCase(pattern, batch, dtype, x_first, y_first, groups)
+
+
+def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
+    """The result, parts of the batch added."""
+    own = limits()
+    a, b, c, d = case.pattern
+    chosen = sum_plan(own.arch, d, case.dtype, case.x_first, case.y_first)
+    x, grad = (
+        array if first else array.swapaxes(1, 2).copy()
+        for array, first in zip(case.arrays(), (case.x_first, case.y_first), strict=True)
+    )
+    steps = [
+        _strides(case.groups, case.batch, features, first)
+        for features, first in ((a * c * d, case.x_first), (a * b * d, case.y_first))
+    ]
+    slots = chosen.slots(case.pattern, case.groups, case.batch, own)
+    blank = np.full((slots, case.groups, *case.pattern), np.nan, np.float32)
+    buffers = [machine.upload(array) for array in (x, grad, blank)]
+    binary = compile_source(kronsparse_cuda.emit_sum(chosen), own.arch, headers(), case.name).binary
+    kernel = Kernel(binary, kronsparse_cuda.ENTRY, chosen.threads, chosen.shared, case.name, False)
+    pointers = [int(buffer.handle) for buffer in buffers]
+    blocks = chosen.tiles(case.pattern, case.groups) * slots
+    given = (*pointers, case.batch, case.groups, *case.pattern, slots, *steps[0], *steps[1])
+    kernel(0, int(machine.stream.handle), blocks, given)
+    return machine.download(buffers[2], blank).astype(np.float64).sum(0)
+
+
+def check_gradient(case: GradientCase, found: np.ndarray[Any, Any]) -> None:
+    """Assert that a gradient is right."""
+    wanted, terms = case.expected()
+    assert_close(found, wanted, dtype="float32", depth=case.batch, magnitude=terms)
+
+
 def check(case: KronSparseCase, found: np.ndarray[Any, Any]) -> None:
     """Assert that a result is right."""
     wanted, terms = case.expected()
@@ -173,11 +250,14 @@ def check(case: KronSparseCase, found: np.ndarray[Any, Any]) -> None:
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
-    for case in cases():
+    for case in (*cases(), *gradient_cases()):
         if words and not any(word in case.name for word in words):
             continue
         try:
-            check(case, run(machine, case))
+            if isinstance(case, GradientCase):
+                check_gradient(case, run_gradient(machine, case))
+            else:
+                check(case, run(machine, case))
             verdict = "ok"
         except AssertionError as error:
             verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1

@@ -17,7 +17,17 @@ from kernmantle.ops.kronsparse_run import route
 from kernmantle.ops.launcher import collecting
 from kernmantle.testing import assert_close
 
-from .kronsparse_harness import KronSparseCase, cases
+from .harness import Machine
+from .kronsparse_harness import (
+    GradientCase,
+    KronSparseCase,
+    cases,
+    check,
+    check_gradient,
+    gradient_cases,
+    run,
+    run_gradient,
+)
 
 pytestmark = pytest.mark.cuda
 
@@ -76,21 +86,37 @@ def exact(x, weight, bias, last):
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
 def test_every_kind_of_tile(case: KronSparseCase) -> None:
-    from .harness import Machine
-    from .kronsparse_harness import check, run
-
     check(case, run(Machine(), case))
 
 
 def test_the_comparison_can_fail() -> None:
-    from .harness import Machine
-    from .kronsparse_harness import check, run
-
     case = next(iter(cases()))
     found = run(Machine(), case)
     found.flat[0] += 1
     with pytest.raises(AssertionError):
         check(case, found)
+
+
+@pytest.mark.parametrize("case", list(gradient_cases()), ids=lambda case: case.name)
+def test_gradients_of_every_kind_of_tile(case: GradientCase) -> None:
+    check_gradient(case, run_gradient(Machine(), case))
+
+
+def test_gradients_of_random_patterns() -> None:
+    def call(x, grad, pattern):
+        return kronsparse_run.gradient(x, grad, pattern, "kernel", "")
+
+    for pattern, dtype, last, batch in itertools.product(patterns(24), DTYPES[:3], (False, True), (1, 127, 700)):
+        a, b, c, d = pattern
+        x = operands(pattern, batch, dtype, last)[0]
+        rows = (x.T if last else x)[None]
+        grad = torch.randn(batch, a * b * d, device="cuda").to(dtype)
+        found = call(rows, grad[None] if last else grad.T.contiguous().T[None], pattern)[0]
+        wide, slope = rows[0].double().reshape(-1, a, c, d), grad.double().reshape(-1, a, b, d)
+        wanted, terms = (
+            torch.einsum("nikl,nijl->ijkl", left, right) for left, right in ((wide, slope), (wide.abs(), slope.abs()))
+        )
+        assert_close(found, wanted, depth=len(wide), magnitude=terms)
 
 
 @pytest.mark.slow

@@ -135,6 +135,27 @@ def test_prepacked_layers_follow_their_weights(algorithm, batch_last, monkeypatc
     assert_close(layer.weights[0].grad, other.weights[0].grad, depth=60)
 
 
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_prepacked_chains_may_be_one_matrix(batch_last, monkeypatch):
+    torch.manual_seed(0)
+    layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], batch_last=batch_last)
+    x = torch.randn((8, 5, 2) if batch_last else (2, 5, 8))
+    wanted = layer(x, "gelu").detach()
+    monkeypatch.setattr(kronsparse_run, "as_one", lambda x, weights: True)
+    layer.prepack()
+    with torch.no_grad():
+        assert_close(layer(x, "gelu"), wanted, depth=24)
+        assert layer.info == "torch dense"
+        layer.weights[1].zero_()
+        bias = layer.bias.view(12, 1, 1) if batch_last else layer.bias
+        assert torch.equal(layer(x), bias.expand(12, 5, 2) if batch_last else bias.expand(2, 5, 12))
+    layer(x).sum().backward()
+    assert layer.weights[0].grad is not None
+    monkeypatch.undo()
+    assert kronsparse_run.as_one(torch.empty(1, 4, 8), [torch.empty(1, 8, 8, 1)] * 30)
+    assert not kronsparse_run.as_one(torch.empty(1, 4096, 4096), [torch.empty(64, 2, 64, 1), torch.empty(1, 64, 2, 64)])
+
+
 def test_from_linear_keeps_what_it_can():
     torch.manual_seed(0)
     linear = nn.Linear(48, 24)

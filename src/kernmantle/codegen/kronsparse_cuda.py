@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..contraction.kronsparse_plan import ACTIVATIONS, KronSparsePlan, NarrowPlan
+from ..contraction.kronsparse_sum import SumPlan
 
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
 PREPARE_THREADS = 128
@@ -50,6 +51,25 @@ def emit_narrow(plan: NarrowPlan) -> str:
 typedef km::KronSparseNarrow<{", ".join(parameters)}> Plan;
 
 {_entry(str(plan.threads), "kron_sparse_narrow<Plan>")}"""
+
+
+def emit_sum(plan: SumPlan) -> str:
+    """Source of the gradient of weights."""
+    flags = _flag(plan.x_first), _flag(plan.y_first)
+    parameters = [_TYPES[plan.dtype], *flags, str(plan.l), str(plan.products)]
+    sizes = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
+    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
+    return f"""#include "kronsparse_sum.cuh"
+
+typedef km::KronSparseSumTile<{", ".join(parameters)}> Tile;
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) {ENTRY}(
+    const void* x, const void* grad, float* out, km::i64 count, {sizes},
+    km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
+    const km::KronSparseSum given = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
+    km::kron_sparse_sum<Tile>(given);
+}}
+"""
 
 
 def _entry(bounds: str, call: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .kronsparse_sum import DTYPES as SUMMED
+from .kronsparse_sum import EDGE
 from .nest import BYTES
 
 Pattern = tuple[int, int, int, int]
@@ -116,7 +118,7 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dic
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
-    """The same of the sum over the batch that is the gradient of the weights."""
+    """The same of the sum over the batch that is the gradient of the weights; of the kernel fitted to 24 of them."""
     a, b, c, d = pattern
     own, size = _rates(kind, dtype), BYTES[dtype]
     ends, work = size * batch * a * d * (b + c), 2.0 * batch * a * b * c * d
@@ -124,7 +126,12 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         return {"kernel": own.overhead + max(ends / own.bytes, work / own.kernel)}
     half = size == 2
     scattered = not last and d > 1
-    found = {"kernel": 8e-5 + ((3.0 if half else 5.0) if scattered and d >= 4 else 1.0) * work / 3e13}
+    if dtype in SUMMED:
+        high, wide = -(-b // EDGE), -(-c // EDGE)
+        multiplied = 2.0 * batch * a * d * EDGE * EDGE * high * wide
+        found = {"kernel": 8e-6 + multiplied / (3.6e13 if half else 2.5e13)}
+    else:
+        found = {"kernel": 8e-5 + (5.0 if scattered and d >= 4 else 1.0) * work / 3e13}
     found["bmm"] = (3e-5 if half else 8e-4) + ends / own.bytes + work / own.dense
     if scattered:
         found["bmm"] += ends * (3e-12 if d < 4 else 1.2e-11)

@@ -62,6 +62,17 @@ class Problem:
     activation: str = ""
 
 
+def contiguous(pattern: Pattern, batch: int, dtype: str, first: bool) -> Problem:
+    """The problem of arrays without gaps, features or batch together in both."""
+    a, b, c, d = pattern
+    size = BYTES[dtype]
+    access = [
+        math.gcd(16, size * (a * m * d if first else batch), size * (m * d if d < 4 else d) if first else 0)
+        for m in (c, b)
+    ]
+    return Problem(pattern, 1, batch, dtype, first, first, access[0], access[1] // size)
+
+
 @dataclass(frozen=True)
 class Tile:
     """Template parameters, see ``kronsparse.cuh``."""

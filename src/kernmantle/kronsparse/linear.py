@@ -126,7 +126,11 @@ class KSLinear(nn.Module):
         check_activation(activation)
         kept = None
         if self._kept is not None and not torch.compiler.is_compiling():
-            kept = [one.renew(weight) for one, weight in zip(self._kept, self.weights, strict=True)]
+            *each, whole = self._kept
+            kept = [
+                *(one.renew(weight) for one, weight in zip(each, self.weights, strict=True)),
+                whole.renew(*self.weights),
+            ]
         result = chain(own, weights, bias, activation, self._way, kept)
         if not torch.compiler.is_compiling():
             self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
@@ -135,11 +139,11 @@ class KSLinear(nn.Module):
     def prepack(self) -> KSLinear:
         """Keep what is made of the weights before they are multiplied by, for inference; returns the layer.
 
-        The first call for each kind of tile rearranges the weights (or fills the dense matrix where that is quicker)
-        and waits for it; later ones use that as long as no gradient is recorded. It is made anew where the weights
-        change in place or move, except through ``.data`` and in replays of a captured graph: call it again then.
-        ``train()`` ends it. On an H200 it takes 3 us off each factor, and at most doubles the memory of float32 weights
-        for each kind of tile.
+        The first call for each kind of tile rearranges the weights (or fills the dense matrix of a factor, or of all
+        of them, where "auto" finds that quicker) and waits for it; later ones use that as long as no gradient is
+        recorded. It is made anew where the weights change in place or move, except through ``.data`` and in replays of
+        a captured graph: call it again then. ``train()`` ends it. On an H200 it takes 3 us off each factor, and at
+        most doubles the memory of float32 weights for each kind of tile, dense matrices apart.
 
         Examples
         --------
@@ -149,7 +153,7 @@ class KSLinear(nn.Module):
         ...     layer(torch.ones(2, 16)).shape
         torch.Size([2, 16])
         """
-        self._kept = [Kept() for _ in self.weights]
+        self._kept = [Kept() for _ in range(len(self.weights) + 1)]
         return self
 
     def train(self, mode: bool = True) -> KSLinear:

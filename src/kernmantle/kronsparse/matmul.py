@@ -15,7 +15,7 @@ from ..ops.autograd import plain
 from ..ops.checks import autocasts, check_out, check_precision
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
-from ..ops.kronsparse import Way, product
+from ..ops.kronsparse import Way, product, product_as_one
 from ..ops.kronsparse_keep import Kept
 from ..ops.kronsparse_run import ACTIVATIONS
 from ..ops.kronsparse_run import product as run
@@ -205,15 +205,27 @@ def chain(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None, way: Way,
     kept: Sequence[Kept] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Product with each weight in turn; what it is given is checked already."""
+    """Product with each weight in turn; what it is given is checked already.
+
+    ``kept`` has an entry for each weight and one for all.
+    """
     final = check_activation(activation)
     value = canonical(x, way.batch_last)
+    if kept is not None:
+        whole = product_as_one(value, weights, None if bias is None else bias[None], way, final, kept[-1])
+        if whole is not None:
+            return _shaped(whole, x, way.batch_last)
     last = len(weights) - 1
     for place, weight in enumerate(weights):
         own = bias[None] if place == last and bias is not None else None
         made = None if kept is None else kept[place]
         value = product(value, weight[None], own, way, final if place == last else "", made)
-    if way.batch_last:
+    return _shaped(value, x, way.batch_last)
+
+
+def _shaped(value: torch.Tensor, x: torch.Tensor, batch_last: bool) -> torch.Tensor:
+    """A result (1, N, features) with the batch axes of x."""
+    if batch_last:
         return value[0].mT.reshape(value.shape[2], *x.shape[1:])
     return value.reshape(*x.shape[:-1], value.shape[2])
 

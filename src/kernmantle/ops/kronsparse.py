@@ -246,6 +246,23 @@ def product(
     return kronsparse_run.ACTIVATIONS[activation](function.apply(x, weight, bias, *way))
 
 
+def product_as_one(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way, activation: str, kept: Kept
+) -> Maybe:
+    """Product with the matrix of a chain of weights (a, b, c, d), kept beforehand.
+
+    None where that is not quicker, another algorithm was asked for or a derivative is recorded.
+    """
+    tensors = [x, *weights, *([] if bias is None else [bias])]
+    tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if tracked or way.algorithm != "auto" or way.precision or torch.compiler.is_compiling() or not plain(tensors):
+        return None
+    if len(weights) < 2 or x.shape[1] == 0 or not kronsparse_run.as_one(x, weights):
+        return None
+    made = kept.of(x.dtype, lambda: kronsparse_run.joined([weight.to(x.dtype) for weight in weights]), x.device)
+    return kronsparse_run.product(x, made, bias, activation, way.batch_last, "dense", way.precision)
+
+
 def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Way) -> torch.Tensor:
     """Sum over the batch of the outer products of a result's gradient and ``x``, of shape (G, *pattern)."""
     compiling = torch.compiler.is_compiling()

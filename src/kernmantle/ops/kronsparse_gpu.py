@@ -11,7 +11,17 @@ import torch
 
 from ..codegen import kronsparse_cuda
 from ..contraction.kronsparse_cost import quickest
-from ..contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, expected_seconds, narrow_plan, plan
+from ..contraction.kronsparse_plan import (
+    KronSparsePlan,
+    NarrowPlan,
+    Problem,
+    contiguous,
+    expected_seconds,
+    narrow_plan,
+    plan,
+)
+from ..contraction.kronsparse_sum import DTYPES as SUMMED
+from ..contraction.kronsparse_sum import sum_plan
 from ..runtime.device import gpu
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
@@ -82,6 +92,14 @@ def way(
     return quickest(tuple(weight.shape[1:]), x.shape[1], NAMES[x.dtype], "cuda", last, known, ready)[0]
 
 
+def expected(
+    pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device
+) -> float | None:
+    """What the kernels should take for arrays without gaps, the weights rearranged before."""
+    found = expected_seconds(contiguous(pattern, batch, dtype, first), limits(index_of(device)), True)
+    return None if found == math.inf else found
+
+
 def tune(
     call: Callable[[str], object], default: str, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str,
     precision: str, out: torch.Tensor, ready: bool,
@@ -121,6 +139,29 @@ def product(
         return None
     _wide(chosen, problem, index, x, weight, bias, out, kept)
     return str(chosen)
+
+
+def gradient(
+    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str
+) -> torch.Tensor | None:
+    """Gradient of the weights, (groups, a, b, c, d); None if the kernel does not take it."""
+    if NAMES[x.dtype] not in SUMMED or precision == "ieee":
+        return None
+    first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
+    index, groups, batch = index_of(x.device), x.shape[0], x.shape[1]
+    products = 1 if precision == "tf32" else 3
+    chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
+    loaded = _load(
+        (chosen,), lambda: kronsparse_cuda.emit_sum(chosen), chosen.arch,
+        (kronsparse_cuda.ENTRY, chosen.threads, chosen.shared, False),
+    )  # fmt: skip
+    slots = chosen.slots(pattern, groups, batch, limits(index))
+    parts = allocate((slots, groups, *pattern), torch.float32, x.device)
+    if loaded is not None:
+        given = (x.data_ptr(), grad.data_ptr(), parts.data_ptr(), batch, groups, *pattern, slots)
+        start(loaded[0], index, chosen.tiles(pattern, groups) * slots, (*given, *x.stride(), *grad.stride()))
+    total = parts[0] if slots == 1 else parts.sum(0)
+    return total.to(x.dtype)
 
 
 def _wide(

@@ -9,15 +9,15 @@ import torch
 
 
 class Kept:
-    """What was made of one weight, until that changes; copies of it are empty."""
+    """What was made of some weights, until one of them changes; copies of it are empty."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
-        self._state: tuple[int, ...] = ()
+        self._state: tuple[tuple[int, int], ...] = ()
 
-    def renew(self, weight: torch.Tensor) -> Kept:
-        """Forget everything if the weight was written to, or is another."""
-        state = weight.data_ptr(), -1 if weight.is_inference() else weight._version
+    def renew(self, *weights: torch.Tensor) -> Kept:
+        """Forget everything if a weight was written to, or is another."""
+        state = tuple((weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights)
         if state != self._state:
             self._made.clear()
             self._state = state

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -15,14 +16,14 @@ import torch
 from torch.nn import functional
 
 from ..config import current
-from ..contraction.kronsparse_cost import quickest, quickest_gradient
+from ..contraction.kronsparse_cost import dense_seconds, quickest, quickest_gradient
 from ..contraction.program import Operand, Program
 from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
 from .dtypes import NAMES, compute_type
 from .execute import Types, allocate, execute, last_route
 from .kronsparse_keep import Kept
-from .kronsparse_torch import GRADIENTS, MADE, OWN, by_dense
+from .kronsparse_torch import GRADIENTS, MADE, OWN, by_dense, dense
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
@@ -41,6 +42,7 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 # (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
+_MOST_DENSE = 2**26
 _RAN = threading.local()
 
 
@@ -175,6 +177,40 @@ def _by(
     return (empty(x, features, batch_last) if out is None else out).copy_(value)
 
 
+@lru_cache(maxsize=1024)
+def _factors_seconds(
+    patterns: tuple[tuple[int, int, int, int], ...], batch: int, dtype: str, device: torch.device, last: bool
+) -> float:
+    """What the products with each factor should take, what is made of the weights there already."""
+    on_gpu = device.type == "cuda" and current().backend in ("auto", "cuda")
+    known = [_gpu().expected(own, batch, dtype, not last, device) if on_gpu else None for own in patterns]
+    found = [
+        quickest(own, batch, dtype, device.type, last, each, True) for own, each in zip(patterns, known, strict=True)
+    ]
+    return sum(taken for _, taken in found)
+
+
+def as_one(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
+    """Whether one product with the matrix of a chain, made beforehand, should be quicker than its factors."""
+    first, final = weights[0].shape[-4:], weights[-1].shape[-4:]
+    shape = final[0] * final[1] * final[3], first[0] * first[2] * first[3]
+    if math.prod(shape) > _MOST_DENSE or x.device.type not in _DEVICES:
+        return False
+    batch, dtype, kind, last = _described(x)
+    factors = tuple((a, b, c, d) for a, b, c, d in (weight.shape[-4:] for weight in weights))
+    return dense_seconds(shape, batch, dtype, kind) < _factors_seconds(factors, batch, dtype, x.device, last)
+
+
+def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The matrix of a chain of weights (a, b, c, d) as one weight (1, 1, rows, columns, 1)."""
+    own = weights[0].dtype
+    wide = torch.float64 if own.itemsize > 2 else torch.float32
+    total = dense(weights[0].to(wide))
+    for weight in weights[1:]:
+        total = dense(weight.to(wide)) @ total
+    return total.to(own)[None, None, :, :, None]
+
+
 def _by_torch(
     algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: Kept | None
 ) -> torch.Tensor:
@@ -269,6 +305,10 @@ def gradient(
             algorithm = quickest_gradient(pattern, *_described(x))[0]
         if algorithm in GRADIENTS:
             return _uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
+    if _on_gpu(x):
+        found = _gpu().gradient(x, grad, pattern, precision)
+        if found is not None:
+            return found
     out = allocate((groups, a, b, c, d), x.dtype, x.device)
     tensors = [x.unflatten(2, (a, c, d)), grad.unflatten(2, (a, b, d))]
     execute(_gradient_program(), _types(x.dtype, precision), tensors, (), [out.permute(0, 1, 4, 2, 3)])

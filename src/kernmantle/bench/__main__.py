@@ -20,6 +20,7 @@ from ..errors import DeviceError, KernmantleError, ParameterError
 from . import (
     apply,
     calibrate,
+    compiling,
     contraction,
     cpu,
     estimators,
@@ -53,6 +54,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "kronsparse-models": kronsparse_models.suite,
     "solvers": lambda: solvers.SUITE,
     "host": lambda: solvers.HOST,
+    "compile": lambda: compiling.SUITE,
     "apply": apply.suite,
     "apply-cpu": lambda: apply.CPU_SUITE,
     "xrfm": lambda: xrfm.SUITE,

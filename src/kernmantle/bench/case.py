@@ -112,7 +112,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Probe:
-    """A row measured by starting new processes: ``question`` is one of ``startup.QUESTIONS``."""
+    """A row measured by starting new processes.
+
+    ``question`` is one of ``startup.QUESTIONS``, or "cuda " and one of ``compiling.FORMS``.
+    """
 
     name: str
     title: str

@@ -21,7 +21,7 @@ from ..config import config
 from ..errors import BackendError
 from ..ops.contract import Contraction
 
-MODULE = "kernmantle.bench.startup"
+MODULE, COMPILE, CUDA = "kernmantle.bench.startup", "kernmantle.bench.compiling", "cuda "
 QUESTIONS = {
     "import": "import kernmantle once torch is there",
     "cold f32": "first call of a float32 kernel, nothing in the cache",
@@ -38,8 +38,8 @@ def answer(question: str, processes: int) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory(prefix="kernmantle-cache-") as kept:
         # The first of them writes the bytecode, and what the others find in the cache.
         for _ in range(processes + 1):
-            if question == "import":
-                taken.append(_ask(["-c", _IMPORT]))
+            if question == "import" or question.startswith(CUDA):
+                taken.append(_ask(["-c", _IMPORT] if question == "import" else [COMPILE, question.removeprefix(CUDA)]))
                 continue
             with tempfile.TemporaryDirectory(prefix="kernmantle-cache-") as fresh:
                 cache = kept if question in ("warm", "hit") else fresh

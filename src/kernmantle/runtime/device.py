@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -10,6 +11,7 @@ from typing import Any
 from ..errors import BackendError, DeviceError
 
 _OLDEST = (8, 0)
+_IMPORT = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,10 @@ class Gpu:
 
 
 def core() -> Any:
-    """The cuda.core package."""
+    """The cuda.core package, which must not be imported by two threads at once."""
     try:
-        return import_module("cuda.core")
+        with _IMPORT:
+            return import_module("cuda.core")
     except ImportError as error:
         raise BackendError(
             "the CUDA engine needs cuda-core >= 1.0 and NVRTC: install kernmantle[cuda13] or kernmantle[cuda12]"

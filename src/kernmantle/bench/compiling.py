@@ -1,0 +1,124 @@
+"""Compiling for an H200, on any machine: ``python -m kernmantle.bench.compiling NAME`` prints seconds of NVRTC.
+
+The first number is what a new process pays, the second is without loading the compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from ..codegen import cuda, cuda_pullback
+from ..contraction.cuda_plan import DeviceLimits, Facts, plan
+from ..contraction.cuda_pullback import pull_plan
+from ..contraction.cuda_squares import squares_plan
+from ..contraction.lower import lower
+from ..contraction.nest import ROLES, SIZES
+from ..contraction.program import Program
+from ..contraction.pullback import pullback
+from ..expr.functions import FUNCTIONS
+from ..ops.contract import Contraction
+from ..ops.layout import arguments, geometry, strided
+from ..runtime.nvrtc import compile_source
+from .case import Probe, Suite, Target
+
+LIMITS = DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048)
+WIDE, DEEP = 30000, 1024
+_GRAM, _ARRAYS = "mk,nk->mn", ((WIDE, DEEP), (WIDE, DEEP))
+_GRADIENT = "md,nd,mn,no->omd"
+
+
+def _slopes(outputs: int) -> tuple[tuple[int, ...], ...]:
+    return (10000, 768), (10000, 768), (10000, 10000), (10000, outputs)
+
+
+def _exp(s: Any, w: Any) -> Any:
+    return FUNCTIONS["exp"](-s * w)
+
+
+Form = tuple[Contraction, tuple[tuple[int, ...], ...]]
+FORMS: dict[str, Callable[[], Form]] = {
+    "p=1": lambda: (Contraction(_GRAM, lambda a, b: abs(a - b)), _ARRAYS),
+    "p=1.3": lambda: (Contraction(_GRAM, lambda a, b, p: abs(a - b) ** p, epilogue=lambda s, p: s ** (1 / p)), _ARRAYS),
+    "p=2": lambda: (Contraction(_GRAM, lambda a, b: (a - b) ** 2, epilogue=FUNCTIONS["sqrt"]), _ARRAYS),
+    "gaussian": lambda: (Contraction(_GRAM, lambda a, b: (a - b) ** 2, epilogue=_exp), _ARRAYS),
+    "laplace": lambda: (Contraction(_GRAM, lambda a, b: abs(a - b), epilogue=_exp), _ARRAYS),
+    "min-plus": lambda: (Contraction(_GRAM, lambda a, b: a + b, reduce="min"), _ARRAYS),
+    "backward p=1": lambda: (
+        Contraction("mk,nk,mn->mk", lambda a, b, g: g * FUNCTIONS["sign"](a - b)), (*_ARRAYS, (WIDE, WIDE))
+    ),
+    "gradient p=1": lambda: (
+        Contraction(_GRADIENT, lambda z, x, w, c: c * w * FUNCTIONS["sign"](z - x)), _slopes(1)
+    ),
+    "gradient p=1, 32 outputs": lambda: (
+        Contraction(_GRADIENT, lambda z, x, w, c: c * w * FUNCTIONS["sign"](z - x)), _slopes(32)
+    ),
+    "gradient p=1.3": lambda: (
+        Contraction(_GRADIENT, lambda z, x, w, c, q: c * w * FUNCTIONS["sign"](z - x) * abs(z - x) ** q), _slopes(1)
+    ),
+}  # fmt: skip
+
+
+def sources(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """The sources of dense float32 arrays of these shapes on an H200, as a call would compile them side by side."""
+    geo, found = geometry(program, shapes), pullback(program)
+    lowering = lower(program, geo.sizes, ["f32"] * len(shapes), ["f32"], "f32", LIMITS.sm_count, found)
+    named = [operand for operand in program.operands if not operand.number]
+    outer = geo.out_shape(program.out)
+    ports = [strided(op.axes, shape, _dense(shape), 0) for op, shape in zip(named, shapes, strict=True)]
+    ports.append(strided(program.out, outer, _dense(outer), 0))
+    values = arguments(lowering, geo, ports, [0]).integers.tolist()
+    rows = [values[len(SIZES) + place * len(ROLES) :][: len(ROLES)] for place in range(len(ports))]
+    facts = Facts(tuple(map(tuple, rows)), (16,) * len(ports))
+    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    nest = replace(lowering.nest, precision="default")
+    pulled = pull_plan(nest, sizes, LIMITS, facts)
+    if pulled is not None:
+        main, *others = pulled.kernels
+        return [cuda_pullback.emit(pulled, names) for names in ([main], others)]
+    squares = squares_plan(nest, sizes, LIMITS, facts)
+    if squares is not None:
+        return [cuda.emit(each) for each in (squares.split, squares.main, squares.direct)]
+    return [cuda.emit(plan(nest, sizes, LIMITS, facts))]
+
+
+def _dense(shape: Sequence[int]) -> tuple[int, ...]:
+    steps = [1]
+    for extent in reversed(shape[1:]):
+        steps.append(steps[-1] * extent)
+    return tuple(reversed(steps))
+
+
+def seconds(name: str) -> float:
+    """Writing and compiling a form."""
+    begin = time.perf_counter()
+    call, shapes = FORMS[name]()
+    texts = sources(call.program, shapes)
+    with ThreadPoolExecutor(len(texts)) as pool:
+        for _ in pool.map(lambda text: compile_source(text, LIMITS.arch, cuda.headers(), name), texts):
+            pass
+    return time.perf_counter() - begin
+
+
+SUITE = Suite(
+    "compile",
+    "cpu",
+    tuple(Probe(name, f"kernels of {name}, for an H200", f"cuda {name}", (Target("seconds", 1),)) for name in FORMS),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compile one form twice in this process."""
+    parser = argparse.ArgumentParser("kernmantle.bench.compiling", description=__doc__)
+    parser.add_argument("name", choices=list(FORMS))
+    name = parser.parse_args(arguments).name
+    print(json.dumps([seconds(name), seconds(name)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -415,6 +415,10 @@ def test_a_report_of_nothing_says_so(tmp_path):
     assert "There are no rows" in pages.html([])
 
 
+def test_every_suite_has_a_title():
+    assert set(pages.TITLES) == set(command.SUITES) | {"many"}
+
+
 def test_a_second_call_is_no_rival(tmp_path):
     path = tmp_path / "rows.jsonl"
     for definition in ("warm", "another"):
@@ -425,6 +429,7 @@ def test_a_second_call_is_no_rival(tmp_path):
         store.append(path, row)
     (group,) = pages.groups([path])
     assert group.peers == ["later"]
+    assert "Distances and contractions: Abacus 9" in pages.page([path])
     assert "| warm | 2 s |  |  |  |" in pages.markdown(group)
     assert "| another | 2 s | 1 s | 0.5 x |  |" in pages.markdown(group)
 

@@ -19,6 +19,14 @@ from .store import Row, latest
 
 COLOURS = ("#1b6ca8", "#e07a2f", "#8a8a8a", "#4c9f70", "#b05a8e", "#b8a13a", "#22313f")
 MARKS = "oDs^vP*"
+TITLES = {
+    "apply": "Products with a kernel's matrix", "apply-cpu": "Products with a kernel's matrix",
+    "compile": "Compiling", "contraction": "Distances and contractions", "cpu": "Distances and contractions",
+    "estimators": "Estimators", "estimators-cpu": "Estimators", "gradient": "Gradients of predictors",
+    "host": "Kernel systems", "kron": "Kronecker products", "kronsparse": "Kronecker-sparse products",
+    "kronsparse-models": "Models with Kronecker-sparse layers", "many": "Several GPUs", "solvers": "Solvers",
+    "tables": "Rows of the tables", "xrfm": "Feature learning",
+}  # fmt: skip
 _FIELDS = {"suite", "case", "title", "status", "results", "stamp", "date"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22313f; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
@@ -42,6 +50,11 @@ class Group:
         """Everybody but us who has a time, in the order of their first appearance."""
         names = (name for row in self.rows for name, found in row["results"].items() if "median" in found)
         return [name for name in dict.fromkeys(names) if name != OURS]
+
+    @property
+    def title(self) -> str:
+        """What was measured, and on what."""
+        return f"{TITLES.get(self.suite, self.suite)}: {self.machine}"
 
     @property
     def origin(self) -> str:
@@ -105,7 +118,7 @@ def markdown(group: Group) -> str:
     """Table and origin of a group."""
     lines = [head(group.peers), ["---", *["---:"] * (len(group.peers) + 3)]]
     lines += [[cell.replace("|", "\\|") for cell in cells(row, group.peers)] for row in group.rows]
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", f"Medians; {group.origin}."])
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", f"Medians of `kernmantle bench {group.suite}`; {group.origin}."])
 
 
 def figure(group: Group) -> str:
@@ -148,7 +161,7 @@ def page(paths: Iterable[Path]) -> str:
     parts: list[str] = []
     for group in groups(paths):
         drawn = figure(group)
-        parts += [f"## {group.suite}: {group.machine}", markdown(group)]
+        parts += [f"## {group.title}", markdown(group)]
         parts += [f"```{{raw}} html\n{drawn}\n```"] if drawn else []
     return "\n\n".join(parts)
 
@@ -157,7 +170,7 @@ def html(paths: Iterable[Path]) -> str:
     """Everything as one HTML file that needs no other."""
     parts: list[str] = []
     for group in groups(paths):
-        parts += [f"<h2>{escape(group.suite)}: {escape(group.machine)}</h2>", group._repr_html_()]
+        parts += [f"<h2>{escape(group.title)}</h2>", group._repr_html_()]
     body = "\n".join(parts) or "<p>There are no rows.</p>"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>kernmantle bench</title>'

@@ -9,9 +9,10 @@ from functools import cache
 
 import pytest
 
-from kernmantle.codegen import kron_cuda, kron_mma
+from kernmantle.codegen import kron_cuda, kron_gram, kron_mma
 from kernmantle.codegen.cuda import headers
 from kernmantle.contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma, plan
+from kernmantle.contraction.kron_gram import gram
 from kernmantle.contraction.kron_mma import STATIC_BYTES, MmaFacts, MmaPlan, Tensor, mma
 from kernmantle.contraction.kron_modes import Mode
 from kernmantle.runtime.nvrtc import Cubin, compile_source
@@ -22,7 +23,7 @@ TENSORS = {
     "f32": Tensor("f16", 3),
     "f16": Tensor("f16", 1),
     "bf16": Tensor("bf16", 1),
-    "f64": None,
+    "f64": Tensor("f64", 1),
     "tf32": Tensor("f16", 1),
 }
 # Name: sizes (p, q) of the factors, columns to their right, storage.
@@ -40,6 +41,8 @@ CASES = {
     "128 bf16": ([(128, 128)], 1, "bf16"),
     "64^2 tf32": ([(64, 64)] * 2, 1, "tf32"),
     "8^3 f64": ([(8, 8)] * 3, 1, "f64"),
+    "64^2 f64": ([(64, 64)] * 2, 1, "f64"),
+    "64 beside f64": ([(64, 64)], 4096, "f64"),
 }
 PORTABLE = ("8^5", "64^2", "96", "64^2 f16")
 
@@ -64,7 +67,9 @@ def first_pass(name: str, card: str) -> FmaPlan | MmaPlan:
         )
     assert tensor is not None
     shapes = tuple((q, p) for p, q in sizes)[run.first : run.stop]
-    found = mma(run, shapes, stored, tensor, MmaFacts(16 if wide else 4, 4 if wide else 1, False), right, CARDS[card])
+    size = {"f64": 8}.get(stored, 4)
+    facts = MmaFacts(16 if wide else size, 16 // size if wide else 1, False)
+    found = mma(run, shapes, stored, tensor, facts, right, CARDS[card])
     assert found is not None
     return found
 
@@ -111,8 +116,6 @@ def test_emits_the_golden_source(name: str) -> None:
 @pytest.mark.parametrize("size", [16, 31, 50, 64, 100, 128])
 def test_every_plan_fits_its_card(card: str, size: int, right: int) -> None:
     for kind, tensor in TENSORS.items():
-        if tensor is None:
-            continue
         stored = kind.replace("t", "")
         for count in (1, 2, 3):
             chosen = plan(modes([(size, size)] * count), right, stored, CARDS[card], True, tensor)
@@ -121,7 +124,7 @@ def test_every_plan_fits_its_card(card: str, size: int, right: int) -> None:
                 beside, here = beside * run.columns, beside
                 if run.kind != "mma":
                     continue
-                found = mma(run, (), stored, tensor, MmaFacts(4, 1, True), here, CARDS[card])
+                found = mma(run, (), stored, tensor, MmaFacts(8, 1, True), here, CARDS[card])
                 assert found is not None
                 assert found.shared + STATIC_BYTES <= CARDS[card].shared_per_block
                 assert found.registers * found.threads <= CARDS[card].registers_per_sm
@@ -165,6 +168,40 @@ def test_what_leaves_too_few_warps_is_left_to_the_vendor() -> None:
 def test_without_fusion_every_factor_has_its_pass() -> None:
     assert len(plan(modes([(32, 32)] * 3), 1, "f32", CARDS["sm_90"], False, TENSORS["f32"]).passes) == 3
     assert len(planned("32^3", "sm_90").passes) == 1
+
+
+GRAMS = [(64, 64, 64, "f32"), (64, 64, 1, "f32"), (8, 8, 1, "f32"), (31, 63, 7, "f32"), (128, 128, 1, "f16")]
+
+
+@pytest.mark.parametrize(("rows", "columns", "right", "stored"), GRAMS)
+@pytest.mark.parametrize("card", ["sm_80", "sm_90", "sm_120"])
+def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, stored, card) -> None:
+    found = gram(rows, columns, right, stored, True, card)
+    assert found is not None
+    taken = compiled(kron_gram.emit(found), card).resources
+    assert taken.spill_stores == 0
+    assert taken.registers * found.threads * 2 <= CARDS[card].registers_per_sm
+    assert found.shared <= CARDS[card].shared_per_block
+
+
+def test_gradients_of_factors_are_shared_out() -> None:
+    found = gram(64, 64, 16, "f32", True, "sm_90")
+    assert found is not None
+    assert [found.shares(positions, 264) for positions in (1, 33, 10**6)] == [1, 2, 264]
+    assert gram(129, 5, 1, "f32", True, "sm_90") is None
+    assert gram(16, 16, 1, "f64", True, "sm_90") is None
+    assert gram(16, 16, 3, "f16", True, "sm_90") is None
+    odd = gram(30, 7, 1, "f32", True, "sm_90")
+    assert odd is not None
+    assert (odd.vec_v, odd.vec_u) == (2, 1)
+
+
+def test_doubles_leave_large_factors_to_the_vendor() -> None:
+    kinds = {
+        size: plan(modes([(size, size)]), 1, "f64", CARDS["sm_90"], True, TENSORS["f64"]).passes[0].kind
+        for size in (8, 16, 64, 65, 128)
+    }
+    assert kinds == {8: "mma", 16: "mma", 64: "mma", 65: "matmul", 128: "matmul"}
 
 
 def test_a_plan_prints_what_it_does() -> None:

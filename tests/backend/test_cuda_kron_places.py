@@ -28,11 +28,12 @@ SIZES = [
 Entry = tuple[int, ...]
 
 
-def planned(sizes: list[tuple[int, int]], right: int) -> MmaPlan:
+def planned(sizes: list[tuple[int, int]], right: int, stored: str = "f32") -> MmaPlan:
     modes = [Mode(p, q, number) for number, (p, q) in enumerate(sizes)]
     shapes = tuple((q, p) for p, q in sizes)
     run = plain_pass("mma", modes, 0, len(modes))
-    found = mma(run, shapes, "f32", Tensor("f16", 3), MmaFacts(4, 1, False), right, CARDS["sm_90"])
+    tensor = Tensor("f16", 3) if stored == "f32" else Tensor("f64", 1)
+    found = mma(run, shapes, stored, tensor, MmaFacts(8, 1, False), right, CARDS["sm_90"])
     assert found is not None
     return found
 
@@ -97,10 +98,11 @@ def moved(plan: MmaPlan, phase: Phase, axis: int, tile: dict[int, Entry]) -> dic
     return found
 
 
+@pytest.mark.parametrize("stored", ["f32", "f64"])
 @pytest.mark.parametrize("right", [1, 16, 20])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_every_line_is_read_and_written_in_its_place(sizes: list[tuple[int, int]], right: int) -> None:
-    plan = planned(sizes, right)
+def test_every_line_is_read_and_written_in_its_place(sizes: list[tuple[int, int]], right: int, stored: str) -> None:
+    plan = planned(sizes, right, stored)
     source, modes = emit(plan), plan.run.modes
     phases = [Phase(source, number) for number in range(len(modes))]
     tile = begun(plan, phases[0])
@@ -138,7 +140,7 @@ def test_overlapping_lines_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(MmaPlan, "strides", property(narrow))
     with pytest.raises((AssertionError, KeyError)):
-        test_every_line_is_read_and_written_in_its_place([(20, 18), (5, 33)], 1)
+        test_every_line_is_read_and_written_in_its_place([(20, 18), (5, 33)], 1, "f32")
 
 
 def test_neighbouring_lines_meet_in_no_bank() -> None:

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen import kron_cuda, kron_mma
+from kernmantle.codegen import kron_cuda, kron_gram, kron_mma
 from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.kron_entry import AXES, ENTRY, parameters
 from kernmantle.contraction.cuda_tiles import DeviceLimits
 from kernmantle.contraction.kron_cuda import Facts, FmaPlan, fma, plan
-from kernmantle.contraction.kron_mma import MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.contraction.kron_gram import GramPlan, gram
+from kernmantle.contraction.kron_mma import WIDEST_DOUBLE, MmaFacts, MmaPlan, Tensor, mma
 from kernmantle.contraction.kron_modes import Mode
 from kernmantle.contraction.kron_passes import Pass, views
 from kernmantle.runtime.cache import Built, Key, current_cache
@@ -35,7 +36,7 @@ from .harness import Machine, limits
 Sizes = tuple[tuple[int, int], ...]
 Array = np.ndarray[Any, Any]
 TYPES = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "f64": np.float64}
-TENSORS = {"f32": Tensor("f16", 3), "tf32": Tensor("f16", 1), "f16": Tensor("f16", 1)}
+TENSORS = {"f32": Tensor("f16", 3), "tf32": Tensor("f16", 1), "f16": Tensor("f16", 1), "f64": Tensor("f64", 1)}
 ALPHA, BETA = 0.5, -2.0
 
 
@@ -107,11 +108,72 @@ def _product(x: Array, factors: Sequence[Array]) -> Array:
     return value.reshape(left, done, beside)
 
 
+@dataclass(frozen=True)
+class GramCase:
+    """The gradient of a factor (rows, columns) from ``count`` lines with ``right`` entries to their right."""
+
+    rows: int
+    columns: int
+    count: int
+    right: int
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        return f"gram_{self.rows}x{self.columns}_{self.count}x{self.right}_{self.dtype}"
+
+    def arrays(self) -> tuple[Array, Array]:
+        """v and u."""
+        random = np.random.default_rng(self.count)
+        shapes = (self.count, self.rows, self.right), (self.count, self.columns, self.right)
+        v, u = (random.standard_normal(shape).astype(TYPES[self.dtype]) for shape in shapes)
+        return v, u
+
+    def plan(self, own: DeviceLimits) -> GramPlan:
+        """Of arrays that are well aligned."""
+        found = gram(self.rows, self.columns, self.right, self.dtype, True, own.arch)
+        assert found is not None
+        return found
+
+    def check(self, found: Array) -> None:
+        """Assert that a result is right."""
+        v, u = (array.astype(np.float64) for array in self.arrays())
+        terms = np.sqrt(np.einsum("lqr,lpr->qp", v**2, u**2))
+        assert_close(found, np.einsum("lqr,lpr->qp", v, u), depth=self.count * self.right, magnitude=terms)
+
+
+GRAMS = [
+    GramCase(rows, columns, count, right, dtype)
+    for rows, columns in ((8, 8), (16, 16), (31, 63), (64, 64), (20, 32), (128, 100))
+    for count, right in ((1, 1), (700, 1), (37, 8), (5, 64), (3, 130), (400, 4), (33, 3))
+    for dtype in ("f32", "f16")
+    if dtype == "f32" or (right % 2 == 0 if right > 1 else rows % 2 == columns % 2 == 0)
+]
+
+
+def run_gram(machine: Machine, case: GramCase) -> Array:
+    """The result, in shares of few blocks."""
+    own = limits()
+    chosen, (v, u) = case.plan(own), case.arrays()
+    source = kron_gram.emit(chosen)
+    binary = current_cache().fetch(_key(source, own.arch), lambda: built(source, own.arch))
+    kernel = Kernel(binary, kron_gram.ENTRY, chosen.threads, chosen.shared, case.name)
+    shares = chosen.shares(case.count * case.right, 4 * chosen.tiles)
+    parts = np.full((shares, case.rows, case.columns), np.nan, np.float32)
+    left, right, out = machine.upload(v), machine.upload(u), machine.upload(parts)
+    pointers = [int(buffer.handle) for buffer in (left, right, out)]
+    kernel(0, int(machine.stream.handle), shares * chosen.tiles, (*pointers, case.count, case.right))
+    return machine.download(out, parts).sum(0, dtype=np.float64).astype(np.float32)
+
+
 def cases() -> Iterator[KronCase]:
     """Tensor cores and additions, rows and columns, halves, y, and rests of tiles."""
     for place, sizes in enumerate(TENSOR):
-        for dtype in ("f32", "f16", "tf32"):
+        for dtype in ("f32", "f16", "tf32", "f64"):
             if dtype == "f16" and any(extent % 2 for pair in sizes for extent in pair):
+                continue
+            if dtype == "f64" and max(map(max, sizes)) > WIDEST_DOUBLE:
                 continue
             yield KronCase(sizes, 3 + 30 * (len(sizes) < 3), 1, dtype, True, place % 2 == 1)
             if dtype != "tf32" and math.prod(p for p, _ in sizes) <= 1 << 13:
@@ -160,7 +222,7 @@ def _bytes(stored: str) -> int:
 
 def _ends(run: Pass, stored: str) -> list[tuple[int, int]]:
     """Lengths of the lines before and after a pass on tensor cores, and the widest access of each."""
-    return [(run.modes[-1].columns, 16 // _bytes(stored)), (run.modes[-1].rows, 4)]
+    return [(run.modes[-1].columns, 16 // _bytes(stored)), (run.modes[-1].rows, min(4, 16 // _bytes(stored)))]
 
 
 def _width(extent: int, most: int) -> int:
@@ -181,9 +243,16 @@ def built(source: str, arch: str) -> Built:
     return Built(compile_source(source, arch, headers(), "kron").binary)
 
 
-def compile_all(wanted: Sequence[KronCase], own: DeviceLimits) -> None:
+def sources_of(case: KronCase | GramCase, own: DeviceLimits) -> list[str]:
+    """Sources that a case needs."""
+    if isinstance(case, GramCase):
+        return [kron_gram.emit(case.plan(own))]
+    return [emitted(chosen) for chosen, *_ in prepared(case, own)]
+
+
+def compile_all(wanted: Sequence[KronCase | GramCase], own: DeviceLimits) -> None:
     """Compile what cases need in several processes, and keep it."""
-    sources = list({emitted(chosen): None for case in wanted for chosen, *_ in prepared(case, own)})
+    sources = list({source: None for case in wanted for source in sources_of(case, own)})
     missing = [source for source in sources if current_cache().find(_key(source, own.arch)) is None]
     if len(missing) < 2:
         return
@@ -216,8 +285,7 @@ def run(machine: Machine, case: KronCase) -> Array:
         kernel = Kernel(binary, ENTRY, chosen.threads, chosen.shared, case.name)
         pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
         integers = [values[name] for name in parameters(len(used), chosen.facts.added, False)]
-        tiles = chosen.count(left, right) if isinstance(chosen, MmaPlan) else chosen.tiles(left, right)
-        kernel(0, stream, min(tiles, 3), (*pointers, *integers, *numbers))
+        kernel(0, stream, min(chosen.count(left, right), 3), (*pointers, *integers, *numbers))
         value, numbers[0] = out, 1.0
     return machine.download(value, result).reshape(case.left, -1, case.beside)
 
@@ -235,11 +303,14 @@ def check(case: KronCase, found: Array) -> None:
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
-    chosen = [case for case in cases() if not words or any(word in case.name for word in words)]
+    chosen = [case for case in (*cases(), *GRAMS) if not words or any(word in case.name for word in words)]
     compile_all(chosen, limits())
     for case in chosen:
         try:
-            check(case, run(machine, case))
+            if isinstance(case, GramCase):
+                case.check(run_gram(machine, case))
+            else:
+                check(case, run(machine, case))
             verdict = "ok"
         except AssertionError as error:
             verdict, wrong = f"BAD {str(error)[:300]}", wrong + 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,6 +38,68 @@ def test_sizes(size, dtype):
     x, factors = drawn(limited(size, 1 << 18), DTYPES[dtype], device="cuda")
     found, size_of = km.kron_matmul(x, factors).cpu(), terms(x, factors)
     assert_close(found, oracle(x, factors), dtype=DTYPES[dtype], depth=depth(size), magnitude=size_of)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("size", SIZES[::5], ids=named)
+def test_sizes_from_the_left(size, dtype):
+    x, factors = drawn(limited(size, 1 << 16), DTYPES[dtype], "left", "cuda")
+    found, size_of = km.kron_matmul(x, factors, side="left").cpu(), terms(x, factors, "left")
+    assert_close(found, oracle(x, factors, "left"), dtype=DTYPES[dtype], depth=depth(size), magnitude=size_of)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_products(seed):
+    source = random.Random(seed)
+    dtype, side = DTYPES[source.choice(["f32", "f64"])], source.choice(["right", "left"])
+    count = source.randint(1, 4)
+    most = [130, 70, 20, 9][count - 1]
+    size = source.randint(1, 40), [(source.randint(1, most), source.randint(1, most)) for _ in range(count)]
+    x, factors = drawn(size, dtype, side, "cuda", seed)
+    wanted, size_of = oracle(x, factors, side), terms(x, factors, side)
+    if source.random() < 0.5:
+        x = x.mT.contiguous().mT
+    if source.random() < 0.5:
+        place = source.randrange(count)
+        factors[place] = torch.stack([factors[place]] * 3)[:, None]
+        x, wanted, size_of = x.expand(2, *x.shape), wanted[None, None], size_of[None, None]
+    y = torch.randn(x.shape[-2] if side == "right" else 1, 1, device="cuda").to(dtype)
+    found = km.kron_matmul(x, factors, side=side, alpha=0.5, beta=-2, y=y).cpu()
+    exact = 0.5 * wanted - 2 * y.cpu().double().numpy()
+    expected, size_of = (np.broadcast_to(each, found.shape) for each in (exact, size_of))
+    assert_close(found, expected, dtype=dtype, depth=3 * depth(size), magnitude=size_of)
+
+
+def test_float64_derivatives_of_every_argument():
+    leaves = [torch.randn(2, 128, device="cuda", dtype=torch.float64)]
+    leaves += [torch.randn(p, p, device="cuda", dtype=torch.float64) for p in (16, 8)]
+    leaves += [torch.randn((), device="cuda", dtype=torch.float64), torch.randn(2, 128, device="cuda").double()]
+
+    def product(x, f, g, alpha, y):
+        return km.kron_matmul(x, [f, g], alpha=alpha, beta=2, y=y)
+
+    assert torch.autograd.gradcheck(product, [leaf.requires_grad_() for leaf in leaves])
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize(
+    "size",
+    [(40, [(64, 64)] * 2), (9, [(8, 8)] * 5), (9, [(30, 62), (20, 8)]), (5, [(128, 128), (2, 4)]), (40, [(4, 4)] * 6),
+     (7, [(50, 2), (2, 50)]), (1000, [(16, 16)]), (3, [(31, 63), (3, 3)])],
+    ids=named,
+)  # fmt: skip
+def test_gradients(size, dtype):
+    x, factors = drawn(size, DTYPES[dtype], device="cuda")
+    leaves = [x.requires_grad_(), *(factor.requires_grad_() for factor in factors)]
+    out = km.kron_matmul(x, factors)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to("cuda", out.dtype)
+    found = torch.autograd.grad(out, leaves, weight)
+    exact = [leaf.detach().cpu().double().requires_grad_() for leaf in leaves]
+    wanted = torch.autograd.grad(km.kron_matmul(exact[0], exact[1:]), exact, weight.cpu().double())
+    for one, other in zip(found, wanted, strict=True):
+        typical = other.square().mean().sqrt()
+        rounds = DEVIATIONS * math.sqrt(2 * len(factors)) if out.dtype.itemsize == 2 else 1
+        assert_close(one.cpu(), other, depth=x.numel(), magnitude=rounds * typical)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

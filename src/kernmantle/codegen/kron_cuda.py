@@ -49,7 +49,7 @@ def _phases(plan: FmaPlan) -> list[str]:
             mode = plan.run.modes[place]
             left = phase.across * math.prod(plan.extents[phase.first : place])
             behind = math.prod(plan.extents[place + 1 : phase.stop]) * phase.along
-            shared = max(1, min(plan.group, 32 // mode.rows))
+            shared = max(1, min(plan.slices, max(32, 8 * plan.slices) // mode.rows))
             sizes = (
                 f"{shared}, {left}, {plan.extents[place]}, {mode.rows}, {mode.columns}, {behind}, {plan.pitch(mode)}"
             )

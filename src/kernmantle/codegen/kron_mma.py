@@ -28,8 +28,11 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
     """A phase as a struct."""
     phase, modes, count = plan.phases[number], plan.run.modes, len(plan.run.modes)
     final = number + 1 == len(plan.phases)
-    sizes = f"{phase.mode.rows}, {phase.mode.columns}, {plan.tensor.products}"
-    factor = f"km::KronFactor<{str(phase.last).lower()}, {sizes}>"
+    sizes = f"{phase.mode.rows}, {phase.mode.columns}"
+    last = str(phase.last).lower()
+    factor = f"km::KronFactor<{last}, {sizes}, {plan.tensor.products}>"
+    if plan.compute == "f64":
+        factor = f"km::KronDouble<{last}, {sizes}>"
     offset = sum(plan.words(earlier.mode) for earlier in plan.phases[:number])
     right_of = math.prod(mode.rows for mode in modes[phase.axis + 1 :])
     before = {axis: math.prod(mode.columns for mode in modes[axis + 1 :]) for axis in range(phase.axis)}
@@ -77,7 +80,7 @@ def _prepare(plan: MmaPlan, number: int) -> list[str]:
     for place, (q, p) in reversed(list(enumerate(shapes))):
         row = f"q / {rows} % {q}" if place else f"q / {rows}"
         column = f"p / {columns} % {p}" if place else f"p / {columns}"
-        terms.append(f"km::kron_entry<T>(g, {first + place}, {row}, {column})")
+        terms.append(f"km::kron_entry<T, C>(g, {first + place}, {row}, {column})")
         rows, columns = rows * q, columns * p
     fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
     target = f"to + Phase{number}::OFFSET, backs + Phase{number}::NUMBER, tops"
@@ -98,6 +101,7 @@ def emit(plan: MmaPlan) -> str:
         "ITEMS": plan.items, "RIGHT": plan.right, "PRODUCTS": plan.tensor.products, "COPY": plan.facts.copy,
         "VEC_OUT": plan.facts.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "TILE": plan.tile,
         "FACTORS": len(plan.phases), "FACTOR_WORDS": sum(plan.words(mode) for mode in plan.run.modes),
+        "UNROLL": 1 + plan.tensor.is_rounded,
     }  # fmt: skip
     prepare = [line for number in range(len(plan.phases)) for line in _prepare(plan, number)]
     later = [
@@ -107,14 +111,15 @@ def emit(plan: MmaPlan) -> str:
     lines += [
         "struct Body {",
         f"    typedef {TYPES[plan.stored]} T;\n    typedef {TYPES[plan.tensor.half]} H;",
+        f"    typedef {TYPES[plan.compute]} C;",
         f"    typedef km::KronArguments<{count}> Args;\n    typedef Phase0 First;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
         f"    static constexpr bool ADDED = {str(plan.facts.added).lower()};",
-        "    static __device__ __forceinline__ void prepare(unsigned* to, float* backs, float* tops, const Args& g) {",
+        "    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {",
         *prepare,
         "    }",
-        "    static __device__ __forceinline__ void later(const Args& g, const km::KronPlace& p, float* tile,",
-        "            const unsigned* factors, const float* backs, int group, int warp, int lane) {",
+        "    static __device__ __forceinline__ void later(const Args& g, const km::KronPlace& p, C* tile,",
+        "            const unsigned* factors, const C* backs, int group, int warp, int lane) {",
         *later,
         "    }",
         "};",

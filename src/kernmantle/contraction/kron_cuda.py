@@ -44,7 +44,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class FmaPlan:
-    """A pass of small factors by fused multiply-adds."""
+    """A pass of small factors by fused multiply-adds.
+
+    ``direct_in`` and ``direct_out``: no shared memory on that way; ``slices``: how many share what is read of a
+    factor, as registers allow.
+    """
 
     run: Pass
     stored: str
@@ -57,6 +61,7 @@ class FmaPlan:
     facts: Facts
     direct_in: bool
     direct_out: bool
+    slices: int
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -91,18 +96,18 @@ class FmaPlan:
         gap = self.gap
         return SIZES[self.compute] * (self.factor_room + tile + (tile // gap[0] * gap[1] if gap else 0))
 
-    @property
-    def group(self) -> int:
-        """Slices that share what is read of a factor, as registers allow."""
-        return 2 if self.threads > 256 else 4
-
-    def tiles(self, entries: int, right: int) -> int:
+    def count(self, entries: int, right: int) -> int:
         """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
         return -(-entries // self.items) * -(-right // self.right)
 
+    @property
+    def tile_name(self) -> str:
+        """What it differs in from other plans of the pass."""
+        return f"tile {self.items}x{self.right} threads {self.threads} slices {self.slices}"
+
     def __str__(self) -> str:
-        ways = "direct" * (self.direct_in or self.direct_out)
-        return f"{self.run} {self.stored} tile {self.items}x{self.right} threads {self.threads} {ways}".strip()
+        ways = " direct" * (self.direct_in or self.direct_out)
+        return f"{self.run} {self.stored} {self.tile_name}{ways}"
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ def plan(
     if tensor is not None:
         own = _passes(modes, right, stored, limits, fuse, tensor)
         several = any(len(part) > 1 for run in own for part in run.parts)
-        if len(own) < len(found) + (not several or tensor.products == 1):
+        if len(own) < len(found) + (not several or tensor.is_rounded):
             return CudaKronPlan(own, str(tensor))
     return CudaKronPlan(found, compute)
 
@@ -144,7 +149,11 @@ def _passes(
     axes = [group.mode for group in groups]
 
     def kind(mode: Mode) -> str:
-        if tensor is not None and suits(mode) and all(mma_fits((mode,), stored, tensor, b, limits) for b in (1, WIDE)):
+        if (
+            tensor is not None
+            and suits(mode, tensor.widest)
+            and all(mma_fits((mode,), stored, tensor, b, limits) for b in (1, WIDE))
+        ):
             return "mma"
         return "matmul" if _is_wide(mode) else "fma"
 
@@ -251,7 +260,25 @@ def _divisor(count: int, most: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def fma(run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits) -> FmaPlan:
+def fma_candidates(
+    run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits
+) -> tuple[FmaPlan, ...]:
+    """Plans of a pass of small factors, the preferred first."""
+    first = fma(run, stored, compute, facts, entries, beside, limits)
+    found = [first]
+    for threads in (128, 256, 512):
+        for slices in (2, 4, 8):
+            if threads <= max(128, 2 * first.threads):
+                own = fma(run, stored, compute, facts, entries, beside, limits, threads, slices)
+                found += [own] * (own not in found)
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def fma(
+    run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits,
+    threads: int = 0, slices: int = 0,
+) -> FmaPlan:  # fmt: skip
     """Tile and phases of a pass of small factors on so many entries of the last batch axis, ``beside`` on its right."""
     extents = [max(mode.columns, mode.rows) for mode in run.modes]
     whole = math.prod(extents)
@@ -263,7 +290,7 @@ def fma(run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside
         while items > 1 and -(-entries // items) * -(-beside // right) < 2 * limits.sm_count:
             items //= 2
     elements = items * right * whole
-    threads = 512 if elements > 2 * TILE[compute] else min(256, max(32, elements // 16 // 32 * 32))
+    threads = threads or min(256, max(32, elements // 16 // 32 * 32))
     ordered = _ordered(_groups(extents, run.modes, VALUES[compute]), run.modes)
     right_of = {group: math.prod(extents[group[1] :]) * right for group in ordered}
     square_in = all(mode.columns >= mode.rows for mode in run.modes)
@@ -283,5 +310,6 @@ def fma(run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside
         across = _divisor(down, room) if beside == 1 else 1
         phases.append(Phase(*group, across, width))
     return FmaPlan(
-        run, stored, compute, limits.arch, items, right, threads, tuple(phases), facts, direct_in, direct_out
-    )
+        run, stored, compute, limits.arch, items, right, threads, tuple(phases), facts, direct_in, direct_out,
+        slices or 4,
+    )  # fmt: skip

@@ -12,6 +12,8 @@ from .kron_modes import Mode
 from .kron_passes import Pass, plain_pass
 
 NARROWEST, WIDEST = 8, 128
+# float64: 128 x 128 takes 14.0 ms three times over 320 * 128^2 columns on an H200, the vendor's product 12.8.
+WIDEST_DOUBLE = 64
 LANES = 16
 # With fewer warps a multiprocessor waits for memory.
 LEAST = 4
@@ -20,11 +22,13 @@ JOINED, PHASE = 64, 48
 WARPS = (16, 12, 8, 4, 2, 1)
 STAGES = (1, 2)
 MOST = (4, 2, 1)
-SIZES = {"f16": 2, "bf16": 2, "f32": 4}
+SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 # Shared memory beside the dynamic one: scales of the factors.
 STATIC_BYTES = 256
+# Where float64 has tensor cores that are faster than additions.
+DOUBLES = ("sm_80", "sm_90", "sm_100")
 # Registers of a thread beside its lines and sums.
-OWN_REGISTERS = 72
+OWN_REGISTERS, DOUBLE_REGISTERS = 72, 104
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,19 @@ class Tensor:
     half: str
     products: int
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether operands are."""
+        return self.products == 1 and self.half != "f64"
+
+    @property
+    def widest(self) -> int:
+        """Rows or columns of the largest factor that pays."""
+        return WIDEST_DOUBLE if self.half == "f64" else WIDEST
+
     def __str__(self) -> str:
+        if self.half == "f64":
+            return "f64 tensor cores"
         return f"{self.products} products of scaled f16 halves" if self.products > 1 else f"{self.half} products"
 
 
@@ -94,6 +110,11 @@ class MmaPlan:
         """Threads of a block."""
         return 32 * self.warps
 
+    @property
+    def compute(self) -> str:
+        """Type of sums."""
+        return "f64" if self.stored == "f64" else "f32"
+
     @cached_property
     def phases(self) -> tuple[MmaPhase, ...]:
         """From the last axis to the first."""
@@ -102,13 +123,13 @@ class MmaPlan:
     @cached_property
     def strides(self) -> dict[int, int]:
         """Strides in the tile of every axis, of the items (-1) and of what lies to the right."""
-        modes, count = self.run.modes, len(self.run.modes)
+        modes, count, size = self.run.modes, len(self.run.modes), SIZES[self.compute]
         found = {count: 1} if self.right > 1 else {count: 1, count - 1: 1}
-        stride = _odd(self.right if self.right > 1 else _up(modes[-1].rows))
+        stride = _odd(self.right if self.right > 1 else _up(modes[-1].rows), size)
         for axis in reversed(range(count if self.right > 1 else count - 1)):
             found[axis] = stride
             extent = modes[axis].rows if axis == count - 1 else max(modes[axis].rows, modes[axis].columns)
-            stride = _odd(stride * extent)
+            stride = _odd(stride * extent, size)
         found[-1] = stride
         return found
 
@@ -121,8 +142,8 @@ class MmaPlan:
     def pitch(self) -> int:
         """Entries from line to line, or along a column, in a stage of the ring."""
         wide = _up(self.run.modes[-1].columns) if self.right == 1 else self.right
-        if SIZES[self.stored] == 4:
-            return _odd(wide)
+        if SIZES[self.stored] >= 4:
+            return _odd(wide, SIZES[self.stored])
         return wide + 16 if wide % 32 == 0 else wide
 
     @property
@@ -139,13 +160,13 @@ class MmaPlan:
 
     def words(self, mode: Mode) -> int:
         """Words of shared memory of a factor."""
-        return _up(mode.columns) * _up(mode.rows) // (1 if self.tensor.products > 1 else 2)
+        return _up(mode.columns) * _up(mode.rows) * SIZES[self.tensor.half] * min(2, self.tensor.products) // 4
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
         factors = sum(4 * self.words(mode) for mode in self.run.modes)
-        tiles = self.warps // self.group * 4 * self.tile
+        tiles = self.warps // self.group * SIZES[self.compute] * self.tile
         return factors + tiles + self.warps * self.stages * self.stage * SIZES[self.stored]
 
     @property
@@ -157,9 +178,13 @@ class MmaPlan:
         """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
         return -(-entries // self.items) * -(-right // self.right)
 
+    @property
+    def tile_name(self) -> str:
+        """What it differs in from other plans of the pass."""
+        return f"tile {self.items}x{self.right} warps {self.warps}/{self.group} stages {self.stages} lines {self.most}"
+
     def __str__(self) -> str:
-        tile = f"tile {self.items}x{self.right} warps {self.warps}/{self.group} stages {self.stages} lines {self.most}"
-        return f"{self.run} {self.stored}, {self.tensor}, {tile}"
+        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
 
 
 def _up(count: int) -> int:
@@ -167,9 +192,10 @@ def _up(count: int) -> int:
     return -(-count // LANES) * LANES
 
 
-def _odd(count: int) -> int:
-    """Least odd multiple of 8 that is not less: then neither rows nor columns meet in a bank."""
-    return -(-(count - 8) // 16) * 16 + 8
+def _odd(count: int, size: int) -> int:
+    """Least number of entries that is an odd multiple of 32 bytes: then neither rows nor columns meet in a bank."""
+    unit = 32 // size
+    return -(-(count - unit) // (2 * unit)) * 2 * unit + unit
 
 
 def _held(mode: Mode, most: int) -> int:
@@ -179,6 +205,8 @@ def _held(mode: Mode, most: int) -> int:
 
 def _registers(phase: MmaPhase, tensor: Tensor) -> int:
     deep = -(-phase.mode.columns // LANES)
+    if tensor.half == "f64":
+        return DOUBLE_REGISTERS + phase.tiles * 16 * (deep + 1)
     split = 2 if tensor.products > 1 else 1
     return OWN_REGISTERS + phase.tiles * (4 * deep * split + 8 * (split + (deep > 4)))
 
@@ -208,9 +236,9 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[M
     return tuple(found)
 
 
-def suits(mode: Mode) -> bool:
+def suits(mode: Mode, widest: int = WIDEST) -> bool:
     """Whether tensor cores pay for a factor."""
-    return min(mode.columns, mode.rows) >= NARROWEST and max(mode.columns, mode.rows) <= WIDEST
+    return min(mode.columns, mode.rows) >= NARROWEST and max(mode.columns, mode.rows) <= widest
 
 
 @dataclass(frozen=True)
@@ -252,11 +280,11 @@ def _cost(modes: Sequence[Mode]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def mma(
+def mma_candidates(
     run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
     limits: DeviceLimits,
-) -> MmaPlan | None:  # fmt: skip
-    """Tile, warps and ring of a pass with ``beside`` entries to its right; None if a block cannot hold it."""
+) -> tuple[MmaPlan, ...]:  # fmt: skip
+    """Tile, warps and ring of a pass with ``beside`` entries to its right, the preferred first."""
     found = [
         own
         for warps in WARPS
@@ -264,7 +292,15 @@ def mma(
         for stages in STAGES
         if (own := _grouped(run, shapes, stored, tensor, facts, beside, limits, (warps, stages, most))) is not None
     ]
-    return max(found, key=_value, default=None)
+    return tuple(sorted(found, key=_value, reverse=True))
+
+
+def mma(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
+    limits: DeviceLimits,
+) -> MmaPlan | None:  # fmt: skip
+    """The preferred plan of a pass; None if a block cannot hold it."""
+    return next(iter(mma_candidates(run, shapes, stored, tensor, facts, beside, limits)), None)
 
 
 def _grouped(
@@ -294,5 +330,5 @@ def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
 def fits(modes: Sequence[Mode], stored: str, tensor: Tensor, beside: int, limits: DeviceLimits) -> bool:
     """Whether one pass can apply these factors with enough warps."""
     run = plain_pass("mma", modes, 0, len(modes))
-    found = mma(run, (), stored, tensor, MmaFacts(4, 1, False), beside, limits)
+    found = mma(run, (), stored, tensor, MmaFacts(SIZES[tensor.half], 1, False), beside, limits)
     return found is not None and found.warps >= LEAST

@@ -76,7 +76,8 @@ def kron_matmul(
     factor. float16 and bfloat16 are summed in float32. On CUDA factors of 8 to 128 rows and columns run on tensor
     cores, float32 as three products of float16 halves that are scaled for every line of entries which is reduced:
     the error is within 1e-6 of the norm of the result, entries small beside their row do not have that accuracy
-    each, and an infinity gives NaN in what it reaches; ``precision="ieee"`` has neither limit.
+    each, and an infinity gives NaN in what it reaches; ``precision="ieee"`` has neither limit. float64 takes the
+    tensor cores of its own up to 64 rows and columns and is never rounded.
 
     Factors are applied in the order of fewest multiplications:
     for square ones m * ∏p * Σp of them, and the result and x are the only memory of their size beyond one

@@ -18,7 +18,7 @@ from ..contraction.kron_modes import parse, text_of
 from ..ops.autograd import PLAIN, unwatched
 from ..ops.checks import autocasts, reach
 from ..ops.execute import allocate
-from ..ops.kron_execute import Chosen, backend_for, factor_sizes, prepared, start
+from ..ops.kron_execute import Chosen, backend_for, factor_sizes, on_forget, prepared, start
 from ..ops.launcher import collecting
 from .arguments import Product
 
@@ -26,6 +26,7 @@ Look = tuple[Any, ...]
 _LIMIT = 1024
 _NUMBERS = (int, float)
 _KNOWN: dict[Look, Known] = {}
+on_forget(_KNOWN.clear)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import copy_context
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from torch.autograd import forward_ad
 
 from ..contraction.kron_modes import Mode, columns, contracted, grouped, parse, rows, text_of
 from ..errors import BackendError, GradientError
-from .autograd import constant, is_batched, plain
+from .autograd import constant, is_batched, is_untracked, plain
 from .kron_execute import Number, Sizes, execute, factor_sizes
 from .kron_operator import kron
+from .kron_torch import batch_of
+from .targets import target_for
 
 Tensors = Sequence[torch.Tensor]
 # Neighbouring factors up to this size together share one gradient.
@@ -70,15 +73,20 @@ class _Gradients:
 
     For one factor all others must be on either side: those of the other half go onto one side at once, so there are
     as many partial products as with all intermediate results kept, and never more than log2 of them in memory. Small
-    neighbours share the gradient of their product, from which theirs follow.
+    neighbours share the gradient of their product, from which theirs follow. What the last factors need is one step
+    from the gradient of x: ``through``, times ``slope``, where that was reached and ``whole`` asks for it.
     """
 
-    def __init__(self, text: str, options: str, factors: Tensors, wanted: Sequence[bool]) -> None:
+    def __init__(
+        self, text: str, options: str, factors: Tensors, wanted: Sequence[bool], slope: Number, whole: bool
+    ) -> None:
         self.text, self.options, self.factors, self.wanted = text, options, factors, wanted
         self.shapes = factor_sizes(factors)
         self.modes = [Mode(*mode) for mode in _modes(text, self.shapes)]
         self.adjoints = [_adjoint(factor) for factor in factors]
+        self.slope, self.whole = slope, whole
         self.found: list[torch.Tensor | None] = [None] * len(factors)
+        self.through: torch.Tensor | None = None
 
     def run(self, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor | None]:
         """Gradients by factor, None where not wanted."""
@@ -101,6 +109,9 @@ class _Gradients:
         if len(groups) == 1:
             if self._is_wanted(groups[0]):
                 self._add(groups[0], x[0], grad)
+                if self.whole and len(groups[0]) + len(grad[1]) == len(_contracted(self.text, self.shapes)):
+                    text = _partial(self.text, self.shapes, groups[0], grad[1], True)
+                    self.through = product(text, self.options, (self.slope, 0), grad[0], self.adjoints)
             return
         half = len(groups) // 2
         left, right = sum(groups[:half], ()), sum(groups[half:], ())
@@ -117,7 +128,7 @@ class _Gradients:
         for earlier, mode in enumerate(self.modes[: group[0]]):
             left *= mode.columns if earlier in grad[1] else mode.rows
         shape = self._factor(group[0]).shape if len(group) == 1 else _joint(self.text, self.shapes, group)
-        joint = outer(x, grad[0], left, shape)
+        joint = outer(x, grad[0], left, shape, self.options)
         parts = [joint] if len(group) == 1 else _parted(joint, [self._factor(place) for place in group])
         for place, part in zip(group, parts, strict=True):
             number = self.modes[place].factor
@@ -144,14 +155,14 @@ def _parted(joint: torch.Tensor, factors: Tensors) -> list[torch.Tensor]:
     return found[::-1]
 
 
-def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int]) -> torch.Tensor:
+def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int], options: str) -> torch.Tensor:
     """Sum of grad[…, l, q, r] conj(x[…, l, p, r]) over l, r and the batch axes that a factor (…, q, p) lacks."""
     if not (x.numel() and grad.numel()):
         return x.new_zeros(shape)
     rank = max(x.dim(), grad.dim()) - 2
     kept = [place for place in range(rank) if place >= rank + 2 - len(shape) and shape[place - rank - 2] != 1]
     summed = [place for place in range(rank) if place not in kept]
-    batch = torch.broadcast_shapes(x.shape[:-2], grad.shape[:-2])
+    batch = batch_of([x, grad])
 
     def arranged(tensor: torch.Tensor, size: int) -> torch.Tensor:
         wide = tensor.expand(*batch, *tensor.shape[-2:]).permute(*kept, *summed, rank, rank + 1)
@@ -163,6 +174,9 @@ def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int]) 
 
     q, p = shape[-2:]
     u, v = arranged(x, p), arranged(grad, q)
+    total = None if kept or options.startswith("ieee") else _by_kernel(u, v)
+    if total is not None:
+        return total
     if u.shape[-1] == 1:
         total = v.squeeze(-1).mT @ u.squeeze(-1).conj()
     elif u.shape[-1] >= max(p, q):
@@ -170,6 +184,14 @@ def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int]) 
     else:
         total = v.transpose(-3, -2).flatten(-2) @ u.transpose(-3, -2).flatten(-2).mH
     return total.reshape(shape)
+
+
+def _by_kernel(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of one factor by a kernel; None where there is none or a derivative of it may be asked for."""
+    if not u.is_cuda or torch.compiler.is_compiling() or not is_untracked((u, v)):
+        return None
+    target = target_for(u.device)
+    return None if target is None else import_module(".kron_gram", __package__).summed(u, v)
 
 
 class Kron(torch.autograd.Function):
@@ -195,13 +217,18 @@ class Kron(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         slope = _conjugate(ctx.alpha)
         results: list[torch.Tensor | None] = [None]
-        if needed[0]:
-            adjoints = [_adjoint(factor) for factor in factors]
-            results[0] = product(ctx.text, ctx.options, (slope, 0), grad, adjoints).sum_to_size(x.shape)
         wanted = needed[1 : 1 + len(factors)]
         parts: list[torch.Tensor | None] = [None] * len(factors)
+        through = None
         if any(wanted):
-            parts = _Gradients(ctx.text, ctx.options, factors, wanted).run(x, grad)
+            gradients = _Gradients(ctx.text, ctx.options, factors, wanted, slope, needed[0])
+            parts = gradients.run(x, grad)
+            through = gradients.through
+        if needed[0]:
+            if through is None:
+                adjoints = [_adjoint(factor) for factor in factors]
+                through = product(ctx.text, ctx.options, (slope, 0), grad, adjoints)
+            results[0] = through.sum_to_size(x.shape)
         results += [part if part is None or slope == 1 else part * slope for part in parts]
         if ctx.added:
             results.append((grad * _conjugate(ctx.beta)).sum_to_size(ctx.y_shape) if needed[-1] else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -110,6 +110,19 @@ def start(
 
 _CHOSEN: dict[tuple[object, ...], Chosen] = {}
 _CHOSEN_LIMIT = 4096
+_KEEPERS: list[Callable[[], None]] = []
+
+
+def on_forget(callback: Callable[[], None]) -> None:
+    """Have something done when calls are to be planned anew."""
+    _KEEPERS.append(callback)
+
+
+def forget() -> None:
+    """Plan every call anew."""
+    _CHOSEN.clear()
+    for callback in _KEEPERS:
+        callback()
 
 
 def prepared(

@@ -10,34 +10,37 @@ import torch
 
 from ..codegen import kron_cuda, kron_mma
 from ..codegen.kron_entry import ENTRY, parameters
-from ..contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma, plan
-from ..contraction.kron_mma import MmaFacts, MmaPlan, Tensor, mma
+from ..contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma_candidates, plan
+from ..contraction.kron_mma import DOUBLES, MmaFacts, MmaPlan, Tensor, mma_candidates
 from ..contraction.kron_modes import Mode
+from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
-from .gpu import job_for, limits, start
+from .gpu import index_of, job_for, limits, start
 from .kron_layout import Arrays, Port
 from .kron_run import Launch, Numbers, Prepare, Start
+from .kron_tiles import starter
 from .launcher import collecting, fetch
 
-_PER_SM = 16
 NAME = "cuda"
+# Plans that are measured when a product is tuned.
+TRIED = 10
 _LOADED: dict[FmaPlan | MmaPlan, Kernel] = {}
 
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:
     """Passes for arrays, and what prepares their kernels."""
     device, stored = arrays.x.device, NAMES[arrays.x.dtype]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    tensor = _tensor(modes, arrays, options.partition(" ")[0])
+    index = index_of(device)
+    tensor = _tensor(modes, arrays, options.partition(" ")[0], limits(index).arch)
     chosen = plan(modes, arrays.x.shape[-1], stored, limits(index), options.endswith(" fuse"), tensor)
     return chosen, partial(_prepare, tensor=tensor, index=index)
 
 
-def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str) -> Tensor | None:
+def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str, arch: str) -> Tensor | None:
     """How tensor cores may multiply these arrays, None where they cannot: they read memory in order."""
     stored, columns = NAMES[arrays.x.dtype], arrays.x.shape[-1]
-    if stored == "f64" or (stored == "f32" and precision == "ieee"):
+    if (stored == "f64" and arch not in DOUBLES) or (stored == "f32" and precision == "ieee"):
         return None
     if any(factor.dim() > 2 and math.prod(factor.shape[:-2]) > 1 for factor in arrays.factors):
         return None
@@ -47,6 +50,8 @@ def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str) -> Tensor | N
         return None
     if stored == "f32":
         return Tensor("f16", 1 if precision == "tf32" else 3)
+    if stored == "f64":
+        return Tensor("f64", 1)
     steps = [step for tensor in own for step in (*tensor.stride()[:along], columns if columns > 1 else 2)]
     sizes = [extent for mode in modes for extent in (mode.columns, mode.rows)]
     if any(number % 2 for number in (*steps, *sizes)) or any(tensor.data_ptr() % 4 for tensor in own):
@@ -67,26 +72,30 @@ def _kernel(chosen: FmaPlan | MmaPlan) -> Kernel | None:
 
 
 def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
+    """The quickest plan that is known of a pass, ready to start."""
     entries, own = launch.dims[2][0], limits(index)
     stored = NAMES[launch.arrays.x.dtype]
     if launch.run.kind == "mma":
         assert tensor is not None
         shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
-        chosen = mma(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
-        assert chosen is not None
-        tiles = chosen.count(entries, launch.right)
-        integers = _integers(launch, chosen.facts.added, False)
+        plans = mma_candidates(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
     else:
         compute = "f64" if stored == "f64" else "f32"
-        chosen = fma(launch.run, stored, compute, _facts(launch), entries, launch.right, own)
-        tiles = chosen.tiles(entries, launch.right)
-        integers = _integers(launch, chosen.facts.added, chosen.facts.varies)
+        plans = fma_candidates(launch.run, stored, compute, _facts(launch), entries, launch.right, own)
+    sizes = {"entries": entries * launch.dims[0][0] * launch.dims[1][0], "right": launch.right}
+    return starter(plans[:TRIED], sizes, gpu(index).name, partial(_starting, launch, index))
+
+
+def _starting(launch: Launch, index: int, chosen: FmaPlan | MmaPlan) -> Start:
+    """A plan, ready to start."""
+    varies = isinstance(chosen, FmaPlan) and chosen.facts.varies
+    integers = _integers(launch, chosen.facts.added, varies)
     kernel = _kernel(chosen)
     if kernel is None:
         return _nothing
-    tiles *= launch.dims[0][0] * launch.dims[1][0]
+    tiles = chosen.count(launch.dims[2][0], launch.right) * launch.dims[0][0] * launch.dims[1][0]
     groups = chosen.warps // chosen.group if isinstance(chosen, MmaPlan) else 1
-    blocks = min(-(-tiles // groups), _resident(kernel, index) * own.sm_count)
+    blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
     def begin(pointers: Sequence[int], numbers: Numbers) -> None:
         start(kernel, index, blocks, (*pointers, *integers, *numbers))
@@ -103,7 +112,7 @@ def _mma_facts(launch: Launch) -> MmaFacts:
         into.append((launch.ports["y"], arrays.y.data_ptr()))
     x = [(launch.ports["x"], arrays.x.data_ptr())]
     copy = _common(launch, x, launch.run.modes[-1].columns, 16 // size, size) * size
-    return MmaFacts(copy, _common(launch, into, launch.run.modes[-1].rows, 4, size), launch.added)
+    return MmaFacts(copy, _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size), launch.added)
 
 
 def _common(launch: Launch, ports: Sequence[tuple[Port, int]], line: int, most: int, size: int) -> int:
@@ -121,8 +130,10 @@ def _nothing(pointers: Sequence[int], numbers: Numbers) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _resident(kernel: Kernel, index: int) -> int:
+def resident(kernel: Kernel, index: int) -> int:
+    """Blocks of a kernel that a multiprocessor holds."""
     with torch.cuda.device(index):
+        core().Device(index).set_current()  # torch's backward threads begin without a context
         return max(1, kernel.occupancy())
 
 

@@ -11,6 +11,7 @@ import torch
 from ..errors import DeviceError, ShapeError
 from .execute import forget
 from .gpu_tiles import Tuned, tuning
+from .kron_execute import forget as forget_products
 from .precompile import precompile
 from .recall import forget_calls
 
@@ -33,7 +34,8 @@ def tune(
     Parameters
     ----------
     contraction : callable
-        A ``Contraction``, a kernel or a function such as ``lambda x, y: km.cdist(x, y, p=1.3)``.
+        A ``Contraction``, a kernel or a function such as ``lambda x, y: km.cdist(x, y, p=1.3)`` or
+        ``lambda x, f, g: km.kron_matmul(x, [f, g])``, of whose passes each is tuned.
     shapes : sequence
         For each case the shapes of all operands, such as ``[((4096, 784), (5000, 784))]``.
     dtype : torch.dtype
@@ -92,4 +94,5 @@ def tune(
 def _forget() -> None:
     """Let calls be prepared anew."""
     forget()
+    forget_products()
     forget_calls()

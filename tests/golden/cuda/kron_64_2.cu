@@ -23,18 +23,19 @@ struct Phase1 {
 struct Body {
     typedef float T;
     typedef km::f16 H;
+    typedef float C;
     typedef km::KronArguments<2> Args;
     typedef Phase0 First;
-    static constexpr int THREADS = 256, WARPS = 8, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 72, STAGE = 2304, TILE = 4616, FACTORS = 2, FACTOR_WORDS = 8192;
+    static constexpr int THREADS = 256, WARPS = 8, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 72, STAGE = 2304, TILE = 4616, FACTORS = 2, FACTOR_WORDS = 8192, UNROLL = 1;
     static constexpr bool ADDED = false;
-    static __device__ __forceinline__ void prepare(unsigned* to, float* backs, float* tops, const Args& g) {
+    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {
         Phase0::F::prepare<Body, false>(to + Phase0::OFFSET, backs + Phase0::NUMBER, tops,
-                [&](int q, int p) { return km::kron_entry<T>(g, 1, q / 1, p / 1); });
+                [&](int q, int p) { return km::kron_entry<T, C>(g, 1, q / 1, p / 1); });
         Phase1::F::prepare<Body, false>(to + Phase1::OFFSET, backs + Phase1::NUMBER, tops,
-                [&](int q, int p) { return km::kron_entry<T>(g, 0, q / 1, p / 1); });
+                [&](int q, int p) { return km::kron_entry<T, C>(g, 0, q / 1, p / 1); });
     }
-    static __device__ __forceinline__ void later(const Args& g, const km::KronPlace& p, float* tile,
-            const unsigned* factors, const float* backs, int group, int warp, int lane) {
+    static __device__ __forceinline__ void later(const Args& g, const km::KronPlace& p, C* tile,
+            const unsigned* factors, const C* backs, int group, int warp, int lane) {
         km::KronMma<Body, Args>::later<Phase1>(g, p, tile, factors, backs, group, warp, lane);
     }
 };

@@ -65,15 +65,20 @@ struct KronEntry {
     int item, run, right;
     KM_DEVICE explicit KronEntry(int n) {
         const int at = n * VEC;
-        item = at / (RUN * B::RIGHT);
-        run = at / B::RIGHT % RUN;
-        right = at % B::RIGHT;
+        item = B::ITEMS == 1 ? 0 : at / (RUN * B::RIGHT);
+        run = B::ITEMS == 1 ? at / B::RIGHT : at / B::RIGHT % RUN;
+        right = B::RIGHT == 1 ? 0 : at % B::RIGHT;
     }
     template <class Args>
     KM_DEVICE bool is_inside(const Args& g, const KronPlace& p) const {
-        return p.c + item < g.size[KRON_C] && p.right + right < g.size[KRON_RIGHT];
+        return (B::ITEMS == 1 || p.c + item < g.size[KRON_C]) && (B::RIGHT == 1 || p.right + right < g.size[KRON_RIGHT]);
     }
-    KM_DEVICE i64 offset(const i64 (&s)[KRON_AXES]) const { return item * s[KRON_C] + run * s[KRON_RUN] + right * s[KRON_RIGHT]; }
+    // UNIT: neighbours lie beside each other, along the run where nothing lies to its right.
+    template <bool UNIT>
+    KM_DEVICE i64 offset(const i64 (&s)[KRON_AXES]) const {
+        const i64 along = UNIT && B::RIGHT == 1 ? run : run * s[KRON_RUN];
+        return item * s[KRON_C] + along + (UNIT ? right : right * s[KRON_RIGHT]);
+    }
 };
 
 template <class B, class C, class Args>
@@ -89,7 +94,7 @@ KM_DEVICE void kron_read(C* to, const Args& g, const KronPlace& p) {
         for (int i = 0; i < BATCH; ++i) {
             const Entry e(n + i * B::THREADS);
             inside[i] = n + i * B::THREADS < Entry::COUNT && e.is_inside(g, p);
-            if (inside[i]) held[i] = load_pack<T, VEC>(from + e.offset(g.x_stride));
+            if (inside[i]) held[i] = load_pack<T, VEC>(from + e.template offset<(VEC > 1)>(g.x_stride));
         }
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
@@ -130,7 +135,7 @@ KM_DEVICE void kron_write(const C* from, const Args& g, const KronPlace& p) {
         if (!e.is_inside(g, p)) continue;
         const C* at = from + B::place((e.item * B::RUN + B::spread_out(e.run)) * B::RIGHT + e.right);
         const Pack<C, VEC> wide = *(const Pack<C, VEC>*)at;
-        kron_store<B, VEC>(g, to + e.offset(g.out_stride), B::ADDED ? beside + e.offset(g.y_stride) : 0, wide.v);
+        kron_store<B, VEC>(g, to + e.template offset<(VEC > 1)>(g.out_stride), B::ADDED ? beside + e.template offset<(VEC > 1)>(g.y_stride) : 0, wide.v);
     }
 }
 

@@ -11,7 +11,7 @@ namespace km {
 template <int MOST, int LEFT, int EXTENT, int ROWS, int COLUMNS, int RIGHT, int PITCH, class C, int N, class Factor>
 KM_DEVICE void kron_apply(C (&v)[N], const Factor& factor) {
     constexpr int SLICES = LEFT * RIGHT;
-    constexpr int GROUP = SLICES % 4 == 0 && MOST >= 4 ? 4 : SLICES % 3 == 0 && MOST >= 3 ? 3 : SLICES % 2 == 0 && MOST >= 2 ? 2 : 1;
+    constexpr int GROUP = SLICES % 8 == 0 && MOST >= 8 ? 8 : SLICES % 4 == 0 && MOST >= 4 ? 4 : SLICES % 3 == 0 && MOST >= 3 ? 3 : SLICES % 2 == 0 && MOST >= 2 ? 2 : 1;
 #pragma unroll
     for (int s = 0; s < SLICES; s += GROUP) {
         C sum[GROUP][ROWS];
@@ -58,16 +58,19 @@ struct KronShare {
     static constexpr int COUNT = DOWN / ACROSS * (RIGHT / ALONG), VALUES = ACROSS * EXTENT * ALONG;
     int down, right;
     KM_DEVICE explicit KronShare(int n) : down(n / (RIGHT / ALONG) * ACROSS), right(n % (RIGHT / ALONG) * ALONG) {}
-    KM_DEVICE int place(int across, int j) const { return ((down + across) * EXTENT + j) * RIGHT + right; }
+    KM_DEVICE int first() const { return down * EXTENT * RIGHT + right; }
+    // From the first value to line `line`, each of ALONG neighbours. B::place of first() + step() is the sum of both.
+    static __device__ __forceinline__ constexpr int step(int line) { return line * RIGHT; }
 };
 
 template <class B, class Share, class C>
 KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& share) {
+    s += B::place(share.first());
     constexpr int VEC = 16 / sizeof(C);
     if (Share::RIGHT == 1 && Share::EXTENT % VEC == 0) {
 #pragma unroll
         for (int i = 0; i < Share::VALUES; i += VEC) {
-            const Pack<C, VEC> pack = *(const Pack<C, VEC>*)(s + B::place(share.place(i / Share::EXTENT, i % Share::EXTENT)));
+            const Pack<C, VEC> pack = *(const Pack<C, VEC>*)(s + B::place(i));
 #pragma unroll
             for (int w = 0; w < VEC; ++w) v[i + w] = pack.v[w];
         }
@@ -75,7 +78,7 @@ KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& 
 #pragma unroll
         for (int i = 0; i < Share::VALUES; i += Share::ALONG) {
             const int line = i / Share::ALONG;
-            const Pack<C, Share::ALONG> pack = *(const Pack<C, Share::ALONG>*)(s + B::place(share.place(line / Share::EXTENT, line % Share::EXTENT)));
+            const Pack<C, Share::ALONG> pack = *(const Pack<C, Share::ALONG>*)(s + B::place(Share::step(line)));
 #pragma unroll
             for (int w = 0; w < Share::ALONG; ++w) v[i + w] = pack.v[w];
         }
@@ -84,6 +87,7 @@ KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& 
 
 template <class B, class Share, class C>
 KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share& share) {
+    s += B::place(share.first());
     constexpr int VEC = 16 / sizeof(C);
     if (Share::RIGHT == 1 && Share::EXTENT % VEC == 0) {
 #pragma unroll
@@ -91,7 +95,7 @@ KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share&
             Pack<C, VEC> pack;
 #pragma unroll
             for (int w = 0; w < VEC; ++w) pack.v[w] = v[i + w];
-            *(Pack<C, VEC>*)(s + B::place(share.place(i / Share::EXTENT, i % Share::EXTENT))) = pack;
+            *(Pack<C, VEC>*)(s + B::place(i)) = pack;
         }
     } else {
 #pragma unroll
@@ -100,7 +104,7 @@ KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share&
             Pack<C, Share::ALONG> pack;
 #pragma unroll
             for (int w = 0; w < Share::ALONG; ++w) pack.v[w] = v[i + w];
-            *(Pack<C, Share::ALONG>*)(s + B::place(share.place(line / Share::EXTENT, line % Share::EXTENT))) = pack;
+            *(Pack<C, Share::ALONG>*)(s + B::place(Share::step(line))) = pack;
         }
     }
 }
@@ -112,8 +116,8 @@ KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const Kron
     Pack<T, Share::ALONG> held[Share::VALUES / Share::ALONG];
 #pragma unroll
     for (int line = 0; line < Share::VALUES / Share::ALONG; ++line) {
-        const KronEntry<B, B::RUN, 1> e(share.place(line / Share::EXTENT, line % Share::EXTENT));
-        if (e.is_inside(g, p)) held[line] = load_pack<T, Share::ALONG>(from + e.offset(g.x_stride));
+        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(line));
+        if (e.is_inside(g, p)) held[line] = load_pack<T, Share::ALONG>(from + e.template offset<(B::VEC_IN > 1)>(g.x_stride));
         else held[line] = Pack<T, Share::ALONG>{};
     }
 #pragma unroll
@@ -122,15 +126,16 @@ KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const Kron
 
 template <class B, class Share, class C, class Args>
 KM_DEVICE void kron_store_global(const Args& g, const KronPlace& p, const C (&v)[Share::VALUES], const Share& share) {
+    constexpr bool UNIT = B::VEC_OUT > 1;
     const i64 to = kron_offset(g.out_stride, p), beside = B::ADDED ? kron_offset(g.y_stride, p) : 0;
 #pragma unroll
     for (int line = 0; line < Share::VALUES / Share::ALONG; ++line) {
-        const KronEntry<B, B::RUN, 1> e(share.place(line / Share::EXTENT, line % Share::EXTENT));
+        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(line));
         C own[Share::ALONG];
 #pragma unroll
         for (int w = 0; w < Share::ALONG; ++w) own[w] = v[line * Share::ALONG + w];
         if (e.is_inside(g, p))
-            kron_store<B, Share::ALONG>(g, to + e.offset(g.out_stride), B::ADDED ? beside + e.offset(g.y_stride) : 0, own);
+            kron_store<B, Share::ALONG>(g, to + e.template offset<UNIT>(g.out_stride), B::ADDED ? beside + e.template offset<UNIT>(g.y_stride) : 0, own);
     }
 }
 

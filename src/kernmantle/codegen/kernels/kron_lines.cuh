@@ -74,10 +74,10 @@ KM_DEVICE void kron_split(unsigned& high, unsigned& low, float a, float b) {
 }
 
 // An entry of a factor in memory.
-template <class T, class Args>
-KM_DEVICE float kron_entry(const Args& g, int number, int row, int column) {
+template <class T, class C, class Args>
+KM_DEVICE C kron_entry(const Args& g, int number, int row, int column) {
     const i64(&s)[5] = g.factor_stride[number];
-    return convert<float>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
+    return convert<C>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
 }
 
 // A factor of ROWS x COLUMNS as the tensor cores take it, in blocks of 16 x 16; LAST: for the last axis.
@@ -86,6 +86,8 @@ struct KronFactor {
     static constexpr bool LAST = LAST_;
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PRODUCTS = PRODUCTS_;
     static constexpr int DEEP = (COLUMNS + 15) / 16, WIDE = (ROWS + 15) / 16, BLOCK = PRODUCTS > 1 ? 256 : 128, WORDS = DEEP * WIDE * BLOCK;
+    // Entries that a thread reads before it uses the first.
+    static constexpr int AHEAD = 8;
 
     static __device__ __forceinline__ int row(int lane, int r) {
         const int g = lane / 4;
@@ -108,9 +110,16 @@ struct KronFactor {
         KronScale scale;
         if (KronHalf<H>::SCALED && !FITS) {
             float top = 0.0f;
-            for (int i = threadIdx.x; i < ROWS * COLUMNS; i += B::THREADS) {
-                const float v = fabsf(value(i / COLUMNS, i % COLUMNS));
-                top = v < infinity<float>() ? fmaxf(top, v) : top;
+#pragma unroll 1
+            for (int begin = threadIdx.x; begin < ROWS * COLUMNS; begin += AHEAD * B::THREADS) {
+                float v[AHEAD];
+#pragma unroll
+                for (int j = 0; j < AHEAD; ++j) {
+                    const int i = min(begin + j * B::THREADS, ROWS * COLUMNS - 1);
+                    v[j] = fabsf(value(i / COLUMNS, i % COLUMNS));
+                }
+#pragma unroll
+                for (int j = 0; j < AHEAD; ++j) top = v[j] < infinity<float>() ? fmaxf(top, v[j]) : top;
             }
 #pragma unroll
             for (int gap = 16; gap > 0; gap /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, gap));
@@ -120,26 +129,32 @@ struct KronFactor {
             for (int w = 0; w < B::THREADS / 32; ++w) top = fmaxf(top, tops[w]);
             scale = KronScale(top);
         }
-        for (int i = threadIdx.x; i < DEEP * WIDE * 128; i += B::THREADS) {
-            const int block = i / 128, lane = i % 128 / 4, r = i % 4;
-            const int q = block % WIDE * 16 + row(lane, r);
-            float v[2];
+#pragma unroll 1
+        for (int begin = threadIdx.x; begin < DEEP * WIDE * 128; begin += AHEAD / 2 * B::THREADS) {
+            float v[AHEAD / 2][2];
 #pragma unroll
-            for (int second = 0; second < 2; ++second) {
-                const int p = block / WIDE * 16 + column(lane, r, second);
-                v[second] = q < ROWS && p < COLUMNS ? value(q, p) * scale.by : 0.0f;
+            for (int j = 0; j < AHEAD; ++j) {
+                const int i = min(begin + j / 2 * B::THREADS, DEEP * WIDE * 128 - 1), block = i / 128, lane = i % 128 / 4;
+                const int q = block % WIDE * 16 + row(lane, i % 4), p = block / WIDE * 16 + column(lane, i % 4, j % 2);
+                const float own = value(min(q, ROWS - 1), min(p, COLUMNS - 1));
+                v[j / 2][j % 2] = q < ROWS && p < COLUMNS ? own : 0.0f;
             }
-            unsigned high, low;
-            kron_split<H, PRODUCTS>(high, low, v[0], v[1]);
-            to[block * BLOCK + place(lane, r, 0)] = high;
-            if (PRODUCTS > 1) to[block * BLOCK + place(lane, r, 1)] = low;
+#pragma unroll
+            for (int j = 0; j < AHEAD / 2; ++j) {
+                const int i = begin + j * B::THREADS, block = i / 128, lane = i % 128 / 4, r = i % 4;
+                if (i >= DEEP * WIDE * 128) break;
+                unsigned high, low;
+                kron_split<H, PRODUCTS>(high, low, v[j][0] * scale.by, v[j][1] * scale.by);
+                to[block * BLOCK + place(lane, r, 0)] = high;
+                if (PRODUCTS > 1) to[block * BLOCK + place(lane, r, 1)] = low;
+            }
         }
         if (threadIdx.x == 0) *back = scale.back;
     }
 };
 
 // 16 TILES lines of 16 DEEP entries in the registers of a warp, as one operand of its instructions.
-template <class B, class F, int TILES>
+template <class B, class F, int TILES, class C = typename B::C>
 struct KronLines {
     typedef typename B::H H;
     static constexpr int DEEP = F::DEEP, PRODUCTS = B::PRODUCTS;
@@ -273,13 +288,14 @@ struct KronSums {
     }
 };
 
-// The factor on all lines, times `back`: give(w, tile, h, values) gets four neighbours of the result. For rows they are
-// entries 16 w + 4 t and on of line 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of lines 4 t and on.
+// The factor on all lines, times `back`: give(w, tile, h, n, values) gets four neighbours of the result. For rows they are
+// entries 16 w + 4 t and on of line 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of lines 4 t and on;
+// n is 0.
 template <class B, class F, int TILES, class Give>
-KM_DEVICE void kron_multiply(const KronLines<B, F, TILES>& x, const unsigned* factor, float back, int lane, const Give& give) {
+KM_DEVICE void kron_multiply(const KronLines<B, F, TILES, float>& x, const unsigned* factor, float back, int lane, const Give& give) {
     typedef KronHalf<typename B::H> Half;
     constexpr int PRODUCTS = B::PRODUCTS;
-#pragma unroll 1
+#pragma unroll B::UNROLL
     for (int w = 0; w < F::WIDE; ++w) {
         KronSums<F::DEEP, PRODUCTS> sum[TILES][2];
 #pragma unroll
@@ -324,7 +340,7 @@ KM_DEVICE void kron_multiply(const KronLines<B, F, TILES>& x, const unsigned* fa
                     const int n = F::LAST ? i / 2 : i % 2, r = F::LAST ? 2 * h + i % 2 : 2 * h + i / 2;
                     value[i] = sum[tile][n].value(r) * (back * x.back[tile][F::LAST ? 2 * h : i]);
                 }
-                give(w, tile, h, value);
+                give(w, tile, h, 0, value);
             }
         }
     }

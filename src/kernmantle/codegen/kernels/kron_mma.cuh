@@ -2,7 +2,7 @@
 // every warp by itself, later ones from a tile in shared memory that GROUP warps share.
 #pragma once
 #include "async.cuh"
-#include "kron_lines.cuh"
+#include "kron_double.cuh"
 
 namespace km {
 
@@ -41,6 +41,7 @@ struct KronWalk {
 template <class B, class Phase>
 struct KronTarget {
     static constexpr bool LAST = Phase::F::LAST;
+    static constexpr int NEAR = 16 / sizeof(typename B::C);
     static constexpr int COUNT = LAST ? 1 : Phase::TILES;
     i64 at[COUNT], step;
     template <class Args>
@@ -51,19 +52,24 @@ struct KronTarget {
         for (int i = 0; i < COUNT; ++i) {
             const int line = LAST ? 16 * Phase::TILES * unit + kron_row(lane) : min(unit * Phase::TILES + i, Phase::LINES - 1);
             at[i] = base + Phase::item(line) * s[KRON_C]
-                    + (LAST ? 4 * (lane % 4) : (Phase::run_out(line) + kron_row(lane) * Phase::BEHIND) * run + Phase::right(line) + 4 * (lane % 4));
+                    + (LAST ? 0 : (Phase::run_out(line) + kron_row(lane) * Phase::BEHIND) * run + Phase::right(line)) + NEAR * (lane % 4);
         }
     }
-    KM_DEVICE i64 place(int w, int tile, int h) const { return LAST ? at[0] + (2 * tile + h) * step + 16 * w : at[LAST ? 0 : tile] + (2 * w + h) * step; }
+    KM_DEVICE i64 place(int w, int tile, int h, int n) const {
+        return LAST ? at[0] + (2 * tile + h) * step + 16 * w + 8 * n : at[LAST ? 0 : tile] + (2 * w + h) * step + 8 * n;
+    }
 };
 
-// What is B's: the types T, H; First and the later phases; and how many warps share a tile (GROUP).
+// What is B's: the types T of arrays, H of operands and C of sums; First and the later phases; and how many warps share a tile (GROUP).
 template <class B, class Args>
 struct KronMma {
     typedef typename B::T T;
+    typedef typename B::C C;
     typedef typename B::First First;
     static constexpr bool ROWS = First::F::LAST;
     static constexpr int GROUPS = B::WARPS / B::GROUP, DOWN = ROWS ? 16 * First::TILES : First::F::COLUMNS, ENTRIES = B::COPY / (int)sizeof(T);
+    // Neighbours of the result that one lane has.
+    static constexpr int NEAR = 16 / sizeof(C);
     static constexpr int PER = (ROWS ? First::F::COLUMNS : B::RIGHT) / ENTRIES;
 
     // Starts the copies of one unit of the first phase.
@@ -101,24 +107,24 @@ struct KronMma {
         else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(B::GROUP * 32) : "memory");
     }
 
-    // Four results, of which `room` are there.
-    static __device__ __forceinline__ void store(const Args& g, i64 to, i64 beside, int room, const float (&value)[4]) {
+    // Neighbouring results, of which `room` are there.
+    static __device__ __forceinline__ void store(const Args& g, i64 to, i64 beside, int room, const C (&value)[NEAR]) {
         typedef Pack<T, B::VEC_OUT> Out;
 #pragma unroll
-        for (int v = 0; v < 4; v += B::VEC_OUT) {
+        for (int v = 0; v < NEAR; v += B::VEC_OUT) {
             if (v >= room) break;
             Out pack, added;
             if (B::ADDED) added = *(const Out*)((const T*)g.y + beside + v);
 #pragma unroll
             for (int i = 0; i < B::VEC_OUT; ++i)
-                pack.v[i] = Store<T>::from(B::ADDED ? fma((float)g.beta, convert<float>(added.v[i]), value[v + i]) : value[v + i]);
+                pack.v[i] = Store<T>::from(B::ADDED ? fma((C)g.beta, convert<C>(added.v[i]), value[v + i]) : value[v + i]);
             store_pack<T, B::VEC_OUT>((T*)g.out + to + v, pack);
         }
     }
 
     // Lines of one unit of the last phase to the result.
     template <class Phase, class Lines>
-    static __device__ __forceinline__ void give_out(const Args& g, const KronPlace& p, const Lines& x, const unsigned* factor, float back, int unit, int lane) {
+    static __device__ __forceinline__ void give_out(const Args& g, const KronPlace& p, const Lines& x, const unsigned* factor, C back, int unit, int lane) {
         constexpr bool LAST = Phase::F::LAST, ROUND = Phase::F::ROWS % 16 == 0;
         const KronTarget<B, Phase> to(g, g.out_stride, p, unit, lane), beside(g, B::ADDED ? g.y_stride : g.out_stride, p, unit, lane);
         const int items = (int)min((i64)B::ITEMS, g.size[KRON_C] - p.c), right = (int)min((i64)B::RIGHT, g.size[KRON_RIGHT] - p.right);
@@ -126,50 +132,50 @@ struct KronMma {
 #pragma unroll
         for (int i = 0; i < Phase::TILES; ++i) {
             const int line = unit * Phase::TILES + i;
-            room[i] = (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(line) - 4 * (lane % 4);
+            room[i] = (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(line) - NEAR * (lane % 4);
             if (line >= Phase::LINES || Phase::item(line) >= items) room[i] = 0;
         }
-        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back * (float)g.alpha, lane, [&](int w, int tile, int h, const float (&value)[4]) {
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back * (C)g.alpha, lane, [&](int w, int tile, int h, int n, const C (&value)[NEAR]) {
             int here;
             if (LAST) {
-                here = 16 * Phase::TILES * unit + 16 * tile + 8 * h + kron_row(lane) < items ? (ROUND ? 4 : Phase::EXTENT - 16 * w - 4 * (lane % 4)) : 0;
+                here = 16 * Phase::TILES * unit + 16 * tile + 8 * h + kron_row(lane) < items ? (ROUND ? NEAR : Phase::EXTENT - 16 * w - 8 * n - NEAR * (lane % 4)) : 0;
             } else {
-                here = ROUND || 16 * w + 8 * h + kron_row(lane) < Phase::F::ROWS ? room[tile] : 0;
+                here = ROUND || 16 * w + 8 * h + kron_row(lane) < Phase::F::ROWS ? room[tile] - 8 * n : 0;
             }
-            if (here > 0) store(g, to.place(w, tile, h), B::ADDED ? beside.place(w, tile, h) : 0, here, value);
+            if (here > 0) store(g, to.place(w, tile, h, n), B::ADDED ? beside.place(w, tile, h, n) : 0, here, value);
         });
     }
 
     // Lines of one unit of an earlier phase to the tile.
     template <class Phase, class Lines>
-    static __device__ __forceinline__ void keep(const Lines& x, float* tile, const unsigned* factor, float back, int unit, int lane) {
+    static __device__ __forceinline__ void keep(const Lines& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
         constexpr bool LAST = Phase::F::LAST;
         constexpr int LINES = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
-        float* to[LINES];
+        C* to[LINES];
 #pragma unroll
         for (int i = 0; i < LINES; ++i) {
             const int line = EACH * (unit * LINES + i) + (LAST ? kron_row(lane) : 0);
-            to[i] = line < Phase::LINES ? tile + Phase::place(line) + 4 * (lane % 4) + (LAST ? 0 : kron_row(lane) * Phase::PITCH) : nullptr;
+            to[i] = line < Phase::LINES ? tile + Phase::place(line) + NEAR * (lane % 4) + (LAST ? 0 : kron_row(lane) * Phase::PITCH) : nullptr;
         }
-        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, const float (&value)[4]) {
-            float* at = to[LAST ? 2 * own + h : own];
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, int n, const C (&value)[NEAR]) {
+            C* at = to[LAST ? 2 * own + h : own];
             if (Phase::LINES % (EACH * LINES) && at == nullptr) return;
             if (!LAST && Phase::F::ROWS % 16 && 16 * w + 8 * h + kron_row(lane) >= Phase::F::ROWS) return;
-            Pack<float, 4> pack;
+            Pack<C, NEAR> pack;
 #pragma unroll
-            for (int i = 0; i < 4; ++i) pack.v[i] = value[i];
-            *(Pack<float, 4>*)(at + (LAST ? 16 * w : (16 * w + 8 * h) * Phase::PITCH)) = pack;
+            for (int i = 0; i < NEAR; ++i) pack.v[i] = value[i];
+            *(Pack<C, NEAR>*)(at + (LAST ? 16 * w : (16 * w + 8 * h) * Phase::PITCH) + 8 * n) = pack;
         });
     }
 
     template <class Phase, class Lines>
-    static __device__ __forceinline__ void finish(const Args& g, const KronPlace& p, const Lines& x, float* tile, const unsigned* factors, const float* backs, int unit, int lane) {
+    static __device__ __forceinline__ void finish(const Args& g, const KronPlace& p, const Lines& x, C* tile, const unsigned* factors, const C* backs, int unit, int lane) {
         if constexpr (Phase::FINAL) give_out<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
         else keep<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
     }
 
     template <class Phase>
-    static __device__ __forceinline__ void later(const Args& g, const KronPlace& p, float* tile, const unsigned* factors, const float* backs, int group, int warp, int lane) {
+    static __device__ __forceinline__ void later(const Args& g, const KronPlace& p, C* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {
         if (Phase::LOCAL) __syncwarp();
         else wait_for_group(group);
 #pragma unroll 1
@@ -183,11 +189,12 @@ struct KronMma {
 
     static __device__ void run(const Args& g) {
         extern __shared__ __align__(16) unsigned char raw[];
-        __shared__ float tops[B::WARPS], backs[B::FACTORS];
+        __shared__ float tops[B::WARPS];
+        __shared__ C backs[B::FACTORS];
         unsigned* factors = (unsigned*)raw;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / B::GROUP, own = warp % B::GROUP;
-        float* tile = (float*)(factors + B::FACTOR_WORDS) + group * B::TILE;
-        T* ring = (T*)((float*)(factors + B::FACTOR_WORDS) + GROUPS * B::TILE) + warp * B::STAGES * B::STAGE;
+        C* tile = (C*)(factors + B::FACTOR_WORDS) + group * B::TILE;
+        T* ring = (T*)((C*)(factors + B::FACTOR_WORDS) + GROUPS * B::TILE) + warp * B::STAGES * B::STAGE;
         if (ROWS && First::F::COLUMNS % 16) {
             for (int i = lane; i < B::STAGES * B::STAGE; i += 32) ring[i] = T{};
             __syncwarp();

@@ -1,0 +1,74 @@
+"""Tiles of Kronecker passes that are measured: kept, found again, and left alone where measuring would spoil y."""
+
+import math
+
+import pytest
+
+import kernmantle as km
+from kernmantle.contraction.cuda_tiles import DeviceLimits
+from kernmantle.contraction.kron_mma import MmaFacts, Tensor, mma_candidates
+from kernmantle.contraction.kron_modes import Mode
+from kernmantle.contraction.kron_passes import plain_pass
+from kernmantle.ops import kron_tiles
+from kernmantle.ops.gpu_tiles import tuning
+
+HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
+SIZES = {"entries": 1000, "right": 1}
+
+
+def plans(added=False):
+    modes = [Mode(64, 64, number) for number in range(2)]
+    run = plain_pass("mma", modes, 0, 2)
+    return mma_candidates(run, ((64, 64),) * 2, "f32", Tensor("f16", 3), MmaFacts(16, 4, added), 1, HOPPER)[:4]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path):
+    with km.config(cache_dir=str(tmp_path)):
+        yield
+
+
+@pytest.fixture
+def started(monkeypatch):
+    def measured(found, default, pointers, numbers):
+        for one in found.values():
+            one.run(pointers, numbers)
+        names = list(found)
+        return {name: math.inf if name == names[0] else float(names.index(name)) for name in names}
+
+    monkeypatch.setattr(kron_tiles, "measured", measured)
+    return []
+
+
+def make(started):
+    return lambda plan: lambda pointers, numbers: started.append(plan.tile_name)
+
+
+def test_the_quickest_is_kept_for_its_likes(started):
+    own = plans()
+    assert len({plan.tile_name for plan in own}) == 4
+    kron_tiles.starter(own, SIZES, "card", make(started))([1, 2, 3], (1.0, 0.0))
+    assert started == [own[0].tile_name]
+    with tuning() as found:
+        begin = kron_tiles.starter(own, SIZES, "card", make(started))
+        begin([1, 2, 3], (1.0, 0.0))
+        begin([1, 2, 3], (1.0, 0.0))
+    assert [one.default for one in found] == [own[0].tile_name]
+    best = found[0].best
+    assert best != own[0].tile_name
+    assert started[-2:] == [best] * 2
+    for sizes, card, wanted in (
+        ({"entries": 520, "right": 1}, "card", best),
+        ({"entries": 1025, "right": 1}, "card", own[0].tile_name),
+        (SIZES, "another card", own[0].tile_name),
+    ):
+        kron_tiles.starter(own, sizes, card, make(started))([1, 2, 3], (1.0, 0.0))
+        assert started[-1] == wanted
+
+
+def test_what_is_added_in_place_is_written_once(started):
+    own = plans(added=True)
+    with tuning() as found:
+        kron_tiles.starter(own, SIZES, "card", make(started))([1, 3, 3], (1.0, 2.0))
+    assert started == [own[0].tile_name]
+    assert not found

@@ -118,7 +118,8 @@ def markdown(group: Group) -> str:
     """Table and origin of a group."""
     lines = [head(group.peers), ["---", *["---:"] * (len(group.peers) + 3)]]
     lines += [[cell.replace("|", "\\|") for cell in cells(row, group.peers)] for row in group.rows]
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", f"Medians of `kernmantle bench {group.suite}`; {group.origin}."])
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{text}\n\nMedians of `kernmantle bench {group.suite}`; {group.origin}."
 
 
 def figure(group: Group) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..codegen import cuda, cuda_pullback
 from ..contraction.cuda_plan import DeviceLimits, Facts, plan
-from ..contraction.cuda_pullback import pull_plan
+from ..contraction.cuda_pullback import pull_plan, pulls
 from ..contraction.cuda_squares import squares_plan
 from ..contraction.lower import lower
 from ..contraction.nest import ROLES, SIZES
@@ -67,6 +67,7 @@ FORMS: dict[str, Callable[[], Form]] = {
 def sources(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[str]:
     """The sources of dense float32 arrays of these shapes on an H200, as a call would compile them side by side."""
     geo, found = geometry(program, shapes), pullback(program)
+    found = found if found and pulls(found, program, geo.sizes, "f32") else None
     lowering = lower(program, geo.sizes, ["f32"] * len(shapes), ["f32"], "f32", LIMITS.sm_count, found)
     named = [operand for operand in program.operands if not operand.number]
     outer = geo.out_shape(program.out)

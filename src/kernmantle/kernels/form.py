@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from itertools import count
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -43,8 +41,8 @@ TABLE = Table()
 Operand = str | Squares | Table
 
 
-_FORMS: WeakValueDictionary[str, Form] = WeakValueDictionary()
-_COUNT = count()
+_KEYS: dict[Form, str] = {}
+_FORMS: dict[str, Form] = {}
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ class Form:
     key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", f"form {next(_COUNT)}")
-        _FORMS[self.key] = self
+        object.__setattr__(self, "key", _KEYS.setdefault(self, f"form {len(_KEYS)}"))
+        _FORMS.setdefault(self.key, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As what it is made of: another process has keys of its own."""

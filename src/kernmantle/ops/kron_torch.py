@@ -14,7 +14,7 @@ Tensors = Sequence[torch.Tensor]
 
 def batch_of(tensors: Tensors) -> tuple[int, ...]:
     """Broadcast shape of all axes but the last two."""
-    shapes = [shape for tensor in tensors if (shape := tensor.shape[:-2])]
+    shapes = [tensor.shape[:-2] for tensor in tensors if tensor.dim() > 2]
     if all(shape == shapes[0] for shape in shapes):  # torch's own function takes longer than a small product
         return tuple(shapes[0]) if shapes else ()
     return tuple(torch.broadcast_shapes(*shapes))

@@ -61,11 +61,13 @@ def _own_labels(_app: Any, _what: str, name: str, _thing: object, _options: obje
     lines[:] = [re.sub(r"\[(\d)\](?=_)|(?<=^\.\. )\[(\d)\]", rf"[{label}\1\2]", line) for line in lines]
 
 
-def _from_rows(_app: Any, name: str, source: list[str]) -> None:
+def _from_rows(app: Any, name: str, source: list[str]) -> None:
     """The tables and pictures of the page on performance are those of the committed rows."""
     if name == "performance":
-        results = Path(__file__).parents[1] / "benchmarks" / "results"
-        source[0] = source[0].replace("<!-- rows -->", pages.page(sorted(results.glob("*.jsonl"))))
+        results = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*.jsonl"))
+        source[0] = source[0].replace("<!-- rows -->", pages.page(results))
+        for path in (*results, Path(pages.__file__)):
+            app.env.note_dependency(str(path))
 
 
 def setup(app: Any) -> None:

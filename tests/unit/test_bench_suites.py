@@ -1,0 +1,45 @@
+"""The suites of products and of feature learning: everybody's result is right on small cases, and a bad one is seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernmantle.bench import apply, run, xrfm
+from kernmantle.bench.case import Peer, Suite
+from kernmantle.bench.timing import Plan
+
+STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
+SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0))
+
+
+def results(case):
+    return run.measure(case, Suite("small", "cpu", (case,)), STAMP, SETTINGS)["results"]
+
+
+def of_torch(wrong):
+    """Feature learning by its definition in float32, with some more ridge."""
+
+    def prepare(given):
+        y = given["y"] * (1 + wrong)
+        return lambda: xrfm.scores(xrfm._by_definition(given["x"], y, given["held"]), given["truth"])
+
+    return prepare
+
+
+def test_feature_learning_is_checked_by_its_definition():
+    case = xrfm._case(300)
+    found = results(replace(case, peers=(Peer("right", of_torch(0.0)), Peer("wrong", of_torch(0.02)))))
+    assert [found[name]["status"] for name in ("kernmantle", "right", "wrong")] == ["ok", "ok", "wrong"], found
+    assert found["kernmantle"]["error"] < xrfm.SAME
+
+
+@pytest.mark.parametrize("columns", [1, 16])
+def test_products_are_those_of_the_matrix(columns):
+    case = apply._case((300, 400, 3), columns, {apply.TORCH: apply.dense}, clock="wall")
+    found = results(replace(case, peers=(*case.peers, Peer("half", lambda given: lambda: apply.dense(given)() / 2))))
+    assert [found[name]["status"] for name in ("kernmantle", apply.TORCH, "half")] == ["ok", "ok", "wrong"], found
+
+
+def test_the_full_suite_adds_what_takes_minutes():
+    few, all_ = ({row.name for row in apply.suite(full).rows} for full in (False, True))
+    assert few < all_

@@ -50,10 +50,7 @@ class Rowwise:
 
     def fused(self, *tensors: torch.Tensor) -> torch.Tensor:
         """The result, without derivatives."""
-        call, v = self.split(tensors)
-        given = call.given(call.x, call.y, call.shared)
-        contraction = gram(call.form)
-        return apply(contraction, self.how, given.operands, given.parameters, v, precision=call.precision)[0]
+        return _fused(self.how, *self.split(tensors))
 
     def in_blocks(self, *tensors: torch.Tensor) -> torch.Tensor:
         """The same from blocks of the matrix, for derivatives that go forward with it."""
@@ -79,7 +76,12 @@ def rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor
         return task.in_blocks(*tensors)
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
         return _Rowwise.apply(task, *tensors)  # pyright: ignore[reportReturnType]
-    return task.fused(*tensors)
+    return _fused(how, call, v)
+
+
+def _fused(how: str, call: Call, v: torch.Tensor | None) -> torch.Tensor:
+    given = call.given(call.x, call.y, call.shared)
+    return apply(gram(call.form), how, given.operands, given.parameters, v, precision=call.precision)[0]
 
 
 def _entries(call: Call) -> int:

@@ -246,6 +246,8 @@ def layer_case(batch: int, dtype: str, step: bool, device: str) -> Case:
     patterns = [KSPattern(*pattern) for pattern in CHAIN]
     columns = patterns[0].in_features if step else patterns[-1].out_features
     depth = sum(pattern.b if step else pattern.c for pattern in patterns)
+    if DTYPES[dtype].itemsize < 4:  # what is between the factors, or their product, is rounded to the type
+        depth *= 4**9
     problem = Problem(
         _inputs(patterns, batch, dtype, False), _step_exact if step else _forward_exact, (batch, columns), depth, dtype,
         _cut(False),

@@ -50,7 +50,7 @@ def _words(device: str) -> torch.Tensor:
 
 KINDS = {
     "ViT-S/16": Kind("ViT-S/16, 128 images", _vit, _images, 128),
-    "GPT-2-medium": Kind("GPT-2-medium, 8 x 1024", _gpt, _words, 8),
+    "GPT-2-medium": Kind("GPT-2-medium, 1024 words", _gpt, _words, 1),
 }
 
 

@@ -21,7 +21,7 @@ class Rates:
     ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
     ``strided`` is by how much it is slower, at its products and at its bytes, where neighbours in memory belong to
     different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of the copies around a batched
-    product while d is small and the batch in front.
+    product while d is small and the batch in front, ``turned`` of those where it is last.
     """
 
     bytes: float
@@ -31,11 +31,12 @@ class Rates:
     strided: tuple[float, float]
     strided_from: int
     permuted: float
+    turned: float = 0.0
 
 
 _CPU = Rates(1.3e10, 1.4e11, 1.2e11, 2e-5, (1.3, 2.5), 4, 3.4e9)
-_CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11)
-_HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11)
+_CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11, 2.5e12)
+_HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11, 1.65e12)
 MACHINES: Mapping[str, Mapping[str, Rates]] = {
     "cpu": {
         "f32": _CPU, "f64": Rates(1.3e10, 7e10, 6e10, 2e-5, (1.3, 2.5), 4, 3.4e9),
@@ -43,7 +44,8 @@ MACHINES: Mapping[str, Mapping[str, Rates]] = {
         "bf16": Rates(1.3e10, 4e11, 1.2e11, 4e-5, (1.3, 2.5), 4, 3.4e9),
     },
     "cuda": {
-        "f32": _CUDA, "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11), "f16": _HALF, "bf16": _HALF,
+        "f32": _CUDA, "f16": _HALF, "bf16": _HALF,
+        "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11, 2.5e12),
     },
 }  # fmt: skip
 
@@ -88,8 +90,14 @@ def seconds(
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
         found["dense"] = dense + (0 if kept else 2 * own.overhead + 3 * size * entries / own.bytes)
-    copied = (3 if a > 1 < d else 2) / own.bytes if last else (3 if d >= 16 else 1) / own.permuted
-    found["bmm"] = 6 * own.overhead + ends * copied + weights / own.permuted + work / own.dense
+    if last:
+        x, y = ends * c / (b + c), ends * b / (b + c)
+        copied = 0.0 if d == 1 else 2 * (y + (x if a > 1 else 0.0)) / own.turned
+        multiplied = _together(ends / own.bytes, work / own.dense)
+        found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + weights / own.permuted + multiplied
+    else:
+        copied = ends * (3 if d >= 16 else 1) / own.permuted
+        found["bmm"] = 6 * own.overhead + copied + weights / own.permuted + work / own.dense
     return found
 
 

@@ -45,12 +45,25 @@ def _factors(given: Arrays) -> list[torch.Tensor]:
 
 
 def shuffle(x: torch.Tensor, factors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One matrix product and one transposition for every factor, the last first."""
-    rows = x.shape[0]
-    for factor in reversed(factors):
+    """One wide matrix product and one transposition for every factor; an x whose columns are dense is not copied."""
+    wide, rows = x.mT, x.shape[0]
+    for factor in factors:
         p, q = factor.shape
-        x = (x.reshape(-1, p) @ factor).reshape(rows, -1, q).transpose(1, 2).reshape(rows, -1)
-    return x
+        wide = (factor.mT @ wide.reshape(p, -1)).reshape(q, -1, rows).transpose(0, 1)
+    return wide.reshape(-1, rows).mT
+
+
+def _by_columns(prepare: Prepare) -> Prepare:
+    """The same with the columns of x and of g dense, as the shuffle algorithm reads them."""
+
+    def prepared(given: Arrays) -> Callable[[], Any]:
+        return prepare({name: _dense_columns(value) if name in ("x", "g") else value for name, value in given.items()})
+
+    return prepared
+
+
+def _dense_columns(x: torch.Tensor) -> torch.Tensor:
+    return x.mT.contiguous().mT
 
 
 def _ours(given: Arrays) -> Callable[[], Any]:
@@ -146,9 +159,9 @@ def case(size: Size, dtype: str, device: str, backward: bool = False) -> Case:
         _inputs(size, dtype, backward), _exact(count, backward), (rows, width), base * count, dtype, _read
     )
     if backward:
-        ours, peers = _backward(kron_matmul), [Peer(SHUFFLE, _backward(shuffle))]
+        ours, peers = _backward(kron_matmul), [Peer(SHUFFLE, _by_columns(_backward(shuffle)))]
     else:
-        ours, peers = _ours, [Peer(SHUFFLE, _shuffled), Peer(FASTKRON, _fastkron, "pyfastkron")]
+        ours, peers = _ours, [Peer(SHUFFLE, _by_columns(_shuffled)), Peer(FASTKRON, _fastkron, "pyfastkron")]
         if count > 1 and width**2 <= MOST_FORMED:
             peers.append(Peer(FORMED, _formed))
     if dtype not in ("f32", "f64"):

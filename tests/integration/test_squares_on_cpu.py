@@ -140,6 +140,20 @@ def test_autocast_and_threads_change_nothing():
     assert off(plain, np.sqrt(squares(x, y))) <= PROMISE
 
 
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_products_of_fewer_bits_are_not_taken(monkeypatch, precision):
+    x, y = given("plain")
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    monkeypatch.setattr(squares_cpu, "_near", lambda *given: pytest.fail("a product was taken"))
+    try:
+        settings.fp32_precision = precision
+        found = km.cdist(x, y, metric="sqeuclidean")
+    finally:
+        settings.fp32_precision = before
+    assert off(found, squares(x, y)) <= PROMISE
+
+
 def test_gradients_are_those_of_differences():
     x, y = given("plain")
     own, reference = x.clone().requires_grad_(), x.double().requires_grad_()

@@ -22,6 +22,8 @@ _MOST_NEAR = 1 / 512
 _PILOTS = 128
 _CENTRED = 16
 _CHUNK = 1 << 22
+_VENDOR: Any = torch.backends.mkldnn
+_EXACT = ("none", "ieee")
 
 
 def planned(
@@ -39,7 +41,7 @@ def planned(
 
 
 def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, prepare: Prepare) -> Runner:
-    """What runs a plan, or ``direct`` where too many entries are near or not finite."""
+    """What runs a plan, or ``direct`` where too many entries are near or products would not be exact."""
     names = [operand.name for operand in program.tensors]
     row, column = names.index(plan.row), names.index(plan.column)
     look, mark = nearest(plan, program).text, lost(plan, program).text
@@ -63,7 +65,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
         if collecting():
             note(tensors, x, y)
             return
-        parts = _rows(x, y)
+        parts = _rows(x, y) if _VENDOR.matmul.fp32_precision in _EXACT else None
         if parts is None or _near(parts, plan.near).float().mean() > _MOST_NEAR:
             direct(tensors, numbers, outs)
             return

@@ -40,8 +40,7 @@ _KEPT_FIRST = {"f32": (0.96, 1.05, 1.23, 0.9), "f16": (0.95, 0.94, 1.11, 0.9), "
 _MOST_SAVED = 256
 _NARROW_START_SECONDS = 3e-6
 _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
-_NARROW = 8
-_NARROW_WEIGHTS = 64
+_NARROW, _NARROW_WEIGHTS = 8, 64
 
 
 @dataclass(frozen=True)
@@ -433,6 +432,7 @@ class NarrowPlan:
         return f"kron sparse {self.arch} narrow {shape}, batch {where}, {self.dtype}"
 
 
+@lru_cache(maxsize=4096)
 def narrow_plan(problem: Problem, limits: DeviceLimits) -> NarrowPlan | None:
     """Plan for blocks of a few rows and columns in one layout; None for others."""
     _, b, c, d = problem.pattern

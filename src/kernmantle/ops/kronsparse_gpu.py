@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 
 from ..codegen import kronsparse_cuda
+from ..contraction.cuda_tiles import DeviceLimits
 from ..contraction.kronsparse_cost import quickest
 from ..contraction.kronsparse_plan import (
     KronSparsePlan,
@@ -37,6 +38,8 @@ Maybe = torch.Tensor | None
 _OVERLAPS = 90  # from this capability on a kernel may start while the one before it ends
 _WARPS = kronsparse_cuda.PREPARE_THREADS // 32
 _LOADED: dict[tuple[Any, ...], tuple[Kernel, ...]] = {}
+_PROBLEMS: dict[tuple[Any, ...], Problem | None] = {}
+_MOST_PROBLEMS = 4096
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
@@ -49,6 +52,20 @@ def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
     """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
+    places = x.data_ptr() % 16, out.data_ptr() % 16
+    key = (x.shape, x.stride(), out.stride(), places, x.dtype, weight.shape, bias is None, activation, precision)
+    found = _PROBLEMS.get(key, False)
+    if found is False:
+        found = _problem_of(x, weight, bias, activation, precision, out)
+        if len(_PROBLEMS) >= _MOST_PROBLEMS:
+            _PROBLEMS.clear()
+        _PROBLEMS[key] = found
+    return found
+
+
+def _problem_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> Problem | None:
     a, b, c, d = weight.shape[1:]
     groups, batch, _ = x.shape
     first = [tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in (x, out)]
@@ -168,12 +185,12 @@ def _wide(
     chosen: KronSparsePlan, problem: Problem, index: int, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
     out: torch.Tensor, kept: Kept | None = None,
 ) -> None:  # fmt: skip
-    shared = chosen.shared(problem)
+    grid = _grid(chosen, problem, limits(index))
     early = kept is None and limits(index).capability >= _OVERLAPS
     loaded = _load(
-        (chosen, shared, early), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
+        (chosen, grid.shared, early), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
         (kronsparse_cuda.PREPARE, kronsparse_cuda.PREPARE_THREADS, 0, False),
-        (kronsparse_cuda.ENTRY, chosen.threads, shared, early),
+        (kronsparse_cuda.ENTRY, chosen.threads, grid.shared, early),
     )  # fmt: skip
     if loaded is None:
         return
@@ -182,10 +199,25 @@ def _wide(
     def made() -> tuple[torch.Tensor, torch.Tensor]:
         return _rearranged(chosen, problem, index, prepare, weight)
 
-    image, scale = made() if kept is None else kept.of(chosen.arrangement(problem), made, x.device)
-    slots = chosen.slots(problem, limits(index))
-    given = _arguments(x, weight, image, bias, scale, out, chosen.tiles(problem), slots)
-    start(kernel, index, chosen.groups(problem) * slots, given)
+    image, scale = made() if kept is None else kept.of(grid.arrangement, made, x.device)
+    given = _arguments(x, weight, image, bias, scale, out, grid.tiles, grid.slots)
+    start(kernel, index, grid.blocks, given)
+
+
+class _Grid(NamedTuple):
+    shared: int
+    tiles: int
+    slots: int
+    blocks: int
+    arrangement: tuple[int | str | bool, ...]
+
+
+@lru_cache(maxsize=4096)
+def _grid(chosen: KronSparsePlan, problem: Problem, own: DeviceLimits) -> _Grid:
+    """What a plan is launched with."""
+    slots = chosen.slots(problem, own)
+    blocks = chosen.groups(problem) * slots
+    return _Grid(chosen.shared(problem), chosen.tiles(problem), slots, blocks, chosen.arrangement(problem))
 
 
 def _rearranged(

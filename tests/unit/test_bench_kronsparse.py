@@ -41,9 +41,10 @@ def test_every_contestant_of_a_product_is_checked(last, monkeypatch) -> None:
     assert {"bmm", "einsum", "dense"} <= {n for n, found in row["results"].items() if found["status"] == "ok"}
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("step", [False, True], ids=["forward", "step"])
-def test_layers_are_checked(step) -> None:
-    row = run.measure(kronsparse.layer_case(3, "f32", step, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
+def test_layers_are_checked(step, dtype) -> None:
+    row = run.measure(kronsparse.layer_case(64, dtype, step, "cpu"), kronsparse.suite("cpu"), STAMP, SETTINGS)
     assert row["status"] == "ok"
     assert row["results"]["dense"]["status"] == "ok"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import kernmantle as km
+from kernmantle.ops.kronsparse_run import near
 from kernmantle.testing import assert_close
 
 FAR = 2**31
@@ -32,3 +33,11 @@ def test_rows_that_lie_far_apart(device):
     matrix = weight[0, :, :, 0].double()
     assert_close(km.kron_sparse_matmul(far, weight), x @ matrix.mT, depth=8)
     assert_close(km.kron_sparse_matmul(far.mT, weight, batch_last=True), matrix @ x.mT, depth=8)
+
+
+def test_what_blas_cannot_address_is_copied():
+    memory = torch.empty(FAR + 64, dtype=torch.int8)
+    values = torch.arange(12, dtype=torch.int8).view(1, 2, 6)
+    far = memory.as_strided((1, 2, 6), (12, FAR, 1)).copy_(values)
+    assert near(far).is_contiguous() and near(far).equal(values)
+    assert near(values) is values

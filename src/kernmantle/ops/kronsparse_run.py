@@ -43,6 +43,7 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
 _MOST_DENSE = 2**26
+BLAS_FARTHEST = 2**31 - 1
 _RAN = threading.local()
 
 
@@ -211,11 +212,16 @@ def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     return total.to(own)[None, None, :, :, None]
 
 
+def near(x: torch.Tensor) -> torch.Tensor:
+    """x, copied where entries lie further apart than BLAS can say."""
+    return x if all(step <= BLAS_FARTHEST for step in x.stride()) else x.contiguous()
+
+
 def _by_torch(
     algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: Kept | None
 ) -> torch.Tensor:
     """By one of torch's ways, through what is kept of the weights."""
-    made = None
+    x, made = near(x), None
     if kept is not None and algorithm in MADE:
         made = kept.of((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
     if algorithm == "dense":

@@ -39,5 +39,6 @@ def test_what_blas_cannot_address_is_copied():
     memory = torch.empty(FAR + 64, dtype=torch.int8)
     values = torch.arange(12, dtype=torch.int8).view(1, 2, 6)
     far = memory.as_strided((1, 2, 6), (12, FAR, 1)).copy_(values)
-    assert near(far).is_contiguous() and near(far).equal(values)
+    assert near(far).is_contiguous()
+    assert near(far).equal(values)
     assert near(values) is values

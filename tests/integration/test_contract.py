@@ -307,6 +307,16 @@ def test_power_classes(p, backend, device):
     assert_close(found, oracle("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, values, p=float(p)), depth=64)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whole_quotients_of_infinities_are_those_of_numpy(dtype, backend, device):
+    values = [np.inf, -np.inf, np.nan, 0.0, 0.5, 3.0, -7.25]
+    x = torch.tensor(values, dtype=dtype, device=device)[:, None]
+    found = km.contract("mk,nk->mn", lambda a, b: a // b, x, x.clone())
+    with np.errstate(all="ignore"):
+        exact = np.floor_divide.outer(np.array(values), np.array(values))
+    np.testing.assert_array_equal(found.cpu().numpy(), exact)
+
+
 def test_a_float32_parameter_of_halves(backend, device):
     values = arrays("mk,nk->mn", dtype=np.float16)
     p = torch.tensor(1.3, device=device)

@@ -164,8 +164,10 @@ def _beyond(a: Node, b: Node) -> Node:
 
 
 def _floor_divide(a: Node, b: Node) -> Node:
-    quotient = _op("div", a, b)
-    return _op("where", _op("and", _beyond(a, b), _opposite(a, b)), const(-1), _op("floor", quotient))
+    """NaN for an infinity by anything but 0, as numpy's."""
+    quotient = _op("floor", _op("div", a, b))
+    floored = _op("where", _op("and", _beyond(a, b), _opposite(a, b)), const(-1), quotient)
+    return _op("where", _op("and", _isinf(a), _op("ne", b, const(0))), const(math.nan), floored)
 
 
 def _remainder(a: Node, b: Node) -> Node:

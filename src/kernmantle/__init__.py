@@ -23,6 +23,7 @@ if _TYPE_CHECKING:
     from .kron import KroneckerProduct as KroneckerProduct
     from .kron import kron_linear as kron_linear
     from .kron import kron_matmul as kron_matmul
+    from .kron import kron_workspace as kron_workspace
     from .kron import nearest_kron as nearest_kron
     from .kronsparse import KSLinear as KSLinear
     from .kronsparse import KSPattern as KSPattern
@@ -45,7 +46,7 @@ _OF_KERNELS = (
     "Periodic", "Polynomial", "ProductLaplace", "RationalQuadratic", "Sigmoid", "SphereNTK", "SumPowerLaplace",
     "Wendland", "argkmin", "median_bandwidth", "standardise",
 )  # fmt: skip
-_OF_KRON = ("KroneckerProduct", "kron_linear", "kron_matmul", "nearest_kron")
+_OF_KRON = ("KroneckerProduct", "kron_linear", "kron_matmul", "kron_workspace", "nearest_kron")
 _OF_KRONSPARSE = (
     "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
     "replace_linears",

@@ -22,11 +22,13 @@ GRADIENT = re.compile(r"[Gg]radient|differentiable|derivatives")
 SHAPE = re.compile(r"shape|\((…|\.\.\.|[a-z∏]+_?[a-z]*), ")
 ROOMS = ("", "distributed", "estimators", "kron", "kronsparse", "linalg", "testing")
 RESULTS = {
+    "kron.KronWorkspace",
     "distributed.Operator", "kronsparse.Chain", "kronsparse.Choice", "kronsparse.Projection", "kronsparse.Replaced",
     "kronsparse.Report", "linalg.CholeskyFactor", "linalg.Estimate", "linalg.Iterations", "linalg.KernelSolution",
     "linalg.LUFactor", "linalg.LowRank", "linalg.Solution", "linalg.Spectrum", "linalg.Workspace", "testing.Case",
 }  # fmt: skip
 PLAIN = {  # what computes nothing with arrays
+    "kron_workspace",
     "KSPattern", "choose_patterns", "clear_cache", "config", "precompile", "tune", "distributed.kron_columns",
     "kronsparse.block_diagonal", "kronsparse.butterfly", "kronsparse.dct", "kronsparse.dft", "kronsparse.hadamard",
     "kronsparse.low_rank_like", "kronsparse.monarch", "linalg.workspace", "testing.assert_close", "testing.tolerance",

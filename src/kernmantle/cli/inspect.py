@@ -18,7 +18,7 @@ from rich.syntax import Syntax
 
 from ..codegen import cuda, llvm
 from ..contraction import cpu_plan, cuda_plan, derivative
-from ..contraction.cuda_tiles import DeviceLimits
+from ..contraction.cuda_tiles import CARDS, DeviceLimits
 from ..contraction.definition import bind, define, symmetric
 from ..contraction.equation import parse
 from ..contraction.lower import lower
@@ -28,13 +28,6 @@ from ..errors import ParameterError
 from ..expr.functions import FUNCTIONS
 from ..runtime.llvm import host
 
-# Multiprocessors, and shared memory of a block and of a multiprocessor.
-CARDS = {
-    "sm_80": DeviceLimits("sm_80", 108, 163 << 10, 164 << 10, threads_per_sm=2048),
-    "sm_90": DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048),
-    "sm_100": DeviceLimits("sm_100", 148, 227 << 10, 228 << 10, threads_per_sm=2048),
-    "sm_120": DeviceLimits("sm_120", 84),
-}
 _KNOWN: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
 _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.Load,

@@ -22,6 +22,15 @@ class DeviceLimits:
         return int("".join(filter(str.isdigit, self.arch)))
 
 
+# Multiprocessors, and shared memory of a block and of a multiprocessor.
+CARDS = {
+    "sm_80": DeviceLimits("sm_80", 108, 163 << 10, 164 << 10, threads_per_sm=2048),
+    "sm_90": DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048),
+    "sm_100": DeviceLimits("sm_100", 148, 227 << 10, 228 << 10, threads_per_sm=2048),
+    "sm_120": DeviceLimits("sm_120", 84),
+}
+
+
 @dataclass(frozen=True)
 class Tile:
     """``threads_m x threads_n`` threads of ``rows x columns`` cells each; ``groups`` of them share the range of k.

@@ -67,13 +67,13 @@ def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CpuK
 def _prepare(launch: Launch, compute: str) -> Start:
     stored = NAMES[launch.arrays.x.dtype]
     block = width(launch.run, launch.right, compute)
-    kernel, own = _kernel(stored, compute), scratch(launch.run, block, compute)
+    kernel = _kernel(stored, compute)
     integers = _integers(launch, block, compute, stored)
     items = math.prod(extent for extent, _ in launch.dims) * -(-launch.right // block)
     taken = sum(step.products for step in run_steps(launch.run, block))
     cost = taken + _MOVED * (launch.run.columns + launch.run.rows) * block
     alone, grain = items * cost < _ALONE, max(1, _GRAIN // cost)
-    room = own.elements * SIZES[compute] + 64
+    room = room_of(launch.run, block, compute)
     order = [number for part in _parts(launch.run) for number in part]
 
     def start(pointers: Sequence[int], numbers: Numbers) -> None:
@@ -83,6 +83,11 @@ def _prepare(launch: Launch, compute: str) -> Start:
             llvm.run(kernel, items, room, given, integers, numbers, threads, grain)
 
     return start
+
+
+def room_of(run: Pass, block: int, compute: str) -> int:
+    """Bytes of a thread's memory in a pass on blocks of so many columns."""
+    return scratch(run, block, compute).elements * SIZES[compute] + 64
 
 
 def _parts(run: Pass) -> list[list[int]]:

@@ -152,11 +152,15 @@ def prepared(
 def backend_for(x: torch.Tensor, modes: Sequence[Mode]) -> Any:
     """The module that has kernels for a product of x; None where torch's operations are taken."""
     target = target_for(x.device)
-    if target is None or x.dtype not in KERNELS or not contracted(modes):
-        return None
-    if any(0 in (mode.rows, mode.columns) for mode in modes):
+    if target is None or not has_kernels(x.dtype, modes):
         return None
     return import_module(_DOORS[target.name], __package__)
+
+
+def has_kernels(dtype: torch.dtype, modes: Sequence[Mode]) -> bool:
+    """Whether there are kernels for such a product, on any device."""
+    empty = any(0 in (mode.rows, mode.columns) for mode in modes)
+    return dtype in KERNELS and bool(contracted(modes)) and not empty
 
 
 def _by_torch(

@@ -10,6 +10,7 @@ import torch
 
 from ..codegen import kron_cuda, kron_mma
 from ..codegen.kron_entry import ENTRY, parameters
+from ..contraction.cuda_tiles import DeviceLimits
 from ..contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma_candidates, plan
 from ..contraction.kron_mma import DOUBLES, MmaFacts, MmaPlan, Tensor, mma_candidates
 from ..contraction.kron_modes import Mode
@@ -30,11 +31,17 @@ _LOADED: dict[FmaPlan | MmaPlan, Kernel] = {}
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:
     """Passes for arrays, and what prepares their kernels."""
-    device, stored = arrays.x.device, NAMES[arrays.x.dtype]
-    index = index_of(device)
-    tensor = _tensor(modes, arrays, options.partition(" ")[0], limits(index).arch)
-    chosen = plan(modes, arrays.x.shape[-1], stored, limits(index), options.endswith(" fuse"), tensor)
+    index = index_of(arrays.x.device)
+    chosen, tensor = planned_for(limits(index), modes, arrays, options)
     return chosen, partial(_prepare, tensor=tensor, index=index)
+
+
+def planned_for(
+    own: DeviceLimits, modes: tuple[Mode, ...], arrays: Arrays, options: str
+) -> tuple[CudaKronPlan, Tensor | None]:
+    """Passes on a device of these limits, and how tensor cores multiply in them."""
+    tensor = _tensor(modes, arrays, options.partition(" ")[0], own.arch)
+    return plan(modes, arrays.x.shape[-1], NAMES[arrays.x.dtype], own, options.endswith(" fuse"), tensor), tensor
 
 
 def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str, arch: str) -> Tensor | None:

@@ -367,6 +367,22 @@ def test_the_table_of_the_readme_follows_from_the_rows(tmp_path, monkeypatch):
     assert command.main([*asked, "--check"]) == 0
 
 
+def test_a_suite_has_its_own_table_and_peers(tmp_path):
+    readme, kept = tmp_path / "README.md", tmp_path / "rows.jsonl"
+    ends = [
+        f"<!-- begin generated: {name} -->\nold {name}\n<!-- end generated: {name} -->" for name in report.README_PEERS
+    ]
+    readme.write_text("\n".join(ends))
+    for row in rows(0.02):
+        row["results"]["kermac"] = {**row["results"]["torch.cdist"], "median": 0.08}
+        store.append(kept, {**row, "suite": "contraction"})
+    assert command.main(["readme", "--readme", str(readme), "--output", str(kept)]) == 0
+    text = readme.read_text()
+    assert "| L1 distances | 20 ms | 400 ms | 80 ms |  | 20 x | 50% |" in text
+    assert "old cpu" in text
+    assert "old contraction" not in text
+
+
 def test_markers_must_be_there():
     with pytest.raises(ParameterError, match="begin generated"):
         report.insert("no markers", "cpu", "block")

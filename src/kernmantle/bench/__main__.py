@@ -134,15 +134,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _readme(options: argparse.Namespace) -> int:
-    """Write the table from the rows that share machine, versions and source with the newest."""
-    files = [options.output] if options.output else sorted(RESULTS.glob("cpu-*.jsonl"))
+    """Write each table from the rows of its suite that share machine, versions and source with the newest."""
+    files = [options.output] if options.output else sorted(RESULTS.glob("*.jsonl"))
     rows = [row for path in files for row in store.read(path)]
-    newest = max(rows, key=lambda row: row["date"], default=None)
-    block = report.markdown([row for row in rows if newest and store.state(row) == store.state(newest)])
     if not options.readme.is_file():
         raise ParameterError(f"there is no {options.readme}; name the file with the markers by --readme")
-    text = options.readme.read_text(encoding="utf-8")
-    wanted = report.insert(text, "cpu", block)
+    text = wanted = options.readme.read_text(encoding="utf-8")
+    tables = [suite for suite in report.README_PEERS if any(row.get("suite") == suite for row in rows)]
+    if not tables:
+        raise ParameterError(f"there are no rows of {' or '.join(report.README_PEERS)} to show; run the suite first")
+    for suite in tables:
+        own = [row for row in rows if row.get("suite") == suite]
+        newest = store.state(max(own, key=lambda row: row["date"]))
+        shown = [row for row in own if store.state(row) == newest]
+        wanted = report.insert(wanted, suite, report.markdown(shown, suite))
     if options.check:
         return int(wanted != text)
     options.readme.write_text(wanted, encoding="utf-8")

@@ -16,7 +16,8 @@ from . import machine
 from .store import Row, latest
 
 OURS = "kernmantle"
-README_PEERS = ("torch.cdist", "scipy")
+CDIST = "torch.cdist"
+README_PEERS = {"cpu": (CDIST, "scipy"), "contraction": (CDIST, "kermac", "mm-kermac")}
 SLOWER = 1.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _SIGNS = {True: "[green]yes[/]", False: "[red]no[/]", None: "-"}
@@ -88,24 +89,23 @@ def terminal(rows: Iterable[Row]) -> Table:
     return table
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The table of README: what the library takes, its peers, how much faster, how near to the floor."""
+def markdown(rows: Sequence[Row], suite: str = "cpu") -> str:
+    """A table of README: what the library takes, its peers, how much faster, how near to the floor."""
+    peers = README_PEERS[suite]
     good = list(latest(rows).values())
     if not good:
         raise ParameterError("there are no rows to show; run the suite first")
     grams = [row for row in good if "floor" in row and row["case"] != "tiny"]
     starts = {row["case"]: row["results"][OURS]["median"] for row in good if "floor" not in row}
     lines = [
-        f"| | kernmantle | {' | '.join(README_PEERS)} | faster than {README_PEERS[0]} | of the machine's peak |",
-        "|---|" + "---:|" * (len(README_PEERS) + 3),
+        f"| | kernmantle | {' | '.join(peers)} | faster than {CDIST} | of the machine's peak |",
+        "|---|" + "---:|" * (len(peers) + 3),
     ]
     for row in grams:
         results = row["results"]
         ours = results[OURS]["median"]
-        times = [
-            duration(results[name]["median"]) if "median" in results.get(name, {}) else "" for name in README_PEERS
-        ]
-        first = results.get(README_PEERS[0], {})
+        times = [duration(results[name]["median"]) if "median" in results.get(name, {}) else "" for name in peers]
+        first = results.get(CDIST, {})
         ratio = f"{digits(first['median'] / ours)} x" if "median" in first else ""
         reached = share(row)
         lines.append(

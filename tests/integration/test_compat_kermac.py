@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from kernmantle import config, errors
+from kernmantle import config, errors, precompile
 from kernmantle.compat import install, kermac
 from kernmantle.compat.kermac import InnerOperator, KernelDescriptor, KernelType, PowerType
 from kernmantle.testing import assert_close
@@ -314,3 +315,22 @@ assert PowerType.POW is kermac.PowerType.POW
 """
     result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+_GAUSSIAN = KernelDescriptor(InnerOperator.DIFF, PowerType.POW, PowerType.POW, KernelType.GAUSSIAN)
+DESCRIBED = [
+    (kermac.kernel_descriptor_l1_norm, {}),
+    (kermac.kernel_descriptor_l2_norm, {}),
+    (kermac.kernel_descriptor_p_norm, {"p": 1.7}),
+    (kermac.kernel_descriptor_laplace_l2, {"bandwidth": 3.0}),
+    (kermac.kernel_descriptor_mma, {}),
+    (_GAUSSIAN, {"inner_p": 1.4, "outer_p": 0.7, "bandwidth": 2.0}),
+]
+
+
+def test_descriptors_compile_ahead(tmp_path):
+    a, b = rows(70, 40).float(), rows(50, 40, seed=1).float()
+    calls = [functools.partial(kermac.run_kernel, descriptor, a, b, **given) for descriptor, given in DESCRIBED]
+    with config(backend="llvm", cache_dir=tmp_path, progress=False):
+        kermac.pre_compile_descriptors("cpu", [descriptor for descriptor, _ in DESCRIBED])
+        assert precompile(calls, workers=1) == 0

@@ -6,10 +6,10 @@ nothing is kept between calls, and a call waits for no device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -18,12 +18,14 @@ from ...expr.functions import FUNCTIONS
 from ...kernels.differences import differences
 from ...ops.autograd import is_untracked
 from ...ops.contract import Contraction
+from ...ops.precompile import precompile
 from ..batches import batch_size, check_tensors, deliver, hyper_sizes
 from ..timer import CudaTimer as CudaTimer
 from .linalg import FillMode as FillMode
 
 exp, maximum, sign, sqrt, where = (FUNCTIONS[name] for name in ("exp", "maximum", "sign", "sqrt", "where"))
 EPSILON, GRADIENT_EPSILON = 1e-5, 1e-8
+_MANY, _WIDE = 2048, 128
 
 
 class InnerOperator(Enum):
@@ -302,5 +304,22 @@ def cdist_grad_expadd(
     return deliver(_SUMS_GRADIENT, [a, b, c, d, s_km], 3, batch, out, {**hyper, "eps": eps})
 
 
-def pre_compile_descriptors(*_: Any, **__: Any) -> None:
-    """Nothing needs to be compiled ahead: kernels compile at first use, in milliseconds, and are kept on disk."""
+def pre_compile_descriptors(
+    device: torch.device | str,
+    descriptors: Sequence[KernelDescriptor],
+    try_to_align: bool = False,  # noqa: ARG001
+    debug: bool = False,  # noqa: ARG001
+) -> None:
+    """Compile what :func:`run_kernel` takes for float32 rows in one piece, and keep it on disk.
+
+    Powers are arguments of one kernel, but for those such as 1 and 2 that have their own. On GPUs the kernels are
+    those of large arrays. What is not there compiles at first use; ``km.precompile`` takes the calls themselves.
+    """
+    a, b = (torch.empty(_MANY, _WIDE, device=device) for _ in range(2))
+    precompile([partial(run_kernel, descriptor, a, b, **_example(descriptor)) for descriptor in descriptors], workers=1)
+
+
+def _example(descriptor: KernelDescriptor) -> dict[str, float]:
+    """Parameters that a descriptor reads."""
+    given = {f"{side}_p": 1.3 for side in ("inner", "outer") if getattr(descriptor, f"{side}_power") is PowerType.POW}
+    return given if descriptor.kernel_type is KernelType.NONE else {**given, "bandwidth": 10.0}

@@ -365,6 +365,18 @@ def test_nan_propagates():
         assert not torch.isnan(result[[0, 2]]).any(), name
 
 
+def test_lengths_of_rows_whose_cosine_float32_holds(backend, device):
+    x = rows(9, 4).float().to(device)
+    x = x / x.norm(dim=-1, keepdim=True)
+    exact = ORACLES["Cosine"](x.double().cpu().numpy(), x.double().cpu().numpy())
+    for length in (1e-15, 1.0, 1e18):
+        assert_close(km.Cosine()(x * length), exact, dtype=torch.float32, depth=32)
+    beyond = x * 1e25
+    assert km.Cosine()(beyond).diagonal().isnan().all()
+    largest = beyond.abs().amax(-1, keepdim=True)
+    assert_close(km.Cosine()(beyond / largest), exact, dtype=torch.float32, depth=32)
+
+
 def test_zero_rows_of_angles():
     x = torch.tensor([[0.0, 0.0], [1.0, 2.0]])
     assert_close(km.Cosine()(x), np.array([[0.0, 0.0], [0.0, 1.0]]), depth=4)

@@ -129,7 +129,7 @@ _ROWS = (
     ),
     Row(
         "Cosine", "x·y / (‖x‖ ‖y‖)", arithmetic.cosine, _product, stationary=False,
-        summary="cosine of the angle; 0 for rows of zeros",
+        summary="cosine of the angle; 0 for rows of zeros; of float32 rows of lengths from 1e-15 to 1e18",
     ),
     Row(
         "NTK", "neural tangent kernel of a ReLU network", arithmetic.network, lambda x, y: _square(x - y),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.errors import ParameterError, ShapeError
+from kernmantle.errors import DeviceError, ParameterError, ShapeError
 from kernmantle.ops.kron_execute import last_route
 
 LARGE = [(96, 96)] * 3
@@ -98,8 +98,11 @@ def test_products_of_torch_are_not_told():
     assert km.kron_workspace((3, 128**2), [(128, 128)] * 2, dtype=torch.float16).bytes is None
 
 
-def test_errors():
+def test_errors(monkeypatch):
     with pytest.raises(ShapeError, match="x of shape"):
         km.kron_workspace((3, 5), [(2, 2), (3, 3)])
     with pytest.raises(ParameterError, match="device must be"):
         km.kron_workspace((3, 4), [(2, 2), (2, 2)], device="sm_12")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="there is no GPU here"):
+        km.kron_workspace((3, 4), [(2, 2), (2, 2)], device="cuda")

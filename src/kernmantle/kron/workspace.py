@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from ..contraction.cuda_tiles import CARDS
-from ..errors import ParameterError
+from ..errors import DeviceError, ParameterError
 from ..ops.kron_workspace import workspace
 from .arguments import gather
 
@@ -73,6 +73,8 @@ def kron_workspace(
         As :func:`kron_matmul`.
     ParameterError
         For an unknown device or option.
+    DeviceError
+        For "cuda" where no GPU is.
 
     Notes
     -----
@@ -92,6 +94,8 @@ def kron_workspace(
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda") and device not in CARDS:
         raise ParameterError(f"device must be 'cpu', 'cuda' or one of {', '.join(CARDS)}, not {device!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"there is no GPU here: for one that is elsewhere pass device={', '.join(map(repr, CARDS))}")
     own = [f if isinstance(f, int) else torch.empty(tuple(f), dtype=dtype, device="meta") for f in factors]
     call = gather(torch.empty(tuple(x), dtype=dtype, device="meta"), own, side, 1, 0, None, precision, fuse)
     out = torch.empty(call.shape, dtype=dtype, device="meta")

@@ -115,7 +115,7 @@ def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, a
 
 def test_tune_keeps_the_quickest_tile_of_every_case(planner, monkeypatch):
     random, clock = torch.randn, itertools.count(20, -1)
-    monkeypatch.setattr(gpu, "load", lambda chosen: None if collecting() else chosen)
+    monkeypatch.setattr(gpu, "load", lambda *plans: [None if collecting() else plan for plan in plans])
     monkeypatch.setattr(gpu, "start", lambda *arguments: None)
     monkeypatch.setattr(torch, "randn", lambda shape, device: random(shape, device="cpu"))
     monkeypatch.setattr(torch.cuda, "device", lambda place: nullcontext())

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from ..contraction.cuda_tiles import CARDS
 from ..errors import DeviceError, ParameterError
-from ..ops.kron_workspace import workspace
+from ..ops.kron_workspace import KronWorkspace, workspace
 from .arguments import gather
-
-
-@dataclass(frozen=True)
-class KronWorkspace:
-    """Shape of a product's result and the memory beside it.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of the result.
-    bytes : int or None
-        Most memory at once of what stands between the passes, x and the result not counted; None where torch's
-        matrix products run, which take memory of their own.
-    bytes_per_thread : int or None
-        Memory that each thread of the CPU keeps from call to call, a fraction of its second cache; 0 on GPUs.
-    route : str
-        The passes, as an operator's repr tells them after a call; "torch" where there are none.
-    """
-
-    shape: tuple[int, ...]
-    bytes: int | None
-    bytes_per_thread: int | None
-    route: str
 
 
 def kron_workspace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 
@@ -19,6 +20,29 @@ from .targets import target_for
 
 Found = tuple[int, int, str]
 """Bytes between the passes, bytes of each thread, and the route."""
+
+
+@dataclass(frozen=True)
+class KronWorkspace:
+    """Shape of a product's result and the memory beside it.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the result.
+    bytes : int or None
+        Most memory at once of what stands between the passes, x and the result not counted; None where torch's
+        matrix products run, which take memory of their own.
+    bytes_per_thread : int or None
+        Memory that each thread of the CPU keeps from call to call, a fraction of its second cache; 0 on GPUs.
+    route : str
+        The passes, as an operator's repr tells them after a call; "torch" where there are none.
+    """
+
+    shape: tuple[int, ...]
+    bytes: int | None
+    bytes_per_thread: int | None
+    route: str
 
 
 def workspace(

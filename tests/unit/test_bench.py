@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import random
 import sys
 from dataclasses import replace
@@ -522,6 +523,48 @@ def test_a_peer_in_another_interpreter():
     assert results["wrong metric"]["status"] == "wrong"
     assert "nonsense" in results["unknown metric"]["reason"]
     assert results["unknown call"]["status"] == "failed"
+
+
+LEARNER = """
+class RFM:
+    def __init__(self, kernel, **how):
+        self.kernel = kernel
+
+    def fit(self, known, held, **how):
+        self.slope = known[1].mean() * self.kernel.bandwidth
+
+    def predict(self, held):
+        return held[:, :1] * self.slope
+"""
+KERNELS_OF_LEARNER = """
+class ProductLaplaceKernel:
+    def __init__(self, bandwidth, exponent):
+        self.bandwidth = bandwidth
+"""
+
+
+def test_a_peer_named_like_a_module_of_the_benchmark_is_the_package(tmp_path, monkeypatch):
+    inner = tmp_path / "xrfm" / "rfm_src"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text(LEARNER)
+    (inner / "__init__.py").write_text("")
+    (inner / "kernels.py").write_text(KERNELS_OF_LEARNER)
+    (tmp_path / "xrfm-7.0.dist-info").mkdir()
+    (tmp_path / "xrfm-7.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: xrfm\nVersion: 7.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"x": (4, 3), "y": (4, 1), "held": (6, 3), "truth": (6, 1)}
+    given = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    with Remotes({"xrfm": [sys.executable]}) as remotes:
+        remote = remotes.of("xrfm", "xrfm")
+        remote.load(given, "cpu")
+        options = {"kernel": "ProductLaplaceKernel", "bandwidth": 2.0, "rounds": 1, "ridge": 1.0}
+        assert remote.prepare("xrfm.scores", options) == "7.0"
+        block = remote.check(Picks([0], [0, 1]))[0]
+    found = 2.0 * given["y"].mean() * given["held"][:, :1]
+    squares = (found - given["truth"]).double().square().mean()
+    np.testing.assert_allclose(block[0, 0], squares.numpy())
+    assert block[0, 1] == ((found > 0) == (given["truth"] > 0)).double().mean()
 
 
 def test_a_peer_whose_process_ends_is_a_failure():

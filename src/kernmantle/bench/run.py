@@ -159,6 +159,8 @@ def _enter_remote(
     peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exact: Any, settings: Settings
 ) -> Entrant:
     remote = settings.remotes.of(peer.name, peer.package)
+    if device == "cuda":
+        torch.cuda.empty_cache()
     remote.load(arrays, device)
     version = remote.prepare(peer.remote, peer.options)
     block, seconds, taken = remote.check(picks)

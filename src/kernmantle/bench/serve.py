@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,12 @@ class Server:
 
 
 def main() -> None:
-    """Answer until the requests end; whatever goes wrong is an answer too."""
+    """Answer until the requests end; whatever goes wrong is an answer too.
+
+    The folder of this file leaves the path, lest a peer's package be taken for a module beside it of that name.
+    """
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != here]
     replies, sys.stdout = sys.stdout, sys.stderr
     server = Server()
     actions = {"load": server.load, "prepare": server.prepare, "check": server.check, "time": server.time}

@@ -1,6 +1,7 @@
 """Runs Kronecker products on a GPU with cuda.core alone, so that compute-sanitizer sees nothing but their passes.
 
-``python -m tests.cuda.kron_harness [word ...]`` runs every case, or those whose name contains one of the words.
+``python -m tests.cuda.kron_harness [word ...]`` runs every case, or those whose name contains one of the words;
+with ``--few`` of cases whose kernels come from the same branches of the templates only the smallest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.kron_entry import AXES, ENTRY, parameters
 from kernmantle.contraction.cuda_tiles import DeviceLimits
 from kernmantle.contraction.kron_cuda import Facts, FmaPlan, fma, plan
-from kernmantle.contraction.kron_gram import GramPlan, gram
+from kernmantle.contraction.kron_gram import STAGES, GramPlan, gram
 from kernmantle.contraction.kron_mma import WIDEST_DOUBLE, MmaFacts, MmaPlan, Tensor, mma
 from kernmantle.contraction.kron_modes import Mode
 from kernmantle.contraction.kron_passes import Pass, views
@@ -38,6 +39,7 @@ Array = np.ndarray[Any, Any]
 TYPES = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "f64": np.float64}
 TENSORS = {"f32": Tensor("f16", 3), "tf32": Tensor("f16", 1), "f16": Tensor("f16", 1), "f64": Tensor("f64", 1)}
 ALPHA, BETA = 0.5, -2.0
+GRAM_SHARES = 4
 
 
 def powers(base: int, count: int) -> Sizes:
@@ -159,7 +161,7 @@ def run_gram(machine: Machine, case: GramCase) -> Array:
     source = kron_gram.emit(chosen)
     binary = current_cache().fetch(_key(source, own.arch), lambda: built(source, own.arch))
     kernel = Kernel(binary, kron_gram.ENTRY, chosen.threads, chosen.shared, case.name)
-    shares = chosen.shares(case.count * case.right, 4 * chosen.tiles)
+    shares = chosen.shares(case.count * case.right, GRAM_SHARES * chosen.tiles)
     parts = np.full((shares, case.rows, case.columns), np.nan, np.float32)
     left, right, out = machine.upload(v), machine.upload(u), machine.upload(parts)
     pointers = [int(buffer.handle) for buffer in (left, right, out)]
@@ -250,6 +252,46 @@ def sources_of(case: KronCase | GramCase, own: DeviceLimits) -> list[str]:
     return [emitted(chosen) for chosen, *_ in prepared(case, own)]
 
 
+def branches(case: KronCase | GramCase, own: DeviceLimits) -> set[tuple[object, ...]]:
+    """What of the templates the kernels of a case take."""
+    if isinstance(case, GramCase):
+        found = case.plan(own)
+        is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
+        return {("gram", found.stored, found.along, is_round), ("gram", found.tile, found.along, found.vec_u > 1)}
+    return {branch for chosen, *_ in prepared(case, own) for branch in _branches(chosen)}
+
+
+def _branches(chosen: FmaPlan | MmaPlan) -> Iterator[tuple[object, ...]]:
+    kind, beside, several = chosen.run.kind, chosen.right > 1, len(chosen.phases) > 1
+    yield kind, beside, several, chosen.facts.added
+    if isinstance(chosen, MmaPlan):
+        yield chosen.stored, chosen.tensor, beside, several
+        yield chosen.tensor, chosen.stages > 1, chosen.group > 1
+        yield kind, beside, any(len(part) > 1 for part in chosen.run.parts)
+    else:
+        yield kind, chosen.stored, beside
+        yield kind, chosen.direct_in, chosen.direct_out, chosen.gap is None
+
+
+def few(wanted: Sequence[KronCase | GramCase], own: DeviceLimits) -> list[KronCase | GramCase]:
+    """The smallest cases that together take every branch."""
+    found: list[KronCase | GramCase] = []
+    known: set[tuple[object, ...]] = set()
+    for case in sorted(wanted, key=_work):
+        taken = branches(case, own)
+        if not taken <= known:
+            known |= taken
+            found.append(case)
+    return found
+
+
+def _work(case: KronCase | GramCase) -> int:
+    if isinstance(case, GramCase):
+        return case.count * case.right * case.rows * case.columns
+    inner, outer = (math.prod(pair[side] for pair in case.sizes) for side in (0, 1))
+    return case.left * case.beside * max(inner, outer) * sum(max(pair) for pair in case.sizes)
+
+
 def compile_all(wanted: Sequence[KronCase | GramCase], own: DeviceLimits) -> None:
     """Compile what cases need in several processes, and keep it."""
     sources = list({source: None for case in wanted for source in sources_of(case, own)})
@@ -303,7 +345,10 @@ def check(case: KronCase, found: Array) -> None:
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
-    chosen = [case for case in (*cases(), *GRAMS) if not words or any(word in case.name for word in words)]
+    names = [word for word in words if word != "--few"]
+    chosen = [case for case in (*cases(), *GRAMS) if not names or any(word in case.name for word in names)]
+    if "--few" in words:
+        chosen = few(chosen, limits())
     compile_all(chosen, limits())
     for case in chosen:
         try:

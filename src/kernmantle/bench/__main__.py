@@ -240,7 +240,7 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     if options.seconds is not None:
         plan = replace(
             plan, budget=options.seconds, least=2, endless=4 * options.seconds, long=options.seconds / 4,
-            sample=min(plan.sample, options.seconds / 4),
+            sample=min(plan.sample, options.seconds / 4), pause=min(plan.pause, options.seconds / 4),
         )  # fmt: skip
     rates = _rates(suite, due, stamp) if due else {}
     begin, left = time.monotonic(), 0

@@ -27,15 +27,15 @@ class Picks:
     columns: list[int]
 
     @staticmethod
-    def of(rows: int, columns: int, seed: int = 0) -> Picks:
-        """First, last and random ones between."""
+    def of(rows: int, columns: int, seed: int = 0, most: int = PICKED) -> Picks:
+        """First, last and random ones between, of rows at most so many."""
         random = np.random.default_rng(seed)
 
-        def pick(extent: int) -> list[int]:
-            inner = random.choice(extent, min(PICKED, extent), replace=False)
+        def pick(extent: int, most: int) -> list[int]:
+            inner = random.choice(extent, min(most, extent), replace=False)
             return sorted({0, extent - 1, *map(int, inner)})
 
-        return Picks(pick(rows), pick(columns))
+        return Picks(pick(rows, most), pick(columns, PICKED))
 
 
 def _whole(given: Arrays, picks: Picks) -> Arrays:  # noqa: ARG001
@@ -49,7 +49,7 @@ class Problem:
     ``inputs`` makes the arrays on a device. ``exact`` gives the block of the result at some picks from the
     inputs as float64 numpy arrays, by a formula written out and not by any of the contestants. ``shape`` is the
     result's, ``depth`` how many terms it reduces. ``part`` leaves of the inputs what ``exact`` reads, where they are
-    too large to be copied whole.
+    too large to be copied whole; ``picked`` rows between the first and the last are compared.
     """
 
     inputs: Callable[[str], Arrays]
@@ -58,6 +58,7 @@ class Problem:
     depth: int
     dtype: str
     part: Callable[[Arrays, Picks], Arrays] = _whole
+    picked: int = PICKED
 
 
 @dataclass(frozen=True)

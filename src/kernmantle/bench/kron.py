@@ -11,12 +11,15 @@ import numpy as np
 import torch
 
 from ..kron import kron_matmul
-from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite, Target
+from .case import DTYPES, PICKED, Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite, Target
 from .work import Work
 
 H200 = "H200"
-SHUFFLE, FORMED, FASTKRON = "shuffle", "torch.kron", "FastKron"
+SHUFFLE, FORMED, FASTKRON, PRODUCT = "shuffle", "torch.kron", "FastKron", "gradient of x alone"
 MOST_FORMED = 1 << 24
+COMPARED = 1 << 22
+# All gradients take at most so many times as long as a product.
+BACKWARD = 2.5
 Size = tuple[int, int, int]
 
 # Rows, base and number of square factors: seconds to reach on an H200 in float32 and float64.
@@ -106,19 +109,36 @@ def _backward(forward: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor
     return prepare
 
 
+def _adjoint(given: Arrays) -> Callable[[], Any]:
+    """The gradient of x, which is a product like that whose gradients are wanted."""
+    g, factors = given["g"], [factor.mT for factor in _factors(given)]
+    out = kron_matmul(g, factors)
+    return lambda: kron_matmul(g, factors, out=out)
+
+
 def _exact(count: int, backward: bool) -> Callable[[Exact, Picks], np.ndarray[Any, Any]]:
     def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
         factors = [given[f"f{place}"] for place in range(count)]
         if backward:
             factors = [factor.T for factor in factors]
         value = given["g" if backward else "x"]
-        for place, factor in enumerate(factors):
-            right = math.prod(own.shape[0] for own in factors[place + 1 :])
-            wide = value.reshape(-1, factor.shape[0], right)
-            value = np.matmul(factor.T, wide).reshape(len(picks.rows), -1)
-        return value[:, picks.columns]
+        return _columns(value, factors, np.asarray(picks.columns))
 
     return exact
+
+
+def _columns(x: np.ndarray[Any, Any], factors: Sequence[Any], columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Those columns of the product, each digit of their numbers by one column of its factor."""
+    if not factors:
+        return np.repeat(x, len(columns), axis=1)
+    first, *rest = factors
+    inner = math.prod(factor.shape[1] for factor in rest)
+    digits, found = columns // inner, np.empty((len(x), len(columns)))
+    own = np.unique(digits)
+    wide = np.matmul(first[:, own].T, x.reshape(len(x), first.shape[0], -1))
+    for place, digit in enumerate(own):
+        found[:, digits == digit] = _columns(wide[:, place], rest, columns[digits == digit] % inner)
+    return found
 
 
 def _read(given: Arrays, picks: Picks) -> Arrays:
@@ -156,10 +176,17 @@ def case(size: Size, dtype: str, device: str, backward: bool = False) -> Case:
     )
     half = dtype in ("f16", "bf16")
     problem = Problem(
-        _inputs(size, dtype, backward), _exact(count, backward), (rows, width), base * count, dtype, _read
+        _inputs(size, dtype, backward),
+        _exact(count, backward),
+        (rows, width),
+        base * count,
+        dtype,
+        _read,
+        max(1, min(PICKED, COMPARED // width)),
     )
     if backward:
-        ours, peers = _backward(kron_matmul), [Peer(SHUFFLE, _by_columns(_backward(shuffle)))]
+        ours = _backward(kron_matmul)
+        peers = [Peer(PRODUCT, _adjoint), Peer(SHUFFLE, _by_columns(_backward(shuffle)))]
     else:
         ours, peers = _ours, [Peer(SHUFFLE, _by_columns(_shuffled)), Peer(FASTKRON, _fastkron, "pyfastkron")]
         if count > 1 and width**2 <= MOST_FORMED:
@@ -169,13 +196,15 @@ def case(size: Size, dtype: str, device: str, backward: bool = False) -> Case:
     return Case(
         f"{rows} {base}^{count} {dtype}{' backward' if backward else ''}",
         f"{rows} rows, {count} factors {base} x {base}, {dtype}{', all gradients' if backward else ''}",
-        problem, ours, tuple(peers), work, () if backward else _targets(size, dtype, device),
+        problem, ours, tuple(peers), work, _targets(size, dtype, device, backward),
         "events" if device == "cuda" else "wall", products,
         roundings=2 * count if half else 0,
     )  # fmt: skip
 
 
-def _targets(size: Size, dtype: str, device: str) -> tuple[Target, ...]:
+def _targets(size: Size, dtype: str, device: str, backward: bool) -> tuple[Target, ...]:
+    if backward:
+        return (Target("faster", 1 / BACKWARD, PRODUCT, H200),)
     if device == "cpu":
         if dtype != "f32" or size not in CPU_TABLE:
             return ()
@@ -191,7 +220,7 @@ def suite(device: str = "", full: bool = False) -> Suite:
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda":
         rows = [case(size, dtype, kind) for size in TABLE for dtype in ("f32", "f64", "f16", "bf16")]
-        rows += [case(size, "f32", kind, backward=True) for size in list(TABLE)[:5]]
+        rows += [case(size, dtype, kind, backward=True) for size in list(TABLE)[:5] for dtype in ("f32", "f16")]
     else:
         rows = [case(size, dtype, kind) for size in CPU_TABLE for dtype in ("f32", "f64")]
     sizes = [*REAL_WORLD, *(ODD if full else [])]

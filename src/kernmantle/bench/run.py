@@ -100,7 +100,7 @@ def _probe(row: Probe, suite: Suite, stamp: Mapping[str, Any], settings: Setting
 def _case(case: Case, suite: Suite, stamp: Mapping[str, Any], settings: Settings) -> Row:
     result = blank(case, suite.name, stamp)
     arrays = case.problem.inputs(suite.device)
-    picks = Picks.of(*case.problem.shape, seed=settings.seed)
+    picks = Picks.of(*case.problem.shape, seed=settings.seed, most=case.problem.picked)
     read = case.problem.part(arrays, picks)
     exact = case.problem.exact({name: value.detach().double().cpu().numpy() for name, value in read.items()}, picks)
     entrants: dict[str, Entrant] = {}

@@ -66,6 +66,7 @@ FULL: dict[str, Callable[[], Suite]] = {
     "kron": lambda: kron.suite(full=True),
     "kronsparse": lambda: kronsparse.suite(full=True),
 }
+NOTES = {"kronsparse": kronsparse.summary}
 RESULTS = Path("benchmarks") / "results"
 WIDTH = 150
 QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
@@ -163,6 +164,9 @@ def _report(options: argparse.Namespace, console: Console) -> int:
     for group in found:
         console.rule(f"{group.suite}: {group.machine}", align="left")
         console.print(report.terminal(group.rows))
+        note = NOTES.get(group.suite)
+        if note:
+            console.print(note(group.rows))
     _page(options, paths, console)
     return 0
 

@@ -39,7 +39,8 @@ BATCH = {"cuda": 25088, "cpu": 1568}
 TYPES = {"cuda": ("f32", "bf16"), "cpu": ("f32",)}
 TARGET_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32",)}
 UNPACKED, KERNEL = "weights as given", "our kernel"  # ours without what is made beforehand; ours without a choice
-PEERS = ("bmm", "einsum", "dense", "bsr", "sparse")
+SPARSE = ("bsr", "sparse")  # on a GPU milliseconds to seconds a call
+PEERS = ("bmm", "einsum", "dense", *SPARSE)
 H200 = "H200"
 _A = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _BC = (48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -150,8 +151,8 @@ def clock_of(device: str) -> str:
     return "events" if device == "cuda" else "wall"
 
 
-def case(pattern: Sequence[int], dtype: str, last: bool, device: str) -> Case:
-    """One pattern, type and layout against torch's algorithms."""
+def case(pattern: Sequence[int], dtype: str, last: bool, device: str, left: Sequence[str] = ()) -> Case:
+    """One pattern, type and layout against torch's algorithms, without those ``left`` out."""
     own, batch = KSPattern(*pattern), BATCH[device]
     size = DTYPES[dtype].itemsize
     multiplied = float(batch * own.nnz)
@@ -160,9 +161,8 @@ def case(pattern: Sequence[int], dtype: str, last: bool, device: str) -> Case:
     shape = (own.out_features, batch) if last else (batch, own.out_features)
     problem = Problem(_inputs([own], batch, dtype, last), _exact(last), shape, own.c, dtype, _cut(last))
     fits = own.in_features * own.out_features <= _MOST_DENSE
-    left = () if fits else ("dense", "bsr", "sparse")
-    left = left if device == "cpu" or dtype == "f32" else (*left, "bsr", "sparse")
-    entered = [Peer(name, _by(name, last)) for name in PEERS if name not in left]
+    out = left if fits else (*left, "dense", "bsr", "sparse")
+    entered = [Peer(name, _by(name, last)) for name in PEERS if name not in out]
     ours = _by("auto", last)
     if device == "cuda":
         entered += [Peer(UNPACKED, ours), Peer(KERNEL, _packed("kernel", last))]
@@ -261,7 +261,7 @@ def layer_case(batch: int, dtype: str, step: bool, device: str) -> Case:
 
 
 def suite(device: str = "", full: bool = False) -> Suite:
-    """The slice of the grid, or all of it, on the GPU where there is one."""
+    """The slice of the grid, or all of it without torch's sparse products, on the GPU where there is one."""
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     fits = _MOST_NUMBERS[kind] // BATCH[kind]
     named = [KSPattern(*pattern) for pattern in TARGETS]
@@ -269,19 +269,22 @@ def suite(device: str = "", full: bool = False) -> Suite:
     if full:
         others = list(grid(BATCH[kind]))
         random.Random(0).shuffle(others)  # so that whatever a budget reaches is a fair sample
-    types = (TARGET_TYPES if full else TYPES)[kind]
-    chosen = [(own, TARGET_TYPES[kind]) for own in named] + [(own, types) for own in others if own not in named]
-    rows = [
-        case(own, dtype, last, kind)
-        for own, dtypes in chosen
-        if max(own.in_features, own.out_features) <= fits
-        for dtype in dtypes
-        for last in (False, True)
-    ]
+    types, left = (TARGET_TYPES if full else TYPES)[kind], SPARSE if full and kind == "cuda" else ()
+
+    def cases(patterns: Iterable[KSPattern], types: Sequence[str]) -> list[Case]:
+        return [
+            case(own, dtype, last, kind, left)
+            for own in patterns
+            if max(own.in_features, own.out_features) <= fits
+            for dtype in types
+            for last in (False, True)
+        ]
+
     batches = BATCHES if kind == "cuda" else BATCHES[:5]
-    rows += [
+    layers = [
         layer_case(batch, dtype, step, kind) for batch in batches for dtype in TYPES[kind] for step in (False, True)
     ]
+    rows = cases(named, TARGET_TYPES[kind]) + layers + cases((own for own in others if own not in named), types)
     return Suite("kronsparse", kind, tuple(rows), picture, summary)
 
 

@@ -18,17 +18,23 @@ from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Su
 from .kronsparse import clock_of, graph
 from .work import Work
 
-PARTS = ("model", "ffn", "attention", "up", "down", "qkv", "proj")
-ACCURACY = {"f32": 1e-3, "bf16": 1e-1}
+PARTS = ("model", "block", "ffn", "attention", "up", "down", "qkv", "proj")
+TYPES = ("f32", "bf16")
+_ROUNDINGS = 8  # of a layer: what is normalised, four products, two sums, attention
 
 
 class Kind(NamedTuple):
-    """A model with random weights, what it is given, and how many of that at once."""
+    """A model with random weights, what it is given, the shape of what it gives and the number of its layers.
+
+    ``independent``: each row of the result is that of an input alone.
+    """
 
     title: str
     make: Callable[[], nn.Module]
     inputs: Callable[[str], torch.Tensor]
-    batch: int
+    shape: tuple[int, int]
+    layers: int
+    independent: bool
 
 
 def _vit() -> nn.Module:
@@ -49,8 +55,8 @@ def _words(device: str) -> torch.Tensor:
 
 
 KINDS = {
-    "ViT-S/16": Kind("ViT-S/16, 128 images", _vit, _images, 128),
-    "GPT-2-medium": Kind("GPT-2-medium, 1024 words", _gpt, _words, 1),
+    "ViT-S/16": Kind("ViT-S/16, 128 images", _vit, _images, (128, 1000), 12, True),
+    "GPT-2-medium": Kind("GPT-2-medium, 1024 words", _gpt, _words, (1024, 1024), 24, False),
 }
 
 
@@ -87,12 +93,10 @@ def _filled(layer: KSLinear) -> nn.Linear:
 
 
 def _result(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Length of what a model gives for each of a batch, (n, 1)."""
+    """What a model gives, the numbers of an image or of a word in a row."""
     found = model(x)
     value = found if isinstance(found, torch.Tensor) else found.last_hidden_state
-    return torch.linalg.vector_norm(
-        value.flatten(1), dim=1, keepdim=True, dtype=torch.promote_types(value.dtype, torch.float32)
-    )
+    return value.flatten(0, -2)
 
 
 def _call(chosen: str, kind: str, part: str, dtype: str, captured: bool) -> Prepare:
@@ -118,27 +122,29 @@ def case(kind: str, part: str, dtype: str, captured: bool, device: str = "cuda")
         return {"x": x.to(DTYPES[dtype]) if x.is_floating_point() else x}
 
     def cut(given: Arrays, picks: Picks) -> Arrays:
-        x = given["x"].index_select(0, torch.tensor(picks.rows, device=given["x"].device))
+        x, rows = given["x"], torch.tensor(picks.rows, device=given["x"].device)
+        x = x.index_select(0, rows) if own.independent else x
+        model = copy.deepcopy(_models(kind, part, dtype, x.device.type)["dense"]).double()
         with torch.no_grad():
-            model = _models(kind, part, dtype, x.device.type)["dense"]
-            return {"norm": _result(copy.deepcopy(model).double(), x.double() if x.is_floating_point() else x)}
+            value = _result(model, x.double() if x.is_floating_point() else x)
+        return {"value": value if own.independent else value.index_select(0, rows)}
 
-    def exact(given: Exact, _: Picks) -> np.ndarray[Any, Any]:
-        return given["norm"]
+    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+        return given["value"][:, picks.columns]
 
     how = "in a graph" if captured else "eager"
-    problem = Problem(make, exact, (own.batch, 1), 1, dtype, cut)
+    problem = Problem(make, exact, own.shape, own.shape[1], dtype, cut)
     return Case(
         f"{kind} {part} {dtype} {how}", f"{own.title}, {part} sparse, {dtype}, {how}", problem,
         _call("sparse", kind, part, dtype, captured), (Peer("dense", _call("dense", kind, part, dtype, captured)),),
-        Work(), (), clock_of(device), accuracy=ACCURACY[dtype],
+        Work(), (), clock_of(device), roundings=_ROUNDINGS * own.layers,
     )  # fmt: skip
 
 
 def suite() -> Suite:
-    """Both models by part, in two types, each call started alone and in a graph."""
+    """Both models by part, in two types, each call in a graph and started alone."""
     rows = [
         case(kind, part, dtype, captured)
-        for part, kind, dtype, captured in itertools.product(PARTS, KINDS, ACCURACY, (False, True))
+        for captured, part, kind, dtype in itertools.product((True, False), PARTS, KINDS, TYPES)
     ]
     return Suite("kronsparse-models", "cuda", tuple(rows))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,6 +43,25 @@ def test_a_library_that_is_not_found(monkeypatch):
 def test_a_library_that_does_not_go_with_nccl(monkeypatch):
     with pytest.raises(BackendError, match=r"2 GPUs: internal error\..* NCCL 2\.29; here 2\.21\.5"):
         grid(monkeypatch, RuntimeError("internal error"))()
+
+
+def test_the_library_is_found_wherever_python_finds_packages(monkeypatch, tmp_path):
+    """Its place is taken by another library, a copy of one that is here."""
+    place = tmp_path / "nvidia" / "cu13" / "lib" / "libcusolverMp.so.0"
+    place.parent.mkdir(parents=True)
+    shutil.copy(np.random._bounded_integers.__file__, place)
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("what is loaded is read from /proc")
+    monkeypatch.setattr(cusolvermp, "import_module", lambda name: SimpleNamespace(load_nvidia_dynamic_lib=str))
+    cusolvermp.bindings.cache_clear()
+    cusolvermp.bindings()
+    assert str(place) not in maps.read_text()
+    cusolvermp.bindings.cache_clear()
+    monkeypatch.syspath_prepend(tmp_path)
+    cusolvermp.bindings()
+    cusolvermp.bindings.cache_clear()
+    assert str(place) in maps.read_text()
 
 
 def test_missing_packages(monkeypatch):

@@ -7,10 +7,13 @@ tensor (its columns, n). Calls are collective, and wait.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,11 +38,24 @@ def columns_of(n: int, rank: int, size: int) -> torch.Tensor:
 def bindings() -> Any:
     """The functions; BackendError where they are missing."""
     try:
-        return import_module("nvmath.bindings.cusolverMp")
+        found = import_module("nvmath.bindings.cusolverMp")
+        _load()
+        return found
     except ImportError as error:
         raise BackendError(
             "solving over several GPUs needs nvmath-python and nvidia-cusolvermp: pip install 'kernmantle[distributed]'"
         ) from error
+
+
+def _load() -> None:
+    """The library beside the first package of it on Python's path, of which cuda-pathfinder sees site-packages alone."""
+    places = [place for folder in sys.path for place in Path(folder).glob("nvidia/cu*/lib/libcusolverMp.so.0")]
+    with suppress(ImportError, RuntimeError, OSError):
+        for needed in ("cublas", "cusolver", "nccl") if places else ():
+            import_module("cuda.pathfinder").load_nvidia_dynamic_lib(needed)
+    with suppress(OSError):
+        for place in places[:1]:
+            ctypes.CDLL(str(place))
 
 
 class Grid:
@@ -170,8 +186,8 @@ def _reason(error: Exception) -> str:
     """What to do about an error of the first call, which loads the library."""
     if type(error).__name__ == "DynamicLibNotFoundError":
         return (
-            "libcusolverMp was not found in this interpreter's site-packages nor by the system; install "
-            "nvidia-cusolvermp there, or put its folder on LD_LIBRARY_PATH"
+            "libcusolverMp was not found on Python's path nor by the system; install nvidia-cusolvermp where this "
+            "interpreter finds packages, or put its folder on LD_LIBRARY_PATH"
         )
     version = ".".join(map(str, nccl.version()))
     return f"{error}. nvidia-cusolvermp 0.8 runs with the NCCL 2.28 of torch 2.11, 0.9 needs NCCL 2.29; here {version}"

@@ -48,7 +48,7 @@ def bindings() -> Any:
 
 
 def _load() -> None:
-    """The library beside the first package of it on Python's path, of which cuda-pathfinder sees site-packages alone."""
+    """The library in the first package on Python's path; cuda-pathfinder looks in site-packages alone."""
     places = [place for folder in sys.path for place in Path(folder).glob("nvidia/cu*/lib/libcusolverMp.so.0")]
     with suppress(ImportError, RuntimeError, OSError):
         for needed in ("cublas", "cusolver", "nccl") if places else ():

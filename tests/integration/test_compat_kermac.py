@@ -334,3 +334,21 @@ def test_descriptors_compile_ahead(tmp_path):
     with config(backend="llvm", cache_dir=tmp_path, progress=False):
         kermac.pre_compile_descriptors("cpu", [descriptor for descriptor, _ in DESCRIBED])
         assert precompile(calls, workers=1) == 0
+
+
+@pytest.mark.cuda
+def test_descriptors_compiled_ahead_for_a_gpu_are_those_that_run(tmp_path):
+    a, b = rows(2048, 128, device="cuda").float(), rows(2048, 128, seed=1, device="cuda").float()
+    few = [x[:9].cpu().double() for x in (a, b)]
+    with config(backend="cuda", cache_dir=tmp_path, progress=False):
+        kermac.pre_compile_descriptors("cuda", [descriptor for descriptor, _ in DESCRIBED])
+        known = sorted(tmp_path.rglob("*"))
+        assert known
+        calls = [functools.partial(kermac.run_kernel, descriptor, a, b, **given) for descriptor, given in DESCRIBED]
+        assert precompile(calls, workers=1) == 0
+        found = [call()[..., :9, :9].cpu() for call in calls]
+        assert sorted(tmp_path.rglob("*")) == known
+    with config(backend="reference"):
+        for result, (descriptor, given) in zip(found, DESCRIBED, strict=True):
+            exact = kermac.run_kernel(descriptor, *few, **given)
+            assert_close(result, exact, dtype=torch.float32, depth=128, magnitude=exact.abs().max())

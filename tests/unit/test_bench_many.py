@@ -10,8 +10,9 @@ from kernmantle.bench.case import Target
 from kernmantle.bench.group import Entrant, Shared
 from kernmantle.bench.timing import Plan
 from kernmantle.errors import DeviceError, ParameterError, ShapeError
+from kernmantle.testing import assert_close
 
-SIZES = many.Sizes(120, 120, 120, 60, 80, ((4, 3, 3), (2, 4, 2)))
+SIZES = many.Sizes(120, 120, 120, 60, 70, 80, ((4, 3, 3), (2, 4, 2)))
 PLAN = Plan(budget=0.0, least=2, most=2, sample=1e-6, pause=0.0)
 STAMP = {
     "machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "versions": {}, "source": "abc",
@@ -38,7 +39,7 @@ def shared(calls, check=lambda _: 0.0, targets=(), once=False):
 def test_every_case_is_right_by_one_process(member):
     rows = [group.measure(member, case, STAMP, PLAN) for case in many.cases(SIZES)]
     assert [row["results"]["kernmantle"].get("reason") for row in rows if row["status"] != "ok"] == []
-    assert len({row["case"] for row in rows}) == len(rows) == 3 + 8 + 6 + 1
+    assert len({row["case"] for row in rows}) == len(rows) == 3 + 8 + 6 + 2 + 1
     for row in rows:
         for found in row["results"].values():
             assert found["samples"] >= 1
@@ -46,6 +47,16 @@ def test_every_case_is_right_by_one_process(member):
             assert found["error"] < 1e-3
     kron = next(row for row in rows if row["case"].startswith("kron 4*3^3 rows backward"))
     assert list(kron["results"]) == ["kernmantle", "kernmantle, 4 rows in all", many.ALONE]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_columns_written_in_place_are_those_of_the_matrix(member, size):
+    n = 700
+    whole, _, _ = many._near_unity(member, n, "f64", slice(0, n))
+    thin = many._normal(member, n, 64, seed=1)
+    for rank in range(size):
+        here = many.columns_of(n, rank, size)
+        assert_close(many._columns(thin, here), whole[here], depth=64)
 
 
 def test_what_is_wrong_or_fails_is_not_timed(member):

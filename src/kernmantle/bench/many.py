@@ -19,7 +19,8 @@ from ..distributed.rows import rows
 from ..errors import DeviceError, KernmantleWarning, ParameterError
 from ..kernels import CONSTRUCTORS, Kernel
 from ..kron import kron_matmul
-from ..linalg.cusolvermp import Grid
+from ..linalg.cusolvermp import Grid, columns_of
+from ..linalg.kernel import ROWS
 from ..linalg.worker import communicator
 from ..testing import assert_close
 from . import group, machine, store
@@ -44,6 +45,7 @@ class Sizes:
     matmul: int = 160_000
     cg: int = 100_000
     order: int = 20_000
+    together: int = 138_000
     system: int = 195_000
     krons: Sequence[Sequence[int]] = ((1024, 64, 3), (320, 128, 3))
 
@@ -227,6 +229,36 @@ def _factors(kind: str, n: int, dtype: str, member: Member) -> Mapping[str, Entr
     return entrants | {"torch, one GPU": _only(member, partial(_torch_factors, kind, n, dtype, member))}
 
 
+def _columns(thin: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+    """Some columns, as rows, of the matrix of :func:`_near_unity`, made in their own memory."""
+    matrix = thin.new_empty(len(here), len(thin))
+    for top in range(0, len(here), ROWS):
+        part = matrix[top : top + ROWS]
+        torch.addmm(part, thin[here[top : top + ROWS]], thin.mT, beta=0, alpha=1 / len(thin), out=part)
+    matrix[torch.arange(len(here), device=here.device), here] += 1
+    return matrix
+
+
+def _together(kind: str, n: int, member: Member) -> Mapping[str, Entrant]:
+    """A factor of a matrix in float64 that is written where its columns belong, so that nothing is there twice."""
+    if member.device.type == "cpu":
+        return _factors(kind, n, "f64", member)
+    thin, x = _normal(member, n, 64, seed=1), _normal(member, n, 4, seed=2)
+    here, some = (columns_of(width, member.rank, member.size).to(member.device) for width in (n, x.shape[1]))
+    grid = _grid(member.rank, member.size, member.device)
+    solve = grid.solve_cholesky if kind == "cholesky" else grid.solve_lu
+
+    def call(rows: int) -> torch.Tensor:
+        top = thin[:rows]
+        right = (x[:rows] + top @ (top.mT @ x[:rows]) / rows).mT[some].contiguous()
+        info = solve(_columns(top, here[here < rows]), rows, right, x.shape[1])
+        assert not info, f"an info of {info}"
+        return right
+
+    call(min(n, 2000))
+    return {OURS: Entrant(lambda: call(n), lambda found: _off(found, x.mT[some], n, x.abs().max()), once=True)}
+
+
 def _spectrum(n: int, dtype: str, member: Member) -> Mapping[str, Entrant]:
     """All pairs of a kernel's matrix; the last vectors here are checked against it."""
     points = _normal(member, n, 2, seed=1).to(DTYPES[dtype])
@@ -298,6 +330,10 @@ def cases(sizes: Sizes) -> list[Shared]:
             targets = [Target("seconds", value, machine=H200) for key, value in bounds.items() if key == (kind, dtype)]
             title = f"{kind} of a matrix of order {n} whose rows are spread, {dtype}"
             found.append(Shared(f"{kind} n={n} {dtype}", title, prepare, tuple(targets)))
+    n = sizes.together
+    for kind in ("cholesky", "lu"):
+        title = f"{kind} of a matrix of order {n} that is written into its factor's memory, f64"
+        found.append(Shared(f"{kind} n={n} f64, written in place", title, partial(_together, kind, n)))
     n = sizes.system
     title = f"(K + I) c = y of {n} x 10, Laplace, written into its Cholesky factor"
     return [*found, Shared(f"kernel system n={n}", title, partial(_system, n))]

@@ -386,6 +386,35 @@ def test_bad_input(case):
         call()
 
 
+TOO_LARGE = {
+    "solve_cholesky": km.linalg.solve_cholesky,
+    "solve_lu": km.linalg.solve_lu,
+    "jitter": lambda a, b: km.linalg.solve_cholesky(a, b, jitter=1e-6),
+    "refine": lambda a, b: km.linalg.solve_lu(a[0, 0].double().expand(a.shape), b.double(), refine=1),
+    "columns": lambda a, b: km.linalg.solve_cholesky(torch.eye(3).to(a), a[:3].expand(2**22, 3, a.shape[1])),
+    "cholesky_factor": lambda a, _: km.linalg.cholesky_factor(a),
+    "lu_factor": lambda a, _: km.linalg.lu_factor(a),
+    "inverse_spd": lambda a, _: km.linalg.inverse_spd(a),
+    "logdet_spd": lambda a, _: km.linalg.logdet_spd(a),
+    "eigh": lambda a, _: km.linalg.eigh(a),
+    "a part": lambda a, _: km.linalg.eigh(a, subset_by_index=(0, 1)),
+    "iterative": lambda a, _: km.linalg.eigh(a, subset_by_index=(a.shape[0] - 2, a.shape[0] - 1), method="iterative"),
+    "solve_kernel": lambda a, b: km.linalg.solve_kernel(km.Gaussian(1.0), a[:, :2], b, 1.0, method="cholesky"),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_memory_that_runs_out_is_told(name, device):
+    a, b = torch.ones(1, 1, device=device).expand(2**22, 2**22), torch.ones(2**22, device=device)
+    words = r"(cholesky|lu|eigh) of .*take \d+ bytes, .*km\.linalg\.workspace\('\1', \d+, dtype=torch\.float(32|64)\)"
+    with pytest.raises(km.errors.OutOfMemoryError, match=words) as found:
+        TOO_LARGE[name](a, b)
+    if name != "columns":
+        assert str(2**44 * (8 if name == "refine" else 4)) in str(found.value).split("The matrices")[1]
+    assert float(km.linalg.solve_lu(torch.eye(3, device=device), torch.ones(3, device=device)).x.sum()) == 3
+
+
 def test_records_show_shapes_and_what_ran():
     found = km.linalg.solve_lu(GOOD, torch.ones(3))
     assert repr(found) == "Solution(x=(3,) float32, info=() int32, ran='torch.linalg.lu_factor_ex')"

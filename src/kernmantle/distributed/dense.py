@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ..errors import KernmantleError, OutOfMemoryError, ParameterError, ShapeError, WorkerError
 from ..kernels import Kernel
 from ..linalg import cholesky, lu, spectrum
-from ..linalg.arguments import check_dtype
+from ..linalg.arguments import check_dtype, enough_memory
 from ..linalg.cusolvermp import Agree, Grid
 from ..linalg.eigh import MEANING, Spectrum
 from ..linalg.kernel import ROWS
@@ -151,12 +151,17 @@ def _solution(side: Rows, x: torch.Tensor, info: torch.Tensor, ran: str, check_e
 def _on_gpus(given: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     n, width = given.total, b.shape[1]
     cyclic, sides = Cyclic(given, n), Cyclic(given, width)
-    with _grid(given) as grid:
+    with _grid(given) as grid, _room({"potrf": "cholesky", "getrf": "lu"}[kind], given):
         columns = cyclic.of_symmetric(given.local) if kind == "potrf" else cyclic.columns(given.local)
         right = sides.columns(b)
         solve = grid.solve_cholesky if kind == "potrf" else grid.solve_lu
         state = solve(columns, n, right, width, _agreement(given))
     return sides.rows(right), torch.tensor(state, dtype=torch.int32, device=b.device)
+
+
+def _room(routine: str, given: Rows, beyond: str = "and twice as much again") -> AbstractContextManager[None]:
+    """Say what is needed where the memory of a GPU runs out."""
+    return enough_memory(routine, given.local.new_empty(1).expand(given.total, given.total), beyond, given.size)
 
 
 def _agreement(given: Rows) -> Agree:
@@ -315,7 +320,7 @@ def solve_kernel(
         return _spread(given, side, results, check_errors, cholesky.MEANING)
     b, n = _columns(side), given.total
     sides = Cyclic(given, b.shape[1])
-    with _grid(given) as grid, torch.no_grad():
+    with _grid(given) as grid, torch.no_grad(), _room("cholesky", given, "km.distributed.cg forms none"):
         matrix = _kernel_columns(kernel, given, float(ridge))
         right = sides.columns(b)
         state = grid.solve_cholesky(matrix, n, right, b.shape[1], _agreement(given))
@@ -377,10 +382,10 @@ def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors:
     given = _square(a, group)
     if _on_gpu(given):
         cyclic = Cyclic(given, given.total)
-        with _grid(given) as grid:
+        with _grid(given) as grid, _room("eigh", given):
             found = grid.eigh(cyclic.of_symmetric(given.local), given.total, not eigvals_only)
+            v = None if found.v is None else cyclic.in_order(found.v).mT
         w, ran = found.w, f"cuSOLVERMp syevd on {given.size} GPUs"
-        v = None if found.v is None else cyclic.in_order(found.v).mT
         state = largest(int(found.info), w.device, given.group)
     else:
         w, v, state = _eigh_in_one(given, not eigvals_only)

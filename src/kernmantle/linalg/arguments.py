@@ -178,18 +178,22 @@ def placed_columns(b: torch.Tensor, shape: Sequence[int], overwrite: bool) -> to
     return flat.mT
 
 
+_BEYOND = "as much again unless they may be overwritten (overwrite_a=True)"
+
+
 @contextmanager
-def enough_memory(routine: str, a: torch.Tensor) -> Iterator[None]:
-    """Say what is needed where memory runs out."""
+def enough_memory(routine: str, a: torch.Tensor, beyond: str = _BEYOND, devices: int = 1) -> Iterator[None]:
+    """Say what is needed where memory runs out; ``beyond`` tells what is taken beside a."""
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
+        each = f" on each of {devices} GPUs" * (devices > 1)
+        asked = f"{routine!r}, {a.shape[-1]}, dtype={a.dtype}" + f", devices={devices}" * (devices > 1)
         raise OutOfMemoryError(
-            f"{routine} of {tuple(a.shape)}: {str(error).splitlines()[0]}. The matrices take {a.nbytes} bytes, as much "
-            f"again unless they may be overwritten (overwrite_a=True), and beside them what "
-            f"km.linalg.workspace({routine!r}, {a.shape[-1]}, dtype={a.dtype}) tells"
+            f"{routine} of {tuple(a.shape)}: {str(error).splitlines()[0]}. The matrices take {a.nbytes // devices} "
+            f"bytes{each}, {beyond}; km.linalg.workspace({asked}) tells what else is taken"
         ) from error
 
 

@@ -403,8 +403,9 @@ def solve_cholesky(
     if check_errors:
         raise_for(found.info, MEANING)
     triangle = Triangle(found.factor, found.lower)
-    solver = refined.solver(given, triangle)
-    x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
+    with enough_memory("cholesky", pair.a):
+        solver = refined.solver(given, triangle)
+        x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
     residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
     batch = pair.a.shape[:-2]
     added = None if found.jitter is None else pair.wrap(found.jitter.expand(batch))

@@ -46,8 +46,9 @@ def inverse_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float |
             [-0.5000,  1.0000]])
     """
     given, wrap = matrix(a)
-    eye = torch.eye(given.shape[-1], dtype=given.dtype, device=given.device)
-    found = solve_cholesky(given, eye.expand(given.shape), lower=lower, jitter=jitter)
+    with enough_memory("cholesky", given, "and twice as much again"):
+        eye = torch.eye(given.shape[-1], dtype=given.dtype, device=given.device)
+        found = solve_cholesky(given, eye.expand(given.shape), lower=lower, jitter=jitter)
     return replace(found, x=wrap(found.x), info=wrap(found.info), jitter=wrap(found.jitter))
 
 

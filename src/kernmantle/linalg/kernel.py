@@ -167,7 +167,8 @@ def solve_kernel(
 def _factored(
     kernel: Kernel, rows: torch.Tensor, columns: torch.Tensor, ridge: Any, jitter: Any, check_errors: bool, wrap: Wrap
 ) -> tuple[torch.Tensor, CholeskyFactor]:
-    with torch.no_grad(), enough_memory("cholesky", rows.new_empty(0).expand(rows.shape[0], 0)):
+    whole = rows.detach().new_empty(1).expand(len(rows), len(rows))
+    with torch.no_grad(), enough_memory("cholesky", whole, "method='cg' forms none"):
         matrix = kernel_matrix(kernel, rows.detach(), ridge.detach() if isinstance(ridge, torch.Tensor) else ridge)
         made = factorise(matrix, False, True, check_jitter(jitter))
     if check_errors:

@@ -268,7 +268,8 @@ def solve_lu(
         work, pivots, info, ran = _factorise(refined.narrowed(given), overwrite_a or refined.steps > 0)
     if check_errors:
         raise_for(info, MEANING)
-    solver = refined.solver(given, Factors(work.memory, pivots, work.flipped))
-    x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, info)
+    with enough_memory("lu", pair.a):
+        solver = refined.solver(given, Factors(work.memory, pivots, work.flipped))
+        x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, info)
     residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
     return Solution(pair.finished(x), pair.wrap(info.expand(pair.a.shape[:-2])), ran, residual=residual)

@@ -241,11 +241,12 @@ def test_what_was_measured_is_kept_for_batches_alike(monkeypatch, tmp_path) -> N
 def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypatch):
     a, b, c, d = pattern
     wide, given = torch.arange(2.0 * a * b * d), []
-    plain = kronsparse_gpu._arguments
+    plain = kronsparse_gpu._pointers
     as_on(monkeypatch)
-    monkeypatch.setattr(kronsparse_gpu, "_load", lambda *named: (None, None))
+    monkeypatch.setattr(kronsparse_gpu, "load", lambda *named: (None, None))
     monkeypatch.setattr(kronsparse_gpu, "start", lambda *launched: None)
-    monkeypatch.setattr(kronsparse_gpu, "_arguments", lambda *own: given.append(own[3]) or plain(*own))
+    monkeypatch.setattr(kronsparse_gpu, "_BOUND", {})
+    monkeypatch.setattr(kronsparse_gpu, "_pointers", lambda *own: given.append(own[3]) or plain(*own))
     x, weight = torch.zeros(1, 64, a * c * d), torch.zeros(1, *pattern)
     for bias in (wide[::2], torch.ones(()).expand(a * b * d)):
         assert kronsparse_gpu.product(x, weight, bias[None], "", "", torch.zeros(1, 64, a * b * d))

@@ -59,6 +59,50 @@ def test_gradcheck_of_activations_and_chains(activation):
     torch.autograd.gradcheck(function, (x, first, second, bias), fast_mode=True)
 
 
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("wanted", ["x, first, second, bias", "first", "second", "x"])
+def test_second_derivatives_go_through_what_is_between(wanted, batch_last):
+    batch = (2, 2)
+    x, first, _ = operands((2, 3, 2, 1), batch, batch_last)
+    _, second, bias = operands((1, 4, 3, 2), batch, batch_last)
+    named = {"x": x, "first": first, "second": second, "bias": bias}
+    asked = wanted.split(", ")
+
+    def function(*given):
+        own = {name: value.detach() for name, value in named.items()} | dict(zip(asked, given, strict=True))
+        chain = [own["first"], own["second"]]
+        return kron_sparse_matmul(own["x"], chain, bias=own["bias"], batch_last=batch_last).square()
+
+    given = [named[name] for name in asked]
+    torch.autograd.gradcheck(function, given, fast_mode=True)
+    torch.autograd.gradgradcheck(function, given, fast_mode=True)
+
+
+@pytest.mark.parametrize("batch", [(4,), (2, 2)], ids=str)
+def test_results_of_layers_may_be_changed_in_place(batch):
+    layer = KSLinear(4, 8, [(2, 3, 2, 1), (1, 4, 3, 2)], dtype=torch.float64)
+    x = torch.randn(*batch, 4, dtype=torch.float64)
+    layer(x).relu_().sum().backward()
+    found = layer.weights[0].grad.clone()
+    layer.zero_grad()
+    torch.relu(layer(x)).sum().backward()
+    assert torch.equal(found, layer.weights[0].grad)
+    assert found.abs().max() > 0
+
+
+def test_many_cotangents_at_once():
+    x, first, _ = operands((2, 3, 2, 1), (4,))
+    second = operands((1, 4, 3, 2), (4,))[1]
+    cotangents = torch.randn(3, 4, 8, dtype=torch.float64)
+    wanted = [
+        torch.autograd.grad(kron_sparse_matmul(x, [first, second]), (x, first, second), each) for each in cotangents
+    ]
+    result = kron_sparse_matmul(x, [first, second])
+    found = torch.autograd.grad(result, (x, first, second), cotangents, is_grads_batched=True)
+    for several, singles in zip(found, zip(*wanted, strict=True), strict=True):
+        assert_close(several, torch.stack(singles), depth=12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_gradients_are_accumulated_in_float32(dtype):
     x, weight, bias = operands((2, 5, 4, 3), (2049,), dtype=dtype)

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from ..errors import ShapeError
-from ..ops.kronsparse_keep import Kept
+from ..ops.kronsparse_chain import chain
+from ..ops.kronsparse_keep import KeptChain
 from ..ops.kronsparse_run import route
-from .matmul import chain, check_activation, check_bias, check_features, check_types, check_way, dense_of
+from .matmul import check_activation, check_bias, check_features, check_types, check_way, dense_of
 from .pattern import check_chain, check_weights
 from .projection import project
 
@@ -91,7 +92,7 @@ class KSLinear(nn.Module):
         self.batch_last, self.algorithm = batch_last, algorithm
         self.projection_error: float | None = None
         self._route = ""
-        self._kept: list[Kept] | None = None
+        self._kept: KeptChain | None = None
         self._names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
         if weights is not None:
             check_weights(self.patterns, weights)
@@ -120,20 +121,18 @@ class KSLinear(nn.Module):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        own, weights, bias = check_types(x, list(self.weights), self.bias, self._names)
+        held: Any = self.weights._parameters  # a ParameterList takes 10 us to iterate over
+        given = tuple(held.values() if len(held) == len(self.patterns) else self.weights)
+        own, weights, bias = check_types(x, given, self.bias, self._names)
         check_features(own, self.patterns, self.batch_last)
         check_bias(bias, self.patterns[-1])
-        check_activation(activation)
-        kept = None
-        if self._kept is not None and not torch.compiler.is_compiling():
-            *each, whole = self._kept
-            kept = [
-                *(one.renew(weight) for one, weight in zip(each, self.weights, strict=True)),
-                whole.renew(*self.weights),
-            ]
-        result = chain(own, weights, bias, activation, self._way, kept)
-        if not torch.compiler.is_compiling():
-            self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
+        final = check_activation(activation)
+        if torch.compiler.is_compiling():
+            return chain(own, weights, bias, final, self._way)
+        if self._kept is not None:
+            self._kept.renew(given)
+        result = chain(own, weights, bias, final, self._way, None if self._kept is None else self._kept.parts)
+        self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
         return result
 
     def prepack(self) -> KSLinear:
@@ -153,7 +152,7 @@ class KSLinear(nn.Module):
         ...     layer(torch.ones(2, 16)).shape
         torch.Size([2, 16])
         """
-        self._kept = [Kept() for _ in range(len(self.weights) + 1)]
+        self._kept = KeptChain(len(self.weights))
         return self
 
     def train(self, mode: bool = True) -> KSLinear:

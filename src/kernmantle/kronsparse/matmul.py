@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ from ..ops.autograd import plain
 from ..ops.checks import autocasts, check_out, check_precision
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
-from ..ops.kronsparse import Way, product, product_as_one
-from ..ops.kronsparse_keep import Kept
+from ..ops.kronsparse import Way, product
+from ..ops.kronsparse_chain import canonical, chain
 from ..ops.kronsparse_run import ACTIVATIONS
 from ..ops.kronsparse_run import product as run
 from ..ops.kronsparse_torch import ALGORITHMS
@@ -104,7 +103,7 @@ def kron_sparse_matmul(
     if out is not None:
         _into(out, own, weights, offset, activation, way)
         return out
-    return wrap(chain(own, weights, offset, activation, way))
+    return wrap(chain(own, weights, offset, check_activation(activation), way))
 
 
 def _checked(
@@ -194,47 +193,11 @@ def check_activation(activation: str | None) -> str:
     return activation or ""
 
 
-def canonical(x: torch.Tensor, batch_last: bool) -> torch.Tensor:
-    """``x`` as (1, N, features)."""
-    if batch_last:
-        return x.reshape(1, x.shape[0], math.prod(x.shape[1:])).mT
-    return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
-
-
-def chain(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None, way: Way,
-    kept: Sequence[Kept] | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """Product with each weight in turn; what it is given is checked already.
-
-    ``kept`` has an entry for each weight and one for all.
-    """
-    final = check_activation(activation)
-    value = canonical(x, way.batch_last)
-    if kept is not None:
-        whole = product_as_one(value, weights, None if bias is None else bias[None], way, final, kept[-1])
-        if whole is not None:
-            return _shaped(whole, x, way.batch_last)
-    last = len(weights) - 1
-    for place, weight in enumerate(weights):
-        own = bias[None] if place == last and bias is not None else None
-        made = None if kept is None else kept[place]
-        value = product(value, weight[None], own, way, final if place == last else "", made)
-    return _shaped(value, x, way.batch_last)
-
-
-def _shaped(value: torch.Tensor, x: torch.Tensor, batch_last: bool) -> torch.Tensor:
-    """A result (1, N, features) with the batch axes of x."""
-    if batch_last:
-        return value[0].mT.reshape(value.shape[2], *x.shape[1:])
-    return value.reshape(*x.shape[:-1], value.shape[2])
-
-
 def dense_of(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     """The matrix of a chain, of its weights' type."""
     columns = KSPattern(*weights[0].shape).in_features
     unit = torch.eye(columns, dtype=weights[0].dtype, device=weights[0].device)
-    return chain(unit, weights, None, None, Way(False, "auto", "ieee")).mT
+    return chain(unit, weights, None, "", Way(False, "auto", "ieee")).mT
 
 
 def _into(

@@ -15,7 +15,6 @@ import torch
 from ..errors import BackendError
 from . import kronsparse_run
 from .autograd import plain
-from .kronsparse_keep import Kept
 
 Maybe = torch.Tensor | None
 
@@ -226,41 +225,19 @@ class WeightGradientWithJvp(WeightGradient):
         return _plus(moved)  # pyright: ignore[reportReturnType]
 
 
-def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, activation: str = "", kept: Kept | None = None
-) -> torch.Tensor:
-    """Product of (G, N, a c d) and (H, a, b, c, d), with whatever derivative is being recorded.
-
-    ``kept`` serves calls that record none.
-    """
+def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, activation: str = "") -> torch.Tensor:
+    """Product of (G, N, a c d) and (H, a, b, c, d), with whatever derivative is being recorded."""
     tensors = [x, weight] if bias is None else [x, weight, bias]
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if not compiling and torch._C._get_tracing_state() is not None:
         raise BackendError("torch.jit.trace cannot record this product; use torch.compile or torch.export")
     if not tracked and not compiling and plain(tensors):
-        return kronsparse_run.product(x, weight, bias, activation, *way, kept=kept)
+        return kronsparse_run.product(x, weight, bias, activation, *way)
     if compiling and not tracked:
         return _product(x, weight, bias, activation, *way)
     function = Product if compiling else ProductWithJvp
     return kronsparse_run.ACTIVATIONS[activation](function.apply(x, weight, bias, *way))
-
-
-def product_as_one(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way, activation: str, kept: Kept
-) -> Maybe:
-    """Product with the matrix of a chain of weights (a, b, c, d), kept beforehand.
-
-    None where that is not quicker, another algorithm was asked for or a derivative is recorded.
-    """
-    tensors = [x, *weights, *([] if bias is None else [bias])]
-    tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if tracked or way.algorithm != "auto" or way.precision or torch.compiler.is_compiling() or not plain(tensors):
-        return None
-    if len(weights) < 2 or x.shape[1] == 0 or not kronsparse_run.as_one(x, weights):
-        return None
-    made = kept.of(x.dtype, lambda: kronsparse_run.joined([weight.to(x.dtype) for weight in weights]), x.device)
-    return kronsparse_run.product(x, made, bias, activation, way.batch_last, "dense", way.precision)
 
 
 def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Way) -> torch.Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from ..codegen import kronsparse_cuda
-from ..contraction.cuda_tiles import DeviceLimits
 from ..contraction.kronsparse_cost import quickest
 from ..contraction.kronsparse_plan import (
     KronSparsePlan,
@@ -23,6 +22,7 @@ from ..contraction.kronsparse_plan import (
 )
 from ..contraction.kronsparse_sum import DTYPES as SUMMED
 from ..contraction.kronsparse_sum import sum_plan
+from ..runtime.cache import current_cache
 from ..runtime.device import gpu
 from ..runtime.launch import Kernel
 from .dtypes import NAMES
@@ -39,7 +39,9 @@ _OVERLAPS = 90  # from this capability on a kernel may start while the one befor
 _WARPS = kronsparse_cuda.PREPARE_THREADS // 32
 _LOADED: dict[tuple[Any, ...], tuple[Kernel, ...]] = {}
 _PROBLEMS: dict[tuple[Any, ...], Problem | None] = {}
-_MOST_PROBLEMS = 4096
+_WAYS: dict[tuple[Any, ...], str] = {}
+_BOUND: dict[tuple[Any, ...], Bound | None] = {}
+_MOST_REMEMBERED = 4096
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
@@ -48,18 +50,29 @@ def _access(tensor: torch.Tensor, first: bool) -> int:
     return math.gcd(16, tensor.data_ptr(), *(stride * tensor.element_size() for stride in others))
 
 
+def _looks(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> tuple[Any, ...]:
+    """What a product looks like: everything that is decided about it depends on that."""
+    places = x.data_ptr() % 16, out.data_ptr() % 16
+    return x.shape, x.stride(), out.stride(), places, x.dtype, weight.shape, bias is None, activation, precision
+
+
+def _remember(known: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
+    if len(known) >= _MOST_REMEMBERED:
+        known.clear()
+    known[key] = value
+
+
 def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
     """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
-    places = x.data_ptr() % 16, out.data_ptr() % 16
-    key = (x.shape, x.stride(), out.stride(), places, x.dtype, weight.shape, bias is None, activation, precision)
+    key = _looks(x, weight, bias, activation, precision, out)
     found = _PROBLEMS.get(key, False)
     if isinstance(found, bool):
         found = _problem_of(x, weight, bias, activation, precision, out)
-        if len(_PROBLEMS) >= _MOST_PROBLEMS:
-            _PROBLEMS.clear()
-        _PROBLEMS[key] = found
+        _remember(_PROBLEMS, key, found)
     return found
 
 
@@ -98,6 +111,18 @@ def way(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
 ) -> str:
     """The way that was measured to be quickest or else should be, the weights rearranged before if ``ready``."""
+    given = (x, weight, bias, activation, precision, out)
+    key = (current_cache(), x.device, ready, _looks(*given))
+    found = _WAYS.get(key)
+    if found is None:
+        found = _way(*given, ready)
+        _remember(_WAYS, key, found)
+    return found
+
+
+def _way(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
+) -> str:
     problem, own = _taken(x, weight, bias, activation, precision, out), limits(index_of(x.device))
     known = None
     if problem is not None:
@@ -133,6 +158,7 @@ def tune(
             each()
         return default
     found.append(tuned(calls, default, problem, ready, gpu(index).name))
+    _WAYS.clear()
     return found[-1].best
 
 
@@ -141,21 +167,44 @@ def product(
     kept: Kept | None = None, way: str = KERNEL,
 ) -> str | None:  # fmt: skip
     """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
-    index = index_of(x.device)
-    problem = problem_of(x, weight, bias, activation, precision, out)
-    if problem is None:
+    offset = 0 if bias is None else bias.shape[0]
+    key = (x.device, way, kept is None, weight.stride(), offset, _looks(x, weight, bias, activation, precision, out))
+    found = False if collecting() else _BOUND.get(key, False)
+    if isinstance(found, bool):
+        problem = problem_of(x, weight, bias, activation, precision, out)
+        found = None if problem is None else _bound(problem, x, weight, bias, out, precision, kept is None, way)
+        if not collecting():
+            _remember(_BOUND, key, found)
+    if found is None:
         return None
+    if found.run is not None:
+        found.run(x, weight, None if bias is None else bias.contiguous(), out, kept)
+    return found.route
+
+
+class Bound(NamedTuple):
+    """What runs products that look alike, from x, weights, bias, result and what is kept; nothing if only noted."""
+
+    run: Callable[[torch.Tensor, torch.Tensor, Maybe, torch.Tensor, Kept | None], None] | None
+    route: str
+
+
+def _bound(
+    problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, precision: str,
+    alone: bool, way: str,
+) -> Bound | None:  # fmt: skip
+    """Everything about a product but its addresses; ``alone``: the weights are rearranged for it alone."""
+    index = index_of(x.device)
+    steps = 0 if bias is None or bias.shape[0] == 1 else problem.pattern[0] * problem.pattern[1] * problem.pattern[3]
+    given = weight.expand(x.shape[0], *weight.shape[1:]).stride()
+    strides = (*x.stride(), *out.stride(), *given, steps)
     narrow = narrow_plan(problem, limits(index))
-    bias = None if bias is None else bias.contiguous()
-    weight = weight.expand(x.shape[0], *weight.shape[1:])
     if narrow is not None:
-        _narrow(narrow, problem, index, x, weight, bias, out)
-        return str(narrow)
+        return Bound(_narrow(narrow, problem, index, strides), str(narrow))
     chosen = plan(problem, limits(index), tile_of(way)) if x.dtype != torch.float64 and precision != "ieee" else None
     if chosen is None:
         return None
-    _wide(chosen, problem, index, x, weight, bias, out, kept)
-    return str(chosen)
+    return Bound(_wide(chosen, problem, index, given, strides, alone), str(chosen))
 
 
 def gradient(
@@ -168,7 +217,7 @@ def gradient(
     index, groups, batch = index_of(x.device), x.shape[0], x.shape[1]
     products = 1 if precision == "tf32" else 3
     chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
-    loaded = _load(
+    loaded = load(
         (chosen,), lambda: kronsparse_cuda.emit_sum(chosen), chosen.arch,
         (kronsparse_cuda.ENTRY, chosen.threads, chosen.shared, False),
     )  # fmt: skip
@@ -182,80 +231,63 @@ def gradient(
 
 
 def _wide(
-    chosen: KronSparsePlan, problem: Problem, index: int, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
-    out: torch.Tensor, kept: Kept | None = None,
-) -> None:  # fmt: skip
-    grid = _grid(chosen, problem, limits(index))
-    early = kept is None and limits(index).capability >= _OVERLAPS
-    loaded = _load(
-        (chosen, grid.shared, early), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
+    chosen: KronSparsePlan, problem: Problem, index: int, given: tuple[int, ...], strides: tuple[int, ...], alone: bool
+) -> Callable[..., None] | None:
+    own = limits(index)
+    shared, slots = chosen.shared(problem), chosen.slots(problem, own)
+    early = alone and own.capability >= _OVERLAPS
+    loaded = load(
+        (chosen, shared, early), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
         (kronsparse_cuda.PREPARE, kronsparse_cuda.PREPARE_THREADS, 0, False),
-        (kronsparse_cuda.ENTRY, chosen.threads, grid.shared, early),
+        (kronsparse_cuda.ENTRY, chosen.threads, shared, early),
     )  # fmt: skip
     if loaded is None:
-        return
+        return None
     prepare, kernel = loaded
+    sizes = (chosen.image_bytes(problem), chosen.scales(problem))
+    warps, blocks = -(-chosen.preparing_warps(problem) // _WARPS), chosen.groups(problem) * slots
+    rearranging = (problem.groups, *problem.pattern, *given)
+    rest = (problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides)
+    arrangement = chosen.arrangement(problem)
 
-    def made() -> tuple[torch.Tensor, torch.Tensor]:
-        return _rearranged(chosen, problem, index, prepare, weight)
+    def made(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights in the order in which the kernel reads them, and what undoes the scale of each column."""
+        image = allocate(sizes[:1], torch.uint8, weight.device)
+        scale = allocate(sizes[1:], torch.float32, weight.device)
+        start(prepare, index, warps, (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *rearranging))
+        return image, scale
 
-    image, scale = made() if kept is None else kept.of(grid.arrangement, made, x.device)
-    given = _arguments(x, weight, image, bias, scale, out, grid.tiles, grid.slots)
-    start(kernel, index, grid.blocks, given)
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, kept: Kept | None) -> None:
+        image, scale = made(weight) if kept is None else kept.of(arrangement, lambda: made(weight), x.device)
+        start(kernel, index, blocks, (*_pointers(x, weight, image, bias, scale, out), *rest))
 
-
-class _Grid(NamedTuple):
-    shared: int
-    tiles: int
-    slots: int
-    blocks: int
-    arrangement: tuple[int | str | bool, ...]
-
-
-@lru_cache(maxsize=4096)
-def _grid(chosen: KronSparsePlan, problem: Problem, own: DeviceLimits) -> _Grid:
-    """What a plan is launched with."""
-    slots = chosen.slots(problem, own)
-    blocks = chosen.groups(problem) * slots
-    return _Grid(chosen.shared(problem), chosen.tiles(problem), slots, blocks, chosen.arrangement(problem))
+    return run
 
 
-def _rearranged(
-    chosen: KronSparsePlan, problem: Problem, index: int, prepare: Kernel, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weights in the order in which a kernel reads them, and what undoes the scale of each column."""
-    image = allocate((chosen.image_bytes(problem),), torch.uint8, weight.device)
-    scale = allocate((chosen.scales(problem),), torch.float32, weight.device)
-    pointers = (weight.data_ptr(), image.data_ptr(), scale.data_ptr())
-    blocks = -(-chosen.preparing_warps(problem) // _WARPS)
-    start(prepare, index, blocks, (*pointers, problem.groups, *problem.pattern, *weight.stride()))
-    return image, scale
-
-
-def _narrow(
-    chosen: NarrowPlan, problem: Problem, index: int, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
-    out: torch.Tensor,
-) -> None:  # fmt: skip
-    loaded = _load(
+def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int, ...]) -> Callable[..., None] | None:
+    loaded = load(
         (chosen,), lambda: kronsparse_cuda.emit_narrow(chosen), chosen.arch,
         (kronsparse_cuda.ENTRY, chosen.threads, 0, False),
     )  # fmt: skip
-    if loaded is not None:
-        blocks, slots = chosen.grid(problem, limits(index))
-        start(loaded[0], index, blocks, _arguments(x, weight, None, bias, None, out, 0, slots))
+    if loaded is None:
+        return None
+    blocks, slots = chosen.grid(problem, limits(index))
+    rest = (problem.batch, *problem.pattern, 0, slots, *strides)
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: Kept | None) -> None:
+        start(loaded[0], index, blocks, (*_pointers(x, weight, None, bias, None, out), *rest))
+
+    return run
 
 
-def _arguments(
-    x: torch.Tensor, weight: torch.Tensor, image: Maybe, bias: Maybe, scale: Maybe, out: torch.Tensor, tiles: int,
-    slots: int,
-) -> tuple[int, ...]:  # fmt: skip
-    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in (x, weight, image, bias, scale, out)]
-    steps = 0 if bias is None or bias.shape[0] == 1 else bias.stride(0)
-    strides = (*x.stride(), *out.stride(), *weight.stride(), steps)
-    return (*pointers, x.shape[1], *weight.shape[1:], tiles, slots, *strides)
+def _pointers(
+    x: torch.Tensor, weight: torch.Tensor, image: Maybe, bias: Maybe, scale: Maybe, out: torch.Tensor
+) -> tuple[int, ...]:
+    image_at, bias_at, scale_at = (0 if tensor is None else tensor.data_ptr() for tensor in (image, bias, scale))
+    return x.data_ptr(), weight.data_ptr(), image_at, bias_at, scale_at, out.data_ptr()
 
 
-def _load(
+def load(
     key: tuple[Any, ...], source: Any, arch: str, *entries: tuple[str, int, int, bool]
 ) -> tuple[Kernel, ...] | None:
     """Kernels of a source by entry, threads, shared memory and early start; None if they were only noted."""

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
 
 class Kept:
-    """What was made of some weights, until one of them changes; copies of it are empty."""
+    """What was made of some weights; copies of it are empty."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
-        self._state: tuple[tuple[int, int], ...] = ()
 
-    def renew(self, *weights: torch.Tensor) -> Kept:
-        """Forget everything if a weight was written to, or is another."""
-        state = tuple((weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights)
-        if state != self._state:
-            self._made.clear()
-            self._state = state
-        return self
+    def clear(self) -> None:
+        """Forget everything."""
+        self._made.clear()
 
     def of(self, key: Hashable, make: Callable[[], Any], device: torch.device) -> Any:
         """What ``make`` gave for a key, made now if it is not here; a graph being captured makes its own."""
@@ -41,3 +36,24 @@ class Kept:
 
     def __len__(self) -> int:
         return len(self._made)
+
+
+class KeptChain:
+    """What was made of each weight of a chain, and of all, until one of them is written to or is another."""
+
+    def __init__(self, count: int) -> None:
+        self.parts = [Kept() for _ in range(count + 1)]
+        self._states: list[tuple[int, int]] = []
+
+    def renew(self, weights: Sequence[torch.Tensor]) -> None:
+        """Forget what was made of weights that changed."""
+        states = [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
+        if states != self._states:
+            for place, state in enumerate(states):
+                if self._states[place : place + 1] != [state]:
+                    self.parts[place].clear()
+            self.parts[-1].clear()
+            self._states = states
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptChain, (len(self.parts) - 1,)

@@ -191,15 +191,21 @@ def _factors_seconds(
     return sum(taken for _, taken in found)
 
 
+@lru_cache(maxsize=1024)
+def _is_one(
+    factors: tuple[tuple[int, int, int, int], ...], batch: int, dtype: str, kind: str, last: bool, device: torch.device
+) -> bool:
+    (a, _, c, d), (e, b, _, f) = factors[0], factors[-1]
+    shape = e * b * f, a * c * d
+    if math.prod(shape) > _MOST_DENSE or kind not in _DEVICES:
+        return False
+    return dense_seconds(shape, batch, dtype, kind) < _factors_seconds(factors, batch, dtype, device, last)
+
+
 def as_one(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
     """Whether one product with the matrix of a chain, made beforehand, should be quicker than its factors."""
-    first, final = weights[0].shape[-4:], weights[-1].shape[-4:]
-    shape = final[0] * final[1] * final[3], first[0] * first[2] * first[3]
-    if math.prod(shape) > _MOST_DENSE or x.device.type not in _DEVICES:
-        return False
-    batch, dtype, kind, last = _described(x)
-    factors = tuple((a, b, c, d) for a, b, c, d in (weight.shape[-4:] for weight in weights))
-    return dense_seconds(shape, batch, dtype, kind) < _factors_seconds(factors, batch, dtype, x.device, last)
+    factors = tuple([weight.shape[-4:] for weight in weights])
+    return _is_one(factors, *_described(x), x.device)  # pyright: ignore[reportArgumentType]
 
 
 def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:

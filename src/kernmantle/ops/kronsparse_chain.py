@@ -1,0 +1,129 @@
+"""A chain of Kronecker-sparse products, one step of autograd where it is recorded.
+
+``weights`` are (a, b, c, d) each, ``bias`` (features,) or None, ``x`` has its features first or last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextvars import copy_context
+from typing import Any
+
+import torch
+
+from . import kronsparse_run
+from .autograd import plain
+from .kronsparse import Maybe, Way, product, weight_gradient
+from .kronsparse_keep import Kept
+
+Weights = Sequence[torch.Tensor]
+
+
+def canonical(x: torch.Tensor, batch_last: bool) -> torch.Tensor:
+    """``x`` as (1, N, features)."""
+    if batch_last:
+        return x.reshape(1, x.shape[0], math.prod(x.shape[1:])).mT
+    return x[None] if x.dim() == 2 else x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def shaped(value: torch.Tensor, x: torch.Tensor, batch_last: bool) -> torch.Tensor:
+    """A result (1, N, features) with the batch axes of x."""
+    if batch_last:
+        return value[0].mT.reshape(value.shape[2], *x.shape[1:])
+    return value[0] if x.dim() == 2 else value.reshape(*x.shape[:-1], value.shape[2])
+
+
+def _turned(weight: torch.Tensor) -> torch.Tensor:
+    """Weights of the transposed matrix."""
+    return weight.transpose(1, 2)
+
+
+class Chain(torch.autograd.Function):
+    """``x``, ``bias`` and weights to their product, what is between the factors kept for the gradients of weights.
+
+    For calls that nobody watches: forward mode, transforms and torch.compile go through each product.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, way: Way, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor) -> torch.Tensor:
+        between: list[torch.Tensor] = []
+        value, last = canonical(x, way.batch_last), len(weights) - 1
+        for place, weight in enumerate(weights):
+            own = bias[None] if place == last and bias is not None else None
+            value = kronsparse_run.product(value, weight[None], own, "", *way)
+            if place < last:
+                between.append(value)
+        wanted = ctx.needs_input_grad[3:]
+        kept = [each if needed else None for each, needed in zip(between, wanted[1:], strict=True)]
+        ctx.way, ctx.context = way, copy_context()
+        ctx.save_for_backward(x if any(wanted) else None, *weights, *kept)
+        return shaped(value, x, way.batch_last).detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        return ctx.context.copy().run(_backward, ctx, grads[0])
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
+    _, of_x, of_bias, *wanted = ctx.needs_input_grad
+    x, *saved = ctx.saved_tensors
+    way, weights, values = ctx.way, saved[: len(wanted)], [x, *saved[len(wanted) :]]
+    if x is not None:
+        values[0] = canonical(x, way.batch_last)
+        if torch.is_grad_enabled():  # derivatives of this one go through what is between the factors
+            for place, weight in enumerate(weights[:-1]):
+                values[place + 1] = product(values[place], weight[None], None, way)
+    moved = canonical(grad, way.batch_last)
+    found: list[Maybe] = [None] * len(weights)
+    bias = moved.sum(1)[0] if of_bias else None
+    for place in reversed(range(len(weights))):
+        weight = weights[place]
+        if wanted[place]:
+            found[place] = weight_gradient(values[place], moved, weight.shape, way)[0].to(weight.dtype)
+        if of_x or any(wanted[:place]):
+            moved = product(moved, _turned(weight)[None], None, way)
+    return None, shaped(moved, grad, way.batch_last) if of_x else None, bias, *found
+
+
+def chain(
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way, kept: Sequence[Kept] | None = None
+) -> torch.Tensor:
+    """Product with each weight in turn; what it is given is checked already.
+
+    ``kept`` has an entry for each weight and one for all.
+    """
+    tensors = [x, *weights] if bias is None else [x, *weights, bias]
+    tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if torch.compiler.is_compiling() or not plain(tensors):
+        return _one_by_one(x, weights, bias, activation, way)
+    if tracked:
+        return kronsparse_run.ACTIVATIONS[activation](Chain.apply(way, x, bias, *weights))  # pyright: ignore
+    value, last = canonical(x, way.batch_last), len(weights) - 1
+    offset = None if bias is None else bias[None]
+    if kept is not None and _as_one(value, weights, way):
+        matrix = kept[-1].of(x.dtype, lambda: kronsparse_run.joined([w.to(x.dtype) for w in weights]), x.device)
+        whole = kronsparse_run.product(value, matrix, offset, activation, way.batch_last, "dense", "")
+        return shaped(whole, x, way.batch_last)
+    for place, weight in enumerate(weights):
+        final = place == last
+        value = kronsparse_run.product(
+            value, weight[None], offset if final else None, activation if final else "", *way,
+            kept=None if kept is None else kept[place],
+        )  # fmt: skip
+    return shaped(value, x, way.batch_last)
+
+
+def _as_one(value: torch.Tensor, weights: Weights, way: Way) -> bool:
+    free = way.algorithm == "auto" and not way.precision
+    return free and len(weights) > 1 and value.shape[1] > 0 and kronsparse_run.as_one(value, weights)
+
+
+def _one_by_one(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way) -> torch.Tensor:
+    """Each product with whatever derivative is being recorded."""
+    value, last = canonical(x, way.batch_last), len(weights) - 1
+    for place, weight in enumerate(weights):
+        own = bias[None] if place == last and bias is not None else None
+        value = product(value, weight[None], own, way, activation if place == last else "")
+    return shaped(value, x, way.batch_last)

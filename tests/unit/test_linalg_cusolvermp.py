@@ -85,6 +85,16 @@ def test_columns_are_dealt_out_in_blocks(n, size):
         assert {column // 256 % size for column in part} <= {rank}
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 0), (0, 1000), (255, 257), (300, 500), (511, 1500), (700, 700)])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_stretches_are_the_columns_between_two_places(low, high, size):
+    for rank in range(size):
+        expected = [column for column in range(low, high) if column // 256 % size == rank]
+        blocks = cusolvermp.stretches(low, high, rank, size)
+        assert [column for a, b in blocks for column in range(a, b)] == expected
+        assert all(a < b and a // 256 == (b - 1) // 256 for a, b in blocks)
+
+
 class Bindings:
     """Records what is called; a factorisation leaves ``info``, and raises if it is to fail."""
 

@@ -28,10 +28,16 @@ _LOWER = 0
 _COLUMN_MAJOR = 0
 
 
+def stretches(low: int, high: int, rank: int, size: int) -> list[tuple[int, int]]:
+    """Consecutive columns from low to high that a process holds, first and end of each block."""
+    first, end = low // BLOCK, -(-high // BLOCK) if low < high else 0
+    first += (rank - first) % size
+    return [(max(low, k * BLOCK), min(high, (k + 1) * BLOCK)) for k in range(first, end, size)]
+
+
 def columns_of(n: int, rank: int, size: int) -> torch.Tensor:
     """Indices of the columns that a process holds, in its order."""
-    indices = torch.arange(n)
-    return indices[(indices // BLOCK) % size == rank]
+    return torch.cat([torch.arange(0), *(torch.arange(*stretch) for stretch in stretches(0, n, rank, size))])
 
 
 @lru_cache(maxsize=1)

@@ -160,6 +160,17 @@ def test_hessian(x, y, backend, device):
     assert_close(found, wanted, depth=60)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_jvp_of_what_is_added_to_a_sum(batched, x, y, backend, device):
+    """Nothing but a number moves, and it has no axis of the output."""
+    offset = torch.linspace(1, 2, 3, dtype=torch.float64, device=device) if batched else number(0.5, device)
+    contraction = km.Contraction("mk,nk->mn", lambda a, b: a * b, epilogue=lambda s, t: s + t)
+    found, tangent = jvp(lambda t: contraction(x, y, t=t), (offset,), (offset,))
+    added = offset.reshape(-1, 1, 1).expand(3, 4, 6)
+    assert_close(found, x @ y.mT + added, depth=5)
+    assert_close(tangent, added, depth=5)
+
+
 @pytest.mark.parametrize("reduce", ["argmin", "any", "fold", "semiring"])
 @pytest.mark.parametrize("way", ["requires_grad", "grad", "jvp"])
 def test_what_has_no_gradient_says_so(reduce, way, x, y, backend):

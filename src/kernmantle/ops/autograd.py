@@ -259,6 +259,10 @@ class ContractWithJvp(Contract):
         if reduction is not None:
             raise no_gradient(reduction.name)
         values = _values(ctx.text, tensors, ctx.numbers, accumulators)
+        if not accumulators:  # where an operand of the outputs alone moves, their axes are known from these
+            shape, dtype = ctx.like[0]
+            none = values["x0"].new_zeros((), dtype=dtype).expand(shape)
+            values |= {f"a{i}": none for i in range(_shape_of(ctx.text)[1])}
         results = _tangents(ctx.text, ctx.types, values, tangents[3 + len(ctx.numbers) :])
         return tuple(
             _shaped(value, values["x0"], *like) if like[1].is_floating_point else None

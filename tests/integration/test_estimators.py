@@ -149,6 +149,17 @@ def test_a_process_is_that_of_scikit_learn():
     assert found.sample_y(z, 3).shape == (9, 3)
 
 
+def test_a_process_of_float32_stays_where_its_matrix_is_positive():
+    """Without noise the search walks to matrices that float32 cannot factor, and has to come back from there."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((80, 4))
+    y = x[:, 0] ** 2 + np.sin(x[:, 1])
+    start = estimators.GaussianProcessRegressor(optimise=False).fit(x.astype(np.float32), y)
+    found = estimators.GaussianProcessRegressor().fit(x.astype(np.float32), y)
+    assert found.log_marginal_likelihood_ > start.log_marginal_likelihood_ + 50
+    assert np.abs(found.predict(x.astype(np.float32)) - y).max() < 0.1
+
+
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_a_recursive_machine_finds_what_matters(diagonal):
     random = np.random.default_rng(0)

@@ -20,6 +20,8 @@ from .data import rows_and_targets, rows_of
 from .ridge import check_positive
 
 LEAST_NOISE = 1e-6
+WORSE = 10.0
+"""By how much a place without a posterior is worse than the best, to a line search, which cannot step over NaN."""
 
 
 @dataclass
@@ -168,13 +170,15 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
                 nonlocal best, least
                 self.n_iter_ += 1
                 search.zero_grad()
-                matrix, value = self._matrix(free, rows), math.nan
+                matrix = self._matrix(free, rows)
                 posterior = _posterior(rows, matrix.detach(), targets)
-                if posterior is not None:
+                if posterior is None:
+                    value = WORSE + 2 * abs(least) if math.isfinite(least) else 0.0
+                else:
                     matrix.backward(-posterior.slope() / targets.shape[0])
                     value = -posterior.likelihood(targets) / targets.shape[0]
-                if value < least:
-                    best, least = free.detach().clone(), value
+                    if value < least:
+                        best, least = free.detach().clone(), value
                 shown.update()
                 shown.set_postfix(loss=f"{value:.4f}")
                 return matrix.new_tensor(value)

@@ -24,6 +24,7 @@ from ..linalg.worker import communicator
 from .exchange import dealt, everyones, largest, told
 from .redistribute import Cyclic
 from .rows import Rows, check_together, rows
+from .watch import watch
 
 _GRIDS: WeakKeyDictionary[Any, Grid] = WeakKeyDictionary()
 _COPIES = 4
@@ -57,7 +58,8 @@ def _grid(given: Rows) -> Iterator[Grid]:
     grid = _GRIDS.pop(world, None)
     if grid is None or not grid.serves(device):
         grid = Grid(communicator(device), given.rank, given.size, device)
-    yield grid
+    with watch(f"one matrix on {given.size} GPUs", device):
+        yield grid
     _GRIDS[world] = grid
 
 

@@ -1,0 +1,84 @@
+"""Processes that watch each other's signs of life."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from kernmantle.distributed import watch
+
+SECONDS = 0.6
+
+
+def gone(found):
+    return lambda what, rank, seconds: found.append((what, rank, seconds))
+
+
+def test_those_that_live_are_left_alone():
+    store, found = dist.HashStore(), []
+    with watch.Watch("a", store, 0, 2, SECONDS, gone(found)), watch.Watch("b", store, 1, 2, SECONDS, gone(found)):
+        time.sleep(3 * SECONDS)
+    time.sleep(2 * SECONDS)
+    assert found == []
+
+
+@pytest.mark.parametrize("ever", [True, False])
+def test_one_that_is_gone_is_named_once(ever):
+    store, found = dist.HashStore(), []
+    with watch.Watch("a wait", store, 0, 2, SECONDS, gone(found)):
+        if ever:
+            with watch.Watch("b", store, 1, 2, SECONDS, gone(found)):
+                time.sleep(2 * SECONDS)
+            assert found == []
+        begin = time.monotonic()
+        while not found and time.monotonic() - begin < 20:
+            time.sleep(0.01)
+        assert time.monotonic() - begin > SECONDS / 2
+        time.sleep(2 * SECONDS)
+    assert found == [("a wait", 1, SECONDS)]
+
+
+def test_a_store_that_is_gone_is_no_sign_of_life():
+    class Lost:
+        def add(self, *_):
+            raise RuntimeError("connection reset by peer")
+
+    found = []
+    with watch.Watch("a", Lost(), 1, 3, SECONDS, gone(found)):
+        time.sleep(3 * SECONDS)
+    assert [rank for _, rank, _ in found] == [0]
+
+
+def test_one_process_watches_nobody():
+    with watch.Watch("a", None, 0, 1, SECONDS):
+        time.sleep(SECONDS)
+
+
+def test_the_timeout_is_that_of_the_group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        made = watch.watch("a", torch.device("cpu"))
+        assert made._seconds == dist.distributed_c10d.default_pg_timeout.total_seconds()
+        assert made._count(0, 1) == 1
+        assert made._count(0, 1) == 2
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_process_ends_and_says_why():
+    code = (
+        "import time, torch.distributed as dist; from kernmantle.distributed.watch import Watch\n"
+        "with Watch('a factor', dist.HashStore(), 0, 2, 0.2): time.sleep(60)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "a factor: process 1 of the group died, failed or did not answer for 0.2 s" in done.stderr

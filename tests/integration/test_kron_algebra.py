@@ -117,6 +117,42 @@ def test_sums(name):
         assert_close(operator.logdet(), torch.linalg.slogdet(dense)[1], depth=DEPTH)
 
 
+def _singular(n, seed=0):
+    half = _random(n, n - 1, seed=seed)
+    return half @ half.mT
+
+
+@pytest.mark.parametrize("s", [float, lambda value: torch.tensor(value).double()], ids=["number", "tensor"])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("name", ["identity", "singular", "less", "less of one", "negative", "nothing"])
+def test_sums_with_what_has_no_cholesky_factor(name, first, s):
+    """Singular terms, and negative scales, on either side of a definite one."""
+    definite = [_definite(3), _definite(4, seed=1)]
+    singular, identity = KroneckerProduct([_singular(3), _singular(4, seed=1)]), KroneckerProduct([12])
+    terms = {
+        "identity": (singular, identity * s(0.5)),
+        "singular": (singular, KroneckerProduct(definite)),
+        "less": (KroneckerProduct(definite), identity * s(-0.1)),
+        "less of one": (KroneckerProduct(definite), KroneckerProduct(definite) * s(-0.5)),
+        "negative": (KroneckerProduct(definite) * s(-1.0), identity * s(-0.5)),
+        "nothing": (KroneckerProduct(definite), identity * s(0.0)),
+    }[name]
+    operator = terms[first] + terms[1 - first]
+    dense, b = operator.to_dense(), _random(12, 2, seed=9)
+    assert_close(operator.solve(b), torch.linalg.solve(dense, b), depth=DEPTH)
+    if name != "negative":
+        assert_close(operator.logdet(), torch.linalg.slogdet(dense)[1], depth=DEPTH)
+
+
+def test_a_sum_of_singular_products_is_not_diagonalised():
+    """Definite as a sum, but no factor of either term has an inverse."""
+    a, b = ([torch.diag(torch.tensor(v).double()) for v in pair] for pair in (((1, 0), (1, 1)), ((0, 1), (1, 1))))
+    operator = KroneckerProduct(a) + KroneckerProduct(b)
+    assert_close(operator.solve(torch.ones(4).double()), torch.ones(4).double(), depth=DEPTH)
+    with pytest.raises(ParameterError, match="definite"):
+        operator.logdet()
+
+
 def test_a_sum_that_is_not_definite_is_refused():
     operator = KroneckerProduct([_definite(3), _definite(4)]) + KroneckerProduct([-_definite(6), _definite(2)])
     with pytest.raises(LinearAlgebraError, match="conjugate gradients"):

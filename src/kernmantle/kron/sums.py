@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
@@ -13,17 +14,82 @@ from .factors import Factor, outer, repartitioned, sizes, spread
 from .implicit import conjugate_gradients, solved
 from .matmul import kron_matmul
 
-if TYPE_CHECKING:
-    from .product import KroneckerProduct
+
+class Term(Protocol):
+    """What a sum asks of a product."""
+
+    factors: tuple[Factor, ...]
+    scale: Any
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Batch axes."""
+        ...
+
+    @property
+    def T(self) -> Term:
+        """The transpose."""
+        ...
+
+    @property
+    def mH(self) -> Term:
+        """The adjoint."""
+        ...
+
+    def like(self, factors: Sequence[Factor], scale: Any) -> Term:
+        """Another on the same device."""
+        ...
+
+    def matmul(self, v: Any, **options: Any) -> Any:
+        """``self @ v`` with the options of :func:`kernmantle.kron_matmul`."""
+        ...
+
+    def to_dense(self) -> torch.Tensor:
+        """The matrix."""
+        ...
+
+    def diagonal(self) -> torch.Tensor:
+        """Entries on the diagonal."""
+        ...
+
+    def trace(self) -> torch.Tensor:
+        """Sum of the diagonal."""
+        ...
+
+    def logdet(self) -> torch.Tensor:
+        """Logarithm of the determinant."""
+        ...
+
+    def __matmul__(self, other: Any) -> Any: ...
+    def __rmatmul__(self, v: Any) -> Any: ...
+    def __mul__(self, scalar: Any) -> Term: ...
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Factors and scales of two terms ``s ⊗Aᵢ + t ⊗Bᵢ`` with the same sizes, the Bᵢ positive definite."""
+
+    a: Sequence[Factor]
+    b: Sequence[Factor]
+    s: Any
+    t: Any
+
+    def values(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Eigenvalues of the sum over ⊗Bᵢ, from those of every Aᵢ over its Bᵢ."""
+        return outer([part.unsqueeze(-1) for part in parts]).squeeze(-1) * spread(self.s, 1) + spread(self.t, 1)
 
 
 class SumOfProducts:
     """The linear operator ``K_1 + K_2 + …`` of Kronecker products of one shape, never formed.
 
-    ``solve`` and ``logdet`` are for symmetric positive definite sums. Two terms whose factors have the same sizes, the
-    last of them definite, are diagonalised together, factor by factor: with ``B = L Lᵀ`` and ``L⁻¹ A L⁻ᵀ = Q Λ Qᵀ``,
-    ``A + B = (L Q) (Λ + 1) (L Q)ᵀ``. An identity has the sizes that the other term needs, so
-    ``K + s * KroneckerProduct([n])`` is of this kind. Everything else is solved by conjugate gradients.
+    ``solve`` and ``logdet`` are for symmetric positive definite sums. Two terms whose factors have the same sizes,
+    those of one positive definite, are diagonalised together, factor by factor: with ``B = L Lᵀ`` and
+    ``L⁻¹ A L⁻ᵀ = Q Λ Qᵀ``, ``s A + t B = (L Q) (s Λ + t) (L Q)ᵀ``, which ``solve`` takes for an indefinite sum too.
+    An identity has the sizes that the other term needs, so ``K + s * KroneckerProduct([n])`` is of this kind.
+    Everything else is solved by conjugate gradients.
 
     Parameters
     ----------
@@ -42,7 +108,7 @@ class SumOfProducts:
     Notes
     -----
     A product with it costs one :func:`kernmantle.kron_matmul` for each term, ``solve`` and ``logdet`` of two terms
-    one decomposition for each factor. All have gradients.
+    one decomposition for each factor, and one more of each where neither is an identity. All have gradients.
 
     Examples
     --------
@@ -57,7 +123,7 @@ class SumOfProducts:
 
     __array_ufunc__ = None
 
-    def __init__(self, terms: Sequence[KroneckerProduct]) -> None:
+    def __init__(self, terms: Sequence[Term]) -> None:
         shapes = {term.shape[-2:] for term in terms}
         if len(shapes) != 1:
             raise ShapeError(f"terms of shapes {', '.join(map(str, sorted(shapes)))} cannot be added")
@@ -116,27 +182,24 @@ class SumOfProducts:
         """Sum of the diagonal."""
         return _added([term.trace() for term in self.terms])
 
-    def _pair(self) -> tuple[list[Factor], list[Factor]] | None:
-        """Factors of both terms with the same sizes, scales in the first; None where there are none."""
+    def _pair(self) -> _Pair | None:
+        """Both terms with the same sizes, that with the better factors last; None where there are none."""
         if len(self.terms) != 2:
             return None
         a, b = self.terms
         if any(rows != columns for term in self.terms for rows, columns in sizes(term.factors)):
             return None
-        wanted = [rows for rows, _ in sizes(a.factors)]
-        first, second = repartitioned(a.factors, wanted), repartitioned(b.factors, wanted)
-        if second is None:
-            wanted = [rows for rows, _ in sizes(b.factors)]
+        for one in self.terms:
+            wanted = [rows for rows, _ in sizes(one.factors)]
             first, second = repartitioned(a.factors, wanted), repartitioned(b.factors, wanted)
-        return None if first is None or second is None else (first, second)
+            if first is not None and second is not None:
+                return _ordered(_Pair(first, second, a.scale, b.scale))
+        return None
 
-    def _whitened(self) -> list[tuple[torch.Tensor, torch.Tensor | None]] | None:
-        """L⁻¹ A L⁻ᵀ and L for every pair of factors, L None for the identity; None where the sizes differ."""
-        pair = self._pair()
-        if pair is None:
-            return None
+    def _whitened(self, pair: _Pair) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """L⁻¹ A L⁻ᵀ and L for every pair of factors, L None for the identity."""
         found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        for own, other in zip(*pair, strict=True):
+        for own, other in zip(pair.a, pair.b, strict=True):
             matrix = torch.eye(own, dtype=self.dtype, device=self.device) if isinstance(own, int) else own
             lower = None
             if isinstance(other, torch.Tensor):
@@ -145,11 +208,6 @@ class SumOfProducts:
                 matrix = torch.linalg.solve_triangular(lower, half.mH, upper=False)
             found.append((matrix, lower))
         return found
-
-    def _eigenvalues(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        a, b = self.terms
-        total = outer([value.unsqueeze(-1) for value in values]).squeeze(-1)
-        return total * spread(a.scale, 1) / spread(b.scale, 1)
 
     def _parameters(self) -> list[torch.Tensor]:
         every = [value for term in self.terms for value in (*term.factors, term.scale)]
@@ -187,8 +245,7 @@ class SumOfProducts:
         Raises
         ------
         LinearAlgebraError
-            If conjugate gradients do not reach the tolerance. torch raises its LinAlgError where the last of two terms
-            is not positive definite.
+            If conjugate gradients do not reach the tolerance.
         """
         if self.shape[-2] != self.shape[-1]:
             raise ShapeError(f"solve needs a square operator, not {self.shape[-2:]}")
@@ -205,16 +262,17 @@ class SumOfProducts:
     def _solver(self, tolerance: float | None, most: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
         with torch.no_grad():
             fixed = self._with_parameters([parameter.detach() for parameter in self._parameters()])
-            parts = fixed._whitened()
-            if parts is not None:
+            pair = fixed._pair()
+            if pair is not None:
+                parts = self._whitened(pair)
                 pairs = [torch.linalg.eigh(matrix) for matrix, _ in parts]
-                shifted = fixed._eigenvalues([value for value, _ in pairs]) + 1
+                shifted = pair.values([value for value, _ in pairs]).unsqueeze(-1)
                 vectors = [
                     vector if lower is None else torch.linalg.solve_triangular(lower.mH, vector, upper=True)
                     for (_, vector), (_, lower) in zip(pairs, parts, strict=True)
                 ]
-                turned = fixed.terms[1].like(vectors, fixed.terms[1].scale ** -0.5)
-                return lambda b: turned @ ((turned.mH @ b) / shifted.unsqueeze(-1))
+                turned = fixed.terms[1].like(vectors, 1)
+                return lambda b: turned @ ((turned.mH @ b) / shifted)
             aim = torch.finfo(self.dtype).eps ** 0.5 if tolerance is None else tolerance
             steps = 10 * self.shape[-1] if most is None else most
             return lambda b: conjugate_gradients(fixed.__matmul__, fixed.diagonal(), b, aim, steps)
@@ -225,20 +283,40 @@ class SumOfProducts:
         Raises
         ------
         ParameterError
-            For more terms, or two with factors of different sizes.
+            For more terms, or two with factors of different sizes, or none of whose factors are positive definite.
         """
-        parts, pair = self._whitened(), self._pair()
-        if parts is None or pair is None:
+        pair = self._pair()
+        if pair is None:
             raise ParameterError(
-                "logdet of a sum needs two terms whose square factors have the same sizes; use "
-                "torch.linalg.slogdet(operator.to_dense())"
+                "logdet of a sum needs two terms whose square factors have the same sizes, those of one positive "
+                "definite; use torch.linalg.slogdet(operator.to_dense())"
             )
-        shifted = self._eigenvalues([torch.linalg.eigvalsh(matrix) for matrix, _ in parts]) + 1
-        last = self.terms[1]
-        return shifted.log().sum(-1) + last.like(pair[1], last.scale).logdet()
+        values = pair.values([torch.linalg.eigvalsh(matrix) for matrix, _ in self._whitened(pair)])
+        return values.log().sum(-1) + self.terms[1].like(pair.b, 1).logdet()
 
 
-def _is_identity(term: KroneckerProduct) -> bool:
+def _margin(factors: Sequence[Factor]) -> float:
+    """Least eigenvalue of a product over its largest, 1 for identities; 0 where a factor is not positive definite."""
+    total = 1.0
+    for factor in factors:
+        if isinstance(factor, torch.Tensor) and factor.numel():
+            values = torch.linalg.eigvalsh(factor.detach())
+            least = float((values[..., 0] / values.abs().amax(-1)).min())
+            total = total * least if least > factor.shape[-1] * torch.finfo(values.dtype).eps else 0.0
+    return total
+
+
+def _ordered(pair: _Pair) -> _Pair | None:
+    """The pair with its better factors last; None if those of neither are positive definite."""
+    if all(isinstance(factor, int) for factor in pair.b):
+        return pair
+    first, second = _margin(pair.a), _margin(pair.b)
+    if max(first, second) == 0:
+        return None
+    return pair if second >= first else _Pair(pair.b, pair.a, pair.t, pair.s)
+
+
+def _is_identity(term: Term) -> bool:
     return all(isinstance(factor, int) for factor in term.factors)
 
 

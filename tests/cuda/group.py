@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import kernmantle as km
 from kernmantle import distributed as spread
+from kernmantle.linalg import cusolvermp
+from kernmantle.linalg.worker import communicator
 from kernmantle.testing import assert_close
 
 N, COLUMNS = 1100, 5
@@ -110,14 +114,43 @@ def kron():
                 assert_close(one, wanted, dtype=dtype, depth=1000, magnitude=wanted.abs().max())
 
 
-def main(folder, rank, size):
+def workspaces():
+    """What is told beforehand, against what cuSOLVERMp asks for."""
+    device, size = torch.device("cuda", torch.cuda.current_device()), dist.get_world_size()
+    if size == 1:
+        return
+    grid = cusolvermp.Grid(communicator(device), dist.get_rank(), size, device)
+    for routine, name in {"cholesky": "potrf", "lu": "getrf", "eigh": "syevd"}.items():
+        for n in (3000, 20_000, 60_000):
+            for dtype in (torch.float32, torch.float64):
+                asked, told = (
+                    grid.workspace(name, n, dtype)[0],
+                    km.linalg.workspace(routine, n, dtype=dtype, devices=size),
+                )
+                assert asked <= told.device <= 2 * asked, (routine, n, dtype, asked, told)
+    grid.close()
+
+
+def dies(rank, size):
+    """The last process ends in the middle of factors; the others do not come back from them."""
+    a, b = part(spd()), part(normal(N))
+    spread.solve_cholesky(a, b)
+    if rank == size - 1:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    while True:
+        spread.solve_cholesky(a, b)
+
+
+def main(folder, rank, size, what="checks"):
     torch.cuda.set_device(int(rank))
     dist.init_process_group(
         "nccl", init_method=f"file://{folder}/store", rank=int(rank), world_size=int(size),
-        timeout=timedelta(seconds=60), device_id=torch.device("cuda", int(rank)),
+        timeout=timedelta(seconds=60 if what == "checks" else 6), device_id=torch.device("cuda", int(rank)),
     )  # fmt: skip
+    if what == "dies":
+        dies(int(rank), int(size))
     said = {}
-    for function in (products, iterations, cholesky, kernel_system, lu, eigh, kron):
+    for function in (products, iterations, cholesky, kernel_system, lu, eigh, kron, workspaces):
         try:
             function()
             said[function.__name__] = ""

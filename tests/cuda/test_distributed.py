@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -17,19 +19,17 @@ from ..source import PACKAGE, ROOT
 
 pytestmark = [pytest.mark.cuda, pytest.mark.distributed]
 pytest.importorskip("nvmath.bindings.cusolverMp", reason="needs nvmath-python and nvidia-cusolvermp")
-CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh", "kron")
+CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh", "kron", "workspaces")
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    """What each process said about each check."""
-    folder = tmp_path_factory.mktemp("group")
+def group(folder, *what):
+    """The processes of a group, ended, and what they printed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT), *sys.path])}
     count = torch.cuda.device_count()
     members = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.cuda.group", str(folder), str(rank), str(count)], cwd=ROOT, env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-m", "tests.cuda.group", str(folder), str(rank), str(count), *what], cwd=ROOT,
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(count)
     ]  # fmt: skip
@@ -38,6 +38,14 @@ def said(tmp_path_factory):
     finally:
         for member in members:
             member.kill()
+    return members, spoken
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What each process said about each check."""
+    folder, count = tmp_path_factory.mktemp("group"), torch.cuda.device_count()
+    members, spoken = group(folder)
     assert [member.returncode for member in members] == [0] * count, "\n".join(spoken)[-4000:]
     return [json.loads((folder / f"said-{rank}").read_text()) for rank in range(count)]
 
@@ -45,6 +53,15 @@ def said(tmp_path_factory):
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_process_agrees(said, name):
     assert [each[name] for each in said] == [""] * len(said)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="nobody is left")
+def test_a_dead_process_ends_the_others_with_an_error(tmp_path):
+    members, spoken = group(tmp_path, "dies")
+    assert members[-1].returncode == -signal.SIGKILL
+    for member, words in zip(members[:-1], spoken[:-1], strict=True):
+        assert member.returncode not in (0, -signal.SIGKILL)
+        assert re.search("died, failed or did not answer|Watchdog caught collective operation timeout", words), words[-2000:]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

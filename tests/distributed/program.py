@@ -28,7 +28,7 @@ from kernmantle.distributed.rows import rows
 from kernmantle.linalg import cusolvermp
 from kernmantle.testing import assert_close
 
-N, COLUMNS = 41, 3
+N, COLUMNS, BLOCK = 41, 3, 4
 KERNEL = km.Gaussian(1.5)
 CHECKS = {}
 
@@ -196,13 +196,13 @@ def kernel_systems():
         spread.solve_kernel(-1 * KERNEL, part(x), part(y), 1e-3, check_errors=True)
     whole = exchange.everyones(part(x), counts(N, dist.get_world_size()), None)
     assert torch.equal(whole, x)
-    block, cusolvermp.BLOCK = cusolvermp.BLOCK, 4
+    kept, cusolvermp.block_of = cusolvermp.block_of, lambda *_: BLOCK
     try:
         given = rows(part(x), "x")
         built = dense._kernel_columns(KERNEL, given, 0.5)
-        assert_close(built, KERNEL(x, diagonal=0.5)[Cyclic(given, N).here], depth=COLUMNS)
+        assert_close(built, KERNEL(x, diagonal=0.5)[Cyclic(given, N, BLOCK).here], depth=COLUMNS)
     finally:
-        cusolvermp.BLOCK = block
+        cusolvermp.block_of = kept
 
 
 class Gathered:
@@ -217,12 +217,12 @@ class Gathered:
         dist.all_gather_object(parts, mine)
         found = torch.empty(n, width, dtype=mine.dtype)
         for rank, columns in enumerate(parts):
-            found[:, cusolvermp.columns_of(width, rank, self.size)] = columns.mT
+            found[:, cusolvermp.columns_of(width, rank, self.size, BLOCK)] = columns.mT
         return found
 
     def _solve(self, solve, a, n, b, width, agree):
         found = solve(self.whole(a, n, n), self.whole(b, n, width))
-        b.copy_(found.x[:, cusolvermp.columns_of(width, dist.get_rank(), self.size)].mT)
+        b.copy_(found.x[:, cusolvermp.columns_of(width, dist.get_rank(), self.size, BLOCK)].mT)
         return agree(found.info.reshape(1))
 
     def solve_cholesky(self, a, n, b, width, agree=int):
@@ -233,7 +233,7 @@ class Gathered:
 
     def eigh(self, a, n, vectors):
         w, v = km.linalg.eigh(self.whole(a, n, n))
-        here = cusolvermp.columns_of(n, dist.get_rank(), self.size)
+        here = cusolvermp.columns_of(n, dist.get_rank(), self.size, BLOCK)
         return cusolvermp.Pairs(w, v[:, here].mT.contiguous() if vectors else None, torch.zeros(1, dtype=torch.int32))
 
 
@@ -245,15 +245,15 @@ def gathered_grid(given):
 @check
 def what_gpus_do():
     """Redistributed to cyclic blocks of columns and back, as for cuSOLVERMp."""
-    kept = cusolvermp.BLOCK, dense._on_gpu, dense._grid
-    cusolvermp.BLOCK, dense._on_gpu, dense._grid = 4, lambda _: True, gathered_grid
+    kept = cusolvermp.block_of, dense._on_gpu, dense._grid
+    cusolvermp.block_of, dense._on_gpu, dense._grid = (lambda *_: BLOCK), lambda _: True, gathered_grid
     try:
         solves()
         kernel_systems()
         eigh()
         assert spread.solve_cholesky(part(-spd()), part(normal(N, seed=2))).info == 1
     finally:
-        cusolvermp.BLOCK, dense._on_gpu, dense._grid = kept
+        cusolvermp.block_of, dense._on_gpu, dense._grid = kept
 
 
 @check
@@ -283,11 +283,11 @@ def eigh():
 @check
 def cyclic_columns():
     """The redistribution that GPUs need, with blocks of four columns."""
-    block, cusolvermp.BLOCK = cusolvermp.BLOCK, 4
+    kept, cusolvermp.block_of = cusolvermp.block_of, lambda *_: BLOCK
     try:
         a, b = normal(N, N), normal(N, 10, seed=1)
         given = rows(part(a), "a")
-        cyclic, sides = Cyclic(given, N), Cyclic(given, 10)
+        cyclic, sides = Cyclic(given, N, BLOCK), Cyclic(given, 10, BLOCK)
         assert torch.equal(cyclic.columns(part(a)), a.mT[cyclic.here])
         assert torch.equal(cyclic.rows(cyclic.columns(part(a))), part(a))
         assert torch.equal(sides.columns(part(b)), b.mT[sides.here])
@@ -297,7 +297,7 @@ def cyclic_columns():
         assert torch.equal(dealt, symmetric[cyclic.here])
         assert torch.equal(cyclic.in_order(dealt), part(symmetric))
     finally:
-        cusolvermp.BLOCK = block
+        cusolvermp.block_of = kept
 
 
 def _trained(wrap):

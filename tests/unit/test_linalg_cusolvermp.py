@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernmantle import linalg
 from kernmantle.distributed import dense
 from kernmantle.distributed.rows import rows
 from kernmantle.errors import BackendError, LaunchError
@@ -78,7 +79,7 @@ def test_missing_packages(monkeypatch):
 @pytest.mark.parametrize("n", [0, 1, 255, 256, 257, 2000])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_columns_are_dealt_out_in_blocks(n, size):
-    parts = [cusolvermp.columns_of(n, rank, size).tolist() for rank in range(size)]
+    parts = [cusolvermp.columns_of(n, rank, size, 256).tolist() for rank in range(size)]
     assert sorted(column for part in parts for column in part) == list(range(n))
     for rank, part in enumerate(parts):
         assert part == sorted(part)
@@ -90,9 +91,34 @@ def test_columns_are_dealt_out_in_blocks(n, size):
 def test_stretches_are_the_columns_between_two_places(low, high, size):
     for rank in range(size):
         expected = [column for column in range(low, high) if column // 256 % size == rank]
-        blocks = cusolvermp.stretches(low, high, rank, size)
+        blocks = cusolvermp.stretches(low, high, rank, size, 256)
         assert [column for a, b in blocks for column in range(a, b)] == expected
         assert all(a < b and a // 256 == (b - 1) // 256 for a, b in blocks)
+
+
+@pytest.mark.parametrize("routine", cusolvermp.BLOCKS)
+def test_blocks_are_as_wide_as_leaves_every_process_several(routine):
+    assert cusolvermp.block_of(routine, 10**6, 2) == cusolvermp.BLOCKS[routine]
+    for size in (1, 2, 4, 8):
+        for n in (0, 1, 2000, 20_000):
+            block = cusolvermp.block_of(routine, n, size)
+            assert block == 256 or n >= 4 * size * block
+            assert block & (block - 1) == 0
+
+
+ASKED = [
+    ("eigh", 20_000, 5.24e9), ("eigh", 60_000, 31.46e9), ("eigh", 100_000, 104.86e9), ("eigh", 130_000, 136.31e9),
+    ("eigh", 195_000, 408.9e9), ("cholesky", 20_000, 84 * 2**20), ("lu", 20_000, 66_938_304), ("lu", 195_000, 0.64e9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("routine", "n", "size"), ASKED)
+def test_workspaces_are_those_that_two_gpus_ask_for(routine, n, size):
+    """As cuSOLVERMp 0.8 answered for float32."""
+    found = linalg.workspace(routine, n, devices=2)
+    assert size <= found.device <= 1.4 * size
+    assert 1.9 * size <= linalg.workspace(routine, n, devices=2, dtype=torch.float64).device
+    assert not found.exact
 
 
 class Bindings:

@@ -19,7 +19,7 @@ from ..distributed.rows import rows
 from ..errors import DeviceError, KernmantleWarning, ParameterError
 from ..kernels import CONSTRUCTORS, Kernel
 from ..kron import kron_matmul
-from ..linalg.cusolvermp import Grid, columns_of
+from ..linalg.cusolvermp import Grid, block_of, columns_of
 from ..linalg.kernel import ROWS
 from ..linalg.worker import communicator
 from ..testing import assert_close
@@ -34,6 +34,7 @@ H200 = "H200"
 WEAK = Target("faster", 0.9, ALONE, H200)
 PICKED, WIDTH, ITERATIONS = 4, 64, 6
 RIDGE = 1.0
+ROUTINES = {"cholesky": "potrf", "lu": "getrf"}
 WARM = 3000
 """Order of a first spectrum, large enough for the kernels that large ones take."""
 MODULE = __name__
@@ -218,7 +219,8 @@ def _factors(kind: str, n: int, dtype: str, member: Member) -> Mapping[str, Entr
     entrants = {OURS: Entrant(lambda: solve(local, b).x, lambda found: _off(found, x, n, x.abs().max()))}
     if member.device.type == "cpu":
         return entrants
-    cyclic, sides = (Cyclic(rows(local, "a"), width) for width in (n, b.shape[1]))
+    block = block_of(ROUTINES[kind], n, member.size)
+    cyclic, sides = (Cyclic(rows(local, "a"), width, block) for width in (n, b.shape[1]))
     kept, side = cyclic.of_symmetric(local), sides.columns(b)
     grid, room, right = _grid(member.rank, member.size, member.device), kept.clone(), side.clone()
     call = grid.solve_cholesky if kind == "cholesky" else grid.solve_lu
@@ -246,19 +248,19 @@ def _together(kind: str, n: int, member: Member) -> Mapping[str, Entrant]:
     if member.device.type == "cpu":
         return _factors(kind, n, "f64", member)
     thin, x = _normal(member, n, 64, seed=1), _normal(member, n, 4, seed=2)
-    here, some = (columns_of(width, member.rank, member.size).to(member.device) for width in (n, x.shape[1]))
     grid = _grid(member.rank, member.size, member.device)
     solve = grid.solve_cholesky if kind == "cholesky" else grid.solve_lu
 
     def call(rows: int) -> torch.Tensor:
-        top = thin[:rows]
-        right = (x[:rows] + top @ (top.mT @ x[:rows]) / rows).mT[some].contiguous()
-        info = solve(_columns(top, here[here < rows]), rows, right, x.shape[1])
+        top, block = thin[:rows], block_of(ROUTINES[kind], rows, member.size)
+        here = columns_of(rows, member.rank, member.size, block).to(member.device)
+        right = (x[:rows] + top @ (top.mT @ x[:rows]) / rows).mT[: 0 if member.rank else None].contiguous()
+        info = solve(_columns(top, here), rows, right, x.shape[1])
         assert not info, f"an info of {info}"
         return right
 
     call(min(n, 2000))
-    return {OURS: Entrant(lambda: call(n), lambda found: _off(found, x.mT[some], n, x.abs().max()), once=True)}
+    return {OURS: Entrant(lambda: call(n), lambda found: _off(found, x.mT[: len(found)], n, x.abs().max()), once=True)}
 
 
 def _spectrum(n: int, dtype: str, member: Member) -> Mapping[str, Entrant]:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ..errors import KernmantleError, OutOfMemoryError, ParameterError, ShapeError, WorkerError
 from ..kernels import Kernel
-from ..linalg import cholesky, lu, spectrum
+from ..linalg import cholesky, cusolvermp, lu, spectrum
 from ..linalg.arguments import check_dtype, enough_memory
 from ..linalg.cusolvermp import Agree, Grid
 from ..linalg.eigh import MEANING, Spectrum
@@ -152,7 +152,8 @@ def _solution(side: Rows, x: torch.Tensor, info: torch.Tensor, ran: str, check_e
 
 def _on_gpus(given: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     n, width = given.total, b.shape[1]
-    cyclic, sides = Cyclic(given, n), Cyclic(given, width)
+    block = cusolvermp.block_of(kind, n, given.size)
+    cyclic, sides = Cyclic(given, n, block), Cyclic(given, width, block)
     with _grid(given) as grid, _room({"potrf": "cholesky", "getrf": "lu"}[kind], given):
         columns = cyclic.of_symmetric(given.local) if kind == "potrf" else cyclic.columns(given.local)
         right = sides.columns(b)
@@ -321,7 +322,7 @@ def solve_kernel(
         results = _in_one(given, solve, _columns(side), copies=1)
         return _spread(given, side, results, check_errors, cholesky.MEANING)
     b, n = _columns(side), given.total
-    sides = Cyclic(given, b.shape[1])
+    sides = Cyclic(given, b.shape[1], cusolvermp.block_of("potrf", n, given.size))
     with _grid(given) as grid, torch.no_grad(), _room("cholesky", given, "km.distributed.cg forms none"):
         matrix = _kernel_columns(kernel, given, float(ridge))
         right = sides.columns(b)
@@ -334,7 +335,7 @@ def solve_kernel(
 def _kernel_columns(kernel: Kernel, given: Rows, ridge: float) -> torch.Tensor:
     """Columns here, as rows, of the regularised matrix."""
     points = everyones(given.local, given.counts, given.group)
-    here = Cyclic(given, given.total).here.to(points.device)
+    here = Cyclic(given, given.total, cusolvermp.block_of("potrf", given.total, given.size)).here.to(points.device)
     matrix = points.new_empty(len(here), given.total)
     for top in range(0, len(here), ROWS):
         kernel(points[here[top : top + ROWS]], points, out=matrix[top : top + ROWS])
@@ -383,7 +384,7 @@ def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors:
     """
     given = _square(a, group)
     if _on_gpu(given):
-        cyclic = Cyclic(given, given.total)
+        cyclic = Cyclic(given, given.total, cusolvermp.block_of("syevd", given.total, given.size))
         with _grid(given) as grid, _room("eigh", given):
             found = grid.eigh(cyclic.of_symmetric(given.local), given.total, not eigvals_only)
             v = None if found.v is None else cyclic.in_order(found.v).mT

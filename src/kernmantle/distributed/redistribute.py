@@ -12,29 +12,29 @@ from .rows import Rows
 
 
 class Cyclic:
-    """Columns 0 to ``width`` dealt out in blocks; rows as some given ones are spread.
+    """Columns 0 to ``width`` dealt out in blocks of so many; rows as some given ones are spread.
 
     Blocks are moved as they lie: an index for each row would take the host longer than the rows take the GPU.
     """
 
-    def __init__(self, given: Rows, width: int) -> None:
-        self._given, self._width = given, width
+    def __init__(self, given: Rows, width: int, block: int) -> None:
+        self._given, self._width, self._block = given, width, block
         starts = [sum(given.counts[:i]) for i in range(given.size)]
         self._ranges = [(start, start + count) for start, count in zip(starts, given.counts, strict=True)]
 
     @property
     def here(self) -> torch.Tensor:
         """Indices of the columns of this process."""
-        return columns_of(self._width, self._given.rank, self._given.size)
+        return columns_of(self._width, self._given.rank, self._given.size, self._block)
 
     def _stretches(self, low: int, high: int) -> list[list[tuple[int, int]]]:
         """Indices from low to high, by the process that has their columns."""
-        return [stretches(low, high, rank, self._given.size) for rank in range(self._given.size)]
+        return [stretches(low, high, rank, self._given.size, self._block) for rank in range(self._given.size)]
 
     def _shares(self) -> tuple[list[int], list[int]]:
         """How many of the rows here have their columns on each process, and the columns here their rows."""
         rank = self._given.rank
-        here = [stretches(low, high, rank, self._given.size) for low, high in self._ranges]
+        here = [stretches(low, high, rank, self._given.size, self._block) for low, high in self._ranges]
         return [_count(part) for part in self._stretches(*self._ranges[rank])], [_count(part) for part in here]
 
     def of_symmetric(self, local: torch.Tensor) -> torch.Tensor:

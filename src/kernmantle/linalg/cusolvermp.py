@@ -1,7 +1,7 @@
 """cuSOLVERMp through nvmath-python's bindings, on a NCCL communicator that exists already.
 
-Matrices lie on a grid of 1 x W processes, their columns dealt out in blocks of 256: a process holds a row-major
-tensor (its columns, n). Calls are collective, and wait.
+Matrices lie on a grid of 1 x W processes, their columns dealt out in blocks, whose width is that of the routine: a
+process holds a row-major tensor (its columns, n). Calls are collective, and wait.
 """
 
 from __future__ import annotations
@@ -21,23 +21,33 @@ from torch.cuda import nccl
 
 from ..errors import BackendError, LaunchError
 
-BLOCK = 256
+BLOCKS = {"potrf": 1024, "getrf": 256, "syevd": 256}
+"""Columns in a block where there are many: products of wide ones are fast."""
+NARROWEST, FEWEST = 256, 4
 Agree = Callable[[torch.Tensor], int]
 _TYPES = {torch.float32: 0, torch.float64: 1}
 _LOWER = 0
 _COLUMN_MAJOR = 0
 
 
-def stretches(low: int, high: int, rank: int, size: int) -> list[tuple[int, int]]:
+def block_of(routine: str, n: int, size: int) -> int:
+    """Columns in a block of a matrix of order n: as many as leave every process several."""
+    block = BLOCKS[routine]
+    while block > NARROWEST and n < FEWEST * size * block:
+        block //= 2
+    return block
+
+
+def stretches(low: int, high: int, rank: int, size: int, block: int) -> list[tuple[int, int]]:
     """Consecutive columns from low to high that a process holds, first and end of each block."""
-    first, end = low // BLOCK, -(-high // BLOCK) if low < high else 0
+    first, end = low // block, -(-high // block) if low < high else 0
     first += (rank - first) % size
-    return [(max(low, k * BLOCK), min(high, (k + 1) * BLOCK)) for k in range(first, end, size)]
+    return [(max(low, k * block), min(high, (k + 1) * block)) for k in range(first, end, size)]
 
 
-def columns_of(n: int, rank: int, size: int) -> torch.Tensor:
+def columns_of(n: int, rank: int, size: int, block: int) -> torch.Tensor:
     """Indices of the columns that a process holds, in its order."""
-    return torch.cat([torch.arange(0), *(torch.arange(*stretch) for stretch in stretches(0, n, rank, size))])
+    return torch.cat([torch.arange(0), *(torch.arange(*each) for each in stretches(0, n, rank, size, block))])
 
 
 @lru_cache(maxsize=1)
@@ -78,8 +88,10 @@ class Grid:
         except Exception as error:
             raise BackendError(f"cuSOLVERMp does not start on {size} GPUs: {_reason(error)}") from error
 
-    def _descriptor(self, n: int, width: int, dtype: torch.dtype) -> int:
-        return self._calls.create_matrix_desc(self._grid, _TYPES[dtype], n, width, BLOCK, BLOCK, 0, 0, max(1, n))
+    def _descriptor(self, routine: str, n: int, width: int, dtype: torch.dtype) -> int:
+        """Of a matrix, or of right-hand sides, of a routine for order n."""
+        block = block_of(routine, n, self.size)
+        return self._calls.create_matrix_desc(self._grid, _TYPES[dtype], n, width, block, block, 0, 0, max(1, n))
 
     def _spaces(self, sizes: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         on_device, on_host = (int(size) for size in sizes)
@@ -106,7 +118,7 @@ class Grid:
 
     def workspace(self, routine: str, n: int, dtype: torch.dtype, vectors: bool = True) -> tuple[int, int]:
         """Bytes on each device and host that a routine takes beside its matrices."""
-        a, kind = self._descriptor(n, n, dtype), _TYPES[dtype]
+        a, kind = self._descriptor(routine, n, n, dtype), _TYPES[dtype]
         place = torch.empty(1, dtype=dtype, device=self.device).data_ptr()
         mode = ctypes.create_string_buffer(b"V" if vectors else b"N")
         asks: dict[str, tuple[Any, ...]] = {
@@ -130,7 +142,7 @@ class Grid:
         ``agree`` makes one number of the infos of all processes; nothing is solved unless it is 0.
         """
         kind, first = _TYPES[a.dtype], a.data_ptr()
-        of_a, of_b = self._descriptor(n, n, a.dtype), self._descriptor(n, width, a.dtype)
+        of_a, of_b = (self._descriptor("potrf", n, columns, a.dtype) for columns in (n, width))
         info, state = self._infos()
         try:
             self._run("potrf", (_LOWER, n, first, 1, 1, of_a, kind), info)
@@ -145,7 +157,7 @@ class Grid:
     def solve_lu(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int, agree: Agree = int) -> int:
         """Factor a matrix in place of a, solve in place of b (its columns, n); as :meth:`solve_cholesky`."""
         kind, first = _TYPES[a.dtype], a.data_ptr()
-        of_a, of_b = self._descriptor(n, n, a.dtype), self._descriptor(n, width, a.dtype)
+        of_a, of_b = (self._descriptor("getrf", n, columns, a.dtype) for columns in (n, width))
         pivots = torch.zeros(n, dtype=torch.int64, device=self.device)
         info, state = self._infos()
         try:
@@ -164,7 +176,7 @@ class Grid:
 
     def eigh(self, a: torch.Tensor, n: int, vectors: bool) -> Pairs:
         """All pairs of a symmetric matrix, which is lost; the vectors are dealt out as its columns were."""
-        kind, descriptor = _TYPES[a.dtype], self._descriptor(n, n, a.dtype)
+        kind, descriptor = _TYPES[a.dtype], self._descriptor("syevd", n, n, a.dtype)
         w = torch.empty(n, dtype=a.dtype, device=self.device)
         v = torch.empty_like(a) if vectors else a.new_empty(1)
         mode = ctypes.create_string_buffer(b"V" if vectors else b"N")

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from . import spectrum
-from .cusolvermp import Grid, columns_of
+from .cusolvermp import Grid, block_of, columns_of
 from .multi_gpu import shared
 from .processes import end_with_owner
 
@@ -27,7 +27,7 @@ def communicator(device: torch.device) -> int:
 def _on_gpu(task: dict[str, Any], square: torch.Tensor, w: torch.Tensor, info: torch.Tensor) -> None:
     rank, size, n = task["rank"], task["size"], task["n"]
     device = torch.device("cuda", rank)
-    mine = columns_of(n, rank, size)
+    mine = columns_of(n, rank, size, block_of("syevd", n, size))
     grid = Grid(communicator(device), rank, size, device)
     local = square[mine].to(device)
     dist.barrier()

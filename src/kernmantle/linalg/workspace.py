@@ -11,10 +11,11 @@ import torch
 from ..errors import ParameterError
 from . import cusolver, spectrum
 from .arguments import check_dtype
-from .cusolvermp import BLOCK, columns_of
+from .cusolvermp import block_of, columns_of
 from .krylov import Sizes
 
-ROUTINES = ("cholesky", "lu", "eigh", "eigh_iterative")
+_NAMES = {"cholesky": "potrf", "lu": "getrf", "eigh": "syevd"}
+ROUTINES = (*_NAMES, "eigh_iterative")
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def workspace(
     check_dtype(torch.empty(0, dtype=dtype), "the matrix")
     size = dtype.itemsize
     if devices > 1:
-        share = max(columns_of(n, rank, devices).numel() for rank in range(devices))
+        share = len(columns_of(n, 0, devices, block_of(_NAMES[routine], n, devices)))
         copies = 2 if routine.startswith("eigh") and not eigvals_only else 1
         return Workspace(_over_gpus(routine, n, devices, size), 0, batch * copies * share * n * size, False)
     matrix = batch * n * n * size
@@ -120,10 +121,13 @@ _FORMULAS: dict[str, Callable[[int, int], int]] = {
 
 
 def _over_gpus(routine: str, n: int, devices: int, size: int) -> int:
-    panels = 4 * n * BLOCK
-    if routine.startswith("eigh"):
-        return (3 * n * n // devices + 2 * panels) * size
-    return 2 * panels * size
+    """What cuSOLVERMp 0.8 asks for, or somewhat more."""
+    name = _NAMES[routine]
+    block = block_of(name, n, devices)
+    panel = (n + 3 * block) * block
+    if name == "syevd":
+        return (4 * n * (1 << max(0, n - 1).bit_length()) // devices + 4 * panel) * size
+    return (4 if name == "getrf" else 1) * panel * size
 
 
 def _check(routine: str, n: Any, batch: Any, devices: Any) -> None:

@@ -273,6 +273,16 @@ def test_refinement_reaches_float64():
     assert_close(tiny * 1e200, expected, depth=10**8)
 
 
+@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])
+def test_refinement_of_nothing(solve):
+    for shape in ((0, 0), (2, 0, 0)):
+        found = solve(torch.zeros(shape).double(), torch.zeros(0, 3).double(), refine=2)
+        assert found.x.shape == (*shape[:-2], 0, 3)
+    found = solve(torch.eye(3).double(), torch.zeros(3, 2).double(), refine=2)
+    assert (found.x == 0).all()
+    assert (found.residual == 0).all()
+
+
 @pytest.mark.parametrize("order", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_gradients_of_solutions(order, batch):

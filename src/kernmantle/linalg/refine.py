@@ -49,7 +49,7 @@ class Relative:
 
     def _step(self, gap: torch.Tensor) -> torch.Tensor:
         """Correction for a residual, scaled so that nothing leaves the range of float32."""
-        top = gap.abs().amax(-2, keepdim=True)
+        top = gap.abs().amax(-2, keepdim=True) if gap.numel() else gap.sum(-2, keepdim=True)
         top = torch.where(top > 0, top, torch.ones_like(top))
         return self.narrow.solve((gap / top).float()).double() * top
 
@@ -60,7 +60,8 @@ class Relative:
         for _ in range(self.steps):
             x = x + self._step(gap)
             gap = b - self.a @ x
-        self.relative = gap.norm(dim=-2) / b.norm(dim=-2)
+        scale = b.norm(dim=-2)
+        self.relative = gap.norm(dim=-2) / torch.where(scale > 0, scale, torch.ones_like(scale))
         return x
 
     def adjoint(self) -> Solver:

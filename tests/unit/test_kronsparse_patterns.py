@@ -248,6 +248,8 @@ def test_projection_of_other_kinds():
     assert zero.error == 0
     half = project(exact.half(), [(4, 4, 3, 1), (1, 2, 4, 4)])
     assert half.weights[0].dtype == torch.float16
+    of_parameter = project(torch.nn.Parameter(exact), [(4, 4, 3, 1), (1, 2, 4, 4)])
+    assert not any(weight.requires_grad for weight in of_parameter.weights)
     with pytest.raises(errors.ShapeError, match=r"\(8, 12\), the patterns make \(8, 16\)"):
         project(exact, [(4, 4, 4, 1), (1, 2, 4, 4)])
     with pytest.raises(errors.ShapeError, match="not chainable"):

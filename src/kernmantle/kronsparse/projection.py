@@ -82,7 +82,7 @@ def project(matrix: torch.Tensor, patterns: Sequence[Any]) -> Projection:
             f"({chain[-1].out_features}, {chain[0].in_features})"
         )
     products = _products(chain)
-    exact = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()
+    exact = matrix.detach() if matrix.dtype in (torch.float32, torch.float64) else matrix.detach().float()
     rest = products[-1].from_dense(exact)
     weights: list[torch.Tensor] = []
     for place in range(len(chain) - 1, 0, -1):

@@ -14,8 +14,9 @@ from torch import nn
 import kernmantle as km
 from kernmantle import errors
 from kernmantle.compat import ksmm
+from kernmantle.contraction.kronsparse_chain import Step
 from kernmantle.kronsparse import KSPattern, monarch, project, replace_linears
-from kernmantle.ops import kronsparse_run
+from kernmantle.ops import kronsparse_run, kronsparse_steps
 from kernmantle.testing import assert_close
 
 PATTERNS = [(6, 8, 8, 1), (1, 12, 24, 2)]
@@ -141,7 +142,7 @@ def test_prepacked_chains_may_be_one_matrix(batch_last, monkeypatch):
     layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], batch_last=batch_last)
     x = torch.randn((8, 5, 2) if batch_last else (2, 5, 8))
     wanted = layer(x, "gelu").detach()
-    monkeypatch.setattr(kronsparse_run, "as_one", lambda x, weights: True)
+    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
     layer.prepack()
     with torch.no_grad():
         assert_close(layer(x, "gelu"), wanted, depth=24)
@@ -152,8 +153,79 @@ def test_prepacked_chains_may_be_one_matrix(batch_last, monkeypatch):
     layer(x).sum().backward()
     assert layer.weights[0].grad is not None
     monkeypatch.undo()
-    assert kronsparse_run.as_one(torch.empty(1, 4, 8), [torch.empty(1, 8, 8, 1)] * 30)
-    assert not kronsparse_run.as_one(torch.empty(1, 4096, 4096), [torch.empty(64, 2, 64, 1), torch.empty(1, 64, 2, 64)])
+    many, _ = kronsparse_steps.plan(torch.empty(1, 4, 8), [torch.empty(1, 8, 8, 1)] * 30, "auto", True)
+    assert [str(step) for step in many] in (["factor 0..29"], ["dense 0..29"])
+    wide = [torch.empty(64, 2, 64, 1), torch.empty(1, 64, 2, 64)]
+    assert kronsparse_steps.plan(torch.empty(1, 4096, 4096), wide, "auto", True) is None
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_prepacked_chains_may_join_their_neighbours(dtype, batch_last, monkeypatch):
+    torch.manual_seed(0)
+    patterns = [(8, 3, 2, 1), (4, 4, 2, 3), (2, 5, 4, 6), (1, 2, 2, 30)]
+    layer = km.KSLinear(16, 60, patterns, batch_last=batch_last, dtype=dtype)
+    x = torch.randn((16, 7) if batch_last else (7, 16), dtype=dtype)
+    rows = x.double().T if batch_last else x.double()
+    exact = torch.relu(rows @ factors(layer).T + layer.bias.detach().double())
+    sizes = copy.deepcopy(layer)
+    for weight in sizes.weights:
+        weight.data.abs_()
+    terms = rows.abs() @ factors(sizes).T + layer.bias.detach().double().abs()
+    layer.prepack()
+    for found in (
+        (Step("factor", 0, 0, 2), Step("factor", 2, 2, 4)),
+        (Step("factor", 0, 0, 1), Step("factor", 1, 1, 3), Step("factor", 3, 3, 4)),
+        (Step("factor", 0, 0, 3), Step("factor", 3, 3, 4)),
+    ):
+        monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_, found=found: (found, x.shape[1]))
+        with torch.no_grad():
+            for _ in range(2):
+                own = layer(x, "relu")
+                assert_close(own.T if batch_last else own, exact, dtype=dtype, depth=64, magnitude=terms)
+            layer.weights[1].neg_()
+            layer.weights[2].neg_()
+            assert_close(layer(x, "relu"), own, depth=1)
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_chains_run_some_rows_at_a_time(dtype, batch_last, monkeypatch):
+    torch.manual_seed(0)
+    layer = km.KSLinear(48, 24, PATTERNS, batch_last=batch_last, dtype=dtype)
+    x = torch.randn((48, 5, 7) if batch_last else (5, 7, 48), dtype=dtype)
+    with torch.no_grad():
+        wanted = layer(x, "silu")
+        assert "at a time" not in layer.info
+        steps = Step("factor", 0, 0, 1), Step("factor", 1, 1, 2)
+        for rows in (1, 12, 34):
+            monkeypatch.setattr(kronsparse_steps, "plan", lambda *_, rows=rows: (steps, rows))
+            for _ in range(2):
+                assert_close(layer(x, "silu"), wanted, depth=32)
+                assert layer.info.startswith(f"{rows} rows at a time")
+                layer.prepack()
+            layer.train()
+    found = layer(x)
+    assert "at a time" not in layer.info
+    found.sum().backward()
+
+
+def test_rows_at_a_time_are_those_that_a_cache_holds(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+    def rows(batch, patterns, last=False):
+        weights = [torch.empty(pattern) for pattern in patterns]
+        features = km.KSPattern(*patterns[0]).in_features
+        x = torch.empty(1, features, batch).mT if last else torch.empty(1, batch, features)
+        found = kronsparse_steps.plan(x, weights, "kernel", False)
+        return batch if found is None else found[1]
+
+    square = [(32, 32, 32, 1), (1, 32, 32, 32)]
+    assert rows(8192, square) == 256
+    assert rows(300, square) == 300
+    assert rows(8192, square, True) == 2048
+    assert rows(8192, [(6, 64, 64, 1), (1, 768, 192, 2)]) == 8192
+    assert rows(65536, [(8, 8, 8, 1), (1, 8, 8, 8)], True) == 65536
 
 
 def test_from_linear_keeps_what_it_can():

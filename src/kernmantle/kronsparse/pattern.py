@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import ParameterError, ShapeError
-from ..ops.kronsparse_torch import dense
+from ..ops.kronsparse_torch import dense, fused
 from .picture import html
 
 
@@ -208,13 +208,8 @@ def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     >>> km.kronsparse.fuse_weights(second, first).shape
     torch.Size([1, 4, 4, 2])
     """
-    left, right = KSPattern(*second.shape), KSPattern(*first.shape)
-    product = left.fuse(right)
-    outer, inner = right.a // left.a, left.d // right.d
-    rank = left.c // outer
-    one = second.reshape(left.a, left.b, outer, rank, inner, right.d)
-    two = first.reshape(left.a, outer, rank, inner, right.c, right.d)
-    return torch.einsum("ijpsql,ipsqkl->ijqpkl", one, two).reshape(product)
+    KSPattern(*second.shape).fuse(KSPattern(*first.shape))
+    return fused(second, first)
 
 
 def split_blocks(weight: torch.Tensor, second: KSPattern, first: KSPattern) -> torch.Tensor:

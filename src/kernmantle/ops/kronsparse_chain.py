@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import kronsparse_run
+from . import kronsparse_run, kronsparse_steps
 from .autograd import plain
 from .kronsparse import Maybe, Way, product, weight_gradient
 from .kronsparse_keep import Kept
@@ -102,10 +102,9 @@ def chain(
         return kronsparse_run.ACTIVATIONS[activation](Chain.apply(way, x, bias, *weights))  # pyright: ignore
     value, last = canonical(x, way.batch_last), len(weights) - 1
     offset = None if bias is None else bias[None]
-    if kept is not None and _as_one(value, weights, way):
-        matrix = kept[-1].of(x.dtype, lambda: kronsparse_run.joined([w.to(x.dtype) for w in weights]), x.device)
-        whole = kronsparse_run.product(value, matrix, offset, activation, way.batch_last, "dense", "")
-        return shaped(whole, x, way.batch_last)
+    found = kronsparse_steps.plan(value, weights, way.algorithm, kept is not None and not way.precision)
+    if found is not None:
+        return shaped(kronsparse_steps.run(*found, value, weights, offset, activation, way, kept), x, way.batch_last)
     for place, weight in enumerate(weights):
         final = place == last
         value = kronsparse_run.product(
@@ -113,11 +112,6 @@ def chain(
             kept=None if kept is None else kept[place],
         )  # fmt: skip
     return shaped(value, x, way.batch_last)
-
-
-def _as_one(value: torch.Tensor, weights: Weights, way: Way) -> bool:
-    free = way.algorithm == "auto" and not way.precision
-    return free and len(weights) > 1 and value.shape[1] > 0 and kronsparse_run.as_one(value, weights)
 
 
 def _one_by_one(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way) -> torch.Tensor:

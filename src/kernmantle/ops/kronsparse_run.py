@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -16,14 +15,14 @@ import torch
 from torch.nn import functional
 
 from ..config import current
-from ..contraction.kronsparse_cost import dense_seconds, quickest, quickest_gradient
+from ..contraction.kronsparse_cost import quickest, quickest_gradient
 from ..contraction.program import Operand, Program
 from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
 from .dtypes import NAMES, compute_type
 from .execute import Types, allocate, execute, last_route
 from .kronsparse_keep import Kept
-from .kronsparse_torch import GRADIENTS, MADE, OWN, by_dense, dense
+from .kronsparse_torch import GRADIENTS, MADE, OWN, by_dense
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
@@ -42,9 +41,8 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 # (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
-_MOST_DENSE = 2**26
 BLAS_FARTHEST = 2**31 - 1
-_RAN = threading.local()
+RAN = threading.local()
 
 
 def _times(left: Node, right: Node) -> Node:
@@ -67,7 +65,7 @@ def _on_gpu(x: torch.Tensor) -> bool:
 
 def route() -> str:
     """What this thread's last product ran as."""
-    return getattr(_RAN, "route", "")
+    return getattr(RAN, "route", "")
 
 
 @lru_cache(maxsize=64)
@@ -92,7 +90,7 @@ def _types(dtype: torch.dtype, precision: str) -> str:
     return Types(compute_type([name]), (name,), precision or "default").text
 
 
-def _described(x: torch.Tensor) -> tuple[int, str, str, bool]:
+def described(x: torch.Tensor) -> tuple[int, str, str, bool]:
     """What the cost of a product depends on beside its pattern."""
     return x.shape[1], NAMES[x.dtype], x.device.type, x.stride(2) != 1 and x.shape[2] > 1
 
@@ -140,7 +138,7 @@ def product(
     if algorithm == "auto" and _on_gpu(x):
         return _auto(x, weight, bias, activation, batch_last, precision, out, kept)
     if algorithm == "auto":
-        algorithm = quickest(tuple(weight.shape[1:]), *_described(x), None, kept is not None)[0]
+        algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, kept is not None)[0]
     return _by(algorithm, x, weight, bias, activation, batch_last, precision, out, kept)
 
 
@@ -171,51 +169,11 @@ def _by(
         _by_kernel(x, weight, bias, activation, batch_last, precision, out, kept, way)
         return out
     value = _uncast(x.device.type, _by_torch, way, x, weight, bias, kept)
-    _RAN.route = f"torch {way}"
+    RAN.route = f"torch {way}"
     value = ACTIVATIONS[activation](value)
     if out is None and (value.mT if batch_last else value).is_contiguous():
         return value
     return (empty(x, features, batch_last) if out is None else out).copy_(value)
-
-
-@lru_cache(maxsize=1024)
-def _factors_seconds(
-    patterns: tuple[tuple[int, int, int, int], ...], batch: int, dtype: str, device: torch.device, last: bool
-) -> float:
-    """What the products with each factor should take, what is made of the weights there already."""
-    on_gpu = device.type == "cuda" and current().backend in ("auto", "cuda")
-    known = [_gpu().expected(own, batch, dtype, not last, device) if on_gpu else None for own in patterns]
-    found = [
-        quickest(own, batch, dtype, device.type, last, each, True) for own, each in zip(patterns, known, strict=True)
-    ]
-    return sum(taken for _, taken in found)
-
-
-@lru_cache(maxsize=1024)
-def _is_one(
-    factors: tuple[tuple[int, int, int, int], ...], batch: int, dtype: str, kind: str, last: bool, device: torch.device
-) -> bool:
-    (a, _, c, d), (e, b, _, f) = factors[0], factors[-1]
-    shape = e * b * f, a * c * d
-    if math.prod(shape) > _MOST_DENSE or kind not in _DEVICES:
-        return False
-    return dense_seconds(shape, batch, dtype, kind) < _factors_seconds(factors, batch, dtype, device, last)
-
-
-def as_one(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:
-    """Whether one product with the matrix of a chain, made beforehand, should be quicker than its factors."""
-    factors = tuple([weight.shape[-4:] for weight in weights])
-    return _is_one(factors, *_described(x), x.device)  # pyright: ignore[reportArgumentType]
-
-
-def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The matrix of a chain of weights (a, b, c, d) as one weight (1, 1, rows, columns, 1)."""
-    own = weights[0].dtype
-    wide = torch.float64 if own.itemsize > 2 else torch.float32
-    total = dense(weights[0].to(wide))
-    for weight in weights[1:]:
-        total = dense(weight.to(wide)) @ total
-    return total.to(own)[None, None, :, :, None]
 
 
 def near(x: torch.Tensor) -> torch.Tensor:
@@ -250,7 +208,7 @@ def _by_kernel(
     if _on_gpu(x):
         ran = _gpu().product(x, weight, bias, activation, precision, out, kept, way)
         if ran is not None:
-            _RAN.route = ran
+            RAN.route = ran
             return
     if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _turns(x, weight):
         _turned(x, weight, bias, activation, precision, out)
@@ -300,7 +258,7 @@ def _contract(
         tensors.append(bias.expand(groups, a * b * d).unflatten(1, (a, b, d)))
     target = out.unflatten(2, (a, b, d)).permute((0, 2, 4, 3, 1) if last else (0, 2, 4, 1, 3))
     execute(_product_program(bias is not None, activation, last), _types(x.dtype, precision), tensors, (), [target])
-    _RAN.route = last_route()
+    RAN.route = last_route()
 
 
 def gradient(
@@ -314,7 +272,7 @@ def gradient(
     algorithm = _among(algorithm, x)
     if algorithm != "kernel":
         if algorithm == "auto":
-            algorithm = quickest_gradient(pattern, *_described(x))[0]
+            algorithm = quickest_gradient(pattern, *described(x))[0]
         if algorithm in GRADIENTS:
             return _uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
     if _on_gpu(x):

@@ -149,6 +149,15 @@ def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
         ) from error
 
 
+def fused(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """Weights (a, b, c, d) of the product of two factors whose blocks meet, ``first`` applied first."""
+    (a, b, c, d), (blocks, _, columns, steps) = second.shape, first.shape
+    outer, inner = blocks // a, d // steps
+    one = second.reshape(a, b, outer, c // outer, inner, steps)
+    two = first.reshape(a, outer, c // outer, inner, columns, steps)
+    return torch.einsum("ijpsql,ipsqkl->ijqpkl", one, two).reshape(a, b * inner, outer * columns, steps)
+
+
 def dense(weight: torch.Tensor) -> torch.Tensor:
     """Matrices (..., a b d, a c d) of weights (..., a, b, c, d)."""
     *lead, a, b, c, d = weight.shape

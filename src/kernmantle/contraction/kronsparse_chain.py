@@ -1,0 +1,91 @@
+"""Which neighbours in a chain of Kronecker-sparse products run as one, where their weights are kept beforehand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Pattern = tuple[int, int, int, int]
+_MOST_WEIGHTS = 2**26
+_FEW = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """Factors ``begin`` .. ``end`` of a chain.
+
+    ``kind`` is "factor": as one factor, their product; "dense": as the matrix that their product is; "pair": as two
+    such factors in one kernel, which part at ``middle``.
+    """
+
+    kind: str
+    begin: int
+    middle: int
+    end: int
+
+    def __str__(self) -> str:
+        if self.kind == "pair":
+            return f"pair {_range(self.begin, self.middle)} {_range(self.middle, self.end)}"
+        return f"{self.kind} {_range(self.begin, self.end)}"
+
+
+def _range(begin: int, end: int) -> str:
+    return str(begin) if end - begin == 1 else f"{begin}..{end - 1}"
+
+
+def meets(first: Pattern, second: Pattern) -> bool:
+    """Whether blocks meet in blocks: the product of two patterns is one again."""
+    a, b, _, d = first
+    fits = a * b * d == second[0] * second[2] * second[3]
+    return fits and a % second[0] == 0 and second[3] % d == 0 and b % (second[3] // d) == 0
+
+
+def fused(first: Pattern, second: Pattern) -> Pattern:
+    """Pattern of the product of two whose blocks meet."""
+    return second[0], second[1] * (second[3] // first[3]), first[0] // second[0] * first[2], first[3]
+
+
+def steps(
+    patterns: Sequence[Pattern], factor: Callable[[Pattern], float], pair: Callable[[Pattern, Pattern], float],
+    dense: float,
+) -> tuple[Step, ...]:  # fmt: skip
+    """The steps that should be quickest together, from what a factor, two in one kernel and the matrix should take."""
+    joined = _joined(patterns)
+    factors = {place: factor(pattern) for place, pattern in joined.items()}
+    found = [(taken, Step("factor", begin, begin, end)) for (begin, end), taken in factors.items()]
+    total, chosen = _shortest(len(patterns), found)
+    cuts = [step.begin for step in chosen] + [len(patterns)]
+    parts = joined if len(patterns) <= _FEW else set(itertools.pairwise(cuts))
+    for begin, middle in parts:
+        for end in [end for start, end in parts if start == middle]:
+            taken = pair(joined[begin, middle], joined[middle, end])
+            if taken < math.inf:
+                found.append((taken, Step("pair", begin, middle, end)))
+    total, chosen = _shortest(len(patterns), found)
+    return (Step("dense", 0, 0, len(patterns)),) if dense < total else chosen
+
+
+def _joined(patterns: Sequence[Pattern]) -> dict[tuple[int, int], Pattern]:
+    """Patterns of the products of neighbours, by where they begin and end."""
+    found: dict[tuple[int, int], Pattern] = {}
+    for begin, pattern in enumerate(patterns):
+        found[begin, begin + 1] = own = pattern
+        for end in range(begin + 2, len(patterns) + 1):
+            if not meets(patterns[end - 2], patterns[end - 1]) or not meets(own, patterns[end - 1]):
+                break
+            own = fused(own, patterns[end - 1])
+            if math.prod(own) > _MOST_WEIGHTS:
+                break
+            found[begin, end] = own
+    return found
+
+
+def _shortest(count: int, found: Sequence[tuple[float, Step]]) -> tuple[float, tuple[Step, ...]]:
+    """The quickest way from the first factor behind the last."""
+    best: list[tuple[float, tuple[Step, ...]]] = [(0.0, ())]
+    for end in range(1, count + 1):
+        ways = [(best[step.begin][0] + taken, (*best[step.begin][1], step)) for taken, step in found if step.end == end]
+        best.append(min(ways, key=lambda way: way[0]))
+    return best[count]

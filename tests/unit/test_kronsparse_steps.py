@@ -1,0 +1,72 @@
+"""Which factors of a chain run as one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from kernmantle.contraction.kronsparse_chain import Step, fused, meets, steps
+from kernmantle.kronsparse import KSPattern, butterfly
+
+
+def test_blocks_that_meet_are_those_of_patterns() -> None:
+    sizes = list(itertools.product((1, 2, 3, 6), (1, 2, 4), (1, 2, 6), (1, 2, 3)))
+    kinds = {True: 0, False: 0}
+    for first, second in itertools.product(map(KSPattern.of, sizes), repeat=2):
+        found = second.rank(first) is not None
+        kinds[found] += 1
+        assert meets(first, second) == found
+        if found:
+            assert fused(first, second) == second.fuse(first)
+    assert min(kinds.values()) > 50
+
+
+def never(*_) -> float:
+    return math.inf
+
+
+def test_levels_of_a_butterfly_join_where_that_moves_less() -> None:
+    levels = [tuple(pattern) for pattern in butterfly(4096)]
+
+    def moved(pattern) -> float:
+        return 1 + math.prod(pattern) / 4096 / 10
+
+    found = steps(levels, moved, never, math.inf)
+    assert [(step.begin, step.end) for step in found] == [(0, 3), (3, 6), (6, 9), (9, 12)]
+    assert {step.kind for step in found} == {"factor"}
+    assert steps(levels, moved, never, 7.0) == (Step("dense", 0, 0, 12),)
+    assert len(steps(levels, lambda pattern: math.prod(pattern) ** 1.1, never, math.inf)) == 12
+    pairs = steps(levels, moved, lambda one, two: 2.0, math.inf)
+    assert [step.kind for step in pairs] == ["pair", "pair"]
+    assert str(pairs[0]) == "pair 0..2 3..5"
+
+
+def test_factors_that_do_not_meet_stay_apart() -> None:
+    chain = [(1, 6, 4, 2), (3, 5, 4, 1)]
+    assert [str(step) for step in steps(chain, lambda pattern: 1.0, never, math.inf)] == ["factor 0", "factor 1"]
+
+
+def test_steps_are_the_best_of_all() -> None:
+    chain = [(8, 3, 2, 1), (4, 4, 2, 3), (2, 5, 4, 6), (1, 2, 2, 30)]
+    cost = {pattern: 1 + hash(pattern) % 7 for pattern in chain}
+
+    def factor(pattern) -> float:
+        return cost.get(pattern, 2 + math.prod(pattern) % 11)
+
+    best = math.inf
+    for cuts in itertools.product((False, True), repeat=3):
+        total, own = 0.0, chain[0]
+        for cut, pattern in zip(cuts, chain[1:], strict=True):
+            if cut:
+                total, own = total + factor(own), pattern
+            else:
+                own = fused(own, pattern)
+        best = min(best, total + factor(own))
+    found = steps(chain, factor, never, math.inf)
+    total = 0.0
+    for step in found:
+        own = chain[step.begin]
+        for pattern in chain[step.begin + 1 : step.end]:
+            own = fused(own, pattern)
+        total += factor(own)
+    assert total == best

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -134,6 +135,17 @@ def test_prepacked_layers_follow_their_weights(algorithm, batch_last, monkeypatc
     layer(x).sum().backward()
     other(x).sum().backward()
     assert_close(layer.weights[0].grad, other.weights[0].grad, depth=60)
+
+
+def test_prepacked_layers_see_another_weight_at_the_same_address():
+    memory = np.ones((2, 3, 4, 1), np.float32)
+    layer = km.KSLinear(8, 6, [(2, 3, 4, 1)], bias=False, algorithm="dense").prepack()
+    x = torch.randn(5, 8)
+    with torch.no_grad():
+        for value in (1.0, 2.0):
+            memory[...] = value
+            layer.weights[0] = torch.nn.Parameter(torch.from_numpy(memory))
+            assert_close(layer(x), x @ layer.to_dense().T, depth=12)
 
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])

@@ -43,17 +43,19 @@ class KeptChain:
 
     def __init__(self, count: int) -> None:
         self.parts = [Kept() for _ in range(count + 1)]
-        self._states: list[tuple[int, int]] = []
+        self._states: list[tuple[int, int, int]] = []
+        self._held: list[torch.Tensor] = []
 
     def renew(self, weights: Sequence[torch.Tensor]) -> None:
         """Forget what was made of weights that changed."""
-        states = [(weight.data_ptr(), -1 if weight.is_inference() else weight._version) for weight in weights]
+        states = [(id(own), own.data_ptr(), -1 if own.is_inference() else own._version) for own in weights]
         if states != self._states:
             for place, state in enumerate(states):
                 if self._states[place : place + 1] != [state]:
                     self.parts[place].clear()
             self.parts[-1].clear()
-            self._states = states
+            # Held, as is their memory: nothing else can come to have their addresses.
+            self._states, self._held = states, [*weights, *(own.detach() for own in weights)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptChain, (len(self.parts) - 1,)

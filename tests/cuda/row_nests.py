@@ -31,6 +31,9 @@ SUM = _program(lambda a, b: (abs(a - b), (a - b) ** 2), lambda s, t, h: exp(-s /
 ENDS = bind(
     define("mk,nk,u:m,v:n,w:k->mn", lambda a, b, w: w * a * b, "sum", lambda s, u, v, h: s / (h + u + v)), frozenset()
 ).program
+TABLED = bind(
+    define("mk,nk,t:mn->mn", lambda a, b: abs(a - b), "sum", lambda s, t, h: exp(-(s + t) / h)), frozenset()
+).program
 HALVES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
 
@@ -113,6 +116,8 @@ class RowCase:
         with np.errstate(all="ignore"):
             if self.program is LAPLACE:
                 return np.exp(-s / BANDWIDTH)
+            if self.program is TABLED:
+                return np.exp(-(s + given[2]) / BANDWIDTH)
             if self.program is SUM:
                 return np.exp(-s / BANDWIDTH) + np.exp(-t / BANDWIDTH**2)
             u, v, w = given[2][:, None], given[3][None], given[4]
@@ -146,6 +151,10 @@ def cases() -> list[RowCase]:
     ]
     made += [RowCase(f"two_sums_{k}", SUM, PRODUCT, 65, 130, k, 2) for k in (3, 40)]
     made += [RowCase(f"ends_{k}", ENDS, PRODUCT, 65, 300, k, 2) for k in (3, 20, 40)]
+    made += [
+        RowCase(f"tabled_{how}_{k}", TABLED, how, 150, 131, k, 2) for how in (PRODUCT, "smallest") for k in (3, 40)
+    ]
+    made += [RowCase(f"tabled_{d}", TABLED, PRODUCT, 65, 200, 20, 5, d) for d in ("f16", "f64")]
     made += [
         RowCase(f"nan_{how}_{k}", LAPLACE, how, 40, 300, k, poison=True) for how in ("max", "smallest") for k in (3, 20)
     ]

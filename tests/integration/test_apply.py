@@ -333,19 +333,22 @@ def test_neighbours_of_many_numbers_by_products():
     assert (kernel(x, x).argmax(1) == kernel.argkmax(x, x, 1)[:, 0]).all()
 
 
-def test_memory_of_a_large_product():
+@pytest.mark.parametrize("tabled", [False, True])
+def test_memory_of_a_large_product(tabled):
     code = """
-import re, torch
+import re, sys, torch
 import kernmantle as km
 def peak():
     return int(re.findall(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[0])
 x, v = torch.randn(20000, 20), torch.randn(20000)
-km.Laplace(10.0).matmul(x[:300], x[:300], v[:300])
+table = torch.rand(20000, 1).expand(-1, 20000) if "tabled" in sys.argv else None
+km.Laplace(10.0).matmul(x[:300], x[:300], v[:300], table=None if table is None else table[:300, :300])
 before = peak()
-km.Laplace(10.0).matmul(x, None, v)
+km.Laplace(10.0).matmul(x, None, v, table=table)
 print(peak() - before)
 """
-    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", code, *["tabled"] * tabled]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     assert int(result.stdout) * 1024 < 100e6
 
 

@@ -57,6 +57,24 @@ def test_a_table_is_part_of_the_sum(name, backend, device):
     assert_close(kernel.matmul(z, x, x, table=table), expected @ x.cpu().numpy(), depth=64)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("points", "others", "columns", "width"), [(33, 7, 1, 1), (257, 131, 3, 17), (40, 300, 40, 2)])
+def test_products_with_a_table_take_one_kernel(points, others, columns, width, dtype, backend, device):
+    x, y = rows(points, columns, dtype=dtype, device=device), rows(others, columns, seed=1, dtype=dtype, device=device)
+    v = rows(others, width, seed=3, dtype=dtype, device=device).abs()
+    own = rows(2, points, others, seed=2, dtype=dtype, device=device).abs()
+    kernel = km.Laplace(7.0)
+    gap = np.abs(x.double().cpu().numpy()[:, None] - y.double().cpu().numpy()).sum(-1)
+    for table in (own[0], own[0].mT.contiguous().mT, own):
+        expected = np.exp(-(gap + table.double().cpu().numpy()) / 7.0) @ v.double().cpu().numpy()
+        assert_close(kernel.matmul(x, y, v, table=table), expected, depth=columns + others)
+    (route,) = [line for line in kernel.info.splitlines() if line.startswith("product with a table ran as")]
+    assert ("blocks of the matrix" if backend == "reference" else f"{device}: apply product") in route
+    alike = kernel.matmul(x, y, v.requires_grad_(), table=own[0])
+    assert alike.requires_grad
+    assert_close(alike.detach(), kernel.matmul(x, y, v.detach(), table=own[0]).double(), depth=columns + others)
+
+
 def test_categories():
     z, x = rows(9, 3), rows(11, 3, seed=1)
     random = np.random.default_rng(0)

@@ -61,3 +61,10 @@ def test_exponentials_to_the_base_two():
 def test_what_has_no_nest(inner, compute):
     assert can_lower(Apply(GRAM, "sum"), "f32")
     assert not can_lower(Apply(inner, "sum"), compute)
+
+
+def test_entries_may_read_operands_of_their_own():
+    tabled = Apply(program("mk,nk,t:mn->mn", epilogue=lambda s, t: s + t), "sum")
+    assert can_lower(tabled, "f32")
+    rows = lower_rows(tabled, ["f32", "f32", "f32"], "f32", ["f32"], "f32").rows
+    assert [port.roles for port in rows.matrix.operands] == ["mk", "nk", "mn"]

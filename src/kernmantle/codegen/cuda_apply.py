@@ -20,6 +20,7 @@ from .cuda import (
 from .cuda_spell import TYPES, Typed, Writer, cast, literal
 
 ENTRY, JOIN = "kernmantle_kernel", "kernmantle_join"
+_ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
 _NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
 
 
@@ -68,8 +69,8 @@ def _entry(plan: CudaRowPlan) -> list[str]:
     lines, folded, names = _fixed(plan)
     names |= numbers_of(plan.matrix)
     uniform = set(names)
-    for letter, role in (("rows", "m"), ("columns", "n")):
-        names |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
+    for kind, role in _ENDS.items():
+        names |= {port.name: (f"{kind.lower()}s[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
     finished: list[str] = []
     for place, (reduction, held) in enumerate(registers_of(plan.matrix)):
         finish = Writer(numbers_of(plan.matrix) | state_of(reduction, held, "s"), True, f"u{place}_")
@@ -91,7 +92,8 @@ def _entry(plan: CudaRowPlan) -> list[str]:
 def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str]) -> list[str]:
     writer = _writer(plan, names)
     (value,) = writer.expressions([output])
-    head = f"C {name}(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const Registers& s)"
+    ends_of = ", ".join(f"const C* {name.lower()}s" for name in _ENDS)
+    head = f"C {name}(const Fixed& fixed, const Numbers& number, {ends_of}, const Registers& s)"
     return function(head, [*finished, *writer.lines, f"return {cast(value, 'value')};"])
 
 
@@ -152,16 +154,16 @@ def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list
 def _places(plan: CudaRowPlan) -> list[str]:
     """Where the kernel finds what is not an operand of the map."""
     rows, ports = plan.rows, plan.rows.ports
-    counts = ", ".join(f"{name} = {len(ends(rows, role))}" for name, role in (("ROW_ENDS", "m"), ("COLUMN_ENDS", "n")))
+    counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
     lines = [f"    static constexpr int {counts};"]
-    lines += ["    template <int I> struct RowEnd;", "    template <int I> struct ColumnEnd;"]
+    lines += [f"    template <int I> struct {name}End;" for name in _ENDS]
     if rows.v is not None:
         lines += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
         lines.append("    };")
     lines += ["    struct Result {", *_port(rows.outs[0], ports.index(rows.outs[0])), "    };", "};"]
-    for name, role in (("RowEnd", "m"), ("ColumnEnd", "n")):
+    for name, role in _ENDS.items():
         for i, port in enumerate(ends(rows, role)):
-            head = f"template <> struct Apply::{name}<{i}> {{  // {port.name}"
+            head = f"template <> struct Apply::{name}End<{i}> {{  // {port.name}"
             lines += [head, *_port(port, ports.index(port)), "};"]
     return lines
 

@@ -9,7 +9,7 @@ from ..contraction.nest import Port
 from .llvm_consume import consumers
 from .llvm_entry import Entry
 from .llvm_functions import definitions
-from .llvm_pack import pack, pack_name, scatter
+from .llvm_pack import gather, pack, pack_name, scatter
 from .llvm_text import ELEMENTS
 from .llvm_tile import Tile, map_ports, tile_name
 
@@ -91,7 +91,7 @@ class RowEntry(Entry):
                 place = {**counters, "m": f.add(ic, ir), "n": f.add(jc, jr)}
                 given = [f"ptr {self._held(port, ir, jr, layers, place)}" for port in map_ports(plan)]
                 given.append(f"ptr {f.at(self.panel, f.multiply(ir, str(plan.columns)), self.element)}")
-                counts = [f"i64 {plan.rows}", f"i64 {plan.columns}", f"i64 {-plan.rows}"]
+                counts = [*self._counts((ir, rows), (jr, columns)), f"i64 {-plan.rows}"]
                 down_by = f.multiply(f.i64("sdiv", ir, str(plan.rows)), self.panels)
                 tile = f.add(down_by, f.i64("sdiv", jr, str(plan.columns)))
                 state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
@@ -102,6 +102,17 @@ class RowEntry(Entry):
                 given = [f"ptr {self.panel}", f"ptr {self.weights}", f"ptr {self._kept(jr)}"]
                 given += [f"i64 {count}" for count in (rows, ic, self.size["l"])]
                 f.say(f"call fastcc void @km_consume({', '.join(given)})")
+
+    def _counts(self, *places: tuple[str, str]) -> list[str]:
+        """Rows and columns of a tile: whole, for a panel has room, unless operands are read entry by entry."""
+        f, plan = self.f, self.plan
+        whole = (str(plan.rows), str(plan.columns))
+        if not plan.cell_ports:
+            return [f"i64 {count}" for count in whole]
+        return [
+            f"i64 {f.least(count, f.i64('sub nsw', extent, at))}"
+            for count, (at, extent) in zip(whole, places, strict=True)
+        ]
 
     def _kept(self, jr: str) -> str:
         f = self.f
@@ -134,6 +145,8 @@ def emit_rows(plan: CpuRowPlan) -> str:
     stored = sorted({port.dtype for port in (*matrix.nest.outs, *plan.rows.outs)})
     parts = [f"; {plan}", RowEntry(plan).text(), *tiles, *consumers(plan, needed)]
     parts += [pack(dtype, element, width) for dtype, width in packs]
+    cells = sorted({port.dtype for port in matrix.cell_ports})
+    parts += [gather(dtype, element, matrix.rows, matrix.columns) for dtype in cells]
     parts += [scatter(dtype, matrix.columns) for dtype in stored]
     parts += definitions(needed)
     unroll = '!"llvm.loop.unroll.disable"' if matrix.unroll == 1 else f'!"llvm.loop.unroll.count", i32 {matrix.unroll}'

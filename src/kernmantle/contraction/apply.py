@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..expr.node import Node, const, rewrite
+from ..expr.node import Node, const, rewrite, variables
 from .lower import Lowering
 from .nest import Nest, Port
 from .program import Program
@@ -133,10 +133,11 @@ class RowLowering:
 
 
 def can_lower(apply: Apply, compute: str) -> bool:
-    """Whether there is a nest: one axis reduced inside, operands over at most one of m and n, floating point."""
+    """Whether there is a nest: one axis reduced inside, no operand of the map over both m and n, floating point."""
     inner = apply.inner
+    mapped = variables([*inner.map])
     plain = all(set(operand.axes) < {*inner.out, *inner.reduced} for operand in inner.operands)
-    apart = not any(set(inner.out) <= set(operand.axes) for operand in inner.operands)
+    apart = not any(set(inner.out) <= set(operand.axes) for operand in inner.operands if operand.name in mapped)
     folds = any(reduction.is_fold for reduction in inner.reductions)
     return plain and apart and not folds and len(inner.reduced) == 1 and compute in ("f32", "f64")
 

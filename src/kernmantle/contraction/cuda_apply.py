@@ -117,7 +117,12 @@ def _group(rows: RowNest, width: int, most: int) -> int:
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
     held = staged(nest)
-    return len(held["rows"]) == len(held["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
+    return not _is_tabled(nest) and len(held["rows"]) == len(held["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
+
+
+def _is_tabled(nest: Nest) -> bool:
+    """Whether entries read operands of their own, which neighbouring threads should find side by side."""
+    return any(port.roles == "mn" for port in nest.operands)
 
 
 def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
@@ -171,7 +176,7 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
     own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
-    ring = rings(nest, sizes, limits) and not rows.selects and len(rows.reduction.kinds) == 1
+    ring = rings(nest, sizes, limits) and not (rows.selects or _is_tabled(nest)) and len(rows.reduction.kinds) == 1
     group = _group(rows, sizes["l"], _CHUNK)
     tile = _tiled(nest) if not ring else replace(RING, stages=2) if group == _CHUNK else RING
     matrix = planned(nest, sizes, limits, own, tile)
@@ -194,6 +199,6 @@ def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fa
 
 
 def ends(rows: RowNest, role: str) -> tuple[Port, ...]:
-    """The operands that entries read of one row ("m") or column ("n"), or of all ("")."""
+    """The operands that entries read of one row ("m") or column ("n"), of their own ("mn"), or of all ("")."""
     used = set(variables(rows.matrix.outputs))
     return tuple(port for port in rows.matrix.operands if port.roles == role and port.name in used)

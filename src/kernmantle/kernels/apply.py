@@ -13,7 +13,8 @@ from ..ops.checks import check_out
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
 from .call import Call
-from .rowwise import rowwise
+from .rowwise import is_recorded, rowwise
+from .tabled import product
 
 
 def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
@@ -99,6 +100,8 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     call, v = _computed_in(call, v)
     if 0 in (*batch, call.x.shape[-2], rows, v.shape[-1]):
         out = call.x.new_zeros((*batch, call.x.shape[-2], v.shape[-1]))
+    elif call.form.has_table and is_recorded((call.x, call.y, v, *call.shared)):
+        out = product(call, v)
     elif v.dim() > 2 and not own:
         out = rowwise(call, PRODUCT, v.movedim(-2, 0).flatten(1)).unflatten(-1, (*batch, v.shape[-1])).movedim(0, -2)
     else:

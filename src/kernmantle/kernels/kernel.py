@@ -139,8 +139,9 @@ class Kernel:
     @property
     def info(self) -> str:
         """What is summed and made of the sums, and what ran its matrix and the products with it last."""
-        matrix = gram(self._form)
-        return "\n".join([repr(matrix), *(f"{how} ran as {route}" for how, route in routes(matrix).items())])
+        forms = tabled.forms(self._form).items()
+        ran = (f"{how}{what} ran as {route}" for what, form in forms for how, route in routes(gram(form)).items())
+        return "\n".join([repr(gram(self._form)), *ran])
 
     def prepared(self, x: Any, y: Any, precision: str | None = None, **extra: Any) -> tuple[Call, list[torch.Tensor]]:
         """Rows and further arrays, checked and placed on tensors."""
@@ -230,7 +231,7 @@ class Kernel:
         diagonal : number or tensor, optional
             ``diagonal * v`` is added; x and y are then the same rows.
         table : array, shape (..., m, n), optional
-            As of a call; the product then goes through blocks of the matrix.
+            As of a call.
         precision : {None, "ieee", "tf32"}
             Arithmetic of recognised matrix products.
 
@@ -247,8 +248,7 @@ class Kernel:
         call, (vector,) = self._tabled(x, y, table, precision, v=v)
         if diagonal is not None:
             diagonal = value_of(diagonal, "diagonal")
-        product = apply.matmul if table is None else tabled.matmul
-        return call.finished(product(call, vector, diagonal))
+        return call.finished(apply.matmul(call, vector, diagonal))
 
     def sum(self, x: Any, y: Any = None) -> Any:
         """Sum over the rows of y, (..., m), without the matrix k(x, y)."""

@@ -72,11 +72,20 @@ def rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor
     """The result with whatever derivative is being recorded; both arrays have rows."""
     task = Rowwise(call, how)
     tensors = (call.x, call.y, *([v] if v is not None else []), *call.shared)
-    if forward_ad._current_level >= 0:
+    if _goes_forward():
         return task.in_blocks(*tensors)
-    if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
+    if is_recorded(tensors):
         return _Rowwise.apply(task, *tensors)  # pyright: ignore[reportReturnType]
     return _fused(how, call, v)
+
+
+def _goes_forward() -> bool:
+    return forward_ad._current_level >= 0
+
+
+def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a derivative by any of the tensors is being recorded."""
+    return _goes_forward() or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors))
 
 
 def _fused(how: str, call: Call, v: torch.Tensor | None) -> torch.Tensor:

@@ -12,7 +12,6 @@ from ..errors import ParameterError, ShapeError
 from ..expr.node import Node, substitute, var
 from ..expr.simplify import simplify
 from ..ops.checks import without_autocast
-from .apply import common_batch
 from .blocks import block_bytes
 from .call import Call
 from .differences import blocks
@@ -31,6 +30,11 @@ def form_with_table(form: Form) -> Form:
     place = var(f"x{len(ROWS) + len(form.operands)}")
     (output,) = simplify(substitute([form.output], {"s0": Node("add", (var("s0"), place))}))
     return replace(form, output=output, operands=(*form.operands, TABLE))
+
+
+def forms(form: Form) -> dict[str, Form]:
+    """The form without and, where it can have one, with a table, and words for it."""
+    return {"": form, **({" with a table": form_with_table(form)} if len(form.maps) == 1 else {})}
 
 
 def with_table(call: Call, table: torch.Tensor) -> Call:
@@ -59,28 +63,10 @@ def _product(call: Call, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *sha
         return (call.gram(x, y, shared) @ v,)
 
 
-def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
-    """The matrix times v, from blocks of its rows."""
-    vector = v.dim() == 1
-    call, wide = call.widened(), v.unsqueeze(-1) if vector else v
-    wide = wide.to(call.x.dtype)
-    rows = (call.x.shape[-2], call.y.shape[-2])
-    if wide.dim() < 2 or wide.shape[-2] != rows[1]:
-        raise ShapeError(f"v must have a row for each of the {rows[1]} rows of y, it has shape {tuple(v.shape)}")
-    if diagonal is not None and rows[0] != rows[1]:
-        raise ShapeError(f"diagonal needs as many rows in x as in y, they have {rows[0]} and {rows[1]}")
-    try:
-        batch = torch.broadcast_shapes(call.batch, wide.shape[:-2])
-    except RuntimeError:
-        raise ShapeError(f"batch axes do not broadcast: v has shape {tuple(v.shape)}, k(x, y) {call.batch}") from None
-    if isinstance(diagonal, torch.Tensor):
-        common_batch(tuple(batch), diagonal)
+def product(call: Call, v: torch.Tensor) -> torch.Tensor:
+    """The matrix times v, from blocks of its rows, for derivatives."""
     parts = [
-        recompute(partial(_product, call), call.x[..., points, :], call.y, wide, *at_points(call, points))[0]
-        for points in blocks(rows[0], call.x.element_size() * max(1, rows[1]), block_bytes(call))
+        recompute(partial(_product, call), call.x[..., points, :], call.y, v, *at_points(call, points))[0]
+        for points in blocks(call.x.shape[-2], call.x.element_size() * call.y.shape[-2], block_bytes(call))
     ]
-    out = torch.cat(parts, -2) if parts else call.x.new_zeros((*batch, 0, wide.shape[-1]))
-    if diagonal is not None:
-        scale = diagonal.to(wide.dtype)[..., None, None] if isinstance(diagonal, torch.Tensor) else diagonal
-        out = out + scale * wide
-    return out.squeeze(-1) if vector else out
+    return torch.cat(parts, -2)

@@ -85,7 +85,7 @@ struct Apply : Body {
         Fixed f;
         return f;
     }
-    static __device__ __forceinline__ C entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const Registers& s) {
+    static __device__ __forceinline__ C entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const C* cells, const Registers& s) {
         const C t0 = s.r0 * number.v1;
         const C t1 = km::exp2_near(t0);
         return t1;
@@ -96,9 +96,10 @@ struct Apply : Body {
     static constexpr bool WEIGHTED = false;
     static constexpr int GROUP = 1;
     typedef km::Ranked<C> Kept;
-    static constexpr int ROW_ENDS = 0, COLUMN_ENDS = 0;
+    static constexpr int ROW_ENDS = 0, COLUMN_ENDS = 0, CELL_ENDS = 0;
     template <int I> struct RowEnd;
     template <int I> struct ColumnEnd;
+    template <int I> struct CellEnd;
     struct Result {
         typedef float T;
         static constexpr int PORT = 3;

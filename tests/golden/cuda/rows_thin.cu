@@ -90,7 +90,7 @@ struct Apply : Body {
         Fixed f;
         return f;
     }
-    static __device__ __forceinline__ C entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const Registers& s) {
+    static __device__ __forceinline__ C entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const C* cells, const Registers& s) {
         const C t0 = s.r0 * number.v1;
         const C t1 = km::exp2_near(t0);
         return t1;
@@ -100,7 +100,7 @@ struct Apply : Body {
         const C f = -number.v1;
         return f > C(0) && f < C(1e30) ? f : C(0);
     }
-    static __device__ __forceinline__ C scaled_entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const Registers& s) {
+    static __device__ __forceinline__ C scaled_entry(const Fixed& fixed, const Numbers& number, const C* rows, const C* columns, const C* cells, const Registers& s) {
         const C t0 = -s.r0;
         const C t1 = km::exp2_near(t0);
         return t1;
@@ -126,9 +126,10 @@ struct Apply : Body {
     static __device__ __forceinline__ C finish(const Kept& k) {
         return k.r0;
     }
-    static constexpr int ROW_ENDS = 0, COLUMN_ENDS = 0;
+    static constexpr int ROW_ENDS = 0, COLUMN_ENDS = 0, CELL_ENDS = 0;
     template <int I> struct RowEnd;
     template <int I> struct ColumnEnd;
+    template <int I> struct CellEnd;
     struct Weight {
         typedef float T;
         static constexpr int PORT = 3;

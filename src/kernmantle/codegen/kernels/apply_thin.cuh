@@ -153,9 +153,9 @@ struct Thin {
 #pragma unroll
             for (int o = 0; o < Body::ROW_ENDS; ++o) mine[o] = ends[o][r];
             if constexpr (SCALED)
-                w[r] = Body::scaled_entry(fixed, g.number, mine, &q[S::ENDS], state[r]);
+                w[r] = Body::scaled_entry(fixed, g.number, mine, &q[S::ENDS], 0, state[r]);
             else
-                w[r] = Body::entry(fixed, g.number, mine, &q[S::ENDS], state[r]);
+                w[r] = Body::entry(fixed, g.number, mine, &q[S::ENDS], 0, state[r]);
         }
         if constexpr (Body::SELECTS) {
 #pragma unroll

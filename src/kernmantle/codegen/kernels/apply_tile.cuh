@@ -120,12 +120,18 @@ struct Reducer {
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
-                C r[Room<Body::ROW_ENDS>::value], c[Room<Body::COLUMN_ENDS>::value];
+                C r[Room<Body::ROW_ENDS>::value], c[Room<Body::COLUMN_ENDS>::value], e[Room<Body::CELL_ENDS>::value];
 #pragma unroll
                 for (int o = 0; o < Body::ROW_ENDS; ++o) r[o] = rows[o][i];
 #pragma unroll
                 for (int o = 0; o < Body::COLUMN_ENDS; ++o) c[o] = columns[o][j];
-                w[i][j] = Body::entry(fixed, g.number, r, c, state[i][j]);
+                each<0, Body::CELL_ENDS>([&](auto index) {
+                    typedef typename Body::template CellEnd<decltype(index)::value> P;
+                    const i64 m = p.m + lay.row(i), n = p.n + lay.column(j);
+                    const bool inside = m < g.size[ROLE_M] && n < g.size[ROLE_N];
+                    e[decltype(index)::value] = inside ? load_at<C, typename P::T, P::PORT>(g, p, m, n) : C(0);
+                });
+                w[i][j] = Body::entry(fixed, g.number, r, c, e, state[i][j]);
             }
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -17,11 +18,14 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import kernmantle as km
 from kernmantle import distributed as spread
+from kernmantle.distributed import alone
 from kernmantle.linalg import cusolvermp
 from kernmantle.linalg.worker import communicator
 from kernmantle.testing import assert_close
 
 N, COLUMNS = 1100, 5
+LIMITS = 0, N
+"""By all GPUs, and by one of them."""
 KERNEL = km.Gaussian(2.0)
 
 
@@ -79,13 +83,16 @@ def kernel_system():
 
 
 def lu():
-    _solves(spread.solve_lu, spd() + 0.1 * normal(N, N, seed=9) / N**0.5)
+    for limit in LIMITS:
+        alone.QUICKER["getrf"] = limit
+        _solves(spread.solve_lu, spd() + 0.1 * normal(N, N, seed=9) / N**0.5)
 
 
 def eigh():
     a = spd()
     expected = torch.linalg.eigvalsh(a)
-    for dtype in (torch.float64, torch.float32):
+    for dtype, limit in itertools.product((torch.float64, torch.float32), LIMITS):
+        alone.QUICKER["syevd"] = limit
         w, v = spread.eigh(part(a).to(dtype))
         assert_close(w, expected.cpu(), dtype=dtype, depth=N**2)
         assert_close(a @ v.double(), v.double() * part(w.double()), dtype=dtype, depth=N**2, magnitude=1)

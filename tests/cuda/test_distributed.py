@@ -61,7 +61,9 @@ def test_a_dead_process_ends_the_others_with_an_error(tmp_path):
     assert members[-1].returncode == -signal.SIGKILL
     for member, words in zip(members[:-1], spoken[:-1], strict=True):
         assert member.returncode not in (0, -signal.SIGKILL)
-        assert re.search("died, failed or did not answer|Watchdog caught collective operation timeout", words), words[-2000:]
+        assert re.search("died, failed or did not answer|Watchdog caught collective operation timeout", words), words[
+            -2000:
+        ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import kernmantle as km
 from kernmantle import distributed as spread
-from kernmantle.distributed import dense, exchange, products
+from kernmantle.distributed import alone, dense, exchange, products
 from kernmantle.distributed.redistribute import Cyclic
 from kernmantle.distributed.rows import rows
 from kernmantle.linalg import cusolvermp
@@ -245,15 +245,15 @@ def gathered_grid(given):
 @check
 def what_gpus_do():
     """Redistributed to cyclic blocks of columns and back, as for cuSOLVERMp."""
-    kept = cusolvermp.block_of, dense._on_gpu, dense._grid
-    cusolvermp.block_of, dense._on_gpu, dense._grid = (lambda *_: BLOCK), lambda _: True, gathered_grid
+    kept = cusolvermp.block_of, dense.by_all, dense._grid
+    cusolvermp.block_of, dense.by_all, dense._grid = (lambda *_: BLOCK), lambda *_: True, gathered_grid
     try:
         solves()
         kernel_systems()
         eigh()
         assert spread.solve_cholesky(part(-spd()), part(normal(N, seed=2))).info == 1
     finally:
-        cusolvermp.block_of, dense._on_gpu, dense._grid = kept
+        cusolvermp.block_of, dense.by_all, dense._grid = kept
 
 
 @check
@@ -385,10 +385,10 @@ def bad_input():
 
 @check
 def too_large_to_gather():
-    available, dense._available = dense._available, lambda: 1000
+    available, alone.available = alone.available, lambda _: 1000
     with pytest.raises(km.errors.OutOfMemoryError, match=r"distributed\.cg"):
         spread.solve_cholesky(part(spd()), part(normal(N)))
-    dense._available = available
+    alone.available = available
 
 
 def dies(folder):

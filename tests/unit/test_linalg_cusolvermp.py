@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernmantle import linalg
-from kernmantle.distributed import dense
+from kernmantle.distributed import alone, dense
 from kernmantle.distributed.rows import rows
 from kernmantle.errors import BackendError, LaunchError
 from kernmantle.linalg import cusolvermp
@@ -94,6 +94,23 @@ def test_stretches_are_the_columns_between_two_places(low, high, size):
         blocks = cusolvermp.stretches(low, high, rank, size, 256)
         assert [column for a, b in blocks for column in range(a, b)] == expected
         assert all(a < b and a // 256 == (b - 1) // 256 for a, b in blocks)
+
+
+def test_one_gpu_takes_what_it_does_quicker_and_holds(monkeypatch):
+    def told(n, rank, free, routine="getrf", cuda=True):
+        monkeypatch.setattr(alone, "available", lambda _: free)
+        monkeypatch.setattr(alone, "largest", lambda value, *_: value)
+        local = SimpleNamespace(is_cuda=cuda, device=None, element_size=lambda: 4)
+        return alone.by_all(SimpleNamespace(local=local, total=n, rank=rank, group=None), routine)
+
+    edge = alone.QUICKER["getrf"]
+    room = 4 * 4 * edge**2
+    assert not told(edge, 0, room)
+    assert not told(edge, 1, 0)
+    assert told(edge, 0, room - 1)
+    assert told(edge + 1, 0, 10 * room)
+    assert told(1, 0, room, "potrf")
+    assert not told(edge + 1, 0, 0, cuda=False)
 
 
 @pytest.mark.parametrize("routine", cusolvermp.BLOCKS)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from ..errors import KernmantleError, OutOfMemoryError, ParameterError, ShapeError, WorkerError
+from ..errors import ParameterError, ShapeError
 from ..kernels import Kernel
 from ..linalg import cholesky, cusolvermp, lu, spectrum
 from ..linalg.arguments import check_dtype, enough_memory
@@ -21,14 +20,13 @@ from ..linalg.kernel import ROWS
 from ..linalg.kernel import solve_kernel as kernel_system
 from ..linalg.solution import Solution, nan_where_failed, raise_for
 from ..linalg.worker import communicator
-from .exchange import dealt, everyones, largest, told
+from .alone import by_all, in_one, scattered
+from .exchange import dealt, everyones, largest
 from .redistribute import Cyclic
 from .rows import Rows, check_together, rows
 from .watch import watch
 
 _GRIDS: WeakKeyDictionary[Any, Grid] = WeakKeyDictionary()
-_COPIES = 4
-"""Matrices that gathering and solving in one process take, with the result."""
 
 
 def _square(a: Any, group: Any) -> Rows:
@@ -63,66 +61,13 @@ def _grid(given: Rows) -> Iterator[Grid]:
     _GRIDS[world] = grid
 
 
-def _on_gpu(given: Rows) -> bool:
-    return given.local.is_cuda
-
-
-def _available() -> int:
-    """Bytes of host memory that can still be taken."""
-    listing = Path("/proc/meminfo")
-    if listing.is_file():
-        for line in listing.read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62
-
-
-def _in_one(
-    given: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor, copies: int = _COPIES
-) -> list[Any]:
-    """Gather the rows on the first process, solve there, and tell all what went wrong; ``[]`` on the others."""
-    needed, free = copies * given.total**2 * given.local.element_size(), _available()
-    outcome: list[Any] = ["", []]
-    if given.rank == 0 and needed > free:
-        outcome[0] = (
-            f"on CPUs the matrix is gathered on one process, which takes about {needed} bytes; {free} are free there. "
-            f"Use GPUs (NCCL and cuSOLVERMp), or km.distributed.cg, which never forms it"
-        )
-    (why,) = told(outcome[:1], given.group)
-    if why:
-        raise OutOfMemoryError(why)
-    gathered = [_gathered(tensor, given) for tensor in (given.local, *others)]
-    results: list[torch.Tensor] = []
-    if given.rank == 0:
-        try:
-            results = solve(*gathered)
-        except (KernmantleError, RuntimeError) as error:
-            outcome[0] = f"{type(error).__name__}: {error}"
-    (why,) = told(outcome[:1], given.group)
-    if why:
-        raise WorkerError(f"the first process failed: {why}")
-    return results
-
-
-def _gathered(local: torch.Tensor, given: Rows) -> torch.Tensor:
-    sent = [local.shape[0] if i == 0 else 0 for i in range(given.size)]
-    return dealt(local, sent, given.counts if given.rank == 0 else [0] * given.size, given.group)
-
-
-def _scattered(whole: torch.Tensor, given: Rows) -> torch.Tensor:
-    """Rows of a tensor of the first process, to each its own; the others pass an empty one of its other axes."""
-    sent = given.counts if given.rank == 0 else [0] * given.size
-    received = [given.local.shape[0] if i == 0 else 0 for i in range(given.size)]
-    return dealt(whole, sent, received, given.group)
-
-
 def _columns(side: Rows) -> torch.Tensor:
     return side.local.unsqueeze(-1) if side.local.dim() == 1 else side.local
 
 
 def _solved(given: Rows, side: Rows, kind: str, check_errors: bool, meaning: str) -> Solution:
     b = _columns(side)
-    if _on_gpu(given):
+    if by_all(given, kind):
         x, info = _on_gpus(given, b, kind)
         return _solution(side, x, info, f"cuSOLVERMp {kind} on {given.size} GPUs", check_errors, meaning)
     routine = {"potrf": cholesky.solve_cholesky, "getrf": lu.solve_lu}[kind]
@@ -131,16 +76,20 @@ def _solved(given: Rows, side: Rows, kind: str, check_errors: bool, meaning: str
         found = routine(a, right, overwrite_a=True)
         return [found.x, found.info]
 
-    return _spread(given, side, _in_one(given, solve, b), check_errors, meaning)
+    return _spread(given, side, in_one(given, solve, b), check_errors, meaning)
 
 
 def _spread(given: Rows, side: Rows, results: list[Any], check_errors: bool, meaning: str) -> Solution:
     """The solution and the info of the first process, to each process its rows."""
     b = _columns(side)
-    x = _scattered(results[0] if results else b.new_empty(0, b.shape[1]), given)
+    x = scattered(results[0] if results else b.new_empty(0, b.shape[1]), given)
     state = int(results[1]) if results else 0
-    info = torch.tensor(largest(state, x.device, given.group), dtype=torch.int32)
-    return _solution(side, x, info, "gathered on one process", check_errors, meaning)
+    info = torch.tensor(largest(state, x.device, given.group), dtype=torch.int32, device=x.device)
+    return _solution(side, x, info, _gathered_on(given), check_errors, meaning)
+
+
+def _gathered_on(given: Rows) -> str:
+    return f"gathered on one {'GPU' if given.local.is_cuda else 'process'}"
 
 
 def _solution(side: Rows, x: torch.Tensor, info: torch.Tensor, ran: str, check_errors: bool, meaning: str) -> Solution:
@@ -205,7 +154,8 @@ def solve_cholesky(a: Any, b: Any, *, group: Any = None, check_errors: bool = Fa
     Notes
     -----
     On GPUs by cuSOLVERMp on torch's NCCL communicator, the rows redistributed to cyclic blocks of columns: two copies
-    of the part of each process. On CPUs the matrix is gathered and solved in the first process.
+    of the part of each process. On CPUs the matrix is gathered and solved in the first process, on GPUs where one is
+    quicker than all: up to order 20 000 in :func:`solve_lu` and :func:`eigh`, if it holds the matrix four times.
 
     Cost: n³ / 3 operations, divided among the GPUs. There are no gradients.
 
@@ -312,14 +262,14 @@ def solve_kernel(
     check_together(given, "x", side, "y")
     if not 0 < float(ridge) < float("inf"):
         raise ParameterError(f"ridge must be positive, not {ridge!r}")
-    if not _on_gpu(given):
+    if not by_all(given, "potrf"):
 
         def solve(points: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
             found = kernel_system(kernel, points, targets, ridge, method="cholesky")
             assert found.factor is not None
             return [found.x, found.factor.info]
 
-        results = _in_one(given, solve, _columns(side), copies=1)
+        results = in_one(given, solve, _columns(side), copies=1)
         return _spread(given, side, results, check_errors, cholesky.MEANING)
     b, n = _columns(side), given.total
     sides = Cyclic(given, b.shape[1], cusolvermp.block_of("potrf", n, given.size))
@@ -383,7 +333,7 @@ def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors:
     >>> dist.destroy_process_group()
     """
     given = _square(a, group)
-    if _on_gpu(given):
+    if by_all(given, "syevd"):
         cyclic = Cyclic(given, given.total, cusolvermp.block_of("syevd", given.total, given.size))
         with _grid(given) as grid, _room("eigh", given):
             found = grid.eigh(cyclic.of_symmetric(given.local), given.total, not eigvals_only)
@@ -392,7 +342,7 @@ def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors:
         state = largest(int(found.info), w.device, given.group)
     else:
         w, v, state = _eigh_in_one(given, not eigvals_only)
-        ran = "gathered on one process"
+        ran = _gathered_on(given)
     info = torch.tensor(state, dtype=torch.int32, device=w.device)
     if check_errors:
         raise_for(info, MEANING)
@@ -407,7 +357,7 @@ def _eigh_in_one(given: Rows, vectors: bool) -> tuple[torch.Tensor, torch.Tensor
         found = spectrum.direct(a, True, True, vectors, None, None)
         return [found.w, found.info, *([] if found.v is None else [found.v])]
 
-    results = _in_one(given, solve)
+    results = in_one(given, solve)
     n = given.total
     w = dealt(
         (results[0] if results else given.local.new_empty(0)).repeat(given.size),
@@ -417,4 +367,4 @@ def _eigh_in_one(given: Rows, vectors: bool) -> tuple[torch.Tensor, torch.Tensor
     if not vectors:
         return w, None, state
     columns = results[2].mT if results else given.local.new_empty(0, n)
-    return w, _scattered(columns, given).mT, state
+    return w, scattered(columns, given).mT, state

@@ -182,7 +182,9 @@ def test_gradients_of_weights_go_the_quickest_way() -> None:
     assert quickest_gradient((6, 64, 64, 1), 25088, "f32", "cuda")[0] == "kernel"  # 54 against 156
     assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", True)[0] == "bmm"  # 199 against 766
     assert quickest_gradient((1, 64, 64, 128), 25088, "f16", "cuda", False)[0] == "kernel"  # 836 against 10091
-    assert set(gradient_seconds(*wide, "f32", "cpu")) == {"kernel"}
+    assert set(gradient_seconds(*wide, "bf16", "cpu")) == {"kernel"}  # which sums halves in float32
+    assert quickest_gradient((6, 64, 64, 1), 256, "f32", "cpu")[0] == "bmm"  # 125 against 195
+    assert quickest_gradient((1, 768, 192, 2), 256, "f32", "cpu")[0] == "kernel"  # 1737 against 2241
 
 
 def as_on(monkeypatch, card: str = "sm_90") -> None:

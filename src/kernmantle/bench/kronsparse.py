@@ -163,10 +163,10 @@ def case(pattern: Sequence[int], dtype: str, last: bool, device: str, left: Sequ
     fits = own.in_features * own.out_features <= _MOST_DENSE
     out = left if fits else (*left, "dense", "bsr", "sparse")
     entered = [Peer(name, _by(name, last)) for name in PEERS if name not in out]
-    ours = _by("auto", last)
+    entered += [Peer(UNPACKED, _by("auto", last))]
     if device == "cuda":
-        entered += [Peer(UNPACKED, ours), Peer(KERNEL, _packed("kernel", last))]
-        ours = _packed("auto", last)
+        entered += [Peer(KERNEL, _packed("kernel", last))]
+    ours = _packed("auto", last)
     layout = "last" if last else "first"
     return Case(
         f"{own} {dtype} {layout}", f"{own} {dtype}, batch {layout}", problem, ours, tuple(entered), work,

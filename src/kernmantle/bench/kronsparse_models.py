@@ -20,7 +20,7 @@ from .work import Work
 
 PARTS = ("model", "block", "ffn", "attention", "up", "down", "qkv", "proj")
 TYPES = ("f32", "bf16")
-_ROUNDINGS = 8  # of a layer: what is normalised, four products, two sums, attention
+_ROUNDINGS = 32  # of a layer: what is normalised, four products, two sums, and attention, which magnifies them
 
 
 class Kind(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ from .kronsparse_sum import EDGE
 from .nest import BYTES
 
 Pattern = tuple[int, int, int, int]
+_VECTORS = 32  # rows of a tile on a CPU
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
@@ -58,8 +60,14 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> 
     """A dense layer (out_features, in_features)."""
     rows, columns = shape
     own = _rates(kind, dtype)
+    if kind == "cpu":
+        read = BYTES[dtype] * rows * columns / (3.2e10 if batch <= 4 else 2e10)
+        return (
+            5e-6 + read + BYTES[dtype] * batch * (rows + columns) / 6e10 + batch * rows * columns / (0.57 * own.dense)
+        )
     moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
-    return own.overhead + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
+    few = 8e-6 if BYTES[dtype] == 4 and batch >= 16 else 0.0  # too few tiles for all multiprocessors
+    return own.overhead + few + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
 
 
 def _together(memory: float, work: float) -> float:
@@ -80,7 +88,7 @@ def seconds(
         return {"dense": dense}
     if kind == "cpu":
         found = _seconds_on_cpu(pattern, batch, dtype, last)
-        return found | {"dense": dense} if kept and a * b * d * a * c * d <= _MOST_DENSE else found
+        return found | {"dense": 1.5e-5 + dense} if kept and a * b * d * a * c * d <= _MOST_DENSE else found
     own, size = _rates(kind, dtype), BYTES[dtype]
     ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
     work = 2.0 * batch * a * b * c * d
@@ -89,63 +97,94 @@ def seconds(
     found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = dense + (0 if kept else 2 * own.overhead + 3 * size * entries / own.bytes)
+        found["dense"] = dense + (0 if kept else 3 * own.overhead + 3 * size * entries / own.bytes)
     if last:
         x, y = ends * c / (b + c), ends * b / (b + c)
         copied = 0.0 if d == 1 else 2 * (y + (x if a > 1 else 0.0)) / own.turned
         multiplied = _together(ends / own.bytes, work / own.dense)
         found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + weights / own.permuted + multiplied
     else:
-        copied = ends * (3 if d >= 16 else 1) / own.permuted
-        found["bmm"] = 6 * own.overhead + copied + weights / own.permuted + work / own.dense
+        copied = ends * (3 if d >= 16 else 1 if d > 1 else 0.35) / own.permuted
+        found["bmm"] = (6 if d > 1 else 3) * own.overhead + copied + weights / own.permuted + work / own.dense
     return found
 
 
 def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
-    """Fitted to 190 products on one core; making the dense matrix anew was nowhere the quickest of them."""
+    """Fitted to 432 products on one core; making the dense matrix anew was nowhere the quickest of them."""
     a, b, c, d = pattern
     own, size = _rates("cpu", dtype), BYTES[dtype]
     x, y, weights = size * batch * a * c * d, size * batch * a * b * d, size * a * b * c * d
     work = 2.0 * batch * a * b * c * d
-    scattered = weights * (1 + d / 8 if weights > 2**18 else 1)
-    turned = not last and (d >= 16 or b < 16)
-    products, bytes_ = (3.0, 4.0) if turned else own.strided if not last and d >= own.strided_from else (1.0, 1.0)
+    scattered = weights * (1 + d / 16 if weights > 2**18 else 1)
+    narrow, turned = not last and b < 16 and d < 16, not last and d >= 16
+    if narrow or turned:
+        products, bytes_ = (5.0, 7.0) if narrow else (3.0, 4.0)
+    elif last or d == 1:
+        products, bytes_ = 1.0, 1.0
+    else:
+        products, bytes_ = own.strided if d >= own.strided_from else (1.25, 1.5)
+        products *= -(-b // _VECTORS) * _VECTORS / b
     multiplied = _together((x + y) * bytes_ / own.bytes, work * products / own.kernel)
-    found = {"kernel": 1.7e-5 + 5e-8 * a * d + scattered / 9.4e9 + multiplied}
+    found = {"kernel": 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied}
     started = own.overhead + 3e-6 + 2.8e-7 * a * d * min(1.0, batch / 64)
     if d == 1:
-        found["bmm"] = started + (0 if last or a == 1 else y / 4.5e9) + work / own.dense
+        found["bmm"] = started - 6e-6 + (0 if last or a == 1 else y / 6e9) + work / own.dense
         return found
     permuted = 2.8e9 if d >= 16 or min(b, c) < 16 else own.permuted
     copied = (x + y if a > 1 else y) / 7e9 if last else (x + y) / permuted
-    found["bmm"] = started + scattered / 5e9 + copied + work / own.dense
-    copied = 3 * d * x / 3.5e10 + (0 if last or batch == 1 else (x + y) / 6e9)
-    read = weights / (3.2e10 if d * batch <= 4 else 1.5e10)
+    found["bmm"] = started + a * b * c * d * (9e-10 + 7e-11 * min(d, 32)) + copied + work / own.dense
+    copied = 3 * d * x / (3.5e10 if d * x < 2**20 else 1e10) + (0 if last or batch == 1 else (x + y) / 6e9)
+    read = weights / (1.7e10 if d * batch <= 4 else 1.5e10)
     found["spread"] = own.overhead + 4e-6 + read + copied + d * work / (1.3 * own.dense)
     return found
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
-    """The same of the sum over the batch that is the gradient of the weights; of the kernel fitted to 24 of them."""
+    """The same of the sum over the batch that is the gradient of the weights; fitted to 40 of them."""
     a, b, c, d = pattern
+    if kind == "cpu":
+        return _gradient_on_cpu(pattern, batch, dtype, last)
     own, size = _rates(kind, dtype), BYTES[dtype]
     ends, work = size * batch * a * d * (b + c), 2.0 * batch * a * b * c * d
-    if kind == "cpu":
-        return {"kernel": own.overhead + max(ends / own.bytes, work / own.kernel)}
     half = size == 2
-    scattered = not last and d > 1
     if dtype in SUMMED:
         high, wide = -(-b // EDGE), -(-c // EDGE)
         multiplied = 2.0 * batch * a * d * EDGE * EDGE * high * wide
-        found = {"kernel": 8e-6 + multiplied / (3.6e13 if half else 2.5e13)}
+        rate = (4.6e13 if d == 1 else 4.2e13 if d < 4 else 3.3e13) if half else (3.2e13 if d == 1 else 2.6e13)
+        found = {"kernel": (1.2e-5 if half else 1.6e-5) + multiplied / rate}
     else:
-        found = {"kernel": 8e-5 + (5.0 if scattered and d >= 4 else 1.0) * work / 3e13}
-    found["bmm"] = (3e-5 if half else 8e-4) + ends / own.bytes + work / own.dense
-    if scattered:
-        found["bmm"] += ends * (3e-12 if d < 4 else 1.2e-11)
+        found = {"kernel": 8e-5 + (5.0 if not last and d >= 4 else 1.0) * work / 3e13}
+    alone = batch * (1.3e-9 if half else 3.2e-8)  # the sum of one block, which nothing takes apart
+    moved, products = ends / own.bytes, work / own.dense
+    found["bmm"] = 4.5e-6 + (max(alone, products, moved) if half else max(alone, products) + moved)
+    if not last and d > 1:
+        found["bmm"] += ends * ((3e-12 if half else 2e-12) if d < 4 else 1.2e-11 if half else 6.5e-12)
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = (5e-6 if half else 2e-5) + dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
+        found["dense"] = 5e-6 + dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
+    return found
+
+
+def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
+    """Fitted to 216 sums on one core; halves are summed in float32 by the kernel alone."""
+    a, b, c, d = pattern
+    own, size = _rates("cpu", dtype), BYTES[dtype]
+    ends, weights = size * batch * a * d * (b + c), a * b * c * d
+    work = 2.0 * batch * weights
+    slower = 1.0 if min(b, c) >= 16 else 2.0 if last else 3.0
+    memory, products = (1e10, 1.15) if last else (7e9, 0.9)
+    scattered = weights * (4.5e-10 + 6.5e-11 * min(d, 16))
+    found = {"kernel": slower * (1.2e-5 + scattered + ends / memory + work / (products * own.kernel))}
+    if size == 2:
+        return found
+    if d == 1:
+        found["bmm"] = 1e-5 + 4e-10 * weights + ends / 1.2e10 + work / (1.1 * own.dense)
+        return found
+    copied = ends / (4e9 if ends < 2**20 else 2.2e9) if not last else ends / 3e9 if a > 1 else ends / 2e10
+    found["bmm"] = 1.8e-5 + 8e-10 * weights + copied + work / (1.1 * own.dense)
+    shape = a * b * d, a * c * d
+    if shape[0] * shape[1] <= _MOST_DENSE:
+        found["dense"] = 1e-5 + 8e-10 * weights + dense_seconds(shape, batch, dtype, "cpu")
     return found
 
 
@@ -159,6 +198,12 @@ def quickest(
     if kernel is not None and "kernel" in times:
         times["kernel"] = kernel
     return min(times.items(), key=lambda item: item[1])
+
+
+def rearranging_seconds(pattern: Pattern, dtype: str, turned: bool) -> float:
+    """What a GPU takes to rearrange weights before it multiplies by them; ``turned``: of a transposed matrix."""
+    one = (1e-10 if turned else 2.4e-11) if BYTES[dtype] == 4 else 3.7e-11 if turned else 9e-12
+    return one * math.prod(pattern)
 
 
 @lru_cache(maxsize=4096)

@@ -244,7 +244,9 @@ def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int],
     """Sum over the batch of the outer products of a result's gradient and ``x``, of shape (G, *pattern)."""
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and (x.requires_grad or grad.requires_grad)
-    if not tracked and (compiling or plain([x, grad])):
+    if not tracked and compiling:
         return _weight(x, grad, *pattern, way.algorithm, way.precision)
+    if not tracked and plain([x, grad]):
+        return kronsparse_run.gradient(x, grad, tuple(pattern), way.algorithm, way.precision)  # pyright: ignore
     function = WeightGradient if compiling else WeightGradientWithJvp
     return function.apply(x, grad, *pattern, *way)

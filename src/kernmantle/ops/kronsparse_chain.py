@@ -104,6 +104,9 @@ def chain(
     offset = None if bias is None else bias[None]
     found = kronsparse_steps.plan(value, weights, way.algorithm, kept is not None and not way.precision)
     if found is not None:
+        matrix = kronsparse_steps.whole(found[0], x, weights, kept)
+        if matrix is not None:
+            return kronsparse_run.through(x, matrix, bias, activation, way.batch_last)
         return shaped(kronsparse_steps.run(*found, value, weights, offset, activation, way, kept), x, way.batch_last)
     for place, weight in enumerate(weights):
         final = place == last

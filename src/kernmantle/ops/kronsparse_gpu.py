@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..codegen import kronsparse_cuda
-from ..contraction.kronsparse_cost import quickest
+from ..contraction.kronsparse_cost import quickest, rearranging_seconds
 from ..contraction.kronsparse_plan import (
     KronSparsePlan,
     NarrowPlan,
@@ -112,12 +112,17 @@ def way(
 ) -> str:
     """The way that was measured to be quickest or else should be, the weights rearranged before if ``ready``."""
     given = (x, weight, bias, activation, precision, out)
-    key = (current_cache(), x.device, ready, _looks(*given))
+    key = (current_cache(), x.device, ready, _turned(weight), _looks(*given))
     found = _WAYS.get(key)
     if found is None:
         found = _way(*given, ready)
         _remember(_WAYS, key, found)
     return found
+
+
+def _turned(weight: torch.Tensor) -> bool:
+    """Whether weights are those of a transposed matrix."""
+    return weight.stride(2) < weight.stride(3)
 
 
 def _way(
@@ -130,6 +135,8 @@ def _way(
         if found is not None:
             return found
         known = expected_seconds(problem, own, ready)
+        if not ready:
+            known += rearranging_seconds(problem.pattern, problem.dtype, _turned(weight))
     last = x.stride(2) != 1 and x.shape[2] > 1
     return quickest(tuple(weight.shape[1:]), x.shape[1], NAMES[x.dtype], "cuda", last, known, ready)[0]
 

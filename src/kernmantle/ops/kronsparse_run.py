@@ -176,6 +176,21 @@ def _by(
     return (empty(x, features, batch_last) if out is None else out).copy_(value)
 
 
+def through(
+    x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool
+) -> torch.Tensor:
+    """Product of x, its features first or last, with one matrix."""
+    x = near(x)
+    if batch_last:
+        columns = x.flatten(1) if x.dim() > 1 else x[:, None]
+        value = matrix @ columns if bias is None else torch.addmm(bias[:, None], matrix, columns)
+        value = value.view(matrix.shape[0], *x.shape[1:])
+    else:
+        value = functional.linear(x, matrix, bias)
+    RAN.route = "torch dense"
+    return ACTIVATIONS[activation](value)
+
+
 def near(x: torch.Tensor) -> torch.Tensor:
     """x, copied where entries lie further apart than BLAS can say."""
     return x if all(step <= BLAS_FARTHEST for step in x.stride()) else x.contiguous()

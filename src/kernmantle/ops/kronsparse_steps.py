@@ -88,11 +88,11 @@ def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
 
 
 def joined(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
-    """The matrix of a chain of weights as one weight (1, 1, rows, columns, 1)."""
+    """The matrix of a chain of weights."""
     total = dense(_wide(weights[0], own))
     for weight in weights[1:]:
         total = dense(_wide(weight, own)) @ total
-    return total.to(own)[None, None, :, :, None]
+    return total.to(own)
 
 
 def _wide(weight: torch.Tensor, own: torch.dtype) -> torch.Tensor:
@@ -107,6 +107,15 @@ def _one(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
     for weight in weights[1:]:
         total = fused(_wide(weight, own), total)
     return total.to(own).contiguous()
+
+
+def whole(
+    found: Sequence[Step], x: torch.Tensor, weights: Sequence[torch.Tensor], kept: Sequence[Kept] | None
+) -> torch.Tensor | None:
+    """The matrix that a chain goes through in one step, None where it takes others."""
+    if kept is None or found[0].kind != "dense" or len(found) > 1:
+        return None
+    return kept[-1].of(("dense", x.dtype), partial(joined, weights, x.dtype), x.device)
 
 
 def run(
@@ -143,13 +152,8 @@ def _step(
     if step.kind == "factor" and end - begin == 1:
         return product(x, weights[begin][None], *ends, kept=None if kept is None else kept[begin])
     assert kept is not None
-    whole = kept[-1]
-    if step.kind == "dense":
-        made = whole.of(("dense", x.dtype), partial(joined, weights, x.dtype), x.device)
-        bias, activation, batch_last, _, precision, out = ends
-        return product(x, made, bias, activation, batch_last, "dense", precision, out)
     own = weights[begin:end]
-    weight, inner = whole.of((begin, end, x.dtype), lambda: (_one(own, x.dtype)[None], Kept()), x.device)
+    weight, inner = kept[-1].of((begin, end, x.dtype), lambda: (_one(own, x.dtype)[None], Kept()), x.device)
     value = product(x, weight, *ends, kept=inner)
     RAN.route = f"factors {begin} to {end - 1} as one: {RAN.route}"
     return value

@@ -31,6 +31,11 @@ def test_feature_learning_is_checked_by_its_definition():
     found = results(replace(case, peers=(Peer("right", of_torch(0.0)), Peer("wrong", of_torch(0.02)))))
     assert [found[name]["status"] for name in ("kernmantle", "right", "wrong")] == ["ok", "ok", "wrong"], found
     assert found["kernmantle"]["error"] < xrfm.SAME
+    own = {"wrong": 0.02, "worse": 0.3}
+    peers = tuple(Peer(name, of_torch(off), accuracy=0.08) for name, off in own.items())
+    found = results(replace(case, peers=peers))
+    assert [found[name]["status"] for name in ("kernmantle", "wrong", "worse")] == ["ok", "ok", "wrong"], found
+    assert xrfm.SAME < found["wrong"]["error"] < 0.08
 
 
 @pytest.mark.parametrize("columns", [1, 16])

@@ -66,7 +66,8 @@ class Peer:
     """Somebody else's way to the same result.
 
     Either ``prepare`` in this process, if ``package`` can be imported, or ``remote``, a name in the table of
-    ``serve.py`` that runs in an interpreter given for ``package``.
+    ``serve.py`` that runs in an interpreter given for ``package``. ``accuracy`` is the relative error known of one that
+    computes something else; it stands in the row.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Peer:
     package: str = "torch"
     remote: str = ""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True)

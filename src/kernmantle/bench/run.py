@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -136,6 +136,7 @@ def _case(case: Case, suite: Suite, stamp: Mapping[str, Any], settings: Settings
 
 def enter(peer: Peer, case: Case, device: str, arrays: Arrays, picks: Picks, exact: Any, settings: Settings) -> Entrant:
     """A contestant, once its result is known to be right; LookupError if it is not here."""
+    case = case if peer.accuracy is None else replace(case, accuracy=peer.accuracy)
     if peer.remote:
         return _enter_remote(peer, case, device, arrays, picks, exact, settings)
     if find_spec(_IMPORTED.get(peer.package, peer.package)) is None:

@@ -86,16 +86,17 @@ def _gram(member: Member, n: int, alone: Any) -> Entrant:
 
 
 def _matmul(member: Member, n: int, alone: Any) -> Entrant:
+    """Of two sets: pairs within one are fewer, as far as they are in one place."""
     here = member.share(n) if alone is None else slice(None)
     whole, v = _normal(member, n, WIDTH, seed=1).float(), _normal(member, n, 4, seed=2).float()
-    x, mine = whole[here].clone(), v[here].clone()
+    x, y, mine = _normal(member, n, WIDTH, seed=3).float()[here].clone(), whole[here].clone(), v[here].clone()
     kernel = _kernel()
 
     def check(found: torch.Tensor) -> float:
         matrix, wide = _exact(x[:PICKED], whole), v.double().cpu()
         return _off(found[:PICKED], matrix @ wide, n, matrix @ wide.abs())
 
-    return Entrant(lambda: spread.matmul(kernel, x, None, mine, group=alone), check)
+    return Entrant(lambda: spread.matmul(kernel, x, y, mine, group=alone), check)
 
 
 def _cg(member: Member, n: int, alone: Any) -> Entrant:

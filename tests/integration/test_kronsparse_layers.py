@@ -486,3 +486,19 @@ def test_their_other_layers_and_errors():
         ksmm.get_linear_layer(PATTERNS, "nn_linear")
     with pytest.raises(errors.ShapeError, match="pattern is"):
         ksmm.generate_factor(2, 3, 4, 5, "bmm", torch.ones(2, 3, 4, 4))
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_transforms_join_their_levels(batch_last):
+    chain = km.kronsparse.hadamard(64, torch.float64)
+    x = torch.randn((64, 300) if batch_last else (300, 64), dtype=torch.float64)
+    rows = x.T if batch_last else x
+    for _ in range(2):
+        found = chain(x, batch_last)
+        assert_close(found.T if batch_last else found, rows @ chain.to_dense().T, depth=64)
+    assert "as one" in kronsparse_run.route() or "dense" in kronsparse_run.route()
+    chain.weights[2].mul_(2)
+    assert_close(chain(x, batch_last), 2 * found, depth=64)
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(chain)))
+    assert_close(twin(x, batch_last, activation="relu"), torch.relu(2 * found), depth=64)
+    assert_close(chain(x, batch_last, out=torch.empty_like(found)), 2 * found, depth=64)

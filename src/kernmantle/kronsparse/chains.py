@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ..errors import ParameterError, ShapeError
-from .matmul import dense_of, kron_sparse_matmul
+from ..ops.kronsparse_keep import KeptChain
+from .matmul import check_way, dense_of, multiply
 from .pattern import KSPattern, fuse_weights
 from .picture import html
 
@@ -167,10 +168,19 @@ class Chain:
         Applied from the first to the last.
     permutation : tensor or None
         The chain is applied to ``x[..., permutation]``.
+
+    Notes
+    -----
+    What is made of the weights before they are multiplied by is kept, as :meth:`KSLinear.prepack` does it: the levels
+    of a transform run as the few factors that should be quickest.
     """
 
     weights: tuple[torch.Tensor, ...]
     permutation: torch.Tensor | None = None
+    _kept: KeptChain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_kept", KeptChain(len(self.weights)))
 
     @property
     def patterns(self) -> tuple[KSPattern, ...]:
@@ -182,11 +192,15 @@ class Chain:
         """Number of weights."""
         return sum(weight.numel() for weight in self.weights)
 
-    def __call__(self, x: torch.Tensor, batch_last: bool = False, **options: Any) -> torch.Tensor:
+    def __call__(
+        self, x: Any, batch_last: bool = False, *, bias: Any = None, activation: str | None = None, out: Any = None,
+        precision: str | None = None, algorithm: str = "auto",
+    ) -> Any:  # fmt: skip
         """Apply the chain; options are those of :func:`kernmantle.kron_sparse_matmul`."""
         if self.permutation is not None:
             x = x.index_select(0 if batch_last else -1, self.permutation)
-        return kron_sparse_matmul(x, list(self.weights), batch_last=batch_last, **options)
+        way = check_way(batch_last, algorithm, precision)
+        return multiply(x, self.weights, None, bias, activation, out, way, self._kept)
 
     def to_dense(self) -> torch.Tensor:
         """The matrix."""

@@ -16,6 +16,7 @@ from ..ops.dtypes import NAMES
 from ..ops.execute import Types
 from ..ops.kronsparse import Way, product
 from ..ops.kronsparse_chain import canonical, chain
+from ..ops.kronsparse_keep import KeptChain
 from ..ops.kronsparse_run import ACTIVATIONS
 from ..ops.kronsparse_run import product as run
 from ..ops.kronsparse_torch import ALGORITHMS
@@ -98,12 +99,23 @@ def kron_sparse_matmul(
     >>> km.kron_sparse_matmul(x.T, weight, batch_last=True).shape
     torch.Size([4, 2])
     """
-    own, weights, offset, wrap = _checked(x, weight, pattern, bias, batch_last)
     way = check_way(batch_last, algorithm, precision)
+    return multiply(x, weight, pattern, bias, activation, out, way)
+
+
+def multiply(
+    x: Any, weight: Any, pattern: Any, bias: Any, activation: str | None, out: Any, way: Way,
+    kept: KeptChain | None = None,
+) -> Any:  # fmt: skip
+    """The product, with what was made of the weights before where that is kept."""
+    own, weights, offset, wrap = _checked(x, weight, pattern, bias, way.batch_last)
     if out is not None:
         _into(out, own, weights, offset, activation, way)
         return out
-    return wrap(chain(own, weights, offset, check_activation(activation), way))
+    if kept is None or torch.compiler.is_compiling():
+        return wrap(chain(own, weights, offset, check_activation(activation), way))
+    kept.renew(weight)
+    return wrap(chain(own, weights, offset, check_activation(activation), way, kept.parts))
 
 
 def _checked(

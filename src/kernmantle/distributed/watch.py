@@ -71,5 +71,6 @@ def watch(what: str, device: torch.device) -> Watch:
     """For all processes, as long as the timeout of their group is."""
     world: Any = dist.group.WORLD
     store = dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
-    seconds = world._get_backend(device).options._timeout.total_seconds()
-    return Watch(what, store, dist.get_rank(), dist.get_world_size(), seconds)
+    options = getattr(world._get_backend(device), "options", None)
+    timeout = getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout)
+    return Watch(what, store, dist.get_rank(), dist.get_world_size(), timeout.total_seconds())

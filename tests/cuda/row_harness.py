@@ -36,7 +36,7 @@ def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
     dtypes = [np.int64 if port.dtype == "i64" else HALVES[port.dtype] for port in rows.outs]
     blank = [np.full(shape, 77, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     buffers += [machine.upload(array) for array in blank]
-    blocks = chosen.blocks(sizes, own, case.width)
+    blocks = min(chosen.blocks(sizes, own, case.width), case.blocks or own.sm_count * chosen.resident)
     work = machine.device.allocate(chosen.work_bytes(blocks, case.width), stream=machine.stream)
     values = [sizes[role] for role in SIZES]
     for strides in case.strides():

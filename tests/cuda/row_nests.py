@@ -39,7 +39,10 @@ HALVES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
 @dataclass(frozen=True)
 class RowCase:
-    """An apply on sizes; ``order`` gives the memory order of the arrays' two axes, "C" or "F", for x, y, v."""
+    """An apply on sizes; ``order`` gives the memory order of the arrays' two axes, "C" or "F", for x, y, v.
+
+    With ``blocks`` no more are launched, so that each of them takes several tiles.
+    """
 
     name: str
     program: Program
@@ -51,6 +54,7 @@ class RowCase:
     dtype: str = "f32"
     order: str = "CCC"
     poison: bool = False
+    blocks: int = 0
 
     @property
     def rows(self) -> RowNest:
@@ -158,6 +162,7 @@ def cases() -> list[RowCase]:
     made += [
         RowCase(f"nan_{how}_{k}", LAPLACE, how, 40, 300, k, poison=True) for how in ("max", "smallest") for k in (3, 20)
     ]
+    made += [RowCase(f"runs_{c}_{k}", LAPLACE, PRODUCT, 300, 700, k, c, blocks=4) for c in (1, 16) for k in (20, 70)]
     return [
         *made,
         RowCase("many_kept", LAPLACE, "largest", 40, 600, 5, 32),

@@ -71,7 +71,7 @@ def test_one_call_over_all_gpus(dtype):
     root = torch.randn(700, 700, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     a = (root + root.mT).to(dtype)
     before = a.clone()
-    w, v = km.linalg.eigh_multi_gpu(a, timeout=120)
+    w, v = km.linalg.eigh_multi_gpu(a, max_devices=torch.cuda.device_count(), timeout=120)
     assert torch.equal(a, before)
     assert_close(w, torch.linalg.eigvalsh(root + root.mT), dtype=dtype, depth=700**2)
     assert_close(v.mT.double() @ v.double(), torch.eye(700).double(), dtype=dtype, depth=700**2, magnitude=1)

@@ -9,13 +9,9 @@ from typing import Any
 import torch
 
 from ..errors import KernmantleError, OutOfMemoryError, WorkerError
+from ..linalg.cusolvermp import QUICKER, SOLVING, room
 from .exchange import dealt, largest, told
 from .rows import Rows
-
-COPIES = 4
-"""Matrices that gathering and solving in one process take, with the result."""
-QUICKER = {"potrf": 0, "getrf": 20_000, "syevd": 20_000}
-"""Orders up to which one H200 was quicker than two and than four with cuSOLVERMp."""
 
 
 def by_all(given: Rows, routine: str) -> bool:
@@ -24,15 +20,14 @@ def by_all(given: Rows, routine: str) -> bool:
         return False
     if given.total > QUICKER[routine]:
         return True
-    full = given.rank == 0 and _needed(given, COPIES) > available(given.local.device)
+    full = given.rank == 0 and _needed(given, SOLVING) > available(given.local.device)
     return bool(largest(int(full), given.local.device, given.group))
 
 
 def available(device: torch.device) -> int:
     """Bytes of memory that can still be taken there."""
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
+        return room(device)
     listing = Path("/proc/meminfo")
     if listing.is_file():
         for line in listing.read_text(encoding="ascii").splitlines():
@@ -46,7 +41,7 @@ def _needed(given: Rows, copies: int) -> int:
 
 
 def in_one(
-    given: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor, copies: int = COPIES
+    given: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor, copies: int = SOLVING
 ) -> list[Any]:
     """Gather the rows on the first process, solve there, and tell all what went wrong; ``[]`` on the others."""
     outcome: list[Any] = ["", []]

@@ -24,10 +24,20 @@ from ..errors import BackendError, LaunchError
 BLOCKS = {"potrf": 1024, "getrf": 256, "syevd": 256}
 """Columns in a block where there are many: products of wide ones are fast."""
 NARROWEST, FEWEST = 256, 4
+QUICKER = {"potrf": 0, "getrf": 20_000, "syevd": 20_000}
+"""Orders up to which one H200 was quicker than two and than four of them."""
+SOLVING = 4
+"""Matrices that gathering and solving in one place take, with the result."""
 Agree = Callable[[torch.Tensor], int]
 _TYPES = {torch.float32: 0, torch.float64: 1}
 _LOWER = 0
 _COLUMN_MAJOR = 0
+
+
+def room(device: torch.device) -> int:
+    """Bytes of a GPU's memory that can still be taken."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def block_of(routine: str, n: int, size: int) -> int:

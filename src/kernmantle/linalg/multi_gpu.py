@@ -15,8 +15,8 @@ import torch
 from ..arrays import Wrap
 from ..errors import DeviceError, OutOfMemoryError, ParameterError, ShapeError
 from . import spectrum
-from .arguments import check_overwrite, check_values, matrix
-from .cusolvermp import bindings
+from .arguments import check_overwrite, check_values, enough_memory, matrix
+from .cusolvermp import QUICKER, SOLVING, bindings, room
 from .eigh import MEANING, Spectrum
 from .processes import Team
 from .solution import nan_where_failed, raise_for
@@ -45,7 +45,7 @@ def eigh_multi_gpu(
     a : array, shape (n, n)
         float32 or float64, in host memory; both triangles are read.
     max_devices : int, optional
-        GPUs to use at most; by default all that are visible.
+        GPUs to use at most; by default one up to order 20 000, where it is quicker, and all that are visible beyond.
     eigvals_only : bool
         Return w alone.
     overwrite_a : bool
@@ -93,12 +93,13 @@ def eigh_multi_gpu(
         check_overwrite(given, "a")
     if check:
         check_values(given, symmetric=True)
-    count = _devices(max_devices)
+    count = _devices(max_devices, given)
     if count > 1:
         bindings()
     given = given.detach()
     if count == 1:
-        found = spectrum.direct(given.cuda(), True, True, not eigvals_only, None, None)
+        with enough_memory("eigh", given, "and four times as much again"):
+            found = spectrum.direct(given.cuda(), True, True, not eigvals_only, None, None)
         w, info = found.w.cpu(), found.info.cpu()
         v, ran = None if found.v is None else found.v.cpu(), found.ran
     else:
@@ -120,13 +121,16 @@ def _result(
     return Spectrum(wrap(w), wrap(given.copy_(v) if overwrite else v), wrap(info), None, ran)
 
 
-def _devices(most: Any) -> int:
+def _devices(most: Any, a: torch.Tensor) -> int:
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise ParameterError(f"max_devices must be a positive integer or None, not {most!r}")
     present = torch.cuda.device_count()
     if not present:
         raise DeviceError("eigh_multi_gpu needs an NVIDIA GPU, and torch finds none; km.linalg.eigh runs on the CPU")
-    return present if most is None else min(most, present)
+    if most is not None:
+        return min(most, present)
+    fits = SOLVING * a.nbytes <= room(torch.device("cuda", torch.cuda.current_device()))
+    return 1 if fits and a.shape[0] <= QUICKER["syevd"] else present
 
 
 def _room(size: int) -> Path:

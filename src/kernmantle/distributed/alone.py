@@ -52,7 +52,7 @@ def in_one(
                 f"the matrix is gathered on one process, which takes about {needed} bytes; {free} are free there. "
                 f"Use GPUs (NCCL and cuSOLVERMp), or km.distributed.cg, which never forms it"
             )
-    (why,) = told(outcome[:1], given.group)
+    (why,) = told(outcome[:1], given.group, given.local.device)
     if why:
         raise OutOfMemoryError(why)
     gathered = [_gathered(tensor, given) for tensor in (given.local, *others)]
@@ -62,7 +62,7 @@ def in_one(
             results = solve(*gathered)
         except (KernmantleError, RuntimeError) as error:
             outcome[0] = f"{type(error).__name__}: {error}"
-    (why,) = told(outcome[:1], given.group)
+    (why,) = told(outcome[:1], given.group, given.local.device)
     if why:
         raise WorkerError(f"the first process failed: {why}")
     return results

@@ -105,9 +105,9 @@ def everyones(tensor: torch.Tensor, counts: Sequence[int], group: Any) -> torch.
     return dealt(tensor.repeat(size, *(1 for _ in tensor.shape[1:])), [tensor.shape[0]] * size, counts, group)
 
 
-def told(values: Sequence[Any], group: Any) -> list[Any]:
+def told(values: Sequence[Any], group: Any, device: torch.device | None = None) -> list[Any]:
     """Small Python values of the first process, on all of them."""
     found = list(values)
     with answering("waiting for the first process"):
-        dist.broadcast_object_list(found, _peer(group, 0), group=group)
+        dist.broadcast_object_list(found, _peer(group, 0), group=group, device=device)
     return found

@@ -160,7 +160,9 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
     The trailing factors are applied while columns are split among the leading axes, then the processes of a row
     exchange their blocks once, the leading factors are applied, and a second exchange brings the columns back: two
     exchanges for any number of factors, none where the mesh has one column. Gradients exist for x and the factors,
-    to any order: those of the factors are summed over all processes.
+    to any order: those of the factors are summed over all processes. Where the factors are split is chosen so that
+    blocks are alike and least is sent: of its block (c - 1) / c twice, for c columns of the mesh. Meshes of one
+    column are several times as quick as long as there are rows for all.
 
     Cost: the multiplications of :func:`kernmantle.kron_matmul`, divided among the processes.
 

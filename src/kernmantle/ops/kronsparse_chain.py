@@ -66,6 +66,17 @@ class Chain(torch.autograd.Function):
         return ctx.context.copy().run(_backward, ctx, grads[0])
 
 
+def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way) -> torch.Tensor:
+    """``product`` where nothing is recorded."""
+    return kronsparse_run.product(x, weight, bias, "", *way)
+
+
+def _summed(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Way) -> torch.Tensor:
+    """``weight_gradient`` where nothing is recorded."""
+    a, b, c, d = pattern
+    return kronsparse_run.gradient(x, grad, (a, b, c, d), way.algorithm, way.precision)
+
+
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
     _, of_x, of_bias, *wanted = ctx.needs_input_grad
     x, *saved = ctx.saved_tensors
@@ -76,14 +87,16 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
             for place, weight in enumerate(weights[:-1]):
                 values[place + 1] = product(values[place], weight[None], None, way)
     moved = canonical(grad, way.batch_last)
+    quiet = not torch.is_grad_enabled() and plain([grad])
+    multiply, summed = (_multiply, _summed) if quiet else (product, weight_gradient)
     found: list[Maybe] = [None] * len(weights)
     bias = moved.sum(1)[0] if of_bias else None
     for place in reversed(range(len(weights))):
         weight = weights[place]
         if wanted[place]:
-            found[place] = weight_gradient(values[place], moved, weight.shape, way)[0].to(weight.dtype)
+            found[place] = summed(values[place], moved, weight.shape, way)[0].to(weight.dtype)
         if of_x or any(wanted[:place]):
-            moved = product(moved, _turned(weight)[None], None, way)
+            moved = multiply(moved, _turned(weight)[None], None, way)
     return None, shaped(moved, grad, way.batch_last) if of_x else None, bias, *found
 
 

@@ -64,7 +64,7 @@ def steps(
             if taken < math.inf:
                 found.append((taken, Step("pair", begin, middle, end)))
     total, chosen = _shortest(len(patterns), found)
-    return (Step("dense", 0, 0, len(patterns)),) if dense < total else chosen
+    return (Step("dense", 0, 0, len(patterns)),) if dense <= total else chosen
 
 
 def _joined(patterns: Sequence[Pattern]) -> dict[tuple[int, int], Pattern]:

@@ -240,6 +240,34 @@ def test_rows_at_a_time_are_those_that_a_cache_holds(monkeypatch):
     assert rows(65536, [(8, 8, 8, 1), (1, 8, 8, 8)], True) == 65536
 
 
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_calls_that_look_like_one_through_the_matrix_go_through_it(batch_last, monkeypatch):
+    torch.manual_seed(0)
+    layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], batch_last=batch_last)
+    x, other = (torch.randn((8, n) if batch_last else (n, 8)) for n in (5, 7))
+    twice = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], weights=list(layer.weights), batch_last=batch_last)
+    twice.bias.data = layer.bias.data
+    whole = (Step("dense", 0, 0, 2),)
+    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: (whole, x.shape[1]))
+    layer.prepack()
+    with torch.no_grad():
+        layer(x)
+        monkeypatch.undo()
+        monkeypatch.setattr(kronsparse_steps, "plan", lambda *_: None)
+        assert_close(layer(x), twice(x), depth=24)
+        assert layer.info == "torch dense"
+        assert_close(layer(other), twice(other), depth=24)
+        assert_close(layer(x, "relu"), twice(x, "relu"), depth=24)
+        layer.bias.add_(1)
+        assert_close(layer(x), twice(x), depth=24)
+        layer.weights[0].mul_(2)
+        twice.weights[0].mul_(2)
+        assert_close(layer(x), twice(x), depth=24)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+    assert layer(x).requires_grad
+
+
 def test_from_linear_keeps_what_it_can():
     torch.manual_seed(0)
     linear = nn.Linear(48, 24)

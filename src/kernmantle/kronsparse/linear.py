@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import ShapeError
-from ..ops.kronsparse_chain import chain
+from ..ops.kronsparse_chain import chain, straight
 from ..ops.kronsparse_keep import KeptChain
 from ..ops.kronsparse_run import route
 from .matmul import check_activation, check_bias, check_features, check_types, check_way, dense_of
@@ -123,15 +123,22 @@ class KSLinear(nn.Module):
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
         held: Any = self.weights._parameters  # a ParameterList takes 10 us to iterate over
         given = tuple(held.values() if len(held) == len(self.patterns) else self.weights)
-        own, weights, bias = check_types(x, given, self.bias, self._names)
+        offset, kept = self.bias, self._kept
+        compiling = torch.compiler.is_compiling()
+        if kept is not None and not compiling:
+            kept.renew(given)
+            if activation is None:
+                found = straight(x, offset, self.batch_last, given if offset is None else (*given, offset), kept)
+                if found is not None:
+                    self.__dict__["_route"] = route()
+                    return found
+        own, weights, bias = check_types(x, given, offset, self._names)
         check_features(own, self.patterns, self.batch_last)
         check_bias(bias, self.patterns[-1])
         final = check_activation(activation)
-        if torch.compiler.is_compiling():
+        if compiling:
             return chain(own, weights, bias, final, self._way)
-        if self._kept is not None:
-            self._kept.renew(given)
-        result = chain(own, weights, bias, final, self._way, None if self._kept is None else self._kept.parts)
+        result = chain(own, weights, bias, final, self._way, kept)
         self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
         return result
 

@@ -115,7 +115,7 @@ def multiply(
     if kept is None or torch.compiler.is_compiling():
         return wrap(chain(own, weights, offset, check_activation(activation), way))
     kept.renew(weight)
-    return wrap(chain(own, weights, offset, check_activation(activation), way, kept.parts))
+    return wrap(chain(own, weights, offset, check_activation(activation), way, kept))
 
 
 def _checked(

@@ -14,8 +14,9 @@ import torch
 
 from . import kronsparse_run, kronsparse_steps
 from .autograd import plain
+from .checks import autocasts
 from .kronsparse import Maybe, Way, product, weight_gradient
-from .kronsparse_keep import Kept
+from .kronsparse_keep import KeptChain
 
 Weights = Sequence[torch.Tensor]
 
@@ -101,12 +102,10 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
 
 
 def chain(
-    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way, kept: Sequence[Kept] | None = None
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way, kept: KeptChain | None = None
 ) -> torch.Tensor:
-    """Product with each weight in turn; what it is given is checked already.
-
-    ``kept`` has an entry for each weight and one for all.
-    """
+    """Product with each weight in turn; what it is given is checked already."""
+    parts = None if kept is None else kept.parts
     tensors = [x, *weights] if bias is None else [x, *weights, bias]
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if torch.compiler.is_compiling() or not plain(tensors):
@@ -117,17 +116,27 @@ def chain(
     offset = None if bias is None else bias[None]
     found = kronsparse_steps.plan(value, weights, way.algorithm, kept is not None and not way.precision)
     if found is not None:
-        matrix = kronsparse_steps.whole(found[0], x, weights, kept)
-        if matrix is not None:
+        matrix = kronsparse_steps.whole(found[0], x, weights, parts)
+        if matrix is not None and kept is not None:
+            kept.seen, kept.matrix = (x.shape, x.dtype, x.device), matrix
             return kronsparse_run.through(x, matrix, bias, activation, way.batch_last)
-        return shaped(kronsparse_steps.run(*found, value, weights, offset, activation, way, kept), x, way.batch_last)
+        return shaped(kronsparse_steps.run(*found, value, weights, offset, activation, way, parts), x, way.batch_last)
     for place, weight in enumerate(weights):
         final = place == last
         value = kronsparse_run.product(
             value, weight[None], offset if final else None, activation if final else "", *way,
-            kept=None if kept is None else kept[place],
+            kept=None if parts is None else parts[place],
         )  # fmt: skip
     return shaped(value, x, way.batch_last)
+
+
+def straight(x: torch.Tensor, bias: Maybe, batch_last: bool, parameters: Weights, kept: KeptChain) -> Maybe:
+    """The product through the matrix that an earlier call went through, None for one that does not look like it."""
+    if kept.matrix is None or kept.seen != (x.shape, x.dtype, x.device) or not plain([x]) or autocasts(x.device):
+        return None
+    if torch.is_grad_enabled() and (x.requires_grad or any(own.requires_grad for own in parameters)):
+        return None
+    return kronsparse_run.through(x, kept.matrix, bias, "", batch_last)
 
 
 def _one_by_one(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way) -> torch.Tensor:

@@ -45,6 +45,8 @@ class KeptChain:
         self.parts = [Kept() for _ in range(count + 1)]
         self._states: list[tuple[int, int, int]] = []
         self._held: list[torch.Tensor] = []
+        self.seen: tuple[torch.Size, torch.dtype, torch.device] | None = None  # of a call that went through ...
+        self.matrix: torch.Tensor | None = None
 
     def renew(self, weights: Sequence[torch.Tensor]) -> None:
         """Forget what was made of weights that changed."""
@@ -54,6 +56,7 @@ class KeptChain:
                 if self._states[place : place + 1] != [state]:
                     self.parts[place].clear()
             self.parts[-1].clear()
+            self.matrix = None
             # Held, as is their memory: nothing else can come to have their addresses.
             self._states, self._held = states, [*weights, *(own.detach() for own in weights)]
 

@@ -43,14 +43,20 @@ def check_dtype(tensor: torch.Tensor, name: str) -> None:
         )
 
 
-def check_reverse(tensor: torch.Tensor, name: str) -> None:
-    """GradientError for what torch.func or forward-mode differentiation has wrapped, which no solver looks through."""
+def watched(*tensors: torch.Tensor) -> bool:
+    """Whether torch.func or forward-mode differentiation has wrapped one of these."""
     if torch.compiler.is_compiling() or unwatched():
-        return
-    if is_wrapped(tensor) or forward_ad.unpack_dual(tensor).tangent is not None:
+        return False
+    return any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def check_reverse(tensor: torch.Tensor, name: str) -> None:
+    """GradientError for what torch.func or forward-mode differentiation has wrapped, where a method is not for that."""
+    if watched(tensor):
         raise GradientError(
-            f"{name} is under a transform of torch.func or forward-mode differentiation, which solvers do not take: "
-            "use backward() or torch.autograd.grad, and leading axes for batches"
+            f"{name} is under a transform of torch.func or forward-mode differentiation, which this does not take: "
+            "use backward() or torch.autograd.grad, and leading axes for batches; solve_cholesky, solve_lu, "
+            "inverse_spd, logdet_spd and eigh take them"
         )
 
 
@@ -65,7 +71,6 @@ def matrix(a: Any, name: str = "a") -> tuple[torch.Tensor, Wrap]:
     """A square matrix as a tensor, and what turns results into the kind of array it was."""
     (tensor,), wrap = unwrap(a, names=[name])
     check_square(tensor, name)
-    check_reverse(tensor, name)
     return tensor.resolve_neg(), wrap
 
 
@@ -80,8 +85,6 @@ def paired(a: torch.Tensor, given: torch.Tensor, wrap: Wrap, name: str = "a") ->
     """A checked matrix, or factor, with its right-hand sides."""
     check_same_device([a, given], [name, "b"])
     check_same_dtype([a, given], [name, "b"])
-    check_reverse(a, name)
-    check_reverse(given, "b")
     vector = given.dim() == 1 or (given.dim() == a.dim() - 1 and given.shape == a.shape[:-1])
     a, given = a.resolve_neg(), given.resolve_neg()
     b = given.unsqueeze(-1) if vector else given

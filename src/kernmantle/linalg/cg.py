@@ -15,6 +15,7 @@ from tqdm import tqdm
 from ..arrays import check_same_device, check_same_dtype, unwrap
 from ..config import current
 from ..errors import KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
+from .arguments import check_reverse
 from .implicit import attached
 from .operators import Product, product_of
 from .solution import Described
@@ -286,6 +287,8 @@ def cg(
     if given.dim() not in (1, 2) or given.shape[0] != operator.size or any(s.shape != given.shape for s in start):
         shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(("b", "x0"), (given, *start), strict=False))
         raise ShapeError(f"a has {operator.size} rows, which b, (n,) or (n, c), and x0 must have: {shapes}")
+    for name, value in zip(("b", "x0"), (given, *start), strict=False):
+        check_reverse(value, name)
     limit = _tolerance(tolerance, operator.dtype)
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
         raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
@@ -324,6 +327,7 @@ def _solve(
         x = run.x if start is None else run.x + start.detach()
     # Tracks whatever the operator depends on.
     gap = b - operator.apply(x)
+    check_reverse(gap, "what a depends on")
     lengths, rest = (total(t.detach().square().sum(0)).sqrt() for t in (b, gap))
     history = torch.stack(run.history)
     x = attached(x, gap, lambda g: solve(g, g).x)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..arrays import unwrap
 from ..errors import ParameterError
-from . import cusolver, small
+from . import cusolver, small, transformed
 from .arguments import (
     Work,
     broadcast,
     check_overwrite,
+    check_reverse,
     check_values,
     columns_of,
     compact,
@@ -25,7 +27,7 @@ from .arguments import (
     system,
 )
 from .refine import Refined, Relative
-from .solution import Described, Solution, delivered, raise_for, solution
+from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
@@ -228,6 +230,15 @@ def _prepared(a: torch.Tensor, overwrite_a: bool, check: bool) -> torch.Tensor:
     return a.detach() if overwrite_a else compact(a.detach())
 
 
+def at_once(a: torch.Tensor, b: torch.Tensor, lower: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Solution and infos, in one go."""
+    with torch.no_grad():
+        found = factorise(compact(a), lower, False, clean=False)
+        x = Triangle(found.factor, found.lower).solve(b)
+        info = found.info.expand(a.shape[:-2])
+        return nan_where_failed(x, info[(None,) * (x.dim() - a.dim())]), info
+
+
 def cholesky_factor(
     a: Any,
     *,
@@ -280,6 +291,7 @@ def cholesky_factor(
     tensor([1., 2.])
     """
     given, wrap = matrix(a)
+    check_reverse(given, "a")
     amounts = check_jitter(jitter)
     with torch.no_grad(), enough_memory("cholesky", given):
         found = factorise(_prepared(given, overwrite_a, check), lower, overwrite_a, amounts)
@@ -326,6 +338,8 @@ def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False)
     tensor([1., 2.])
     """
     (triangle, info, given), wrap = unwrap(factor.factor, factor.info, b, names=["factor", "info", "b"])
+    for name, value in (("the factor", triangle), ("b", given)):
+        check_reverse(value, name)
     pair = paired(triangle, given, wrap, "the factor")
     x = solution(triangle.detach(), pair.b, Triangle(compact(triangle.detach()), factor.lower), pair.shape, overwrite_b)
     x = delivered(x, given, overwrite_b, info)
@@ -378,7 +392,8 @@ def solve_cholesky(
     On CUDA by cuSOLVER's Xpotrf and Xpotrs, each item on one of eight streams, batches of matrices up to order 512 by
     torch's batched routines, and up to order 32 by one kernel that factors and solves; without nvmath-python by
     ``torch.linalg.cholesky_ex``, which ``ran`` tells. On the CPU by LAPACK.
-    Gradients of every order exist by a, as a symmetric matrix, and b.
+    Gradients of every order exist by a, as a symmetric matrix, and b, under torch.func too, whose transforms factor
+    once for each derivative.
 
     Cost: n³ / 3 operations a matrix and 2 n² a column; one copy of a unless it may be overwritten.
 
@@ -393,6 +408,12 @@ def solve_cholesky(
     """
     pair = system(a, b)
     amounts = check_jitter(jitter)
+    under = transformed.solution(
+        pair, partial(at_once, lower=lower), True, overwrite_a=overwrite_a, overwrite_b=overwrite_b, jitter=amounts,
+        refine=refine, check=check, check_errors=check_errors,
+    )  # fmt: skip
+    if under is not None:
+        return under
     refined = Refined.asked(refine, pair.a, overwrite_a)
     if not (amounts or refined.steps) and small.at_once(pair):
         _check(pair.a, overwrite_a, check)

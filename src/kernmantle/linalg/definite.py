@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from .arguments import enough_memory, matrix
-from .cholesky import Triangle, check_jitter, factorise, solve_cholesky
+from . import transformed
+from .arguments import enough_memory, matrix, watched
+from .cholesky import Triangle, at_once, check_jitter, factorise, solve_cholesky
 from .implicit import log_determinant
 from .solution import Solution, nan_where_failed
 
@@ -84,8 +86,18 @@ def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | 
     tensor(2.7726)
     """
     given, wrap = matrix(a)
-    with torch.no_grad(), enough_memory("cholesky", given):
-        found = factorise(given.detach(), lower, False, check_jitter(jitter), clean=False)
-        triangle = Triangle(found.factor, found.lower)
-        value = nan_where_failed(triangle.log_determinant(), found.info)
+    amounts = check_jitter(jitter)
+    if watched(given):
+        transformed.refuse(jitter=amounts)
+        run = partial(at_once, lower=lower)
+        return wrap(transformed.log_determinant(given, lambda a: _logarithm(a, lower)[0], run))
+    value, triangle = _logarithm(given, lower, amounts)
     return wrap(log_determinant(given, value, triangle))
+
+
+def _logarithm(a: torch.Tensor, lower: bool, amounts: Sequence[float] = ()) -> tuple[torch.Tensor, Triangle]:
+    """That of the determinant, and the factor."""
+    with torch.no_grad(), enough_memory("cholesky", a):
+        found = factorise(a.detach(), lower, False, amounts, clean=False)
+        triangle = Triangle(found.factor, found.lower)
+        return nan_where_failed(triangle.log_determinant(), found.info), triangle

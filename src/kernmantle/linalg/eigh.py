@@ -11,12 +11,13 @@ import torch
 from ..arrays import Wrap
 from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from . import cusolver, spectrum
-from .arguments import Work, check_overwrite, check_values, compact, enough_memory, matrix
+from .arguments import Work, check_overwrite, check_reverse, check_values, compact, enough_memory, matrix, watched
 from .implicit import with_gradient_of
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
 from .operators import Product, is_array, product_of
 from .solution import described, nan_where_failed, raise_for
 from .spectrum import Found, Index, Value
+from .transformed import check_one_forward, refuse, symmetrised
 from .triangles import copy_triangle
 
 Method = Literal["auto", "direct", "iterative"]
@@ -67,23 +68,42 @@ class _Decomposed(torch.autograd.Function):
     """All pairs as functions of the matrix; the rotation between equal eigenvalues counts as no change."""
 
     @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, lower: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(a: torch.Tensor, lower: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         found = spectrum.direct(a, lower, False, True, None, None)
         assert found.v is not None
-        ctx.mark_non_differentiable(found.info)
-        ctx.save_for_backward(found.w, found.v)
-        ctx.ran = found.ran
         return found.w, found.v, found.info
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:  # noqa: ARG004
+        w, v, info = output
+        ctx.mark_non_differentiable(info)
+        ctx.save_for_backward(w, v)
+        ctx.save_for_forward(w, v)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         w, v = ctx.saved_tensors
-        gaps = w[..., None, :] - w[..., :, None]
-        unit = w.shape[-1] * torch.finfo(w.dtype).eps * w.detach().abs().amax(-1)[..., None, None]
-        apart = gaps.abs() > unit
-        inner = ((v.mT @ gradients[1]) / gaps.masked_fill(~apart, 1)).masked_fill(~apart, 0)
-        found = v @ (torch.diag_embed(gradients[0]) + inner) @ v.mT
-        return (found + found.mT) / 2, None
+        inner = _over_gaps(v.mT @ gradients[1], w)
+        return symmetrised(v @ (torch.diag_embed(gradients[0]) + inner) @ v.mT), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
+        check_one_forward()
+        w, v = ctx.saved_tensors
+        turned = v.mT @ symmetrised(tangents[0]) @ v
+        return turned.diagonal(0, -2, -1).clone(), v @ _over_gaps(turned, w), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:  # noqa: ARG004
+        return _Decomposed.apply(args[0].movedim(in_dims[0], 0), args[1]), (0, 0, 0)
+
+
+def _over_gaps(inner: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Entries over the differences of their eigenvalues, 0 where these are equal."""
+    gaps = w[..., None, :] - w[..., :, None]
+    unit = w.shape[-1] * torch.finfo(w.dtype).eps * w.detach().abs().amax(-1)[..., None, None]
+    apart = gaps.abs() > unit
+    return (inner / gaps.masked_fill(~apart, 1)).masked_fill(~apart, 0)
 
 
 class _NoGradient(torch.autograd.Function):
@@ -194,9 +214,9 @@ def eigh(
     wait for the device by themselves; without nvmath-python ``torch.linalg.eigh``, which does. In a CUDA graph
     XsyevBatched for one matrix after the other, up to order 300. On the CPU: LAPACK through torch and scipy.
 
-    Gradients: by the matrix, of every order, for w and v of the direct method; between equal eigenvalues a
-    rotation of the vectors counts as no change, so that functions of the spanned space have their gradient. The
-    iteration gives the first-order gradient of w alone, by whatever the operator depends on.
+    Gradients: by the matrix, of every order, under torch.func too, for w and v of the direct method; between equal
+    eigenvalues a rotation of the vectors counts as no change, so that functions of the spanned space have their
+    gradient. The iteration gives the first-order gradient of w alone, by whatever the operator depends on.
 
     Cost of the iteration: about 3 k + 200 columns of products and as many n-vectors of memory, twice, for k pairs.
     The host waits once for every filling of the basis.
@@ -219,6 +239,8 @@ def eigh(
         raise ParameterError("pass either subset_by_index or subset_by_value")
     if is_array(a):
         given, wrap = matrix(a)
+        if watched(given):
+            refuse(overwrite_a=overwrite_a, check=check, check_errors=check_errors)
         if overwrite_a:
             check_overwrite(given, "a")
         if check:
@@ -263,19 +285,24 @@ def _iterates(a: torch.Tensor, index: Index | None, value: Value | None, method:
             raise ParameterError(
                 "method='iterative' finds one end of the spectrum: pass subset_by_index=(0, last) or (first, n - 1)"
             )
+        check_reverse(a, "a")
         if a.dim() > 2:
             raise ShapeError(f"method='iterative' takes one matrix, not a batch {tuple(a.shape)}; loop over it")
         return True
-    if method == "direct" or index is None or a.dim() > 2 or (a.requires_grad and torch.is_grad_enabled()):
+    if method == "direct" or index is None or a.dim() > 2 or _recorded(a):
         return False
     few = index[1] - index[0] + 1 <= SHARE * n
     return few and index[1] == n - 1 and n >= FEWEST.get(a.device.type, n + 1)
 
 
+def _recorded(a: torch.Tensor) -> bool:
+    return (a.requires_grad and torch.is_grad_enabled()) or watched(a)
+
+
 def _direct(
     a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
 ) -> Found:
-    if not (a.requires_grad and torch.is_grad_enabled()):
+    if not _recorded(a):
         given = a.detach()
         batch = given.shape[:-2]
         cut = given if overwrite else compact(given)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ..arrays import unwrap
-from . import cusolver, small
+from . import cusolver, small, transformed
 from .arguments import (
     Work,
     broadcast,
     check_overwrite,
+    check_reverse,
     check_values,
     columns_of,
     compact,
@@ -23,7 +24,7 @@ from .arguments import (
     system,
 )
 from .refine import Refined, Relative
-from .solution import Described, Solution, delivered, raise_for, solution
+from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 
 SMALL = 512
 """Order up to which batches take torch's batched routine, which cannot be captured in a graph."""
@@ -108,6 +109,15 @@ def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, to
     return work, pivots, info, ran
 
 
+def _at_once(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Solution and infos, in one go."""
+    with torch.no_grad():
+        work, pivots, info, _ = _factorise(compact(a), False)
+        x = Factors(work.memory, pivots, work.flipped).solve(b)
+        info = info.expand(a.shape[:-2])
+        return nan_where_failed(x, info[(None,) * (x.dim() - a.dim())]), info
+
+
 def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_errors: bool = False) -> LUFactor:
     """LU factors with row exchanges, ``a = P L U``, for :func:`lu_solve`.
 
@@ -146,6 +156,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     tensor([1., 2.])
     """
     given, wrap = matrix(a)
+    check_reverse(given, "a")
     if overwrite_a:
         check_overwrite(given, "a")
     if check:
@@ -195,6 +206,8 @@ def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: 
     (factors, pivots, info, given), wrap = unwrap(
         factor.factors, factor.pivots, factor.info, b, names=["factors", "pivots", "info", "b"]
     )
+    for name, value in (("the factors", factors), ("b", given)):
+        check_reverse(value, name)
     pair = paired(factors, given, wrap, "the factors")
     place = columns_of(factors.detach() if factor.transposed else factors.detach().mT)
     memory = place[0] if place is not None and place[1] else factors.detach()
@@ -245,7 +258,7 @@ def solve_lu(
     On CUDA by cuSOLVER's Xgetrf and Xgetrs, each item on one of eight streams, batches of matrices up to order 512 by
     torch's batched routines, and up to order 32 by one kernel that factors and solves; without nvmath-python by
     ``torch.linalg.lu_factor_ex``, which ``ran`` tells. On the CPU by LAPACK.
-    Gradients of every order exist by a and b.
+    Gradients of every order exist by a and b, under torch.func too, whose transforms factor once for each derivative.
 
     Cost: 2 n³ / 3 operations a matrix and 2 n² a column; one copy of a unless it may be overwritten.
 
@@ -256,6 +269,12 @@ def solve_lu(
     tensor([1., 2.])
     """
     pair = system(a, b)
+    under = transformed.solution(
+        pair, _at_once, False, overwrite_a=overwrite_a, overwrite_b=overwrite_b, refine=refine, check=check,
+        check_errors=check_errors,
+    )  # fmt: skip
+    if under is not None:
+        return under
     refined = Refined.asked(refine, pair.a, overwrite_a)
     if overwrite_a:
         check_overwrite(pair.a, "a")

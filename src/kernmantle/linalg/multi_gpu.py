@@ -15,7 +15,7 @@ import torch
 from ..arrays import Wrap
 from ..errors import DeviceError, OutOfMemoryError, ParameterError, ShapeError
 from . import spectrum
-from .arguments import check_overwrite, check_values, enough_memory, matrix
+from .arguments import check_overwrite, check_reverse, check_values, enough_memory, matrix
 from .cusolvermp import QUICKER, SOLVING, bindings, room
 from .eigh import MEANING, Spectrum
 from .processes import Team
@@ -85,6 +85,7 @@ def eigh_multi_gpu(
     ...     w, v = km.linalg.eigh_multi_gpu(torch.eye(2000).numpy(), timeout=120)
     """
     given, wrap = matrix(a)
+    check_reverse(given, "a")
     if given.dim() != 2:
         raise ShapeError(f"eigh_multi_gpu takes one matrix, not a batch {tuple(given.shape)}; loop over it")
     if given.is_cuda:

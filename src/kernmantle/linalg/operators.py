@@ -11,7 +11,7 @@ import torch
 
 from ..arrays import Wrap, unwrap
 from ..errors import DtypeError, ShapeError
-from .arguments import check_dtype, check_square
+from .arguments import check_dtype, check_reverse, check_square
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def product_of(a: Any, name: str = "a") -> Product:
     if is_array(a):
         (tensor,), wrap = unwrap(a, names=[name])
         check_square(tensor, name)
+        check_reverse(tensor, name)
         if tensor.dim() != 2:
             raise ShapeError(f"{name} must be one matrix here, it has shape {tuple(tensor.shape)}; loop over the batch")
         return Product(lambda v: tensor @ v, tensor.shape[-1], tensor.dtype, tensor.device, wrap, tensor)

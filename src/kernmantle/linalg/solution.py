@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import LinearAlgebraError, ParameterError
-from .arguments import check_overwrite
+from .arguments import check_overwrite, watched
 from .implicit import solved
 
 
@@ -71,7 +71,7 @@ def raise_for(info: torch.Tensor, meaning: str) -> None:
 def nan_where_failed(result: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
     """A result with NaN for the items that failed, in place where no gradient is recorded."""
     failed = (info != 0)[(..., *(None,) * (result.dim() - info.dim()))]
-    if result.requires_grad:
+    if result.requires_grad or watched(result):
         return result.masked_fill(failed, float("nan"))
     return result.masked_fill_(failed, float("nan"))
 

@@ -39,6 +39,14 @@ def test_rows_a_few_at_a_time_are_those_at_once(monkeypatch):
         assert torch.equal(one, other)
 
 
+def test_a_matrix_that_nobody_needs_is_split_in_place():
+    given = matrix(1.0)
+    spent = given.clone()
+    for one, other in zip(vars(split(spent, 0, spent=True)).values(), vars(split(given, 0)).values(), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(spent, given)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_stays_so(value):
     given = matrix(1.0)

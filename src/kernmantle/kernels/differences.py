@@ -40,7 +40,7 @@ def _in_halves(weights: Halves, coef: torch.Tensor, x: torch.Tensor, out: torch.
         columns = coef[:, chosen].unbind(1)
         own = [Halves(*parts) for parts in zip(room.high, room.low, room.scale, strict=True)]
         for column, part in zip(columns, own, strict=False):
-            split(x * column.unsqueeze(-1), 0, part)
+            split(x * column.unsqueeze(-1), 0, part, spent=True)
         count = slice(len(columns))
         multiply(weights, Halves(room.high[count], room.low[count], room.scale[count]), out[chosen])
     return out

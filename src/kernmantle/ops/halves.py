@@ -44,10 +44,13 @@ def worthwhile(left: torch.Tensor, right: torch.Tensor) -> bool:
     return large and exact and is_untracked([left, right])
 
 
-def split(matrix: torch.Tensor, dim: int, out: Halves | None = None) -> Halves:
-    """A matrix, or several, in halves, to be summed along ``dim``; what is not finite stays so in the result."""
+def split(matrix: torch.Tensor, dim: int, out: Halves | None = None, *, spent: bool = False) -> Halves:
+    """A matrix, or several, in halves, to be summed along ``dim``; what is not finite stays so in the result.
+
+    One that nobody needs any more, ``spent``, is overwritten.
+    """
     found = empty(matrix.shape, dim, matrix.device) if out is None else out
-    _fill(matrix, _fitted(matrix, dim, found.scale), found.high, found.low)
+    _fill(matrix, _fitted(matrix, dim, found.scale), found.high, found.low, spent)
     return found
 
 
@@ -60,8 +63,10 @@ def _fitted(matrix: torch.Tensor, dim: int, scale: torch.Tensor) -> torch.Tensor
     return torch.ldexp(one, _TOP - exponent)
 
 
-def _fill(matrix: torch.Tensor, factor: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> None:
-    scaled = matrix * factor
+def _fill(
+    matrix: torch.Tensor, factor: torch.Tensor, high: torch.Tensor, low: torch.Tensor, spent: bool = False
+) -> None:
+    scaled = matrix.mul_(factor) if spent else matrix * factor
     high.copy_(scaled)
     low.copy_(scaled.sub_(high))
 

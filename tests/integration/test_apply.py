@@ -333,6 +333,7 @@ def test_neighbours_of_many_numbers_by_products():
     assert (kernel(x, x).argmax(1) == kernel.argkmax(x, x, 1)[:, 0]).all()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a peak that is the process's own is Linux's to tell")
 @pytest.mark.parametrize("tabled", [False, True])
 def test_memory_of_a_large_product(tabled):
     code = """

@@ -253,6 +253,8 @@ BAD = [
     (lambda x, y: estimators.KernelRidge().fit(x, y).predict(torch.ones(3, 9)), "features"),
     (lambda x, y: estimators.GaussianProcessRegressor(noise=0.0).fit(x, y), "noise"),
     (lambda x, y: estimators.RecursiveFeatureMachine(n_iterations="5").fit(x, y), "n_iterations"),
+    (lambda x, y: estimators.RecursiveFeatureMachineClassifier().fit(x, (y > 0) * 1, validation=(x, range(20))),
+     "labels that y lacks: 2, 3"),
 ]  # fmt: skip
 
 

@@ -46,7 +46,33 @@ def sharpness_of(decisions: torch.Tensor, codes: np.ndarray, weights: torch.Tens
     return 10.0 ** float(best.x)
 
 
-class KernelClassifier(ClassifierMixin, KernelEstimator):
+class Decides(ClassifierMixin):
+    """What classifiers by one column for each class predict; ``_decisions`` gives the columns, and what turns back."""
+
+    classes_: np.ndarray
+    sharpness_: float
+
+    def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]:
+        raise NotImplementedError
+
+    def decision_function(self, X: Any) -> Any:
+        """Values around -1 and 1: (m, classes), or (m,) for two classes."""
+        decisions, back = self._decisions(X)
+        return back(decisions[:, 0] if decisions.shape[1] == 1 else decisions)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, (m, classes)."""
+        decisions, back = self._decisions(X)
+        return back(probabilities(decisions, self.sharpness_))
+
+    def predict(self, X: Any) -> Any:
+        """Labels; for tensors a tensor where labels are numbers."""
+        decisions, _ = self._decisions(X)
+        best = (decisions[:, 0] > 0).long() if decisions.shape[1] == 1 else decisions.argmax(1)
+        return named(self.classes_, best, X)
+
+
+class KernelClassifier(Decides, KernelEstimator):
     """Kernel ridge regression of one against all others, for each class: ``(K + alpha I) c = ±1``.
 
     Probabilities are the softmax of the decisions times one number, chosen so that the rows are likeliest when
@@ -141,22 +167,6 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]:
         rows, back = rows_of(self, X)
         return self.kernel_.matmul(rows, self._rows.to(rows), self._coefficients.to(rows)), back
-
-    def decision_function(self, X: Any) -> Any:
-        """Values around -1 and 1: (m, classes), or (m,) for two classes."""
-        decisions, back = self._decisions(X)
-        return back(decisions[:, 0] if decisions.shape[1] == 1 else decisions)
-
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes, (m, classes)."""
-        decisions, back = self._decisions(X)
-        return back(probabilities(decisions, self.sharpness_))
-
-    def predict(self, X: Any) -> Any:
-        """Labels; for tensors a tensor where labels are numbers."""
-        decisions, _ = self._decisions(X)
-        best = (decisions[:, 0] > 0).long() if decisions.shape[1] == 1 else decisions.argmax(1)
-        return named(self.classes_, best, X)
 
 
 def named(classes: np.ndarray, indices: torch.Tensor, X: Any) -> Any:

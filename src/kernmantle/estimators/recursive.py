@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from tqdm import tqdm
 
 from ..kernels import Kernel
 from .base import KernelEstimator
-from .classifier import named, probabilities, sharpness_of, signs_of
+from .classifier import Decides, sharpness_of, signs_of
 from .data import labels_as_array, rows_and_targets, rows_of
 from .ridge import check_positive
 from .solve import solve
@@ -210,7 +210,7 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
         return back(found[:, 0] if self._flat else found)
 
 
-class RecursiveFeatureMachineClassifier(ClassifierMixin, _Recursive):
+class RecursiveFeatureMachineClassifier(Decides, _Recursive):
     """The classifier of :class:`RecursiveFeatureMachine`: one column for each class, calibrated.
 
     Parameters
@@ -257,7 +257,11 @@ class RecursiveFeatureMachineClassifier(ClassifierMixin, _Recursive):
         held = None
         if validation is not None:
             own, _ = rows_of_pair(self, validation[0], rows)
-            codes = np.searchsorted(self.classes_, labels_as_array(validation[1]))
+            given = labels_as_array(validation[1])
+            unknown = np.setdiff1d(given, self.classes_)
+            if len(unknown):
+                raise ValueError(f"validation has labels that y lacks: {', '.join(map(repr, unknown.tolist()))}")
+            codes = np.searchsorted(self.classes_, given)
             held = own, signs_of(codes, len(self.classes_), rows)
         self.best_iteration_ = 0
         machine = self._learn(rows, targets, _squared, held)
@@ -265,21 +269,8 @@ class RecursiveFeatureMachineClassifier(ClassifierMixin, _Recursive):
         self._keep(machine)
         return self
 
-    def decision_function(self, X: Any) -> Any:
-        """Values around -1 and 1: (m, classes), or (m,) for two classes."""
-        found, back = self._predicted(X)
-        return back(found[:, 0] if found.shape[1] == 1 else found)
-
-    def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes, (m, classes)."""
-        found, back = self._predicted(X)
-        return back(probabilities(found, self.sharpness_))
-
-    def predict(self, X: Any) -> Any:
-        """Labels; for tensors a tensor where labels are numbers."""
-        found, _ = self._predicted(X)
-        best = (found[:, 0] > 0).long() if found.shape[1] == 1 else found.argmax(1)
-        return named(self.classes_, best, X)
+    def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]:
+        return self._predicted(X)
 
 
 def rows_of_pair(estimator: Any, X: Any, like: torch.Tensor) -> tuple[torch.Tensor, Any]:

@@ -13,7 +13,7 @@ from kernmantle import errors
 from kernmantle.contraction.kronsparse_cost import quickest
 from kernmantle.kronsparse import KSPattern, kron_sparse_matmul
 from kernmantle.kronsparse.matmul import CHOICES, STORED
-from kernmantle.ops.kronsparse_torch import OWN
+from kernmantle.ops.kronsparse_torch import GRADIENTS, OWN
 from kernmantle.testing import assert_close
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -132,19 +132,40 @@ def test_weights_as_they_lie_that_are_not_finite(turned):
     assert found.isfinite().sum() == 5 * 11
 
 
-# Microseconds of one core: pattern, batch, is it last in memory; kernel, batched products and weights as they lie.
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("shape", [(1, 2, 2, 5), (3, 2, 4, 1), (2, 4, 1, 3), (2, 1, 1, 2)], ids=str)
+def test_entry_by_entry_of_the_blocks(shape, batch_last, dtype):
+    source, (a, b, c, d) = torch.Generator().manual_seed(4), shape
+    for count, of_weight in itertools.product((1, 9), (1, 2)):
+        x, y = (torch.randn((2, a * m * d, count), generator=source).to(DTYPES[dtype]).mT for m in (c, b))
+        x, y = (side if batch_last else side.contiguous() for side in (x, y))
+        weight = torch.randn((of_weight, *shape), generator=source).to(DTYPES[dtype])
+        found, summed = OWN["lines"](x, weight), GRADIENTS["lines"](x, y, *shape)
+        blocks = [side.double().reshape(2, count, a, m, d) for side, m in ((x, c), (y, b))]
+        terms = torch.einsum("gnikl,gnijl->gijkl", *(side.abs() for side in blocks))
+        assert_close(summed, torch.einsum("gnikl,gnijl->gijkl", *blocks), depth=count, magnitude=terms)
+        for group in range(2):
+            wanted, terms = exact(x[group], weight[min(group, of_weight - 1)])
+            assert_close(found[group], wanted, depth=c, magnitude=terms)
+
+
+# Microseconds of one core: pattern, batch, is it last in memory; kernel, batched products, weights as they lie, blocks
+# entry by entry.
 MEASURED = (
     ((2, 48, 192, 1), 1568, False, (693, 506, None)), ((6, 64, 64, 1), 1568, True, (866, 570, None)),
     ((512, 2, 2, 1), 1568, True, (1541, 608, None)), ((1, 48, 48, 4), 1568, True, (334, 345, None)),
     ((1, 768, 192, 2), 1, False, (169, 449, 114)), ((1, 512, 512, 4), 1, False, (1065, 3942, 435)),
-    ((4, 96, 96, 4), 1568, False, (7248, 8255, None)), ((1, 384, 96, 64), 1, False, (17590, 17266, 2329)),
+    ((4, 96, 96, 4), 1568, False, (7248, 8255, None)), ((1, 2, 2, 512), 1568, False, (8018, 18628, None, 2059)),
+    ((512, 2, 2, 1), 1568, False, (8822, 9599, None, 3384)), ((512, 2, 2, 1), 1, False, (61, 24, None, 40)),
+    ((1, 384, 96, 64), 1, False, (17590, 17266, 2329)),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("pattern", "count", "last", "taken"), MEASURED, ids=str)
 def test_the_model_of_cost_chooses_as_measurements_do_on_a_cpu(pattern, count, last, taken):
     chosen, _ = quickest(pattern, count, "f32", "cpu", last)
-    own = taken[("kernel", "bmm", "spread").index(chosen)]
+    own = taken[("kernel", "bmm", "spread", "lines").index(chosen)]
     assert own is not None
     assert own <= 1.15 * min(time for time in taken if time)
 

@@ -12,6 +12,7 @@ from .kronsparse_sum import EDGE
 from .nest import BYTES
 
 Pattern = tuple[int, int, int, int]
+_FEW = 16  # entries of a block that may be gone through one by one
 _VECTORS = 32  # rows of a tile on a CPU
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
@@ -116,7 +117,7 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dic
     x, y, weights = size * batch * a * c * d, size * batch * a * b * d, size * a * b * c * d
     work = 2.0 * batch * a * b * c * d
     scattered = weights * (1 + d / 16 if weights > 2**18 else 1)
-    narrow, turned = not last and b < 16 and d < 16, not last and d >= 16
+    narrow, turned = not last and b < 16, not last and d >= 16
     if narrow or turned:
         products, bytes_ = (5.0, 7.0) if narrow else (3.0, 4.0)
     elif last or d == 1:
@@ -125,15 +126,23 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dic
         products, bytes_ = own.strided if d >= own.strided_from else (1.25, 1.5)
         products *= -(-b // _VECTORS) * _VECTORS / b
     multiplied = _together((x + y) * bytes_ / own.bytes, work * products / own.kernel)
-    found = {"kernel": 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied}
+    found = {}
+    if not last and size > 2 and b * c <= _FEW:
+        found["lines"] = 4e-6 + 8e-6 * b * c + batch * weights / size * _line(d, x + y)
+    found |= {"kernel": 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied}
     started = own.overhead + 3e-6 + 2.8e-7 * a * d * min(1.0, batch / 64)
     if d == 1:
-        found["bmm"] = started - 6e-6 + (0 if last or a == 1 else y / 6e9) + work / own.dense
+        copied = 0 if last or a == 1 else y / 6e9
+        if narrow:
+            copied = (x + y) / (4e9 if x + y < 2**22 else 1.6e9)
+        found["bmm"] = started - 6e-6 + copied + work / own.dense
         return found
-    permuted = 2.8e9 if d >= 16 or min(b, c) < 16 else own.permuted
+    permuted = 1.1e9 if min(b, c) < 8 else 2.8e9 if d >= 16 or min(b, c) < 16 else own.permuted
     copied = (x + y if a > 1 else y) / 7e9 if last else (x + y) / permuted
     found["bmm"] = started + a * b * c * d * (9e-10 + 7e-11 * min(d, 32)) + copied + work / own.dense
-    copied = 3 * d * x / (3.5e10 if d * x < 2**20 else 1e10) + (0 if last or batch == 1 else (x + y) / 6e9)
+    copied = 3 * d * x / (3.5e10 if d * x < 2**20 else 1e10 if d * x < 2**22 else 4e9) + (
+        0 if last or batch == 1 else (x + y) / 6e9
+    )
     read = weights / (1.7e10 if d * batch <= 4 else 1.5e10)
     found["spread"] = own.overhead + 4e-6 + read + copied + d * work / (1.3 * own.dense)
     return found
@@ -165,22 +174,33 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
     return found
 
 
+def _line(d: int, ends: float) -> float:
+    """Seconds of a product and a sum in elementwise operations of torch on a CPU."""
+    return (7e-10 if d == 1 else 1.1e-9 if d < 16 else 3.5e-10) + (0.0 if ends < 2**21 else 4e-10)
+
+
 def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
     """Fitted to 216 sums on one core; halves are summed in float32 by the kernel alone."""
     a, b, c, d = pattern
     own, size = _rates("cpu", dtype), BYTES[dtype]
     ends, weights = size * batch * a * d * (b + c), a * b * c * d
     work = 2.0 * batch * weights
-    slower = 1.0 if min(b, c) >= 16 else 2.0 if last else 3.0
+    slower = 1.0 if min(b, c) >= 16 else 2.0 if last else 3.0 if ends < 2**22 else 12.0
     memory, products = (1e10, 1.15) if last else (7e9, 0.9)
     scattered = weights * (4.5e-10 + 6.5e-11 * min(d, 16))
     found = {"kernel": slower * (1.2e-5 + scattered + ends / memory + work / (products * own.kernel))}
     if size == 2:
         return found
+    if not last and b * c <= _FEW:
+        found["lines"] = 4e-6 + 1.6e-5 * b * c + 2 * batch * weights * _line(d, ends)
     if d == 1:
-        found["bmm"] = 1e-5 + 4e-10 * weights + ends / 1.2e10 + work / (1.1 * own.dense)
+        rate = 1.2e10 if last or min(b, c) >= 16 else 3.3e9 if min(b, c) < 4 else 1e10
+        rate /= 1 if rate > 1e10 or ends < 2**22 else 3
+        found["bmm"] = 1e-5 + 4e-10 * weights + ends / rate + work / (1.1 * own.dense)
         return found
     copied = ends / (4e9 if ends < 2**20 else 2.2e9) if not last else ends / 3e9 if a > 1 else ends / 2e10
+    if slower == 12.0:
+        copied = ends / (6e8 if min(b, c) < 8 else 8e8)
     found["bmm"] = 1.8e-5 + 8e-10 * weights + copied + work / (1.1 * own.dense)
     shape = a * b * d, a * c * d
     if shape[0] * shape[1] <= _MOST_DENSE:

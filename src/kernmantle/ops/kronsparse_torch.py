@@ -62,6 +62,19 @@ def _thin(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     return torch.matmul(columns.mT.contiguous(), rows.mT).mT
 
 
+def by_lines(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Entry by entry of the blocks, each with all rows, i and l at once: for blocks of a few entries."""
+    groups, count, a, b, c, d = _sizes(x, weight)
+    own, factors = x.reshape(groups, count, a, c, d), weight.expand(groups, a, b, c, d)[:, None]
+    out = x.new_empty((groups, count, a, b, d))
+    for j in range(b):
+        target = out[:, :, :, j]
+        torch.mul(own[:, :, :, 0], factors[:, :, :, j, 0], out=target)
+        for k in range(1, c):
+            target.addcmul_(own[:, :, :, k], factors[:, :, :, j, k])
+    return out.view(groups, count, a * b * d)
+
+
 def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The definition as an equation."""
     groups, count, a, b, c, d = _sizes(x, weight)
@@ -183,6 +196,17 @@ def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: 
     return torch.matmul(rows, columns).permute(0, 1, 3, 4, 2)
 
 
+def gradient_by_lines(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """The same entry by entry of the blocks."""
+    groups, count = x.shape[:2]
+    own, rows = x.reshape(groups, count, a, c, d), gradient.reshape(groups, count, a, b, d)
+    out = x.new_empty((groups, a, b, c, d))
+    for j in range(b):
+        for k in range(c):
+            torch.sum(rows[:, :, :, j] * own[:, :, :, k], 1, out=out[:, :, j, k])
+    return out
+
+
 def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
     """The same through the gradient of the dense matrix."""
     return _entries(torch.matmul(gradient.mT, x).contiguous(), a, b, c, d)
@@ -200,8 +224,9 @@ ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
     "sparse": by_sparse,
     "bsr": by_bsr,
 }
-OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "spread": by_spread}
+OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "spread": by_spread, "lines": by_lines}
 MADE: dict[str, Callable[[torch.Tensor], Any]] = {"dense": dense, "sparse": sparse_rows, "bsr": block_rows}
 GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
-    "dense": gradient_by_dense
+    "dense": gradient_by_dense,
+    "lines": gradient_by_lines,
 }

@@ -137,6 +137,21 @@ def test_prepacked_layers_follow_their_weights(algorithm, batch_last, monkeypatc
     assert_close(layer.weights[0].grad, other.weights[0].grad, depth=60)
 
 
+def test_prepacked_layers_under_transforms_of_their_weights():
+    layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)]).prepack()
+    x, named = torch.randn(5, 8), {name: own.detach() for name, own in layer.named_parameters()}
+    several = {name: torch.stack([own, 2 * own]) for name, own in named.items()}
+    with torch.no_grad():
+        layer(x)
+    found = torch.func.vmap(lambda own: torch.func.functional_call(layer, own, (x,)))(several)
+    wanted = [torch.func.functional_call(layer, {name: own[i] for name, own in several.items()}, (x,)) for i in (0, 1)]
+    assert_close(found, torch.stack(wanted), depth=24)
+    slopes = torch.func.grad(lambda own: torch.func.functional_call(layer, own, (x,)).sum())(named)
+    layer(x).sum().backward()
+    for name, own in layer.named_parameters():
+        assert_close(slopes[name], own.grad, depth=60)
+
+
 def test_prepacked_layers_see_another_weight_at_the_same_address():
     memory = np.ones((2, 3, 4, 1), np.float32)
     layer = km.KSLinear(8, 6, [(2, 3, 4, 1)], bias=False, algorithm="dense").prepack()

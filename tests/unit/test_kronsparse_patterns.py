@@ -143,6 +143,18 @@ def test_exact_transforms(n, levels):
     assert hadamard(n).nnz == 2 * n * math.log2(n)
 
 
+def test_chains_under_transforms():
+    chain, x = dct(8, torch.float64), matrix(5, 8)
+    weight, *others = chain.weights
+
+    def total(weight, x):
+        return type(chain)((weight, *others), chain.permutation)(x).square().sum()
+
+    wanted = torch.autograd.functional.jacobian(total, (weight, x))
+    assert_close(torch.func.grad(total)(weight, x), wanted[0], depth=100)
+    assert_close(torch.func.vmap(torch.func.grad(total, 1), (None, 0))(weight, x[:, None])[:, 0], wanted[1], depth=100)
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_projection_of_a_product_is_exact(name):
     weights = random_chain(CHAINS[name])

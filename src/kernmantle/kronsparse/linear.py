@@ -125,13 +125,13 @@ class KSLinear(nn.Module):
         given = tuple(held.values() if len(held) == len(self.patterns) else self.weights)
         offset, kept = self.bias, self._kept
         compiling = torch.compiler.is_compiling()
-        if kept is not None and not compiling:
-            kept.renew(given)
-            if activation is None:
-                found = straight(x, offset, self.batch_last, given if offset is None else (*given, offset), kept)
-                if found is not None:
-                    self.__dict__["_route"] = route()
-                    return found
+        if kept is not None and (compiling or not kept.renew(given)):
+            kept = None
+        if kept is not None and activation is None:
+            found = straight(x, offset, self.batch_last, given if offset is None else (*given, offset), kept)
+            if found is not None:
+                self.__dict__["_route"] = route()
+                return found
         own, weights, bias = check_types(x, given, offset, self._names)
         check_features(own, self.patterns, self.batch_last)
         check_bias(bias, self.patterns[-1])

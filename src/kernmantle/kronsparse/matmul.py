@@ -112,9 +112,8 @@ def multiply(
     if out is not None:
         _into(out, own, weights, offset, activation, way)
         return out
-    if kept is None or torch.compiler.is_compiling():
+    if kept is None or torch.compiler.is_compiling() or not kept.renew(weight):
         return wrap(chain(own, weights, offset, check_activation(activation), way))
-    kept.renew(weight)
     return wrap(chain(own, weights, offset, check_activation(activation), way, kept))
 
 

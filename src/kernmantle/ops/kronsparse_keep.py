@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .autograd import unwatched
+
 
 class Kept:
     """What was made of some weights; copies of it are empty."""
@@ -48,8 +50,10 @@ class KeptChain:
         self.seen: tuple[torch.Size, torch.dtype, torch.device] | None = None  # of a call that went through ...
         self.matrix: torch.Tensor | None = None
 
-    def renew(self, weights: Sequence[torch.Tensor]) -> None:
-        """Forget what was made of weights that changed."""
+    def renew(self, weights: Sequence[torch.Tensor]) -> bool:
+        """Forget what was made of weights that changed; False where a transform or a mode may have wrapped them."""
+        if not unwatched():
+            return False
         states = [(id(own), own.data_ptr(), -1 if own.is_inference() else own._version) for own in weights]
         if states != self._states:
             for place, state in enumerate(states):
@@ -59,6 +63,7 @@ class KeptChain:
             self.matrix = None
             # Held, as is their memory: nothing else can come to have their addresses.
             self._states, self._held = states, [*weights, *(own.detach() for own in weights)]
+        return True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptChain, (len(self.parts) - 1,)

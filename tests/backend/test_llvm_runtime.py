@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,6 +149,21 @@ def test_the_caller_works_alone_where_the_team_is_taken(recorder):
     finally:
         team._taken.release()
     assert counts.tolist() == [1] * 100
+
+
+@pytest.mark.parametrize(("items", "grain", "refusals"), [(1000, 1, 3), (10, 3, 2), (7, 1, 1)])
+def test_a_caller_that_began_alone_asks_for_the_team_again(recorder, monkeypatch, items, grain, refusals):
+    counts, team, asked = np.zeros(items, np.int64), runtime._team(), []
+
+    def run(kernel, arguments, scratch, left, *rest):
+        asked.append(left)
+        return len(asked) > refusals and team.run(kernel, arguments, scratch, left, *rest)
+
+    monkeypatch.setattr(runtime, "_team", lambda: SimpleNamespace(run=run))
+    runtime.run(recorder, items, 64, [counts.ctypes.data], b"", [], 2, grain)
+    assert counts.tolist() == [1] * items
+    assert len(asked) == refusals + 1
+    assert all(after.start > before.start and after.stop == items for before, after in itertools.pairwise(asked))
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "AMD64", "aarch64", "arm64"])

@@ -24,6 +24,8 @@ ENTRY = "km"
 binding: Any = llvmlite.binding
 _SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _LLVM = threading.RLock()
+# Parts of what is left that a caller runs alone, while another has the team, before it asks again.
+_PARTS_ALONE = 4
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,11 @@ def run(
         How many may work; the calling thread is one of them.
     """
     threads, extents = min(threads, -(-items // grain)), bytes(integers)
-    if threads > 1:
-        arguments = _packed("Q", pointers), extents, _packed("d", numbers)
-        if _team().run(kernel.address, arguments, scratch_bytes, items, grain, threads):
-            return
-    run_alone(kernel, items, scratch_bytes, pointers, extents, numbers)
+    if threads <= 1:
+        run_alone(kernel, items, scratch_bytes, pointers, extents, numbers)
+        return
+    arguments, left = (_packed("Q", pointers), extents, _packed("d", numbers)), range(items)
+    while left and not _team().run(kernel.address, arguments, scratch_bytes, left, grain, threads):
+        part = max(grain, len(left) // _PARTS_ALONE)
+        kernel.entry(*arguments, left.start, left[:part].stop, SCRATCH.take(scratch_bytes))
+        left = left[part:]

@@ -78,9 +78,9 @@ done:
   ret void
 }
 
-define void @lead(ptr %board, i64 %workers) {
+define void @lead(ptr %board, i64 %workers, i64 %begin) {
   %next = getelementptr i64, ptr %board, i64 32
-  store atomic i64 0, ptr %next monotonic, align 8
+  store atomic i64 %begin, ptr %next monotonic, align 8
   %open = shl i64 %workers, 32
   store atomic i64 %open, ptr %board release, align 8
   %number = getelementptr i64, ptr %board, i64 8
@@ -175,7 +175,7 @@ class Team:
     """The workers of a process, for one caller at a time."""
 
     def __init__(self, lead: int, join: int, keep: object) -> None:
-        self._lead = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(lead)
+        self._lead = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(lead)
         self.join = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(join)
         self._keep = keep
         self._memory = ctypes.create_string_buffer(_BOARD_BYTES + _ALIGNMENT)
@@ -186,8 +186,10 @@ class Team:
         self._taken = threading.Lock()
         self._workers: list[_Worker] = []
 
-    def run(self, kernel: int, arguments: Arguments, scratch_bytes: int, items: int, grain: int, threads: int) -> bool:
-        """Run a kernel's items on so many threads, the caller's among them; False where another caller has the team."""
+    def run(
+        self, kernel: int, arguments: Arguments, scratch_bytes: int, items: range, grain: int, threads: int
+    ) -> bool:
+        """Run some items on so many threads, the caller's among them; False where another caller has the team."""
         if not self._taken.acquire(blocking=False):
             return False
         try:
@@ -195,11 +197,11 @@ class Team:
                 self._workers.append(_Worker(self))
             each = (scratch_bytes // _ALIGNMENT + 2) * _ALIGNMENT
             scratch, parts = SCRATCH.take(each * threads), _PARTS_PER_THREAD * threads
-            job = kernel, *self._handed(arguments), scratch, each, items, grain, parts, self._yield
+            job = kernel, *self._handed(arguments), scratch, each, items.stop, grain, parts, self._yield
             _JOB.pack_into(self._memory, self._start + _JOB_AT, *job)
             for worker in self._workers[: threads - 1]:
                 worker.wake()
-            self._lead(self.board, threads - 1)
+            self._lead(self.board, threads - 1, items.start)
         finally:
             self._taken.release()
         return True

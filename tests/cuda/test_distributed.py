@@ -34,7 +34,7 @@ def group(folder, *what):
         for rank in range(count)
     ]  # fmt: skip
     try:
-        spoken = [member.communicate(timeout=120)[0] for member in members]
+        spoken = [member.communicate(timeout=90)[0] for member in members]
     finally:
         for member in members:
             member.kill()

@@ -125,7 +125,8 @@ def test_blocks_are_as_wide_as_leaves_every_process_several(routine):
 
 ASKED = [
     ("eigh", 20_000, 5.24e9), ("eigh", 60_000, 31.46e9), ("eigh", 100_000, 104.86e9), ("eigh", 130_000, 136.31e9),
-    ("eigh", 195_000, 408.9e9), ("cholesky", 20_000, 84 * 2**20), ("lu", 20_000, 66_938_304), ("lu", 195_000, 0.64e9),
+    ("eigh", 195_000, 408.9e9), ("cholesky", 20_000, 84 * 2**20), ("lu", 20_000, 95 * 2**20),
+    ("lu", 40_000, 187 * 2**20),
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from torch.cuda import nccl
 
 from ..errors import BackendError, LaunchError
 
-BLOCKS = {"potrf": 1024, "getrf": 256, "syevd": 256}
+BLOCKS = {"potrf": 1024, "getrf": 512, "syevd": 256}
 """Columns in a block where there are many: products of wide ones are fast."""
 NARROWEST, FEWEST = 256, 4
 QUICKER = {"potrf": 0, "getrf": 20_000, "syevd": 20_000}

@@ -124,10 +124,10 @@ def _over_gpus(routine: str, n: int, devices: int, size: int) -> int:
     """What cuSOLVERMp 0.8 asks for, or somewhat more."""
     name = _NAMES[routine]
     block = block_of(name, n, devices)
-    panel = (n + 3 * block) * block
+    rows = n + 3 * block
     if name == "syevd":
-        return (4 * n * (1 << max(0, n - 1).bit_length()) // devices + 4 * panel) * size
-    return (4 if name == "getrf" else 1) * panel * size
+        return (4 * n * (1 << max(0, n - 1).bit_length()) // devices + 4 * rows * block) * size
+    return rows * (8 * block // 5 + 512 if name == "getrf" else block) * size
 
 
 def _check(routine: str, n: Any, batch: Any, devices: Any) -> None:

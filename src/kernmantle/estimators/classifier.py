@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,8 +53,8 @@ class Decides(ClassifierMixin):
     classes_: np.ndarray
     sharpness_: float
 
-    def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]: ...
 
     def decision_function(self, X: Any) -> Any:
         """Values around -1 and 1: (m, classes), or (m,) for two classes."""

@@ -9,8 +9,9 @@ from functools import cache
 
 import pytest
 
-from kernmantle.codegen import kron_cuda, kron_gram, kron_mma
+from kernmantle.codegen import kron_back, kron_cuda, kron_gram, kron_mma
 from kernmantle.codegen.cuda import headers
+from kernmantle.contraction.kron_back import THREADS, back
 from kernmantle.contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma, plan
 from kernmantle.contraction.kron_gram import gram
 from kernmantle.contraction.kron_mma import STATIC_BYTES, MmaFacts, MmaPlan, Tensor, mma
@@ -182,6 +183,18 @@ def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, store
     assert taken.spill_stores == 0
     assert taken.registers * found.threads * 2 <= CARDS[card].registers_per_sm
     assert found.shared <= CARDS[card].shared_per_block
+
+
+@pytest.mark.parametrize(
+    ("stored", "card"), [("f32", "sm_80"), ("f32", "sm_90"), ("f16", "sm_90"), ("bf16", "sm_90"), ("f32", "sm_120")]
+)
+@pytest.mark.parametrize("size", [(8,) * 5, (16,) * 3, (32,) * 3])
+def test_passes_of_all_gradients_compile_for_two_blocks(size, stored, card) -> None:
+    for found, _ in back(size, 1, stored, card, CARDS[card].shared_per_block):
+        taken = compiled(kron_back.emit(found), card).resources
+        assert taken.spill_stores <= (SPILL_FREE if card == "sm_120" else 0)
+        assert taken.registers * THREADS * 2 <= CARDS[card].registers_per_sm
+        assert found.shared <= CARDS[card].shared_per_block
 
 
 def test_gradients_of_factors_are_shared_out() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen import kron_cuda, kron_gram, kron_mma
+from kernmantle.codegen import kron_back, kron_cuda, kron_gram, kron_mma
 from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.kron_entry import AXES, ENTRY, parameters
 from kernmantle.contraction.cuda_tiles import DeviceLimits
@@ -33,6 +33,7 @@ from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
 from .harness import Machine, limits
+from .kron_backs import BACKS, BackCase, run_back
 
 Sizes = tuple[tuple[int, int], ...]
 Array = np.ndarray[Any, Any]
@@ -154,13 +155,21 @@ GRAMS = [
 ]
 
 
+AnyCase = KronCase | GramCase | BackCase
+
+
+def binary_of(source: str) -> bytes:
+    """Machine code, kept."""
+    arch = limits().arch
+    return current_cache().fetch(_key(source, arch), lambda: built(source, arch))
+
+
 def run_gram(machine: Machine, case: GramCase) -> Array:
     """The result, in shares of few blocks."""
     own = limits()
     chosen, (v, u) = case.plan(own), case.arrays()
     source = kron_gram.emit(chosen)
-    binary = current_cache().fetch(_key(source, own.arch), lambda: built(source, own.arch))
-    kernel = Kernel(binary, kron_gram.ENTRY, chosen.threads, chosen.shared, case.name)
+    kernel = Kernel(binary_of(source), kron_gram.ENTRY, chosen.threads, chosen.shared, case.name)
     shares = chosen.shares(case.count * case.right, GRAM_SHARES * chosen.tiles)
     parts = np.full((shares, case.rows, case.columns), np.nan, np.float32)
     left, right, out = machine.upload(v), machine.upload(u), machine.upload(parts)
@@ -245,19 +254,23 @@ def built(source: str, arch: str) -> Built:
     return Built(compile_source(source, arch, headers(), "kron").binary)
 
 
-def sources_of(case: KronCase | GramCase, own: DeviceLimits) -> list[str]:
+def sources_of(case: AnyCase, own: DeviceLimits) -> list[str]:
     """Sources that a case needs."""
     if isinstance(case, GramCase):
         return [kron_gram.emit(case.plan(own))]
+    if isinstance(case, BackCase):
+        return [kron_back.emit(case.plan(own))]
     return [emitted(chosen) for chosen, *_ in prepared(case, own)]
 
 
-def branches(case: KronCase | GramCase, own: DeviceLimits) -> set[tuple[object, ...]]:
+def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     """What of the templates the kernels of a case take."""
     if isinstance(case, GramCase):
         found = case.plan(own)
         is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
         return {("gram", found.stored, found.along, is_round), ("gram", found.tile, found.along, found.vec_u > 1)}
+    if isinstance(case, BackCase):
+        return {("back", case.first, case.last), ("back", case.dtype, bool(case.last))}
     return {branch for chosen, *_ in prepared(case, own) for branch in _branches(chosen)}
 
 
@@ -273,9 +286,9 @@ def _branches(chosen: FmaPlan | MmaPlan) -> Iterator[tuple[object, ...]]:
         yield kind, chosen.direct_in, chosen.direct_out, chosen.gap is None
 
 
-def few(wanted: Sequence[KronCase | GramCase], own: DeviceLimits) -> list[KronCase | GramCase]:
+def few(wanted: Sequence[AnyCase], own: DeviceLimits) -> list[AnyCase]:
     """The smallest cases that together take every branch."""
-    found: list[KronCase | GramCase] = []
+    found: list[AnyCase] = []
     known: set[tuple[object, ...]] = set()
     for case in sorted(wanted, key=_work):
         taken = branches(case, own)
@@ -285,14 +298,16 @@ def few(wanted: Sequence[KronCase | GramCase], own: DeviceLimits) -> list[KronCa
     return found
 
 
-def _work(case: KronCase | GramCase) -> int:
+def _work(case: AnyCase) -> int:
     if isinstance(case, GramCase):
         return case.count * case.right * case.rows * case.columns
+    if isinstance(case, BackCase):
+        return case.lines * case.width * sum(case.first + case.last)
     inner, outer = (math.prod(pair[side] for pair in case.sizes) for side in (0, 1))
     return case.left * case.beside * max(inner, outer) * sum(max(pair) for pair in case.sizes)
 
 
-def compile_all(wanted: Sequence[KronCase | GramCase], own: DeviceLimits) -> None:
+def compile_all(wanted: Sequence[AnyCase], own: DeviceLimits) -> None:
     """Compile what cases need in several processes, and keep it."""
     sources = list({source: None for case in wanted for source in sources_of(case, own)})
     missing = [source for source in sources if current_cache().find(_key(source, own.arch)) is None]
@@ -323,8 +338,7 @@ def run(machine: Machine, case: KronCase) -> Array:
         for place, number in enumerate(used):
             values |= {f"f{place}_row": 1, f"f{place}_column": case.sizes[number][1]}
         source = emitted(chosen)
-        binary = current_cache().fetch(_key(source, own.arch), lambda source=source: built(source, own.arch))
-        kernel = Kernel(binary, ENTRY, chosen.threads, chosen.shared, case.name)
+        kernel = Kernel(binary_of(source), ENTRY, chosen.threads, chosen.shared, case.name)
         pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
         integers = [values[name] for name in parameters(len(used), chosen.facts.added, False)]
         kernel(0, stream, min(chosen.count(left, right), 3), (*pointers, *integers, *numbers))
@@ -346,7 +360,7 @@ def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
     names = [word for word in words if word != "--few"]
-    chosen = [case for case in (*cases(), *GRAMS) if not names or any(word in case.name for word in names)]
+    chosen = [case for case in (*cases(), *GRAMS, *BACKS) if not names or any(word in case.name for word in names)]
     if "--few" in words:
         chosen = few(chosen, limits())
     compile_all(chosen, limits())
@@ -354,6 +368,8 @@ def main(words: Sequence[str]) -> int:
         try:
             if isinstance(case, GramCase):
                 case.check(run_gram(machine, case))
+            elif isinstance(case, BackCase):
+                case.check(run_back(machine, case, limits(), binary_of(kron_back.emit(case.plan(limits())))))
             else:
                 check(case, run(machine, case))
             verdict = "ok"

@@ -194,6 +194,32 @@ def _by_kernel(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
     return None if target is None else import_module(".kron_gram", __package__).summed(u, v)
 
 
+def _at_once(
+    text: str, options: str, factors: Tensors, slope: Number, x: torch.Tensor, grad: torch.Tensor
+) -> tuple[torch.Tensor, list[torch.Tensor | None]] | None:
+    """Gradients of x and of every factor by kernels that apply and sum at once; None where there are none."""
+    if not x.is_cuda or torch.compiler.is_compiling() or not is_untracked((x, grad, *factors)):
+        return None
+    if (
+        target_for(x.device) is None
+        or options.startswith("ieee")
+        or grad.shape != x.shape
+        or isinstance(slope, complex)
+    ):
+        return None
+    shapes = factor_sizes(factors)
+    modes, door = parse(text, shapes), import_module(".kron_back", __package__)
+    chosen = door.plans(modes, factors, x)
+    if not chosen:
+        return None
+
+    def apply(value: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
+        return product(_partial(text, shapes, tuple(places), (), False), options, (1, 0), value, factors)
+
+    through, found = door.gradients(chosen, modes, factors, x, grad, slope, apply)
+    return through, [found.get(number) for number in range(len(factors))]
+
+
 class Kron(torch.autograd.Function):
     """``alpha`` times the product, plus ``beta`` y; values are x, the factors, and y where it is added."""
 
@@ -220,7 +246,10 @@ class Kron(torch.autograd.Function):
         wanted = needed[1 : 1 + len(factors)]
         parts: list[torch.Tensor | None] = [None] * len(factors)
         through = None
-        if any(wanted):
+        at_once = _at_once(ctx.text, ctx.options, factors, slope, x, grad) if all(needed[: 1 + len(factors)]) else None
+        if at_once is not None:
+            through, parts = at_once
+        elif any(wanted):
             gradients = _Gradients(ctx.text, ctx.options, factors, wanted, slope, needed[0])
             parts = gradients.run(x, grad)
             through = gradients.through

@@ -1,0 +1,39 @@
+"""CUDA C++ of a pass of the gradients of a Kronecker product."""
+
+from __future__ import annotations
+
+from ..contraction.kron_back import THREADS, BackPlan
+from .kron_entry import TYPES
+
+ENTRY = "km_back"
+FACTORS = 4
+
+
+def emit(plan: BackPlan) -> str:
+    """CUDA C++; the same plan always gives the same text."""
+    inner = [group[1] if len(group) > 1 else 1 for group in (plan.first, plan.last)]
+    constants = {"A": plan.extent, "W": plan.across, "INNER0": inner[0], "INNER1": inner[1]}
+    numbers = range(FACTORS)
+    pointers = ["v", "x", "out", "parts", *(f"f{number}" for number in numbers)]
+    integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "lines", "width"]
+    given = [*(f"void* {name}" for name in pointers), *(f"long long {name}" for name in integers), "double slope"]
+    lines = [
+        f"// {plan}",
+        '#include "kron_back.cuh"',
+        "struct Body {",
+        f"    typedef {TYPES[plan.stored]} T;",
+        f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
+        f"    static constexpr bool LAST = {str(bool(plan.last)).lower()};",
+        "};",
+        f'extern "C" __global__ void __launch_bounds__({THREADS}, 2)',
+        f"{ENTRY}({', '.join(given)}) {{",
+        "    typedef Body::T T;",
+        "    km::KronBack<Body>::Arguments g;",
+        "    g.v = (const T*)v;\n    g.x = (const T*)x;\n    g.out = (T*)out;\n    g.parts = (float*)parts;",
+        *(f"    g.factor[{n}] = (const T*)f{n};" for n in numbers),
+        *(f"    g.stride[{n}][0] = row{n};\n    g.stride[{n}][1] = column{n};" for n in numbers),
+        "    g.lines = lines;\n    g.width = width;\n    g.slope = (float)slope;",
+        "    km::KronBack<Body>::run(g);",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"

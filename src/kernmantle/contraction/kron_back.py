@@ -1,0 +1,107 @@
+"""Plans of all gradients of a Kronecker product of square factors on a GPU: a few passes that apply and sum at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .kron_gram import SIZES
+
+THREADS = 256
+ENTRIES = 4096
+# Extents of an axis before the last one of a pass and of the last one, and how far lines without one are taken.
+EXTENTS, LAST, ACROSS = (8, 16, 32, 64), (16, 32, 64), 64
+VECTOR = 16
+
+
+@dataclass(frozen=True)
+class BackPlan:
+    """A pass over lines: the factors of axis ``first``, at most two, and of the last axis ``last``, none or as many."""
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    stored: str
+    arch: str
+
+    @property
+    def extent(self) -> int:
+        """Of the first axis."""
+        return math.prod(self.first)
+
+    @property
+    def across(self) -> int:
+        """Columns of a tile."""
+        return math.prod(self.last) if self.last else ACROSS
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        lines, tiles = ENTRIES // self.across, 3 if self.last else 2
+        factors = max(16, self.extent) * (self.extent + 4) + 2 * self.across * (self.across + 4) * bool(self.last)
+        return 4 * (tiles * lines * (self.across + 8) + factors)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of the factors whose gradients a block writes one after the other."""
+        return self.first + self.last
+
+    @property
+    def parts(self) -> int:
+        """Entries that a block writes of all gradients."""
+        return sum(size * size for size in self.sizes)
+
+    def tiles(self, lines: int, width: int) -> int:
+        """Tiles of so many lines of that length."""
+        return -(-lines // (ENTRIES // self.across)) * -(-width // self.across)
+
+    def __str__(self) -> str:
+        names = ["*".join(map(str, group)) for group in (self.first, self.last) if group]
+        return f"gradients of {' then '.join(names)} {self.stored}"
+
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=1024)
+def grouped(extents: tuple[int, ...], beside: bool) -> Groups | None:
+    """Neighbouring places that a pass takes as one axis, as few groups as there can be; None where some fit nowhere.
+
+    With columns ``beside`` the product no axis is the last of a pass.
+    """
+    best: list[tuple[int, int, Groups] | None] = [(0, 0, ())]
+    count = len(extents)
+    for stop in range(1, count + 1):
+        found: list[tuple[int, int, Groups]] = []
+        for begin in range(max(0, stop - 2), stop):
+            size, before = math.prod(extents[begin:stop]), best[begin]
+            allowed = LAST if stop == count and not beside else EXTENTS
+            if before is not None and size in allowed:
+                found.append((before[0] + 1, before[1] + size, (*before[2], tuple(range(begin, stop)))))
+        best.append(min(found, default=None))
+    whole = best[count]
+    return None if whole is None or len(whole[2]) < 2 - beside else whole[2]
+
+
+@lru_cache(maxsize=1024)
+def back(
+    extents: tuple[int, ...], right: int, stored: str, arch: str, room: int
+) -> tuple[tuple[BackPlan, Groups], ...]:
+    """Passes and the places of the factors of each; none where others are better.
+
+    ``right``: columns beside the product; ``room``: bytes of shared memory that a block may have.
+    """
+    groups = grouped(extents, right > 1)
+    if stored not in SIZES or groups is None or right * SIZES[stored] % VECTOR * (right > 1):
+        return ()
+    single = groups if right > 1 else groups[:-2]
+    found = [(BackPlan(_own(extents, group), (), stored, arch), (group,)) for group in single]
+    if right == 1:
+        first, last = (_own(extents, group) for group in groups[-2:])
+        found.append((BackPlan(first, last, stored, arch), groups[-2:]))
+    return tuple(found) if all(plan.shared <= room for plan, _ in found) else ()
+
+
+def _own(extents: Sequence[int], group: Sequence[int]) -> tuple[int, ...]:
+    return tuple(extents[place] for place in group)

@@ -25,28 +25,33 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class BackCase:
-    """A step of all gradients on (lines, width): factors of an axis, at most two, and of the last axis, none or two."""
+    """A step of all gradients: factors of an axis and of that behind it, at most two each, and what is beside both."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
     items: int
-    width: int
+    beside: int
     dtype: str
 
     @property
     def name(self) -> str:
         """What its test is called."""
         groups = "_".join("x".join(map(str, group)) for group in (self.first, self.last) if group)
-        return f"back_{groups}_{self.items}x{self.width}_{self.dtype}"
+        return f"back_{groups}_{self.items}x{self.beside}_{self.dtype}"
 
     @property
     def lines(self) -> int:
         """Lines of both arrays."""
-        return self.items * math.prod(self.first)
+        return self.items * math.prod(self.first) * (math.prod(self.last) if self.beside > 1 else 1)
+
+    @property
+    def width(self) -> int:
+        """Entries of a line."""
+        return self.beside if self.beside > 1 else math.prod(self.last)
 
     def plan(self, own: DeviceLimits) -> BackPlan:
         """Of the step alone."""
-        return BackPlan(self.first, self.last, self.dtype, own.arch)
+        return BackPlan(self.first, self.last, self.dtype, own.arch, self.beside > 1)
 
     def arrays(self) -> tuple[Array, Array, list[Array]]:
         """v, x and the factors (q, p)."""
@@ -60,7 +65,7 @@ class BackCase:
         v, x, factors = self.arrays()
         v, x = (np.square(array, dtype=np.float64) if square else array.astype(np.float64) for array in (v, x))
         wide = [np.square(own, dtype=np.float64) if square else own.astype(np.float64) for own in factors]
-        shape = (self.items, *self.first, *(self.last or (self.width,)))
+        shape = (self.items, *self.first, *self.last, self.beside)
         u, g = x.reshape(shape), v.reshape(shape)
         found: list[Array] = []
         for place, size in enumerate((*self.first, *self.last)):
@@ -93,11 +98,11 @@ def _along(array: Array, matrix: Array, axis: int) -> Array:
 
 
 BACKS = [
-    BackCase(first, last, items, math.prod(last) if last else width, dtype)
-    for first, last, items, width in (
+    BackCase(first, last, items, beside, dtype)
+    for first, last, items, beside in (
         ((8,), (), 70, 72), ((16,), (), 9, 136), ((4, 8), (), 5, 264), ((64,), (), 3, 80), ((8, 8), (), 2, 64),
-        ((16,), (16,), 150, 0), ((32,), (32,), 13, 0), ((64,), (64,), 4, 0), ((8,), (8, 8), 37, 0),
-        ((8, 8), (4, 4), 9, 0), ((8, 8), (8, 8), 5, 0), ((4, 4), (32,), 40, 0),
+        ((16,), (16,), 150, 1), ((32,), (32,), 13, 1), ((64,), (64,), 4, 1), ((8,), (8, 8), 37, 1),
+        ((8, 8), (4, 4), 9, 1), ((8, 8), (8, 8), 5, 1), ((4, 4), (32,), 40, 1), ((16,), (16,), 3, 40),
     )
     for dtype in ("f32", "f16")
 ]  # fmt: skip

@@ -33,7 +33,7 @@ def _step(plan, arguments):
         torch.tensor(_array(pointers[n], (size, size), strides[2 * n : 2 * n + 2])).double().requires_grad_()
         for n, size in zip(used, plan.sizes, strict=True)
     ]
-    shape = (lines // plan.extent, *plan.first, *(plan.last or (width,)))
+    shape = (-1, *plan.first, *plan.last, width if plan.beside else 1)
     wide = torch.tensor(_array(x, (lines, width))).double().reshape(shape).requires_grad_()
     value = wide
     for place, factor in enumerate(factors):
@@ -119,6 +119,13 @@ def test_small_neighbours_are_one_axis_in_as_few_groups_as_can_be():
         assert grouped(none, False) is None
 
 
+def test_two_axes_of_16_go_into_one_pass_wherever_they_stand():
+    found = back((16,) * 5, 1, "f32", "sm_90", HOPPER.shared_per_block)
+    assert [groups for _, groups in found] == [((0,), (1,)), ((2,),), ((3,), (4,))]
+    assert [plan.beside for plan, _ in found] == [True, True, False]
+    assert found[0][0].across == 16
+
+
 def test_what_has_no_kernel_is_left_to_other_ways(started):
     modes, x = parse("0 1", ((16, 16), (16, 16))), torch.randn(3, 256, 1)
     factors = [torch.randn(16, 16)] * 2
@@ -134,7 +141,7 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
 
 
 def test_tiles_cover_every_line():
-    plan = BackPlan((8, 8), (), "f32", "sm_90")
+    plan = BackPlan((8, 8), (), "f32", "sm_90", beside=True)
     assert [plan.tiles(lines, width) for lines, width in ((64, 64), (65, 64), (128, 65))] == [1, 2, 4]
     assert plan.parts == 128
     assert BackPlan((64,), (64,), "f32", "sm_90").shared * 2 <= HOPPER.shared_per_sm - 2048

@@ -12,7 +12,8 @@ FACTORS = 4
 def emit(plan: BackPlan) -> str:
     """CUDA C++; the same plan always gives the same text."""
     inner = [group[1] if len(group) > 1 else 1 for group in (plan.first, plan.last)]
-    constants = {"A": plan.extent, "W": plan.across, "INNER0": inner[0], "INNER1": inner[1]}
+    pair = plan.last[0] if plan.beside and plan.last else 0
+    constants = {"PAIR": pair, "A": plan.extent, "W": plan.across, "INNER0": inner[0], "INNER1": inner[1]}
     numbers = range(FACTORS)
     pointers = ["v", "x", "out", "parts", *(f"f{number}" for number in numbers)]
     integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "lines", "width"]
@@ -23,7 +24,7 @@ def emit(plan: BackPlan) -> str:
         "struct Body {",
         f"    typedef {TYPES[plan.stored]} T;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
-        f"    static constexpr bool LAST = {str(bool(plan.last)).lower()};",
+        f"    static constexpr bool LAST = {str(bool(plan.last) and not plan.beside).lower()};",
         "};",
         f'extern "C" __global__ void __launch_bounds__({THREADS}, 2)',
         f"{ENTRY}({', '.join(given)}) {{",

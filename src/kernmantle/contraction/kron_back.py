@@ -13,17 +13,23 @@ THREADS = 256
 ENTRIES = 4096
 # Extents of an axis before the last one of a pass and of the last one, and how far lines without one are taken.
 EXTENTS, LAST, ACROSS = (8, 16, 32, 64), (16, 32, 64), 64
+# Two such axes go into one pass wherever they stand, by so many columns.
+PAIR = 16
 VECTOR = 16
 
 
 @dataclass(frozen=True)
 class BackPlan:
-    """A pass over lines: the factors of axis ``first``, at most two, and of the last axis ``last``, none or as many."""
+    """A pass over lines: factors of axis ``first``, at most two, and of that behind it, ``last``, where it has some.
+
+    ``beside``: others stand behind those two.
+    """
 
     first: tuple[int, ...]
     last: tuple[int, ...]
     stored: str
     arch: str
+    beside: bool = False
 
     @property
     def extent(self) -> int:
@@ -33,14 +39,17 @@ class BackPlan:
     @property
     def across(self) -> int:
         """Columns of a tile."""
+        if self.beside and self.last:
+            return PAIR
         return math.prod(self.last) if self.last else ACROSS
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        lines, tiles = ENTRIES // self.across, 3 if self.last else 2
-        factors = max(16, self.extent) * (self.extent + 4) + 2 * self.across * (self.across + 4) * bool(self.last)
-        return 4 * (tiles * lines * (self.across + 8) + factors)
+        lines, tiles, last = ENTRIES // self.across, 3 if self.last else 2, math.prod(self.last)
+        factors = max(16, self.extent) * (self.extent + 4) + 2 * last * (last + 4) * bool(self.last)
+        gaps = 8 * self.extent * (self.beside and bool(self.last))
+        return 4 * (tiles * (lines * (self.across + 8) + gaps) + factors)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -58,7 +67,7 @@ class BackPlan:
 
     def __str__(self) -> str:
         names = ["*".join(map(str, group)) for group in (self.first, self.last) if group]
-        return f"gradients of {' then '.join(names)} {self.stored}"
+        return f"gradients of {' then '.join(names)} {self.stored}{' beside others' * self.beside}"
 
 
 Groups = tuple[tuple[int, ...], ...]
@@ -95,8 +104,14 @@ def back(
     groups = grouped(extents, right > 1)
     if stored not in SIZES or groups is None or right * SIZES[stored] % VECTOR * (right > 1):
         return ()
-    single = groups if right > 1 else groups[:-2]
-    found = [(BackPlan(_own(extents, group), (), stored, arch), (group,)) for group in single]
+    found: list[tuple[BackPlan, Groups]] = []
+    leading = list(groups if right > 1 else groups[:-2])
+    while leading:
+        own = [leading.pop(0)]
+        if leading and [_own(extents, group) for group in (*own, leading[0])] == [(PAIR,), (PAIR,)]:
+            own.append(leading.pop(0))
+        first, *last = (_own(extents, group) for group in own)
+        found.append((BackPlan(first, last[0] if last else (), stored, arch, beside=True), tuple(own)))
     if right == 1:
         first, last = (_own(extents, group) for group in groups[-2:])
         found.append((BackPlan(first, last, stored, arch), groups[-2:]))

@@ -54,7 +54,7 @@ def gradients(
         rest = range(places[-1] + 1, len(modes))
         lines = left * math.prod(modes[place].columns for place in places)
         width = x.numel() // lines
-        if plan.last:
+        if not plan.beside:
             lines, width = x.numel() // plan.across, plan.across
         is_last = turn == len(chosen) - 1
         own = [factors[modes[place].factor or 0] for place in places]

@@ -5,6 +5,8 @@
 // LAST: the trailing axis has a factor too. Then, for the tiles X and V (A, B) of one position,
 //   T = X F1^T, G0 += V T^T, S = F0^T V, G1 += S^T X, and S F1 is the gradient of x.
 //
+// PAIR, its extent: the same where the second axis is followed by others, W columns of them at a time.
+//
 // float32 is two parts of 11 bits each and three products; halves are exact in one, what comes between is rounded.
 #pragma once
 #include "kron_gram.cuh"
@@ -21,23 +23,32 @@ struct BackSum {
 // Entries of the gradients of a factor of two parts, the second of extent `inner`; of all of it where that is 1.
 constexpr int squares(int extent, int inner) { return extent / inner * (extent / inner) + (inner > 1 ? inner * inner : 0); }
 
-// B: the type T, extents A and W (of the tile across), LAST, and of each factor the extent of the second of its two parts.
+// B: the type T, extents A and W (of the tile across), LAST, PAIR, and of each factor the extent of the second of its two parts.
 template <class B>
 struct KronBack {
     typedef typename B::T T;
-    static constexpr int THREADS = 256, A = B::A, W = B::W, LINES = 4096 / W, ITEMS = LINES / A, PITCH = W + 8, TILE = LINES * PITCH;
-    static constexpr int ROWS = A < 16 ? 16 : A, FIRST_PITCH = A + 4, PITCH_LAST = W + 4;
-    static constexpr int FIRST = ROWS * FIRST_PITCH, SECOND = B::LAST ? W * PITCH_LAST : 0, TILES = B::LAST ? 3 : 2;
+    static constexpr int THREADS = 256, A = B::A, W = B::W, LINES = 4096 / W, ITEMS = LINES / A, PITCH = W + 8;
+    static constexpr int PAIR = B::PAIR, SECOND_EXTENT = PAIR ? PAIR : W;
+    static constexpr bool BOTH = B::LAST || PAIR;
+    // From entry to entry of the axis A in a tile; lines of one entry follow each other where there is a pair.
+    static constexpr int STEP = PAIR ? PAIR * PITCH + 8 : PITCH, TILE = LINES * PITCH + (PAIR ? A * 8 : 0);
+    static constexpr int ROWS = A < 16 ? 16 : A, FIRST_PITCH = A + 4, PITCH_LAST = SECOND_EXTENT + 4;
+    static constexpr int FIRST = ROWS * FIRST_PITCH, SECOND = BOTH ? SECOND_EXTENT * PITCH_LAST : 0, TILES = BOTH ? 3 : 2;
     static constexpr int VEC = 16 / (int)sizeof(T), LOADS = LINES * W / VEC / THREADS, PARTS0 = squares(A, B::INNER0);
-    static constexpr int PARTS = PARTS0 + (B::LAST ? squares(W, B::INNER1) : 0);
+    static constexpr int PARTS = PARTS0 + (BOTH ? squares(SECOND_EXTENT, B::INNER1) : 0);
     static constexpr int SHARED = 4 * (TILES * TILE + FIRST + 2 * SECOND);
     static constexpr bool EXACT = sizeof(T) == 2;
     // Lines by warps: groups of 16 by 8 NB columns.
     static constexpr int NB = W >= 32 ? 4 : 2, WIDE = W / (8 * NB), UNITS = LINES / 16 * WIDE / 8;
     static constexpr int DOWN = ROWS / 16, UNITS_A = ITEMS * DOWN * WIDE / 8;
     typedef BackSum<A> Sum0;
-    typedef BackSum<W> Sum1;
+    typedef BackSum<SECOND_EXTENT> Sum1;
     static_assert(UNITS > 0 && UNITS_A > 0 && ITEMS > 0, "a tile has work for every warp");
+    static_assert(PAIR == 0 || (PAIR == A && A == 16 && W == 16 && !B::LAST), "a pair is of 16 and 16");
+
+    // Where a line, and the lines of one entry of all others than the axis A, begin in a tile.
+    static __device__ __forceinline__ int line_at(int line) { return line * PITCH + (PAIR ? line / (PAIR ? PAIR : 1) * 8 : 0); }
+    static __device__ __forceinline__ int item_at(int item) { return PAIR ? item * PITCH : item * A * PITCH; }
 
     struct Arguments {
         const T* v;
@@ -106,11 +117,14 @@ struct KronBack {
 
     static __device__ __forceinline__ void read_factors(const Arguments& g, float* first, float* forth, float* back) {
         for (int n = threadIdx.x; n < A * A; n += THREADS) first[n / A * FIRST_PITCH + n % A] = entry<B::INNER0>(g, 0, n % A, n / A);
-        if (B::LAST) {
-            for (int n = threadIdx.x; n < W * W; n += THREADS) {
-                const float value = entry<B::INNER1>(g, 2, n / W, n % W);
-                forth[n % W * PITCH_LAST + n / W] = value;
-                back[n / W * PITCH_LAST + n % W] = value;
+        if (BOTH) {
+            constexpr int E = SECOND_EXTENT;
+            float* one = PAIR ? back : forth;
+            float* other = PAIR ? forth : back;
+            for (int n = threadIdx.x; n < E * E; n += THREADS) {
+                const float value = entry<B::INNER1>(g, 2, n / E, n % E);
+                one[n % E * PITCH_LAST + n / E] = value;
+                other[n / E * PITCH_LAST + n % E] = value;
             }
         }
     }
@@ -131,7 +145,7 @@ struct KronBack {
         }
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
-            const int at = (n * THREADS + threadIdx.x) * VEC, to = at / W * PITCH + at % W;
+            const int at = (n * THREADS + threadIdx.x) * VEC, to = line_at(at / W) + at % W;
 #pragma unroll
             for (int i = 0; i < VEC; i += 4) {
                 Pack<float, 4> one, other;
@@ -168,47 +182,50 @@ struct KronBack {
             });
     }
 
-    static __device__ __forceinline__ void keep(float* tile, const float (&value)[NB][4], int row, int column, int g, int t, bool whole) {
+    // 16 lines, or 8 of them, `step` apart, to a tile from `to` on.
+    static __device__ __forceinline__ void keep(float* to, const float (&value)[NB][4], int step, int g, int t, bool whole) {
 #pragma unroll
         for (int n = 0; n < NB; ++n) {
-            float* at = tile + (row + g) * PITCH + column + n * 8 + 2 * t;
+            float* at = to + g * step + n * 8 + 2 * t;
             store_pack<float, 2>(at, Pack<float, 2>{value[n][0], value[n][1]});
-            if (whole) store_pack<float, 2>(at + 8 * PITCH, Pack<float, 2>{value[n][2], value[n][3]});
+            if (whole) store_pack<float, 2>(at + 8 * step, Pack<float, 2>{value[n][2], value[n][3]});
         }
     }
 
-    static __device__ __forceinline__ void give_out(const Arguments& g, const float (&value)[NB][4], i64 line, i64 column, bool whole) {
+    // The same to memory, this thread's first line being `line`, the second `further` lines behind it.
+    static __device__ __forceinline__ void give_out(const Arguments& g, const float (&value)[NB][4], i64 line, i64 column, int further, bool whole) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            if (line + half * 8 >= g.lines || (half == 1 && !whole)) continue;
+            if (line + half * further >= g.lines || (half == 1 && !whole)) continue;
 #pragma unroll
             for (int n = 0; n < NB; ++n) {
                 if (column + n * 8 >= g.width) continue;
                 Pack<T, 2> pack;
 #pragma unroll
                 for (int i = 0; i < 2; ++i) pack.v[i] = Store<T>::from(g.slope * value[n][half * 2 + i]);
-                store_pack<T, 2>(g.out + (line + half * 8) * g.width + column + n * 8, pack);
+                store_pack<T, 2>(g.out + (line + half * further) * g.width + column + n * 8, pack);
             }
         }
     }
 
-    // G0 += V T^T over items and columns.
-    static __device__ __forceinline__ void sum_first(float (&sum)[Sum0::NB][4], const float* v, const float* x, int warp, int g, int t) {
-        const int wd = warp % Sum0::DOWN, wa = warp / Sum0::DOWN % Sum0::ACROSS, wk = warp / (Sum0::DOWN * Sum0::ACROSS);
-        float out[Sum0::NB][4];
-        const auto place = [&](int step) {
-            const int k = wk + step * Sum0::ALONG;
-            return k / (W / 8) * A * PITCH + k % (W / 8) * 8 + 2 * t;
+    // Outer products of the entries of an axis, `step` apart, summed over the other lines and columns: those of `item(n)`.
+    template <class Sum, bool GIVEN_A, bool GIVEN_B, class Item>
+    static __device__ __forceinline__ void sum_axis(float (&sum)[Sum::NB][4], const float* v, const float* x, int step, Item item, int warp, int g, int t) {
+        const int wd = warp % Sum::DOWN, wa = warp / Sum::DOWN % Sum::ACROSS, wk = warp / (Sum::DOWN * Sum::ACROSS);
+        float out[Sum::NB][4];
+        const auto place = [&](int turn) {
+            const int k = wk + turn * Sum::ALONG;
+            return item(k / (W / 8)) + k % (W / 8) * 8 + 2 * t;
         };
-        multiply<Sum0::NB, Sum0::STEPS, true, !B::LAST>(
+        multiply<Sum::NB, Sum::STEPS, GIVEN_A, GIVEN_B>(
             out,
-            [&](int step, float (&a)[4]) {
-                const float* at = v + place(step) + (wd * 16 + g) * PITCH;
+            [&](int turn, float (&a)[4]) {
+                const float* at = v + place(turn) + (wd * 16 + g) * step;
                 pair(a[0], a[2], at);
                 a[1] = a[3] = 0.0f;
-                if (A >= 16) pair(a[1], a[3], at + 8 * PITCH);
+                if (Sum::ROWS >= 16) pair(a[1], a[3], at + 8 * step);
             },
-            [&](int step, int n, float (&b)[2]) { pair(b[0], b[1], x + place(step) + ((wa * Sum0::NB + n) * 8 + g) * PITCH); });
+            [&](int turn, int n, float (&b)[2]) { pair(b[0], b[1], x + place(turn) + ((wa * Sum::NB + n) * 8 + g) * step); });
         add(sum, out);
     }
     // G1 += S^T X over lines.
@@ -240,24 +257,26 @@ struct KronBack {
         }
     }
 
-    // S = F0^T V: one item's rows from 16 d on, columns from `column` on.
-    static __device__ __forceinline__ void times_first(float (&out)[NB][4], const float* first, const float* v, int item, int down, int column, int g, int t) {
-        multiply<NB, A / 8, false, true>(
+    // A table (EXTENT, EXTENT), its rows from 16 down on, times the entries of an axis, `step` apart.
+    template <int EXTENT, bool GIVEN>
+    static __device__ __forceinline__ void times_axis(float (&out)[NB][4], const float* table, const float* from, int step, int down, int g, int t) {
+        constexpr int PITCH_TABLE = EXTENT + 4;
+        multiply<NB, EXTENT / 8, false, GIVEN>(
             out,
-            [&](int step, float (&a)[4]) {
-                const float* at = first + (down * 16 + g) * FIRST_PITCH + step * 8 + t;
+            [&](int turn, float (&a)[4]) {
+                const float* at = table + (down * 16 + g) * PITCH_TABLE + turn * 8 + t;
                 a[0] = at[0];
                 a[2] = at[4];
                 a[1] = a[3] = 0.0f;
-                if (A >= 16) {
-                    a[1] = at[8 * FIRST_PITCH];
-                    a[3] = at[8 * FIRST_PITCH + 4];
+                if (EXTENT >= 16) {
+                    a[1] = at[8 * PITCH_TABLE];
+                    a[3] = at[8 * PITCH_TABLE + 4];
                 }
             },
-            [&](int step, int n, float (&b)[2]) {
-                const float* at = v + (item * A + step * 8 + t) * PITCH + column + n * 8 + g;
+            [&](int turn, int n, float (&b)[2]) {
+                const float* at = from + (turn * 8 + t) * step + n * 8 + g;
                 b[0] = at[0];
-                b[1] = at[4 * PITCH];
+                b[1] = at[4 * step];
             });
     }
 
@@ -316,46 +335,49 @@ struct KronBack {
             const i64 line0 = tile / across * LINES, column0 = tile % across * W;
             read(g, x, v, line0, column0);
             __syncthreads();
-            if (B::LAST) {
+            if (BOTH) {
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u) {
-                    const int unit = warp + u * 8, row = unit / WIDE * 16, column = unit % WIDE * NB * 8;
+                    const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    times_last<true>(out, x, forth, row, column, gr, t);
-                    keep(between, out, row, column, gr, t, true);
+                    if (PAIR) times_axis<SECOND_EXTENT, true>(out, forth, x + line_at(row), PITCH, 0, gr, t);
+                    else times_last<true>(out, x, forth, row, column, gr, t);
+                    keep(between + line_at(row) + column, out, PITCH, gr, t, true);
                 }
                 __syncthreads();
             }
-            sum_first(sum0, v, B::LAST ? between : x, warp, gr, t);
+            sum_axis<Sum0, true, !BOTH>(sum0, v, BOTH ? between : x, STEP, item_at, warp, gr, t);
             float held[UNITS_A][NB][4];
 #pragma unroll
             for (int u = 0; u < UNITS_A; ++u) {
                 const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                times_first(held[u], first, v, item, down, column, gr, t);
-                if (!B::LAST) give_out(g, held[u], line0 + item * A + down * 16 + gr, column0 + column + 2 * t, A >= 16);
+                times_axis<A, true>(held[u], first, v + item_at(item) + column, STEP, down, gr, t);
+                if (!BOTH) give_out(g, held[u], line0 + item * A + down * 16 + gr, column0 + column + 2 * t, 8, A >= 16);
             }
             __syncthreads();
-            if (B::LAST) {
+            if (BOTH) {
 #pragma unroll
                 for (int u = 0; u < UNITS_A; ++u) {
                     const int unit = warp + u * 8, column = unit % WIDE * NB * 8, down = unit / WIDE % DOWN, item = unit / WIDE / DOWN;
-                    keep(between, held[u], item * A + down * 16, column, gr, t, A >= 16);
+                    keep(between + item_at(item) + down * 16 * STEP + column, held[u], STEP, gr, t, A >= 16);
                 }
                 __syncthreads();
-                sum_last(sum1, between, x, warp, gr, t);
+                if (PAIR) sum_axis<Sum1, false, true>(sum1, between, x, PITCH, [](int item) { return line_at(item * PAIR); }, warp, gr, t);
+                else sum_last(sum1, between, x, warp, gr, t);
 #pragma unroll
                 for (int u = 0; u < UNITS; ++u) {
-                    const int unit = warp + u * 8, row = unit / WIDE * 16, column = unit % WIDE * NB * 8;
+                    const int row = (warp + u * 8) / WIDE * 16, column = (warp + u * 8) % WIDE * NB * 8;
                     float out[NB][4];
-                    times_last<false>(out, between, back, row, column, gr, t);
-                    give_out(g, out, line0 + row + gr, column0 + column + 2 * t, true);
+                    if (PAIR) times_axis<SECOND_EXTENT, false>(out, back, between + line_at(row), PITCH, 0, gr, t);
+                    else times_last<false>(out, between, back, row, column, gr, t);
+                    give_out(g, out, line0 + row + gr, column0 + column + 2 * t, 8, true);
                 }
                 __syncthreads();
             }
         }
         float* own = g.parts + (i64)blockIdx.x * PARTS;
         write<Sum0, B::INNER0>(g, own, sum0, shared, 0, warp, lane);
-        if (B::LAST) write<Sum1, B::INNER1>(g, own + PARTS0, sum1, shared, 2, warp, lane);
+        if (BOTH) write<Sum1, B::INNER1>(g, own + PARTS0, sum1, shared, 2, warp, lane);
     }
 };
 

@@ -136,7 +136,8 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
     assert not kron_back.plans(parse("0 i16", ((16, 16),)), factors[:1], x)
     assert not kron_back.plans(parse("0 1", ((16, 8), (16, 16))), factors, torch.randn(3, 128, 1))
     assert not kron_back.plans(modes, factors, torch.randn(3, 256, 3))
-    assert not back((64, 64), 1, "f32", "sm_86", 101376)
+    assert back((64, 64), 1, "f32", "sm_86", 101376)
+    assert not back((64, 64), 1, "f16", "sm_86", 101376)
     assert not started
 
 

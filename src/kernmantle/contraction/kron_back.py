@@ -44,10 +44,18 @@ class BackPlan:
         return math.prod(self.last) if self.last else ACROSS
 
     @property
+    def splits(self) -> bool:
+        """Whether numbers are halves and rests: float32 in whole fragments."""
+        return self.stored == "f32" and self.extent >= LAST[0]
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory."""
         lines, tiles, last = ENTRIES // self.across, 3 if self.last else 2, math.prod(self.last)
-        factors = max(16, self.extent) * (self.extent + 4) + 2 * last * (last + 4) * bool(self.last)
+        if self.splits:
+            factors = self.extent * (self.extent + 8) + last * (last + 8) * bool(self.last)
+        else:
+            factors = max(16, self.extent) * (self.extent + 4) + 2 * last * (last + 4) * bool(self.last)
         gaps = 8 * self.extent * (self.beside and bool(self.last))
         return 4 * (tiles * (lines * (self.across + 8) + gaps) + factors)
 

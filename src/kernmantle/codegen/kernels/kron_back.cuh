@@ -154,14 +154,14 @@ struct KronBack {
                     one.v[j] = convert<float>(held[0][n].v[i + j]);
                     other.v[j] = convert<float>(held[1][n].v[i + j]);
                 }
-                store_pack<float, 4>(x + to + i, one);
-                store_pack<float, 4>(v + to + i, other);
+                *(Pack<float, 4>*)(x + to + i) = one;
+                *(Pack<float, 4>*)(v + to + i) = other;
             }
         }
     }
 
     static __device__ __forceinline__ void pair(float& one, float& other, const float* at) {
-        const Pack<float, 2> both = load_pack<float, 2>(at);
+        const Pack<float, 2> both = *(const Pack<float, 2>*)at;
         one = both.v[0];
         other = both.v[1];
     }
@@ -187,8 +187,8 @@ struct KronBack {
 #pragma unroll
         for (int n = 0; n < NB; ++n) {
             float* at = to + g * step + n * 8 + 2 * t;
-            store_pack<float, 2>(at, Pack<float, 2>{value[n][0], value[n][1]});
-            if (whole) store_pack<float, 2>(at + 8 * step, Pack<float, 2>{value[n][2], value[n][3]});
+            *(Pack<float, 2>*)at = Pack<float, 2>{value[n][0], value[n][1]};
+            if (whole) *(Pack<float, 2>*)(at + 8 * step) = Pack<float, 2>{value[n][2], value[n][3]};
         }
     }
 

@@ -32,12 +32,13 @@ class BackCase:
     items: int
     beside: int
     dtype: str
+    splits: bool = False
 
     @property
     def name(self) -> str:
         """What its test is called."""
         groups = "_".join("x".join(map(str, group)) for group in (self.first, self.last) if group)
-        return f"back_{groups}_{self.items}x{self.beside}_{self.dtype}"
+        return f"back_{groups}_{self.items}x{self.beside}_{self.dtype}{'_halves' * self.splits}"
 
     @property
     def lines(self) -> int:
@@ -51,7 +52,7 @@ class BackCase:
 
     def plan(self, own: DeviceLimits) -> BackPlan:
         """Of the step alone."""
-        return BackPlan(self.first, self.last, self.dtype, own.arch, self.beside > 1)
+        return BackPlan(self.first, self.last, self.dtype, own.arch, self.beside > 1, self.splits)
 
     def arrays(self) -> tuple[Array, Array, list[Array]]:
         """v, x and the factors (q, p)."""
@@ -98,13 +99,14 @@ def _along(array: Array, matrix: Array, axis: int) -> Array:
 
 
 BACKS = [
-    BackCase(first, last, items, beside, dtype)
+    BackCase(first, last, items, beside, dtype, splits)
     for first, last, items, beside in (
         ((8,), (), 70, 72), ((16,), (), 9, 136), ((4, 8), (), 5, 264), ((64,), (), 3, 80), ((8, 8), (), 2, 64),
         ((16,), (16,), 150, 1), ((32,), (32,), 13, 1), ((64,), (64,), 4, 1), ((8,), (8, 8), 37, 1),
         ((8, 8), (4, 4), 9, 1), ((8, 8), (8, 8), 5, 1), ((4, 4), (32,), 40, 1), ((16,), (16,), 3, 40),
     )
-    for dtype in ("f32", "f16")
+    for dtype, splits in (("f32", True), ("f32", False), ("f16", False))
+    if not splits or math.prod(first) >= 16
 ]  # fmt: skip
 
 

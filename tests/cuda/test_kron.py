@@ -85,7 +85,8 @@ def test_float64_derivatives_of_every_argument():
 @pytest.mark.parametrize(
     "size",
     [(40, [(64, 64)] * 2), (9, [(8, 8)] * 5), (9, [(30, 62), (20, 8)]), (5, [(128, 128), (2, 4)]), (40, [(4, 4)] * 6),
-     (7, [(50, 2), (2, 50)]), (1000, [(16, 16)]), (3, [(31, 63), (3, 3)])],
+     (7, [(50, 2), (2, 50)]), (1000, [(16, 16)]), (3, [(31, 63), (3, 3)]), (3, [(16, 16)] * 4),
+     (5, [(32, 32)] * 3), (70, [(8, 8)] * 3), (2, [(64, 64)] * 3)],
     ids=named,
 )  # fmt: skip
 def test_gradients(size, dtype):
@@ -100,6 +101,31 @@ def test_gradients(size, dtype):
         typical = other.square().mean().sqrt()
         rounds = DEVIATIONS * math.sqrt(2 * len(factors)) if out.dtype.itemsize == 2 else 1
         assert_close(one.cpu(), other, depth=x.numel(), magnitude=rounds * typical)
+
+
+@pytest.mark.parametrize("size", [(24, [(64, 64)] * 2), (40, [(16, 16)] * 3), (16, [(8, 8)] * 3)], ids=named)
+def test_gradients_from_the_left(size):
+    x, factors = drawn(size, torch.float32, "left", device="cuda")
+    leaves = [x.requires_grad_(), *(factor.requires_grad_() for factor in factors)]
+    out = km.kron_matmul(x, factors, side="left", alpha=-2)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to("cuda")
+    exact = [leaf.detach().cpu().double().requires_grad_() for leaf in leaves]
+    wanted = km.kron_matmul(exact[0], exact[1:], side="left", alpha=-2)
+    found = torch.autograd.grad(out, leaves, weight)
+    for one, other in zip(found, torch.autograd.grad(wanted, exact, weight.cpu().double()), strict=True):
+        assert_close(one.cpu(), other, depth=x.numel(), magnitude=other.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("size", [(64, [(16, 16)] * 2), (16, [(64, 64)] * 2), (4, [(8, 8)] * 5)], ids=named)
+def test_gradients_of_rows_keep_their_own_accuracy(size):
+    x, factors = drawn(size, torch.float32, device="cuda")
+    scales = 2.0 ** (torch.arange(len(x), device="cuda") * 7 % 41 - 20)[:, None]
+    weight = torch.randn_like(x) * scales
+    leaves = [x.requires_grad_(), *(factor.requires_grad_() for factor in factors)]
+    found = torch.autograd.grad(km.kron_matmul(x, factors), leaves, weight)[0]
+    exact = km.kron_matmul(weight.double().cpu(), [factor.detach().double().cpu().mT for factor in factors])
+    rows = scales.double().cpu()
+    assert_close((found / scales).cpu(), exact / rows, depth=sum(p for p, _ in size[1]))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

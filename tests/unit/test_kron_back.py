@@ -126,6 +126,18 @@ def test_two_axes_of_16_go_into_one_pass_wherever_they_stand():
     assert found[0][0].across == 16
 
 
+def test_one_power_of_two_serves_a_tile_of_one_row_only():
+    def split(extents, right=1, stored="f32"):
+        return [plan.splits for plan, _ in back(extents, right, stored, "sm_90", HOPPER.shared_per_block)]
+
+    assert split((8,) * 5) == [False, True]
+    assert split((64, 64)) == [True]
+    assert split((16,) * 4) == split((64,) * 3) == [True, True]
+    assert split((32,) * 3) == [False, True]
+    assert split((32,) * 4) == [False, True, True]
+    assert split((32, 32)) == split((64, 64), 32)[:1] == split((64, 64), 1, "f16") == [False]
+
+
 def test_what_has_no_kernel_is_left_to_other_ways(started):
     modes, x = parse("0 1", ((16, 16), (16, 16))), torch.randn(3, 256, 1)
     factors = [torch.randn(16, 16)] * 2
@@ -137,6 +149,7 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
     assert not kron_back.plans(parse("0 1", ((16, 8), (16, 16))), factors, torch.randn(3, 128, 1))
     assert not kron_back.plans(modes, factors, torch.randn(3, 256, 3))
     assert back((64, 64), 1, "f32", "sm_86", 101376)
+    assert not back((64, 8, 8), 1, "f32", "sm_86", 50000)
     assert not back((64, 64), 1, "f16", "sm_86", 101376)
     assert not started
 

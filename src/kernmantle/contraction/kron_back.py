@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .kron_gram import SIZES
@@ -22,7 +22,8 @@ VECTOR = 16
 class BackPlan:
     """A pass over lines: factors of axis ``first``, at most two, and of that behind it, ``last``, where it has some.
 
-    ``beside``: others stand behind those two.
+    ``beside``: others stand behind those two; ``splits``: float32 as halves and rests with one power of two
+    for a tile, which must not have entries of several rows of x then.
     """
 
     first: tuple[int, ...]
@@ -30,6 +31,7 @@ class BackPlan:
     stored: str
     arch: str
     beside: bool = False
+    splits: bool = False
 
     @property
     def extent(self) -> int:
@@ -44,11 +46,6 @@ class BackPlan:
         return math.prod(self.last) if self.last else ACROSS
 
     @property
-    def splits(self) -> bool:
-        """Whether numbers are halves and rests: float32 in whole fragments."""
-        return self.stored == "f32" and self.extent >= LAST[0]
-
-    @property
     def shared(self) -> int:
         """Bytes of shared memory."""
         lines, tiles, last = ENTRIES // self.across, 3 if self.last else 2, math.prod(self.last)
@@ -58,6 +55,11 @@ class BackPlan:
             factors = max(16, self.extent) * (self.extent + 4) + 2 * last * (last + 4) * bool(self.last)
         gaps = 8 * self.extent * (self.beside and bool(self.last))
         return 4 * (tiles * (lines * (self.across + 8) + gaps) + factors)
+
+    @property
+    def items(self) -> int:
+        """Entries of the axes before its own that a tile has."""
+        return max(1, ENTRIES // (self.across * self.extent * (math.prod(self.last) if self.beside else 1)))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -75,7 +77,8 @@ class BackPlan:
 
     def __str__(self) -> str:
         names = ["*".join(map(str, group)) for group in (self.first, self.last) if group]
-        return f"gradients of {' then '.join(names)} {self.stored}{' beside others' * self.beside}"
+        ways = " beside others" * self.beside + " by halves" * self.splits
+        return f"gradients of {' then '.join(names)} {self.stored}{ways}"
 
 
 Groups = tuple[tuple[int, ...], ...]
@@ -113,16 +116,18 @@ def back(
     if stored not in SIZES or groups is None or right * SIZES[stored] % VECTOR * (right > 1):
         return ()
     found: list[tuple[BackPlan, Groups]] = []
-    leading = list(groups if right > 1 else groups[:-2])
+    leading, done = list(groups), 1
     while leading:
         own = [leading.pop(0)]
-        if leading and [_own(extents, group) for group in (*own, leading[0])] == [(PAIR,), (PAIR,)]:
+        at_end = right == 1 and len(leading) == 1
+        pairs = leading and (right > 1 or len(leading) > 2)
+        if at_end or (pairs and [_own(extents, group) for group in (*own, leading[0])] == [(PAIR,), (PAIR,)]):
             own.append(leading.pop(0))
-        first, *last = (_own(extents, group) for group in own)
-        found.append((BackPlan(first, last[0] if last else (), stored, arch, beside=True), tuple(own)))
-    if right == 1:
-        first, last = (_own(extents, group) for group in groups[-2:])
-        found.append((BackPlan(first, last, stored, arch), groups[-2:]))
+        first, last = _own(extents, own[0]), _own(extents, own[1]) if len(own) > 1 else ()
+        plan = BackPlan(first, last, stored, arch, not at_end)
+        wide = stored == "f32" and right == 1 and plan.extent >= PAIR
+        found.append((replace(plan, splits=wide and done % plan.items == 0), tuple(own)))
+        done *= math.prod(plan.sizes)
     return tuple(found) if all(plan.shared <= room for plan, _ in found) else ()
 
 

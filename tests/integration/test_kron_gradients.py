@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -121,3 +123,32 @@ def test_products_of_nothing_have_gradients(sizes, rows):
     expected = torch.autograd.grad((x @ torch.kron(*factors)).square().sum(), [x, *factors])
     for own, wanted in zip(found, expected, strict=True):
         assert_close(own, wanted, depth=64)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_what_lies_between_passes_may_be_kept(side):
+    torch.manual_seed(0)
+    sizes = [(2, 3), (16, 16), (16, 8), (16, 16)]
+    factors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    width = math.prod(p if side == "right" else q for p, q in sizes)
+    x = torch.randn((2, width) if side == "right" else (width, 2), dtype=torch.float64, requires_grad=True)
+    y = torch.randn_like(km.kron_matmul(x, factors, side=side)).detach().requires_grad_()
+    leaves = [x, y, *factors]
+
+    def call(store):
+        return km.kron_matmul(x, factors, side=side, alpha=0.5, beta=-2, y=y, store=store)
+
+    one, other = call(True), call(False)
+    assert torch.allclose(one, other)
+    weight = torch.randn_like(one)
+    for found, wanted in zip(*(torch.autograd.grad(way, leaves, weight) for way in (one, other)), strict=True):
+        assert torch.allclose(found, wanted)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        call(True)
+    assert kept.count(x.numel()) == 1
+    assert len([size for size in kept if size > 4096]) == 2
+    with pytest.raises(km.errors.ParameterError, match="store"):
+        km.kron_matmul(x, factors, side=side, store=1)

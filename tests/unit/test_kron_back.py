@@ -99,6 +99,37 @@ def test_passes_give_every_gradient(started, monkeypatch, extents, right):
     assert [str(plan) for plan in started] == [str(plan) for plan, _ in chosen]
 
 
+@pytest.mark.parametrize(
+    ("text", "extents", "right"),
+    [("i3 0 1 i4", (16, 16), 4), ("i3 0 1", (16, 64), 1), ("0 i8", (8,), 8), ("0 i4", (16,), 12)],
+)
+def test_identities_stand_before_and_behind(started, monkeypatch, text, extents, right):
+    before, columns = 3 if text.startswith("i3") else 1, 3 if right == 12 else 1
+    titles = [*back(extents, right, "f32", "sm_90", HOPPER.shared_per_block, before, columns)]
+    monkeypatch.setattr(kron_back, "Kernel", lambda *_, title, **__: {str(plan): plan for plan, _ in titles}[title])
+    modes = parse(text, tuple((size, size) for size in extents))
+    entries = math.prod(mode.columns for mode in modes)
+    x, grad = torch.randn(2, entries, columns), torch.randn(2, entries, columns)
+    factors = [torch.randn(size, size) for size in extents]
+    given = [int(entry[1:]) if entry.startswith("i") else factors[int(entry)] for entry in text.split()]
+
+    def apply(value, places):
+        own = [modes[place].columns if place not in places else given[place] for place in range(len(given))]
+        return kron_matmul(value, own, side="left")
+
+    dx, found = kron_back.gradients(kron_back.plans(modes, factors, x), modes, factors, x, grad, 1.0, apply)
+    exact = [tensor.double().requires_grad_() for tensor in (x, *factors)]
+    wide = [
+        entry if isinstance(entry, int) else exact[1 + int(name)]
+        for entry, name in zip(given, text.split(), strict=True)
+    ]
+    wanted = torch.autograd.grad(kron_matmul(exact[0], wide, side="left"), exact, grad.double())
+    assert_close(dx, wanted[0], depth=sum(extents), magnitude=wanted[0].abs().max())
+    for number, one in found.items():
+        assert_close(one, wanted[number + 1], depth=x.numel(), magnitude=wanted[number + 1].abs().max())
+    assert len(found) == len(factors)
+
+
 def test_a_factor_that_stands_twice_has_one_gradient(started, monkeypatch):
     _plan_of(monkeypatch, (16, 16), 1)
     x, grad, factor = torch.randn(5, 256, 1), torch.randn(5, 256, 1), torch.randn(16, 16)
@@ -145,7 +176,7 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
     assert not kron_back.plans(modes, factors, x.double())
     assert not kron_back.plans(modes, factors, torch.randn(3, 1, 256).mT.transpose(0, 1)[::2])
     assert not kron_back.plans(modes, [factor.unsqueeze(0) for factor in factors], x)
-    assert not kron_back.plans(parse("0 i16", ((16, 16),)), factors[:1], x)
+    assert not kron_back.plans(parse("0 i4 0", ((8, 8),)), [torch.randn(8, 8)], x)
     assert not kron_back.plans(parse("0 1", ((16, 8), (16, 16))), factors, torch.randn(3, 128, 1))
     assert not kron_back.plans(modes, factors, torch.randn(3, 256, 3))
     assert back((64, 64), 1, "f32", "sm_86", 101376)

@@ -106,17 +106,18 @@ def grouped(extents: tuple[int, ...], beside: bool) -> Groups | None:
 
 @lru_cache(maxsize=1024)
 def back(
-    extents: tuple[int, ...], right: int, stored: str, arch: str, room: int
+    extents: tuple[int, ...], right: int, stored: str, arch: str, room: int, before: int = 1, columns: int = 0
 ) -> tuple[tuple[BackPlan, Groups], ...]:
     """Passes and the places of the factors of each; none where others are better.
 
-    ``right``: columns beside the product; ``room``: bytes of shared memory that a block may have.
+    ``right`` entries lie behind the factors and ``before`` in a row of x before them, which has ``columns`` others
+    beside it, ``right`` where that is not said; ``room``: bytes of shared memory that a block may have.
     """
     groups = grouped(extents, right > 1)
     if stored not in SIZES or groups is None or right * SIZES[stored] % VECTOR * (right > 1):
         return ()
     found: list[tuple[BackPlan, Groups]] = []
-    leading, done = list(groups), 1
+    leading, done = list(groups), before
     while leading:
         own = [leading.pop(0)]
         at_end = right == 1 and len(leading) == 1
@@ -125,7 +126,7 @@ def back(
             own.append(leading.pop(0))
         first, last = _own(extents, own[0]), _own(extents, own[1]) if len(own) > 1 else ()
         plan = BackPlan(first, last, stored, arch, not at_end)
-        wide = stored == "f32" and right == 1 and plan.extent >= PAIR
+        wide = stored == "f32" and (columns or right) == 1 and plan.extent >= PAIR
         found.append((replace(plan, splits=wide and done % plan.items == 0), tuple(own)))
         done *= math.prod(plan.sizes)
     return tuple(found) if all(plan.shared <= room for plan, _ in found) else ()

@@ -21,6 +21,8 @@ from .targets import target_for
 Tensors = Sequence[torch.Tensor]
 # Neighbouring factors up to this size together share one gradient.
 JOINT = 64
+# The last factors up to this size together are the second step of a product that keeps what lies between its steps.
+TOGETHER = 4096
 
 
 @constant
@@ -246,7 +248,7 @@ class Kron(torch.autograd.Function):
         wanted = needed[1 : 1 + len(factors)]
         parts: list[torch.Tensor | None] = [None] * len(factors)
         through = None
-        at_once = _at_once(ctx.text, ctx.options, factors, slope, x, grad) if all(needed[: 1 + len(factors)]) else None
+        at_once = _at_once(ctx.text, ctx.options, factors, slope, x, grad) if factors and all(wanted) else None
         if at_once is not None:
             through, parts = at_once
         elif any(wanted):
@@ -322,3 +324,35 @@ def product(
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     function = Kron if compiling else KronWithJvp
     return function.apply(text, options, *numbers, y is not None, *values)
+
+
+def in_two(
+    text: str,
+    options: str,
+    numbers: tuple[Number, Number],
+    x: torch.Tensor,
+    factors: Tensors,
+    y: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same in two steps where there is more than a pass of factors: what lies between is kept for the gradients."""
+    shapes = factor_sizes(factors)
+    places, last = _contracted(text, shapes), _last(text, shapes)
+    if len(last) < len(places) and torch.is_grad_enabled() and any(own.requires_grad for own in (x, *factors)):
+        first = tuple([place for place in places if place not in last])
+        x = product(_partial(text, shapes, last, (), False), options, (1, 0), x, factors)
+        text = _partial(text, shapes, first, last, False)
+    return product(text, options, numbers, x, factors, y)
+
+
+@constant
+def _last(text: str, shapes: Sizes) -> tuple[int, ...]:
+    """The last factors, as many as one pass takes."""
+    modes = parse(text, shapes)
+    found: list[int] = []
+    size = 1
+    for place in reversed(contracted(modes)):
+        size *= max(modes[place].columns, modes[place].rows)
+        if found and size > TOGETHER:
+            break
+        found.append(place)
+    return tuple(reversed(found))

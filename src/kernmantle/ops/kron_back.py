@@ -27,13 +27,21 @@ def plans(
     """Passes for x (…, columns, c) in one piece; none where there are no kernels for it."""
     if x.dtype not in NAMES or not x.is_contiguous() or x.data_ptr() % 16 or not x.numel():
         return ()
-    if any(mode.factor is None or mode.rows != mode.columns for mode in modes):
+    first, stop = _range(modes)
+    if any(mode.factor is None or mode.rows != mode.columns for mode in modes[first:stop]):
         return ()
     if any(factor.dim() > 2 for factor in factors):
         return ()
-    own = limits(index_of(x.device))
-    extents = tuple(mode.columns for mode in modes)
-    return back(extents, x.shape[-1], NAMES[x.dtype], own.arch, own.shared_per_block)
+    own, columns = limits(index_of(x.device)), x.shape[-1]
+    extents = tuple([mode.columns for mode in modes[first:stop]])
+    before, right = (math.prod([mode.columns for mode in part]) for part in (modes[:first], modes[stop:]))
+    return back(extents, right * columns, NAMES[x.dtype], own.arch, own.shared_per_block, before, columns)
+
+
+def _range(modes: Sequence[Mode]) -> tuple[int, int]:
+    """From the first factor to behind the last."""
+    places = [place for place, mode in enumerate(modes) if mode.factor is not None]
+    return (places[0], places[-1] + 1) if places else (0, 0)
 
 
 def _in_place(grad: torch.Tensor) -> torch.Tensor:
@@ -48,10 +56,11 @@ def gradients(
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:  # fmt: skip
     """Gradient of x, times ``slope``, and of the factors by their numbers."""
     found: dict[int, torch.Tensor] = {}
-    value, left = _in_place(grad), math.prod(x.shape[:-2])
+    first, stop = _range(modes)
+    value, left = _in_place(grad), math.prod(x.shape[:-2]) * math.prod([mode.columns for mode in modes[:first]])
     for turn, (plan, groups) in enumerate(chosen):
-        places = [place for group in groups for place in group]
-        rest = range(places[-1] + 1, len(modes))
+        places = [first + place for group in groups for place in group]
+        rest = range(places[-1] + 1, stop)
         lines = left * math.prod(modes[place].columns for place in places)
         width = x.numel() // lines
         if not plan.beside:

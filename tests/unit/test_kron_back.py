@@ -40,6 +40,7 @@ def _step(plan, arguments):
         value = torch.tensordot(value, factor, dims=([place + 1], [1])).movedim(-1, place + 1)
     above = torch.tensor(_array(v, (lines, width))).double().reshape(shape)
     found, *grads = torch.autograd.grad(value, (wide, *factors), above)
+    assert [type(value) for value in arguments] == [int] * 18 + [float]
     _array(out, (lines, width))[:] = slope * found.reshape(lines, width).numpy()
     return torch.cat([grad.flatten() for grad in grads]).numpy()
 
@@ -135,7 +136,7 @@ def test_a_factor_that_stands_twice_has_one_gradient(started, monkeypatch):
     x, grad, factor = torch.randn(5, 256, 1), torch.randn(5, 256, 1), torch.randn(16, 16)
     modes = parse("0 0", ((16, 16),))
     chosen = kron_back.plans(modes, [factor], x)
-    found = kron_back.gradients(chosen, modes, [factor], x, grad, 1.0, lambda value, places: value)[1]
+    found = kron_back.gradients(chosen, modes, [factor], x, grad, 1, lambda value, places: value)[1]
     exact = factor.double().requires_grad_()
     (wanted,) = torch.autograd.grad(kron_matmul(x.double(), [exact, exact], side="left"), exact, grad.double())
     assert_close(found[0], wanted, depth=x.numel(), magnitude=wanted.abs().max())
@@ -181,6 +182,8 @@ def test_what_has_no_kernel_is_left_to_other_ways(started):
     assert not kron_back.plans(modes, factors, torch.randn(3, 256, 3))
     assert back((64, 64), 1, "f32", "sm_86", 101376)
     assert not back((64, 8, 8), 1, "f32", "sm_86", 50000)
+    assert back((64, 64), 1, "f16", "sm_90", HOPPER.shared_per_block)
+    assert not back((64, 64, 64), 1, "f16", "sm_90", HOPPER.shared_per_block)
     assert not back((64, 64), 1, "f16", "sm_86", 101376)
     assert not started
 

@@ -116,6 +116,8 @@ def back(
     groups = grouped(extents, right > 1)
     if stored not in SIZES or groups is None or right * SIZES[stored] % VECTOR * (right > 1):
         return ()
+    if stored != "f32" and max(extents) == EXTENTS[-1] and len(groups) > 2:
+        return ()  # 1024 * 64^3 halves: 4.4 ms on an H200, each factor by itself 3.1
     found: list[tuple[BackPlan, Groups]] = []
     leading, done = list(groups), before
     while leading:

@@ -65,9 +65,9 @@ def gradients(
         width = x.numel() // lines
         if not plan.beside:
             lines, width = x.numel() // plan.across, plan.across
-        is_last = turn == len(chosen) - 1
+        share_of_x = float(slope) if turn == len(chosen) - 1 else 1.0
         own = [factors[modes[place].factor or 0] for place in places]
-        value, shares = _run(plan, value, apply(x, rest) if rest else x, own, lines, width, slope if is_last else 1.0)
+        value, shares = _run(plan, value, apply(x, rest) if rest else x, own, lines, width, share_of_x)
         left *= math.prod(modes[place].columns for place in places)
         for place, share in zip(places, shares, strict=True):
             number = modes[place].factor or 0
@@ -91,8 +91,8 @@ def _run(
     blocks = min(plan.tiles(lines, width), resident(found, index) * limits(index).sm_count)
     parts = torch.empty((blocks, plan.parts), dtype=torch.float32, device=x.device)
     count = len(plan.first)
-    given = [*factors[:count], *factors[:1] * (2 - count), *factors[count:]]
-    given += factors[:1] * (kron_back.FACTORS - len(given))
+    unused = [factors[0]] * kron_back.FACTORS
+    given = [*[*factors[:count], *unused][:2], *factors[count:], *unused][: kron_back.FACTORS]
     pointers = (v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *(own.data_ptr() for own in given))
     strides = [step for own in given for step in own.stride()[-2:]]
     start(found, index, blocks, (*pointers, *strides, lines, width, slope))

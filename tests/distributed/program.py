@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import kernmantle as km
 from kernmantle import distributed as spread
-from kernmantle.distributed import alone, dense, exchange, products
+from kernmantle.distributed import alone, dense, exchange, products, redistribute
 from kernmantle.distributed.redistribute import Cyclic
 from kernmantle.distributed.rows import rows
 from kernmantle.linalg import cusolvermp
@@ -282,22 +282,23 @@ def eigh():
 
 @check
 def cyclic_columns():
-    """The redistribution that GPUs need, with blocks of four columns."""
-    kept, cusolvermp.block_of = cusolvermp.block_of, lambda *_: BLOCK
+    """The redistribution that GPUs need, with blocks of four columns, at once and in several rounds."""
+    kept, cusolvermp.block_of, chunk = cusolvermp.block_of, lambda *_: BLOCK, redistribute.CHUNK
     try:
         a, b = normal(N, N), normal(N, 10, seed=1)
         given = rows(part(a), "a")
         cyclic, sides = Cyclic(given, N, BLOCK), Cyclic(given, 10, BLOCK)
-        assert torch.equal(cyclic.columns(part(a)), a.mT[cyclic.here])
-        assert torch.equal(cyclic.rows(cyclic.columns(part(a))), part(a))
-        assert torch.equal(sides.columns(part(b)), b.mT[sides.here])
-        assert torch.equal(sides.rows(sides.columns(part(b))), part(b))
-        symmetric = a + a.mT
-        dealt = cyclic.of_symmetric(part(symmetric))
-        assert torch.equal(dealt, symmetric[cyclic.here])
-        assert torch.equal(cyclic.in_order(dealt), part(symmetric))
+        for redistribute.CHUNK in (chunk, 1 << 12, 1 << 10, 1):
+            assert torch.equal(cyclic.columns(part(a)), a.mT[cyclic.here])
+            assert torch.equal(cyclic.rows(cyclic.columns(part(a))), part(a))
+            assert torch.equal(sides.columns(part(b)), b.mT[sides.here])
+            assert torch.equal(sides.rows(sides.columns(part(b))), part(b))
+            symmetric = a + a.mT
+            dealt = cyclic.of_symmetric(part(symmetric))
+            assert torch.equal(dealt, symmetric[cyclic.here])
+            assert torch.equal(cyclic.in_order(dealt), part(symmetric))
     finally:
-        cusolvermp.block_of = kept
+        cusolvermp.block_of, redistribute.CHUNK = kept, chunk
 
 
 def _trained(wrap):

@@ -111,7 +111,7 @@ def _on_gpus(given: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, tor
     return sides.rows(right), torch.tensor(state, dtype=torch.int32, device=b.device)
 
 
-def _room(routine: str, given: Rows, beyond: str = "and twice as much again") -> AbstractContextManager[None]:
+def _room(routine: str, given: Rows, beyond: str = "as much again") -> AbstractContextManager[None]:
     """Say what is needed where the memory of a GPU runs out."""
     return enough_memory(routine, given.local.new_empty(1).expand(given.total, given.total), beyond, given.size)
 
@@ -153,8 +153,8 @@ def solve_cholesky(a: Any, b: Any, *, group: Any = None, check_errors: bool = Fa
 
     Notes
     -----
-    On GPUs by cuSOLVERMp on torch's NCCL communicator, the rows redistributed to cyclic blocks of columns: two copies
-    of the part of each process. On CPUs the matrix is gathered and solved in the first process, on GPUs where one is
+    On GPUs by cuSOLVERMp on torch's NCCL communicator, the rows redistributed to cyclic blocks of columns: a copy of
+    the part of each process. On CPUs the matrix is gathered and solved in the first process, on GPUs where one is
     quicker than all: up to order 20 000 in :func:`solve_lu` and :func:`eigh`, if it holds the matrix four times.
 
     Cost: n³ / 3 operations, divided among the GPUs. There are no gradients.
@@ -335,7 +335,7 @@ def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors:
     given = _square(a, group)
     if by_all(given, "syevd"):
         cyclic = Cyclic(given, given.total, cusolvermp.block_of("syevd", given.total, given.size))
-        with _grid(given) as grid, _room("eigh", given):
+        with _grid(given) as grid, _room("eigh", given, "and half as much again"):
             found = grid.eigh(cyclic.of_symmetric(given.local), given.total, not eigvals_only)
             v = None if found.v is None else cyclic.in_order(found.v).mT
         w, ran = found.w, f"cuSOLVERMp syevd on {given.size} GPUs"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..linalg.cusolvermp import columns_of, stretches
 from .exchange import dealt
 from .rows import Rows
+
+CHUNK = 1 << 30
+"""Bytes that a process sends at once."""
 
 
 class Cyclic:
@@ -37,30 +40,62 @@ class Cyclic:
         here = [stretches(low, high, rank, self._given.size, self._block) for low, high in self._ranges]
         return [_count(part) for part in self._stretches(*self._ranges[rank])], [_count(part) for part in here]
 
+    def _step(self, local: torch.Tensor) -> int:
+        """Numbers of each row here, or of each column, that go at once: on every process the same."""
+        most = max(*self._given.counts, _count(stretches(0, self._width, 0, self._given.size, self._block)), 1)
+        return max(1, CHUNK // (most * local.element_size()))
+
+    def _by_slabs(self, local: torch.Tensor, height: int, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Rows that are moved some of their numbers at a time, so that little is there twice."""
+        wide, step = local.shape[1], self._step(local)
+        if step >= wide:
+            return move(local)
+        result = local.new_empty(height, wide)
+        for left in range(0, wide, step):
+            result[:, left : left + step] = move(local[:, left : left + step])
+        return result
+
     def of_symmetric(self, local: torch.Tensor) -> torch.Tensor:
         """Columns here, as rows, of a symmetric matrix: its rows of the same indices."""
         low, high = self._ranges[self._given.rank]
-        parts = [local[a - low : b - low] for part in self._stretches(low, high) for a, b in part]
-        return dealt(torch.cat([local[:0], *parts]), *self._shares(), self._given.group)
+        every, shares = self._stretches(low, high), self._shares()
+
+        def move(slab: torch.Tensor) -> torch.Tensor:
+            parts = [slab[a - low : b - low] for part in every for a, b in part]
+            return dealt(torch.cat([slab[:0], *parts]), *shares, self._given.group)
+
+        return self._by_slabs(local, sum(shares[1]), move)
 
     def in_order(self, local: torch.Tensor) -> torch.Tensor:
         """Rows of cyclic indices back to consecutive ones, as the given rows are spread."""
         back, sent = self._shares()
-        received = dealt(local, sent, back, self._given.group)
         blocks = [block for part in self._stretches(*self._ranges[self._given.rank]) for block in part]
-        parts = received.split([b - a for a, b in blocks])
-        ordered = sorted(zip(blocks, parts, strict=True), key=lambda pair: pair[0])
-        return torch.cat([local[:0], *(part for _, part in ordered)])
+
+        def move(slab: torch.Tensor) -> torch.Tensor:
+            received = dealt(slab, sent, back, self._given.group)
+            parts = received.split([b - a for a, b in blocks])
+            ordered = sorted(zip(blocks, parts, strict=True), key=lambda pair: pair[0])
+            return torch.cat([slab[:0], *(part for _, part in ordered)])
+
+        return self._by_slabs(local, self._given.counts[self._given.rank], move)
 
     def columns(self, local: torch.Tensor) -> torch.Tensor:
         """Columns here, as rows (columns, n), of a matrix whose rows are spread."""
         group, counts, rank = self._given.group, self._given.counts, self._given.rank
-        every = self._stretches(0, self._width)
-        turned = torch.cat([local.mT[:0], *(local[:, a:b].mT for part in every for a, b in part)])
-        mine = _count(every[rank])
-        sent = [_count(part) * local.shape[0] for part in every]
-        flat = dealt(turned.reshape(-1), sent, [mine * count for count in counts], group)
-        return _joined(flat, [(mine, count) for count in counts])
+        turn = self._block * self._given.size
+        step = max(turn, self._step(local) // turn * turn)
+        mine = _count(stretches(0, self._width, rank, self._given.size, self._block))
+        result, top = local.new_empty(mine, self._given.total), 0
+        for left in range(0, self._width, step):
+            every = self._stretches(left, min(left + step, self._width))
+            turned = torch.cat([local.mT[:0], *(local[:, a:b].mT for part in every for a, b in part)])
+            here, sent = _count(every[rank]), [_count(part) * local.shape[0] for part in every]
+            flat = dealt(turned.reshape(-1), sent, [here * count for count in counts], group)
+            parts = flat.split([here * count for count in counts])
+            for (low, high), part in zip(self._ranges, parts, strict=True):
+                result[top : top + here, low:high] = part.reshape(here, high - low)
+            top += here
+        return result
 
     def rows(self, columns: torch.Tensor) -> torch.Tensor:
         """Back: consecutive rows (rows here, width) from the columns of all processes."""
@@ -78,9 +113,3 @@ class Cyclic:
 
 def _count(part: Sequence[tuple[int, int]]) -> int:
     return sum(b - a for a, b in part)
-
-
-def _joined(flat: torch.Tensor, shapes: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Consecutive matrices side by side."""
-    parts = flat.split([height * width for height, width in shapes])
-    return torch.cat([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)], 1)

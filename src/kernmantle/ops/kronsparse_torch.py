@@ -89,10 +89,12 @@ def by_dense(
     """Through the dense matrix, ``made`` if it is there already; a batch that is last in memory stays there."""
     matrix = dense(weight) if made is None else made
     last = x.stride(1) == 1 != x.stride(2)
-    if bias is not None and x.shape[0] == 1:
-        if last:
-            return torch.addmm(bias[0][:, None], matrix[0], x[0].mT).mT[None]
-        return functional.linear(x[0], matrix[0], bias[0])[None]
+    if x.shape[0] == matrix.shape[0] == 1:
+        if not last:
+            return functional.linear(x[0], matrix[0], None if bias is None else bias[0])[None]
+        columns = x[0].mT
+        product = matrix[0] @ columns if bias is None else torch.addmm(bias[0][:, None], matrix[0], columns)
+        return product.mT[None]
     product = torch.matmul(matrix, x.mT).mT if last else torch.matmul(x, matrix.mT)
     return product if bias is None else product + bias[:, None]
 
@@ -209,7 +211,9 @@ def gradient_by_lines(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c
 
 def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
     """The same through the gradient of the dense matrix."""
-    return _entries(torch.matmul(gradient.mT, x).contiguous(), a, b, c, d)
+    alone = x.shape[0] == 1
+    matrix = (gradient[0].mT @ x[0])[None] if alone else torch.matmul(gradient.mT, x)
+    return _entries(matrix.contiguous(), a, b, c, d)
 
 
 def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int, int, int, int]:

@@ -10,7 +10,9 @@ import torch
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import kernmantle.ops.kronsparse  # noqa: F401
+from kernmantle.contraction.cuda_tiles import CARDS
 from kernmantle.kronsparse import KSLinear, KSPattern, kron_sparse_matmul
+from kernmantle.ops import kronsparse_gpu, kronsparse_steps
 from kernmantle.testing import assert_close
 
 CONFIGURATIONS = [
@@ -76,6 +78,40 @@ def test_second_derivatives_go_through_what_is_between(wanted, batch_last):
     given = [named[name] for name in asked]
     torch.autograd.gradcheck(function, given, fast_mode=True)
     torch.autograd.gradgradcheck(function, given, fast_mode=True)
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("batch", [(3,), (2, 2), ()], ids=str)
+def test_chains_may_be_trained_through_their_matrix(batch, batch_last, monkeypatch):
+    monkeypatch.setattr(kronsparse_steps, "trains_as_one", lambda *_: True)
+    x, first, _ = operands((2, 3, 2, 1), batch, batch_last)
+    _, second, bias = operands((1, 4, 3, 2), batch, batch_last)
+
+    def function(x, first, second, bias):
+        return kron_sparse_matmul(x, [first, second], bias=bias, activation="silu", batch_last=batch_last)
+
+    torch.autograd.gradcheck(function, (x, first, second, bias), fast_mode=True)
+    torch.autograd.gradgradcheck(function, (x, first, second, bias), fast_mode=True)
+    found = function(x, first, second, bias)
+    monkeypatch.undo()
+    assert_close(found.detach(), function(x, first, second, bias).detach(), depth=12)
+
+
+def test_chains_are_trained_through_their_matrix_where_that_is_quicker(monkeypatch):
+    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
+    wide = ((6, 64, 64, 1), (1, 768, 192, 2))
+
+    def chosen(patterns, batch):
+        return kronsparse_steps._trains_as_one(patterns, batch, "bf16", False, torch.device("cuda"))
+
+    assert chosen(wide, 65536)  # 488 us against about 430
+    assert chosen(wide, 25088)  # 193 against 181
+    assert chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088)
+    assert not chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088)
+    assert not chosen(((16, 16, 64, 1), (1, 1024, 64, 4)), 4096)
+    layer = KSLinear(384, 1536, wide, dtype=torch.bfloat16)
+    assert not kronsparse_steps.trains_as_one(torch.empty(1, 25088, 384).bfloat16(), list(layer.weights), layer._way)
 
 
 @pytest.mark.parametrize("batch", [(4,), (2, 2)], ids=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from .kronsparse_sum import EDGE
 from .nest import BYTES
 
 Pattern = tuple[int, int, int, int]
+_JOINING = 2.4e-5  # zeros, their places and copies, all of a few numbers
 _FEW = 16  # entries of a block that may be gone through one by one
 _VECTORS = 32  # rows of a tile on a CPU
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
@@ -126,7 +127,7 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dic
         products, bytes_ = own.strided if d >= own.strided_from else (1.25, 1.5)
         products *= -(-b // _VECTORS) * _VECTORS / b
     multiplied = _together((x + y) * bytes_ / own.bytes, work * products / own.kernel)
-    found = {}
+    found: dict[str, float] = {}
     if not last and size > 2 and b * c <= _FEW:
         found["lines"] = 4e-6 + 8e-6 * b * c + batch * weights / size * _line(d, x + y)
     found |= {"kernel": 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied}
@@ -224,6 +225,14 @@ def rearranging_seconds(pattern: Pattern, dtype: str, turned: bool) -> float:
     """What a GPU takes to rearrange weights before it multiplies by them; ``turned``: of a transposed matrix."""
     one = (1e-10 if turned else 2.4e-11) if BYTES[dtype] == 4 else 3.7e-11 if turned else 9e-12
     return one * math.prod(pattern)
+
+
+def joining_seconds(patterns: Sequence[Pattern], dtype: str) -> float:
+    """What a training step on a GPU takes beside the products to make the matrix of a chain and undo its gradient."""
+    (a, _, c, d), *others = patterns
+    columns = a * c * d
+    shapes = [(e * f * h, e * g * h) for e, f, g, h in others]
+    return sum(_JOINING + 3 * dense_seconds(shape, columns, dtype, "cuda") for shape in shapes)
 
 
 @lru_cache(maxsize=4096)

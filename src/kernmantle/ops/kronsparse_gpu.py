@@ -142,11 +142,17 @@ def _way(
 
 
 def expected(
-    pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device
-) -> float | None:
-    """What the kernels should take for arrays without gaps, the weights rearranged before."""
-    found = expected_seconds(contiguous(pattern, batch, dtype, first), limits(index_of(device)), True)
-    return None if found == math.inf else found
+    pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device,
+    turned: bool | None = None,
+) -> float | None:  # fmt: skip
+    """What the kernels should take for arrays without gaps.
+
+    The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
+    """
+    found = expected_seconds(contiguous(pattern, batch, dtype, first), limits(index_of(device)), turned is None)
+    if found == math.inf:
+        return None
+    return found if turned is None else found + rearranging_seconds(pattern, dtype, turned)
 
 
 def tune(

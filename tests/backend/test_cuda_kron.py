@@ -161,6 +161,12 @@ def test_passes_are_balanced() -> None:
         assert sorted((run.first, run.stop) for run in found) == [(0, 2), (2, 4)]
 
 
+def test_two_large_factors_need_eight_warps() -> None:
+    for size, count in (128, 2), (64, 1):
+        chosen = plan(modes([(size, size)] * 2), 1, "f32", CARDS["sm_90"], True, Tensor("f16", 3))
+        assert len(chosen.passes) == count
+
+
 def test_what_leaves_too_few_warps_is_left_to_the_vendor() -> None:
     kinds = {card: planned("128", card).passes[0].kind for card in CARDS}
     assert kinds == {card: "matmul" if card in ("sm_86", "sm_120") else "mma" for card in CARDS}

@@ -6,7 +6,7 @@ Every entry carries the numbers of its axes, so a line from the wrong place, or 
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -24,6 +24,8 @@ SIZES = [
     [(20, 18), (5, 33)],
     [(3, 4), (5, 2), (17, 20)],
     [(2, 3), (3, 2), (4, 4), (2, 5)],
+    [(4, 8), (12, 32)],
+    [(3, 2), (8, 4), (33, 32)],
 ]
 Entry = tuple[int, ...]
 
@@ -44,6 +46,7 @@ class Phase:
     def __init__(self, source: str, number: int) -> None:
         text = source.partition(f"struct Phase{number} {{")[2].partition("\n};")[0]
         self.constants = {name: int(value) for name, value in re.findall(r"([A-Z]+) = (\d+)", text)}
+        self.turned = "ROW_TURNED = true" in text
         self.functions: dict[str, Callable[[int], int]] = {
             name: eval("lambda line: " + body.replace("/", "//"), {})
             for name, body in re.findall(r"int (\w+)\(int line\) \{ return (.*); \}", text)
@@ -51,6 +54,16 @@ class Phase:
 
     def __getattr__(self, name: str) -> Callable[[int], int]:
         return self.functions[name]
+
+    def spot(self, line: int, row: int, column: int) -> int:
+        """Place in the tile of a column of a line; ``row`` is the entry of the axis."""
+        turn = self.turn(line) | (row % 4 * 8 if self.turned else 0)
+        return self.place(line) + ((self.right(line) + column) ^ turn) + row * self.constants["PITCH"]
+
+
+def _turn(phase: Phase, line: int) -> int:
+    """By how much columns of a row have changed places."""
+    return line % 4 * 8 if phase.turned else 0
 
 
 def begun(plan: MmaPlan, phase: Phase) -> dict[int, Entry]:
@@ -64,13 +77,14 @@ def begun(plan: MmaPlan, phase: Phase) -> dict[int, Entry]:
         for q in range(modes[-1].rows):
             entries = range(LANES) if plan.right > 1 else (0,)
             for own in entries:
-                place = phase.place(line) + (q * phase.constants["PITCH"] + own if plan.right > 1 else q)
+                place = phase.spot(line, q, own) if plan.right > 1 else phase.place(line) + (q ^ _turn(phase, line))
                 assert place not in tile
                 assert 0 <= place < max(plan.tile, 1) or len(modes) == 1
                 tile[place] = (item, *before, q, column + own)
     if plan.right == 1:  # zeros behind the last column are written, too
         padding = range(modes[-1].rows, -(-modes[-1].rows // LANES) * LANES)
-        zeros = [phase.place(line) + q for line in range(phase.constants["LINES"]) for q in padding]
+        lines = range(phase.constants["LINES"])
+        zeros = [phase.place(line) + (q ^ _turn(phase, line)) for line in lines for q in padding]
         assert not any(place in tile for place in zeros)
     count = plan.items * math.prod(map(len, axes)) * modes[-1].rows * plan.right
     assert len(tile) == count
@@ -80,9 +94,9 @@ def begun(plan: MmaPlan, phase: Phase) -> dict[int, Entry]:
 def moved(plan: MmaPlan, phase: Phase, axis: int, tile: dict[int, Entry]) -> dict[int, Entry]:
     """The tile after a later phase."""
     found: dict[int, Entry] = {}
-    mode, pitch = plan.run.modes[axis], phase.constants["PITCH"]
+    mode = plan.run.modes[axis]
     for line, own in itertools.product(range(phase.constants["LINES"]), range(LANES)):
-        places = [phase.place(line) + own + k * pitch for k in range(mode.columns)]
+        places = [phase.spot(line, k, own) for k in range(mode.columns)]
         if places[0] not in tile:  # behind the last column, where zeros are
             assert phase.right(line) + own >= phase.constants["EXTENT"]
             assert not any(place in tile for place in places)
@@ -91,7 +105,7 @@ def moved(plan: MmaPlan, phase: Phase, axis: int, tile: dict[int, Entry]) -> dic
         assert [entry[1 + axis] for entry in entries] == list(range(mode.columns))
         assert len({entry[: 1 + axis] + entry[2 + axis :] for entry in entries}) == 1
         for q in range(mode.rows):
-            place = phase.place(line) + own + q * pitch
+            place = phase.spot(line, q, own)
             assert place not in found
             assert place < plan.tile
             found[place] = (*entries[0][: 1 + axis], q, *entries[0][2 + axis :])
@@ -116,12 +130,12 @@ def test_every_line_is_read_and_written_in_its_place(sizes: list[tuple[int, int]
 def written(plan: MmaPlan, last: Phase, tile: dict[int, Entry]) -> None:
     """The last phase writes every entry of the result once, at the number that its axes make."""
     rows, seen = [mode.rows for mode in plan.run.modes], set()
-    pitch, behind = last.constants["PITCH"], last.constants["BEHIND"]
+    behind = last.constants["BEHIND"]
     for line, q, own in itertools.product(range(last.constants["LINES"]), range(rows[0]), range(LANES)):
         column = last.right(line) + own
         if plan.right == 1 and column >= last.constants["EXTENT"]:
             continue
-        item, *axes, beside = tile[last.place(line) + own + q * pitch]
+        item, *axes, beside = tile[last.spot(line, q, own)]
         run = last.run_out(line) + q * behind + (column if plan.right == 1 else 0)
         wanted = 0
         for digit, extent in zip(axes, rows, strict=True):
@@ -143,10 +157,39 @@ def test_overlapping_lines_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         test_every_line_is_read_and_written_in_its_place([(20, 18), (5, 33)], 1, "f32")
 
 
-def test_neighbouring_lines_meet_in_no_bank() -> None:
-    for sizes, right in ([(64, 64)] * 2, 1), ([(32, 32)] * 3, 1), ([(16, 16)] * 2, 256):
-        plan = planned(sizes, right)
-        for axis in range(len(sizes)):
-            if plan.strides[axis] > 1:
-                assert plan.strides[axis] % 16 == 8
-        assert plan.pitch % 16 == 8
+def _row(lane: int) -> int:
+    """Row of eight that a lane has."""
+    return lane // 4 & 4 | (lane // 4 & 1) << 1 | lane // 8 & 1
+
+
+def _meet(places: Sequence[int], wide: int) -> bool:
+    """Whether accesses of so many words that are served together share a bank."""
+    banks = [(place + word) % 32 for place in places for word in range(wide)]
+    return len(set(banks)) < len(banks)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "right"),
+    [([(64, 64)] * 2, 1), ([(32, 32)] * 3, 1), ([(16, 16)] * 2, 256), ([(16, 16)] * 3, 1), ([(48, 32), (20, 16)], 1)],
+    ids=str,
+)
+def test_neighbouring_lines_meet_in_no_bank(sizes: list[tuple[int, int]], right: int) -> None:
+    plan = planned(sizes, right)
+    source = emit(plan)
+    for number in range(len(sizes)):
+        phase = Phase(source, number)
+        for half, line in itertools.product((0, 16), range(min(8, phase.constants["LINES"]))):
+            if number:
+                lanes = range(half, half + 16)
+                assert not _meet([phase.spot(line, lane % 4, lane // 4 * 2) for lane in lanes], 2)
+            if number + 1 < len(sizes):
+                lanes = range(half // 2, half // 2 + 8)
+                rows = [8 * (line // 8) + _row(lane) for lane in lanes]
+                if number or right > 1:
+                    places = [phase.spot(line, row, lane % 4 * 4) for row, lane in zip(rows, lanes, strict=True)]
+                else:
+                    places = [
+                        phase.place(row) + (lane % 4 * 4 ^ _turn(phase, row))
+                        for row, lane in zip(rows, lanes, strict=True)
+                    ]
+                assert not _meet(places, 4)

@@ -23,7 +23,7 @@ from kernmantle.codegen.kron_entry import AXES, ENTRY, parameters
 from kernmantle.contraction.cuda_tiles import DeviceLimits
 from kernmantle.contraction.kron_cuda import Facts, FmaPlan, fma, plan
 from kernmantle.contraction.kron_gram import STAGES, GramPlan, gram
-from kernmantle.contraction.kron_mma import WIDEST_DOUBLE, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.contraction.kron_mma import LANES, WIDEST_DOUBLE, MmaFacts, MmaPlan, Tensor, mma
 from kernmantle.contraction.kron_modes import Mode
 from kernmantle.contraction.kron_passes import Pass, views
 from kernmantle.runtime.cache import Built, Key, current_cache
@@ -281,6 +281,7 @@ def _branches(chosen: FmaPlan | MmaPlan) -> Iterator[tuple[object, ...]]:
         yield chosen.stored, chosen.tensor, beside, several
         yield chosen.tensor, chosen.stages > 1, chosen.group > 1
         yield kind, beside, any(len(part) > 1 for part in chosen.run.parts)
+        yield kind, chosen.pitch % LANES == 0, chosen.turned is not None, beside, chosen.run.modes[-1].columns > LANES
     else:
         yield kind, chosen.stored, beside
         yield kind, chosen.direct_in, chosen.direct_out, chosen.gap is None

@@ -72,3 +72,10 @@ def test_what_is_added_in_place_is_written_once(started):
         kron_tiles.starter(own, SIZES, "card", make(started))([1, 3, 3], (1.0, 2.0))
     assert started == [own[0].tile_name]
     assert not found
+
+
+def test_few_tiles_are_shared_out_evenly():
+    named = {plan.warps // plan.group: plan for plan in plans()}
+    assert not named[6].is_even(1024, HOPPER.sm_count)  # 792 and then 232
+    assert named[4].is_even(1024, HOPPER.sm_count)
+    assert named[6].is_even(65536, HOPPER.sm_count)

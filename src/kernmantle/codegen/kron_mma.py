@@ -9,14 +9,16 @@ from ..contraction.kron_mma import LANES, MmaPhase, MmaPlan
 from .kron_entry import TYPES, entry
 
 
-def _function(name: str, phase: MmaPhase, weights: Mapping[int, int]) -> str:
-    """A function of a line's number: the sum of its digits times their weights."""
+def _function(name: str, phase: MmaPhase, weights: Mapping[int, int], modulo: int = 0) -> str:
+    """A function of a line's number: the sum of its digits, modulo a number if one is given, times their weights."""
     terms: list[str] = []
     behind = 1
     for place, (axis, extent) in enumerate(phase.digits):
         digit = "line" if behind == 1 else f"line / {behind}"
         if place + 1 < len(phase.digits):
             digit += f" % {extent}"
+        if modulo:
+            digit += f" % {modulo}"
         if weights.get(axis, 0) and extent > 1:
             terms.append(digit if weights[axis] == 1 else f"{digit} * {weights[axis]}")
         behind *= extent
@@ -40,14 +42,18 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
         axis: math.prod(mode.rows for mode in modes[axis + 1 :])
         for axis in range(phase.axis + 1, count - (plan.right == 1))
     }
-    inner = LANES * plan.strides[count]
-    places = plan.strides | {count: inner}
+    places = {axis: stride for axis, stride in plan.strides.items() if axis != count}
+    turns = {plan.turned: 8} if plan.turned is not None and phase.axis < plan.turned else {}
     constants = {
         "TILES": phase.tiles, "LINES": phase.lines, "UNITS": phase.units, "OFFSET": offset,
         "NUMBER": modes[phase.axis].factor or 0, "BEHIND": right_of, "EXTENT": modes[-1].rows,
         "PITCH": plan.strides[phase.axis],
     }  # fmt: skip
-    flags = {"FINAL": final, "LOCAL": number > 0 and _is_local(plan, number)}
+    flags = {
+        "FINAL": final,
+        "LOCAL": number > 0 and _is_local(plan, number),
+        "ROW_TURNED": plan.turned is not None and phase.axis >= plan.turned,
+    }
     return [
         f"struct Phase{number} {{",
         f"    typedef {factor} F;",
@@ -58,6 +64,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
         _function("run_out", phase, after),
         _function("right", phase, {count: LANES}),
         _function("place", phase, places),
+        _function("turn", phase, turns, 4),
         "};",
     ]
 
@@ -72,22 +79,27 @@ def _is_local(plan: MmaPlan, number: int) -> bool:
     return number == 1 and before.last and LANES * before.tiles == rows and columns == whole
 
 
-def _prepare(plan: MmaPlan, number: int) -> list[str]:
-    """What brings a phase's factor into shared memory: one, or several multiplied out."""
-    first, shapes = plan.members(plan.phases[number])
-    rows = columns = 1
-    terms: list[str] = []
-    for place, (q, p) in reversed(list(enumerate(shapes))):
-        row = f"q / {rows} % {q}" if place else f"q / {rows}"
-        column = f"p / {columns} % {p}" if place else f"p / {columns}"
-        terms.append(f"km::kron_entry<T, C>(g, {first + place}, {row}, {column})")
-        rows, columns = rows * q, columns * p
-    fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
-    target = f"to + Phase{number}::OFFSET, backs + Phase{number}::NUMBER, tops"
-    return [
-        f"        Phase{number}::F::prepare<Body, {fits}>({target},",
-        f"                [&](int q, int p) {{ return {' * '.join(reversed(terms))}; }});",
-    ]
+def _prepare(plan: MmaPlan) -> list[str]:
+    """What brings the factors into shared memory, each of them one or several multiplied out: measured, then scaled."""
+    measured: list[str] = []
+    scaled: list[str] = []
+    for number, phase in enumerate(plan.phases):
+        first, shapes = plan.members(phase)
+        last = first + len(shapes) - 1
+        rows = columns = 1
+        terms: list[str] = []
+        for place, (q, p) in reversed(list(enumerate(shapes))):
+            row = f"q / {rows} % {q}" if place else f"q / {rows}"
+            column = f"p / {columns} % {p}" if place else f"p / {columns}"
+            terms.append(f"km::kron_entry<T, C>(g, {first + place}, {row}, {column})")
+            rows, columns = rows * q, columns * p
+        fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
+        value = f"                [&](int q, int p) {{ return {' * '.join(reversed(terms))}; }});"
+        tops, down = f"tops + {number} * WARPS", f"g.factor_stride[{last}][0] < g.factor_stride[{last}][1]"
+        target = f"to + Phase{number}::OFFSET, backs + Phase{number}::NUMBER"
+        measured += [f"        Phase{number}::F::measure<Body, {fits}>({tops}, {down},", value]
+        scaled += [f"        Phase{number}::F::prepare<Body, {fits}>({target}, {tops},", value]
+    return [*measured, "        __syncthreads();", *scaled]
 
 
 def emit(plan: MmaPlan) -> str:
@@ -103,7 +115,6 @@ def emit(plan: MmaPlan) -> str:
         "FACTORS": len(plan.phases), "FACTOR_WORDS": sum(plan.words(mode) for mode in plan.run.modes),
         "UNROLL": 1 + plan.tensor.is_rounded,
     }  # fmt: skip
-    prepare = [line for number in range(len(plan.phases)) for line in _prepare(plan, number)]
     later = [
         f"        km::KronMma<Body, Args>::later<Phase{number}>(g, p, tile, factors, backs, group, warp, lane);"
         for number in range(1, len(plan.phases))
@@ -113,12 +124,13 @@ def emit(plan: MmaPlan) -> str:
         f"    typedef {TYPES[plan.stored]} T;\n    typedef {TYPES[plan.tensor.half]} H;",
         f"    typedef {TYPES[plan.compute]} C;",
         f"    typedef km::KronArguments<{count}> Args;\n    typedef Phase0 First;",
+        f"    typedef Phase{len(plan.phases) - 1} Final;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
         f"    static constexpr bool ADDED = {str(plan.facts.added).lower()};",
         "    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {",
-        *prepare,
+        *_prepare(plan),
         "    }",
-        "    static __device__ __forceinline__ void later(const Args& g, const km::KronPlace& p, C* tile,",
+        "    static __device__ __forceinline__ void later(const Args& g, const km::KronWalk<ITEMS, RIGHT>& p, C* tile,",
         "            const unsigned* factors, const C* backs, int group, int warp, int lane) {",
         *later,
         "    }",

@@ -15,20 +15,26 @@ NARROWEST, WIDEST = 8, 128
 # float64: 128 x 128 takes 14.0 ms three times over 320 * 128^2 columns on an H200, the vendor's product 12.8.
 WIDEST_DOUBLE = 64
 LANES = 16
-# With fewer warps a multiprocessor waits for memory.
-LEAST = 4
+# Longest lines of a ring whose entries change places; longer ones are further apart: so 128 take 2 to 7 % less time.
+TURNED = 64
+# With fewer warps a multiprocessor waits for memory. Two factors of 128 by four warps take 4.2 ms where one and then
+# the other take 3.4 (320 * 128 * 128 columns, H200).
+LEAST, LEAST_WIDE, WIDE = 4, 8, 96
 # Factors are multiplied out up to this size; a phase costs as much as so many entries of a line.
 JOINED, PHASE = 64, 48
 WARPS = (16, 12, 8, 4, 2, 1)
+# Share of the time that a multiprocessor is busy on average, if it is to be: 1024 tiles of 64 x 64 take 31 us six at a
+# time on each of 132 (H200), 27 four at a time.
+EVEN = 0.8
 STAGES = (1, 2)
 MOST = (4, 2, 1)
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
-# Shared memory beside the dynamic one: scales of the factors.
-STATIC_BYTES = 256
+# Shared memory beside the dynamic one: largest entries and scales of the factors, and what aligns the rest.
+STATIC_BYTES = 512
 # Where float64 has tensor cores that are faster than additions.
 DOUBLES = ("sm_80", "sm_90", "sm_100")
 # Registers of a thread beside its lines and sums.
-OWN_REGISTERS, DOUBLE_REGISTERS = 72, 104
+OWN_REGISTERS, RAGGED_REGISTERS, DOUBLE_REGISTERS = 72, 16, 104
 
 
 @dataclass(frozen=True)
@@ -120,12 +126,26 @@ class MmaPlan:
         """From the last axis to the first."""
         return _phases(self.run.modes, self.items, self.right, self.most)
 
+    @property
+    def turned(self) -> int | None:
+        """Axis whose rows lie beside each other, with columns that change places eight by eight.
+
+        None where rows are further apart instead.
+        """
+        axis = len(self.run.modes) - (1 if self.right > 1 else 2)
+        wide = self.right if self.right > 1 else _up(self.run.modes[-1].rows)
+        if self.tensor.products == 1 or axis < 0 or wide % 32:
+            return None
+        mode = self.run.modes[axis]
+        return None if mode.columns % 4 or mode.rows % 4 else axis
+
     @cached_property
     def strides(self) -> dict[int, int]:
         """Strides in the tile of every axis, of the items (-1) and of what lies to the right."""
         modes, count, size = self.run.modes, len(self.run.modes), SIZES[self.compute]
         found = {count: 1} if self.right > 1 else {count: 1, count - 1: 1}
-        stride = _odd(self.right if self.right > 1 else _up(modes[-1].rows), size)
+        wide = self.right if self.right > 1 else _up(modes[-1].rows)
+        stride = _odd(wide, size) if self.turned is None else wide
         for axis in reversed(range(count if self.right > 1 else count - 1)):
             found[axis] = stride
             extent = modes[axis].rows if axis == count - 1 else max(modes[axis].rows, modes[axis].columns)
@@ -142,6 +162,9 @@ class MmaPlan:
     def pitch(self) -> int:
         """Entries from line to line, or along a column, in a stage of the ring."""
         wide = _up(self.run.modes[-1].columns) if self.right == 1 else self.right
+        turned = self.stored == "f32" and self.run.modes[-1].columns <= TURNED
+        if turned and (wide % 32 == 0 or (wide == LANES and self.right == 1)):
+            return wide
         if SIZES[self.stored] >= 4:
             return _odd(wide, SIZES[self.stored])
         return wide + 16 if wide % 32 == 0 else wide
@@ -178,6 +201,11 @@ class MmaPlan:
         """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
         return -(-entries // self.items) * -(-right // self.right)
 
+    def is_even(self, tiles: int, processors: int) -> bool:
+        """Whether few multiprocessors wait for the last of so many tiles."""
+        at_once = self.warps // self.group * processors
+        return tiles >= EVEN * -(-tiles // at_once) * at_once
+
     @property
     def tile_name(self) -> str:
         """What it differs in from other plans of the pass."""
@@ -208,7 +236,9 @@ def _registers(phase: MmaPhase, tensor: Tensor) -> int:
     if tensor.half == "f64":
         return DOUBLE_REGISTERS + phase.tiles * 16 * (deep + 1)
     split = 2 if tensor.products > 1 else 1
-    return OWN_REGISTERS + phase.tiles * (4 * deep * split + 8 * (split + (deep > 4)))
+    sums = (1 if deep <= 2 else split) + (deep > 4)
+    ragged = RAGGED_REGISTERS * (phase.mode.columns % LANES > 0)
+    return OWN_REGISTERS + ragged + phase.tiles * (4 * deep * split + 8 * sums)
 
 
 def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[MmaPhase, ...]:
@@ -322,13 +352,19 @@ def _grouped(
 
 
 def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
-    """What is preferred, as measured on an H200: eight warps, 32 lines for each, then more of both."""
-    tiles = plan.phases[0].tiles
-    return min(plan.warps, 8), min(tiles, 2), plan.warps, tiles, plan.stages
+    """What is preferred, as measured on an H200: eight warps, 32 lines for each, then more of both.
+
+    Sixteen warps that wait for each other are slower than twelve; of those that go their own way through several
+    phases, some wait for memory anyway while others do not.
+    """
+    tiles, warps = plan.phases[0].tiles, plan.warps if plan.group < WARPS[0] else WARPS[1] - 1
+    alone = plan.group == 1 and plan.right == 1 and len(plan.phases) > 1 and plan.compute == "f32"
+    return min(warps, 8), min(tiles, 2), warps, tiles, -plan.stages if alone else plan.stages
 
 
 def fits(modes: Sequence[Mode], stored: str, tensor: Tensor, beside: int, limits: DeviceLimits) -> bool:
     """Whether one pass can apply these factors with enough warps."""
     run = plain_pass("mma", modes, 0, len(modes))
     found = mma(run, (), stored, tensor, MmaFacts(SIZES[tensor.half], 1, False), beside, limits)
-    return found is not None and found.warps >= LEAST
+    wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
+    return found is not None and found.warps >= (LEAST_WIDE if wide else LEAST)

@@ -85,7 +85,8 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
     if launch.run.kind == "mma":
         assert tensor is not None
         shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
-        plans = mma_candidates(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
+        found = mma_candidates(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
+        plans = sorted(found, key=lambda one: not one.is_even(_tiles(launch, one), own.sm_count))
     else:
         compute = "f64" if stored == "f64" else "f32"
         plans = fma_candidates(launch.run, stored, compute, _facts(launch), entries, launch.right, own)
@@ -100,7 +101,7 @@ def _starting(launch: Launch, index: int, chosen: FmaPlan | MmaPlan) -> Start:
     kernel = _kernel(chosen)
     if kernel is None:
         return _nothing
-    tiles = chosen.count(launch.dims[2][0], launch.right) * launch.dims[0][0] * launch.dims[1][0]
+    tiles = _tiles(launch, chosen)
     groups = chosen.warps // chosen.group if isinstance(chosen, MmaPlan) else 1
     blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
 
@@ -108,6 +109,11 @@ def _starting(launch: Launch, index: int, chosen: FmaPlan | MmaPlan) -> Start:
         start(kernel, index, blocks, (*pointers, *integers, *numbers))
 
     return begin
+
+
+def _tiles(launch: Launch, chosen: FmaPlan | MmaPlan) -> int:
+    """Tiles of a pass."""
+    return chosen.count(launch.dims[2][0], launch.right) * launch.dims[0][0] * launch.dims[1][0]
 
 
 def _mma_facts(launch: Launch) -> MmaFacts:

@@ -1,24 +1,26 @@
-// mma 64x64*64x64 f32, 3 products of scaled f16 halves, tile 1x1 warps 8/2 stages 1 lines 4
+// mma 64x64*64x64 f32, 3 products of scaled f16 halves, tile 1x1 warps 12/2 stages 1 lines 4
 #include "kron_mma.cuh"
 struct Phase0 {
     typedef km::KronFactor<true, 64, 64, 3> F;
     static constexpr int TILES = 2, LINES = 64, UNITS = 2, OFFSET = 0, NUMBER = 1, BEHIND = 1, EXTENT = 64, PITCH = 1;
-    static constexpr bool FINAL = false, LOCAL = false;
+    static constexpr bool FINAL = false, LOCAL = false, ROW_TURNED = true;
     static __device__ __forceinline__ int item(int line) { return 0; }
     static __device__ __forceinline__ int run(int line) { return line % 64 * 64; }
     static __device__ __forceinline__ int run_out(int line) { return 0; }
     static __device__ __forceinline__ int right(int line) { return 0; }
-    static __device__ __forceinline__ int place(int line) { return line % 64 * 72; }
+    static __device__ __forceinline__ int place(int line) { return line % 64 * 64; }
+    static __device__ __forceinline__ int turn(int line) { return 0; }
 };
 struct Phase1 {
     typedef km::KronFactor<false, 64, 64, 3> F;
-    static constexpr int TILES = 2, LINES = 4, UNITS = 2, OFFSET = 4096, NUMBER = 0, BEHIND = 64, EXTENT = 64, PITCH = 72;
-    static constexpr bool FINAL = true, LOCAL = false;
+    static constexpr int TILES = 2, LINES = 4, UNITS = 2, OFFSET = 4096, NUMBER = 0, BEHIND = 64, EXTENT = 64, PITCH = 64;
+    static constexpr bool FINAL = true, LOCAL = false, ROW_TURNED = true;
     static __device__ __forceinline__ int item(int line) { return 0; }
     static __device__ __forceinline__ int run(int line) { return 0; }
     static __device__ __forceinline__ int run_out(int line) { return 0; }
     static __device__ __forceinline__ int right(int line) { return line % 4 * 16; }
-    static __device__ __forceinline__ int place(int line) { return line % 4 * 16; }
+    static __device__ __forceinline__ int place(int line) { return 0; }
+    static __device__ __forceinline__ int turn(int line) { return 0; }
 };
 struct Body {
     typedef float T;
@@ -26,20 +28,26 @@ struct Body {
     typedef float C;
     typedef km::KronArguments<2> Args;
     typedef Phase0 First;
-    static constexpr int THREADS = 256, WARPS = 8, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 72, STAGE = 2304, TILE = 4616, FACTORS = 2, FACTOR_WORDS = 8192, UNROLL = 1;
+    typedef Phase1 Final;
+    static constexpr int THREADS = 384, WARPS = 12, GROUP = 2, STAGES = 1, ITEMS = 1, RIGHT = 1, PRODUCTS = 3, COPY = 16, VEC_OUT = 4, PITCH = 64, STAGE = 2048, TILE = 4104, FACTORS = 2, FACTOR_WORDS = 8192, UNROLL = 1;
     static constexpr bool ADDED = false;
     static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {
-        Phase0::F::prepare<Body, false>(to + Phase0::OFFSET, backs + Phase0::NUMBER, tops,
+        Phase0::F::measure<Body, false>(tops + 0 * WARPS, g.factor_stride[1][0] < g.factor_stride[1][1],
                 [&](int q, int p) { return km::kron_entry<T, C>(g, 1, q / 1, p / 1); });
-        Phase1::F::prepare<Body, false>(to + Phase1::OFFSET, backs + Phase1::NUMBER, tops,
+        Phase1::F::measure<Body, false>(tops + 1 * WARPS, g.factor_stride[0][0] < g.factor_stride[0][1],
+                [&](int q, int p) { return km::kron_entry<T, C>(g, 0, q / 1, p / 1); });
+        __syncthreads();
+        Phase0::F::prepare<Body, false>(to + Phase0::OFFSET, backs + Phase0::NUMBER, tops + 0 * WARPS,
+                [&](int q, int p) { return km::kron_entry<T, C>(g, 1, q / 1, p / 1); });
+        Phase1::F::prepare<Body, false>(to + Phase1::OFFSET, backs + Phase1::NUMBER, tops + 1 * WARPS,
                 [&](int q, int p) { return km::kron_entry<T, C>(g, 0, q / 1, p / 1); });
     }
-    static __device__ __forceinline__ void later(const Args& g, const km::KronPlace& p, C* tile,
+    static __device__ __forceinline__ void later(const Args& g, const km::KronWalk<ITEMS, RIGHT>& p, C* tile,
             const unsigned* factors, const C* backs, int group, int warp, int lane) {
         km::KronMma<Body, Args>::later<Phase1>(g, p, tile, factors, backs, group, warp, lane);
     }
 };
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(384, 1)
 km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, double alpha, double beta) {
     km::KronArguments<2> g;
     g.x = x;

@@ -26,9 +26,11 @@ struct KronDouble {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_;
     static constexpr int DEEP = (COLUMNS + 15) / 16, WIDE = (ROWS + 15) / 16, BLOCK = 512;
 
+    template <class B, bool FITS, class Value>
+    static __device__ void measure(float*, bool, const Value&) {}
     // value(q, p) is an entry.
     template <class B, bool FITS, class Value>
-    static __device__ void prepare(unsigned* to, double* back, float*, const Value& value) {
+    static __device__ void prepare(unsigned* to, double* back, const float*, const Value& value) {
 #pragma unroll 8
         for (int i = threadIdx.x; i < DEEP * WIDE * 256; i += B::THREADS) {
             const int block = i / 256, r = i / 64 % 4 * 2 + i % 2, lane = i / 2 % 32, t = lane % 4;
@@ -46,7 +48,7 @@ struct KronLines<B, F, TILES, double> {
     double v[TILES][F::DEEP][8];
 
     // Rows of a multiple of 16 entries; `at` says where one begins.
-    template <class At>
+    template <bool TURNED, class At>
     KM_DEVICE void read_rows(const double* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -67,7 +69,7 @@ struct KronLines<B, F, TILES, double> {
     KM_DEVICE void read_columns(const double* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
-            const double* own = from + at(tile) + lane / 4 + lane % 4 * PITCH;
+            const double* own = from + at(tile, lane / 4) + lane % 4 * PITCH;
 #pragma unroll
             for (int i = 0; i < 4 * F::DEEP; ++i) {
                 const bool inside = F::COLUMNS % 16 == 0 || 4 * i + lane % 4 < F::COLUMNS;

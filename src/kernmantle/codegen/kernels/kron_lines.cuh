@@ -103,30 +103,35 @@ struct KronFactor {
         return LAST ? r / 2 * 128 + lane * 4 + 2 * low + r % 2 : low * 128 + lane * 4 + r;
     }
 
-    // value(q, p) is an entry; FITS: it is a value of the half type already.
+    // The largest entries, one for every warp. value(q, p) is an entry; FITS: it is a value of the half type already;
+    // `down`: neighbouring rows lie beside each other.
     template <class B, bool FITS, class Value>
-    static __device__ void prepare(unsigned* to, float* back, float* tops, const Value& value) {
+    static __device__ void measure(float* tops, bool down, const Value& value) {
+        if (!KronHalf<typename B::H>::SCALED || FITS) return;
+        float top = 0.0f;
+#pragma unroll 1
+        for (int begin = threadIdx.x; begin < ROWS * COLUMNS; begin += AHEAD * B::THREADS) {
+            float v[AHEAD];
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) {
+                const int i = min(begin + j * B::THREADS, ROWS * COLUMNS - 1);
+                v[j] = fabsf(down ? value(i % ROWS, i / ROWS) : value(i / COLUMNS, i % COLUMNS));
+            }
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) top = v[j] < infinity<float>() ? fmaxf(top, v[j]) : top;
+        }
+#pragma unroll
+        for (int gap = 16; gap > 0; gap /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, gap));
+        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+    }
+    template <class B, bool FITS, class Value>
+    static __device__ void prepare(unsigned* to, float* back, const float* tops, const Value& value) {
         typedef typename B::H H;
         KronScale scale;
         if (KronHalf<H>::SCALED && !FITS) {
             float top = 0.0f;
-#pragma unroll 1
-            for (int begin = threadIdx.x; begin < ROWS * COLUMNS; begin += AHEAD * B::THREADS) {
-                float v[AHEAD];
 #pragma unroll
-                for (int j = 0; j < AHEAD; ++j) {
-                    const int i = min(begin + j * B::THREADS, ROWS * COLUMNS - 1);
-                    v[j] = fabsf(value(i / COLUMNS, i % COLUMNS));
-                }
-#pragma unroll
-                for (int j = 0; j < AHEAD; ++j) top = v[j] < infinity<float>() ? fmaxf(top, v[j]) : top;
-            }
-#pragma unroll
-            for (int gap = 16; gap > 0; gap /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, gap));
-            __syncthreads();
-            if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-            __syncthreads();
-            for (int w = 0; w < B::THREADS / 32; ++w) top = fmaxf(top, tops[w]);
+            for (int w = 0; w < B::WARPS; ++w) top = fmaxf(top, tops[w]);
             scale = KronScale(top);
         }
 #pragma unroll 1
@@ -170,9 +175,11 @@ struct KronLines {
         else kron_split<H, 1>(high[tile][s][r], high[tile][s][r], a, b);
     }
 
-    // Rows of a multiple of 16 entries; `at` says where one begins.
-    template <class At>
+    // Rows of a multiple of 16 entries; `at` says where one begins. TURNED: in rows 2, 3 of every 4 neighbouring halves
+    // of 32 entries have changed places.
+    template <bool TURNED, class At>
     KM_DEVICE void read_rows(const float* from, const At& at, int lane) {
+        const int turn = TURNED && DEEP % 2 == 0 ? lane / 4 % 2 * 16 : 0;
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll
@@ -181,7 +188,7 @@ struct KronLines {
                 float v[DEEP][4], top = 0.0f;
 #pragma unroll
                 for (int s = 0; s < DEEP; ++s) {
-                    const Pack<float, 4> pack = *(const Pack<float, 4>*)(own + 16 * s);
+                    const Pack<float, 4> pack = *(const Pack<float, 4>*)(own + 16 * s + (s % 2 ? -turn : turn));
 #pragma unroll
                     for (int i = 0; i < 4; ++i) v[s][i] = pack.v[i], top = fmaxf(top, fabsf(pack.v[i]));
                 }
@@ -196,7 +203,7 @@ struct KronLines {
             }
         }
     }
-    template <class At>
+    template <bool TURNED, class At>
     KM_DEVICE void read_rows(const H* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -213,12 +220,13 @@ struct KronLines {
             }
         }
     }
-    // Columns, 16 beside each other in each tile, of which a lane has two; their entries are PITCH apart.
+    // Columns, 16 beside each other in each tile, of which a lane has two; their entries are PITCH apart. `at` says where
+    // one of a tile is.
     template <int PITCH, class At>
     KM_DEVICE void read_columns(const float* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
-            const float* own = from + at(tile) + lane / 4 * 2 + lane % 4 * PITCH;
+            const float* own = from + at(tile, lane / 4 * 2) + lane % 4 * PITCH;
             float v[DEEP][4][2], top[2] = {0.0f, 0.0f}, inverse[2];
 #pragma unroll
             for (int s = 0; s < DEEP; ++s) {
@@ -250,7 +258,7 @@ struct KronLines {
     KM_DEVICE void read_columns(const H* from, const At& at, int lane) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
-            const H* own = from + at(tile) + lane / 4 * 2 + lane % 4 * PITCH;
+            const H* own = from + at(tile, lane / 4 * 2) + lane % 4 * PITCH;
 #pragma unroll
             for (int s = 0; s < DEEP; ++s) {
                 unsigned v[4];
@@ -273,6 +281,8 @@ struct KronLines {
 
 template <int DEEP, int PRODUCTS>
 struct KronSums {
+    // Few products share an accumulator, the small ones first.
+    static constexpr bool JOINT = PRODUCTS > 1 && DEEP <= 2;
     float small[4], large[4], total[4];
     KM_DEVICE void clear() {
 #pragma unroll
@@ -284,52 +294,83 @@ struct KronSums {
     }
     KM_DEVICE float value(int i) const {
         const float own = DEEP > 4 ? total[i] + large[i] : large[i];
-        return PRODUCTS > 1 ? own + small[i] : own;
+        return PRODUCTS > 1 && !JOINT ? own + small[i] : own;
     }
 };
+
+// Products of 16 rows of the factor, which begin at `factor`, with all lines: the small ones first in one accumulator.
+template <class B, class F, int TILES, class Sums>
+KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronLines<B, F, TILES, float>& x, const unsigned* factor, int lane) {
+    uint4 f[F::DEEP][2];
+#pragma unroll
+    for (int i = 0; i < 2 * F::DEEP; ++i) f[i / 2][i % 2] = *(const uint4*)(factor + i / 2 * F::WIDE * F::BLOCK + i % 2 * 128 + lane * 4);
+#pragma unroll
+    for (int i = 0; i < 3 * F::DEEP; ++i) {
+        const int kind = i / F::DEEP, s = i % F::DEEP;
+#pragma unroll
+        for (int j = 0; j < 2 * TILES; ++j) {
+            const int tile = j / 2, n = j % 2;
+            const unsigned(&own)[4] = kind == 0 ? x.low[tile][s] : x.high[tile][s];
+            const uint4 a = f[s][F::LAST ? n : kind == 1];
+            if constexpr (F::LAST) {
+                KronHalf<typename B::H>::mma(sum[tile][n].large, own, kind == 1 ? a.z : a.x, kind == 1 ? a.w : a.y);
+            } else {
+                const unsigned rows[4] = {a.x, a.y, a.z, a.w};
+                KronHalf<typename B::H>::mma(sum[tile][n].large, rows, own[2 * n], own[2 * n + 1]);
+            }
+        }
+    }
+}
+// The same, with accumulators of their own for small products, if there are any.
+template <class B, class F, int TILES, class Sums>
+KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronLines<B, F, TILES, float>& x, const unsigned* factor, int lane) {
+    typedef KronHalf<typename B::H> Half;
+    constexpr int PRODUCTS = B::PRODUCTS;
+#pragma unroll
+    for (int s = 0; s < F::DEEP; ++s) {
+        const unsigned* at = factor + s * F::WIDE * F::BLOCK + lane * 4;
+        const uint4 a = *(const uint4*)at, b = PRODUCTS > 1 ? *(const uint4*)(at + 128) : a;
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                auto& own = sum[tile][n];
+                if constexpr (F::LAST) {
+                    const uint4 f = n == 0 ? a : b;
+                    if constexpr (PRODUCTS > 1) {
+                        Half::mma(own.small, x.low[tile][s], f.x, f.y);
+                        Half::mma(own.small, x.high[tile][s], f.z, f.w);
+                        Half::mma(own.large, x.high[tile][s], f.x, f.y);
+                    } else {
+                        Half::mma(own.large, x.high[tile][s], n == 0 ? a.x : a.z, n == 0 ? a.y : a.w);
+                    }
+                } else {
+                    const unsigned high[4] = {a.x, a.y, a.z, a.w}, low[4] = {b.x, b.y, b.z, b.w};
+                    if constexpr (PRODUCTS > 1) {
+                        Half::mma(own.small, high, x.low[tile][s][2 * n], x.low[tile][s][2 * n + 1]);
+                        Half::mma(own.small, low, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
+                    }
+                    Half::mma(own.large, high, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
+                }
+                if (s % 4 == 3 && s + 1 < F::DEEP) own.flush();
+            }
+        }
+    }
+}
 
 // The factor on all lines, times `back`: give(w, tile, h, n, values) gets four neighbours of the result. For rows they are
 // entries 16 w + 4 t and on of line 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of lines 4 t and on;
 // n is 0.
 template <class B, class F, int TILES, class Give>
 KM_DEVICE void kron_multiply(const KronLines<B, F, TILES, float>& x, const unsigned* factor, float back, int lane, const Give& give) {
-    typedef KronHalf<typename B::H> Half;
-    constexpr int PRODUCTS = B::PRODUCTS;
+    typedef KronSums<F::DEEP, B::PRODUCTS> Sums;
 #pragma unroll B::UNROLL
     for (int w = 0; w < F::WIDE; ++w) {
-        KronSums<F::DEEP, PRODUCTS> sum[TILES][2];
+        Sums sum[TILES][2];
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) sum[tile][0].clear(), sum[tile][1].clear();
-#pragma unroll
-        for (int s = 0; s < F::DEEP; ++s) {
-            const unsigned* at = factor + (s * F::WIDE + w) * F::BLOCK + lane * 4;
-            const uint4 a = *(const uint4*)at, b = PRODUCTS > 1 ? *(const uint4*)(at + 128) : a;
-#pragma unroll
-            for (int tile = 0; tile < TILES; ++tile) {
-#pragma unroll
-                for (int n = 0; n < 2; ++n) {
-                    auto& own = sum[tile][n];
-                    if constexpr (F::LAST) {
-                        const uint4 f = n == 0 ? a : b;
-                        if constexpr (PRODUCTS > 1) {
-                            Half::mma(own.small, x.low[tile][s], f.x, f.y);
-                            Half::mma(own.small, x.high[tile][s], f.z, f.w);
-                            Half::mma(own.large, x.high[tile][s], f.x, f.y);
-                        } else {
-                            Half::mma(own.large, x.high[tile][s], n == 0 ? a.x : a.z, n == 0 ? a.y : a.w);
-                        }
-                    } else {
-                        const unsigned high[4] = {a.x, a.y, a.z, a.w}, low[4] = {b.x, b.y, b.z, b.w};
-                        if constexpr (PRODUCTS > 1) {
-                            Half::mma(own.small, high, x.low[tile][s][2 * n], x.low[tile][s][2 * n + 1]);
-                            Half::mma(own.small, low, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
-                        }
-                        Half::mma(own.large, high, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
-                    }
-                    if (s % 4 == 3 && s + 1 < F::DEEP) own.flush();
-                }
-            }
-        }
+        if constexpr (Sums::JOINT) kron_products_joint<B, F, TILES>(sum, x, factor + w * F::BLOCK, lane);
+        else kron_products_apart<B, F, TILES>(sum, x, factor + w * F::BLOCK, lane);
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll

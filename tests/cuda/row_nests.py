@@ -165,6 +165,7 @@ def cases() -> list[RowCase]:
     made += [RowCase(f"runs_{c}_{k}", LAPLACE, PRODUCT, 300, 700, k, c, blocks=4) for c in (1, 16) for k in (20, 70)]
     return [
         *made,
+        RowCase("many_rows", LAPLACE, PRODUCT, 9000, 1100, 3),
         RowCase("many_kept", LAPLACE, "largest", 40, 600, 5, 32),
         RowCase("few_rows", LAPLACE, "sum", 3, 70000, 20),
     ]

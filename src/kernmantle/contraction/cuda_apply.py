@@ -25,6 +25,8 @@ JOINERS = 256
 _DEEPEST = 16
 _POSITION_BYTES = 8
 _THIN_THREADS, _STAGE, _MANY = 128, 256, 1 << 13
+_MOST_ROWS, _LONG_STAGE, _PLENTY = 8, 1024, 1 << 11
+_SHALLOW = 128
 _CHUNK = 16
 _DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
 _REGISTERS = 1 << 16
@@ -131,7 +133,7 @@ def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
     words, kinds = BYTES[nest.compute] // 4, 0 if rows.selects else len(rows.reduction.kinds)
     group = _group(rows, sizes["l"], 16)
     threads = _THIN_THREADS if sizes["m"] < _MANY else 2 * _THIN_THREADS
-    most = 2 if rows.selects else 8
+    most = 2 if rows.selects else _MOST_ROWS
     each = (sizes["k"] + group * kinds + 2 * cell_words(nest) // words) * words
     while most > 1 and (most * each > 60 or threads * most > max(threads, sizes["m"])):
         most //= 2
@@ -139,7 +141,10 @@ def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
     unroll = 4 if cells <= 32 else 2 if cells <= 64 else 1
     registers = most * each + (sizes["k"] + group) * words + 20
     resident = max(1, min(2 * _THIN_THREADS * 16 // (threads * most), _REGISTERS // (registers * threads)))
-    return Tile("apply thin", threads, 1, most, _STAGE, sizes["k"], 1, unroll, resident, 1.0, "thin"), group
+    tile = Tile("apply thin", threads, 1, most, _STAGE, sizes["k"], 1, unroll, resident, 1.0, "thin")
+    wide = replace(tile, threads_m=2 * threads, columns=_LONG_STAGE, resident=1)
+    plenty = -(-sizes["m"] // wide.m) * -(-sizes["n"] // wide.n) >= _PLENTY
+    return (wide if plenty and most == _MOST_ROWS and resident == 2 else tile), group
 
 
 def _tiled(nest: Nest) -> Tile:
@@ -178,13 +183,15 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
         return _thin_plan(rows, sizes, limits, own)
     ring = rings(nest, sizes, limits) and not (rows.selects or _is_tabled(nest)) and len(rows.reduction.kinds) == 1
     group = _group(rows, sizes["l"], _CHUNK)
-    tile = _tiled(nest) if not ring else replace(RING, stages=2) if group == _CHUNK else RING
+    tile = _tiled(nest) if not ring else replace(RING, stages=2) if sizes["k"] <= _SHALLOW else RING
     matrix = planned(nest, sizes, limits, own, tile)
     size = BYTES[nest.compute]
     keys = tile.threads * tile.columns * size if rows.selects else 0
-    weights = tile.n * (group if group < 8 else group + 4) * size if rows.v is not None else 0
+    pitch = group + 4 * (8 <= group < _CHUNK)
+    weights = tile.n * pitch * size if rows.v is not None else 0
     held = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
-    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16 + (1 + ring) * weights + held
+    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16
+    shared += (1 + (ring and group < _CHUNK)) * weights + held
     resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
     return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
 
@@ -194,7 +201,7 @@ def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fa
     matrix = planned(rows.matrix, sizes, limits, facts, tile)
     matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())
     staged_row = tile.depth + len(ends(rows, "n")) + (group if rows.v is not None else 0)
-    shared = _STAGE * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16
+    shared = tile.columns * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16
     return CudaRowPlan(matrix, rows, "thin", group, _integers(rows, sizes), shared, tile.resident)
 
 

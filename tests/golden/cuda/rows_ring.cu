@@ -126,8 +126,8 @@ struct Apply : Body {
     };
 };
 
-typedef km::ApplyRing<4, 1, 8, 16, 2> Tile;
-static_assert(km::apply_ring_shared_bytes<Apply, Tile>() <= 94240, "shared memory");
+typedef km::ApplyRing<4, 1, 8, 16, 3> Tile;
+static_assert(km::apply_ring_shared_bytes<Apply, Tile>() <= 114736, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p3, void* p4, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i33, km::i64 i35, km::i64 i39, km::i64 i42, double v0, double v1) {

@@ -1,4 +1,4 @@
-// apply product by 1 thin, of thin sm_90 tile 2048x256x3 (8x256 a thread, 256 threads) access [x0 1k, x1 1k, w 1k] f32 ieee, entries to 1e-6
+// apply product by 1 thin, of thin sm_90 tile 4096x1024x3 (8x1024 a thread, 512 threads) access [x0 1k, x1 1k, w 1k] f32 ieee, entries to 1e-6
 #include "apply_thin.cuh"
 
 struct Body {
@@ -140,10 +140,10 @@ struct Apply : Body {
     };
 };
 
-typedef km::ApplyThin<256, 8, 3, 256, 4> Tile;
-static_assert(km::apply_thin_shared_bytes<Apply, Tile>() <= 4096, "shared memory");
+typedef km::ApplyThin<512, 8, 3, 1024, 4> Tile;
+static_assert(km::apply_thin_shared_bytes<Apply, Tile>() <= 16384, "shared memory");
 
-extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
+extern "C" __global__ void __launch_bounds__(512, 1) kernmantle_kernel(
     void* p0, void* p1, void* p3, void* p4, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i33, km::i64 i35, km::i64 i39, km::i64 i42, double v0, double v1) {
     const Apply::Args g = {{
         {p0, p1, 0, p3, p4}, {1, 1, 1, i3, i4, i5, i6, 1},

@@ -41,25 +41,10 @@ struct Share {
 
     __device__ __forceinline__ Share(i64 block, i64 blocks, i64 tiles, i64 columns_)
         : first(quotient(block * tiles, blocks)), last(quotient((block + 1) * tiles, blocks)), columns(columns_) {}
+    __device__ __forceinline__ Share(const Walk<true>& walk) : first(walk.first), last(walk.end), columns(walk.columns) {}
     __device__ __forceinline__ bool whole(i64 row) const { return first <= row * columns && (row + 1) * columns <= last; }
     __device__ __forceinline__ int slot(i64 row) const { return whole(row) ? 2 : row * columns <= first ? 0 : 1; }
 };
-
-// Batch entry and first row of a row block.
-template <int BM, class Args>
-KM_DEVICE Place row_place(const Args& g, i64 row) {
-    Place p;
-    const i64 blocks = ceil_div(g.size[ROLE_M], BM);
-    i64 batch = row / blocks;
-    p.m = (row - batch * blocks) * BM;
-    p.n = 0;
-    p.split = 0;
-    p.c = batch % g.size[ROLE_C];
-    batch /= g.size[ROLE_C];
-    p.b = batch % g.size[ROLE_B];
-    p.a = batch / g.size[ROLE_B];
-    return p;
-}
 
 template <class Args>
 KM_DEVICE i64 batches(const Args& g) {

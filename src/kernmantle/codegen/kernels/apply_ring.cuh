@@ -1,5 +1,6 @@
 // The warp-specialised template of gram, whose consumers reduce their entries instead of storing them. They fetch the rows of v
-// that go with a tile before its first stage, into one of two buffers in turn; what is kept of rows lies behind these.
+// that go with a tile before its first stage, into one of two buffers in turn or, 16 columns wide, into the only one, which
+// leaves room for a stage more; what is kept of rows lies behind.
 #pragma once
 #include "apply_tile.cuh"
 #include "ring.cuh"
@@ -24,31 +25,34 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
     };
     template <class Body>
     using V = Weights<Body, Base::BN, Layout::THREADS>;
+    template <class Body>
+    static constexpr int BUFFERS = Body::GROUP == 16 ? 1 : 2;
 
     template <class Body>
     static __device__ __forceinline__ typename Body::C* buffer(const unsigned char* raw, int turn) {
         return (typename Body::C*)((unsigned char*)raw + ring_shared_bytes<Body, ApplyRing>() + turn * V<Body>::BYTES);
     }
     template <class Body>
-    static __device__ __forceinline__ void begin(const typename Body::Args& g, i64 t, const unsigned char* raw, int turn) {
-        const Place p = place_of<Base::BM, Base::BN, BAND, false>(g, t);
-        V<Body>::stage(buffer<Body>(raw, turn), g, p, 0, threadIdx.x);
+    static __device__ __forceinline__ void begin(const typename Body::Args& g, const Walk<true>& walk, const unsigned char* raw) {
+        const Place p = walk_place<ApplyRing>(g, walk);
+        if (Body::WEIGHTED && BUFFERS<Body> == 1) Layout::sync();
+        V<Body>::stage(buffer<Body>(raw, walk.turn() % BUFFERS<Body>), g, p, 0, threadIdx.x);
     }
     template <class Body>
     static __device__ __forceinline__ void end(
-        const typename Body::Args& g, i64 t, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw, int turn) {
-        const Place p = place_of<Base::BM, Base::BN, BAND, false>(g, t);
+        const typename Body::Args& g, const Walk<true>& walk, const typename Body::Registers (&state)[TM_][TN_], int row, int column, const unsigned char* raw) {
+        const Place p = walk_place<ApplyRing>(g, walk);
         if (Body::WEIGHTED) {
             V<Body>::wait();
             Layout::sync();
         }
         const Reducer<Body, Layout> reducer(g, p, Layout{row, column}, state);
-        reducer.end(g.work, t, ceil_div(g.size[ROLE_N], Base::BN), buffer<Body>(raw, turn), buffer<Body>(raw, 2));
+        reducer.end(g.work, walk, buffer<Body>(raw, walk.turn() % BUFFERS<Body>), buffer<Body>(raw, BUFFERS<Body>));
     }
 };
 template <class Body, class Tile>
 __device__ constexpr int apply_ring_shared_bytes() {
-    return ring_shared_bytes<Body, Tile>() + 2 * Tile::template V<Body>::BYTES + held_bytes<Body, Tile::BM>();
+    return ring_shared_bytes<Body, Tile>() + Tile::template BUFFERS<Body> * Tile::template V<Body>::BYTES + held_bytes<Body, Tile::BM>();
 }
 
 }  // namespace km

@@ -43,13 +43,18 @@ KM_DEVICE int row_left(int lane) {
         return 0;
 }
 
-// Rows of v that go with the columns of a tile, in shared memory: [row][column], rows apart so that 8 neighbours meet no
-// bank twice. CHUNK columns at a time; what lies outside is 0.
+// Rows of v that go with the columns of a tile, in shared memory: [row][column], rows apart or, 16 columns wide, in pieces
+// permuted by the row, so that 8 neighbours meet no bank twice. CHUNK columns at a time; what lies outside is 0.
 template <class Body, int BN, int THREADS>
 struct Weights {
     typedef typename Body::C C;
-    static constexpr int CHUNK = Body::GROUP, PITCH = CHUNK < 8 ? CHUNK : CHUNK + 4;
+    static constexpr bool PERMUTED = Body::GROUP == 16;
+    static constexpr int CHUNK = Body::GROUP, PITCH = CHUNK < 8 || PERMUTED ? CHUNK : CHUNK + 4;
     static constexpr int BYTES = Body::WEIGHTED ? BN * PITCH * (int)sizeof(C) : 0;
+
+    static __device__ __forceinline__ int at(int n, int q) {
+        return n * PITCH + (PERMUTED ? (((n >> 1) & 3) << 2) ^ q : q);
+    }
 
     // Copies without waiting where nothing is converted.
     template <class Args>
@@ -62,16 +67,16 @@ struct Weights {
 #pragma unroll 4
             for (int e = thread; e < BN * CHUNK; e += THREADS) {
                 const int n = e / CHUNK, q = e % CHUNK;
-                C* at = to + n * PITCH + q;
+                C* place = to + at(n, q);
                 const T* from = base + n * s[ROLE_N] + q * s[ROLE_L];
                 const bool inside = p.n + n < g.size[ROLE_N] && c + q < g.size[ROLE_L];
                 if constexpr (Same<T, float>::value) {
                     if (inside)
-                        copy_async<4>(shared_address(at), from);
+                        copy_async<4>(shared_address(place), from);
                     else
-                        *at = 0.0f;
+                        *place = 0.0f;
                 } else {
-                    *at = inside ? convert<C>(load_pack<T, 1>(from).v[0]) : C(0);
+                    *place = inside ? convert<C>(load_pack<T, 1>(from).v[0]) : C(0);
                 }
             }
         }
@@ -152,7 +157,6 @@ struct Reducer {
                 V::wait();
                 Lay::sync();
             }
-            const C* values = v + c % CHUNK;
             Kept old[CB], k[CB][TM];
 #pragma unroll
             for (int q = 0; q < CB; ++q) {
@@ -166,7 +170,7 @@ struct Reducer {
                 if (!CHECK || lay.column(j) < left) {
                     Pack<C, CB> each;
                     if constexpr (Body::WEIGHTED)
-                        each = *(const Pack<C, CB>*)(values + lay.column(j) * V::PITCH);
+                        each = *(const Pack<C, CB>*)(v + V::at(lay.column(j), (int)(c % CHUNK)));
                     else
                         each.v[0] = C(1);
 #pragma unroll
@@ -229,9 +233,9 @@ struct Reducer {
 
     // v: the first chunk of the tile's weights, which all threads of the tile have put there; held: room for what is kept
     // or, of selections, for keys.
-    __device__ __forceinline__ void end(void* work, i64 t, i64 columns, C* v, void* held) const {
-        const Share share(blockIdx.x, gridDim.x, batches(g) * ceil_div(g.size[ROLE_M], BM) * columns, columns);
-        const i64 row = quotient(t, columns);
+    __device__ __forceinline__ void end(void* work, const Walk<true>& walk, C* v, void* held) const {
+        const Share share(walk);
+        const i64 row = walk.row, columns = walk.columns, t = walk.tile;
         Kept* slot = slot_of<Body, BM>(work, blockIdx.x, share.slot(row), g.size[ROLE_L]);
         const bool begins = t == share.first || t == row * columns;
         const bool ends = t + 1 == share.last || t + 1 == (row + 1) * columns, finishes = ends && share.whole(row);
@@ -281,12 +285,12 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
     }
     // All warps are past the stages of the tile, whose memory serves as scratch.
     template <class Body, class Gram>
-    static __device__ __forceinline__ void end(const Gram& tile, i64 t, unsigned char* raw) {
+    static __device__ __forceinline__ void end(const Gram& tile, const Walk<true>& walk, unsigned char* raw) {
         typedef typename Body::C C;
         const Reducer<Body, Layout<Gram>> reducer(tile.g, tile.p, Layout<Gram>{tile.ty, tile.tx}, tile.state);
         unsigned char* v = raw + stage_bytes<Body>();
         unsigned char* held = Body::SELECTS ? raw : v + Weights<Body, Base::BN, Base::THREADS>::BYTES;
-        reducer.end(tile.g.work, t, ceil_div(tile.g.size[ROLE_N], Base::BN), (C*)v, held);
+        reducer.end(tile.g.work, walk, (C*)v, held);
     }
 };
 template <class Body, class Tile>

@@ -432,7 +432,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
             asm volatile("" : "+l"(t));
             tile.p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
             if constexpr (Tile::RUNS)
-                Tile::template end<Body>(tile, t, raw);
+                Tile::template end<Body>(tile, walk, raw);
             else
                 tile.finish();
         }

@@ -35,6 +35,8 @@ template <class P, int SPAN, bool EXCHANGE>
 struct Feed {
     typedef typename P::T T;
     static constexpr bool ASYNC = Same<T, float>::value || Same<T, pair>::value;
+    // A piece of float32 that is exchanged goes through registers, for it would be four copies of 4 bytes.
+    static constexpr bool DIRECT = ASYNC && !(EXCHANGE && Same<T, float>::value);
     static constexpr bool ROWWISE = P::RUN == ALONG_K;
     static constexpr bool WHOLE = ROWWISE && P::VEC >= 4;
 
@@ -63,7 +65,7 @@ struct Feed {
     __device__ __forceinline__ void issue_inside(unsigned stage) const {
         unsigned at = stage + to;
         const T* source = from;
-        if (ASYNC) {
+        if (DIRECT) {
 #pragma unroll
             for (int i = 0; i < SPAN / 16; ++i, source += step) {
                 if (EXCHANGE) {
@@ -208,16 +210,19 @@ struct Ring {
         });
     }
 
+    typedef Feed<X, BM, false> FeedX;
+    typedef Feed<Y, BN, true> FeedY;
+    // What a producer stores and what it copies arrive apart.
+    static constexpr int ARRIVALS = FeedX::DIRECT && FeedY::DIRECT ? 1 : 2;
+
     static __device__ void produce(const Args& g, unsigned shared, unsigned barriers, int thread) {
-        typedef Feed<X, BM, false> FeedX;
-        typedef Feed<Y, BN, true> FeedY;
         Walk<Tile::RUNS> walk(count_tiles<Tile::SYMMETRIC, BM, BN>(g), ceil_div(g.size[ROLE_N], BN));
         const i64 depth = g.size[ROLE_K];
         int s = 0;
         unsigned phase = 1;
 #pragma unroll 1
         for (; walk.more(); walk.next()) {
-            const Place p = place_of<BM, BN, Tile::BAND, Tile::SYMMETRIC>(g, walk.tile);
+            const Place p = walk_place<Tile>(g, walk);
             const i64* xs = g.stride[X::PORT];
             const i64* ys = g.stride[Y::PORT];
             const i64 rows = g.size[ROLE_M] - p.m, columns = g.size[ROLE_N] - p.n;
@@ -240,6 +245,7 @@ struct Ring {
                     asm volatile("cp.async.wait_all;" ::: "memory");
                     barrier_arrive(full(barriers, s));
                 }
+                if (ARRIVALS == 2) barrier_arrive(full(barriers, s));
                 if (++s == STAGES) {
                     s = 0;
                     phase ^= 1;
@@ -306,8 +312,7 @@ struct Ring {
         Registers state[TM][TN];
 #pragma unroll 1
         for (; walk.more(); walk.next()) {
-            const i64 t = walk.tile;
-            if constexpr (Tile::RUNS) Tile::template begin<Body>(g, t, raw, walk.turn());
+            if constexpr (Tile::RUNS) Tile::template begin<Body>(g, walk, raw);
 #pragma unroll
             for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -369,9 +374,9 @@ struct Ring {
                 }
             }
             if constexpr (Tile::RUNS)
-                Tile::template end<Body>(g, t, state, row, column, raw, walk.turn());
+                Tile::template end<Body>(g, walk, state, row, column, raw);
             else
-                finish(g, t, state, row, column);
+                finish(g, walk.tile, state, row, column);
         }
     }
 
@@ -422,7 +427,7 @@ __device__ __forceinline__ void ring(const typename Body::Args& g) {
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int s = 0; s < Tile::STAGES; ++s) {
-            barrier_init(R::full(barriers, s), 32 * Tile::PRODUCERS);
+            barrier_init(R::full(barriers, s), R::ARRIVALS * 32 * Tile::PRODUCERS);
             barrier_init(R::empty(barriers, s), 32 * Tile::CONSUMERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -87,19 +87,60 @@ struct Walk {
 template <>
 struct Walk<true> {
     i64 tile, first, end, left;
+    int row, column, columns;
 
-    __device__ __forceinline__ Walk(i64 tiles, i64 columns)
-        : first(blockIdx.x * tiles / gridDim.x), end((blockIdx.x + 1ll) * tiles / gridDim.x), left(end - first) {
-        tile = ceil_div(first, columns) * columns;
+    __device__ __forceinline__ Walk(i64 tiles, i64 columns_)
+        : first(blockIdx.x * tiles / gridDim.x), end((blockIdx.x + 1ll) * tiles / gridDim.x), left(end - first), columns((int)columns_) {
+        tile = ceil_div(first, columns_) * columns_;
         if (tile >= end) tile = first;
+        locate();
+    }
+    __device__ __forceinline__ void locate() {
+        row = (int)(tile / columns);
+        column = (int)(tile - (i64)row * columns);
     }
     __device__ __forceinline__ bool more() const { return left > 0; }
     __device__ __forceinline__ int turn() const { return left & 1; }
     __device__ __forceinline__ void next() {
         --left;
-        if (++tile == end) tile = first;
+        if (++column == columns) {
+            column = 0;
+            ++row;
+        }
+        if (++tile == end) {
+            tile = first;
+            locate();
+        }
     }
 };
+
+// Batch entry and first row of a row block.
+template <int BM, class Args>
+KM_DEVICE Place row_place(const Args& g, i64 row) {
+    Place p;
+    const bool single = g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C] == 1;
+    const i64 blocks = ceil_div(g.size[ROLE_M], BM);
+    i64 batch = single ? 0 : row / blocks;
+    p.m = (row - batch * blocks) * BM;
+    p.n = 0;
+    p.split = 0;
+    p.c = batch % g.size[ROLE_C];
+    batch /= g.size[ROLE_C];
+    p.b = batch % g.size[ROLE_B];
+    p.a = batch / g.size[ROLE_B];
+    return p;
+}
+
+template <class Tile, class Args>
+KM_DEVICE Place walk_place(const Args& g, const Walk<false>& walk) {
+    return place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, walk.tile);
+}
+template <class Tile, class Args>
+KM_DEVICE Place walk_place(const Args& g, const Walk<true>& walk) {
+    Place p = row_place<Tile::BM>(g, walk.row);
+    p.n = (i64)walk.column * Tile::BN;
+    return p;
+}
 
 // Offset of a port's first element of a tile's batch entry.
 template <class Args>

@@ -119,7 +119,8 @@ def cases() -> Iterator[KronSparseCase]:
                 yield KronSparseCase(pattern, batch, dtype, first, first, groups)
 
 
-def _strides(groups: int, batch: int, features: int, first: bool) -> tuple[int, int, int]:
+def strides(groups: int, batch: int, features: int, first: bool) -> tuple[int, int, int]:
+    """Steps of an array (groups, batch, features) with the features or the batch together."""
     return (batch * features, features, 1) if first else (batch * features, 1, batch)
 
 
@@ -130,7 +131,7 @@ def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
     chosen = case.plan(own)
     x, weight, bias = case.arrays()
     steps = [
-        _strides(case.groups, case.batch, features, first)
+        strides(case.groups, case.batch, features, first)
         for features, first in ((a * c * d, case.x_first), (a * b * d, case.y_first))
     ]
     blank = np.full((case.groups, case.batch, a * b * d), np.nan, TYPES[case.dtype])
@@ -220,7 +221,7 @@ def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
         for array, first in zip(case.arrays(), (case.x_first, case.y_first), strict=True)
     )
     steps = [
-        _strides(case.groups, case.batch, features, first)
+        strides(case.groups, case.batch, features, first)
         for features, first in ((a * c * d, case.x_first), (a * b * d, case.y_first))
     ]
     slots = chosen.slots(case.pattern, case.groups, case.batch, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..contraction.kronsparse_pair import EDGE, PairPlan
 from ..contraction.kronsparse_plan import ACTIVATIONS, KronSparsePlan, NarrowPlan
 from ..contraction.kronsparse_sum import SumPlan
 
@@ -9,6 +10,7 @@ ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
 PREPARE_THREADS = 128
 _TYPES = {"f32": "float", "f16": "km::f16", "bf16": "km::bf16", "f64": "double"}
 _SIZES = ("a", "b", "c", "d")
+_PAIR_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
 _STRIDES = ("xg", "xn", "xf", "yg", "yn", "yf", "wg", "wi", "wj", "wk", "wl", "bg")
 
 
@@ -23,20 +25,12 @@ def emit(plan: KronSparsePlan) -> str:
         *map(str, last),
         _flag(plan.bias), str(ACTIVATIONS.index(plan.activation)),
     ]  # fmt: skip
-    own = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES))
-    own_cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES))
     return f"""#include "kronsparse_prepare.cuh"
 
 typedef km::KronSparseTile<{", ".join(parameters)}> Tile;
 
 {_entry("Tile::THREADS, 1", "kron_sparse<Tile>")}
-extern "C" __global__ void __launch_bounds__({PREPARE_THREADS}) {PREPARE}(
-    const void* weight, void* image, float* scale, {own},
-    km::i64 wg, km::i64 wi, km::i64 wj, km::i64 wk, km::i64 wl) {{
-    const km::KronSparseWeights given = {{weight, image, scale, {own_cast}, wg, wi, wj, wk, wl}};
-    km::kron_sparse_prepare<Tile>(given);
-}}
-"""
+{_prepare()}"""
 
 
 def emit_narrow(plan: NarrowPlan) -> str:
@@ -51,6 +45,31 @@ def emit_narrow(plan: NarrowPlan) -> str:
 typedef km::KronSparseNarrow<{", ".join(parameters)}> Plan;
 
 {_entry(str(plan.threads), "kron_sparse_narrow<Plan>")}"""
+
+
+def emit_pair(plan: PairPlan) -> str:
+    """Source of two products as one."""
+    layout = [_TYPES[plan.dtype], "true, false, true, 1, 1, 1", str(EDGE), str(EDGE), "2, 4, false, false, 4, 1"]
+    flags = [plan.x_first, plan.y_first, plan.vector, plan.across, plan.bias]
+    x_first, y_first, *rest, bias = map(_flag, flags)
+    parameters = ["Tile", x_first, y_first, str(plan.m), str(plan.warps), *rest, str(plan.run), bias]
+    sizes = ", ".join(f"km::i64 {name}" for name in _PAIR_SIZES)
+    cast = ", ".join(f"(int){name}" for name in _PAIR_SIZES)
+    return f"""#include "kronsparse_pair.cuh"
+
+typedef km::KronSparseTile<{", ".join(layout)}, {plan.products}, false, 0> Tile;
+typedef km::KronSparsePairTile<{", ".join(parameters)}, {ACTIVATIONS.index(plan.activation)}> Pair;
+
+extern "C" __global__ void __launch_bounds__(Pair::THREADS) {ENTRY}(
+    const void* x, const void* first, const void* second, const void* first_image, const void* second_image,
+    const void* bias, const float* first_scale, const float* second_scale, void* y, km::i64 count,
+    {sizes},
+    km::i64 xn, km::i64 xf, km::i64 yn, km::i64 yf) {{
+    const km::KronSparsePair given = {{x, first, second, first_image, second_image, bias, first_scale, second_scale, y,
+                                      count, {cast}, xn, xf, yn, yf}};
+    km::kron_sparse_pair<Pair>(given);
+}}
+{_prepare()}"""
 
 
 def emit_sum(plan: SumPlan) -> str:
@@ -68,6 +87,19 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) 
     km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
     const km::KronSparseSum given = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
     km::kron_sparse_sum<Tile>(given);
+}}
+"""
+
+
+def _prepare() -> str:
+    """The kernel that brings weights into the order of a tile."""
+    own = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES))
+    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES))
+    return f"""extern "C" __global__ void __launch_bounds__({PREPARE_THREADS}) {PREPARE}(
+    const void* weight, void* image, float* scale, {own},
+    km::i64 wg, km::i64 wi, km::i64 wj, km::i64 wk, km::i64 wl) {{
+    const km::KronSparseWeights given = {{weight, image, scale, {cast}, wg, wi, wj, wk, wl}};
+    km::kron_sparse_prepare<Tile>(given);
 }}
 """
 

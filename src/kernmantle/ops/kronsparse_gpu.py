@@ -35,7 +35,7 @@ from .kronsparse_ways import kept as kept_way
 from .launcher import collecting, fetch
 
 Maybe = torch.Tensor | None
-_OVERLAPS = 90  # from this capability on a kernel may start while the one before it ends
+OVERLAPS = 90  # from this capability on a kernel may start while the one before it ends
 _WARPS = kronsparse_cuda.PREPARE_THREADS // 32
 _LOADED: dict[tuple[Any, ...], tuple[Kernel, ...]] = {}
 _PROBLEMS: dict[tuple[Any, ...], Problem | None] = {}
@@ -50,7 +50,7 @@ def _access(tensor: torch.Tensor, first: bool) -> int:
     return math.gcd(16, tensor.data_ptr(), *(stride * tensor.element_size() for stride in others))
 
 
-def _looks(
+def looks(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> tuple[Any, ...]:
     """What a product looks like: everything that is decided about it depends on that."""
@@ -58,7 +58,8 @@ def _looks(
     return x.shape, x.stride(), out.stride(), places, x.dtype, weight.shape, bias is None, activation, precision
 
 
-def _remember(known: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
+def remember(known: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
+    """Keep what was worked out for a key, and not more than a few thousands."""
     if len(known) >= _MOST_REMEMBERED:
         known.clear()
     known[key] = value
@@ -68,11 +69,11 @@ def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
     """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
-    key = _looks(x, weight, bias, activation, precision, out)
+    key = looks(x, weight, bias, activation, precision, out)
     found = _PROBLEMS.get(key, False)
     if isinstance(found, bool):
         found = _problem_of(x, weight, bias, activation, precision, out)
-        _remember(_PROBLEMS, key, found)
+        remember(_PROBLEMS, key, found)
     return found
 
 
@@ -112,11 +113,11 @@ def way(
 ) -> str:
     """The way that was measured to be quickest or else should be, the weights rearranged before if ``ready``."""
     given = (x, weight, bias, activation, precision, out)
-    key = (current_cache(), x.device, ready, _turned(weight), _looks(*given))
+    key = (current_cache(), x.device, ready, _turned(weight), looks(*given))
     found = _WAYS.get(key)
     if found is None:
         found = _way(*given, ready)
-        _remember(_WAYS, key, found)
+        remember(_WAYS, key, found)
     return found
 
 
@@ -181,13 +182,13 @@ def product(
 ) -> str | None:  # fmt: skip
     """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
     offset = 0 if bias is None else bias.shape[0]
-    key = (x.device, way, kept is None, weight.stride(), offset, _looks(x, weight, bias, activation, precision, out))
+    key = (x.device, way, kept is None, weight.stride(), offset, looks(x, weight, bias, activation, precision, out))
     found = False if collecting() else _BOUND.get(key, False)
     if isinstance(found, bool):
         problem = problem_of(x, weight, bias, activation, precision, out)
         found = None if problem is None else _bound(problem, x, weight, bias, out, precision, kept is None, way)
         if not collecting():
-            _remember(_BOUND, key, found)
+            remember(_BOUND, key, found)
     if found is None:
         return None
     if found.run is not None:
@@ -248,7 +249,7 @@ def _wide(
 ) -> Callable[..., None] | None:
     own = limits(index)
     shared, slots = chosen.shared(problem), chosen.slots(problem, own)
-    early = alone and own.capability >= _OVERLAPS
+    early = alone and own.capability >= OVERLAPS
     loaded = load(
         (chosen, shared, early), lambda: kronsparse_cuda.emit(chosen), chosen.arch,
         (kronsparse_cuda.PREPARE, kronsparse_cuda.PREPARE_THREADS, 0, False),

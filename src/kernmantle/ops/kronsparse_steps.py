@@ -33,6 +33,12 @@ def _gpu() -> Any:
     return import_module(".kronsparse_gpu", __package__)
 
 
+@lru_cache(maxsize=1)
+def _pairs() -> Any:
+    """The same."""
+    return import_module(".kronsparse_pair", __package__)
+
+
 def plan(
     x: torch.Tensor, weights: Sequence[torch.Tensor], algorithm: str, joins: bool
 ) -> tuple[tuple[Step, ...], int] | None:
@@ -46,17 +52,17 @@ def plan(
     on_gpu = kind == "cuda" and current().backend in ("auto", "cuda")
     patterns = tuple([weight.shape for weight in weights])
     whole = joins and algorithm == "auto"
-    return _plan(patterns, *about, x.device, algorithm, whole, on_gpu, torch.get_num_threads())  # pyright: ignore
+    return _plan(patterns, x.shape[0], *about, x.device, algorithm, whole, on_gpu, torch.get_num_threads())  # pyright: ignore
 
 
 @lru_cache(maxsize=1024)
 def _plan(
-    patterns: tuple[Pattern, ...], batch: int, dtype: str, kind: str, last: bool, device: torch.device,
+    patterns: tuple[Pattern, ...], groups: int, batch: int, dtype: str, kind: str, last: bool, device: torch.device,
     algorithm: str, joins: bool, on_gpu: bool, threads: int,
 ) -> tuple[tuple[Step, ...], int] | None:  # fmt: skip
     found = alone = tuple(Step("factor", place, place, place + 1) for place in range(len(patterns)))
     if joins:
-        found = _steps(patterns, batch, dtype, last, device, on_gpu)
+        found = _steps(patterns, groups, batch, dtype, last, device, on_gpu)
     rows = batch
     if kind == "cpu" and algorithm in ("auto", "kernel") and len(found) > 1:
         rows = min(batch, threads * _rows(patterns, dtype, last))
@@ -65,16 +71,21 @@ def _plan(
 
 
 def _steps(
-    patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device, on_gpu: bool
+    patterns: tuple[Pattern, ...], groups: int, batch: int, dtype: str, last: bool, device: torch.device, on_gpu: bool
 ) -> tuple[Step, ...]:
     def factor(pattern: Pattern) -> float:
         known = _gpu().expected(pattern, batch, dtype, not last, device) if on_gpu else None
         return quickest(pattern, batch, dtype, device.type, last, known, True)[1]
 
+    def pair(first: Pattern, second: Pattern) -> float:
+        if not on_gpu or groups != 1:
+            return math.inf
+        return _pairs().expected((first, second), batch, dtype, not last, device)
+
     (a, _, c, d), final = patterns[0], patterns[-1]
     shape = final[0] * final[1] * final[3], a * c * d
     whole = dense_seconds(shape, batch, dtype, device.type) if math.prod(shape) <= _MOST_DENSE else math.inf
-    return steps(patterns, factor, lambda *_: math.inf, whole)
+    return steps(patterns, factor, pair, whole)
 
 
 def trains_as_one(x: torch.Tensor, weights: Sequence[torch.Tensor], way: tuple[bool, str, str]) -> bool:
@@ -187,12 +198,28 @@ def _run(
 def _step(
     step: Step, x: torch.Tensor, weights: Sequence[torch.Tensor], ends: tuple[Any, ...], kept: Sequence[Kept] | None
 ) -> torch.Tensor:
-    begin, end = step.begin, step.end
+    begin, middle, end = step.begin, step.middle, step.end
     if step.kind == "factor" and end - begin == 1:
         return product(x, weights[begin][None], *ends, kept=None if kept is None else kept[begin])
     assert kept is not None
-    own = weights[begin:end]
-    weight, inner = kept[-1].of((begin, end, x.dtype), lambda: (_one(own, x.dtype)[None], Kept()), x.device)
-    value = product(x, weight, *ends, kept=inner)
+    parts = (weights[begin:end],) if step.kind == "factor" else (weights[begin:middle], weights[middle:end])
+    own, inner = kept[-1].of(
+        (begin, middle, end, x.dtype), lambda: ([_one(part, x.dtype) for part in parts], Kept()), x.device
+    )
+    if len(own) == 2:
+        return _pair(x, own, ends, inner)
+    value = product(x, own[0][None], *ends, kept=inner)
     RAN.route = f"factors {begin} to {end - 1} as one: {RAN.route}"
     return value
+
+
+def _pair(x: torch.Tensor, pair: list[torch.Tensor], ends: tuple[Any, ...], kept: Kept) -> torch.Tensor:
+    bias, activation, batch_last, _, precision, out = ends
+    a, b, _, d = pair[1].shape
+    out = empty(x, a * b * d, batch_last) if out is None else out
+    ran = _pairs().product(x, pair, bias, activation, precision, out, kept)
+    if ran is not None:
+        RAN.route = ran
+        return out
+    between = product(x, pair[0][None], None, "", *ends[2:5])
+    return product(between, pair[1][None], *ends)

@@ -135,6 +135,36 @@ def test_a_sweep_compiles_one_kernel():
     assert set(cpu._LOADED) == known
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 300.0])
+@pytest.mark.parametrize("p", [16.5, 60, 300.0, 1e5])
+def test_powers_beyond_what_the_type_holds(p, scale, device):
+    x, y = (torch.randn(n, 7, generator=torch.Generator().manual_seed(n)) * scale for n in (40, 30))
+    w = torch.rand(7, generator=torch.Generator().manual_seed(7))
+    gaps = (x.double()[:, None] - y.double()).abs()
+    most = gaps.amax(-1)
+    for given, factor in ((None, 1.0), (w, w.double())):
+        exact = most * (factor * (gaps / most[..., None]) ** p).sum(-1) ** (1 / p)
+        weights = None if given is None else given.to(device)
+        found = km.cdist(x.to(device), y.to(device), p=p, w=weights)
+        # A logarithm is rounded by its own size, which is a relative error of the distance.
+        assert_close(found, exact, depth=7, magnitude=most * (1 + most.log().abs()))
+    near = km.argkmin(x.to(device), y.to(device), 3, p=p)
+    exact = km.cdist(x.double(), y.double(), p=p)
+    assert_close(exact.gather(1, near.cpu()), exact.sort(1).values[:, :3], dtype="float32", depth=7)
+    assert (km.cdist(x.to(device), p=p).diagonal() == 0).all()
+
+
+def test_slopes_of_powers_beyond_what_the_type_holds():
+    x, y = (torch.randn(n, 3, generator=torch.Generator().manual_seed(n), dtype=torch.float64) for n in (4, 3))
+    y[0, 1] = x[0, 1]
+    arguments = x.requires_grad_(), y.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, y: km.cdist(x, y, p=20.0), arguments)
+    assert torch.autograd.gradgradcheck(lambda x, y: km.cdist(x, y, p=20.0), arguments)
+    zero = torch.zeros(2, 3, requires_grad=True)
+    km.cdist(zero, torch.zeros(1, 3), p=40.0).sum().backward()
+    assert (zero.grad == 0).all()
+
+
 def layouts(x):
     """The same rows in memory in other ways."""
     m, k = x.shape

@@ -23,6 +23,8 @@ from .metric import Given, Metric, Ready
 from .table import ALIASES, METRICS
 
 _AXES = {"w": 1, "V": 1, "VI": 2, "p": 0, "base": 0}
+STEEP = 16
+"""Power beyond which powers of float32 differences may leave what it holds, so that their logarithms are added."""
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -93,7 +95,9 @@ def number_variant(p: Any) -> tuple[str, dict[str, Any]]:
     if value == 0:
         return "count", {}
     # Not == inf: torch.compile takes a changing number for finite and would drop that comparison.
-    return ("largest", {}) if value > sys.float_info.max else ("power", {"p": value})
+    if value > sys.float_info.max:
+        return "largest", {}
+    return ("steep" if value > STEEP else "power"), {"p": value}
 
 
 def readable(p: torch.Tensor) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 from ..expr.functions import FUNCTIONS
 from .metric import Form
 
-log1p, maximum, sqrt, where = (FUNCTIONS[name] for name in ("log1p", "maximum", "sqrt", "where"))
+exp, log, log1p, maximum, sqrt, where = (
+    FUNCTIONS[name] for name in ("exp", "log", "log1p", "maximum", "sqrt", "where")
+)
 
 
 def _masked(x: Any, y: Any, w: Any) -> Any:
@@ -23,6 +25,11 @@ def _power(x: Any, y: Any, w: Any, p: Any) -> Any:
 def _power_and_gap(x: Any, y: Any, w: Any, p: Any) -> tuple[Any, Any]:
     """Both sums; an infinite power, whose sum is not used, must have no infinite slope either."""
     return _power(x, y, w, where(p == math.inf, 1, p)), _masked(x, y, w)
+
+
+def _logarithm(x: Any, y: Any, w: Any, p: Any) -> Any:
+    gap = abs(x - y)
+    return where(gap == 0, -math.inf, p * log(gap) + log(w))
 
 
 def _valid(s: Any, p: Any) -> Any:
@@ -41,20 +48,27 @@ def _root_of_power(s: Any, p: Any) -> Any:
     return s ** (1 / p)
 
 
+def _root_of_logarithm(s: Any, p: Any) -> Any:
+    return exp(s / p)
+
+
 COUNT = Form(lambda x, y, w: where(x != y, w, 0))
 LARGEST = Form(_masked, "max", finish=lambda s: maximum(s, 0))
 POWER = Form(lambda x, y, w, p: w * abs(x - y) ** p, root=_root_of_power)
+STEEP_POWER = Form(_logarithm, "logsumexp", root=_root_of_logarithm)
 TENSOR_POWER = Form(_power, finish=_valid, root=_root)
 TENSOR_POWER_OR_LARGEST = Form(_power_and_gap, ("sum", "max"), finish=_either, root=_root)
 
 POWERS = {
     "power": POWER,
+    "steep": STEEP_POWER,
     "count": COUNT,
     "largest": LARGEST,
     "tensor": TENSOR_POWER,
     "tensor or largest": TENSOR_POWER_OR_LARGEST,
 }
-"""Minkowski by the kind of p: a number in (0, inf), 0, inf; a tensor without and with infinity in it."""
+"""Minkowski by the kind of p: a number in (0, inf), one whose powers may leave the type, 0, inf; a tensor without and
+with infinity in it."""
 
 ABSOLUTE = Form(lambda x, y, w: w * abs(x - y))
 PRODUCT = Form(lambda x, y, w: w * (x * y))

@@ -28,6 +28,8 @@ _MADE = _Made()
 def _made(name: str, variant: str, weighted: bool, root: bool) -> str:
     """Where the contraction of a metric is kept; made at the first call."""
     key = f"{name} {variant} {weighted} {root}"
+    if variant == "steep" and not root:  # a sum of powers is what it is
+        variant = "power"
     form = POWERS[variant] if variant else METRICS[name].form
     setattr(_MADE, key, form.contraction(weighted, root))
     return key

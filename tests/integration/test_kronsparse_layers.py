@@ -17,7 +17,7 @@ from kernmantle import errors
 from kernmantle.compat import ksmm
 from kernmantle.contraction.kronsparse_chain import Step
 from kernmantle.kronsparse import KSPattern, monarch, project, replace_linears
-from kernmantle.ops import kronsparse_run, kronsparse_steps
+from kernmantle.ops import kronsparse_keep, kronsparse_run, kronsparse_steps
 from kernmantle.testing import assert_close
 
 PATTERNS = [(6, 8, 8, 1), (1, 12, 24, 2)]
@@ -281,6 +281,21 @@ def test_calls_that_look_like_one_through_the_matrix_go_through_it(batch_last, m
         with torch.autocast("cpu", torch.bfloat16):
             assert layer(x).dtype == torch.bfloat16
     assert layer(x).requires_grad
+
+
+def test_matrices_that_are_not_kept_are_not_gone_through_again(monkeypatch):
+    layer = km.KSLinear(6, 9, [(3, 3, 2, 1)], algorithm="dense").prepack()
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        wanted = layer(x)
+        assert layer._kept.matrix.shape == (9, 6)
+        assert torch.equal(layer(x), wanted)
+        layer.weights[0].mul_(-1)
+        assert_close(layer(x) - layer.bias, layer.bias - wanted, depth=2)
+        monkeypatch.setattr(kronsparse_keep.Kept, "of", lambda self, key, make, device: make())
+        layer.prepack()
+        assert_close(layer(x) - layer.bias, layer.bias - wanted, depth=2)
+        assert layer._kept.matrix is None
 
 
 def test_from_linear_keeps_what_it_can():

@@ -121,7 +121,7 @@ def chain(
     if found is not None:
         matrix = kronsparse_steps.whole(found[0], x, weights, parts)
         if matrix is not None and kept is not None:
-            kept.seen, kept.matrix = (x.shape, x.dtype, x.device), matrix
+            kept.remember(x, -1)
             return kronsparse_run.through(x, matrix, bias, activation, way.batch_last)
         return shaped(kronsparse_steps.run(*found, value, weights, offset, activation, way, parts), x, way.batch_last)
     for place, weight in enumerate(weights):
@@ -130,6 +130,8 @@ def chain(
             value, weight[None], offset if final else None, activation if final else "", *way,
             kept=None if parts is None else parts[place],
         )  # fmt: skip
+    if kept is not None and last == 0 and kronsparse_run.route() == kronsparse_run.DENSE:
+        kept.remember(x, 0)
     return shaped(value, x, way.batch_last)
 
 

@@ -42,6 +42,7 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
 BLAS_FARTHEST = 2**31 - 1
+DENSE = "torch dense"
 RAN = threading.local()
 
 
@@ -187,7 +188,7 @@ def through(
         value = value.view(matrix.shape[0], *x.shape[1:])
     else:
         value = functional.linear(x, matrix, bias)
-    RAN.route = "torch dense"
+    RAN.route = DENSE
     return ACTIVATIONS[activation](value)
 
 

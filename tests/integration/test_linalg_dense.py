@@ -417,6 +417,16 @@ def test_transforms_that_solvers_do_not_have_are_told(call, words):
         call(torch.autograd.forward_ad.make_dual(a, a))
 
 
+@pytest.mark.parametrize("factor", [km.linalg.cholesky_factor, km.linalg.lu_factor])
+def test_factors_of_what_needs_a_gradient_are_refused(factor):
+    a = torch.eye(3, requires_grad=True)
+    with pytest.raises(km.errors.GradientError, match=r"solve_cholesky.*a\.detach\(\)"):
+        factor(a)
+    assert factor(a.detach()).info == 0
+    with torch.no_grad():
+        assert factor(a).info == 0
+
+
 def test_gradients_between_equal_eigenvalues():
     """A projector onto a multiple eigenvalue has a gradient, though its vectors have none."""
     basis = torch.linalg.qr(normal(5, 5)).Q

@@ -67,6 +67,16 @@ def check_square(tensor: torch.Tensor, name: str = "a") -> None:
     check_dtype(tensor, name)
 
 
+def check_constant(tensor: torch.Tensor, name: str) -> None:
+    """GradientError for what a derivative is being recorded by, where there is none."""
+    check_reverse(tensor, name)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise GradientError(
+            f"{name} requires a gradient, which factors have none of: use solve_cholesky, solve_lu, inverse_spd or "
+            f"logdet_spd, or pass {name}.detach()"
+        )
+
+
 def matrix(a: Any, name: str = "a") -> tuple[torch.Tensor, Wrap]:
     """A square matrix as a tensor, and what turns results into the kind of array it was."""
     (tensor,), wrap = unwrap(a, names=[name])

@@ -15,6 +15,7 @@ from . import cusolver, small, transformed
 from .arguments import (
     Work,
     broadcast,
+    check_constant,
     check_overwrite,
     check_reverse,
     check_values,
@@ -271,14 +272,14 @@ def cholesky_factor(
     Returns
     -------
     CholeskyFactor
-        It has no gradient: :func:`solve_cholesky`, :func:`logdet_spd` and :func:`inverse_spd` have.
+        It has no gradient, and a must need none; :func:`solve_cholesky`, :func:`logdet_spd`, :func:`inverse_spd` have.
 
     Raises
     ------
     LinearAlgebraError
         With ``check_errors``, naming the item and the order of the minor.
-    ShapeError, DtypeError
-        For what is no square matrix of float32 or float64.
+    ShapeError, DtypeError, GradientError
+        For what is no square matrix of float32 or float64, or needs a gradient.
 
     Examples
     --------
@@ -291,7 +292,7 @@ def cholesky_factor(
     tensor([1., 2.])
     """
     given, wrap = matrix(a)
-    check_reverse(given, "a")
+    check_constant(given, "a")
     amounts = check_jitter(jitter)
     with torch.no_grad(), enough_memory("cholesky", given):
         found = factorise(_prepared(given, overwrite_a, check), lower, overwrite_a, amounts)

@@ -12,6 +12,7 @@ from . import cusolver, small, transformed
 from .arguments import (
     Work,
     broadcast,
+    check_constant,
     check_overwrite,
     check_reverse,
     check_values,
@@ -135,14 +136,14 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     Returns
     -------
     LUFactor
-        It has no gradient: :func:`solve_lu` has.
+        It has no gradient, and a must need none: :func:`solve_lu` has.
 
     Raises
     ------
     LinearAlgebraError
         With ``check_errors``, naming the item and the pivot.
-    ShapeError, DtypeError, DeviceError
-        For arrays that do not fit together, before anything runs.
+    ShapeError, DtypeError, GradientError
+        For what is no square matrix of float32 or float64, or needs a gradient, before anything runs.
 
     Notes
     -----
@@ -156,7 +157,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     tensor([1., 2.])
     """
     given, wrap = matrix(a)
-    check_reverse(given, "a")
+    check_constant(given, "a")
     if overwrite_a:
         check_overwrite(given, "a")
     if check:

@@ -86,7 +86,8 @@ def solve_lu(
     matrix = _square(a)
     rows = _rows(matrix, b)
     try:
-        factor = linalg.lu_factor(matrix, overwrite_a=overwrite_a, check_errors=check_errors)
+        with torch.no_grad():
+            factor = linalg.lu_factor(matrix, overwrite_a=overwrite_a, check_errors=check_errors)
     except LinearAlgebraError as error:
         raise ValueError(f"Non-zero items found: {error}") from error
     found = linalg.lu_solve(factor, rows.mT, transpose=True, overwrite_b=overwrite_b)

@@ -98,7 +98,8 @@ def cusolver_getrf(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """LU factors, as they lie in memory, and pivots, for :func:`cusolver_getrs`."""
     _check(a, 2)
-    found = _raising(lambda: linalg.lu_factor(a, overwrite_a=overwrite_a, check_errors=True), "getrf")
+    with torch.no_grad():
+        found = _raising(lambda: linalg.lu_factor(a, overwrite_a=overwrite_a, check_errors=True), "getrf")
     return found.factors, found.pivots.to(torch.int64)
 
 

@@ -140,6 +140,8 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dic
         return found
     permuted = 1.1e9 if min(b, c) < 8 else 2.8e9 if d >= 16 or min(b, c) < 16 else own.permuted
     copied = (x + y if a > 1 else y) / 7e9 if last else (x + y) / permuted
+    if not last and x + y > 2**23:
+        copied += (x + y) / 8e9  # pages that are new in every call
     found["bmm"] = started + a * b * c * d * (9e-10 + 7e-11 * min(d, 32)) + copied + work / own.dense
     copied = 3 * d * x / (3.5e10 if d * x < 2**20 else 1e10 if d * x < 2**22 else 4e9) + (
         0 if last or batch == 1 else (x + y) / 6e9

@@ -27,7 +27,7 @@ def emit(plan: BackPlan) -> str:
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
         f"    static constexpr bool LAST = {str(bool(plan.last) and not plan.beside).lower()};",
         "};",
-        f'extern "C" __global__ void __launch_bounds__({THREADS}, 2)',
+        f'extern "C" __global__ void __launch_bounds__({THREADS}, {plan.blocks})',
         f"{ENTRY}({', '.join(given)}) {{",
         "    typedef Body::T T;",
         f"    km::{template}<Body>::Arguments g;",

@@ -57,6 +57,13 @@ class BackPlan:
         return 4 * (tiles * (lines * (self.across + 8) + gaps) + factors)
 
     @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor is to hold: more of those that have few sums."""
+        if self.last:
+            return 2
+        return 4 if self.extent < PAIR else 3
+
+    @property
     def items(self) -> int:
         """Entries of the axes before its own that a tile has."""
         return max(1, ENTRIES // (self.across * self.extent * (math.prod(self.last) if self.beside else 1)))

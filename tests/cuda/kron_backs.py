@@ -105,7 +105,7 @@ BACKS = [
         ((16,), (16,), 150, 1), ((32,), (32,), 13, 1), ((64,), (64,), 4, 1), ((8,), (8, 8), 37, 1),
         ((8, 8), (4, 4), 9, 1), ((8, 8), (8, 8), 5, 1), ((4, 4), (32,), 40, 1), ((16,), (16,), 3, 40),
     )
-    for dtype, splits in (("f32", True), ("f32", False), ("f16", False))
+    for dtype, splits in (("f32", True), ("f32", False), ("f16", True), ("f16", False))
     if not splits or math.prod(first) >= 16
 ]  # fmt: skip
 

@@ -270,7 +270,10 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
         is_round = case.count * case.right > GRAM_SHARES * (STAGES + 1) * found.deep
         return {("gram", found.stored, found.along, is_round), ("gram", found.tile, found.along, found.vec_u > 1)}
     if isinstance(case, BackCase):
-        return {("back", case.first, case.last, case.beside > 1, case.splits), ("back", case.dtype, bool(case.last))}
+        return {
+            ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
+            ("back", case.dtype, bool(case.last), case.splits),
+        }
     return {branch for chosen, *_ in prepared(case, own) for branch in _branches(chosen)}
 
 

@@ -22,8 +22,8 @@ VECTOR = 16
 class BackPlan:
     """A pass over lines: factors of axis ``first``, at most two, and of that behind it, ``last``, where it has some.
 
-    ``beside``: others stand behind those two; ``splits``: float32 as halves and rests with one power of two
-    for a tile, which must not have entries of several rows of x then.
+    ``beside``: others stand behind those two; ``splits``: by halves, and rests of float32, with one power of
+    two for a tile, which must not have entries of several rows of x then.
     """
 
     first: tuple[int, ...]
@@ -54,13 +54,14 @@ class BackPlan:
         else:
             factors = max(16, self.extent) * (self.extent + 4) + 2 * last * (last + 4) * bool(self.last)
         gaps = 8 * self.extent * (self.beside and bool(self.last))
-        return 4 * (tiles * (lines * (self.across + 8) + gaps) + factors)
+        size = 2 if self.splits and self.stored != "f32" else 4
+        return size * (tiles * (lines * (self.across + 8) + gaps) + factors)
 
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold: more of those that have few sums."""
         if self.last:
-            return 2
+            return 3 if self.splits and self.stored != "f32" else 2
         return 4 if self.extent < PAIR else 3
 
     @property
@@ -123,8 +124,6 @@ def back(
     groups = grouped(extents, right > 1)
     if stored not in SIZES or groups is None or right * SIZES[stored] % VECTOR * (right > 1):
         return ()
-    if stored != "f32" and max(extents) == EXTENTS[-1] and len(groups) > 2:
-        return ()  # 1024 * 64^3 halves: 4.4 ms on an H200, each factor by itself 3.1
     found: list[tuple[BackPlan, Groups]] = []
     leading, done = list(groups), before
     while leading:
@@ -135,7 +134,7 @@ def back(
             own.append(leading.pop(0))
         first, last = _own(extents, own[0]), _own(extents, own[1]) if len(own) > 1 else ()
         plan = BackPlan(first, last, stored, arch, not at_end)
-        wide = stored == "f32" and (columns or right) == 1 and plan.extent >= PAIR
+        wide = (columns or right) == 1 and plan.extent >= PAIR
         found.append((replace(plan, splits=wide and done % plan.items == 0), tuple(own)))
         done *= math.prod(plan.sizes)
     return tuple(found) if all(plan.shared <= room for plan, _ in found) else ()

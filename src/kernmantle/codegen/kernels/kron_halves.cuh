@@ -1,5 +1,6 @@
-// Steps of all gradients in float32 by products of halves: every number is a power of two, that of its tile, times a half
-// and a rest of 11 bits more, split once when it is written to shared memory; a sum of terms is three products.
+// Steps of all gradients by products of halves: every number is a power of two, that of its tile, times a half and, in
+// float32, a rest of 11 bits more, split once when it is written to shared memory; a sum of terms is three products, one
+// where numbers are halves anyway.
 //
 // The largest entry of a tile comes out just below 2^14; what is less than 2^-28 of it loses bits, its last one being
 // 2^-49 of the largest. What comes between is bounded by the sums of the factor's entries and needs no search.
@@ -45,8 +46,11 @@ struct KronHalves : KronBack<B> {
     // In halves: lines, entries of the axis A, and the rests behind the halves.
     static constexpr int PITCH = W + 8, STEP = PAIR ? PAIR * PITCH + 8 : PITCH, TILE = LINES * PITCH + (PAIR ? A * 8 : 0);
     static constexpr int PITCH_A = A + 8, PITCH_E = E + 8, FIRST = A * PITCH_A, SECOND = BOTH ? E * PITCH_E : 0;
-    static constexpr int SHARED = 4 * (Base::TILES * TILE + FIRST + SECOND), TOP = 14;
-    static_assert(sizeof(typename B::T) == 4 && A >= 16, "float32, in whole fragments");
+    typedef typename B::T T;
+    static constexpr bool SPLIT = sizeof(T) == 4;
+    static constexpr int PLANES = SPLIT ? 2 : 1, VEC = Base::VEC, TOP = 14;
+    static constexpr int SHARED = 2 * PLANES * (Base::TILES * TILE + FIRST + SECOND);
+    static_assert(A >= 16, "whole fragments");
 
     static __device__ __forceinline__ int line_at(int line) { return line * PITCH + (PAIR ? line / (PAIR ? PAIR : 1) * 8 : 0); }
     static __device__ __forceinline__ int item_at(int item) { return PAIR ? item * PITCH : item * A * PITCH; }
@@ -69,20 +73,23 @@ struct KronHalves : KronBack<B> {
         for (int step = 0; step < STEPS; ++step) {
             unsigned high[4], low[4];
             load_matrices<ACROSS_A>(high, a(step) + mine_a);
-            load_matrices<ACROSS_A>(low, a(step) + mine_a + REST_A);
+            if (SPLIT) load_matrices<ACROSS_A>(low, a(step) + mine_a + REST_A);
 #pragma unroll
             for (int n = 0; n < NB_ / 2; ++n) {
                 unsigned other[4], rest[4];
                 load_matrices<ACROSS_B>(other, b(step) + mine_b + n * beside);
-                load_matrices<ACROSS_B>(rest, b(step) + mine_b + n * beside + REST_B);
+                if (SPLIT) load_matrices<ACROSS_B>(rest, b(step) + mine_b + n * beside + REST_B);
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    halves_mma(small[2 * n + h], low, other[2 * h], other[2 * h + 1]);
-                    halves_mma(small[2 * n + h], high, rest[2 * h], rest[2 * h + 1]);
+                    if (SPLIT) {
+                        halves_mma(small[2 * n + h], low, other[2 * h], other[2 * h + 1]);
+                        halves_mma(small[2 * n + h], high, rest[2 * h], rest[2 * h + 1]);
+                    }
                     halves_mma(out[2 * n + h], high, other[2 * h], other[2 * h + 1]);
                 }
             }
         }
+        if (!SPLIT) return;
 #pragma unroll
         for (int n = 0; n < NB_; ++n) {
 #pragma unroll
@@ -100,7 +107,7 @@ struct KronHalves : KronBack<B> {
                 unsigned high, low;
                 halve(high, low, value[n][2 * half] * scale, value[n][2 * half + 1] * scale);
                 *(unsigned*)(own + half * 8 * step + n * 8) = high;
-                *(unsigned*)(own + half * 8 * step + n * 8 + TILE) = low;
+                if (SPLIT) *(unsigned*)(own + half * 8 * step + n * 8 + TILE) = low;
             }
         }
     }
@@ -139,17 +146,17 @@ struct KronHalves : KronBack<B> {
             unsigned high, low;
             halve(high, low, Base::template entry<INNER>(g, number, q, p) * scale, Base::template entry<INNER>(g, number, q, p + 1) * scale);
             *(unsigned*)(to + q * P + p) = high;
-            *(unsigned*)(to + q * P + p + EXTENT * P) = low;
+            if (SPLIT) *(unsigned*)(to + q * P + p + EXTENT * P) = low;
         }
         __syncthreads();
     }
 
     // Asks for both tiles, which are read later.
     static __device__ __forceinline__ void expect(const Arguments& g, i64 line0, i64 column0) {
-        if (threadIdx.x % (W < 32 ? W / 4 : 8)) return;
+        if (threadIdx.x % (W < 8 * VEC ? W / VEC : 8)) return;
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
-            const int at = (n * THREADS + threadIdx.x) * 4;
+            const int at = (n * THREADS + threadIdx.x) * VEC;
             const i64 line = line0 + at / W, column = column0 + at % W;
             if (line < g.lines && column < g.width) {
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(g.x + line * g.width + column));
@@ -160,18 +167,18 @@ struct KronHalves : KronBack<B> {
 
     // Both tiles, split, and the bounds of their entries.
     static __device__ __forceinline__ void read(const Arguments& g, f16* x, f16* v, float* scratch, i64 line0, i64 column0, int& bound_x, int& bound_v) {
-        Pack<float, 4> held[2][LOADS];
+        Pack<T, VEC> held[2][LOADS];
         float most[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
-            const int at = (n * THREADS + threadIdx.x) * 4;
+            const int at = (n * THREADS + threadIdx.x) * VEC;
             const i64 line = line0 + at / W, column = column0 + at % W;
             const bool given = line < g.lines && column < g.width;
 #pragma unroll
-            for (int i = 0; i < 4; ++i) held[0][n].v[i] = held[1][n].v[i] = 0.0f;
+            for (int i = 0; i < VEC; ++i) held[0][n].v[i] = held[1][n].v[i] = T{};
             if (given) {
-                held[0][n] = load_pack<float, 4>(g.x + line * g.width + column);
-                held[1][n] = load_pack<float, 4>(g.v + line * g.width + column);
+                held[0][n] = load_pack<T, VEC>(g.x + line * g.width + column);
+                held[1][n] = load_pack<T, VEC>(g.v + line * g.width + column);
             }
         }
 #pragma unroll
@@ -179,7 +186,7 @@ struct KronHalves : KronBack<B> {
 #pragma unroll
             for (int n = 0; n < LOADS; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) most[side] = fmaxf(most[side], fabsf(held[side][n].v[i]));
+                for (int i = 0; i < VEC; ++i) most[side] = fmaxf(most[side], fabsf(convert<float>(held[side][n].v[i])));
             }
 #pragma unroll
             for (int step = 16; step; step /= 2) most[side] = fmaxf(most[side], __shfl_xor_sync(0xffffffffu, most[side], step));
@@ -196,16 +203,18 @@ struct KronHalves : KronBack<B> {
         const float scales[2] = {power_of_two(TOP - bound_x), power_of_two(TOP - bound_v)};
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
-            const int at = (n * THREADS + threadIdx.x) * 4, to = line_at(at / W) + at % W;
+            const int at = (n * THREADS + threadIdx.x) * VEC, to = line_at(at / W) + at % W;
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
-                const Pack<float, 4>& own = held[side][n];
-                Pack<unsigned, 2> high, low;
+                Pack<unsigned, VEC / 2> high, low;
 #pragma unroll
-                for (int j = 0; j < 2; ++j) halve(high.v[j], low.v[j], own.v[2 * j] * scales[side], own.v[2 * j + 1] * scales[side]);
+                for (int j = 0; j < VEC / 2; ++j) {
+                    const float one = convert<float>(held[side][n].v[2 * j]), other = convert<float>(held[side][n].v[2 * j + 1]);
+                    halve(high.v[j], low.v[j], one * scales[side], other * scales[side]);
+                }
                 f16* tile = side ? v : x;
-                *(Pack<unsigned, 2>*)(tile + to) = high;
-                *(Pack<unsigned, 2>*)(tile + to + TILE) = low;
+                *(Pack<unsigned, VEC / 2>*)(tile + to) = high;
+                if (SPLIT) *(Pack<unsigned, VEC / 2>*)(tile + to + TILE) = low;
             }
         }
         __syncthreads();
@@ -264,10 +273,10 @@ struct KronHalves : KronBack<B> {
         extern __shared__ __align__(16) float shared[];
         __shared__ float scratch[16];
         f16* x = (f16*)shared;
-        f16* v = x + 2 * TILE;
-        f16* between = v + 2 * TILE;
-        f16* first = x + Base::TILES * 2 * TILE;
-        f16* second = first + 2 * FIRST;
+        f16* v = x + PLANES * TILE;
+        f16* between = v + PLANES * TILE;
+        f16* first = x + Base::TILES * PLANES * TILE;
+        f16* second = first + PLANES * FIRST;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const i64 across = (g.width + W - 1) / W, tiles = (g.lines + LINES - 1) / LINES * across;
         int bound0, sums0, bound1 = 0, sums1 = 0;

@@ -25,6 +25,7 @@ CHECKS = ("products", "iterations", "cholesky", "kernel_system", "lu", "eigh", "
 def group(folder, *what):
     """The processes of a group, ended, and what they printed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT), *sys.path])}
+    environment["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # torch's watchdog takes half a minute for it
     count = torch.cuda.device_count()
     members = [
         subprocess.Popen(

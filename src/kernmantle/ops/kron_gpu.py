@@ -86,7 +86,9 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
         assert tensor is not None
         shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
         found = mma_candidates(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
-        plans = sorted(found, key=lambda one: not one.is_even(_tiles(launch, one), own.sm_count))
+        plans = sorted(
+            found, key=lambda one: tensor.products > 1 and not one.is_even(_tiles(launch, one), own.sm_count)
+        )
     else:
         compute = "f64" if stored == "f64" else "f32"
         plans = fma_candidates(launch.run, stored, compute, _facts(launch), entries, launch.right, own)

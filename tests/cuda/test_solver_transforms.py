@@ -33,5 +33,9 @@ def test_transforms(name, n):
         torch.func.vmap(torch.func.grad(lambda a: call((a + a.mT) / 2).sin().sum())),
         lambda a: torch.func.jvp(torch.func.vmap(call), (a,), (a.square(),))[1],
     )
+    # The derivative of an eigenvector is a sum of quotients by the distances to the other eigenvalues.
+    values = torch.linalg.eigvalsh(a)
+    gaps = (values[:, 1:3, None] - values[:, None]).abs()
+    magnitude = float(1 / gaps[gaps > 0].min()) if name == "part" else 1.0
     for way in ways:
-        assert_close(way(a.cuda()), way(a), depth=10**5, magnitude=1.0)
+        assert_close(way(a.cuda()), way(a), depth=10**5, magnitude=magnitude)

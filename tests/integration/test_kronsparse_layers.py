@@ -182,6 +182,7 @@ def test_prepacked_chains_may_be_one_matrix(batch_last, monkeypatch):
     monkeypatch.undo()
     many, _ = kronsparse_steps.plan(torch.empty(1, 4, 8), [torch.empty(1, 8, 8, 1)] * 30, "auto", True)
     assert [str(step) for step in many] in (["factor 0..29"], ["dense 0..29"])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     wide = [torch.empty(64, 2, 64, 1), torch.empty(1, 64, 2, 64)]
     assert kronsparse_steps.plan(torch.empty(1, 4096, 4096), wide, "auto", True) is None
 

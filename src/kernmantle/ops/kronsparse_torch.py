@@ -139,9 +139,10 @@ def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without torch's note that compressed tensors are in beta."""
+    """Without torch's notes that compressed tensors are in beta and, built right, not checked."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR|BSR) tensor support is in beta")
+        warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")
         yield
 
 

@@ -202,12 +202,9 @@ def _at_once(
     """Gradients of x and of every factor by kernels that apply and sum at once; None where there are none."""
     if not x.is_cuda or torch.compiler.is_compiling() or not is_untracked((x, grad, *factors)):
         return None
-    if (
-        target_for(x.device) is None
-        or options.startswith("ieee")
-        or grad.shape != x.shape
-        or isinstance(slope, complex)
-    ):
+    if grad.shape != x.shape or isinstance(slope, complex) or options.startswith("ieee"):
+        return None
+    if target_for(x.device) is None:
         return None
     shapes = factor_sizes(factors)
     modes, door = parse(text, shapes), import_module(".kron_back", __package__)

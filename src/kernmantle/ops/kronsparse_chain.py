@@ -112,7 +112,7 @@ def chain(
         return _one_by_one(x, weights, bias, activation, way)
     if tracked:
         if kronsparse_steps.trains_as_one(canonical(x.detach(), way.batch_last), weights, way):
-            matrix = kronsparse_steps.recorded(weights, x.dtype)
+            matrix = kronsparse_steps.joined(weights, x.dtype, x.dtype)
             return kronsparse_run.through(x, matrix, bias, activation, way.batch_last)
         return kronsparse_run.ACTIVATIONS[activation](Chain.apply(way, x, bias, *weights))  # pyright: ignore
     value, last = canonical(x, way.batch_last), len(weights) - 1

@@ -119,14 +119,6 @@ def _trains_as_one(patterns: tuple[Pattern, ...], batch: int, dtype: str, last: 
     return 3 * dense_seconds(shape, batch, dtype, "cuda") + joining_seconds(patterns, dtype) < factors
 
 
-def recorded(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
-    """The matrix of a chain with its derivative."""
-    total = dense(weights[0].to(own))
-    for weight in weights[1:]:
-        total = dense(weight.to(own)) @ total
-    return total
-
-
 def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
     """Rows of the batch for which a core's caches hold what is between two factors."""
     between = max(a * b * d for a, b, _, d in patterns[:-1])
@@ -137,25 +129,26 @@ def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
     return max(_LEAST_ROWS, _CACHED // (between * BYTES[dtype]))
 
 
-def joined(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
-    """The matrix of a chain of weights."""
-    total = dense(_wide(weights[0], own))
+def joined(weights: Sequence[torch.Tensor], own: torch.dtype, inner: torch.dtype | None = None) -> torch.Tensor:
+    """The matrix of a chain of weights, multiplied in ``inner`` or a wider type, with its derivative."""
+    inner = inner or _wide(own)
+    total = dense(weights[0].to(inner))
     for weight in weights[1:]:
-        total = dense(_wide(weight, own)) @ total
+        total = dense(weight.to(inner)) @ total
     return total.to(own)
 
 
-def _wide(weight: torch.Tensor, own: torch.dtype) -> torch.Tensor:
-    return weight.to(own).to(torch.float64 if own.itemsize > 2 else torch.float32)
+def _wide(own: torch.dtype) -> torch.dtype:
+    return torch.float64 if own.itemsize > 2 else torch.float32
 
 
 def _one(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
     """One weight (a, b, c, d) of the product of neighbours."""
     if len(weights) == 1:
         return weights[0].to(own)
-    total = _wide(weights[0], own)
+    total = weights[0].to(_wide(own))
     for weight in weights[1:]:
-        total = fused(_wide(weight, own), total)
+        total = fused(weight.to(total.dtype), total)
     return total.to(own).contiguous()
 
 

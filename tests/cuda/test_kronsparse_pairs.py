@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction.kronsparse_chain import Step
+from kernmantle.contraction.kronsparse_steps import Step
 from kernmantle.kronsparse import butterfly, dft
 from kernmantle.ops import kronsparse_pair, kronsparse_steps
 from kernmantle.testing import assert_close

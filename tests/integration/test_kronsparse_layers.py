@@ -15,7 +15,7 @@ from torch import nn
 import kernmantle as km
 from kernmantle import errors
 from kernmantle.compat import ksmm
-from kernmantle.contraction.kronsparse_chain import Step
+from kernmantle.contraction.kronsparse_steps import Step
 from kernmantle.kronsparse import KSPattern, monarch, project, replace_linears
 from kernmantle.ops import kronsparse_keep, kronsparse_run, kronsparse_steps
 from kernmantle.testing import assert_close

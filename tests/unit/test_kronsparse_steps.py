@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from kernmantle.contraction.kronsparse_chain import Step, fused, meets, steps
+from kernmantle.contraction.kronsparse_steps import Step, fused, meets, steps
 from kernmantle.kronsparse import KSPattern, butterfly
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..codegen import kronsparse_cuda
-from ..contraction.kronsparse_chain import meets
 from ..contraction.kronsparse_pair import DTYPES, PairPlan, PairProblem, contiguous, expected_pair, pair_plan, run_of
+from ..contraction.kronsparse_steps import meets
 from .dtypes import NAMES
 from .execute import allocate
 from .gpu import index_of, limits, start

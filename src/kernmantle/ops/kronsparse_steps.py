@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..config import current
-from ..contraction.kronsparse_chain import Pattern, Step, steps
 from ..contraction.kronsparse_cost import dense_seconds, joining_seconds, quickest, quickest_gradient
+from ..contraction.kronsparse_steps import Pattern, Step, steps
 from ..contraction.nest import BYTES
 from .kronsparse_keep import Kept
 from .kronsparse_run import RAN, described, empty, product

@@ -129,8 +129,8 @@ struct KronBack {
         }
     }
 
-    static __device__ __forceinline__ void read(const Arguments& g, float* x, float* v, i64 line0, i64 column0) {
-        Pack<T, VEC> held[2][LOADS];
+    // What this thread has of both tiles, x and v, with zeros outside of them.
+    static __device__ __forceinline__ void fetch(const Arguments& g, Pack<T, VEC> (&held)[2][LOADS], i64 line0, i64 column0) {
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
             const int at = (n * THREADS + threadIdx.x) * VEC;
@@ -143,6 +143,11 @@ struct KronBack {
                 held[1][n] = load_pack<T, VEC>(g.v + line * g.width + column);
             }
         }
+    }
+
+    static __device__ __forceinline__ void read(const Arguments& g, float* x, float* v, i64 line0, i64 column0) {
+        Pack<T, VEC> held[2][LOADS];
+        fetch(g, held, line0, column0);
 #pragma unroll
         for (int n = 0; n < LOADS; ++n) {
             const int at = (n * THREADS + threadIdx.x) * VEC, to = line_at(at / W) + at % W;

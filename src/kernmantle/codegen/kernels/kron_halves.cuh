@@ -169,18 +169,7 @@ struct KronHalves : KronBack<B> {
     static __device__ __forceinline__ void read(const Arguments& g, f16* x, f16* v, float* scratch, i64 line0, i64 column0, int& bound_x, int& bound_v) {
         Pack<T, VEC> held[2][LOADS];
         float most[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int n = 0; n < LOADS; ++n) {
-            const int at = (n * THREADS + threadIdx.x) * VEC;
-            const i64 line = line0 + at / W, column = column0 + at % W;
-            const bool given = line < g.lines && column < g.width;
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) held[0][n].v[i] = held[1][n].v[i] = T{};
-            if (given) {
-                held[0][n] = load_pack<T, VEC>(g.x + line * g.width + column);
-                held[1][n] = load_pack<T, VEC>(g.v + line * g.width + column);
-            }
-        }
+        Base::fetch(g, held, line0, column0);
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
 #pragma unroll

@@ -284,6 +284,19 @@ def test_a_budget_leaves_the_rest_for_later(tiny, capsys):
     assert "2 cases did not fit" in capsys.readouterr().out
 
 
+def test_parts_are_all_of_what_is_due(tiny):
+    arguments, path, _ = tiny
+    for part in ("2/2", "1/2"):
+        assert command.main([*arguments, "--part", part, "--output", str(path.with_name(part[0]))]) == 0
+    assert [store.read(path.with_name(own))[0]["case"] for own in "12"] == ["one", "two"]
+    assert command.main([*arguments, "--part", "4/4"]) == 0
+    assert command.main([*arguments, "--part", "1/1"]) == 0
+    assert [row["case"] for row in store.read(path)] == ["two", "one"]
+    for text in ("0/2", "3/2", "1", "a/b"):
+        with pytest.raises(SystemExit, match="2"):
+            command.main([*arguments, "--part", text])
+
+
 def test_a_wrong_case_is_the_exit_status(tiny, monkeypatch):
     arguments, _, _ = tiny
     monkeypatch.setattr(command, "SUITES", {"cpu": lambda: suite(case(call=off_by(1.0)))})

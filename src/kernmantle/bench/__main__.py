@@ -72,6 +72,14 @@ WIDTH = 150
 QUICK = Plan(budget=0.3, least=2, most=5, pause=0.0)
 
 
+def _part(text: str) -> tuple[int, int]:
+    """K and N of K/N."""
+    own, _, parts = text.partition("/")
+    if not (own.isdecimal() and parts.isdecimal() and 1 <= int(own) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"K/N with K from 1 to N, not {text!r}")
+    return int(own), int(parts)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("kernmantle bench", description=__doc__)
     whats = [*SUITES, "many", "tiles", "list", "readme", "report"]
@@ -89,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no case after that"
+    )
+    parser.add_argument(
+        "--part", type=_part, default=(1, 1), metavar="K/N", help="only the K-th of N equal parts of the cases"
     )
     parser.add_argument(
         "--output", type=Path, help="file of rows; benchmarks/results/<suite>-<machine>.jsonl by default"
@@ -237,6 +248,8 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
     kept = store.read(path)
     known = set() if options.again else store.done(kept)
     rows = chosen(suite, options.case)
+    own, parts = options.part
+    rows = rows[len(rows) * (own - 1) // parts : len(rows) * own // parts]
     due = [row for row in rows if store.identity(blank(row, suite.name, stamp)) not in known]
     if len(due) < len(rows):
         console.print(f"{len(rows) - len(due)} of {len(rows)} cases were measured in this state; --again for all")

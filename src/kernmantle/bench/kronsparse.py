@@ -39,8 +39,8 @@ BATCH = {"cuda": 25088, "cpu": 1568}
 TYPES = {"cuda": ("f32", "bf16"), "cpu": ("f32",)}
 TARGET_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32",)}
 UNPACKED, KERNEL = "weights as given", "our kernel"  # ours without what is made beforehand; ours without a choice
-SPARSE = ("bsr", "sparse")  # on a GPU milliseconds to seconds a call
-PEERS = ("bmm", "einsum", "dense", *SPARSE)
+SLOW = ("bsr", "sparse", "einsum")  # on a GPU milliseconds to seconds a call; bmm with the copies of einsum or more
+PEERS = ("bmm", "einsum", "dense", "bsr", "sparse")
 H200 = "H200"
 _A = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _BC = (48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -70,25 +70,26 @@ def _inputs(patterns: Sequence[KSPattern], batch: int, dtype: str, last: bool) -
 
 
 def _exact(last: bool) -> Callable[[Exact, Picks], np.ndarray[Any, Any]]:
-    def block(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
-        a, b, c, d = given["w0"].shape
-        features = picks.rows if last else picks.columns
-        x = given["x"].T if last else given["x"]
-        places = np.array(features)
-        i, j, l = places // (b * d), places // d % b, places % d
-        rows = x.reshape(-1, a, c, d)[:, i, :, l]
-        value = np.einsum("fnk,fk->nf", rows, given["w0"][i, j, :, l])
+    def block(given: Exact, _: Picks) -> np.ndarray[Any, Any]:
+        value = np.einsum("nfk,fk->nf", given["x"], given["w0"])
         return value.T if last else value
 
     return block
 
 
-def _cut(last: bool) -> Callable[[Arrays, Picks], Arrays]:
-    """Entries of the batch that are compared, and all weights."""
+def _cut(last: bool, whole: bool = False) -> Callable[[Arrays, Picks], Arrays]:
+    """Entries of the batch that are compared; and all weights, or what is multiplied for the features compared."""
 
     def cut(given: Arrays, picks: Picks) -> Arrays:
         batch = torch.tensor(picks.columns if last else picks.rows, device=given["x"].device)
-        return given | {"x": given["x"].index_select(1 if last else 0, batch)}
+        x = given["x"].index_select(1 if last else 0, batch)
+        if whole:
+            return given | {"x": x}
+        a, b, c, d = given["w0"].shape
+        features = torch.tensor(picks.rows if last else picks.columns, device=x.device)
+        i, j, l = features // (b * d), features // d % b, features % d
+        rows = (x.T if last else x).reshape(-1, a, c, d)
+        return {"x": rows[:, i, :, l].transpose(0, 1), "w0": given["w0"][i, j, :, l]}
 
     return cut
 
@@ -250,7 +251,7 @@ def layer_case(batch: int, dtype: str, step: bool, device: str) -> Case:
         depth *= 4**9
     problem = Problem(
         _inputs(patterns, batch, dtype, False), _step_exact if step else _forward_exact, (batch, columns), depth, dtype,
-        _cut(False),
+        _cut(False, whole=True),
     )  # fmt: skip
     targets = (Target("faster", 1.4, "dense", machine=H200),) if step and batch == BATCH["cuda"] else ()
     kind, way = ("training step", _step) if step else ("forward pass", _forward)
@@ -261,7 +262,7 @@ def layer_case(batch: int, dtype: str, step: bool, device: str) -> Case:
 
 
 def suite(device: str = "", full: bool = False) -> Suite:
-    """The slice of the grid, or all of it without torch's sparse products, on the GPU where there is one."""
+    """The slice of the grid, or all of it without what is nowhere near the quickest, on the GPU where there is one."""
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     fits = _MOST_NUMBERS[kind] // BATCH[kind]
     named = [KSPattern(*pattern) for pattern in TARGETS]
@@ -269,7 +270,7 @@ def suite(device: str = "", full: bool = False) -> Suite:
     if full:
         others = list(grid(BATCH[kind]))
         random.Random(0).shuffle(others)  # so that whatever a budget reaches is a fair sample
-    types, left = (TARGET_TYPES if full else TYPES)[kind], SPARSE if full and kind == "cuda" else ()
+    types, left = (TARGET_TYPES if full else TYPES)[kind], SLOW if full and kind == "cuda" else ()
 
     def cases(patterns: Iterable[KSPattern], types: Sequence[str]) -> list[Case]:
         return [

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize, prune
 
 import kernmantle as km
 from kernmantle import errors
 from kernmantle.compat import ksmm
 from kernmantle.contraction.kronsparse_steps import Step
-from kernmantle.kronsparse import KSPattern, monarch, project, replace_linears
+from kernmantle.kronsparse import KSPattern, project
+from kernmantle.kronsparse.matmul import STORED
 from kernmantle.ops import kronsparse_keep, kronsparse_run, kronsparse_steps
 from kernmantle.testing import assert_close
 
@@ -87,6 +89,32 @@ def test_given_weights():
 def test_layers_that_do_not_fit(message, arguments, options):
     with pytest.raises(errors.ShapeError, match=message):
         km.KSLinear(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "build"),
+    [
+        (errors.DtypeError, "floating-point", lambda: km.KSLinear(48, 24, PATTERNS, dtype=torch.int64)),
+        (errors.DtypeError, "floating-point", lambda: km.KSLinear(48, 24, PATTERNS, dtype=torch.complex64)),
+        (errors.DtypeError, "weight 0 must be", lambda: km.KSLinear(48, 24, PATTERNS, weights=[None, None])),
+        (errors.ShapeError, "2 patterns but 0 weights", lambda: km.KSLinear(48, 24, PATTERNS, weights=[])),
+        (errors.ParameterError, "sequence of patterns", lambda: km.KSLinear(48, 24, None)),
+        (errors.DtypeError, "a layer takes torch tensors", lambda: km.KSLinear(48, 24, PATTERNS)(np.ones((3, 48)))),
+        (errors.ParameterError, "linear layer", lambda: km.KSLinear.from_linear(torch.ones(24, 48), PATTERNS)),
+        (errors.ShapeError, "is a matrix", lambda: km.KSLinear.from_linear(nn.Conv2d(48, 24, 3), PATTERNS)),
+        (errors.ShapeError, "first axis", lambda: km.LayerNormBatchLast(1)(torch.ones(3, 2))),
+    ],
+)
+def test_layers_that_make_no_sense(error, message, build):
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_given_arrays():
+    weights = [np.random.default_rng(0).normal(size=pattern) for pattern in PATTERNS]
+    layer = km.KSLinear(48, 24, PATTERNS, weights=weights)
+    assert layer.weights[0].dtype == torch.float64
+    assert np.array_equal(layer.weights[1].detach().numpy(), weights[1])
 
 
 def test_inputs_that_do_not_fit():
@@ -299,6 +327,116 @@ def test_matrices_that_are_not_kept_are_not_gone_through_again(monkeypatch):
         assert layer._kept.matrix is None
 
 
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}], ids=str)
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_prepacked_layers_follow_every_optimizer(optimizer, options):
+    torch.manual_seed(0)
+    layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], dtype=torch.float64).eval().prepack()
+    x = torch.randn(5, 8, dtype=torch.float64)
+    steps = optimizer(layer.parameters(), lr=0.1, **options)
+    for _ in range(3):
+        with torch.no_grad():
+            for _ in range(2):
+                assert_close(layer(x), x @ factors(layer).T + layer.bias, depth=64)
+        steps.zero_grad()
+        layer(x).square().mean().backward()
+        steps.step()
+
+
+def test_weights_are_taken_in_their_order():
+    torch.manual_seed(0)
+    square = [(2, 2, 2, 2), (2, 2, 2, 2), (4, 2, 2, 1)]
+    x = torch.randn(5, 8, dtype=torch.float64)
+
+    def wanted(layer):
+        total = torch.eye(8, dtype=torch.float64)
+        for place, pattern in enumerate(layer.patterns):
+            total = pattern.to_dense(layer.weights[place].detach()) @ total
+        return x @ total.T
+
+    for place in ("0", "1"):
+        layer = km.KSLinear(8, 8, square, bias=False, dtype=torch.float64)
+        before = layer(x)
+        parametrize.register_parametrization(layer.weights, place, nn.Identity())
+        assert torch.equal(layer(x), before)
+        parametrize.remove_parametrizations(layer.weights, place)
+        assert_close(layer(x), before, depth=8)
+        prune.l1_unstructured(layer.weights, place, amount=0.5)
+        steps = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(2):
+            layer(x).sum().backward()
+            steps.step()
+            with torch.no_grad():
+                found = layer(x)
+                assert (layer.weights[int(place)] == 0).sum() >= 8
+                assert_close(found, wanted(layer), depth=8)
+                assert_close(layer.eval().prepack()(x), found, depth=8)
+
+
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_layers_with_weights_in_float8(stored):
+    torch.manual_seed(0)
+    weights = [torch.randn(pattern).to(stored) for pattern in PATTERNS]
+    layer = km.KSLinear(48, 24, PATTERNS, weights=weights)
+    drawn = km.KSLinear(48, 24, PATTERNS, dtype=stored)
+    x = torch.randn(5, 48, requires_grad=True)
+    for own in (layer, drawn):
+        assert {weight.dtype for weight in own.weights} == {stored}
+        assert not any(weight.requires_grad for weight in own.weights)
+        found = own(x)
+        assert_close(
+            found.detach(), x.detach().double() @ factors(own).T + own.bias.detach(), dtype="float32", depth=99
+        )
+        (of_x, of_bias) = torch.autograd.grad(found.sum(), (x, own.bias))
+        assert_close(of_x[0], factors(own).sum(0), dtype="float32", depth=99)
+        assert torch.equal(of_bias, torch.full((24,), 5.0))
+        own.eval().prepack()
+        with torch.no_grad():
+            assert_close(own(x), found.detach(), depth=99)
+    assert drawn.weights[0].float().std() > 0.1
+
+
+def test_precision_is_that_of_the_call(monkeypatch):
+    seen = []
+    with km.config(precision="ieee"):
+        layer = km.KSLinear(48, 24, PATTERNS, dtype=torch.float64)
+    monkeypatch.setattr(
+        "kernmantle.kronsparse.linear.chain", lambda x, *rest: seen.append(rest[3].precision) or x[..., :24]
+    )
+    x = torch.randn(3, 48, dtype=torch.float64)
+    layer(x)
+    with km.config(precision="tf32"):
+        layer(x)
+    assert seen == ["", "tf32"]
+
+
+def test_the_weight_that_models_read():
+    layer = km.KSLinear(48, 24, PATTERNS)
+    assert torch.equal(layer.weight, layer.to_dense())
+    assert layer.weight.dtype == torch.float32
+    assert "weight" not in layer.state_dict()
+    layer.weight.sum().backward()
+    assert layer.weights[0].grad is not None
+
+
+class Transposed(nn.Module):
+    def __init__(self, rows, columns):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(columns, rows)), nn.Parameter(torch.randn(rows))
+
+
+Transposed.__name__ = "Conv1D"
+
+
+def test_from_layers_of_transformers():
+    linear, chain = Transposed(24, 12), km.kronsparse.monarch((24, 12), 2, 2)
+    layer = km.KSLinear.from_linear(linear, chain)
+    assert (layer.in_features, layer.out_features) == (12, 24)
+    assert_close(layer.projection_error, project(linear.weight.detach().T, chain).error, depth=24)
+    best = km.choose_patterns(linear, 0.9, count=1)[0]
+    assert (best.patterns[0].in_features, best.patterns[-1].out_features) == (12, 24)
+
+
 def test_from_linear_keeps_what_it_can():
     torch.manual_seed(0)
     linear = nn.Linear(48, 24)
@@ -331,146 +469,6 @@ def test_batch_last_companions():
     half = km.LayerNormBatchLast(7, bias=False).half()(turned.half())
     assert half.dtype == torch.float16
     assert km.LinearBatchLast(7, 5, bias=False)(turned[:, 0, 0]).shape == (5,)
-
-
-class Attention(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).chunk(3, -1)
-        return self.proj(nn.functional.scaled_dot_product_attention(q, k, v))
-
-
-class Feedforward(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return self.fc2(nn.functional.gelu(self.fc1(x)))
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.attn, self.mlp = Attention(width), Feedforward(width)
-
-    def forward(self, x):
-        x = x + self.attn(x)
-        return x + self.mlp(x)
-
-
-class Model(nn.Module):
-    def __init__(self, width=24, depth=2):
-        super().__init__()
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
-        self.head = nn.Linear(width, 10)
-
-    def forward(self, x):
-        return self.head(self.blocks(x).mean(1))
-
-
-PARTS = {
-    "qkv": {"attn.qkv"}, "proj": {"attn.proj"}, "up": {"mlp.fc1"}, "down": {"mlp.fc2"},
-    "attention": {"attn.qkv", "attn.proj"}, "ffn": {"mlp.fc1", "mlp.fc2"},
-    "block": {"attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_surgery_by_part(part):
-    torch.manual_seed(0)
-    model = Model()
-    x = torch.randn(2, 5, 24)
-    before = sum(value.numel() for value in model.parameters())
-    report = replace_linears(model, lambda name, layer: monarch(layer.weight.shape, 4, 4, 2), part=part)
-    assert {layer.name for layer in report.layers} == {f"blocks.{i}.{end}" for i in range(2) for end in PARTS[part]}
-    assert report.before == before
-    assert report.after == sum(value.numel() for value in model.parameters()) < before
-    for layer in report.layers:
-        new = model.get_submodule(layer.name)
-        assert isinstance(new, km.KSLinear)
-        assert layer.after == sum(weight.numel() for weight in new.weights)
-        assert layer.before == layer.shape[0] * layer.shape[1]
-        assert 0 < layer.error == new.projection_error < 1
-        assert layer.name in str(report)
-    assert model(x).isfinite().all()
-    model(x).sum().backward()
-
-
-def test_surgery_with_exact_patterns_changes_nothing():
-    torch.manual_seed(0)
-    model = Model()
-    x = torch.randn(2, 5, 24)
-    wanted = model(x).detach()
-    report = replace_linears(model, lambda name, layer: [(1, *layer.weight.shape, 1)])
-    assert len(report.layers) == 9
-    assert all(layer.error < 1e-6 for layer in report.layers)
-    assert_close(model(x).detach(), wanted, depth=500)
-
-
-def test_rules():
-    model = Model()
-    chain = monarch((96, 24), 4, 4)
-    for rule, wanted in (
-        (chain, {"blocks.0.mlp.fc1", "blocks.1.mlp.fc1"}),
-        (
-            {"blocks.0.*fc1": chain, "*qkv": monarch((72, 24), 4, 4)},
-            {"blocks.0.mlp.fc1", "blocks.0.attn.qkv", "blocks.1.attn.qkv"},
-        ),
-        (lambda name, layer: chain if name == "blocks.1.mlp.fc1" else None, {"blocks.1.mlp.fc1"}),
-        (lambda name, layer: nn.Identity() if name == "head" else None, {"head"}),
-    ):  # fmt: skip
-        report = replace_linears(copy.deepcopy(model), rule, project=False)
-        assert {layer.name for layer in report.layers} == wanted
-    share = replace_linears(copy.deepcopy(model), 0.5, part="ffn")
-    assert len(share.layers) == 4
-    assert all(layer.after <= 0.5 * layer.before for layer in share.layers)
-    drawn = copy.deepcopy(model)
-    assert all(layer.error is None for layer in replace_linears(drawn, chain, project=False).layers)
-    with pytest.raises(errors.ParameterError, match="rule must be"):
-        replace_linears(model, "monarch")
-    with pytest.raises(errors.ParameterError, match="part must be"):
-        replace_linears(model, chain, part="heads")
-    with pytest.raises(errors.ShapeError, match="the matrix has shape"):
-        replace_linears(model, {"head": chain})
-
-
-class Conv1D(nn.Module):
-    """As transformers': a linear layer with a transposed weight."""
-
-    def __init__(self, rows, columns):
-        super().__init__()
-        self.nf = rows
-        self.weight, self.bias = nn.Parameter(torch.randn(columns, rows)), nn.Parameter(torch.randn(rows))
-
-    def forward(self, x):
-        return x @ self.weight + self.bias
-
-
-def test_transposed_shared_and_unreachable_layers():
-    torch.manual_seed(0)
-
-    class Odd(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.c_fc, self.twice = Conv1D(24, 12), nn.Linear(12, 12)
-            self.again = self.twice
-            self.embedding, self.lm_head = nn.Embedding(20, 12), nn.Linear(12, 20, bias=False)
-            self.lm_head.weight = self.embedding.weight
-            self.attention = nn.MultiheadAttention(12, 2)
-
-    model = Odd()
-    x = torch.randn(3, 12)
-    wanted = model.c_fc(x).detach()
-    report = replace_linears(model, lambda name, layer: [(1, 24, 12, 1)] if name == "c_fc" else monarch((12, 12), 2, 2))
-    assert {layer.name for layer in report.layers} == {"c_fc", "twice"}
-    assert model.twice is model.again
-    assert dict(report.skipped).keys() == {"lm_head", "attention.out_proj"}
-    assert model.lm_head.weight is model.embedding.weight
-    assert_close(model.c_fc(x).detach(), wanted, depth=12)
 
 
 README = """

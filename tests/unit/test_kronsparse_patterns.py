@@ -82,6 +82,17 @@ def test_bad_entries(bad):
         KSPattern(*bad)
 
 
+def test_patterns_stay_checked():
+    pattern = KSPattern(2, 3, 4, 5)
+    assert pattern._replace(a=7) == (7, 3, 4, 5)
+    with pytest.raises(errors.ParameterError, match="a of the pattern"):
+        pattern._replace(a=0)
+    weight = np.arange(120.0).reshape(2, 3, 4, 5)
+    dense = pattern.to_dense(weight)
+    assert isinstance(dense, np.ndarray)
+    assert np.array_equal(pattern.from_dense(dense), weight)
+
+
 @pytest.mark.parametrize("bad", [3, (1, 2, 3), None, "pattern"])
 def test_what_is_no_pattern(bad):
     with pytest.raises(errors.ParameterError, match="four entries"):
@@ -117,12 +128,26 @@ def test_named_chains():
         (lambda: monarch((10, 10), 3, 2), "p = 3 must divide columns = 10"),
         (lambda: monarch((10, 10), 2, 4), "q = 4 must divide rows = 10"),
         (lambda: butterfly(12), "no power of 2"),
-        (lambda: butterfly(8, radix=1), "radix >= 2"),
+        (lambda: butterfly(8, radix=1), "radix must be at least 2"),
+        (lambda: butterfly(8, levels=0), "levels must be a positive integer, not 0"),
+        (lambda: butterfly(8.0), "n must be a positive integer, not 8.0"),
         (lambda: hadamard(12), "power of 2"),
-        (lambda: block_diagonal((6, 9), 0), "blocks = 0"),
+        (lambda: hadamard(0), "n must be a positive integer"),
+        (lambda: dft(-3), "n must be a positive integer"),
+        (lambda: dct("8"), "n must be a positive integer"),
+        (lambda: block_diagonal((6, 9), 0), "blocks must be a positive integer, not 0"),
+        (lambda: monarch((6, 9), 3, 2, 0), "rank must be a positive integer, not 0"),
+        (lambda: low_rank_like((6, 9), 1.5), "rank must be a positive integer, not 1.5"),
+        (lambda: hadamard(4).fused(0), "levels must be a positive integer"),
     ):
         with pytest.raises(errors.ParameterError, match=name):
             call()
+    for shape in (6, (6,), (6, 0), (6.5, 9), (-6, 9), ("6", 9)):
+        with pytest.raises(errors.ShapeError, match="out_features, in_features"):
+            low_rank_like(shape, 2)
+    with pytest.raises(errors.DtypeError, match="int64"):
+        hadamard(4, torch.int64)
+    assert low_rank_like(torch.nn.Linear(9, 6), 2) == low_rank_like((6, 9), 2)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 32])
@@ -141,6 +166,39 @@ def test_exact_transforms(n, levels):
         assert_close(x @ chain.to_dense().T, expected, depth=8 * n)
         assert len(chain.weights) == math.ceil(math.log2(n) / levels)
     assert hadamard(n).nnz == 2 * n * math.log2(n)
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 6, 7, 9, 12, 15, 30, 49, 100])
+def test_exact_transforms_of_any_length(n):
+    x = matrix(5, n)
+    fourier = torch.cat([torch.fft.fft(x).real, torch.fft.fft(x).imag], -1)
+    cosines = torch.from_numpy(scipy.fft.dct(x.numpy(), norm="ortho"))
+    for transform, expected in ((dft, fourier), (dct, cosines)):
+        chain = transform(n, torch.float64)
+        assert_close(chain(x), expected, depth=8 * n)
+        assert_close(x @ chain.to_dense().T, expected, depth=8 * n)
+        assert len(chain.weights) == max(1, sum(n % (p**k) == 0 for p in (2, 3, 5, 7) for k in (1, 2)))
+    exact = {0.0, 1.0, -1.0}
+    assert all(set(weight.unique().tolist()) <= exact for weight in dft(4, torch.float64).weights)
+
+
+def test_transforms_take_what_products_take():
+    chain, x = dct(6, torch.float64), matrix(5, 6)
+    wanted = scipy.fft.dct(x.numpy(), norm="ortho")
+    for given in (x.numpy(), x.numpy()[::-1, ::-1]):
+        found = chain(given)
+        assert isinstance(found, np.ndarray)
+        assert_close(found, scipy.fft.dct(given, norm="ortho"), depth=48)
+    out = np.empty((5, 6))
+    assert chain(x.numpy(), out=out) is out
+    assert_close(out, wanted, depth=48)
+    for features in (5, 7, 12):
+        with pytest.raises(errors.ShapeError, match=f"{features} features"):
+            chain(matrix(5, features))
+    with pytest.raises(errors.DeviceError, match="the chain is on cpu"):
+        chain(x.to("meta"))
+    assert chain == chain
+    assert chain != dct(6, torch.float64)
 
 
 def test_chains_under_transforms():
@@ -300,6 +358,36 @@ def test_bad_budgets():
         choose_patterns((48, 96, 2))
     with pytest.raises(errors.DtypeError, match="complex64"):
         choose_patterns((48, 96), dtype=torch.complex64)
+
+
+def test_what_budgets_may_be():
+    linear = torch.nn.Linear(24, 36)
+    wanted = choose_patterns(linear, 0.5, device="cpu")
+    assert choose_patterns(linear, np.float32(0.5), device=torch.device("cpu")) == wanted
+    assert choose_patterns(linear.weight.detach().numpy(), 0.5, device="cpu") == wanted
+    assert choose_patterns(linear, 1e-6) == []
+    for choice in wanted:
+        layer = km.KSLinear.from_linear(linear, choice.patterns)
+        assert_close(layer.projection_error, choice.error, dtype="float32", depth=64)
+    for changes, message in (
+        ({"batch": 0}, "batch must be a positive integer"), ({"count": -1}, "count must be a positive integer"),
+        ({"budget": True}, "budget must be a positive number"), ({"device": "tpu"}, "device must be"),
+        ({"latency": float("nan")}, "latency must be a positive number"),
+    ):  # fmt: skip
+        with pytest.raises(errors.ParameterError, match=message):
+            choose_patterns(linear, **changes)
+
+
+@pytest.mark.parametrize("use", [choose_patterns, lambda given: project(given, [(1, 6, 4, 1)])])
+def test_matrices_without_values(use):
+    for given, error, message in (
+        (torch.ones(6, 4, dtype=torch.int64), errors.DtypeError, "floating-point"),
+        (torch.ones(6, 4, dtype=torch.complex64), errors.DtypeError, "floating-point"),
+        (torch.full((6, 4), float("nan")), errors.ParameterError, "not finite"),
+        (torch.ones(6, 4, device="meta"), errors.DeviceError, "meta"),
+    ):
+        with pytest.raises(error, match=message):
+            use(given)
 
 
 def test_the_front_door():

@@ -1,12 +1,13 @@
 """Kronecker-sparse matrices: patterns, products, trainable layers, projections, surgery."""
 
-from .chains import Chain, block_diagonal, butterfly, dct, dft, hadamard, low_rank_like, monarch
+from .chains import block_diagonal, butterfly, low_rank_like, monarch
 from .choose import Choice, choose_patterns
 from .linear import KSLinear, LayerNormBatchLast, LinearBatchLast
 from .matmul import kron_sparse_matmul
 from .pattern import KSPattern, fuse_weights
 from .projection import Projection, project
 from .surgery import Replaced, Report, replace_linears
+from .transforms import Chain, dct, dft, hadamard
 
 __all__ = [
     "Chain",

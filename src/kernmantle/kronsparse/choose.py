@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 
 from ..contraction.kronsparse_cost import dense_seconds, quickest
-from ..errors import ParameterError
+from ..errors import DtypeError, ParameterError
 from ..ops.dtypes import name_of
-from .chains import block_diagonal, check_shape, low_rank_like, monarch
-from .pattern import KSPattern, split_blocks
+from .chains import block_diagonal, monarch
+from .dense import check_shape, matrix_of
+from .matmul import FLOATS
+from .pattern import KSPattern, positive, split_blocks
+from .progress import shown
 
 _PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -50,14 +55,14 @@ def choose_patterns(
     error: float | None = None,
     batch: int = 4096,
     dtype: torch.dtype = torch.float32,
-    device: str = "cuda",
+    device: str | torch.device = "cuda",
     count: int = 10,
 ) -> list[Choice]:
     """Chains for a layer under a budget, the best first.
 
     Parameters
     ----------
-    layer : Linear, matrix or (out_features, in_features)
+    layer : Linear, Conv1D of transformers, matrix or (out_features, in_features)
         With weights, the error of each chain is that of its projection, and the smallest comes first; without, the
         quickest.
     budget : float, optional
@@ -69,23 +74,26 @@ def choose_patterns(
     batch : int
         Batch that the times are for.
     dtype, device
-        What they are for; ``device`` is "cpu" or "cuda".
+        What the times are for; "cpu" or "cuda".
     count : int
         How many to return.
 
     Returns
     -------
     list of Choice
+        Empty where no chain is within the budget.
 
     Raises
     ------
     ParameterError
-        For a budget that is no positive number, or an error without weights.
+        For a budget that is no positive number, an error without weights, or weights that are not finite.
+    ShapeError, DtypeError, DeviceError
+        For what is no matrix of floating-point numbers that are there.
 
     Notes
     -----
     Block-diagonal, low-rank and Monarch chains. The errors of one Monarch family follow from the singular values of
-    its blocks, one decomposition for all ranks.
+    its blocks, one decomposition for all ranks; what is done of them is shown where it takes longer than a second.
 
     Examples
     --------
@@ -95,34 +103,30 @@ def choose_patterns(
     True
     """
     shape = check_shape(layer)
-    matrix = _matrix(layer)
     for name, value in (("budget", budget), ("latency", latency), ("error", error)):
-        if value is not None and not (isinstance(value, (int, float)) and value > 0):
+        if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not value > 0):
             raise ParameterError(f"{name} must be a positive number or None, not {value!r}")
+    batch, count = positive("batch", batch), positive("count", count)
+    kind = device.type if isinstance(device, torch.device) else device
+    if kind not in ("cpu", "cuda"):
+        raise ParameterError(f'device must be "cpu" or "cuda", not {device!r}')
+    if dtype not in FLOATS:
+        raise DtypeError(f"dtype must be a floating-point type that products take, not {dtype}")
+    matrix = matrix_of(layer)
     if error is not None and matrix is None:
         raise ParameterError("an error budget needs a layer or matrix, not only its shape")
-    if device not in ("cpu", "cuda"):
-        raise ParameterError(f'device must be "cpu" or "cuda", not {device!r}')
     stored = name_of(dtype, "the layer")
     whole = shape[0] * shape[1]
-    dense = dense_seconds(shape, batch, stored, device)
+    dense = dense_seconds(shape, batch, stored, kind)
     found: list[Choice] = []
     for name, chain, loss in _candidates(shape, matrix, whole if budget is None else budget * whole):
         parameters = sum(pattern.nnz for pattern in chain) / whole
-        time = sum(quickest(pattern, batch, stored, device)[1] for pattern in chain) / dense
+        time = sum(quickest(pattern, batch, stored, kind)[1] for pattern in chain) / dense
         within = (budget is None or parameters <= budget) and (latency is None or time <= latency)
         if within and (error is None or (loss is not None and loss <= error)):
             found.append(Choice(name, tuple(chain), parameters, time, loss))
     found.sort(key=lambda choice: (choice.error or 0.0, choice.latency, choice.parameters))
     return found[:count]
-
-
-def _matrix(layer: Any) -> torch.Tensor | None:
-    value = getattr(layer, "weight", layer)
-    if not isinstance(value, torch.Tensor):
-        return None
-    value = value.detach()
-    return value if value.dtype in (torch.float32, torch.float64) else value.float()
 
 
 def _candidates(
@@ -135,22 +139,20 @@ def _candidates(
             (pattern,) = block_diagonal(shape, blocks)
             kept = None if matrix is None else float(pattern.from_dense(matrix).square().sum())
             yield f"block_diagonal({blocks})", [pattern], None if kept is None else _error(size - kept, size)
-    values = None if matrix is None else torch.linalg.svdvals(matrix).square()[None]
-    for rank in _ranks(most, rows + columns, min(shape)):
-        yield f"low_rank_like({rank})", low_rank_like(shape, rank), _tail(values, rank, size)
-    for p in _PARTS:
-        for q in _PARTS:
-            if columns % p == 0 and rows % q == 0:
-                family = monarch(shape, p, q)
-                values = None if matrix is None else _block_values(matrix, family)
-                for rank in _ranks(most, q * columns + p * rows, min(rows // q, columns // p)):
-                    yield f"monarch({p}, {q}, {rank})", monarch(shape, p, q, rank), _tail(values, rank, size)
+    places = [(p, q) for p, q in itertools.product(_PARTS, _PARTS) if columns % p == rows % q == 0]
+    families = [(1, 1), *places]
+    for p, q in families if matrix is None else shown(families, "chains", "family"):
+        ranks = _ranks(most, q * columns + p * rows, min(rows // q, columns // p))
+        values = _block_values(matrix, monarch(shape, p, q)) if ranks and matrix is not None else None
+        for rank in ranks:
+            name = f"low_rank_like({rank})" if p == q == 1 else f"monarch({p}, {q}, {rank})"
+            yield name, monarch(shape, p, q, rank), _tail(values, rank, size)
 
 
-def _ranks(most: float, each: int, largest: int) -> Iterator[int]:
+def _ranks(most: float, each: int, largest: int) -> list[int]:
     """Ranks that cost up to ``most`` weights at ``each`` a rank: the largest, its half and its quarter."""
     top = min(int(most // each), largest)
-    yield from dict.fromkeys(rank for rank in (top, top // 2, top // 4) if rank)
+    return list(dict.fromkeys(rank for rank in (top, top // 2, top // 4) if rank))
 
 
 def _block_values(matrix: torch.Tensor, family: list[KSPattern]) -> torch.Tensor:

@@ -9,12 +9,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ShapeError
+from ..arrays import unwrap
+from ..config import current
+from ..errors import DtypeError, ShapeError
 from ..ops.kronsparse_chain import chain, straight
 from ..ops.kronsparse_keep import KeptChain
 from ..ops.kronsparse_run import route
-from .matmul import check_activation, check_bias, check_features, check_types, check_way, dense_of
-from .pattern import check_chain, check_weights
+from .dense import dense
+from .matmul import (
+    FLOATS,
+    STORED,
+    check_activation,
+    check_bias,
+    check_features,
+    check_types,
+    check_way,
+    dense_of,
+)  # fmt: skip
+from .pattern import KSPattern, check_chain, check_weights
+from .picture import html
 from .projection import project
 
 
@@ -29,9 +42,9 @@ class KSLinear(nn.Module):
         ``patterns[0]`` is applied first.
     bias : bool
         Whether a bias is added.
-    weights : sequence of tensors (a, b, c, d), optional
+    weights : sequence of arrays (a, b, c, d), optional
         What the factors start from; by default uniform with variance ``1 / c``, so that each factor keeps the variance
-        of what it is given.
+        of what it is given. Stored in float8 they have no gradient.
     batch_last : bool
         Whether the batch is behind the features: ``(in_features, ...)`` gives ``(out_features, ...)``.
     algorithm : {"auto", "kernel", "bmm", "einsum", "dense", "sparse", "bsr"}
@@ -51,6 +64,8 @@ class KSLinear(nn.Module):
     ------
     ShapeError
         For patterns that do not chain, or do not fit the sizes or the weights.
+    DtypeError
+        For parameters that are no floating-point numbers.
 
     Notes
     -----
@@ -88,20 +103,17 @@ class KSLinear(nn.Module):
             raise ShapeError(
                 f"the patterns map {found[0]} features to {found[1]}, the layer {in_features} to {out_features}"
             )
-        self._way = check_way(batch_last, algorithm, None)
+        self._way = check_way(batch_last, algorithm, None)._replace(precision="")
         self.batch_last, self.algorithm = batch_last, algorithm
         self.projection_error: float | None = None
         self._route = ""
         self._kept: KeptChain | None = None
-        self._names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
-        if weights is not None:
-            check_weights(self.patterns, weights)
-        given = weights or [torch.empty(pattern, device=device, dtype=dtype) for pattern in self.patterns]
-        self.weights = nn.ParameterList(
-            nn.Parameter(weight.detach().clone().to(device=device, dtype=dtype)) for weight in given
-        )
-        options = {"device": self.weights[0].device, "dtype": self.weights[0].dtype}
-        self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
+        self._keys = tuple(map(str, range(len(self.patterns))))
+        self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
+        self.weights = nn.ParameterList(_parameters(self.patterns, weights, device, dtype))
+        first = self.weights[0]
+        kind = torch.get_default_dtype() if first.dtype in STORED else first.dtype
+        self.bias = nn.Parameter(torch.empty(out_features, device=first.device, dtype=kind)) if bias else None
         if weights is None:
             self.reset_parameters()
         elif self.bias is not None:
@@ -111,7 +123,11 @@ class KSLinear(nn.Module):
         """Draw all parameters anew; a factor keeps the variance of what it is given."""
         for weight, pattern in zip(self.weights, self.patterns, strict=True):
             bound = math.sqrt(3 / pattern.c)
-            nn.init.uniform_(weight, -bound, bound)
+            if weight.dtype in STORED:
+                drawn = torch.empty(pattern, device=weight.device).uniform_(-bound, bound)
+                weight.data.copy_(drawn)
+            else:
+                nn.init.uniform_(weight, -bound, bound)
         if self.bias is not None:
             self._reset_bias(self.bias)
 
@@ -121,13 +137,16 @@ class KSLinear(nn.Module):
 
     def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
-        held: Any = self.weights._parameters  # a ParameterList takes 10 us to iterate over
-        given = tuple(held.values() if len(held) == len(self.patterns) else self.weights)
-        offset, kept = self.bias, self._kept
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
+        given = self._factors()
+        way, offset, kept = self._way, self.bias, self._kept
         compiling = torch.compiler.is_compiling()
+        if not compiling and current().precision:
+            way = way._replace(precision=current().precision)
         if kept is not None and (compiling or not kept.renew(given)):
             kept = None
-        if kept is not None and activation is None:
+        if kept is not None and activation is None and not way.precision:
             found = straight(x, offset, self.batch_last, given if offset is None else (*given, offset), kept)
             if found is not None:
                 self.__dict__["_route"] = route()
@@ -137,19 +156,28 @@ class KSLinear(nn.Module):
         check_bias(bias, self.patterns[-1])
         final = check_activation(activation)
         if compiling:
-            return chain(own, weights, bias, final, self._way)
-        result = chain(own, weights, bias, final, self._way, kept)
+            return chain(own, weights, bias, final, way)
+        result = chain(own, weights, bias, final, way, kept)
         self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
         return result
+
+    def _factors(self) -> tuple[torch.Tensor, ...]:
+        held: Any = self.weights._parameters  # a ParameterList takes 10 us to iterate over
+        if tuple(held) == self._keys:
+            return tuple(held.values())
+        for hook in self.weights._forward_pre_hooks.values():  # by which pruning and norms make weights of parameters
+            hook(self.weights, ())
+        return tuple(self.weights)
 
     def prepack(self) -> KSLinear:
         """Keep what is made of the weights before they are multiplied by, for inference; returns the layer.
 
         The first call for each kind of tile rearranges the weights (or fills the dense matrix of a factor, or of all
         of them, where "auto" finds that quicker) and waits for it; later ones use that as long as no gradient is
-        recorded. It is made anew where the weights change in place or move, except through ``.data`` and in replays of
-        a captured graph: call it again then. ``train()`` ends it. On an H200 it takes 3 us off each factor, and at
-        most doubles the memory of float32 weights for each kind of tile, dense matrices apart.
+        recorded. It is made anew where the weights change in place or move, except through ``.data``, in replays of
+        a captured graph and under FSDP, which hides it: call it again then. ``train()`` ends it. On an H200 it takes
+        3 us off each factor, and at most doubles the memory of float32 weights for each kind of tile, dense matrices
+        apart.
 
         Examples
         --------
@@ -170,7 +198,7 @@ class KSLinear(nn.Module):
 
     def to_dense(self) -> torch.Tensor:
         """The matrix (out_features, in_features), differentiable."""
-        return dense_of(list(self.weights))
+        return dense_of(self._factors())
 
     @classmethod
     def from_linear(
@@ -180,8 +208,8 @@ class KSLinear(nn.Module):
 
         Parameters
         ----------
-        linear : Linear
-            Anything with a ``weight`` (out_features, in_features) and a ``bias``.
+        linear : Linear or Conv1D of transformers
+            Any module with a ``weight`` (out_features, in_features) and a ``bias``.
         patterns : sequence of patterns
             Chainable ones, see :func:`kernmantle.kronsparse.project`.
         batch_last, algorithm
@@ -192,6 +220,11 @@ class KSLinear(nn.Module):
         KSLinear
             Its ``projection_error`` is the relative error in the Frobenius norm.
 
+        Raises
+        ------
+        ParameterError, ShapeError, DeviceError
+            For what is no linear layer, weights that are not there or not finite, or patterns that do not fit them.
+
         Examples
         --------
         >>> import torch, kernmantle as km
@@ -199,16 +232,22 @@ class KSLinear(nn.Module):
         >>> 0 < layer.projection_error < 1
         True
         """
-        found = project(linear.weight.detach(), patterns)
-        rows, columns = linear.weight.shape
+        weight, bias = dense(linear)
+        found = project(weight, patterns)
+        rows, columns = weight.shape
         layer = cls(
-            columns, rows, found.patterns, linear.bias is not None, found.weights, batch_last, algorithm,
-            linear.weight.device, linear.weight.dtype,
+            columns, rows, found.patterns, bias is not None, found.weights, batch_last, algorithm, weight.device,
+            weight.dtype,
         )  # fmt: skip
-        if layer.bias is not None:
-            layer.bias.data.copy_(linear.bias)
+        if layer.bias is not None and bias is not None:
+            layer.bias.data.copy_(bias)
         layer.projection_error = found.error
         return layer
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """:meth:`to_dense`, for models that read the weight of a linear layer; multiplied out at each access."""
+        return self.to_dense()
 
     @property
     def nnz(self) -> int:
@@ -232,6 +271,28 @@ class KSLinear(nn.Module):
         if self._route:
             parts.append(f"ran as {self._route}")
         return ", ".join(parts)
+
+    def _repr_html_(self) -> str:
+        return html(self.patterns, f"KSLinear({self.in_features}, {self.out_features}): {self.nnz} weights")
+
+
+def _parameters(
+    patterns: Sequence[KSPattern], weights: Sequence[Any] | None, device: Any, dtype: torch.dtype | None
+) -> list[nn.Parameter]:
+    """One of each pattern, with the values given if any are."""
+    if weights is None:
+        found = [torch.empty(pattern, device=device, dtype=_floating(dtype)) for pattern in patterns]
+    else:
+        given, _ = unwrap(*weights, names=[f"weight {place}" for place in range(len(weights))])
+        check_weights(patterns, given)
+        found = [weight.detach().clone().to(device=device, dtype=_floating(dtype or weight.dtype)) for weight in given]
+    return [nn.Parameter(weight, weight.dtype not in STORED) for weight in found]
+
+
+def _floating(dtype: torch.dtype | None) -> torch.dtype | None:
+    if dtype is None or dtype in FLOATS or dtype in STORED:
+        return dtype
+    raise DtypeError(f"parameters are floating-point numbers, not {dtype}; pass dtype=")
 
 
 class LinearBatchLast(nn.Linear):
@@ -306,6 +367,8 @@ class LayerNormBatchLast(nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalise; halves are computed in float32."""
+        if input.shape[:1] != (self.features,):
+            raise ShapeError(f"input has shape {tuple(input.shape)}; its first axis must have {self.features} features")
         wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         variance, mean = torch.var_mean(wide, 0, correction=0, keepdim=True)
         value = (wide - mean) * torch.rsqrt(variance + self.eps)

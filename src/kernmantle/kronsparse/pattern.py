@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..arrays import unwrap
 from ..errors import ParameterError, ShapeError
 from ..ops.kronsparse_torch import dense, fused
 from .picture import html
@@ -51,16 +52,16 @@ class KSPattern(_Pattern):
 
     def __new__(cls, a: int, b: int, c: int, d: int) -> KSPattern:
         """Check the entries."""
-        values: list[int] = []
-        for name, value in zip("abcd", (a, b, c, d), strict=True):
-            try:
-                number = operator.index(value)
-            except TypeError:
-                number = 0
-            if number < 1 or isinstance(value, bool):
-                raise ParameterError(f"{name} of the pattern ({a}, {b}, {c}, {d}) must be a positive integer")
-            values.append(number)
-        return super().__new__(cls, *values)
+        given = (a, b, c, d)
+        if type(a) is type(b) is type(c) is type(d) is int and min(given) > 0:
+            return super().__new__(cls, *given)
+        names = [f"{name} of the pattern ({a}, {b}, {c}, {d})" for name in "abcd"]
+        return super().__new__(cls, *map(positive, names, given))
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> KSPattern:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """What ``_replace`` makes its tuples by, which checks nothing."""
+        return cls(*iterable)
 
     @staticmethod
     def of(value: Any) -> KSPattern:
@@ -128,14 +129,16 @@ class KSPattern(_Pattern):
             raise ShapeError(f"the product of {self} and {first} is supported on no pattern")
         return KSPattern(self.a, self.b * self.d // first.d, first.a * first.c // self.a, first.d)
 
-    def to_dense(self, weight: torch.Tensor) -> torch.Tensor:
+    def to_dense(self, weight: Any) -> Any:
         """Matrix (..., a b d, a c d) of weights (..., a, b, c, d), differentiable."""
+        (weight,), wrap = unwrap(weight, names=("weight",))
         if tuple(weight.shape[-4:]) != self:
             raise ShapeError(f"weight has shape {tuple(weight.shape)}, the pattern {self} asks for (..., a, b, c, d)")
-        return dense(weight)
+        return wrap(dense(weight))
 
-    def from_dense(self, matrix: torch.Tensor) -> torch.Tensor:
+    def from_dense(self, matrix: Any) -> Any:
         """Weights (..., a, b, c, d) of a matrix; entries outside the support are dropped."""
+        (matrix,), wrap = unwrap(matrix, names=("matrix",))
         if tuple(matrix.shape[-2:]) != (self.out_features, self.in_features):
             raise ShapeError(
                 f"matrix has shape {tuple(matrix.shape)}, the pattern {self} asks for "
@@ -143,7 +146,7 @@ class KSPattern(_Pattern):
             )
         a, b, c, d = self
         entries = matrix.unflatten(-1, (a, c, d)).unflatten(-4, (a, b, d))
-        return entries.diagonal(dim1=-6, dim2=-3).diagonal(dim1=-4, dim2=-2).movedim(-2, -4)
+        return wrap(entries.diagonal(dim1=-6, dim2=-3).diagonal(dim1=-4, dim2=-2).movedim(-2, -4))
 
     def mask(self, device: torch.device | str | None = None) -> torch.Tensor:
         """The support as a boolean matrix."""
@@ -156,8 +159,21 @@ class KSPattern(_Pattern):
         return f"({self.a}, {self.b}, {self.c}, {self.d})"
 
 
+def positive(name: str, value: Any) -> int:
+    """A positive integer, or ParameterError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ParameterError(f"{name} must be a positive integer, not {value!r}")
+    return number
+
+
 def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:
     """Patterns, applied from the first to the last; ShapeError for the first two whose sizes differ."""
+    if not isinstance(patterns, Iterable):
+        raise ParameterError(f"patterns must be a sequence of patterns (a, b, c, d), not {patterns!r}")
     chain = tuple(map(KSPattern.of, patterns))
     if not chain:
         raise ParameterError("a chain needs at least one pattern")

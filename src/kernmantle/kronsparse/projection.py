@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..arrays import unwrap
 from ..errors import ShapeError
+from .dense import decomposable
 from .matmul import dense_of
 from .pattern import KSPattern, check_chain, join_left, join_right, split_blocks
 
@@ -33,7 +35,7 @@ class Projection(NamedTuple):
     bound: float
 
 
-def project(matrix: torch.Tensor, patterns: Sequence[Any]) -> Projection:
+def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     r"""Approximate a matrix by a chain of Kronecker-sparse factors.
 
     One pattern keeps the entries on its support; two (Monarch and its kin) are solved in closed form, a singular value
@@ -42,8 +44,8 @@ def project(matrix: torch.Tensor, patterns: Sequence[Any]) -> Projection:
 
     Parameters
     ----------
-    matrix : tensor (out_features, in_features)
-        Real floating point; halves are decomposed in float32.
+    matrix : array (out_features, in_features)
+        Real floating point and finite; halves are decomposed in float32.
     patterns : sequence of KSPattern or of four numbers
         Neighbours must be chainable, see :meth:`KSPattern.rank`.
 
@@ -56,6 +58,8 @@ def project(matrix: torch.Tensor, patterns: Sequence[Any]) -> Projection:
     ------
     ShapeError
         For patterns that do not fit the matrix or are not chainable.
+    DtypeError, DeviceError, ParameterError
+        For a matrix of other numbers, of none (on meta), or of such that are not finite.
 
     Notes
     -----
@@ -75,6 +79,7 @@ def project(matrix: torch.Tensor, patterns: Sequence[Any]) -> Projection:
     >>> round(found.error, 6), round(found.bound, 3)
     (0.0, 1.414)
     """
+    (matrix,), _ = unwrap(matrix, names=("the matrix",))
     chain = check_chain(patterns)
     if tuple(matrix.shape) != (chain[-1].out_features, chain[0].in_features):
         raise ShapeError(
@@ -82,7 +87,7 @@ def project(matrix: torch.Tensor, patterns: Sequence[Any]) -> Projection:
             f"({chain[-1].out_features}, {chain[0].in_features})"
         )
     products = _products(chain)
-    exact = matrix.detach() if matrix.dtype in (torch.float32, torch.float64) else matrix.detach().float()
+    exact = decomposable(matrix)
     rest = products[-1].from_dense(exact)
     weights: list[torch.Tensor] = []
     for place in range(len(chain) - 1, 0, -1):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
+from numbers import Real
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
 
-from ..errors import ParameterError
+from ..errors import KernmantleError, ParameterError
 from .choose import choose_patterns
-from .linear import KSLinear
+from .dense import dense, is_linear
+from .linear import KSLinear, LinearBatchLast
 from .pattern import KSPattern
+from .progress import shown
 
 Patterns = Sequence[Any]
-Rule = Callable[[str, nn.Module], "Patterns | nn.Module | None"] | Mapping[str, Patterns] | Patterns | float
+Wanted = Patterns | nn.Module | float | None
+Rule = Callable[[str, nn.Module], Wanted] | Mapping[str, Wanted] | Patterns | float
 
 # What a linear layer is for, by the end of its name: timm, transformers and torchvision.
 _NAMES = {
@@ -97,11 +102,12 @@ def replace_linears(
     Parameters
     ----------
     model : Module
-        Any; torch.nn.Linear and transformers' Conv1D are found wherever they are.
+        Any; torch.nn.Linear, :class:`LinearBatchLast` and transformers' Conv1D are found wherever they are.
     rule : callable, mapping, patterns or float
-        What a layer becomes. ``rule(name, layer)`` returns patterns, a module, or None to leave it; a mapping goes by
-        the first of its patterns of names (as in a shell) that fits; patterns are used for every layer that has their
-        size; a number is the share of its weights that a layer may keep, see :func:`choose_patterns`.
+        What a layer becomes: patterns; a module; a number, the share of its weights that it may keep, see
+        :func:`choose_patterns`; None to leave it. A callable says so of ``(name, layer)``, a mapping by the first of
+        its patterns of names (as in a shell) that fits, patterns alone are meant for every layer of their size, a
+        number alone for every layer.
     part : {"model", "block", "attention", "ffn", "qkv", "proj", "up", "down"}
         Which layers, by the names that timm, transformers and torchvision give them.
     project : bool
@@ -115,16 +121,19 @@ def replace_linears(
 
     Raises
     ------
-    ParameterError, ShapeError
-        For a rule that makes no sense, or patterns that do not fit a layer they are meant for.
+    ParameterError, ShapeError, DeviceError
+        For a rule that makes no sense, patterns that do not fit a layer they are meant for, or weights to approximate
+        that are not there (on meta) or not finite; the model is as it was then.
 
     Notes
     -----
-    Left as they are: layers of torch.nn.MultiheadAttention, which reads their weights itself, and layers that share
-    their weight with another module.
+    Left as they are, with the reason in the report: layers of torch.nn.MultiheadAttention, which reads their weights
+    itself, layers that share their weight with another module, and classes derived from torch.nn.Linear, parametrized
+    ones among them, which may compute something else. Hooks of layers that are replaced are lost.
+    torch.nn.TransformerEncoderLayer leaves its fast path, which knows dense layers only.
 
-    Cost: one :func:`kernmantle.kronsparse.project` a layer with ``project``. The new layers train as the old ones
-    did: their weights are parameters with gradients.
+    Cost: one :func:`kernmantle.kronsparse.project` a layer with ``project``, shown where it takes longer than a
+    second. All layers are made before the first is put in its place. Their weights are parameters with gradients.
 
     Examples
     --------
@@ -136,54 +145,62 @@ def replace_linears(
     """
     if part not in PARTS:
         raise ParameterError(f"part must be one of {', '.join(map(repr, PARTS))}, not {part!r}")
-    before = _count(model)
-    shared = _shared(model)
-    layers: dict[int, tuple[nn.Module, Replaced]] = {}
-    skipped: list[tuple[str, str]] = []
-    for name, parent, key, layer in list(_linears(model)):
-        if not _belongs(name, part):
-            continue
-        reason = _obstacle(parent, layer, shared)
-        if reason:
-            skipped.append((name, reason))
-            continue
+    if is_linear(model):
+        raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
+    before, shared = _count(model), _shared(model)
+    layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
+    found = [place for place in _linears(model) if _belongs(place[0], part)]
+    for name, parent, _, layer in shown(found, "layers", "layer"):
         if id(layer) not in layers:
-            found = _replacement(name, layer, rule, project, algorithm)
-            if found is None:
-                continue
-            layers[id(layer)] = found
-        setattr(parent, key, layers[id(layer)][0])
-    return Report(tuple(record for _, record in layers.values()), tuple(skipped), before, _count(model))
+            reason = _obstacle(parent, layer, shared)
+            try:
+                layers[id(layer)] = reason or _replacement(name, layer, rule, project, algorithm)
+            except KernmantleError as error:
+                raise type(error)(f"{name}: {error}") from error
+    records: dict[int, Replaced] = {}
+    skipped: list[tuple[str, str]] = []
+    for name, parent, key, layer in found:
+        made = layers[id(layer)]
+        if isinstance(made, str):
+            skipped.append((name, made))
+        elif made is not None:
+            setattr(parent, key, made[0])
+            records[id(layer)] = made[1]
+    _leave_fast_path(model)
+    return Report(tuple(records.values()), tuple(skipped), before, _count(model))
 
 
 def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
 
 
-def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a dense linear layer, torch's or transformers' transposed one."""
-    return type(module) is nn.Linear or type(module).__name__ in ("Conv1D", "NonDynamicallyQuantizableLinear")
-
-
-def _as_linear(layer: Any) -> Any:
-    """Weight (out, in) and bias of a layer."""
-    if type(layer).__name__ == "Conv1D":
-        return SimpleNamespace(weight=layer.weight.T, bias=layer.bias)
-    return layer
-
-
-def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
+def _linears(model: nn.Module) -> list[tuple[str, nn.Module, str, nn.Module]]:
     """Every place of a linear layer: name, parent, name there, layer."""
-    for prefix, parent in model.named_modules():
-        for key, child in parent._modules.items():  # named_children leaves out what a second name has
-            if child is not None and is_linear(child):
-                yield f"{prefix}.{key}" if prefix else key, parent, key, child
+    return [
+        (f"{prefix}.{key}" if prefix else key, parent, key, child)
+        for prefix, parent in model.named_modules()
+        for key, child in parent._modules.items()  # named_children leaves out what a second name has
+        if child is not None and (is_linear(child) or isinstance(child, nn.Linear))
+    ]
 
 
 def _shared(model: nn.Module) -> set[int]:
     """Parameters that more than one module holds."""
     holders = Counter(id(parameter) for module in model.modules() for parameter in module.parameters(recurse=False))
     return {parameter for parameter, count in holders.items() if count > 1}
+
+
+def _leave_fast_path(model: nn.Module) -> None:
+    """Let torch's encoder layers call what they hold; in evaluation they read the weights of dense layers."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer) and not _all_dense(module):
+            module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder) and not all(map(_all_dense, module.layers)):
+            module.use_nested_tensor = False
+
+
+def _all_dense(layer: nn.Module) -> bool:
+    return all(isinstance(getattr(layer, name, None), nn.Linear) for name in ("linear1", "linear2"))
 
 
 def _belongs(name: str, part: str) -> bool:
@@ -197,26 +214,33 @@ def _belongs(name: str, part: str) -> bool:
 def _obstacle(parent: nn.Module, layer: nn.Module, shared: set[int]) -> str:
     if isinstance(parent, nn.MultiheadAttention):
         return "torch.nn.MultiheadAttention reads its weight itself"
+    if is_parametrized(layer):
+        return "it is parametrized; call torch.nn.utils.parametrize.remove_parametrizations first"
+    if not is_linear(layer):
+        return f"{type(layer).__name__} is derived from Linear and may compute something else"
     if any(id(parameter) in shared for parameter in layer.parameters(recurse=False)):
         return "its weight is shared with another module"
     return ""
 
 
-def _replacement(name: str, layer: Any, rule: Rule, project: bool, algorithm: str) -> tuple[nn.Module, Replaced] | None:
-    linear = _as_linear(layer)
-    rows, columns = (int(size) for size in linear.weight.shape)
-    wanted = _wanted(name, layer, linear, rule)
-    if wanted is None:
-        return None
+def _replacement(
+    name: str, layer: Any, rule: Rule, project: bool, algorithm: str
+) -> tuple[nn.Module, Replaced] | str | None:
+    """The new layer and its record, or why there is none; None where none is wanted."""
+    weight, bias = dense(layer)
+    rows, columns = weight.shape
+    wanted = _wanted(name, layer, rule)
+    if wanted is None or isinstance(wanted, str):
+        return wanted
+    last = isinstance(layer, LinearBatchLast)
     if isinstance(wanted, nn.Module):
         new = wanted
     elif project:
-        new = KSLinear.from_linear(linear, wanted, algorithm=algorithm)
+        new = KSLinear.from_linear(layer, wanted, last, algorithm)
     else:
         new = KSLinear(
-            columns, rows, wanted, linear.bias is not None, algorithm=algorithm, device=linear.weight.device,
-            dtype=linear.weight.dtype,
-        )  # fmt: skip
+            columns, rows, wanted, bias is not None, None, last, algorithm, device=weight.device, dtype=weight.dtype
+        )
     new.train(layer.training)
     known = isinstance(new, KSLinear)
     patterns = new.patterns if known else ()
@@ -226,16 +250,22 @@ def _replacement(name: str, layer: Any, rule: Rule, project: bool, algorithm: st
     )
 
 
-def _wanted(name: str, layer: nn.Module, linear: Any, rule: Rule) -> Patterns | nn.Module | None:
+def _wanted(name: str, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
+    """Patterns or a module, None to leave a layer, or why it has to be left."""
+    found: Any = rule
     if callable(rule):
-        return rule(name, layer)
-    if isinstance(rule, Mapping):
-        return next((found for glob, found in rule.items() if fnmatch.fnmatchcase(name, glob)), None)
-    if isinstance(rule, (int, float)) and not isinstance(rule, bool):
-        found = choose_patterns(linear, budget=rule, count=1)
-        return found[0].patterns if found else None
-    if isinstance(rule, Sequence) and not isinstance(rule, str) and rule:
-        chain = tuple(map(KSPattern.of, rule))
-        fits = (chain[-1].out_features, chain[0].in_features) == tuple(linear.weight.shape)
-        return chain if fits else None
-    raise ParameterError(f"rule must be a callable, a mapping, patterns or a number, not {rule!r}")
+        found = rule(name, layer)
+    elif isinstance(rule, Mapping):
+        found = next((value for glob, value in rule.items() if fnmatch.fnmatchcase(name, glob)), None)
+    if isinstance(found, Real) and not isinstance(found, bool):
+        choices = choose_patterns(layer, budget=float(found), count=1)
+        return choices[0].patterns if choices else f"no chain has at most {float(found):g} of its weights"
+    if isinstance(found, Sequence) and not isinstance(found, str) and found:
+        chain = tuple(map(KSPattern.of, found))
+        fits = (chain[-1].out_features, chain[0].in_features) == tuple(dense(layer).weight.shape)
+        return chain if fits or found is not rule else None
+    if found is not rule and (found is None or isinstance(found, nn.Module)):
+        return found
+    raise ParameterError(
+        f"rule must be patterns, a number, or a callable or a mapping that gives these, a module or None, not {found!r}"
+    )

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .autograd import unwatched
+
+# How often each parameter, by its id, was written to by an optimizer that leaves its version as it is.
+_SILENT: dict[int, int] = {}
+
+
+@lru_cache(maxsize=1)
+def _watch_optimizers() -> None:
+    """Fused optimizers change parameters without counting it in their versions."""
+
+    def count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            if group.get("fused"):
+                for own in group["params"]:
+                    _SILENT[id(own)] = _SILENT.get(id(own), 0) + 1
+
+    register_optimizer_step_post_hook(count)
 
 
 class Kept:
@@ -48,8 +66,9 @@ class KeptChain:
     """What was made of each weight of a chain, and of all, until one of them is written to or is another."""
 
     def __init__(self, count: int) -> None:
+        _watch_optimizers()
         self.parts = [Kept() for _ in range(count + 1)]
-        self._states: list[tuple[int, int, int]] = []
+        self._states: list[tuple[int, int, int, int]] = []
         self._held: list[torch.Tensor] = []
         self.seen: tuple[torch.Size, torch.dtype, torch.device] | None = None  # of a call that went through ...
         self.matrix: torch.Tensor | None = None
@@ -58,7 +77,10 @@ class KeptChain:
         """Forget what was made of weights that changed; False where a transform or a mode may have wrapped them."""
         if not unwatched():
             return False
-        states = [(id(own), own.data_ptr(), -1 if own.is_inference() else own._version) for own in weights]
+        states = [
+            (id(own), own.data_ptr(), -1 if own.is_inference() else own._version, _SILENT.get(id(own), 0))
+            for own in weights
+        ]
         if states != self._states:
             for place, state in enumerate(states):
                 if self._states[place : place + 1] != [state]:

@@ -290,7 +290,10 @@ def gradient(
         if algorithm == "auto":
             algorithm = quickest_gradient(pattern, *described(x))[0]
         if algorithm in GRADIENTS:
-            return _uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
+            value = _uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
+            # An axis of length 1 may have any stride; data-parallel wrappers want that of the weight.
+            usual = value.stride() == (a * b * c * d, b * c * d, c * d, d, 1)
+            return value if usual else value.view(-1).view(value.shape)
     if _on_gpu(x):
         found = _gpu().gradient(x, grad, pattern, precision)
         if found is not None:

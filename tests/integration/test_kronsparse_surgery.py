@@ -1,0 +1,228 @@
+"""Linear layers of models replaced, by part and by rule."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import kernmantle as km
+from kernmantle import errors
+from kernmantle.kronsparse import monarch, replace_linears
+from kernmantle.testing import assert_close
+
+
+class Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.proj(nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+class Feedforward(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return self.fc2(nn.functional.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.attn, self.mlp = Attention(width), Feedforward(width)
+
+    def forward(self, x):
+        x = x + self.attn(x)
+        return x + self.mlp(x)
+
+
+class Model(nn.Module):
+    def __init__(self, width=24, depth=2):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(x).mean(1))
+
+
+PARTS = {
+    "qkv": {"attn.qkv"}, "proj": {"attn.proj"}, "up": {"mlp.fc1"}, "down": {"mlp.fc2"},
+    "attention": {"attn.qkv", "attn.proj"}, "ffn": {"mlp.fc1", "mlp.fc2"},
+    "block": {"attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_surgery_by_part(part):
+    torch.manual_seed(0)
+    model = Model()
+    x = torch.randn(2, 5, 24)
+    before = sum(value.numel() for value in model.parameters())
+    report = replace_linears(model, lambda name, layer: monarch(layer.weight.shape, 4, 4, 2), part=part)
+    assert {layer.name for layer in report.layers} == {f"blocks.{i}.{end}" for i in range(2) for end in PARTS[part]}
+    assert report.before == before
+    assert report.after == sum(value.numel() for value in model.parameters()) < before
+    for layer in report.layers:
+        new = model.get_submodule(layer.name)
+        assert isinstance(new, km.KSLinear)
+        assert layer.after == sum(weight.numel() for weight in new.weights)
+        assert layer.before == layer.shape[0] * layer.shape[1]
+        assert 0 < layer.error == new.projection_error < 1
+        assert layer.name in str(report)
+    assert model(x).isfinite().all()
+    model(x).sum().backward()
+
+
+def test_surgery_with_exact_patterns_changes_nothing():
+    torch.manual_seed(0)
+    model = Model()
+    x = torch.randn(2, 5, 24)
+    wanted = model(x).detach()
+    report = replace_linears(model, lambda name, layer: [(1, *layer.weight.shape, 1)])
+    assert len(report.layers) == 9
+    assert all(layer.error < 1e-6 for layer in report.layers)
+    assert_close(model(x).detach(), wanted, depth=500)
+
+
+def test_rules():
+    model = Model()
+    chain = monarch((96, 24), 4, 4)
+    for rule, wanted in (
+        (chain, {"blocks.0.mlp.fc1", "blocks.1.mlp.fc1"}),
+        (
+            {"blocks.0.*fc1": chain, "*qkv": monarch((72, 24), 4, 4)},
+            {"blocks.0.mlp.fc1", "blocks.0.attn.qkv", "blocks.1.attn.qkv"},
+        ),
+        (lambda name, layer: chain if name == "blocks.1.mlp.fc1" else None, {"blocks.1.mlp.fc1"}),
+        (lambda name, layer: nn.Identity() if name == "head" else None, {"head"}),
+    ):  # fmt: skip
+        report = replace_linears(copy.deepcopy(model), rule, project=False)
+        assert {layer.name for layer in report.layers} == wanted
+    share = replace_linears(copy.deepcopy(model), 0.5, part="ffn")
+    assert len(share.layers) == 4
+    assert all(layer.after <= 0.5 * layer.before for layer in share.layers)
+    drawn = copy.deepcopy(model)
+    assert all(layer.error is None for layer in replace_linears(drawn, chain, project=False).layers)
+    with pytest.raises(errors.ParameterError, match="rule must be"):
+        replace_linears(model, "monarch")
+    with pytest.raises(errors.ParameterError, match="part must be"):
+        replace_linears(model, chain, part="heads")
+    with pytest.raises(errors.ShapeError, match="head: the matrix has shape"):
+        replace_linears(model, {"head": chain})
+
+
+class Conv1D(nn.Module):
+    """As transformers': a linear layer with a transposed weight."""
+
+    def __init__(self, rows, columns):
+        super().__init__()
+        self.nf = rows
+        self.weight, self.bias = nn.Parameter(torch.randn(columns, rows)), nn.Parameter(torch.randn(rows))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+def test_transposed_shared_and_unreachable_layers():
+    torch.manual_seed(0)
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c_fc, self.twice = Conv1D(24, 12), nn.Linear(12, 12)
+            self.again = self.twice
+            self.embedding, self.lm_head = nn.Embedding(20, 12), nn.Linear(12, 20, bias=False)
+            self.lm_head.weight = self.embedding.weight
+            self.attention = nn.MultiheadAttention(12, 2)
+
+    model = Odd()
+    x = torch.randn(3, 12)
+    wanted = model.c_fc(x).detach()
+    report = replace_linears(model, lambda name, layer: [(1, 24, 12, 1)] if name == "c_fc" else monarch((12, 12), 2, 2))
+    assert {layer.name for layer in report.layers} == {"c_fc", "twice"}
+    assert model.twice is model.again
+    assert dict(report.skipped).keys() == {"lm_head", "attention.out_proj"}
+    assert model.lm_head.weight is model.embedding.weight
+    assert_close(model.c_fc(x).detach(), wanted, depth=12)
+
+
+def same(name, layer):
+    """A chain of one factor that is the layer itself."""
+    return [(1, *(layer.weight.shape if isinstance(layer, nn.Linear) else reversed(layer.weight.shape)), 1)]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_encoders_call_their_new_layers_in_evaluation(padded):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation="gelu")
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 16)
+    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]).bool() if padded else None
+    kept = ~mask if padded else torch.ones(2, 5, dtype=torch.bool)
+    with torch.no_grad():
+        wanted = model(x, src_key_padding_mask=mask)[kept]
+        report = replace_linears(model, same)
+        assert_close(model(x, src_key_padding_mask=mask)[kept], wanted, depth=500)
+        calls = []
+        model.layers[1].linear1.register_forward_hook(lambda *_: calls.append(1))
+        model(x, src_key_padding_mask=mask)
+    assert {layer.name for layer in report.layers} == {f"layers.{i}.linear{j}" for i in (0, 1) for j in (1, 2)}
+    assert calls == [1]
+
+
+def test_models_are_as_they_were_where_a_rule_fails():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    before, chain = list(model), monarch((16, 16), 4, 4)
+
+    def rule(name, layer):
+        if name == "1":
+            raise KeyError(name)
+        return chain
+
+    for bad, error in ((rule, KeyError), ({"0": chain, "1": [(1, 3, 3, 1)]}, errors.ShapeError)):
+        with pytest.raises(error):
+            replace_linears(model, bad)
+        assert all(own is old for own, old in zip(model, before, strict=True))
+    with torch.device("meta"):
+        empty = nn.Sequential(nn.Linear(16, 16))
+    with pytest.raises(errors.DeviceError, match="0: the matrix is on meta"):
+        replace_linears(empty, chain)
+    replace_linears(empty, chain, project=False)
+    assert empty[0].weights[0].is_meta
+    with pytest.raises(errors.ParameterError, match="from_linear"):
+        replace_linears(nn.Linear(16, 16), chain)
+
+
+def test_rules_may_give_shares():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16))
+    report = replace_linears(copy.deepcopy(model), {"0": 0.5, "1": None, "2": nn.Identity()})
+    assert [(layer.name, layer.after <= 128) for layer in report.layers] == [("0", True), ("2", True)]
+    report = replace_linears(copy.deepcopy(model), lambda name, layer: 0.5 if name == "1" else 1e-6)
+    assert [layer.name for layer in report.layers] == ["1"]
+    assert report.skipped[0] == ("0", "no chain has at most 1e-06 of its weights")
+
+
+def test_layers_of_other_kinds():
+    class Own(nn.Linear):
+        pass
+
+    torch.manual_seed(0)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(16, 8))
+    model = nn.ModuleList([km.LinearBatchLast(16, 8), normed, Own(16, 8), nn.LazyLinear(8)])
+    x = torch.randn(16, 3, 2)
+    wanted = model[0](x)
+    report = replace_linears(model, same)
+    assert model[0].batch_last
+    assert_close(model[0](x).detach(), wanted.detach(), depth=16)
+    assert [layer.name for layer in report.layers] == ["0"]
+    reasons = dict(report.skipped)
+    assert "parametrized" in reasons["1"]
+    assert reasons["2"] == "Own is derived from Linear and may compute something else"
+    assert "LazyLinear" in reasons["3"]

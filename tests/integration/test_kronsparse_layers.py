@@ -393,6 +393,7 @@ def test_layers_with_weights_in_float8(stored):
         own.eval().prepack()
         with torch.no_grad():
             assert_close(own(x), found.detach(), depth=99)
+        assert_close(own.to_dense(), factors(own), dtype="float32", depth=99)
     assert drawn.weights[0].float().std() > 0.1
 
 
@@ -532,10 +533,49 @@ def test_their_storage_formats(algo, pattern):
     )
 
 
+@pytest.mark.parametrize("bs_last", [False, True], ids=["first", "last"])
+def test_their_dense_layers(bs_last):
+    torch.manual_seed(0)
+    own = torch.randn(5, 3)
+    x = torch.randn((3, 4, 2) if bs_last else (4, 2, 3))
+    for weights in (None, [own], own, [own.view(1, 5, 3, 1)]):
+        # Their order of arguments: patterns, algo, dtype, bs_last, vsize, bias, weights, device.
+        layer = ksmm.get_linear_layer([(1, 5, 3, 1)], "unfused_linear", torch.float32, bs_last, 2, True, weights, "cpu")
+        assert type(layer) is (ksmm.LinearBsl if bs_last else ksmm.UnfusedLinear)
+        assert layer.bias.shape == ((5, 1) if bs_last else (5,))
+        matrix = layer.weight if weights is None else own
+        rows = x.movedim(0, -1) if bs_last else x
+        found = layer(x).movedim(0, -1) if bs_last else layer(x)
+        assert_close(found.detach(), (rows @ matrix.T + layer.bias.flatten()).detach(), depth=4)
+    kept = ksmm.get_linear_layer(PATTERNS, "kernel", vsize=2, bias=True)
+    assert (kept.vsize, kept.bias.shape, kept.weights) == (2, (24,), [None, None])
+    with pytest.raises(errors.ShapeError, match=r"weights have shape \(3, 5\)"):
+        ksmm.get_linear_layer([(1, 5, 3, 1)], "nn_linear", weights=[own.T])
+
+
+def test_their_batched_products():
+    weight, x = torch.randn(2, 3, 4, 5), torch.randn(7, 40)
+    factor = ksmm.generate_factor(2, 3, 4, 5, "bmm", weight, torch.float32)
+    wanted = x @ KSPattern(2, 3, 4, 5).to_dense(weight).T
+    assert_close(ksmm.bmm_bs_first(x, factor, (2, 3, 4, 5)), wanted, depth=4)
+    assert_close(ksmm.bmm_bs_last(x.T, factor, (2, 3, 4, 5)), wanted.T, depth=4)
+    assert_close(ksmm.forward_bmm_bs_first(factor, x, (2, 3, 4, 5)), wanted, depth=4)
+    assert_close(ksmm.forward_bmm_bs_last(factor, x.T, (2, 3, 4, 5)), wanted.T, depth=4)
+
+
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_their_layers_in_float8(stored):
+    layer = ksmm.KSLinear(PATTERNS, algo="kernel", dtype=stored)
+    x = torch.randn(5, 48)
+    assert {value.dtype for value in layer.state_dict().values()} == {stored}
+    wanted = x @ layer.get_dense_product().T + layer.bias.float()
+    assert_close(layer(x), wanted, depth=64)
+
+
 def test_their_other_layers_and_errors():
     assert ksmm.get_in_size_out_size(PATTERNS) == (48, 24)
     assert isinstance(ksmm.get_linear_layer([(1, 5, 3, 1)], "nn_linear"), nn.Linear)
-    last = ksmm.get_linear_layer([(1, 5, 3, 1)], "unfused_linear", torch.float32, True, True)
+    last = ksmm.get_linear_layer([(1, 5, 3, 1)], "unfused_linear", torch.float32, True)
     assert last(torch.ones(3, 4)).shape == (5, 4)
     with pytest.raises(errors.ParameterError, match="algo must be"):
         ksmm.KSLinear(PATTERNS, algo="fast")

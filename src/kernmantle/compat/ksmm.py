@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from ..errors import DtypeError, ParameterError, ShapeError
 from ..kronsparse import KSPattern, LinearBatchLast, kron_sparse_matmul
-from ..kronsparse.matmul import dense_of
+from ..kronsparse.matmul import STORED, dense_of
 from ..kronsparse.pattern import check_chain
 from ..ops.kronsparse_torch import quietly
 
@@ -26,11 +27,12 @@ SUBMODULES = (
     "layer.kronecker_sparse",
     "layer.kronecker_sparse.interface",
     "layer.get_linear_layer",
+    "layer.bmm",
+    "layer.bmm.forward_bmm",
     "benchmark",
     "benchmark.utils",
 )
 ALGORITHMS = ("sparse", "bsr", "dense", "einsum", "kernel", "bmm")
-LinearBsl = LinearBatchLast
 
 
 def _check_algorithm(algo: str) -> None:
@@ -147,6 +149,7 @@ class KSLinear(nn.Module):
     algo : {"kernel", "bmm", "bsr", "einsum", "dense", "sparse"}
         What computes the products and how the factors are stored.
     dtype : torch.dtype
+        Of the parameters; those in float8 have no gradient, and are computed with in the type of the input.
     bs_last : bool
         Whether the batch is the last axis.
     vsize : int
@@ -182,18 +185,19 @@ class KSLinear(nn.Module):
         self.patterns, self.algo, self.dtype, self.bs_last = list(patterns), algo, dtype, bs_last
         self.vsize, self.device, self.num_mat = vsize, device, len(patterns)
         self.in_size, self.out_size = get_in_size_out_size(patterns)
-        given = [None] * len(patterns) if weights is None else list(weights)
+        self.weights = given = [None] * len(patterns) if weights is None else list(weights)
         if len(given) != len(patterns):
             raise ShapeError(f"there are {len(patterns)} patterns but {len(given)} weights")
         self.factors = nn.ParameterList(
-            nn.Parameter(generate_factor(*pattern, algo, weight, dtype, device))
+            nn.Parameter(generate_factor(*pattern, algo, weight, dtype, device), dtype not in STORED)
             for pattern, weight in zip(self.chain, given, strict=True)
         )
         self.bias: nn.Parameter | None = None
         if bias:
             bound = 1 / math.sqrt(self.in_size)
             shape = (self.out_size, 1) if bs_last else (self.out_size,)
-            self.bias = nn.Parameter(torch.empty(shape, dtype=dtype, device=device).uniform_(-bound, bound))
+            drawn = torch.empty(shape, device=device).uniform_(-bound, bound)
+            self.bias = nn.Parameter(drawn.to(dtype), dtype not in STORED)
 
     def _weights(self) -> list[torch.Tensor]:
         pairs = zip(self.factors, self.chain, strict=True)
@@ -202,6 +206,8 @@ class KSLinear(nn.Module):
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
         """Apply the layer to (..., in_size), or (in_size, ...) with the batch last."""
         bias = None if self.bias is None else self.bias.flatten()
+        if bias is not None and bias.dtype in STORED:
+            bias = bias.to(tensor.dtype)
         weights = self._weights()
         return kron_sparse_matmul(tensor, weights, bias=bias, batch_last=self.bs_last, algorithm=self.algo)
 
@@ -214,24 +220,99 @@ class KSLinear(nn.Module):
         return sum(pattern.nnz for pattern in self.chain)
 
 
+class LinearBsl(LinearBatchLast):
+    """Dense linear layer on (in_features, ...), its bias of shape (out_features, 1)."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        version: str = "torch_matmul",
+        weights: Any = None,
+    ) -> None:
+        if version != "torch_matmul":
+            raise ParameterError(f"version must be 'torch_matmul', not {version!r}")
+        super().__init__(in_features, out_features, bias, device, dtype)
+        _fill(self, weights)
+        if bias:
+            self.bias = nn.Parameter(self.bias.detach()[:, None])
+
+
+class UnfusedLinear(nn.Linear):
+    """Dense linear layer that adds its bias in a step of its own."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        weights: Any = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        _fill(self, weights)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer."""
+        product = functional.linear(input, self.weight)
+        return product if self.bias is None else product + self.bias
+
+
+def _fill(layer: nn.Linear, weights: Any) -> None:
+    """Weights (out, in) or (1, out, in, 1), or a list of the one."""
+    if weights is None:
+        return
+    own = weights[0] if isinstance(weights, (list, tuple)) else weights
+    if own.numel() != layer.weight.numel() or own.shape[-1] not in (1, layer.in_features):
+        raise ShapeError(f"weights have shape {tuple(own.shape)}, the layer {tuple(layer.weight.shape)}")
+    layer.weight.data.copy_(own.reshape(layer.weight.shape))
+
+
 def get_linear_layer(
     patterns: Sequence[Any],
     algo: str,
     dtype: torch.dtype = torch.float16,
     bs_last: bool = False,
+    vsize: int = 4,
     bias: bool = False,
-    weights: Sequence[torch.Tensor] | None = None,
+    weights: Any = None,
     device: Any = "cpu",
 ) -> nn.Module:
     """A layer by algorithm: those of :class:`KSLinear`, or a dense "nn_linear" or "unfused_linear"."""
     if algo not in ("nn_linear", "unfused_linear"):
-        return KSLinear(patterns, weights, bias, algo, dtype, bs_last, device=device)
+        return KSLinear(patterns, weights, bias, algo, dtype, bs_last, vsize, device)
     if len(patterns) != 1 or not pattern_is_dense(patterns[0]):
         raise ParameterError(f"{algo} takes one dense pattern (1, b, c, 1), got {list(patterns)}")
-    if algo == "nn_linear" and bs_last:
-        raise ParameterError("nn_linear has the batch first; use unfused_linear")
     columns, rows = get_in_size_out_size(patterns)
-    layer = (LinearBatchLast if bs_last else nn.Linear)(columns, rows, bias=bias, dtype=dtype, device=device)
-    if weights is not None:
-        layer.weight.data.copy_(weights[0].reshape(rows, columns))
+    options: dict[str, Any] = {"bias": bias, "dtype": dtype, "device": device}
+    if algo == "unfused_linear":
+        return (LinearBsl if bs_last else UnfusedLinear)(columns, rows, weights=weights, **options)
+    if bs_last:
+        raise ParameterError("nn_linear has the batch first; use unfused_linear")
+    layer = nn.Linear(columns, rows, **options)
+    _fill(layer, weights)
     return layer
+
+
+def bmm_bs_first(x: torch.Tensor, w_kron: torch.Tensor, pattern: Any) -> torch.Tensor:
+    """Product with a factor as "bmm" stores it, (a d, b, c), the batch first."""
+    return kron_sparse_matmul(x, weights_of(w_kron, pattern, "bmm"), algorithm="bmm")
+
+
+def bmm_bs_last(x: torch.Tensor, w_kron: torch.Tensor, pattern: Any) -> torch.Tensor:
+    """The same with the batch last."""
+    return kron_sparse_matmul(x, weights_of(w_kron, pattern, "bmm"), batch_last=True, algorithm="bmm")
+
+
+def forward_bmm_bs_first(w_kron: torch.Tensor, x: torch.Tensor, pattern: Any) -> torch.Tensor:
+    """``bmm_bs_first`` with its first two arguments in the other order."""
+    return bmm_bs_first(x, w_kron, pattern)
+
+
+def forward_bmm_bs_last(w_kron: torch.Tensor, x: torch.Tensor, pattern: Any) -> torch.Tensor:
+    """``bmm_bs_last`` with its first two arguments in the other order."""
+    return bmm_bs_last(x, w_kron, pattern)

@@ -320,7 +320,7 @@ class LinearBatchLast(nn.Linear):
         if self.bias is None:
             product = self.weight @ columns
         else:
-            product = torch.addmm(self.bias[:, None], self.weight, columns)
+            product = torch.addmm(self.bias.view(-1, 1), self.weight, columns)
         return product.reshape(self.out_features, *input.shape[1:])
 
 

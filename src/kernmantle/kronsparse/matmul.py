@@ -205,9 +205,10 @@ def check_activation(activation: str | None) -> str:
 
 
 def dense_of(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The matrix of a chain, of its weights' type."""
+    """The matrix of a chain, of its weights' type; torch's default type for float8."""
     columns = KSPattern(*weights[0].shape).in_features
-    unit = torch.eye(columns, dtype=weights[0].dtype, device=weights[0].device)
+    kind = torch.get_default_dtype() if weights[0].dtype in STORED else weights[0].dtype
+    unit = torch.eye(columns, dtype=kind, device=weights[0].device)
     return chain(unit, weights, None, "", Way(False, "auto", "ieee")).mT
 
 

@@ -553,6 +553,25 @@ def test_their_dense_layers(bs_last):
         ksmm.get_linear_layer([(1, 5, 3, 1)], "nn_linear", weights=[own.T])
 
 
+@pytest.mark.parametrize("algo", ksmm.ALGORITHMS)
+def test_their_layers_train(algo):
+    torch.manual_seed(0)
+    weights = [torch.randn(pattern) for pattern in PATTERNS]
+    layer = ksmm.KSLinear(PATTERNS, weights, algo=algo, dtype=torch.float32)
+    x, own = torch.randn(5, 48, requires_grad=True), km.KSLinear(48, 24, PATTERNS, weights=weights)
+    wanted = torch.autograd.grad(own(x).sum(), (x, *own.weights))
+    if algo == "bsr":
+        with pytest.raises(errors.GradientError, match="block-sparse rows"):
+            layer(x).sum().backward()
+        layer.factors.requires_grad_(False)
+        x.grad = None
+    layer(x).sum().backward()
+    assert_close(x.grad, wanted[0], depth=64)
+    if algo != "bsr":
+        for factor, pattern, gradient in zip(layer.factors, PATTERNS, wanted[1:], strict=True):
+            assert_close(ksmm.weights_of(factor.grad, pattern, algo), gradient, depth=64)
+
+
 def test_their_batched_products():
     weight, x = torch.randn(2, 3, 4, 5), torch.randn(7, 40)
     factor = ksmm.generate_factor(2, 3, 4, 5, "bmm", weight, torch.float32)

@@ -1,8 +1,8 @@
-"""KSMM's layer on our products: the same arguments, storage formats and results, with gradients for every algorithm.
+"""KSMM's layer on our products: the same arguments, storage formats and results, with gradients.
 
 ``import ksmm_py`` and ``ksmm_py.layer.kronecker_sparse.interface`` give this module after
 ``kernmantle.compat.install("ksmm_py")``. Unlike there, "kernel" runs on the CPU too, takes any batch and any pattern,
-and float16 is accumulated in float32.
+float16 is accumulated in float32, and every algorithm has gradients, "bsr" those of x and bias alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..errors import DtypeError, ParameterError, ShapeError
+from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..kronsparse import KSPattern, LinearBatchLast, kron_sparse_matmul
 from ..kronsparse.matmul import STORED, dense_of
 from ..kronsparse.pattern import check_chain
@@ -201,7 +201,11 @@ class KSLinear(nn.Module):
 
     def _weights(self) -> list[torch.Tensor]:
         pairs = zip(self.factors, self.chain, strict=True)
-        return [weights_of(factor, pattern, self.algo) for factor, pattern in pairs]
+        found = [weights_of(factor, pattern, self.algo) for factor, pattern in pairs]
+        for weight in found:
+            if self.algo == "bsr" and weight.requires_grad:
+                weight.register_hook(_refuse)
+        return found
 
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
         """Apply the layer to (..., in_size), or (in_size, ...) with the batch last."""
@@ -218,6 +222,10 @@ class KSLinear(nn.Module):
     def get_weights_size(self) -> int:
         """Number of weights, the bias not counted."""
         return sum(pattern.nnz for pattern in self.chain)
+
+
+def _refuse(_: torch.Tensor) -> None:
+    raise GradientError("torch keeps no gradients in block-sparse rows: use another algo, or requires_grad_(False)")
 
 
 class LinearBsl(LinearBatchLast):

@@ -8,7 +8,17 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.kronsparse.picture import STROKES, svg
+from kernmantle.kronsparse import block_diagonal, butterfly, low_rank_like, monarch
+from kernmantle.kronsparse.picture import STROKES, svg, table
+
+from ..source import ROOT
+
+# Those of the picture in the documentation, which ``python -m tests.unit.test_reprs`` draws.
+DRAWN = {
+    "block_diagonal": block_diagonal((16, 16), 4), "low_rank_like": low_rank_like((16, 16), 4),
+    "monarch": monarch((16, 16), 4, 4), "butterfly": butterfly(16),
+}  # fmt: skip
+PICTURE = ROOT / "docs" / "_static" / "chains.svg"
 
 
 def covered(pattern):
@@ -39,6 +49,19 @@ def test_large_pictures_are_small_and_well_formed(pattern):
     root = ET.fromstring(text)
     assert root.find(".//svg/path") is not None
     assert "weights" in "".join(root.itertext())
+
+
+def test_the_picture_of_the_documentation_is_what_is_drawn():
+    assert PICTURE.read_text(encoding="utf-8") == table(DRAWN)
+    root = ET.fromstring(table(DRAWN))
+    assert len(root.findall("{*}svg")) == sum(map(len, DRAWN.values()))
+
+
+def test_a_layer_is_drawn_as_its_chain():
+    layer = km.KSLinear(48, 24, [(6, 8, 8, 1), (1, 12, 24, 2)])
+    root = ET.fromstring(layer._repr_html_())
+    assert [each.get("viewBox") for each in root.iter("svg")] == ["0 0 48 24", "0 0 48 48"]
+    assert f"{layer.nnz} weights" in "".join(root.itertext())
 
 
 def test_a_chain_is_drawn_as_a_product_is_written():
@@ -93,3 +116,7 @@ def test_errors_are_few_lines_and_say_what_was_given(name):
     lines = str(raised.value).splitlines()
     assert 1 <= len(lines) < 15
     assert max(map(len, lines)) < 300
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(table(DRAWN), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 SIDE = 180
@@ -33,11 +33,11 @@ def _diagonals(own: Support) -> str:
     )
 
 
-def svg(pattern: Sequence[int]) -> str:
+def svg(pattern: Sequence[int], side: int = SIDE, place: str = "") -> str:
     """The support as a drawing: rectangles for dense blocks, diagonals for interleaved ones."""
     own = Support(*pattern)
     rows, columns = own.a * own.b * own.d, own.a * own.c * own.d
-    scale = SIDE / max(rows, columns)
+    scale = side / max(rows, columns)
     if own.a > STROKES:
         inner = f'<path d="M0 0L{columns} {rows}" stroke="#1b6ca8" stroke-width="{1 / scale:g}"/>'
     elif own.d == 1:
@@ -46,9 +46,10 @@ def svg(pattern: Sequence[int]) -> str:
         inner = f'<path d="{_diagonals(own)}" stroke="#1b6ca8" stroke-width="{max(1.0, 0.7 / scale):g}"/>'
     else:
         inner = f'<path d="{_blocks(own)}" fill="#1b6ca8" fill-opacity="0.4"/>'
+    edge = f'<rect width="{columns}" height="{rows}" stroke="#c5ccd3" stroke-width="{2 / scale:g}"/>'
     return (
-        f'<svg width="{columns * scale:.0f}" height="{rows * scale:.0f}" viewBox="0 0 {columns} {rows}" '
-        f'style="border: 1px solid #c5ccd3" fill="none">{inner}</svg>'
+        f'<svg {place}width="{columns * scale:.0f}" height="{rows * scale:.0f}" viewBox="0 0 {columns} {rows}" '
+        f'fill="none">{inner}{edge}</svg>'
     )
 
 
@@ -56,3 +57,24 @@ def html(patterns: Sequence[Sequence[int]], text: str) -> str:
     """Drawings side by side, in the order in which a matrix product is written, over a line of text."""
     pictures = "".join(f'<div style="margin-right: 12px">{svg(pattern)}</div>' for pattern in reversed(patterns))
     return f'<div><div style="display: flex; align-items: center">{pictures}</div><code>{text}</code></div>'
+
+
+def table(chains: Mapping[str, Sequence[Sequence[int]]], side: int = 80, gap: int = 26) -> str:
+    """A picture of its own: a line a chain, its name and its factors in the order of a matrix product."""
+    parts: list[str] = []
+    left, most = 9 * max(map(len, chains)), max(map(len, chains.values()))
+    for line, (name, patterns) in enumerate(chains.items()):
+        top = line * (side + gap)
+        parts.append(f'<text x="0" y="{top + side // 2 + 5}">{name}</text>')
+        for column, pattern in enumerate(reversed(patterns)):
+            x = left + column * (side + gap)
+            if column:
+                parts.append(f'<text x="{x - gap // 2}" y="{top + side // 2 + 5}" text-anchor="middle">·</text>')
+            parts.append(svg(pattern, side, f'x="{x}" y="{top}" '))
+    width, height = left + most * (side + gap), len(chains) * (side + gap)
+    style = 'font-family="monospace" font-size="14" fill="#78838f"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {style}>'
+        + "\n".join(parts)
+        + "</svg>\n"
+    )

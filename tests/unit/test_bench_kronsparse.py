@@ -8,7 +8,7 @@ import math
 import pytest
 
 from kernmantle.bench import __main__ as command
-from kernmantle.bench import kronsparse, report, run
+from kernmantle.bench import energy, kronsparse, report, run
 from kernmantle.bench.timing import Plan
 from kernmantle.errors import ParameterError
 from kernmantle.kronsparse import KSPattern
@@ -108,3 +108,17 @@ def test_rows_as_comma_separated_values(tmp_path, monkeypatch) -> None:
     assert [line["contestant"] for line in lines] == list(row["results"])
     assert float(lines[0]["median"]) == row["results"][run.OURS]["median"]
     assert {line["case"] for line in lines} == {"(3, 8, 12, 4) f32 last"}
+
+
+def test_joules_are_those_of_a_call(monkeypatch) -> None:
+    taken = [0]
+
+    def sample(calls: int) -> float:
+        taken[0] += 250 * calls  # millijoules
+        return 0.0
+
+    monkeypatch.setattr(energy, "_counter", lambda: lambda: 10_000 + taken[0])
+    assert energy.joules(sample, 0.01, 0.5) == pytest.approx(0.25)
+    assert taken[0] == 50 * 250
+    monkeypatch.setattr(energy, "_counter", lambda: None)
+    assert energy.joules(sample, 0.01, 0.5) is None

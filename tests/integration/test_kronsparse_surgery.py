@@ -11,6 +11,7 @@ from torch import nn
 import kernmantle as km
 from kernmantle import errors
 from kernmantle.kronsparse import monarch, replace_linears
+from kernmantle.kronsparse.surgery import _belongs
 from kernmantle.testing import assert_close
 
 
@@ -152,6 +153,25 @@ def test_transposed_shared_and_unreachable_layers():
     assert dict(report.skipped).keys() == {"lm_head", "attention.out_proj"}
     assert model.lm_head.weight is model.embedding.weight
     assert_close(model.c_fc(x).detach(), wanted, depth=12)
+
+
+NAMES = {
+    "qkv": ("blocks.0.attn.qkv", "h.0.attn.c_attn", "layers.0.self_attn.k_proj", "encoder.layer.0.attention.self.value",
+            "h.0.self_attention.query_key_value", "encoder.block.0.layer.0.SelfAttention.q", "layers.0.attn.Wqkv"),
+    "proj": ("blocks.0.attn.proj", "h.0.attn.c_proj", "layers.0.self_attn.o_proj", "layers.0.attention.wo",
+             "encoder.layer.0.attention.output.dense", "h.0.attention.dense", "block.0.layer.1.EncDecAttention.o"),
+    "up": ("blocks.0.mlp.fc1", "h.0.mlp.c_fc", "layers.0.mlp.gate_proj", "encoder.layer.0.intermediate.dense",
+           "h.0.mlp.dense_h_to_4h", "encoder.block.0.layer.1.DenseReluDense.wi_0", "layers.0.feed_forward.w3"),
+    "down": ("blocks.0.mlp.fc2", "h.0.mlp.c_proj", "layers.0.mlp.down_proj", "encoder.layer.0.output.dense",
+             "h.0.mlp.dense_4h_to_h", "encoder.block.0.layer.1.DenseReluDense.wo", "layers.0.feed_forward.w2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", NAMES)
+def test_names_that_libraries_give(part):
+    others = {name for own, names in NAMES.items() if own != part for name in names}
+    assert all(_belongs(name, part) for name in NAMES[part])
+    assert not any(_belongs(name, part) for name in (*others, "head", "lm_head", "classifier.dense", "embed.proj"))
 
 
 def same(name, layer):

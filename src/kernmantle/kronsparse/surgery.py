@@ -26,11 +26,23 @@ Rule = Callable[[str, nn.Module], Wanted] | Mapping[str, Wanted] | Patterns | fl
 
 # What a linear layer is for, by the end of its name: timm, transformers and torchvision.
 _NAMES = {
-    "qkv": ("qkv", "c_attn", "q_proj", "k_proj", "v_proj", "query", "key", "value", "to_q", "to_k", "to_v", "to_qkv"),
-    "proj": ("attn.proj", "attn.c_proj", "attention.output.dense", "o_proj", "out_proj", "to_out", "to_out.0"),
-    "up": ("fc1", "c_fc", "up_proj", "gate_proj", "intermediate.dense", "linear1", "mlp.0"),
-    "down": ("fc2", "mlp.c_proj", "down_proj", "output.dense", "linear2", "mlp.3"),
-}
+    "qkv": (
+        "qkv", "c_attn", "q_proj", "k_proj", "v_proj", "qkv_proj", "query", "key", "value", "query_key_value", "to_q",
+        "to_k", "to_v", "to_qkv", "Wqkv", "wq", "wk", "wv", "q_lin", "k_lin", "v_lin", "SelfAttention.q",
+        "SelfAttention.k", "SelfAttention.v", "EncDecAttention.q", "EncDecAttention.k", "EncDecAttention.v",
+    ),
+    "proj": (
+        "attn.proj", "attn.c_proj", "attention.output.dense", "attention.dense", "o_proj", "out_proj", "to_out",
+        "to_out.0", "attn.Wo", "attention.wo", "out_lin", "SelfAttention.o", "EncDecAttention.o",
+    ),
+    "up": (
+        "fc1", "c_fc", "up_proj", "gate_proj", "gate_up_proj", "intermediate.dense", "linear1", "mlp.0", "lin1",
+        "dense_h_to_4h", "Wi", "wi", "wi_0", "wi_1", "w1", "w3",
+    ),
+    "down": (
+        "fc2", "mlp.c_proj", "down_proj", "output.dense", "linear2", "mlp.3", "lin2", "dense_4h_to_h", "Wo", "wo", "w2",
+    ),
+}  # fmt: skip
 _GROUPS = {
     **{name: (name,) for name in _NAMES},
     "attention": ("qkv", "proj"),
@@ -207,7 +219,7 @@ def _belongs(name: str, part: str) -> bool:
     if part == "model":
         return True
     kinds = [kind for kind, ends in _NAMES.items() if any(f".{name}".endswith(f".{end}") for end in ends)]
-    # "attention.output.dense" also ends as "output.dense" does.
+    # "attention.output.dense" also ends as "output.dense" does, and "attention.wo" as "wo".
     return bool(kinds) and kinds[0] in _GROUPS[part]
 
 

@@ -13,7 +13,7 @@ from kernmantle import errors
 from kernmantle.contraction.kronsparse_cost import quickest
 from kernmantle.kronsparse import KSPattern, kron_sparse_matmul
 from kernmantle.kronsparse.matmul import CHOICES, STORED
-from kernmantle.ops.kronsparse_torch import GRADIENTS, OWN
+from kernmantle.ops.kronsparse_torch import GRADIENTS, OWN, block_rows
 from kernmantle.testing import assert_close
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -102,6 +102,14 @@ def test_algorithms(algorithm, batch_last, shape):
     out = torch.full_like(found, float("nan"))
     assert kron_sparse_matmul(x, weight, algorithm=algorithm, out=out, **options) is out
     assert_close(out, wanted, depth=pattern.c, magnitude=terms)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 6, 4), (1, 3, 9, 1), (2, 4, 4, 3)])
+def test_block_sparse_rows_lie_together(shape):
+    """On GPUs torch multiplies by no others."""
+    weight = torch.randn((2, *shape), generator=torch.Generator().manual_seed(1))
+    for matrix in block_rows(weight):
+        assert matrix.values().is_contiguous()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -127,6 +127,7 @@ def _by(algorithm: str, last: bool) -> Prepare:
         if algorithm in ("bsr", "sparse"):
             make, call = (block_rows, by_bsr) if algorithm == "bsr" else (sparse_rows, by_sparse)
             made = make(weight[None])
+            call(rows, weight[None], made)  # may compile
             return lambda: call(rows, weight[None], made)[0].T if last else call(rows, weight[None], made)[0]
         return graph(lambda: kron_sparse_matmul(x, weight, batch_last=last, algorithm=algorithm), device)
 

@@ -133,7 +133,7 @@ def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
     first = torch.arange(a * d, device=weight.device).view(-1, 1, 1) * wide
     places = (first + torch.arange(wide, device=weight.device)).expand(-1, high, -1).reshape(-1)
     blocks = weight.reshape(groups, a, high, side, wide, side, d)
-    values = blocks.permute(0, 1, 6, 2, 4, 3, 5).reshape(groups, -1, side, side)
+    values = blocks.permute(0, 1, 6, 2, 4, 3, 5).reshape(groups, -1, side, side).contiguous()
     return _made(torch.sparse_bsr_tensor, counts, places, values, (a * b * d, a * c * d))
 
 

@@ -73,7 +73,8 @@ def tune(
     """
     place = torch.device(device)
     if place.type != "cuda" or not torch.cuda.is_available():
-        raise DeviceError(f"tune measures tiles on an NVIDIA GPU, not on {place}; on a CPU there is nothing to choose")
+        where = "and there is none here" if place.type == "cuda" else f"not on {place}"
+        raise DeviceError(f"tune measures tiles on an NVIDIA GPU, {where}; on a CPU there is nothing to choose")
     if place.index is not None and place.index >= torch.cuda.device_count():
         raise DeviceError(f"there is no {place}: this machine has {torch.cuda.device_count()} CUDA devices")
     if not all(shapes):

@@ -156,16 +156,10 @@ def _ranks(most: float, each: int, largest: int) -> list[int]:
 
 
 def _block_values(matrix: torch.Tensor, family: list[KSPattern]) -> torch.Tensor:
-    """Squared singular values of the blocks of a Monarch family, one row a block.
-
-    Eigenvalues of their Gram matrices: 5 to 10 times faster than a decomposition of the blocks, and as good to 1e-8 of
-    the whole, which is what errors are told by.
-    """
+    """Squared singular values of the blocks of a Monarch family, one row a block."""
     first, second = family
-    blocks = split_blocks(second.fuse(first).from_dense(matrix), second, first).double()
-    wide = blocks.shape[-2] <= blocks.shape[-1]
-    values = torch.linalg.eigvalsh(blocks @ blocks.mT if wide else blocks.mT @ blocks)
-    return values.clamp_min(0).flip(-1).flatten(0, -2)
+    blocks = split_blocks(second.fuse(first).from_dense(matrix), second, first)
+    return torch.linalg.svdvals(blocks).square().flatten(0, -2)
 
 
 def _tail(values: torch.Tensor | None, rank: int, size: float) -> float | None:

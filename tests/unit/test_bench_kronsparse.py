@@ -8,7 +8,7 @@ import math
 import pytest
 
 from kernmantle.bench import __main__ as command
-from kernmantle.bench import energy, kronsparse, report, run
+from kernmantle.bench import energy, kronsparse, pages, report, run, store
 from kernmantle.bench.timing import Plan
 from kernmantle.errors import ParameterError
 from kernmantle.kronsparse import KSPattern
@@ -85,6 +85,21 @@ def test_the_picture_shows_every_type_and_layout(tmp_path) -> None:
     assert (tmp_path / "speed.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ParameterError, match="no rows"):
         kronsparse.picture([], tmp_path / "none.png")
+
+
+def test_pages_sum_up_and_draw_the_grid_and_list_the_slice(tmp_path) -> None:
+    kept = tmp_path / "rows.jsonl"
+    made = {"stamp": STAMP, "suite": "kronsparse", "definition": "", "targets": [], "date": "2026", "status": "ok"}
+    for case in ("(6, 64, 64, 1) f32 last", "(1, 48, 48, 4) f32 last", "(2, 48, 48, 16) f32 last", "forward pass"):
+        times = {"kernmantle": {"median": 1.0, "status": "ok"}, "bmm": {"median": 2.5, "status": "ok"}}
+        store.append(kept, made | {"case": case, "title": f"title of {case}", "results": times})
+    (group,) = pages.groups([kept])
+    for text in (pages.page([kept]), pages.html([kept])):
+        assert "2.50 times as fast as the best other algorithm in the median of 3 patterns" in text
+        assert "title of (1, 48, 48, 4) f32 last" in text
+        assert "title of forward pass" in text
+        assert "(2, 48, 48, 16)" not in text
+        assert text.count("<svg") == (2 if pages.figure(group) else 0)
 
 
 def test_the_whole_grid_is_asked_for_by_full() -> None:

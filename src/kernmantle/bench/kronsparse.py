@@ -318,8 +318,19 @@ def summary(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
+def listed(row: Row) -> bool:
+    """Whether a row stands in tables for itself; those of the whole grid are summed up and drawn."""
+    text = row["case"].partition(") ")[0][1:]
+    return not row["case"].startswith("(") or tuple(map(int, text.split(", "))) in {*TARGETS, *SLICE}
+
+
 def picture(rows: Sequence[Row], path: Path) -> None:
-    """Speed-up over the best other algorithm against (b + c) / (b c) and against the density."""
+    """Write the picture of the grid."""
+    drawn(rows).savefig(path, dpi=150)
+
+
+def drawn(rows: Sequence[Row]) -> Any:
+    """Speed-up over the best other algorithm against (b + c) / (b c) and against the density, as a figure."""
     try:
         plots = import_module("matplotlib.figure")
     except ImportError as error:
@@ -334,13 +345,15 @@ def picture(rows: Sequence[Row], path: Path) -> None:
         for axes, place in (
             (sides[0], [(p.b + p.c) / (p.b * p.c) for p, _ in pairs]), (sides[1], [p.density for p, _ in pairs]),
         ):  # fmt: skip
-            axes.plot(place, values, "o" if layout == "first" else "^", ms=4, label=f"{dtype}, batch {layout}")
+            style = {"marker": "o" if layout == "first" else "^", "ms": 3 if len(pairs) > 100 else 4, "ls": "none"}
+            axes.plot(place, values, label=f"{dtype}, batch {layout}", alpha=0.7, rasterized=True, **style)
     for axes, label in zip(sides, ("(b + c) / (b c)", "density"), strict=True):
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.xaxis.set_minor_formatter("")
         axes.set_xlabel(label)
         axes.axhline(1, color="#333333", linewidth=0.8, linestyle=":")
         axes.spines[["top", "right"]].set_visible(False)
     sides[0].set_ylabel("times faster than the best other algorithm")
     sides[1].legend(fontsize=7)
-    figure.savefig(path, dpi=150)
+    return figure

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from . import machine, store
+from . import kronsparse, machine, store
 from .report import OURS, digits, duration, share
 from .startup import QUESTIONS
 from .store import Row, latest
@@ -27,6 +27,7 @@ TITLES = {
     "kronsparse-models": "Models with Kronecker-sparse layers", "many": "Several GPUs", "solvers": "Solvers",
     "tables": "Rows of the tables", "xrfm": "Feature learning",
 }  # fmt: skip
+LARGE = {"kronsparse": kronsparse}  # suites of more rows than a table takes
 _FIELDS = {"suite", "case", "title", "status", "results", "stamp", "date"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22313f; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
@@ -52,6 +53,18 @@ class Group:
         return [name for name in dict.fromkeys(names) if name != OURS]
 
     @property
+    def listed(self) -> tuple[Row, ...]:
+        """The rows that tables have; the others of a large suite are in its note and its picture."""
+        own = LARGE.get(self.suite)
+        return tuple(row for row in self.rows if own is None or own.listed(row))
+
+    @property
+    def notes(self) -> list[str]:
+        """What all rows of a large suite come to."""
+        own = LARGE.get(self.suite)
+        return [line for line in own.summary(self.rows).split("\n") if line] if own else []
+
+    @property
     def title(self) -> str:
         """What was measured, and on what."""
         return f"{TITLES.get(self.suite, self.suite)}: {self.machine}"
@@ -68,7 +81,8 @@ class Group:
         return "; ".join(part for part in (self.machine, versions, commit, when) if part)
 
     def _repr_html_(self) -> str:
-        return f"{figure(self)}{html_table(self)}<p>Medians; {escape(self.origin)}.</p>"
+        notes = "".join(f"<p>{escape(line)}</p>" for line in self.notes)
+        return f"{notes}{large(self)}{figure(self)}{html_table(self)}<p>Medians; {escape(self.origin)}.</p>"
 
 
 def _ours_first(row: Row) -> Row:
@@ -117,8 +131,10 @@ def head(peers: Sequence[str]) -> list[str]:
 def markdown(group: Group) -> str:
     """Table and origin of a group."""
     lines = [head(group.peers), ["---", *["---:"] * (len(group.peers) + 3)]]
-    lines += [[cell.replace("|", "\\|") for cell in cells(row, group.peers)] for row in group.rows]
+    lines += [[cell.replace("|", "\\|") for cell in cells(row, group.peers)] for row in group.listed]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    notes = "".join(f"* {line}\n" for line in group.notes)
+    text = f"{notes}\n{text}" if notes else text
     return f"{text}\n\nMedians of `kernmantle bench {group.suite}`; {group.origin}."
 
 
@@ -126,9 +142,9 @@ def figure(group: Group) -> str:
     """Times of everybody over ours as a picture in SVG; empty without matplotlib or without others."""
     if find_spec("matplotlib") is None or not group.peers:
         return ""
-    matplotlib, plots = import_module("matplotlib"), import_module("matplotlib.figure")
+    plots = import_module("matplotlib.figure")
     peers = group.peers
-    rows = [row for row in reversed(group.rows) if any("median" in row["results"].get(name, {}) for name in peers)]
+    rows = [row for row in reversed(group.listed) if any("median" in row["results"].get(name, {}) for name in peers)]
     drawn = plots.Figure(figsize=(9, 1.1 + 0.24 * len(rows)), layout="constrained", facecolor="white")
     axes = drawn.add_subplot()
     axes.axvline(1, color=COLOURS[0], linewidth=2)
@@ -150,9 +166,21 @@ def figure(group: Group) -> str:
     axes.set_xlabel(f"time over that of {OURS} (line)")
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
     axes.spines[["top", "right", "left"]].set_visible(False)
+    return _svg(drawn, group)
+
+
+def large(group: Group) -> str:
+    """The picture that a large suite has of all its rows, in SVG; empty for others and without matplotlib."""
+    if find_spec("matplotlib") is None or not group.notes:
+        return ""
+    return _svg(LARGE[group.suite].drawn(group.rows), group)
+
+
+def _svg(drawn: Any, group: Group) -> str:
+    matplotlib = import_module("matplotlib")
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"{group.suite} {group.machine}"}):
-        drawn.savefig(text, format="svg", metadata={"Date": None})
+        drawn.savefig(text, format="svg", dpi=150, metadata={"Date": None})
     svg = text.getvalue()[text.getvalue().index("<svg") :]
     return re.sub(r'^<svg[^>]*?width="[^"]*" height="[^"]*"', '<svg style="width: 100%; height: auto"', svg, count=1)
 
@@ -161,9 +189,8 @@ def page(paths: Iterable[Path]) -> str:
     """Everything as Markdown with pictures, for a page that MyST reads."""
     parts: list[str] = []
     for group in groups(paths):
-        drawn = figure(group)
         parts += [f"## {group.title}", markdown(group)]
-        parts += [f"```{{raw}} html\n{drawn}\n```"] if drawn else []
+        parts += [f"```{{raw}} html\n{drawn}\n```" for drawn in (large(group), figure(group)) if drawn]
     return "\n\n".join(parts)
 
 
@@ -181,7 +208,7 @@ def html(paths: Iterable[Path]) -> str:
 
 def html_table(group: Group) -> str:
     """Table of a group."""
-    lines = [cells(row, group.peers) for row in group.rows]
+    lines = [cells(row, group.peers) for row in group.listed]
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head(group.peers))
     rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>\n" for line in lines)
     return f"<table><tr>{top}</tr>\n{rows}</table>"

@@ -24,8 +24,8 @@ class Rates:
 
     ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
     ``strided`` is by how much it is slower, at its products and at its bytes, where neighbours in memory belong to
-    different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of the copies around a batched
-    product while d is small and the batch in front, ``turned`` of those where it is last.
+    different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of copies in another order, of weights
+    on a GPU, ``turned`` of those around a batched product where the batch is last.
     """
 
     bytes: float
@@ -106,9 +106,20 @@ def seconds(
         multiplied = _together(ends / own.bytes, work / own.dense)
         found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + weights / own.permuted + multiplied
     else:
-        copied = ends * (3 if d >= 16 else 1 if d > 1 else 0.35) / own.permuted
-        found["bmm"] = (6 if d > 1 else 3) * own.overhead + copied + weights / own.permuted + work / own.dense
+        copied = _permuting(pattern, size) * batch
+        found["bmm"] = 3 * own.overhead + copied + weights / own.permuted + work / own.dense
     return found
+
+
+def _permuting(pattern: Pattern, size: int) -> float:
+    """Seconds for a row of the copies of x and y around a batched product on a GPU, the batch in front."""
+    a, b, c, d = pattern
+    if d == 1:
+        return 1.2e-12 * size * a * b
+    if d < 4:
+        return (1.3e-12 if size == 2 else 1.05e-12) * size * a * (b + c) * d
+    x, y = 1.55e-12 * (d / 4) ** 0.62, (1.5e-12 if size == 2 else 1e-12) * max(1.0, d / 32) ** 0.7
+    return size * a * d * (c * x + b * y)
 
 
 def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:

@@ -343,6 +343,23 @@ def test_prepacked_layers_follow_every_optimizer(optimizer, options):
         steps.step()
 
 
+def test_what_weights_are_gathered_from_is_watched():
+    weight, source = torch.randn(2, 3, 4, 1), nn.Parameter(torch.randn(24))
+    kept, made = kronsparse_keep.KeptChain(1, [source]), []
+    steps = torch.optim.SGD([source], lr=0.1, fused=True)
+    source.grad = torch.ones(24)
+
+    def call():
+        assert kept.renew([weight])
+        kept.parts[0].of("what", lambda: made.append(1) or weight, weight.device)
+
+    for change in (lambda: None, steps.step, lambda: source.detach().add_(1)):
+        change()
+        call()
+        call()
+    assert len(made) == 3
+
+
 def test_weights_are_taken_in_their_order():
     torch.manual_seed(0)
     square = [(2, 2, 2, 2), (2, 2, 2, 2), (4, 2, 2, 1)]

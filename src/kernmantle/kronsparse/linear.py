@@ -12,6 +12,7 @@ from torch import nn
 from ..arrays import unwrap
 from ..config import current
 from ..errors import DtypeError, ShapeError
+from ..ops.autograd import PLAIN
 from ..ops.kronsparse_chain import chain, straight
 from ..ops.kronsparse_keep import KeptChain
 from ..ops.kronsparse_run import route
@@ -174,8 +175,8 @@ class KSLinear(nn.Module):
 
         The first call for each kind of tile rearranges the weights (or fills the dense matrix of a factor, or of all
         of them, where "auto" finds that quicker) and waits for it; later ones use that as long as no gradient is
-        recorded. It is made anew where the weights change in place or move, except through ``.data``, in replays of
-        a captured graph and under FSDP, which hides it: call it again then. ``train()`` ends it. On an H200 it takes
+        recorded. It is made anew where the weights change in place or move, except through ``.data`` and in replays of
+        a captured graph: call it again then, and after ``fully_shard``. ``train()`` ends it. On an H200 it takes
         3 us off each factor, and at most doubles the memory of float32 weights for each kind of tile, dense matrices
         apart.
 
@@ -187,7 +188,8 @@ class KSLinear(nn.Module):
         ...     layer(torch.ones(2, 16)).shape
         torch.Size([2, 16])
         """
-        self._kept = KeptChain(len(self.weights))
+        sources = [own for own in self._factors() if type(own) not in PLAIN]  # sharded ones are gathered for each call
+        self._kept = KeptChain(len(self.patterns), sources)
         return self
 
     def train(self, mode: bool = True) -> KSLinear:

@@ -28,6 +28,11 @@ def _watch_optimizers() -> None:
     register_optimizer_step_post_hook(count)
 
 
+def _writes(own: torch.Tensor) -> tuple[int, int]:
+    """Changes whenever a tensor is written to."""
+    return -1 if own.is_inference() else own._version, _SILENT.get(id(own), 0)
+
+
 class Kept:
     """What was made of some weights; copies of it are empty."""
 
@@ -63,11 +68,15 @@ class Kept:
 
 
 class KeptChain:
-    """What was made of each weight of a chain, and of all, until one of them is written to or is another."""
+    """What was made of each weight of a chain, and of all, until one of them is written to or is another.
 
-    def __init__(self, count: int) -> None:
+    ``sources`` are what weights are gathered from, in a memory that does not say when it was written to.
+    """
+
+    def __init__(self, count: int, sources: Sequence[torch.Tensor] = ()) -> None:
         _watch_optimizers()
         self.parts = [Kept() for _ in range(count + 1)]
+        self._sources, self._written = tuple(sources), [_writes(own) for own in sources]
         self._states: list[tuple[int, int, int, int]] = []
         self._held: list[torch.Tensor] = []
         self.seen: tuple[torch.Size, torch.dtype, torch.device] | None = None  # of a call that went through ...
@@ -77,10 +86,11 @@ class KeptChain:
         """Forget what was made of weights that changed; False where a transform or a mode may have wrapped them."""
         if not unwatched():
             return False
-        states = [
-            (id(own), own.data_ptr(), -1 if own.is_inference() else own._version, _SILENT.get(id(own), 0))
-            for own in weights
-        ]
+        states = [(id(own), own.data_ptr(), *_writes(own)) for own in weights]
+        if self._sources:
+            written = [_writes(own) for own in self._sources]
+            if written != self._written:
+                self._states, self._written = [], written
         if states != self._states:
             for place, state in enumerate(states):
                 if self._states[place : place + 1] != [state]:

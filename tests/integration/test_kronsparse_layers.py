@@ -19,7 +19,7 @@ from kernmantle.compat import ksmm
 from kernmantle.contraction.kronsparse_steps import Step
 from kernmantle.kronsparse import KSPattern, project
 from kernmantle.kronsparse.matmul import STORED
-from kernmantle.ops import kronsparse_keep, kronsparse_run, kronsparse_steps
+from kernmantle.ops import kronsparse_keep, kronsparse_recall, kronsparse_run, kronsparse_steps
 from kernmantle.testing import assert_close
 
 PATTERNS = [(6, 8, 8, 1), (1, 12, 24, 2)]
@@ -255,6 +255,7 @@ def test_chains_run_some_rows_at_a_time(dtype, batch_last, monkeypatch):
         assert "at a time" not in layer.info
         steps = Step("factor", 0, 0, 1), Step("factor", 1, 1, 2)
         for rows in (1, 12, 34):
+            kronsparse_recall.forget()
             monkeypatch.setattr(kronsparse_steps, "plan", lambda *_, rows=rows: (steps, rows))
             for _ in range(2):
                 assert_close(layer(x, "silu"), wanted, depth=32)

@@ -112,34 +112,6 @@ def test_block_sparse_rows_lie_together(shape):
         assert matrix.values().is_contiguous()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("turned", [False, True], ids=["weights", "turned weights"])
-@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
-def test_weights_as_they_lie(batch_last, turned, dtype):
-    source = torch.Generator().manual_seed(3)
-    for (a, b, c, d), count, of_weight in itertools.product(
-        [(1, 6, 4, 1), (2, 3, 5, 4), (3, 4, 4, 2), (1, 1, 7, 3)], (1, 9), (1, 2)
-    ):
-        x = torch.randn((2, a * c * d, count), generator=source).to(DTYPES[dtype]).mT
-        x = x if batch_last else x.contiguous()
-        shape = (of_weight, a, c, b, d) if turned else (of_weight, a, b, c, d)
-        weight = torch.randn(shape, generator=source).to(DTYPES[dtype])
-        weight = weight.transpose(2, 3) if turned else weight
-        found = OWN["spread"](x, weight)
-        for group in range(2):
-            wanted, terms = exact(x[group], weight[min(group, of_weight - 1)])
-            assert_close(found[group], wanted, depth=c, magnitude=terms)
-
-
-@pytest.mark.parametrize("turned", [False, True], ids=["weights", "turned weights"])
-def test_weights_as_they_lie_that_are_not_finite(turned):
-    x, weight = torch.ones(1, 5, 12), torch.ones(1, 2, 3, 3, 2)
-    weight[0, 1, 2, 2, 1] = float("inf")
-    found = OWN["spread"](x, weight.transpose(2, 3) if turned else weight)
-    assert found[..., 11].isinf().all()
-    assert found.isfinite().sum() == 5 * 11
-
-
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("shape", [(1, 2, 2, 5), (3, 2, 4, 1), (2, 4, 1, 3), (2, 1, 1, 2)], ids=str)
@@ -158,24 +130,22 @@ def test_entry_by_entry_of_the_blocks(shape, batch_last, dtype):
             assert_close(found[group], wanted, depth=c, magnitude=terms)
 
 
-# Microseconds of one core: pattern, batch, is it last in memory; kernel, batched products, weights as they lie, blocks
-# entry by entry.
+# Microseconds of one core: pattern, batch, is it last in memory; kernel, batched products, blocks entry by entry.
 MEASURED = (
-    ((2, 48, 192, 1), 1568, False, (693, 506, None)), ((6, 64, 64, 1), 1568, True, (866, 570, None)),
-    ((512, 2, 2, 1), 1568, True, (1541, 608, None)), ((1, 48, 48, 4), 1568, True, (334, 345, None)),
-    ((1, 768, 192, 2), 1, False, (169, 449, 114)), ((1, 512, 512, 4), 1, False, (1065, 3942, 435)),
-    ((4, 96, 96, 4), 1568, False, (7248, 8255, None)), ((1, 2, 2, 512), 1568, False, (8018, 18628, None, 2059)),
-    ((512, 2, 2, 1), 1568, False, (8822, 9599, None, 3384)), ((512, 2, 2, 1), 1, False, (61, 24, None, 40)),
-    ((1, 384, 96, 64), 1, False, (17590, 17266, 2329)),
+    ((2, 48, 192, 1), 1568, False, (433, 512)), ((6, 64, 64, 1), 1568, True, (666, 536)),
+    ((512, 2, 2, 1), 1568, True, (801, 731)), ((1, 48, 48, 4), 1568, True, (287, 357)),
+    ((1, 768, 192, 2), 1, False, (17, 377)), ((1, 512, 512, 4), 1, False, (166, 4059)),
+    ((1, 512, 512, 4), 1568, True, (37841, 30464)), ((4, 96, 96, 4), 1568, False, (4521, 8669)),
+    ((1, 2, 2, 512), 1568, False, (1254, 18151, 2325)), ((512, 2, 2, 1), 1568, False, (4880, 9341, 3738)),
+    ((512, 2, 2, 1), 1, False, (12, 15, 36)), ((1, 384, 96, 64), 1, False, (1189, 18297)),
+    ((1, 128, 128, 3), 1568, False, (1428, 2120)), ((1, 192, 48, 2), 1568, False, (432, 900)),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("pattern", "count", "last", "taken"), MEASURED, ids=str)
 def test_the_model_of_cost_chooses_as_measurements_do_on_a_cpu(pattern, count, last, taken):
     chosen, _ = quickest(pattern, count, "f32", "cpu", last)
-    own = taken[("kernel", "bmm", "spread", "lines").index(chosen)]
-    assert own is not None
-    assert own <= 1.15 * min(time for time in taken if time)
+    assert taken[("kernel", "bmm", "lines").index(chosen)] <= 1.15 * min(taken)
 
 
 def test_backends(backend, device):

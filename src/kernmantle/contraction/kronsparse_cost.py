@@ -14,7 +14,10 @@ from .nest import BYTES
 Pattern = tuple[int, int, int, int]
 _JOINING = 2.4e-5  # zeros, their places and copies, all of a few numbers
 _FEW = 16  # entries of a block that may be gone through one by one
-_VECTORS = 32  # rows of a tile on a CPU
+_VECTORS = 32  # rows of a tile of any contraction on a CPU
+_FEW_ROWS = 32  # of x, for which a CPU reads weights as they lie
+_DEEP = 256  # longer sums with the batch together read weights that lie apart again and again
+_NEAR = 2**22  # bytes that a core's second cache holds for the most part
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
@@ -89,8 +92,8 @@ def seconds(
     if a * d == 1:
         return {"dense": dense}
     if kind == "cpu":
-        found = _seconds_on_cpu(pattern, batch, dtype, last)
-        return found | {"dense": 1.5e-5 + dense} if kept and a * b * d * a * c * d <= _MOST_DENSE else found
+        found = _seconds_on_cpu(pattern, batch, dtype, last, kept)
+        return found | {"dense": dense} if kept and a * b * d * a * c * d <= _MOST_DENSE else found
     own, size = _rates(kind, dtype), BYTES[dtype]
     ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
     work = 2.0 * batch * a * b * c * d
@@ -122,43 +125,78 @@ def _permuting(pattern: Pattern, size: int) -> float:
     return size * a * d * (c * x + b * y)
 
 
-def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
-    """Fitted to 432 products on one core; making the dense matrix anew was nowhere the quickest of them."""
+def _on_cpu(blocks: int, rows: int, depth: int, lanes: int, size: int) -> float:
+    """Products of a kernel's tiles on one core, and what it takes to begin one."""
+    own = 64 // size
+    vectors = -(-lanes // own)
+    wide = min(own, 1 << (lanes - 1).bit_length()) if vectors == 1 else own
+    work = 2.0 * blocks * rows * depth * vectors * wide
+    return work * (6.3e-12 if size == 4 else 1.3e-11) + 2.2e-8 * blocks * -(-rows // 8) * -(-vectors // 3)
+
+
+def _lines(pattern: Pattern, batch: int, size: int) -> int:
+    """Lines of 64 bytes of x and of the result that each block reaches for."""
     a, b, c, d = pattern
-    own, size = _rates("cpu", dtype), BYTES[dtype]
-    x, y, weights = size * batch * a * c * d, size * batch * a * b * d, size * a * b * c * d
-    work = 2.0 * batch * a * b * c * d
+    group = min(d & -d, 64 // size)
+    return batch * (a * d // group) * (-(-c * group * size // 64) + -(-b * group * size // 64))
+
+
+def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, kept: bool) -> float:
+    """Fitted to 354 products of float32 and 354 of float64 in each layout."""
+    a, b, c, d = pattern
+    ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
+    far = 8e-11 * max(0, ends - _NEAR) + 3e-11 * max(0, weights - _NEAR)
+    if last:
+        apart = 1.5e-11 * weights * min(d, 16) if d > 1 else 0.0
+        deep = 1.3 if c > _DEEP and d > 1 else 1.0
+        return 7e-6 + deep * _on_cpu(a * d, b, c, batch, size) + 3e-11 * ends + far / 2 + apart
+    group = min(d & -d, 64 // size)
+    packed = 0.0 if kept or batch <= _FEW_ROWS else 2.1e-10 * weights / size / group
+    multiplied = _on_cpu(a * d // group, batch, c, b * group, size)
+    return 5.5e-6 + multiplied + 1.5e-9 * _lines(pattern, batch, size) + far + 8e-12 * weights + packed
+
+
+def _half_on_cpu(pattern: Pattern, batch: int, last: bool) -> float:
+    """The kernel of any contraction, in float32."""
+    a, b, c, d = pattern
+    own, x, y, weights = _rates("cpu", "f16"), 2 * batch * a * c * d, 2 * batch * a * b * d, 2 * a * b * c * d
     scattered = weights * (1 + d / 16 if weights > 2**18 else 1)
-    narrow, turned = not last and b < 16, not last and d >= 16
-    if narrow or turned:
-        products, bytes_ = (5.0, 7.0) if narrow else (3.0, 4.0)
+    if not last and (b < 16 or d >= 16):
+        products, bytes_ = (5.0, 7.0) if b < 16 else (3.0, 4.0)
     elif last or d == 1:
         products, bytes_ = 1.0, 1.0
     else:
         products, bytes_ = own.strided if d >= own.strided_from else (1.25, 1.5)
         products *= -(-b // _VECTORS) * _VECTORS / b
-    multiplied = _together((x + y) * bytes_ / own.bytes, work * products / own.kernel)
+    multiplied = _together((x + y) * bytes_ / own.bytes, 2.0 * batch * a * b * c * d * products / own.kernel)
+    return 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied
+
+
+def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, kept: bool) -> dict[str, float]:
+    """Making the dense matrix anew was nowhere the quickest."""
+    a, b, c, d = pattern
+    own, size = _rates("cpu", dtype), BYTES[dtype]
+    x, y, weights = size * batch * a * c * d, size * batch * a * b * d, size * a * b * c * d
+    work = 2.0 * batch * a * b * c * d
+    narrow = not last and b < 16
     found: dict[str, float] = {}
     if not last and size > 2 and b * c <= _FEW:
         found["lines"] = 4e-6 + 8e-6 * b * c + batch * weights / size * _line(d, x + y)
-    found |= {"kernel": 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied}
+    found["kernel"] = (
+        _kernel_on_cpu(pattern, batch, size, last, kept) if size > 2 else _half_on_cpu(pattern, batch, last)
+    )
     started = own.overhead + 3e-6 + 2.8e-7 * a * d * min(1.0, batch / 64)
     if d == 1:
-        copied = 0 if last or a == 1 else y / 6e9
+        copied = 0 if last or a == 1 else y / (6e9 if x + y < 2**23 else 3e9)
         if narrow:
             copied = (x + y) / (4e9 if x + y < 2**22 else 1.6e9)
         found["bmm"] = started - 6e-6 + copied + work / own.dense
         return found
     permuted = 1.1e9 if min(b, c) < 8 else 2.8e9 if d >= 16 or min(b, c) < 16 else own.permuted
-    copied = (x + y if a > 1 else y) / 7e9 if last else (x + y) / permuted
+    copied = (x + y if a > 1 else y) / (7e9 if min(b, c) >= 8 else 3e9) if last else (x + y) / permuted
     if not last and x + y > 2**23:
         copied += (x + y) / 8e9  # pages that are new in every call
     found["bmm"] = started + a * b * c * d * (9e-10 + 7e-11 * min(d, 32)) + copied + work / own.dense
-    copied = 3 * d * x / (3.5e10 if d * x < 2**20 else 1e10 if d * x < 2**22 else 4e9) + (
-        0 if last or batch == 1 else (x + y) / 6e9
-    )
-    read = weights / (1.7e10 if d * batch <= 4 else 1.5e10)
-    found["spread"] = own.overhead + 4e-6 + read + copied + d * work / (1.3 * own.dense)
     return found
 
 
@@ -193,16 +231,30 @@ def _line(d: int, ends: float) -> float:
     return (7e-10 if d == 1 else 1.1e-9 if d < 16 else 3.5e-10) + (0.0 if ends < 2**21 else 4e-10)
 
 
+def _sum_on_cpu(pattern: Pattern, batch: int, size: int) -> float:
+    """Our kernel with the features together, fitted to 177 sums of float32 and 177 of float64."""
+    a, b, c, d = pattern
+    group = min(d & -d, 64 // size)
+    blocks = a * d // group
+    pieces = 2.2e-8 * blocks * -(-b // 8) * (batch // 128)
+    sums = 1.25 * _on_cpu(blocks, b, batch, c * group, size)
+    return 6e-6 + sums + pieces + 5e-9 * _lines(pattern, batch, size) + 3e-11 * size * a * b * c * d
+
+
 def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
     """Fitted to 216 sums on one core; halves are summed in float32 by the kernel alone."""
     a, b, c, d = pattern
     own, size = _rates("cpu", dtype), BYTES[dtype]
     ends, weights = size * batch * a * d * (b + c), a * b * c * d
     work = 2.0 * batch * weights
+    if a * d == 1:
+        return {"bmm": 5e-6 + dense_seconds((b, c), batch, dtype, "cpu")}
     slower = 1.0 if min(b, c) >= 16 else 2.0 if last else 3.0 if ends < 2**22 else 12.0
     memory, products = (1e10, 1.15) if last else (7e9, 0.9)
     scattered = weights * (4.5e-10 + 6.5e-11 * min(d, 16))
     found = {"kernel": slower * (1.2e-5 + scattered + ends / memory + work / (products * own.kernel))}
+    if size > 2 and not last:
+        found = {"kernel": _sum_on_cpu(pattern, batch, size)}
     if size == 2:
         return found
     if not last and b * c <= _FEW:

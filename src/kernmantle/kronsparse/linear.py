@@ -15,6 +15,7 @@ from ..errors import DtypeError, ShapeError
 from ..ops.autograd import PLAIN
 from ..ops.kronsparse_chain import chain, straight
 from ..ops.kronsparse_keep import KeptChain
+from ..ops.kronsparse_recall import learn, look_of, recalled
 from ..ops.kronsparse_run import route
 from .dense import dense
 from .matmul import (
@@ -145,6 +146,11 @@ class KSLinear(nn.Module):
         compiling = torch.compiler.is_compiling()
         if not compiling and current().precision:
             way = way._replace(precision=current().precision)
+        look = None if compiling else look_of(x, given, offset, activation, way, kept is not None)
+        known = recalled(look, x, given, offset, kept)
+        if known is not None:
+            result, self.__dict__["_route"] = known
+            return result
         if kept is not None and (compiling or not kept.renew(given)):
             kept = None
         if kept is not None and activation is None and not way.precision:
@@ -160,6 +166,7 @@ class KSLinear(nn.Module):
             return chain(own, weights, bias, final, way)
         result = chain(own, weights, bias, final, way, kept)
         self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
+        learn(look, own, weights, bias, way, kept)
         return result
 
     def _factors(self) -> tuple[torch.Tensor, ...]:

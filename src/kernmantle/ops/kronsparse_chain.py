@@ -64,7 +64,7 @@ class Chain(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         # In the configuration of the forward call: torch may run this in a thread of its own.
-        return ctx.context.copy().run(_backward, ctx, grads[0])
+        return ctx.context.copy().run(backward_of, ctx, grads[0])
 
 
 def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way) -> torch.Tensor:
@@ -78,7 +78,8 @@ def _summed(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Wa
     return kronsparse_run.gradient(x, grad, (a, b, c, d), way.algorithm, way.precision)
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
+def backward_of(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
+    """Gradients of the way, x, the bias and the weights."""
     _, of_x, of_bias, *wanted = ctx.needs_input_grad
     x, *saved = ctx.saved_tensors
     way, weights, values = ctx.way, saved[: len(wanted)], [x, *saved[len(wanted) :]]

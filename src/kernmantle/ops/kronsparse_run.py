@@ -30,6 +30,12 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "silu": functional.silu,
 }
+IN_PLACE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "": lambda value: value,
+    "relu": torch.relu_,
+    "gelu": torch.ops.aten.gelu_,
+    "silu": torch.ops.aten.silu_,
+}
 _ACTIVATED: dict[str, Callable[[Node], Node]] = {
     "": lambda value: value,
     "relu": lambda value: Node("max", (value, const(0))),
@@ -58,6 +64,12 @@ def _erf(value: Node) -> Node:
 def _gpu() -> Any:
     """Loaded with the first product on a GPU."""
     return import_module(".kronsparse_gpu", __package__)
+
+
+@lru_cache(maxsize=1)
+def cpu() -> Any:
+    """Loaded with the first product on a CPU."""
+    return import_module(".kronsparse_cpu", __package__)
 
 
 def _on_gpu(x: torch.Tensor) -> bool:
@@ -226,6 +238,12 @@ def _by_kernel(
         if ran is not None:
             RAN.route = ran
             return
+    if x.device.type == "cpu":
+        ran = cpu().product(x, weight, bias, out, kept)
+        if ran is not None:
+            IN_PLACE[activation](out)
+            RAN.route = ran
+            return
     if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _turns(x, weight):
         _turned(x, weight, bias, activation, precision, out)
     else:
@@ -296,6 +314,10 @@ def gradient(
             return value if usual else value.view(-1).view(value.shape)
     if _on_gpu(x):
         found = _gpu().gradient(x, grad, pattern, precision)
+        if found is not None:
+            return found
+    if x.device.type == "cpu":
+        found = cpu().gradient(x, grad, pattern)
         if found is not None:
             return found
     out = allocate((groups, a, b, c, d), x.dtype, x.device)

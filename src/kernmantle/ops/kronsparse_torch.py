@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from ..errors import BackendError
 
-_FEW = 4
-
 
 def by_bmm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """One matrix product for each (g, i, l), after bringing the strided entries together.
@@ -31,35 +29,6 @@ def by_bmm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.matmul(blocks, columns).transpose(2, 3).reshape(groups, a * b * d, count).mT
     rows = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3)
     return torch.matmul(rows, blocks.mT).permute(0, 3, 1, 4, 2).reshape(groups, count, a * b * d)
-
-
-def by_spread(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """One matrix product for each (g, i), weights as they lie: for small batches, which take as long as reading those.
-
-    d times the operations: x is repeated for each l with zeros between; transposed weights, as gradients have them,
-    give all pairs of l, of which those of one l with itself are kept. A weight that is not finite times such a zero
-    is no number, so where the result is not finite it is taken from :func:`by_bmm`.
-    """
-    groups, count, a, b, c, d = _sizes(x, weight)
-    own = x.mT.reshape(groups, a, c, d, count)
-    if weight.stride(2) < weight.stride(3):
-        rows = weight.transpose(2, 3).reshape(-1, a, c, b * d).mT
-        pairs = _thin(rows, own.reshape(groups, a, c, d * count)).reshape(groups, a, b, d, d, count)
-        return pairs.diagonal(dim1=3, dim2=4).transpose(3, 4).reshape(groups, a * b * d, count).mT
-    columns = x.new_zeros((groups, a, c, d, d, count))
-    columns.diagonal(dim1=3, dim2=4).copy_(own.transpose(3, 4))
-    rows = weight.reshape(-1, a, b, c * d)
-    product = _thin(rows, columns.view(groups, a, c * d, d * count))
-    if not math.isfinite(product.sum().item()):
-        return by_bmm(x, weight)
-    return product.reshape(groups, a * b * d, count).mT
-
-
-def _thin(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """``rows @ columns``; few columns are multiplied as rows, 4 x faster at 768 x 384 by 384 x 2."""
-    if columns.shape[3] > _FEW:
-        return torch.matmul(rows, columns)
-    return torch.matmul(columns.mT.contiguous(), rows.mT).mT
 
 
 def by_lines(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -229,7 +198,7 @@ ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
     "sparse": by_sparse,
     "bsr": by_bsr,
 }
-OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "spread": by_spread, "lines": by_lines}
+OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "lines": by_lines}
 MADE: dict[str, Callable[[torch.Tensor], Any]] = {"dense": dense, "sparse": sparse_rows, "bsr": block_rows}
 GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
     "dense": gradient_by_dense,

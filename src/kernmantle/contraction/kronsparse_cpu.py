@@ -1,0 +1,70 @@
+"""Tiles of Kronecker-sparse products on a CPU: sums over r of numbers, or groups of them, times vectors.
+
+One kernel serves a product, that by transposed weights and the gradient of the weights, in both layouts: lanes of a
+vector are entries that lie together in memory, features (j, l) with the features together and the batch with that.
+With the features together each number that is multiplied by is a group, one for each of some neighbours l.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SIZES = {"f32": 4, "f64": 8}
+PLAIN, LANES, ROWS = "", "lanes", "rows"  # where a bias goes
+# Extents and how they are shared out; then strides of a, b, c and the bias.
+FIELDS = (
+    "blocks", "inner", "p", "q", "r", "p_block", "q_block", "r_block", "packs_a", "packs_b",
+    "a_outer", "a_inner", "a_p", "a_r", "b_outer", "b_inner", "b_r", "b_q", "b_v", "b_panel",
+    "c_outer", "c_inner", "c_p", "c_q", "c_panel", "bias_outer", "bias_inner", "bias_p", "bias_panel",
+)  # fmt: skip
+PACK_FIELDS = ("inner", "panels", "q", "r", "b_outer", "b_inner", "b_r", "b_q", "b_panel")
+DOT_FIELDS = ("p", "q", "r", "q_block", "a_outer", "a_p", "b_outer", "b_q", "c_outer", "c_p", "bias_outer")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``rows`` times ``vectors`` accumulators of so many lanes, which ``group`` neighbours l share.
+
+    ``apart``: each vector is of one j. ``scattered``: groups of results lie apart. ``bias`` says where one is added.
+    """
+
+    dtype: str
+    lanes: int
+    rows: int
+    vectors: int
+    group: int
+    apart: bool
+    scattered: bool
+    bias: str
+
+    def __str__(self) -> str:
+        together = f" groups of {self.group}" if self.group > 1 else ""
+        return f"tile {self.rows}x{self.vectors} vectors of {self.lanes}{together} {self.dtype}"
+
+    @property
+    def width(self) -> int:
+        """Lanes of a panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """Rows of the tiles that a block is cut into, the largest first."""
+        return (self.rows, *(count for count in (4, 2, 1) if count < self.rows))
+
+
+def tile(dtype: str, vector_bytes: int, registers: int, lanes: int, group: int, spread: int, bias: str) -> Tile:
+    """Tile for results of so many lanes in groups that lie ``spread`` apart."""
+    own = min(vector_bytes // SIZES[dtype], max(2, 1 << (lanes - 1).bit_length()))
+    needed = -(-lanes // own)
+    most = (3, 4, 2) if registers >= 32 else (3, 2)
+    # The fewest vectors that are computed in vain, then the fewest loads.
+    vectors = 1 if needed == 1 else min(most, key=lambda count: -(-needed // count) * count)
+    rows = (6 if vectors == 4 else 8) if registers >= 32 else 4
+    apart = group == own and spread != group
+    scattered = not apart and spread != group
+    return Tile(dtype, own, rows, vectors, group, apart, scattered, PLAIN if scattered and bias == LANES else bias)
+
+
+def group_of(d: int, lanes: int) -> int:
+    """How many neighbours l go together: the largest power of 2 that divides their number, a vector at most."""
+    return min(d & -d, lanes)

@@ -1,0 +1,318 @@
+"""Kronecker-sparse products on a CPU: which tile, what is packed, and how the work is shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..config import current
+from ..contraction.kronsparse_cpu import (
+    DOT_FIELDS,
+    FIELDS,
+    LANES,
+    PACK_FIELDS,
+    PLAIN,
+    ROWS,
+    SIZES,
+    Tile,
+    group_of,
+    tile,
+)
+from ..runtime import llvm
+from ..runtime.threads import SCRATCH
+from .cpu import job_for
+from .dtypes import NAMES
+from .kronsparse_keep import Kept
+from .launcher import collecting, fetch
+
+Pattern = tuple[int, int, int, int]
+Strides = tuple[int, ...]
+Start = Callable[..., None]
+_TILES, _PACKING, _DOTS = "kronsparse_llvm:emit", "kronsparse_llvm:emit_packing", "kronsparse_dot:emit"
+# Multiplications: what a thread takes at least, what one thread does alone, and items that many are cut into.
+_GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 21, 16
+# Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
+_ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
+_DEPTH_OF_GRADIENTS = 128
+_MANY = 1024  # columns for which weights whose neighbours lie apart are brought together
+# Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
+# fewer where panels of them are kept.
+_FEW_TURNED, _LONG = 32, 16
+_FEW = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
+_LOADED: dict[tuple[str, Tile], llvm.LoadedKernel] = {}
+
+
+class Call(NamedTuple):
+    """A product that needs addresses alone; ``pack`` writes ``panels`` numbers of its weights first.
+
+    ``adds_bias``: the caller adds the bias.
+    """
+
+    start: Start
+    pack: Start | None
+    panels: int
+    key: tuple[object, ...]
+    adds_bias: bool
+    route: str
+
+
+def _kernel(emitter: str, own: Tile) -> llvm.LoadedKernel | None:
+    """The kernel, None if it was only noted."""
+    found = None if collecting() else _LOADED.get((emitter, own))
+    if found is None:
+        binary = fetch(job_for(emitter, (own,), f"Kronecker-sparse {own}"))
+        if binary is None:
+            return None
+        found = _LOADED[emitter, own] = llvm.load(binary)
+    return found
+
+
+def _starting(
+    emitter: str, own: Tile, fields: Sequence[str], values: dict[str, int], items: int, room: int, work: int, ports: int
+) -> Start:
+    """What runs a kernel over its items, given the addresses of its ports."""
+    integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
+    kernel = _kernel(emitter, own)
+    if kernel is None:
+        return _nothing
+    if work < _ALONE or items == 1:
+        entry, packed, none = kernel.entry, Struct(f"{ports}Q").pack, b""
+
+        def alone(*pointers: int) -> None:
+            entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(room))
+
+        return alone
+    grain = max(1, _GRAIN * items // work)
+
+    def start(*pointers: int) -> None:
+        llvm.run(kernel, items, room, pointers, integers, (), current().threads or torch.get_num_threads(), grain)
+
+    return start
+
+
+def _nothing(*pointers: int) -> None:
+    """What a noted kernel runs as."""
+
+
+def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str) -> Tile:
+    own = llvm.host()
+    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias)
+
+
+def _group(d: int, dtype: str) -> int:
+    return group_of(d, llvm.host().vector_bytes // SIZES[dtype])
+
+
+def _launch(own: Tile, values: dict[str, int], bytes_: int) -> Start:
+    """A kernel of tiles, its blocks small enough for several threads where there is much to do."""
+    work = values["blocks"] * values["p"] * values["q"] * values["r"]
+    panels = -(-values["q"] // own.width)
+    items = values["blocks"] * -(-values["p"] // values["p_block"])
+    parts = min(panels, -(-_ITEMS // items)) if work >= _ALONE else 1
+    values |= {"q_block": -(-panels // parts)}
+    items *= -(-panels // values["q_block"])
+    values |= {"r_block": min(values["r"], values["r_block"])}
+    rows = -(-values["p_block"] // own.rows) * own.rows * own.group if values["packs_a"] else 0
+    room = (values["r_block"] * (own.width + rows) + 64) * bytes_
+    return _starting(_TILES, own, FIELDS, values, items, room, work, 4 if own.bias else 3)
+
+
+def _multiple(count: int, least: int, most: int) -> int:
+    return max(least, min(most, count // least * least))
+
+
+@lru_cache(maxsize=4096)
+def _first(
+    pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool, kept: bool
+) -> Call:
+    """Product with the features together, rows of x and of the result so far apart."""
+    a, b, c, d = pattern
+    group, size = _group(d, dtype), SIZES[dtype]
+    whole = group == d and weight[2] == d
+    long = c * d >= _LONG * (llvm.host().vector_bytes // size)
+    if whole and weight[1] > weight[2] and batch <= _FEW[long, kept]:
+        return _dots(pattern, batch, dtype, x, weight, out, biased)
+    own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
+    lies = own.apart or (group == d and weight[1] == d)
+    near = lies and batch <= _FEW_TURNED
+    rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
+    ahead = not near and (kept or batch > 2 * rows)
+    panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
+    b_fields = {
+        "b_outer": weight[0], "b_inner": group, "b_r": weight[2], "b_q": weight[1],
+        "b_v": weight[1] if own.apart else own.lanes, "b_panel": every * weight[1],
+    }  # fmt: skip
+    values = {
+        "blocks": blocks, "inner": d // group, "p": batch, "q": b * group, "r": c, "p_block": rows,
+        "r_block": _DEPTH, "packs_a": 0, "packs_b": int(not near and not ahead),
+        "a_outer": c * d, "a_inner": group, "a_p": x, "a_r": d,
+        "c_outer": b * d, "c_inner": group, "c_p": out, "c_q": d, "c_panel": every * d,
+        "bias_outer": b * d, "bias_inner": group, "bias_p": 0, "bias_panel": every * d,
+    }  # fmt: skip
+    if not ahead:
+        start = _launch(own, values | b_fields, size)
+        return Call(start, None, 0, (), biased and own.bias == PLAIN, f"llvm: {own}")
+    panel = c * own.width
+    packed = {
+        "b_outer": d // group * panels * panel, "b_inner": panels * panel, "b_r": own.width, "b_q": group,
+        "b_v": own.lanes, "b_panel": panel,
+    }  # fmt: skip
+    start = _launch(own, values | packed, size)
+    fields = b_fields | {"inner": d // group, "panels": panels, "q": b * group, "r": c}
+    pack = _starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
+    key = ("panels", own.lanes, own.vectors, dtype)
+    return Call(start, pack, blocks * panels * panel, key, biased and own.bias == PLAIN, f"llvm: {own}, packed")
+
+
+def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
+    """Product of a few rows by weights as they lie."""
+    a, b, c, d = pattern
+    deep = llvm.host().vector_registers >= 32
+    rows, columns = (
+        (1, 8 if deep else 4) if batch == 1 else (2, 8 if deep else 4) if batch < 4 else (4, 4 if deep else 2)
+    )
+    own = Tile(dtype, llvm.host().vector_bytes // SIZES[dtype], rows, columns, d, False, False, LANES if biased else "")
+    work = batch * a * b * c * d
+    parts = min(-(-b // columns), -(-_ITEMS // a)) if work >= _ALONE else 1
+    block = -(-b // (parts * columns)) * columns
+    values = {
+        "p": batch, "q": b, "r": c * d, "q_block": block, "a_outer": c * d, "a_p": x, "b_outer": weight[0],
+        "b_q": weight[1], "c_outer": b * d, "c_p": out, "bias_outer": b * d,
+    }  # fmt: skip
+    start = _starting(_DOTS, own, DOT_FIELDS, values, a * -(-b // block), 0, work, 4 if biased else 3)
+    return Call(start, None, 0, (), False, f"llvm: sums along lanes, {own}")
+
+
+@lru_cache(maxsize=4096)
+def _last(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
+    """Product with the batch together, features of x and of the result so far apart."""
+    a, b, c, d = pattern
+    own, size = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN), SIZES[dtype]
+    packs = batch >= _MANY and (weight[1] < weight[2] or d >= own.lanes)
+    values = {
+        "blocks": a * d, "inner": d, "p": b, "q": batch, "r": c,
+        "p_block": _multiple(_CACHED // 2 // (size * c * d), own.rows, b + own.rows), "r_block": _DEPTH,
+        "packs_a": int(packs), "packs_b": int(batch > own.width),
+        "a_outer": weight[0], "a_inner": 1, "a_p": weight[1], "a_r": weight[2],
+        "b_outer": c * d * x, "b_inner": x, "b_r": d * x, "b_q": 1, "b_v": own.lanes, "b_panel": own.width,
+        "c_outer": b * d * out, "c_inner": out, "c_p": d * out, "c_q": 1, "c_panel": own.width,
+        "bias_outer": b * d, "bias_inner": 1, "bias_p": d, "bias_panel": 0,
+    }  # fmt: skip
+    return Call(_launch(own, values, size), None, 0, (), False, f"llvm: {own}")
+
+
+@lru_cache(maxsize=4096)
+def _gradient(pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Call:
+    """Gradient of the weights with the features together."""
+    a, b, c, d = pattern
+    group = _group(d, dtype)
+    own = _tile(dtype, c * group, group, d, PLAIN)
+    every, packs = own.width // group, batch > _FEW_TURNED
+    depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
+    rows = _multiple(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows, _ROWS)
+    values = {
+        "blocks": a * (d // group), "inner": d // group, "p": b, "q": c * group, "r": batch, "p_block": rows,
+        "r_block": depth, "packs_a": int(packs), "packs_b": int(packs or own.scattered),
+        "a_outer": b * d, "a_inner": group, "a_p": d,
+        "a_r": grad,
+        "b_outer": c * d, "b_inner": group, "b_r": x, "b_q": d, "b_v": d if own.apart else own.lanes,
+        "b_panel": every * d, "c_outer": b * c * d, "c_inner": group, "c_p": c * d, "c_q": d, "c_panel": every * d,
+        "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
+    }  # fmt: skip
+    return Call(_launch(own, values, SIZES[dtype]), None, 0, (), False, f"llvm: {own}")
+
+
+def ready(dtype: torch.dtype) -> bool:
+    """Whether there are kernels for a type on the backend that is asked for."""
+    return current().backend in ("auto", "llvm") and NAMES[dtype] in SIZES
+
+
+def _call(plan: Callable[..., Call], *about: Any) -> Call:
+    """A plan, which is not kept while kernels are only noted."""
+    return plan.__wrapped__(*about) if collecting() else plan(*about)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, kept: bool) -> Call:
+    """Product of rows x (..., N, a c d) by weights (..., a, b, c, d), to rows ``out`` apart."""
+    strides, dtype = weight.stride()[-4:-1], NAMES[x.dtype]
+    return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, kept)
+
+
+def summed(pattern: Pattern, x: torch.Tensor, grad: torch.Tensor) -> Call:
+    """Gradient of the weights from rows x (..., N, a c d) and (..., N, a b d)."""
+    return _call(_gradient, pattern, x.shape[-2], NAMES[x.dtype], x.stride(-2), grad.stride(-2))
+
+
+def product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, kept: Kept | None
+) -> str | None:
+    """Write the product to ``out`` and say how; None where there is no kernel for it."""
+    if not ready(x.dtype):
+        return None
+    groups, ran = x.shape[0], None
+    if groups == 1:
+        return _product(x, weight, bias, out, kept)
+    for group in range(groups):
+        place = slice(group, group + 1)
+        own = weight if weight.shape[0] == 1 else weight[place]
+        offset = bias if bias is None or bias.shape[0] == 1 else bias[place]
+        ran = _product(x[place], own, offset, out[place], None)
+        if ran is None:
+            break
+    return ran
+
+
+def _product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, kept: Kept | None
+) -> str | None:
+    _, a, b, c, d = weight.shape
+    if d > 1 and weight.stride(4) != 1:
+        weight = weight.contiguous()
+    if bias is not None:
+        bias = bias.contiguous()
+    if x.stride(2) == 1 == out.stride(2):
+        call = first((a, b, c, d), x, weight, out.stride(1), bias is not None, kept is not None)
+        weight = operand(call, weight, kept)  # held until the kernel has run
+        addresses = [x.data_ptr(), weight.data_ptr(), out.data_ptr()]
+    elif x.stride(1) == 1 == out.stride(1):
+        about = x.shape[1], NAMES[x.dtype], x.stride(2), weight.stride()[1:4], out.stride(2), bias is not None
+        call = _call(_last, (a, b, c, d), *about)
+        addresses = [weight.data_ptr(), x.data_ptr(), out.data_ptr()]
+    else:
+        return None
+    if bias is not None and not call.adds_bias:
+        addresses.append(bias.data_ptr())
+    call.start(*addresses)
+    if bias is not None and call.adds_bias:
+        out += bias[:, None]
+    return call.route
+
+
+def operand(call: Call, weight: torch.Tensor, kept: Kept | None) -> torch.Tensor:
+    """What a product reads its weights from: themselves, or these in the order in which they are read."""
+    if call.pack is None:
+        return weight
+    return _panels(call, weight) if kept is None else kept.of(call.key, lambda: _panels(call, weight), weight.device)
+
+
+def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:
+    panels = torch.empty(call.panels, dtype=weight.dtype, device=weight.device)
+    if call.pack is not None:
+        call.pack(weight.data_ptr(), panels.data_ptr())
+    return panels
+
+
+def gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern) -> torch.Tensor | None:
+    """Gradient (G, a, b, c, d) of the weights; None where there is no kernel for it."""
+    if not ready(x.dtype) or x.stride(2) != 1 or grad.stride(2) != 1:
+        return None
+    call, groups = summed(pattern, x, grad), x.shape[0]
+    out = torch.empty((groups, *pattern), dtype=x.dtype, device=x.device)
+    for group in range(groups):
+        call.start(grad[group].data_ptr(), x[group].data_ptr(), out[group].data_ptr())
+    return out

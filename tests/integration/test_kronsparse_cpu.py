@@ -1,0 +1,234 @@
+"""Kernels of Kronecker-sparse products on a CPU, and layers that go straight to them, against float64."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.kronsparse import KSLinear
+from kernmantle.ops import kronsparse_cpu, kronsparse_recall
+from kernmantle.ops.kronsparse_keep import Kept
+from kernmantle.runtime import llvm
+from kernmantle.testing import assert_close
+
+BATCHES = (1, 2, 3, 4, 9, 16, 33, 40, 127, 300, 520)
+DTYPES = {"f32": torch.float32, "f64": torch.float64}
+CHAIN = [(6, 8, 8, 1), (1, 12, 24, 2)]
+MACHINES = {"as it is": None, "16 registers of 32 bytes": (32, 16), "16 registers of 16 bytes": (16, 16)}
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request, monkeypatch):
+    """Vectors of this machine, and those of others as far as it has them."""
+    vectors = MACHINES[request.param]
+    if vectors is not None:
+        if vectors[0] > llvm.host().vector_bytes:
+            pytest.skip("this machine has no such vectors")
+        narrow = replace(llvm.host(), vector_bytes=vectors[0], vector_registers=vectors[1])
+        monkeypatch.setattr(llvm, "host", lambda: narrow)
+    plans = kronsparse_cpu._first, kronsparse_cpu._last, kronsparse_cpu._gradient
+    for plan in plans:
+        plan.cache_clear()
+    yield
+    for plan in plans:
+        plan.cache_clear()
+
+
+def case(seed, dtype):
+    """A pattern, a batch and numbers for it."""
+    draw = random.Random(seed)
+    while True:
+        a, b, c, d = draw.choice((1, 2, 3)), *draw.choices((1, 2, 5, 16, 33, 48, 70, 300), k=2), draw.choice(
+            (1, 1, 2, 3, 4, 6, 8, 16, 24, 32)
+        )  # fmt: skip
+        batch = draw.choice(BATCHES)
+        if a * b * c * d * batch < 3_000_000:
+            break
+    source = torch.Generator().manual_seed(seed)
+
+    def numbers(*shape):
+        return torch.randn(shape, generator=source, dtype=torch.float64).to(dtype)
+
+    return draw, (a, b, c, d), batch, numbers
+
+
+def exact(x, weight):
+    a, _, c, d = weight.shape
+    return torch.einsum("nikl,ijkl->nijl", x.reshape(len(x), a, c, d), weight).reshape(len(x), -1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("seed", range(24))
+def test_products(seed, dtype, machine):
+    draw, (a, b, c, d), batch, numbers = case(seed, dtype)
+    weight = numbers(a, c, b, d).transpose(1, 2) if draw.random() < 0.4 else numbers(a, b, c, d)
+    bias, kept = numbers(a * b * d) if draw.random() < 0.5 else None, Kept() if draw.random() < 0.5 else None
+    if draw.random() < 0.4:
+        x, out = numbers(a * c * d, batch).T, torch.full((a * b * d, batch), torch.nan, dtype=dtype).T
+    else:
+        x = numbers(batch, a * c * d + 3)[:, 1 : a * c * d + 1]
+        out = torch.full((batch, a * b * d), torch.nan, dtype=dtype)
+    for _ in range(2):
+        ran = kronsparse_cpu.product(x[None], weight[None], None if bias is None else bias[None], out[None], kept)
+        assert ran is not None
+        value, terms = exact(x.double(), weight.double()), exact(x.double().abs(), weight.double().abs())
+        if bias is not None:
+            value, terms = value + bias.double(), terms + bias.double().abs()
+        assert_close(out, value, depth=c + 1, magnitude=terms)
+        out.fill_(torch.nan)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("seed", range(16))
+def test_gradients_of_weights(seed, dtype, machine):
+    _, (a, b, c, d), batch, numbers = case(seed, dtype)
+    x, grad = numbers(batch, a * c * d + 5)[:, : a * c * d], numbers(batch, a * b * d)
+    found = kronsparse_cpu.gradient(x[None], grad[None], (a, b, c, d))
+    assert found is not None
+
+    def summed(x, grad):
+        return torch.einsum("nikl,nijl->ijkl", x.reshape(batch, a, c, d), grad.reshape(batch, a, b, d))
+
+    x, grad = x.double(), grad.double()
+    assert_close(found[0], summed(x, grad), dtype=dtype, depth=batch, magnitude=summed(x.abs(), grad.abs()))
+
+
+def test_groups_go_one_by_one():
+    source = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, 40, 48, generator=source), torch.randn(3, 2, 5, 6, 4, generator=source)
+    bias, out = torch.randn(3, 40, generator=source), torch.empty(3, 40, 40)
+    assert kronsparse_cpu.product(x, weight, bias, out, None) is not None
+    for group in range(3):
+        value = exact(x[group].double(), weight[group].double()) + bias[group].double()
+        assert_close(out[group], value, dtype=torch.float32, depth=7)
+
+
+def test_results_do_not_depend_on_threads():
+    source = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(1, 600, 384, generator=source), torch.randn(1, 1, 768, 192, 2, generator=source)
+    grad = torch.randn(1, 600, 1536, generator=source)
+    found = []
+    for threads in (1, 2, 3):
+        with km.config(threads=threads):
+            out = torch.empty(1, 600, 1536)
+            kronsparse_cpu.product(x, weight, None, out, None)
+            found.append((out, kronsparse_cpu.gradient(x, grad, (1, 768, 192, 2))))
+    assert all(torch.equal(one, other) for own in found[1:] for one, other in zip(found[0], own, strict=True))
+
+
+def layer_of(bias=True, dtype=torch.float64):
+    torch.manual_seed(0)
+    return KSLinear(48, 24, CHAIN, bias=bias, dtype=dtype, algorithm="kernel")
+
+
+def dense(layer, x):
+    """The same by torch, from what its parameters are now."""
+    value = x
+    for weight in layer.weights:
+        value = exact(value, weight)
+    return value if layer.bias is None else value + layer.bias
+
+
+def is_known(layer, x, activation=None):
+    """Whether a call goes straight to its kernels."""
+    given = tuple(layer.weights), layer.bias, activation, layer._way, layer._kept is not None
+    look = kronsparse_recall.look_of(x, *given)
+    return look is not None and kronsparse_recall._KNOWN.get(look) is not None
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("batch", [1, 16, 700])
+def test_a_layer_sees_its_weights_change(batch, packed, bias):
+    layer, x = layer_of(bias), torch.randn(batch, 48, dtype=torch.float64)
+    layer = layer.eval().prepack() if packed else layer
+    with torch.no_grad():
+        for change in (
+            lambda: None,
+            lambda: None,
+            lambda: layer.weights[1].mul_(2),
+            lambda: setattr(layer.weights[0], "data", torch.randn(6, 8, 8, 1, dtype=torch.float64)),
+            lambda: setattr(layer.weights[1], "data", torch.randn(1, 2, 24, 12, dtype=torch.float64).transpose(1, 3)),
+            lambda: setattr(layer, "bias", torch.nn.Parameter(torch.ones(24, dtype=torch.float64))),
+            lambda: layer.load_state_dict({key: value + 1 for key, value in layer.state_dict().items()}),
+        ):
+            change()
+            for _ in range(2):
+                assert_close(layer(x), dense(layer, x), depth=64)
+                assert is_known(layer, x) == layer.weights[1].is_contiguous()
+                assert_close(layer(x, "gelu"), torch.nn.functional.gelu(dense(layer, x)), depth=64)
+
+
+@pytest.mark.parametrize("shape", [(48,), (1, 48), (5, 48), (2, 3, 48), (300, 48)])
+@pytest.mark.parametrize("frozen", [(), ("weights.0",), ("weights.1", "bias"), ("weights.0", "weights.1", "bias")])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_gradients_of_known_calls(shape, frozen, wanted):
+    layer = layer_of()
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    x = torch.randn(shape, dtype=torch.float64)
+    for _ in range(2):
+        x = torch.randn_like(x).requires_grad_(wanted)
+        tensors = [tensor for tensor in (x, *layer.parameters()) if tensor.requires_grad]
+        if not tensors:
+            return
+        ours = torch.autograd.grad(layer(x, "silu").square().sum(), tensors)
+        theirs = torch.autograd.grad(torch.nn.functional.silu(dense(layer, x.reshape(-1, 48))).square().sum(), tensors)
+        assert is_known(layer, x, "silu")
+        for one, other in zip(ours, theirs, strict=True):
+            assert_close(one, other, depth=4096)
+
+
+def test_second_derivatives_of_known_calls():
+    layer = layer_of()
+    x = torch.randn(4, 48, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        tensors = [x, *layer.parameters()]
+        found = []
+        for value in (layer(x), dense(layer, x)):
+            own = torch.autograd.grad(value.pow(3).sum(), tensors[:3], create_graph=True)
+            found.append(torch.autograd.grad(sum(each.square().sum() for each in own), tensors))
+        for one, other in zip(*found, strict=True):
+            assert_close(one, other, depth=4096)
+    torch.autograd.gradgradcheck(layer, [x], fast_mode=True)
+
+
+def test_graphs_are_kept_and_freed_as_torch_does():
+    layer, x = layer_of(), torch.randn(4, 48, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        value = layer(x).sum()
+        first = torch.autograd.grad(value, x, retain_graph=True)
+        assert torch.equal(first[0], torch.autograd.grad(value, x)[0])
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(value, x)
+        value = layer(x)
+        with torch.no_grad():
+            layer.weights[1].add_(1)
+        with pytest.raises(RuntimeError, match="inplace"):
+            value.sum().backward()
+
+
+def test_known_calls_heed_their_surroundings():
+    layer, x = layer_of(dtype=torch.float32), torch.randn(4, 48)
+    for _ in range(2):
+        with torch.no_grad():
+            assert layer(x).dtype == torch.float32
+            with torch.autocast("cpu", torch.bfloat16):
+                assert layer(x).dtype == torch.bfloat16
+            with km.config(backend="reference"):
+                assert_close(layer(x), dense(layer.double(), x.double()), dtype=torch.float32, depth=64)
+            layer.float()
+            mapped = torch.func.vmap(layer)(x[:, None])
+            assert_close(mapped[:, 0], dense(layer, x), depth=64)
+            with torch.inference_mode():
+                assert_close(layer(x), dense(layer, x), depth=64)
+    other = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
+    assert_close(other(x), dense(layer, x), depth=64)
+    with torch.no_grad(), pytest.raises(km.errors.ShapeError):
+        layer(torch.ones(4, 49))

@@ -120,7 +120,7 @@ def test_pages_have_examples_and_a_wrong_one_is_found():
 def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert len(programs) == 2
+    assert len(programs) == 3
     rows = np.random.default_rng(0).normal(size=(40, 4))
     np.savetxt(tmp_path / "my.csv", rows, delimiter=",", header="a,b,c,price")
     monkeypatch.chdir(tmp_path)
@@ -129,6 +129,8 @@ def test_the_programs_of_the_readme_run(tmp_path, monkeypatch):
         exec(program, names)  # noqa: S102
     assert names["x"].shape == (40, 3)
     assert names["k"](names["x"]).shape == (40, 40)
+    assert names["layer"].nnz * 16 == 1024**2
+    assert 4 * sum(layer.nnz for layer in names["model"][::2]) <= 2 * 96 * 384
 
 
 def test_pages_name_what_is_in_the_tables():

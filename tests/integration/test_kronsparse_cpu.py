@@ -232,3 +232,45 @@ def test_known_calls_heed_their_surroundings():
     assert_close(other(x), dense(layer, x), depth=64)
     with torch.no_grad(), pytest.raises(km.errors.ShapeError):
         layer(torch.ones(4, 49))
+
+
+def called_before(batch, **options):
+    """A layer and an input of a kind that it has seen."""
+    torch.manual_seed(0)
+    layer = km.KSLinear(8, 6, [(2, 8, 4, 1), (1, 6, 16, 1)], algorithm="kernel", dtype=torch.float64, **options)
+    x = torch.randn(*batch, 8, dtype=torch.float64, requires_grad=True)
+    for _ in range(3):
+        layer(x)
+    return layer, x
+
+
+@pytest.mark.parametrize("batch", [(5,), (2, 5), ()], ids=str)
+def test_many_cotangents_of_a_known_layer(batch):
+    layer, x = called_before(batch)
+    read, cotangents = (x, *layer.parameters()), torch.randn(4, *batch, 6, dtype=torch.float64)
+    found = torch.autograd.grad(layer(x), read, cotangents, is_grads_batched=True)
+    for place, own in enumerate(cotangents):
+        for several, wanted in zip(found, torch.autograd.grad(layer(x), read, own), strict=True):
+            assert_close(several[place], wanted, depth=100)
+
+
+@pytest.mark.parametrize("batch", [(5,), (2, 5), ()], ids=str)
+def test_results_of_a_known_layer_may_be_changed_in_place(batch):
+    layer, x = called_before(batch)
+    (wanted,) = torch.autograd.grad((layer(x) + 1).square().sum(), x)
+    result = layer(x)
+    result += 1
+    (found,) = torch.autograd.grad(result.square().sum(), x)
+    assert_close(found, wanted, depth=100)
+
+
+def test_a_matrix_that_autocast_kept_is_not_taken_without_it():
+    x = torch.randn(5, 8)
+    for algorithm in ("dense", "auto"):
+        layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], algorithm=algorithm).eval().prepack()
+        with torch.no_grad():
+            for _ in range(3):
+                wanted = layer(x)
+            with torch.autocast("cpu", torch.bfloat16):
+                assert layer(x).dtype == torch.bfloat16
+            assert torch.equal(layer(x), wanted)

@@ -74,8 +74,8 @@ def recalled(
     if known is None or (known.keeps and (kept is None or not kept.renew(weights))):
         return None
     if not known.multiply:
-        if kept is None or kept.matrix is None:
-            return None
+        if kept is None or kept.matrix is None or kept.seen != (x.shape, x.dtype, x.device):
+            return None  # of another type, as under autocast
         result = kronsparse_run.through(x, kept.matrix, bias, known.activation, known.way.batch_last)
         return result, known.route
     if known.summed:
@@ -111,7 +111,7 @@ class _Recalled(torch.autograd.Function):
         kept = [each if needed else None for each, needed in zip(values, wanted[1:], strict=False)]
         ctx.known, ctx.way, ctx.context = known, known.way, copy_context()
         ctx.save_for_backward(x if any(wanted) else None, *weights, *kept)
-        return values[-1].view(known.shape)
+        return values[-1] if x.dim() == 2 else values[-1].view(known.shape).detach()  # no view: may be changed in place
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:

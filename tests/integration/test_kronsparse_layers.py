@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -359,6 +360,22 @@ def test_what_weights_are_gathered_from_is_watched():
         call()
         call()
     assert len(made) == 3
+
+
+def test_steps_of_sharded_weights_are_seen_whatever_their_versions_say():
+    class Sharded(torch.Tensor):
+        pass
+
+    weight, source = torch.randn(2, 3, 4, 1), torch.randn(24).as_subclass(Sharded)
+    kept, other = kronsparse_keep.KeptChain(1, [source]), kronsparse_keep.KeptChain(1)
+    steps = types.SimpleNamespace(param_groups=[{"params": [source, weight], "foreach": True}])
+    for own in (kept, other):
+        own.renew([weight])
+        own.parts[0].of("what", lambda: weight, weight.device)
+    kronsparse_keep._count(steps)
+    for own, left in ((kept, 0), (other, 1)):
+        own.renew([weight])
+        assert len(own.parts[0]) == left
 
 
 def test_weights_are_taken_in_their_order():

@@ -184,9 +184,8 @@ class KSLinear(nn.Module):
         of them, where "auto" finds that quicker) and waits for it; later ones use that as long as no gradient is
         recorded. It is made anew where the weights change in place or move, except through ``.data``, in replays of a
         captured graph, and where the weights were made in inference mode: call it again then, and after
-        ``fully_shard``. ``train()`` ends it. On an H200 it takes
-        3 us off each factor, and at most doubles the memory of float32 weights for each kind of tile, dense matrices
-        apart.
+        ``fully_shard``. ``train()`` ends it. On an H200 it takes 3 us off each factor, and at most doubles the memory
+        of float32 weights for each kind of tile, dense matrices apart.
 
         Examples
         --------

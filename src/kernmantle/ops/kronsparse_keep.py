@@ -9,23 +9,24 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .autograd import unwatched
+from .autograd import PLAIN, unwatched
 
 # How often each parameter, by its id, was written to by an optimizer that leaves its version as it is.
 _SILENT: dict[int, int] = {}
 
 
+def _count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Fused optimizers, and those of many sharded parameters at once, do not count their writes in the versions."""
+    for group in optimizer.param_groups:
+        fused = group.get("fused")
+        for own in group["params"]:
+            if fused or type(own) not in PLAIN:
+                _SILENT[id(own)] = _SILENT.get(id(own), 0) + 1
+
+
 @lru_cache(maxsize=1)
 def _watch_optimizers() -> None:
-    """Fused optimizers change parameters without counting it in their versions."""
-
-    def count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        for group in optimizer.param_groups:
-            if group.get("fused"):
-                for own in group["params"]:
-                    _SILENT[id(own)] = _SILENT.get(id(own), 0) + 1
-
-    register_optimizer_step_post_hook(count)
+    register_optimizer_step_post_hook(_count)
 
 
 def _writes(own: torch.Tensor) -> tuple[int, int]:

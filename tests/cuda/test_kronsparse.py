@@ -248,6 +248,41 @@ def test_prepacked_layers(algorithm, dtype, last) -> None:
         assert torch.equal(layer(x), other(x))
 
 
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"capturable": True}], ids=str)
+def test_prepacked_layers_follow_every_optimizer(options) -> None:
+    torch.manual_seed(0)
+    layer = km.KSLinear(384, 1536, [(6, 64, 64, 1), (1, 768, 192, 2)], device="cuda", algorithm="kernel").prepack()
+    other, x = copy.deepcopy(layer).train(), torch.randn(70, 384, device="cuda")
+    steps = torch.optim.AdamW(layer.parameters(), lr=0.01, **options)
+    for _ in range(3):
+        other.load_state_dict(layer.state_dict())
+        with torch.no_grad():
+            assert torch.equal(layer(x), other(x))
+            assert torch.equal(layer(x), other(x))
+        steps.zero_grad()
+        layer(x).square().mean().backward()
+        steps.step()
+
+
+def test_precision_of_a_layer_is_that_of_the_call() -> None:
+    with km.config(precision="ieee"):
+        layer = km.KSLinear(384, 384, [(6, 64, 64, 1)], device="cuda", algorithm="kernel")
+    x = torch.randn(1024, 384, device="cuda")
+    with torch.no_grad():
+        layer(x)
+        assert "3 x f16" in layer.info
+        with km.config(precision="ieee"):
+            layer(x)
+            assert "f16" not in layer.info
+        layer.prepack()
+        for _ in range(2):
+            layer(x)
+            assert "3 x f16" in layer.info
+        with km.config(precision="ieee"):
+            layer(x)
+            assert "f16" not in layer.info
+
+
 KSMM = """
 from ksmm_py.layer.kronecker_sparse.interface import KSLinear
 import torch

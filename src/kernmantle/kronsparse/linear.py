@@ -292,7 +292,8 @@ def _parameters(
     if weights is None:
         found = [torch.empty(pattern, device=device, dtype=_floating(dtype)) for pattern in patterns]
     else:
-        given, _ = unwrap(*weights, names=[f"weight {place}" for place in range(len(weights))])
+        listed = list(weights)
+        given, _ = unwrap(*listed, names=[f"weight {place}" for place in range(len(listed))])
         check_weights(patterns, given)
         found = [weight.detach().clone().to(device=device, dtype=_floating(dtype or weight.dtype)) for weight in given]
     return [nn.Parameter(weight, weight.dtype not in STORED) for weight in found]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import kernmantle as km
 from kernmantle.kronsparse import KSLinear
@@ -197,6 +198,34 @@ def test_second_derivatives_of_known_calls():
         for one, other in zip(*found, strict=True):
             assert_close(one, other, depth=4096)
     torch.autograd.gradgradcheck(layer, [x], fast_mode=True)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 700])
+def test_checkpoints_and_batches_of_gradients(batch):
+    kronsparse_recall.forget()
+    layer, x = layer_of(), torch.randn(batch, 48, dtype=torch.float64, requires_grad=True)
+    tensors = [x, *layer.parameters()]
+    for _ in range(2):  # made anew by another path than the first time, then by the same
+        found = torch.autograd.grad(checkpoint(layer, x, use_reentrant=False).square().sum(), tensors)
+        wanted = torch.autograd.grad(dense(layer, x).square().sum(), tensors)
+        for one, other in zip(found, wanted, strict=True):
+            assert_close(one, other, depth=4096)
+    if batch < 700:
+        cotangents = torch.randn(3, batch, 24, dtype=torch.float64)
+        found = torch.autograd.grad(layer(x), tensors, cotangents, is_grads_batched=True)
+        wanted = torch.autograd.grad(dense(layer, x), tensors, cotangents, is_grads_batched=True)
+        for one, other in zip(found, wanted, strict=True):
+            assert_close(one, other, depth=4096)
+
+
+def test_parts_of_the_gradients():
+    layer, x = layer_of(), torch.randn(5, 48, dtype=torch.float64, requires_grad=True)
+    tensors = [x, *layer.parameters()]
+    for _ in range(2):
+        for own in (tensors[:1], tensors[1:2], tensors[2:3], tensors[3:], tensors[1:]):
+            found = torch.autograd.grad(layer(x).square().sum(), own)
+            for one, other in zip(found, torch.autograd.grad(dense(layer, x).square().sum(), own), strict=True):
+                assert_close(one, other, depth=4096)
 
 
 def test_graphs_are_kept_and_freed_as_torch_does():

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from ..contraction.kronsparse_cpu import DOT_FIELDS, Tile
-from .kronsparse_llvm import HEAD
-from .kronsparse_vectors import Vectors
+from .kronsparse_vectors import HEAD, Vectors
 from .llvm_text import Function, vector
 
 

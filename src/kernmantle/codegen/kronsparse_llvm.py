@@ -7,11 +7,8 @@ and strides are arguments. b is read where it is, or from panels of the tile's w
 from __future__ import annotations
 
 from ..contraction.kronsparse_cpu import FIELDS, LANES, PACK_FIELDS, ROWS, Tile
-from .kronsparse_vectors import Vectors, packing, packing_rows
+from .kronsparse_vectors import HEAD, Vectors, packing, packing_rows
 from .llvm_text import Function, vector
-
-ENTRY = "km"
-HEAD = f"void @{ENTRY}(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch)"
 
 
 class _Tiles(Vectors):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..contraction.kronsparse_cpu import Tile
 from .llvm_text import ELEMENTS, SIZE, Function, suffix, vector
 
+ENTRY = "km"
+HEAD = f"void @{ENTRY}(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch)"
+
 
 class Vectors:
     """Instructions on the vectors of a tile."""
@@ -138,3 +141,17 @@ def packing_rows(own: Vectors) -> str:
                 f.store(group, held, own.at(f, into, f.multiply(low, str(tile.group))), own.size)
     f.say("ret void")
     return f.text()
+
+
+def emit_row() -> str:
+    """LLVM IR that runs kernels one after the other; an item is one: address, first port, integers and items."""
+    f = Function(HEAD)
+    with f.loop("%begin", "%end") as item:
+        record = f.at("%integers", f.multiply(item, "4"), "i64")
+        kernel, port, integers, items = (f.load("i64", f.at(record, str(slot), "i64"), 8) for slot in range(4))
+        kernel, integers = (f.do(f"inttoptr i64 {address} to ptr") for address in (kernel, integers))
+        pointers = f.at("%pointers", port, "i64")
+        given = f"ptr {pointers}, ptr {integers}, ptr %numbers, i64 0, i64 {items}, ptr %scratch"
+        f.say(f"call void {kernel}({given})")
+    f.say("ret void")
+    return f.text() + "\n"

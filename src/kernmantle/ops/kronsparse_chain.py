@@ -84,10 +84,7 @@ def backward_of(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
     x, *saved = ctx.saved_tensors
     way, weights, values = ctx.way, saved[: len(wanted)], [x, *saved[len(wanted) :]]
     if x is not None:
-        values = [
-            canonical(x, way.batch_last),
-            *(each if each is None or each.dim() == 3 else each[None] for each in saved[len(wanted) :]),
-        ]
+        values[0] = canonical(x, way.batch_last)
         if torch.is_grad_enabled():  # derivatives of this one go through what is between the factors
             for place, weight in enumerate(weights[:-1]):
                 values[place + 1] = product(values[place], weight[None], None, way)

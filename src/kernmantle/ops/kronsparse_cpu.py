@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -32,7 +34,7 @@ from .launcher import collecting, fetch
 
 Pattern = tuple[int, int, int, int]
 Strides = tuple[int, ...]
-Start = Callable[..., None]
+_ROW = "kronsparse_vectors:emit_row"
 _TILES, _PACKING, _DOTS = "kronsparse_llvm:emit", "kronsparse_llvm:emit_packing", "kronsparse_dot:emit"
 # Multiplications: what a thread takes at least, what one thread does alone, and items that many are cut into.
 _GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 21, 16
@@ -44,7 +46,20 @@ _MANY = 1024  # columns for which weights whose neighbours lie apart are brought
 # fewer where panels of them are kept.
 _FEW_TURNED, _LONG = 32, 16
 _FEW = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
-_LOADED: dict[tuple[str, Tile], llvm.LoadedKernel] = {}
+_LOADED: dict[tuple[str, Tile | None], llvm.LoadedKernel] = {}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A kernel with all but the addresses of its ports, which ``run`` takes; nothing where it was only noted."""
+
+    run: Callable[..., None]
+    kernel: llvm.LoadedKernel | None
+    integers: bytes
+    items: int
+    room: int
+    ports: int
+    alone: bool
 
 
 class Call(NamedTuple):
@@ -59,6 +74,7 @@ class Call(NamedTuple):
     key: tuple[object, ...]
     adds_bias: bool
     route: str
+    features: int
 
 
 def _kernel(emitter: str, own: Tile) -> llvm.LoadedKernel | None:
@@ -77,26 +93,56 @@ def _starting(
 ) -> Start:
     """What runs a kernel over its items, given the addresses of its ports."""
     integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
-    kernel = _kernel(emitter, own)
+    kernel, alone = _kernel(emitter, own), work < _ALONE or items == 1
     if kernel is None:
-        return _nothing
-    if work < _ALONE or items == 1:
-        entry, packed, none = kernel.entry, Struct(f"{ports}Q").pack, b""
+        return Start(_nothing, kernel, integers, items, room, ports, alone)
+    entry, packed, none = kernel.entry, Struct(f"{ports}Q").pack, b""
+    grain = max(1, _GRAIN * items // max(work, 1))
 
-        def alone(*pointers: int) -> None:
-            entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(room))
+    def run_alone(*pointers: int) -> None:
+        entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(room))
 
-        return alone
-    grain = max(1, _GRAIN * items // work)
-
-    def start(*pointers: int) -> None:
+    def run(*pointers: int) -> None:
         llvm.run(kernel, items, room, pointers, integers, (), current().threads or torch.get_num_threads(), grain)
 
-    return start
+    return Start(run_alone if alone else run, kernel, integers, items, room, ports, alone)
 
 
 def _nothing(*pointers: int) -> None:
     """What a noted kernel runs as."""
+
+
+def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
+    """What runs small calls one after the other, given the addresses of all their ports.
+
+    Between two that are started from Python the processor forgets much of the interpreter.
+    """
+    starts = [call.start for call in calls]
+    single = (current().threads or torch.get_num_threads()) == 1
+    if any(call.pack is not None or call.adds_bias for call in calls) or not all(own.alone or single for own in starts):
+        return None
+    binary = fetch(job_for(_ROW, (), "Kronecker-sparse kernels in a row"))
+    if binary is None or any(own.kernel is None for own in starts):
+        return None
+    row = _LOADED.get((_ROW, None))
+    if row is None:
+        row = _LOADED[_ROW, None] = llvm.load(binary)
+    integers = [np.frombuffer(own.integers, dtype=np.int64) for own in starts]
+    places = [0, *accumulate(own.ports for own in starts)]
+    records = np.array(
+        [
+            (own.kernel.address if own.kernel else 0, place, given.ctypes.data, own.items)
+            for own, place, given in zip(starts, places, integers, strict=False)
+        ],
+        dtype=np.int64,
+    ).tobytes()
+    entry, count, room = row.entry, len(starts), max(own.room for own in starts)
+    packed, held = Struct(f"{places[-1]}Q").pack, (integers, starts)
+
+    def run(*pointers: int, _: object = held) -> None:
+        entry(packed(*pointers), records, b"", 0, count, SCRATCH.take(room))
+
+    return run
 
 
 def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str) -> Tile:
@@ -156,7 +202,7 @@ def _first(
     }  # fmt: skip
     if not ahead:
         start = _launch(own, values | b_fields, size)
-        return Call(start, None, 0, (), biased and own.bias == PLAIN, f"llvm: {own}")
+        return Call(start, None, 0, (), biased and own.bias == PLAIN, f"llvm: {own}", a * b * d)
     panel = c * own.width
     packed = {
         "b_outer": d // group * panels * panel, "b_inner": panels * panel, "b_r": own.width, "b_q": group,
@@ -166,7 +212,9 @@ def _first(
     fields = b_fields | {"inner": d // group, "panels": panels, "q": b * group, "r": c}
     pack = _starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
     key = ("panels", own.lanes, own.vectors, dtype)
-    return Call(start, pack, blocks * panels * panel, key, biased and own.bias == PLAIN, f"llvm: {own}, packed")
+    return Call(
+        start, pack, blocks * panels * panel, key, biased and own.bias == PLAIN, f"llvm: {own}, packed", a * b * d
+    )
 
 
 def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
@@ -185,7 +233,7 @@ def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out
         "b_q": weight[1], "c_outer": b * d, "c_p": out, "bias_outer": b * d,
     }  # fmt: skip
     start = _starting(_DOTS, own, DOT_FIELDS, values, a * -(-b // block), 0, work, 4 if biased else 3)
-    return Call(start, None, 0, (), False, f"llvm: sums along lanes, {own}")
+    return Call(start, None, 0, (), False, f"llvm: sums along lanes, {own}", a * b * d)
 
 
 @lru_cache(maxsize=4096)
@@ -203,7 +251,7 @@ def _last(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out
         "c_outer": b * d * out, "c_inner": out, "c_p": d * out, "c_q": 1, "c_panel": own.width,
         "bias_outer": b * d, "bias_inner": 1, "bias_p": d, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, size), None, 0, (), False, f"llvm: {own}")
+    return Call(_launch(own, values, size), None, 0, (), False, f"llvm: {own}", a * b * d)
 
 
 @lru_cache(maxsize=4096)
@@ -224,7 +272,7 @@ def _gradient(pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Ca
         "b_panel": every * d, "c_outer": b * c * d, "c_inner": group, "c_p": c * d, "c_q": d, "c_panel": every * d,
         "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, SIZES[dtype]), None, 0, (), False, f"llvm: {own}")
+    return Call(_launch(own, values, SIZES[dtype]), None, 0, (), False, f"llvm: {own}", a * b * d)
 
 
 def ready(dtype: torch.dtype) -> bool:
@@ -287,7 +335,7 @@ def _product(
         return None
     if bias is not None and not call.adds_bias:
         addresses.append(bias.data_ptr())
-    call.start(*addresses)
+    call.start.run(*addresses)
     if bias is not None and call.adds_bias:
         out += bias[:, None]
     return call.route
@@ -303,7 +351,7 @@ def operand(call: Call, weight: torch.Tensor, kept: Kept | None) -> torch.Tensor
 def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:
     panels = torch.empty(call.panels, dtype=weight.dtype, device=weight.device)
     if call.pack is not None:
-        call.pack(weight.data_ptr(), panels.data_ptr())
+        call.pack.run(weight.data_ptr(), panels.data_ptr())
     return panels
 
 
@@ -314,5 +362,5 @@ def gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern) -> torch.Ten
     call, groups = summed(pattern, x, grad), x.shape[0]
     out = torch.empty((groups, *pattern), dtype=x.dtype, device=x.device)
     for group in range(groups):
-        call.start(grad[group].data_ptr(), x[group].data_ptr(), out[group].data_ptr())
+        call.start.run(grad[group].data_ptr(), x[group].data_ptr(), out[group].data_ptr())
     return out

@@ -24,6 +24,8 @@ from .kronsparse_keep import Kept, KeptChain
 from .launcher import collecting
 
 Look = tuple[Any, ...]
+Call = Any  # of kronsparse_cpu, which is loaded with the first product
+Order = tuple[tuple[int, bool], ...]
 Multiply = Callable[[torch.Tensor, torch.Tensor, Maybe, "Kept | None"], torch.Tensor]
 Sum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _LIMIT = 1024
@@ -44,6 +46,12 @@ class Known(NamedTuple):
     way: Way
     keeps: bool
     route: str
+    sizes: tuple[int, ...] = ()  # features behind each factor
+    ahead: Callable[..., None] | None = None  # all products in one call, and what of a backward pass is wanted
+    back: Callable[..., None] | None = None
+    wanted: tuple[bool, ...] = ()
+    order: Order = ()
+    fronts: tuple[int, ...] = ()  # features in front of each factor
 
 
 def look_of(
@@ -53,7 +61,7 @@ def look_of(
     if not x.is_cpu or torch.is_autocast_enabled("cpu") or not unwatched() or collecting():
         return None
     settings, recorded = current(), torch.is_grad_enabled()
-    facts: list[Any] = [activation, way, kept, settings.backend, torch.get_num_threads()]
+    facts: list[Any] = [activation, way, kept, settings.backend, (settings.threads, torch.get_num_threads())]
     for value in (x, *weights) if bias is None else (x, *weights, bias):
         if type(value) not in PLAIN or not value.is_cpu or value.is_neg() or is_batched(value):
             return None
@@ -79,12 +87,14 @@ def recalled(
         result = kronsparse_run.through(x, kept.matrix, bias, known.activation, known.way.batch_last)
         return result, known.route
     if known.summed:
-        result = _Recalled.apply(known, x, bias, *weights)
+        result = _apply(known, x, bias, *weights)
+        if not known.activation:
+            return result, known.route
         return kronsparse_run.ACTIVATIONS[known.activation](result), known.route  # pyright: ignore
     value = _forward(known, x, weights, bias, kept.parts if known.keeps and kept is not None else None)[-1]
     if known.activation:
         kronsparse_run.IN_PLACE[known.activation](value)
-    return value.view(known.shape), known.route
+    return value if len(known.shape) == 2 else value.view(known.shape), known.route
 
 
 def _forward(
@@ -93,6 +103,15 @@ def _forward(
     """What follows each factor, as (N, features)."""
     value = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     values: list[torch.Tensor] = []
+    if known.ahead is not None:
+        addresses: list[int] = []
+        for weight, features in zip(weights, known.sizes, strict=True):
+            out = allocate((value.shape[0], features), x.dtype, x.device)
+            addresses += value.data_ptr(), weight.data_ptr(), out.data_ptr()
+            values.append(out)
+            value = out
+        known.ahead(*addresses, *(() if bias is None else (bias.data_ptr(),)))
+        return values
     last = len(weights) - 1
     for place, weight in enumerate(weights):
         part = None if parts is None else parts[place]
@@ -108,7 +127,8 @@ class _Recalled(torch.autograd.Function):
     def forward(ctx: Any, known: Known, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor) -> torch.Tensor:
         values = _forward(known, x, weights, bias, None)
         wanted = ctx.needs_input_grad[3:]
-        kept = [each if needed else None for each, needed in zip(values, wanted[1:], strict=False)]
+        # In the shapes in which Chain keeps them: checkpoints compare what is kept, and ``backward_of`` reads it.
+        kept = [each[None] if needed else None for each, needed in zip(values, wanted[1:], strict=False)]
         ctx.known, ctx.way, ctx.context = known, known.way, copy_context()
         ctx.save_for_backward(x if any(wanted) else None, *weights, *kept)
         return values[-1] if x.dim() == 2 else values[-1].view(known.shape).detach()  # no view: may be changed in place
@@ -120,22 +140,73 @@ class _Recalled(torch.autograd.Function):
         return ctx.context.copy().run(run, ctx, grad)
 
 
+# Function.apply looks for transforms, as ``look_of`` did.
+_apply: Any = super(torch.autograd.Function, _Recalled).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
     known: Known = ctx.known
     _, of_x, of_bias, *wanted = ctx.needs_input_grad
     x, *saved = ctx.saved_tensors
-    weights, shape = saved[: len(wanted)], x.shape if x is not None else (*grad.shape[:-1], -1)
-    moved = grad.contiguous().view(-1, grad.shape[-1])
-    values = [x if x is None or x.dim() == 2 else x.reshape(-1, x.shape[-1]), *saved[len(wanted) :]]
-    found: list[Maybe] = [None] * len(weights)
+    weights, values = saved[: len(wanted)], [x, *saved[len(wanted) :]]
+    moved, flat = grad.contiguous(), grad.dim() == 2
+    if not flat:
+        moved = moved.view(-1, grad.shape[-1])
+        values[0] = None if x is None else x.reshape(-1, x.shape[-1])
     bias = moved.sum(0) if of_bias else None
-    for place in reversed(range(len(weights))):
-        after = moved
-        if of_x or any(wanted[:place]):  # first: the weights may be in the cache since they were multiplied by
-            moved = known.turned[place](after, weights[place], None, None)
-        if wanted[place]:
-            found[place] = known.summed[place](values[place], after)
-    return None, moved.view(shape) if of_x else None, bias, *found
+    if known.back is not None and (of_x, *wanted) == known.wanted:
+        moved, found = _back_at_once(known, moved, values, weights)
+    else:
+        moved, found = _back(known, moved, values, weights, _order(of_x, wanted))
+    of_input = moved if flat else moved.view(*grad.shape[:-1], -1)
+    return None, of_input if of_x else None, bias, *found
+
+
+def _order(of_x: bool, wanted: Sequence[bool]) -> Order:
+    """Places of a backward pass, and whether one is that of the gradient of a weight.
+
+    It is summed after the product by the weight, which may be in the cache since it was multiplied by.
+    """
+    found: list[tuple[int, bool]] = []
+    for place in reversed(range(len(wanted))):
+        found += [(place, False)] * (of_x or any(wanted[:place])) + [(place, True)] * wanted[place]
+    return tuple(found)
+
+
+def _back(
+    known: Known, moved: torch.Tensor, values: Sequence[Any], weights: Sequence[torch.Tensor], order: Order
+) -> tuple[torch.Tensor, list[Maybe]]:
+    """Gradient in front of the first factor, and those of the weights."""
+    found: list[Maybe] = [None] * len(weights)
+    behind = {len(weights) - 1: moved}
+    for place, of_weight in order:
+        if of_weight:
+            found[place] = known.summed[place](values[place][0] if place else values[0], behind[place])
+        else:
+            moved = behind[place - 1] = known.turned[place](behind[place], weights[place], None, None)
+    return moved, found
+
+
+def _back_at_once(
+    known: Known, moved: torch.Tensor, values: Sequence[Any], weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, list[Maybe]]:
+    """The same in one call."""
+    found: list[Maybe] = [None] * len(weights)
+    rows, dtype, device = moved.shape[0], moved.dtype, moved.device
+    behind, addresses = [moved] * len(weights), list[int]()
+    for place, of_weight in known.order:
+        after, weight = behind[place], weights[place]
+        if of_weight:
+            own = found[place] = allocate(weight.shape, dtype, device)
+            addresses += after.data_ptr(), values[place].data_ptr(), own.data_ptr()
+            continue
+        moved = allocate((rows, known.fronts[place]), dtype, device)
+        if place:
+            behind[place - 1] = moved
+        addresses += after.data_ptr(), weight.data_ptr(), moved.data_ptr()
+    if known.back is not None:
+        known.back(*addresses)
+    return moved, found
 
 
 def learn(
@@ -165,42 +236,49 @@ def _known(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: M
     kept = kept and not tracked
     if not tracked and kronsparse_steps.plan(rows[None], weights, way.algorithm, kept) is not None:
         return None
-    multiply: list[Multiply] = []
-    turned: list[Multiply] = []
-    summed: list[Sum] = []
-    value, keeps, route = rows, False, ""
+    multiply, turned, summed = list[Call](), list[Call | None](), list[Call | None]()
+    value = rows
     for place, weight in enumerate(weights):
-        a, b, c, d = weight.shape
-        offset = bias if place == len(weights) - 1 else None
-        own = _multiply(value, weight, offset, way, kept)
+        a, b, _, d = weight.shape
+        own = _multiply(value, weight, bias is not None and place == len(weights) - 1, way, kept)
         if own is None:
             return None
-        before, (call, route, packs) = value, own
-        value, keeps = value.new_empty((len(rows), a * b * d)), keeps or (kept and packs)
-        multiply.append(call)
+        multiply.append(own)
+        before, value = value, value.new_empty((len(rows), a * b * d))
         if tracked:
-            back = _multiply(value, weight.transpose(1, 2), None, way, False)
-            turned.append(back[0] if back is not None else _general(way))
-            summed.append(_summed((a, b, c, d), before, value, way))
-    shape = (*x.shape[:-1], value.shape[1])
-    return Known(tuple(multiply), tuple(turned), tuple(summed), shape, activation or "", way, keeps, route)
+            turned.append(_multiply(value, weight.transpose(1, 2), False, way, False))
+            summed.append(_summed(weight, before, value, way))
+    sizes = tuple([weight.shape[0] * weight.shape[1] * weight.shape[3] for weight in weights])
+    of_x, *wanted = [flag for place, flag in enumerate(look[8::4]) if place <= len(weights)]
+    order = _order(of_x, wanted)
+    chosen = [(summed if of_weight else turned)[place] for place, of_weight in order] if tracked else []
+    fronts = tuple([weight.shape[0] * weight.shape[2] * weight.shape[3] for weight in weights])
+    row = kronsparse_run.cpu().in_a_row
+    return Known(
+        tuple(map(_multiplying, multiply)),
+        tuple([_general(way) if call is None else _multiplying(call) for call in turned]),
+        tuple([_summing(call, tuple(own.shape), way) for call, own in zip(summed, weights, strict=tracked)]),
+        (*x.shape[:-1], sizes[-1]), activation or "", way, any(kept and call.pack is not None for call in multiply),
+        multiply[-1].route, sizes, row(multiply), row(chosen) if chosen and all(chosen) else None, (of_x, *wanted),
+        order, fronts,
+    )  # fmt: skip
 
 
-def _multiply(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, kept: bool
-) -> tuple[Multiply, str, bool] | None:
-    """The product by the kernel, its route and whether something is kept for it; None where another way is quicker."""
-    a, b, c, d = pattern = tuple(weight.shape)
+def _multiply(x: torch.Tensor, weight: torch.Tensor, biased: bool, way: Way, kept: bool) -> Call | None:
+    """The product by the kernel; None where another way is quicker."""
+    a, b, c, d = weight.shape
     about = len(x), NAMES[x.dtype], "cpu", False
-    if way.algorithm == "auto" and quickest(pattern, *about, None, kept)[0] != "kernel":
+    if way.algorithm == "auto" and quickest((a, b, c, d), *about, None, kept)[0] != "kernel":
         return None
-    features, dtype = a * b * d, x.dtype
-    operand = kronsparse_run.cpu().operand
-    call = kronsparse_run.cpu().first((a, b, c, d), x, weight, features, bias is not None, kept)
-    start, shape, device = call.start, (len(x), features), x.device
+    return kronsparse_run.cpu().first((a, b, c, d), x, weight, a * b * d, biased, kept)
+
+
+def _multiplying(call: Call) -> Multiply:
+    """A product by the kernel."""
+    start, operand = call.start.run, kronsparse_run.cpu().operand
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, kept: Kept | None) -> torch.Tensor:
-        out = allocate(shape, dtype, device)
+        out = allocate((len(x), call.features), x.dtype, x.device)
         own = weight if call.pack is None else operand(call, weight, kept)
         if bias is None or call.adds_bias:
             start(x.data_ptr(), own.data_ptr(), out.data_ptr())
@@ -208,7 +286,7 @@ def _multiply(
         start(x.data_ptr(), own.data_ptr(), out.data_ptr(), bias.data_ptr())
         return out
 
-    return run, call.route, call.pack is not None
+    return run
 
 
 def _general(way: Way) -> Multiply:
@@ -220,18 +298,23 @@ def _general(way: Way) -> Multiply:
     return run
 
 
-def _summed(pattern: tuple[int, int, int, int], x: torch.Tensor, grad: torch.Tensor, way: Way) -> Sum:
-    """The gradient of the weights."""
-    algorithm, dtype, device = way.algorithm, x.dtype, x.device
-    if algorithm == "auto":
-        algorithm = quickest_gradient(pattern, len(x), NAMES[dtype], "cpu")[0]
-    if algorithm != "kernel":
-        return lambda x, grad: kronsparse_run.gradient(x[None], grad[None], pattern, algorithm, way.precision)[0]
-    call = kronsparse_run.cpu().summed(pattern, x, grad)
+def _summed(weight: torch.Tensor, x: torch.Tensor, grad: torch.Tensor, way: Way) -> Call | None:
+    """The gradient of weights by the kernel; None where another way is quicker."""
+    a, b, c, d = weight.shape
+    if way.algorithm == "auto" and quickest_gradient((a, b, c, d), len(x), NAMES[x.dtype], "cpu")[0] != "kernel":
+        return None
+    return kronsparse_run.cpu().summed((a, b, c, d), x, grad)
+
+
+def _summing(call: Call | None, pattern: Any, way: Way) -> Sum:
+    """The gradient of weights."""
+    if call is None:
+        return lambda x, grad: kronsparse_run.gradient(x[None], grad[None], pattern, way.algorithm, way.precision)[0]
+    start = call.start.run
 
     def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        out = allocate(pattern, dtype, device)
-        call.start(grad.data_ptr(), x.data_ptr(), out.data_ptr())
+        out = allocate(pattern, x.dtype, x.device)
+        start(grad.data_ptr(), x.data_ptr(), out.data_ptr())
         return out
 
     return run

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 import kernmantle.ops.kronsparse  # noqa: F401
 from kernmantle.contraction.cuda_tiles import CARDS
 from kernmantle.kronsparse import KSLinear, KSPattern, kron_sparse_matmul
-from kernmantle.ops import kronsparse_gpu, kronsparse_steps
+from kernmantle.ops import kronsparse_gpu, kronsparse_train
 from kernmantle.testing import assert_close
 
 CONFIGURATIONS = [
@@ -83,7 +83,7 @@ def test_second_derivatives_go_through_what_is_between(wanted, batch_last):
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("batch", [(3,), (2, 2), ()], ids=str)
 def test_chains_may_be_trained_through_their_matrix(batch, batch_last, monkeypatch):
-    monkeypatch.setattr(kronsparse_steps, "trains_as_one", lambda *_: True)
+    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kronsparse_train.MATRIX)
     x, first, _ = operands((2, 3, 2, 1), batch, batch_last)
     _, second, bias = operands((1, 4, 3, 2), batch, batch_last)
 
@@ -97,21 +97,26 @@ def test_chains_may_be_trained_through_their_matrix(batch, batch_last, monkeypat
     assert_close(found.detach(), function(x, first, second, bias).detach(), depth=12)
 
 
-def test_chains_are_trained_through_their_matrix_where_that_is_quicker(monkeypatch):
+def test_training_steps_go_the_way_that_should_be_quickest(monkeypatch):
     monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
     monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
     wide = ((6, 64, 64, 1), (1, 768, 192, 2))
 
-    def chosen(patterns, batch):
-        return kronsparse_steps._trains_as_one(patterns, batch, "bf16", False, torch.device("cuda"))
+    def chosen(patterns, batch, dtype="bf16"):
+        found = kronsparse_train.expected(patterns, batch, dtype, False, torch.device("cuda"))
+        assert min(found.values()) > 0
+        return min(found, key=found.get)
 
-    assert chosen(wide, 65536)  # 488 us against about 430
-    assert chosen(wide, 25088)  # 193 against 181
-    assert chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088)
-    assert not chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088)
-    assert not chosen(((16, 16, 64, 1), (1, 1024, 64, 4)), 4096)
+    assert chosen(wide, 65536) == chosen(wide, 25088) == "matrix"
+    assert chosen(wide, 25088, "f32") == "factors"
+    assert chosen(wide, 1) == chosen(wide, 16) == chosen(wide, 16, "f32") == "few"
+    assert chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088) == "matrix"
+    assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088) == "factors"
+    assert chosen(((16, 16, 64, 1), (1, 1024, 64, 4)), 65536) == "factors"
+    assert chosen(((6, 64, 64, 1),), 16) == "few"
     layer = KSLinear(384, 1536, wide, dtype=torch.bfloat16)
-    assert not kronsparse_steps.trains_as_one(torch.empty(1, 25088, 384).bfloat16(), list(layer.weights), layer._way)
+    x = torch.empty(1, 25088, 384).bfloat16()
+    assert kronsparse_train.kind_of(x, list(layer.weights), layer._way) == "factors"  # on a CPU
 
 
 @pytest.mark.parametrize("batch", [(4,), (2, 2)], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..contraction.kronsparse_few import FewPlan
 from ..contraction.kronsparse_pair import EDGE, PairPlan
 from ..contraction.kronsparse_plan import ACTIVATIONS, KronSparsePlan, NarrowPlan
 from ..contraction.kronsparse_sum import SumPlan
@@ -11,6 +12,11 @@ PREPARE_THREADS = 128
 _TYPES = {"f32": "float", "f16": "km::f16", "bf16": "km::bf16", "f64": "double"}
 _SIZES = ("a", "b", "c", "d")
 _PAIR_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
+_FEW_NUMBERS = (
+    *(f"{side}{step}_" for side in ("l", "r", "o") for step in range(6)), *(f"b{step}_" for step in range(5)),
+    "p", "q", "n", "parts", *(f"size{axis}_" for axis in range(4)),
+)  # fmt: skip
+_FEW_PARTS = (0, 6), (6, 12), (12, 18), (18, 23), (23, 31)
 _STRIDES = ("xg", "xn", "xf", "yg", "yn", "yf", "wg", "wi", "wj", "wk", "wl", "bg")
 
 
@@ -70,6 +76,47 @@ extern "C" __global__ void __launch_bounds__(Pair::THREADS) {ENTRY}(
     km::kron_sparse_pair<Pair>(given);
 }}
 {_prepare()}"""
+
+
+def emit_few(plan: FewPlan) -> str:
+    """Source of several small products, each with the numbers of ``_FEW_NUMBERS`` and its last block's place."""
+    tiles, given, calls = "", "", ""
+    for place, tile in enumerate(plan.tiles):
+        parameters = [
+            _TYPES[plan.dtype], str(plan.warps), str(tile.l), str(tile.m), str(tile.n), f"km::{tile.left}",
+            f"km::{tile.right}", _flag(tile.packed), _flag(tile.bias),
+            str(ACTIVATIONS.index(plan.activation) if tile.bias else 0), str(plan.products),
+        ]  # fmt: skip
+        call = (
+            f"few_sum<{_TYPES[plan.dtype]}, {plan.warps}, {plan.rounds}, {_flag(tile.packed)}>"
+            if tile.alone
+            else f"few<Tile{place}>"
+        )
+        tiles += "" if tile.alone else f"typedef km::FewTile<{', '.join(parameters)}> Tile{place};\n"
+        named = [f"{name}{place}" for name in _FEW_NUMBERS]
+        given += (
+            f"    const void* left{place}, const void* right{place}, void* out{place}, const void* bias{place},\n    "
+        )
+        given += ", ".join(f"km::i64 {name}" for name in (*named, f"blocks{place}")) + ",\n"
+        left, right, out, bias, rest = (", ".join(named[begin:end]) for begin, end in _FEW_PARTS)
+        job = f"{{left{place}, {left}}}, {{right{place}, {right}}}, out{place}, {out}, bias{place}, {bias}, {rest}"
+        calls += f"""    if (block < blocks{place}) {{
+        const km::FewJob job = {{{job}}};
+        return km::{call}(job, block, shared);
+    }}
+    block -= (unsigned)blocks{place};
+"""
+    return f"""#include "kronsparse_few.cuh"
+
+{tiles}
+extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY}(
+{given[:-2]}) {{
+    extern __shared__ __align__(16) float shared[];
+    km::let_next_begin();
+    km::wait_for_previous();
+    unsigned block = blockIdx.x;
+{calls}}}
+"""
 
 
 def emit_sum(plan: SumPlan) -> str:

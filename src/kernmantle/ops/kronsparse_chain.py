@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import kronsparse_run, kronsparse_steps
+from . import kronsparse_run, kronsparse_steps, kronsparse_train
 from .autograd import plain
 from .checks import autocasts
 from .kronsparse import Maybe, Way, product, weight_gradient
@@ -47,24 +47,47 @@ class Chain(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, way: Way, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor) -> torch.Tensor:
-        between: list[torch.Tensor] = []
-        value, last = canonical(x, way.batch_last), len(weights) - 1
-        for place, weight in enumerate(weights):
-            own = bias[None] if place == last and bias is not None else None
-            value = kronsparse_run.product(value, weight[None], own, "", *way)
-            if place < last:
-                between.append(value)
-        wanted = ctx.needs_input_grad[3:]
-        kept = [each if needed else None for each, needed in zip(between, wanted[1:], strict=True)]
-        ctx.way, ctx.context = way, copy_context()
-        ctx.save_for_backward(x if any(wanted) else None, *weights, *kept)
-        return shaped(value, x, way.batch_last).detach()
+    def forward(ctx: Any, by: tuple[Way, str], x: torch.Tensor, bias: Maybe, *weights: torch.Tensor) -> torch.Tensor:
+        way, kind = by
+        value = canonical(x, way.batch_last)
+        _, of_x, _, *wanted = ctx.needs_input_grad
+        if kind == kronsparse_train.FACTORS:
+            found, between = _by_factors(value, weights, bias, way)
+        else:
+            found, between = kronsparse_train.forward(kind, value, weights, bias, way, of_x)
+        if kind != kronsparse_train.MATRIX:
+            between = [each if needed else None for each, needed in zip(between, wanted[1:], strict=True)]
+        ctx.way, ctx.kind, ctx.context = way, kind, copy_context()
+        ctx.save_for_backward(x if any(wanted) else None, *weights, *between)
+        return shaped(found, x, way.batch_last).detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         # In the configuration of the forward call: torch may run this in a thread of its own.
-        return ctx.context.copy().run(backward_of, ctx, grads[0])
+        return ctx.context.copy().run(_backward, ctx, grads[0])
+
+
+def _by_factors(value: torch.Tensor, weights: Weights, bias: Maybe, way: Way) -> tuple[torch.Tensor, list[Maybe]]:
+    """One factor after the other, and what is between them."""
+    between: list[Maybe] = []
+    last = len(weights) - 1
+    for place, weight in enumerate(weights):
+        own = bias[None] if place == last and bias is not None else None
+        value = kronsparse_run.product(value, weight[None], own, "", *way)
+        between.append(value)
+    return value, between[:-1]
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
+    if ctx.kind == kronsparse_train.FACTORS or torch.is_grad_enabled() or not plain([grad]):
+        return backward_of(ctx, grad, ctx.kind == kronsparse_train.MATRIX)
+    x, *saved = ctx.saved_tensors
+    _, *wanted = ctx.needs_input_grad
+    count = len(wanted) - 2
+    values = [None if x is None else canonical(x, ctx.way.batch_last), *saved[count:]]
+    moved = canonical(grad, ctx.way.batch_last)
+    own, bias, found = kronsparse_train.backward(ctx.kind, values, saved[:count], moved, wanted, ctx.way)
+    return None, None if own is None else shaped(own, grad, ctx.way.batch_last), bias, *found
 
 
 def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way) -> torch.Tensor:
@@ -78,21 +101,22 @@ def _summed(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Wa
     return kronsparse_run.gradient(x, grad, (a, b, c, d), way.algorithm, way.precision)
 
 
-def backward_of(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
-    """Gradients of the way, x, the bias and the weights."""
+def backward_of(ctx: Any, grad: torch.Tensor, anew: bool = False) -> tuple[Maybe, ...]:
+    """Gradients of the way, x, the bias and the weights; ``anew``: what is between the factors is not kept."""
     _, of_x, of_bias, *wanted = ctx.needs_input_grad
     x, *saved = ctx.saved_tensors
-    way, weights, values = ctx.way, saved[: len(wanted)], [x, *saved[len(wanted) :]]
+    way, weights = ctx.way, saved[: len(wanted)]
+    values = [x, *([None] * (len(weights) - 1) if anew else saved[len(wanted) :])]
     if x is not None:
         values[0] = canonical(x, way.batch_last)
-        if torch.is_grad_enabled():  # derivatives of this one go through what is between the factors
+        if anew or torch.is_grad_enabled():  # derivatives of this one go through what is between the factors
             for place, weight in enumerate(weights[:-1]):
                 values[place + 1] = product(values[place], weight[None], None, way)
     moved = canonical(grad, way.batch_last)
     quiet = not torch.is_grad_enabled() and plain([grad])
     multiply, summed = (_multiply, _summed) if quiet else (product, weight_gradient)
     found: list[Maybe] = [None] * len(weights)
-    bias = moved.sum(1)[0] if of_bias else None
+    bias = None if not of_bias else kronsparse_train.summed(moved) if quiet else moved.sum(1)[0]
     for place in reversed(range(len(weights))):
         weight = weights[place]
         if wanted[place]:
@@ -112,10 +136,8 @@ def chain(
     if torch.compiler.is_compiling() or not plain(tensors):
         return _one_by_one(x, weights, bias, activation, way)
     if tracked:
-        if kronsparse_steps.trains_as_one(canonical(x.detach(), way.batch_last), weights, way):
-            matrix = kronsparse_steps.joined(weights, x.dtype, x.dtype)
-            return kronsparse_run.through(x, matrix, bias, activation, way.batch_last)
-        return kronsparse_run.ACTIVATIONS[activation](Chain.apply(way, x, bias, *weights))  # pyright: ignore
+        kind = kronsparse_train.kind_of(canonical(x.detach(), way.batch_last), weights, way)
+        return kronsparse_run.ACTIVATIONS[activation](Chain.apply((way, kind), x, bias, *weights))  # pyright: ignore
     value, last = canonical(x, way.batch_last), len(weights) - 1
     offset = None if bias is None else bias[None]
     found = kronsparse_steps.plan(value, weights, way.algorithm, kept is not None and not way.precision)

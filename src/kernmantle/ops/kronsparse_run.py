@@ -121,7 +121,7 @@ def empty(x: torch.Tensor, features: int, batch_last: bool) -> torch.Tensor:
     return allocate((groups, count, features), x.dtype, x.device)
 
 
-def _uncast(kind: str, call: Callable[..., torch.Tensor], *given: Any) -> torch.Tensor:
+def uncast(kind: str, call: Callable[..., torch.Tensor], *given: Any) -> torch.Tensor:
     """A call in the types it is given; entering the context takes 6 us."""
     if not torch.is_autocast_enabled(kind):
         return call(*given)
@@ -181,7 +181,7 @@ def _by(
         out = empty(x, features, batch_last) if out is None else out
         _by_kernel(x, weight, bias, activation, batch_last, precision, out, kept, way)
         return out
-    value = _uncast(x.device.type, _by_torch, way, x, weight, bias, kept)
+    value = uncast(x.device.type, _by_torch, way, x, weight, bias, kept)
     RAN.route = f"torch {way}"
     value = ACTIVATIONS[activation](value)
     if out is None and (value.mT if batch_last else value).is_contiguous():
@@ -308,7 +308,7 @@ def gradient(
         if algorithm == "auto":
             algorithm = quickest_gradient(pattern, *described(x))[0]
         if algorithm in GRADIENTS:
-            value = _uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
+            value = uncast(x.device.type, GRADIENTS[algorithm], x, grad, a, b, c, d).contiguous()
             # An axis of length 1 may have any stride; data-parallel wrappers want that of the weight.
             usual = value.stride() == (a * b * c * d, b * c * d, c * d, d, 1)
             return value if usual else value.view(-1).view(value.shape)

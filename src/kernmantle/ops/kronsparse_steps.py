@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..config import current
-from ..contraction.kronsparse_cost import dense_seconds, joining_seconds, quickest, quickest_gradient
+from ..contraction.kronsparse_cost import dense_seconds, quickest
 from ..contraction.kronsparse_steps import Pattern, Step, steps
 from ..contraction.nest import BYTES
 from .kronsparse_keep import Kept
@@ -86,37 +86,6 @@ def _steps(
     shape = final[0] * final[1] * final[3], a * c * d
     whole = dense_seconds(shape, batch, dtype, device.type) if math.prod(shape) <= _MOST_DENSE else math.inf
     return steps(patterns, factor, pair, whole)
-
-
-def trains_as_one(x: torch.Tensor, weights: Sequence[torch.Tensor], way: tuple[bool, str, str]) -> bool:
-    """Whether a training step should be quicker through the matrix of a chain, which is made anew in each."""
-    _, algorithm, precision = way
-    if x.dtype != torch.bfloat16 or not x.is_cuda or len(weights) < 2 or algorithm != "auto" or precision:
-        return False
-    batch, dtype, _, last = described(x)
-    patterns = tuple([weight.shape for weight in weights])
-    return (
-        batch > 0 and current().backend in ("auto", "cuda") and _trains_as_one(patterns, batch, dtype, last, x.device)
-    )  # pyright: ignore
-
-
-@lru_cache(maxsize=1024)
-def _trains_as_one(patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device) -> bool:
-    (a, _, c, d), final = patterns[0], patterns[-1]
-    shape = final[0] * final[1] * final[3], a * c * d
-    if math.prod(shape) > _MOST_DENSE:
-        return False
-
-    def product(pattern: Pattern, turned: bool) -> float:
-        known = _gpu().expected(pattern, batch, dtype, not last, device, turned)
-        return quickest(pattern, batch, dtype, "cuda", last, known)[1]
-
-    factors = sum(
-        product((a, b, c, d), False) + product((a, c, b, d), True)
-        + quickest_gradient((a, b, c, d), batch, dtype, "cuda", last)[1]
-        for a, b, c, d in patterns
-    )  # fmt: skip
-    return 3 * dense_seconds(shape, batch, dtype, "cuda") + joining_seconds(patterns, dtype) < factors
 
 
 def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:

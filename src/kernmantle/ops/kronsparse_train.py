@@ -1,0 +1,234 @@
+"""Training steps of a chain of Kronecker-sparse products in few launches: through its matrix, or for a few rows.
+
+``x`` and gradients are (1, N, features), weights (a, b, c, d), a bias (features,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ..config import current
+from ..contraction.kronsparse_cost import dense_seconds, joining_seconds, quickest, quickest_gradient
+from ..contraction.kronsparse_few import DTYPES, few_seconds, joined_seconds
+from ..contraction.kronsparse_steps import Pattern, fused, meets
+from . import kronsparse_steps
+from .dtypes import NAMES
+from .kronsparse_run import RAN, described, empty, near, uncast
+from .kronsparse_torch import by_dense
+
+Maybe = torch.Tensor | None
+_MOST_DENSE = 2**26
+_BETWEEN = 1e-6  # from one of the vendor's products to the next
+FACTORS, FEW, MATRIX = "factors", "few", "matrix"
+
+
+@lru_cache(maxsize=1)
+def _few() -> Any:
+    """Loaded with the first step on a GPU."""
+    return import_module(".kronsparse_few", __package__)
+
+
+@lru_cache(maxsize=1)
+def _gpu() -> Any:
+    """The same."""
+    return import_module(".kronsparse_gpu", __package__)
+
+
+def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], way: tuple[bool, str, str]) -> str:
+    """How a training step should be quickest: "factors", one product after the other, "few" or "matrix"."""
+    _, algorithm, precision = way
+    batch, dtype, kind, last = described(x)
+    if kind != "cuda" or algorithm != "auto" or precision or dtype not in DTYPES or batch == 0:
+        return FACTORS
+    if current().backend not in ("auto", "cuda"):
+        return FACTORS
+    patterns = tuple([weight.shape for weight in weights])
+    found = expected(patterns, batch, dtype, last, x.device)  # pyright: ignore[reportArgumentType]
+    return min(found, key=lambda name: found[name])
+
+
+@lru_cache(maxsize=1024)
+def expected(
+    patterns: tuple[Pattern, ...], batch: int, dtype: str, last: bool, device: torch.device
+) -> dict[str, float]:
+    """What each way to a training step should take on a GPU."""
+
+    def product(pattern: Pattern, turned: bool) -> float:
+        known = _gpu().expected(pattern, batch, dtype, not last, device, turned)
+        return quickest(pattern, batch, dtype, "cuda", last, known)[1]
+
+    def factor(pattern: Pattern) -> float:
+        a, b, c, d = pattern
+        summed = quickest_gradient(pattern, batch, dtype, "cuda", last)[1]
+        return product(pattern, False) + product((a, c, b, d), True) + summed
+
+    own = _gpu().limits(_gpu().index_of(device))
+    found = {FACTORS: sum(map(factor, patterns)), FEW: few_seconds(patterns, batch, dtype, last, own)}
+    (a, _, c, d), final = patterns[0], patterns[-1]
+    shape = final[0] * final[1] * final[3], a * c * d
+    if len(patterns) > 1 and math.prod(shape) <= _MOST_DENSE:
+        made = joining_seconds(patterns, dtype) if not _meet(patterns) else joined_seconds(patterns, dtype, own)
+        found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + made
+    return found
+
+
+def forward(
+    kind: str, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: tuple[bool, str, str], of_x: bool
+) -> tuple[torch.Tensor, list[Maybe]]:
+    """The product, and what is kept for :func:`backward`."""
+    own = [weight.detach().to(x.dtype) for weight in weights]
+    bias = None if bias is None else bias.to(x.dtype)
+    if kind == MATRIX:
+        matrix = _matrix(own, x)
+        value = uncast(
+            x.device.type, by_dense, near(x), own[-1][None], matrix[None], None if bias is None else bias[None]
+        )
+        RAN.route = "torch dense"
+        return _ordered(value, way[0]), [matrix if of_x else None]
+    between: list[Maybe] = []
+    for place, weight in enumerate(own):
+        a, b, _, d = weight.shape
+        out = empty(x, a * b * d, way[0])
+        final = place == len(own) - 1
+        RAN.route = _few().forward(x, weight, bias if final else None, "", way[2], out)
+        between.append(out)
+        x = out
+    return x, between[:-1]
+
+
+def _ordered(value: torch.Tensor, batch_last: bool) -> torch.Tensor:
+    """Features, or the batch, together in memory."""
+    return value.mT.contiguous().mT if batch_last else value.contiguous()
+
+
+def backward(
+    kind: str, values: Sequence[Maybe], weights: Sequence[torch.Tensor], grad: torch.Tensor, wanted: Sequence[bool],
+    way: tuple[bool, str, str],
+) -> tuple[Maybe, Maybe, list[Maybe]]:  # fmt: skip
+    """Gradients of x, bias and weights, those wanted, from what :func:`forward` kept behind x."""
+    if kind == MATRIX:
+        return _back_through(values[0], values[1], weights, grad, wanted, way)
+    of_x, of_bias, *of_weights = wanted
+    found: list[Maybe] = [None] * len(weights)
+    bias, moved = None, grad
+    for place in reversed(range(len(weights))):
+        weight, value = weights[place].detach().to(grad.dtype), values[place]
+        deeper = of_x or any(of_weights[:place])
+        a, b, c, d = weight.shape
+        below = empty(grad, a * c * d, way[0]) if deeper else None
+        of_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if of_weights[place] else None
+        of_this = grad.new_empty(a * b * d) if of_bias and place == len(weights) - 1 else None
+        if below is None and of_weight is None and of_this is None:
+            break
+        given = moved if value is None else value
+        _few().backward(given, moved, weight, below, of_weight, of_this, way[2])
+        found[place] = None if of_weight is None else of_weight.to(weights[place].dtype)
+        bias = of_this if bias is None else bias
+        if below is None:
+            break
+        moved = below
+    return moved if of_x else None, bias, found
+
+
+def summed(grad: torch.Tensor) -> torch.Tensor:
+    """Sums over the rows of a gradient."""
+    ours = grad.is_cuda and NAMES.get(grad.dtype) in DTYPES and current().backend in ("auto", "cuda")
+    return _few().summed(grad) if ours and grad.shape[1] > 0 else grad.sum(1)[0]
+
+
+def _back_through(
+    x: Maybe, matrix: Maybe, weights: Sequence[torch.Tensor], grad: torch.Tensor, wanted: Sequence[bool],
+    way: tuple[bool, str, str],
+) -> tuple[Maybe, Maybe, list[Maybe]]:  # fmt: skip
+    of_x, of_bias, *of_weights = wanted
+    kind, own = grad.device.type, [weight.detach().to(grad.dtype) for weight in weights]
+    below = None
+    if of_x and matrix is not None:
+        below = uncast(kind, by_dense, near(grad), own[0][None], matrix.mT[None])
+        below = _ordered(below, way[0])
+    found: list[Maybe] = [None] * len(weights)
+    beside = of_bias and any(of_weights) and _quick(own)
+    bias = grad.new_empty(grad.shape[2]) if beside else summed(grad) if of_bias else None
+    if any(of_weights) and x is not None:
+        of_matrix = uncast(kind, torch.matmul, near(grad)[0].mT, near(x)[0])
+        parts = _parted(own, of_matrix, of_weights, (grad, bias) if beside and bias is not None else None)
+        found = [None if part is None else part.to(weight.dtype) for part, weight in zip(parts, weights, strict=True)]
+    return below, bias, found
+
+
+def _quick(weights: Sequence[torch.Tensor]) -> bool:
+    """Whether kernels make the matrix of these weights and take its gradient apart."""
+    first = weights[0]
+    if not first.is_cuda or NAMES.get(first.dtype) not in DTYPES or current().backend not in ("auto", "cuda"):
+        return False
+    return meeting(weights)
+
+
+def meeting(weights: Sequence[torch.Tensor]) -> bool:
+    """Whether all factors meet in a product without zeros."""
+    return _meet(tuple([tuple(weight.shape) for weight in weights]))  # pyright: ignore[reportArgumentType]
+
+
+@lru_cache(maxsize=1024)
+def _meet(patterns: tuple[Pattern, ...]) -> bool:
+    own = patterns[0]
+    for pattern in patterns[1:]:
+        if not meets(own, pattern):
+            return False
+        own = fused(own, pattern)
+    return len(patterns) > 1 and own[0] == own[3] == 1
+
+
+def _joined(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Weights of the products of the first, the first two, ... factors."""
+    made = [weights[0]]
+    for weight in weights[1:]:
+        shape = fused(tuple(made[-1].shape), tuple(weight.shape))  # pyright: ignore[reportArgumentType]
+        out = weight.new_empty(shape)
+        _few().join(made[-1], weight, out, "")
+        made.append(out)
+    return made
+
+
+def _matrix(weights: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    if _quick(weights):
+        return _joined(weights)[-1][0, :, :, 0]
+    with torch.no_grad():
+        return uncast(x.device.type, kronsparse_steps.joined, weights, x.dtype, x.dtype)
+
+
+def _parted(
+    weights: Sequence[torch.Tensor], of_matrix: torch.Tensor, wanted: Sequence[bool],
+    summed: tuple[torch.Tensor, torch.Tensor] | None,
+) -> list[Maybe]:  # fmt: skip
+    """Gradients of weights from that of their chain's matrix; ``summed``: what is summed beside them, and where."""
+    if not _quick(weights):
+        with torch.enable_grad():
+            own = [weight.detach().requires_grad_() for weight in weights]
+            matrix = uncast(of_matrix.device.type, kronsparse_steps.joined, own, of_matrix.dtype, of_matrix.dtype)
+            asked = [weight for weight, needed in zip(own, wanted, strict=True) if needed]
+            made = torch.autograd.grad(matrix, asked, of_matrix)
+        taken = iter([each.contiguous().view(-1).view(each.shape) for each in made])  # strides as of the weights
+        return [next(taken) if needed else None for needed in wanted]
+    found: list[Maybe] = [None] * len(weights)
+    before = _joined(weights[:-1])
+    grad = of_matrix.contiguous()[None, :, :, None]
+    for place in range(len(weights) - 1, 0, -1):
+        deeper = any(wanted[:place])
+        of_this = torch.empty_like(weights[place], memory_format=torch.contiguous_format) if wanted[place] else None
+        below = torch.empty_like(before[place - 1], memory_format=torch.contiguous_format) if deeper else None
+        if of_this is not None or below is not None:
+            _few().part(before[place - 1], weights[place], grad, below, of_this, "", summed)
+            summed = None
+        found[place] = of_this
+        if below is None:
+            return found
+        grad = below
+    found[0] = grad
+    return found

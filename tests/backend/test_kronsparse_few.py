@@ -1,0 +1,146 @@
+"""Small products of training steps: which arrays they are of, how those are read, and that the kernels compile."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from kernmantle.codegen.cuda import headers
+from kernmantle.codegen.kronsparse_cuda import emit_few
+from kernmantle.contraction import kronsparse_few
+from kernmantle.contraction.kronsparse_few import (
+    blocks_of,
+    factor,
+    few_plan,
+    neighbours,
+    numbers_of,
+    parts_of,
+    tile_of,
+    tiles_of,
+)
+from kernmantle.contraction.kronsparse_steps import fused
+from kernmantle.contraction.nest import BYTES
+from kernmantle.runtime.nvrtc import compile_source
+
+from ..cuda.kronsparse_few_harness import FACTORS, TYPES, cases, expected, seen
+from .test_cuda_compile import CARDS
+
+MONARCH = (6, 64, 64, 1), (1, 768, 192, 2)
+MOST_SPILLED = 64
+PATTERNS = (*MONARCH, (1, 64, 64, 64), (1, 1024, 64, 4), *FACTORS)
+
+
+def passes(pattern, rows, last=False, access=16):
+    a, b, c, d = pattern
+    x, y = ((1, rows) if last else (a * m * d, 1) for m in (c, b))
+    return factor(pattern, rows, (*x, access), (*y, access), access)
+
+
+def launches(pattern, rows, last=False):
+    own, bias = passes(pattern, rows, last), kronsparse_few.bias_view(pattern)
+    a, b, _, d = pattern
+    alone = kronsparse_few.sums(a * b * d, rows, (1, rows, 16) if last else (a * b * d, 1, 16))
+    return [[own.forward(bias)], [own.of_x(), own.of_weight(), alone]]
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize(("dtype", "pattern"), list(itertools.product(("f32", "bf16"), PATTERNS[:4:3])), ids=str)
+def test_compiles_within_its_registers(dtype, pattern, card) -> None:
+    for products in (*launches(pattern, 200), *launches(pattern, 5, True)):
+        chosen = few_plan(CARDS[card], dtype, products, "relu")
+        resources = compile_source(emit_few(chosen), card, headers(), "few").resources
+        assert resources.registers * chosen.threads <= CARDS[card].registers_per_sm
+        assert resources.spill_stores <= MOST_SPILLED
+        assert chosen.shared <= CARDS[card].shared_per_block
+
+
+def test_products_are_the_passes_of_a_factor() -> None:
+    a, b, c, d = pattern = (2, 3, 5, 4)
+    random = np.random.default_rng(0)
+    for rows, last in ((7, False), (7, True)):
+        own, bias = passes(pattern, rows, last), kronsparse_few.bias_view(pattern)
+        x, y = (random.standard_normal((rows, a * m * d)) for m in (c, b))
+        weight, offset = random.standard_normal(pattern), random.standard_normal(a * b * d)
+        laid = [np.ravel(side.T if last else side) for side in (x, y)]
+        x, y = x.reshape(rows, a, c, d), y.reshape(rows, a, b, d)
+        found, _ = expected(own.forward(bias), [laid[0], weight, offset], "")
+        wanted = np.einsum("nikl,ijkl->nijl", x, weight) + offset.reshape(a, b, d)
+        np.testing.assert_allclose(found[0, 0], wanted.transpose(1, 3, 0, 2))
+        found, _ = expected(own.of_x(), [laid[1], weight], "")
+        np.testing.assert_allclose(found[0, 0], np.einsum("nijl,ijkl->ilnk", y, weight))
+        found, _ = expected(own.of_weight(), [laid[1], laid[0]], "")
+        np.testing.assert_allclose(found[0, 0], np.einsum("nijl,nikl->iljk", y, x))
+        steps = (1, rows, 16) if last else (a * b * d, 1, 16)
+        found, _ = expected(kronsparse_few.sums(a * b * d, rows, steps), [laid[1], None], "")
+        np.testing.assert_allclose(found.ravel(), y.sum(0).ravel())
+
+
+@pytest.mark.parametrize("chain", [((6, 4, 3, 1), (1, 5, 12, 2)), ((4, 6, 5, 2), (2, 7, 4, 6))], ids=str)
+def test_products_are_those_of_neighbours(chain) -> None:
+    random = np.random.default_rng(0)
+    first, second = (random.standard_normal(pattern) for pattern in chain)
+    shape = fused(*chain)
+    own = neighbours(*chain)
+    whole = np.full(shape, np.nan)
+    seen(whole.reshape(-1), own.y, own.forward(), (own.rows, own.j))[:] = expected(
+        own.forward(), [second.reshape(-1), first.reshape(-1)], ""
+    )[0]
+    np.testing.assert_allclose(_matrix(whole), _matrix(second) @ _matrix(first))
+
+
+def _matrix(weight):
+    a, b, c, d = weight.shape
+    found = np.zeros((a, b, d, a, c, d))
+    for i, l in itertools.product(range(a), range(d)):
+        found[i, :, l, i, :, l] = weight[i, :, :, l]
+    return found.reshape(a * b * d, a * c * d)
+
+
+@pytest.mark.parametrize("access", [2, 4, 8, 16])
+def test_several_numbers_are_read_at_once_where_they_lie_so(access) -> None:
+    """Every address that is a multiple of the step between such places keeps the alignment that the access needs."""
+    kinds = set()
+    for pattern, rows, dtype, last in itertools.product(PATTERNS, (1, 16, 30), ("f32", "f16"), (False, True)):
+        size, own = BYTES[dtype], passes(pattern, rows, last, max(access, BYTES[dtype]))
+        for product in (own.forward(), own.of_x(), own.of_weight()):
+            tile = tile_of(product, dtype)
+            sides = (
+                (product.left, tile.left, 2 * tile.m, product.p), (product.right, tile.right, tile.n, product.q),
+            )  # fmt: skip
+            for side, read, count, extent in sides:
+                kinds.add(read)
+                if read == "ALONE":
+                    continue
+                together, other, step = {
+                    "ALONG": (4 * tile.l, side.first, side.second), "ACROSS": (count * tile.l, side.second, side.first),
+                    "BESIDE": (tile.l, math.gcd(side.first, side.second), tile.l),
+                }[read]  # fmt: skip
+                wanted = min(16, together * size)
+                assert step == tile.l
+                assert (product.r % 4 if read == "ALONG" else extent % count if read == "ACROSS" else 0) == 0
+                others = [*side.batch[:3], other] + [side.batch[3] * tile.l] * (product.sizes[3] > tile.l)
+                assert access % wanted == 0
+                assert all(each * size % wanted == 0 for each in others)
+    assert kinds >= ({"ALONG", "ACROSS", "BESIDE", "ALONE"} if access == 16 else {"ALONE"})
+
+
+def test_blocks_cover_every_tile_and_warps_share_long_sums() -> None:
+    own = CARDS["sm_90"]
+    for case in cases():
+        for product in case.products():
+            tile = tile_of(product, case.dtype)
+            warps = case.plan(own).warps
+            numbers, blocks = numbers_of(product, tile, case.dtype, warps, own)
+            assert len(numbers) == 31
+            assert blocks == blocks_of(product, tile, case.dtype, warps, own) > 0
+            if not tile.alone:
+                parts = parts_of(product, tile, own)
+                assert warps % parts == 0
+                assert tiles_of(product, tile) * parts <= blocks * warps
+                assert math.prod(numbers[-4:]) * tile.l == math.prod(product.sizes)
+    of_x = passes(MONARCH[1], 16).of_x()
+    assert parts_of(of_x, tile_of(of_x, "f32"), own) == 8
+    assert set(TYPES) <= set(kronsparse_few.DTYPES)

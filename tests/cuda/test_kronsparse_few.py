@@ -1,0 +1,135 @@
+"""Training steps in few launches on the GPU against float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.ops import kronsparse_few, kronsparse_train
+from kernmantle.testing import assert_close
+
+from .harness import Machine, limits
+from .kronsparse_few_harness import FewCase, cases, check, run
+
+pytestmark = pytest.mark.cuda
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CHAINS = {
+    "monarch": ((6, 64, 64, 1), (1, 768, 192, 2)), "apart": ((6, 31, 24, 1), (2, 77, 93, 1)),
+    "square": ((32, 32, 32, 1), (1, 32, 32, 32)), "three": ((16, 16, 16, 1), (4, 16, 16, 4), (1, 16, 16, 16)),
+    "one": ((1, 96, 48, 4),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_every_kind_of_launch(case: FewCase) -> None:
+    check(case, run(Machine(), case, limits()))
+
+
+def test_the_comparison_can_fail() -> None:
+    case = next(iter(cases()))
+    found = [result.copy() for result in run(Machine(), case, limits())]
+    found[0].flat[0] += 1
+    with pytest.raises(AssertionError):
+        check(case, found)
+
+
+def exact(layer, x, grad):
+    """Result and gradients in float64, and the sizes of the terms of each."""
+    found = []
+    for own in (lambda value: value, torch.abs):
+        given = [own(tensor.detach().double()).requires_grad_() for tensor in (x, *layer.weights, layer.bias)]
+        value, *weights, bias = given
+        for weight in weights:
+            a, _, c, d = weight.shape
+            value = torch.einsum("nikl,ijkl->nijl", value.reshape(-1, a, c, d), weight).flatten(1)
+        value = value + bias
+        found.append([value.detach(), *torch.autograd.grad(value, given, own(grad.double()))])
+    return found
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("kind", ["few", "matrix"])
+def test_layers_are_trained(kind, chain, dtype, batch_last, monkeypatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kind)
+    (a, _, c, d), (p, q, _, r) = chain[0], chain[-1]
+    layer = km.KSLinear(a * c * d, p * q * r, chain, batch_last=batch_last, device="cuda", dtype=dtype)
+    for batch in (1, 17, 150):
+        x = torch.randn(batch, a * c * d, device="cuda").to(dtype).requires_grad_()
+        grad = torch.randn(batch, p * q * r, device="cuda").to(dtype)
+        value = layer(x.mT.contiguous() if batch_last else x)
+        value = value.mT if batch_last else value
+        found = [value.detach(), *torch.autograd.grad(value, [x, *layer.weights, layer.bias], grad)]
+        depth = sum(max(pattern[1:3]) for pattern in chain) + batch
+        for one, wanted, terms in zip(found, *exact(layer, x, grad), strict=True):
+            assert_close(one, wanted, dtype=dtype, depth=depth, magnitude=terms)
+
+
+def test_infinities_and_nan_stay_where_they_are() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(1, 21, 132, device="cuda"), torch.randn(4, 21, 33, 1, device="cuda")
+    x[0, 3, 5], x[0, 17, 41], x[0, 20, 0] = float("inf"), float("nan"), float("-inf")
+    weight[1, 7, 3, 0] = 3.0e38
+    out = torch.empty(1, 21, 84, device="cuda")
+    kronsparse_few.forward(x, weight, None, "", "", out)
+    wanted = torch.einsum("nikl,ijkl->nijl", x[0].double().view(21, 4, 33, 1), weight.double()).flatten(1)
+    assert_close(out[0], wanted, depth=33)
+
+
+@pytest.mark.parametrize("kind", ["few", "matrix"])
+def test_steps_are_captured_and_replays_follow(kind, monkeypatch) -> None:
+    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kind)
+    layer = km.KSLinear(384, 1536, CHAINS["monarch"], device="cuda")
+    x = torch.randn(16, 384, device="cuda", requires_grad=True)
+    grad = torch.randn(16, 1536, device="cuda")
+
+    def step():
+        return torch.autograd.grad(layer(x), [x, *layer.parameters()], grad)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        x.normal_()
+        layer.weights[1].normal_()
+    graph.replay()
+    for one, other in zip(found, step(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_many_launches_in_a_row_wait_for_each_other(monkeypatch) -> None:
+    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: "few")
+    torch.manual_seed(0)
+    chain = CHAINS["three"]
+    layer = km.KSLinear(256, 256, chain, device="cuda")
+    x = torch.randn(64, 256, device="cuda", requires_grad=True)
+    grad = torch.randn(64, 256, device="cuda")
+    results = [torch.autograd.grad(layer(x), [x, *layer.parameters()], grad) for _ in range(200)]
+    for one in results:
+        assert all(torch.equal(own, first) for own, first in zip(one, results[0], strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_trains_weights_of_float32(dtype, monkeypatch) -> None:
+    for kind, wanted in itertools.product(("few", "matrix"), (True, False)):
+        monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_, kind=kind: kind)
+        layer = km.KSLinear(384, 1536, CHAINS["monarch"], device="cuda")
+        layer.weights[0].requires_grad_(wanted)
+        x = torch.randn(16, 384, device="cuda")
+        with torch.autocast("cuda", dtype):
+            value = layer(x)
+        assert value.dtype == dtype
+        value.float().square().sum().backward()
+        assert (layer.weights[0].grad is not None) == wanted
+        assert layer.weights[1].grad.dtype == torch.float32

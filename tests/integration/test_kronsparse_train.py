@@ -1,0 +1,144 @@
+"""Training steps in few launches, what kernels are told computed here as they would, against one factor at a time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from kernmantle import KSLinear, kron_sparse_matmul
+from kernmantle.ops import kronsparse_few, kronsparse_train
+
+CHAINS = {
+    "one": ((2, 3, 4, 2),),
+    "two": ((6, 4, 3, 1), (1, 5, 12, 2)),
+    "apart": ((2, 3, 2, 1), (2, 4, 3, 1)),
+    "three": ((4, 2, 2, 1), (2, 2, 2, 2), (1, 2, 2, 4)),
+}
+
+
+def viewed(tensor, view, sizes, extents):
+    if view is None:
+        return torch.ones((*sizes, *extents), dtype=torch.float64)
+    return tensor.as_strided((*sizes, *extents), (*view.batch, view.first, view.second), tensor.storage_offset())
+
+
+def computed(_, made, given, activation, precision):
+    """What one launch writes."""
+    for product, (left, right, out, bias) in zip(made(), given, strict=True):
+        one = viewed(left, product.left, product.sizes, (product.p, product.r))
+        other = viewed(right, product.right, product.sizes, (product.q, product.r))
+        value = torch.einsum("abcdpr,abcdqr->abcdpq", one, other)
+        if product.bias is not None:
+            value += viewed(bias, product.bias, product.sizes, (product.q, 1)).mT
+        viewed(out, product.out, product.sizes, (product.p, product.q)).copy_(value)
+    return "few"
+
+
+def gradients(function, given):
+    given = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in given]
+    result = function(*given)
+    wanted = [tensor for tensor in given if tensor.requires_grad]
+    weight = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).view(result.shape)
+    return [result.detach(), *torch.autograd.grad(result, wanted, weight)]
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    monkeypatch.setattr(kronsparse_few, "_start", computed)
+    monkeypatch.setattr(kronsparse_train, "_quick", kronsparse_train.meeting)
+
+    def use(kind):
+        monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kind)
+
+    return use
+
+
+def operands(chain, batch, batch_last):
+    (a, _, c, d), (p, q, _, r) = chain[0], chain[-1]
+    source = torch.Generator().manual_seed(1)
+    shape = (a * c * d, *batch) if batch_last else (*batch, a * c * d)
+    options = {"generator": source, "dtype": torch.float64}
+    return [torch.randn(shape, **options), *(torch.randn(each, **options) for each in (*chain, (p * q * r,)))]
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("kind", ["few", "matrix"])
+def test_every_subset_of_gradients(kind, chain, batch_last, steps):
+    for batch in ((3,), (2, 2)):
+        given = operands(chain, batch, batch_last)
+
+        def function(x, *rest):
+            return kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1], activation="silu", batch_last=batch_last)
+
+        for wanted in itertools.product((False, True), repeat=len(given)):
+            if not any(wanted):
+                continue
+            for tensor, needed in zip(given, wanted, strict=True):
+                tensor.requires_grad_(needed)
+            steps("factors")
+            expected = gradients(function, given)
+            steps(kind)
+            for one, other in zip(gradients(function, given), expected, strict=True):
+                torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", ["few", "matrix"])
+def test_second_derivatives_and_many_cotangents(kind, steps):
+    steps(kind)
+    given = [tensor.requires_grad_() for tensor in operands(CHAINS["two"], (3,), False)]
+
+    def function(x, first, second, bias):
+        return kron_sparse_matmul(x, [first, second], bias=bias)
+
+    torch.autograd.gradcheck(function, given, fast_mode=True)
+    torch.autograd.gradgradcheck(function, given, fast_mode=True)
+    found = function(*given)
+    cotangents = torch.randn(2, *found.shape, dtype=torch.float64)
+    many = torch.autograd.grad(found, given, cotangents, is_grads_batched=True, retain_graph=True)
+    for place, each in enumerate(cotangents):
+        for own, whole in zip(torch.autograd.grad(found, given, each, retain_graph=True), many, strict=True):
+            torch.testing.assert_close(own, whole[place])
+
+
+@pytest.mark.parametrize("kind", ["few", "matrix"])
+def test_strided_operands(kind, steps):
+    chain = CHAINS["two"]
+    x, *rest = operands(chain, (5,), False)
+    wide = torch.zeros(10, 2 * x.shape[1], dtype=torch.float64)
+    wide[::2, 1::2] = x
+    strided = [
+        wide[::2, 1::2],
+        *(weight.transpose(1, 2).contiguous().transpose(1, 2) for weight in rest[:-1]),
+        rest[-1],
+    ]
+
+    def function(x, first, second, bias):
+        return kron_sparse_matmul(x, [first, second], bias=bias).T
+
+    results = []
+    for each, given in (("factors", [x, *rest]), (kind, strided)):
+        steps(each)
+        results.append(gradients(function, [tensor.requires_grad_() for tensor in given]))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_frozen_layers_and_steps_of_an_optimizer(steps):
+    for kind in ("few", "matrix"):
+        torch.manual_seed(0)
+        layers = [KSLinear(18, 10, CHAINS["two"], dtype=torch.float64) for _ in range(2)]
+        layers[1].load_state_dict(layers[0].state_dict())
+        x = torch.randn(4, 18, dtype=torch.float64)
+        for layer, each in zip(layers, ("factors", kind), strict=True):
+            layer.weights[0].requires_grad_(False)
+            descent = torch.optim.SGD(layer.parameters(), 0.1)
+            steps(each)
+            for _ in range(3):
+                descent.zero_grad()
+                layer(x).square().sum().backward()
+                descent.step()
+        for one, other in zip(*(layer.state_dict().values() for layer in layers), strict=True):
+            torch.testing.assert_close(one, other)

@@ -169,7 +169,7 @@ def tile_of(product: FewProduct, dtype: str) -> FewTile:
     left = _read(stepped(product.left), l, 2 * m, product.p, product.r, size)
     right = _read(stepped(product.right), l, n, product.q, product.r, size)
     out = stepped(product.out)
-    packed = out.second == l and product.q % n == 0 and n * l * size >= 8 and _fits(out, n * l, size, out.first)
+    packed = out.second == l and product.q % (2 * n) == 0 and _fits(out, 2 * n * l, size, out.first)
     return FewTile(l, m, n, left, right, packed, product.bias is not None)
 
 

@@ -262,9 +262,10 @@ __device__ __forceinline__ void few(const FewJob& job, unsigned block, float* sh
         for (int h = 0; h < 2; ++h) {
             const i64 row = p + 2 * m + h;
             if (row >= job.p) continue;
+            constexpr int WORDS = 2 * P::NT * P::L * sizeof(T) / 4;
             union {
                 T value[2 * P::NT * P::L];
-                unsigned word[2 * P::NT * P::L * sizeof(T) / 4];
+                unsigned word[WORDS];
             } line;
 #pragma unroll
             for (int e = 0; e < 2; ++e)
@@ -279,21 +280,17 @@ __device__ __forceinline__ void few(const FewJob& job, unsigned block, float* sh
                         line.value[(e * P::NT + t) * P::L + l] = Store<T>::from(activated<P::ACTIVATION>(v));
                     }
             if constexpr (P::PACKED) {
-                constexpr int WORDS = P::NT * P::L * sizeof(T) / 4;
+                if (q0 >= job.q) continue;
+                unsigned* const to = (unsigned*)(out + row * job.out_p + q0 * P::L);
+                if constexpr (WORDS % 4 == 0) {
 #pragma unroll
-                for (int e = 0; e < 2; ++e)
-                    if (q0 + e * P::NT < job.q) {
-                        unsigned* const to = (unsigned*)(out + row * job.out_p + (q0 + e * P::NT) * P::L);
-                        const unsigned* const from = line.word + e * WORDS;
-                        if constexpr (WORDS % 4 == 0) {
-#pragma unroll
-                            for (int i = 0; i < WORDS / 4; ++i)
-                                ((uint4*)to)[i] = make_uint4(from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]);
-                        } else {
-#pragma unroll
-                            for (int i = 0; i < WORDS / 2; ++i) ((uint2*)to)[i] = make_uint2(from[2 * i], from[2 * i + 1]);
-                        }
-                    }
+                    for (int i = 0; i < WORDS; i += 4)
+                        *(uint4*)(to + i) = make_uint4(line.word[i], line.word[i + 1], line.word[i + 2], line.word[i + 3]);
+                } else if constexpr (WORDS == 2) {
+                    *(uint2*)to = make_uint2(line.word[0], line.word[1]);
+                } else {
+                    *to = line.word[0];
+                }
             } else {
 #pragma unroll
                 for (int i = 0; i < 2 * P::NT; ++i)

@@ -18,8 +18,10 @@ from kernmantle.codegen import kronsparse_cuda
 from kernmantle.codegen.cuda import headers
 from kernmantle.contraction import kronsparse_plan
 from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kronsparse_plan import KronSparsePlan, NarrowPlan, Problem, Tile
+from kernmantle.contraction.kronsparse_narrow import NarrowPlan, narrow_plan
+from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, Tile, neighbours
 from kernmantle.contraction.kronsparse_sum import sum_plan
+from kernmantle.contraction.kronsparse_turn import turning
 from kernmantle.runtime.launch import Kernel
 from kernmantle.runtime.nvrtc import compile_source
 from kernmantle.testing import assert_close
@@ -32,6 +34,21 @@ PATTERNS = (
     (1, 64, 64, 8), (2, 48, 192, 1), (1, 24, 24, 17),
 )  # fmt: skip
 NARROW = ((3, 2, 2, 1), (2, 2, 2, 8), (1, 4, 4, 3), (5, 3, 2, 1), (1, 8, 8, 16))
+TILES = (
+    ((1, 72, 80, 1), 300, "f32", "ll", "1.1.1.64.16.4.8.1.1.1.1"),
+    ((2, 72, 60, 1), 200, "f32", "ff", "1.1.1.64.32.2.8.1.1.1.1"),
+    ((1, 100, 70, 2), 130, "f32", "ff", "2.1.1.48.16.3.8.1.1.1.1"),
+    ((1, 40, 90, 3), 150, "f32", "ff", "3.1.1.32.16.2.8.1.1.1.1"),
+    ((1, 64, 90, 2), 333, "f16", "ll", "1.1.2.64.32.4.8.1.1.1.1"),
+    ((1, 64, 48, 1), 290, "f16", "ff", "1.1.1.64.32.2.8.1.1.1.1"),
+    ((1, 128, 70, 2), 100, "f32", "lf", "1.1.1.64.32.2.8.1.1.1.1"),
+    ((1, 80, 72, 3), 140, "f16", "ff", "3.1.1.64.32.2.8.1.1.0.1"),
+    ((2, 25, 40, 4), 70, "f32", "ff", "4.1.1.32.16.2.8.1.1.0.1"),
+    ((1, 40, 24, 16), 150, "f16", "ff", "16.1.1.32.16.2.8.1.1.0.2"),
+    ((1, 75, 40, 12), 150, "f32", "ff", "8.1.1.64.16.2.8.1.1.0.2"),
+    ((1, 27, 40, 4), 150, "f16", "ff", "4.1.1.32.32.2.8.1.1.1.1"),
+    ((1, 27, 40, 8), 150, "f16", "ff", "8.1.1.32.32.2.8.1.1.0.1"),
+)
 EDGES = ((1, 1), (2, 1), (16, 2), (129, 1))
 
 
@@ -46,13 +63,15 @@ class KronSparseCase:
     y_first: bool
     groups: int = 1
     streamed: bool = False
+    tile: str = ""
 
     @property
     def name(self) -> str:
         """What its test is called."""
         ways = "".join("first" if first else "last" for first in (self.x_first, self.y_first))
         size = "x".join(map(str, self.pattern))
-        return f"{size}_{self.batch}_{self.dtype}_{ways}_{self.groups}{'_streamed' * self.streamed}"
+        kind = f"_{self.tile}" * bool(self.tile) + "_streamed" * self.streamed
+        return f"{size}_{self.batch}_{self.dtype}_{ways}_{self.groups}{kind}"
 
     def problem(self) -> Problem:
         """As planned for."""
@@ -61,7 +80,7 @@ class KronSparseCase:
         ends = (c, self.x_first), (b, self.y_first)
         access = [
             math.gcd(
-                16, size * (a * m * d if first else self.batch), size * (m * d if d < 4 else d) if first else 0,
+                16, size * (a * m * d if first else self.batch), neighbours(m, d, size) if first else 0,
                 size * self.batch * a * m * d if self.groups > 1 else 0,
             )
             for m, first in ends
@@ -89,12 +108,13 @@ class KronSparseCase:
         return np.maximum(value, 0), terms
 
     def plan(self, own: DeviceLimits) -> KronSparsePlan | NarrowPlan:
-        """The plan of its problem, with the weights in chunks where ``streamed``."""
+        """The plan of its problem, in its tile where the GPU has it, with the weights in chunks where ``streamed``."""
         problem = self.problem()
-        narrow = kronsparse_plan.narrow_plan(problem, own)
+        narrow = narrow_plan(problem, own)
         if narrow is not None:
             return narrow
-        chosen = kronsparse_plan.plan(problem, own)
+        named = Tile.of(self.tile) if self.tile and own.arch == "sm_90" else None
+        chosen = kronsparse_plan.plan(problem, own, named)
         assert chosen is not None
         if not self.streamed:
             return chosen
@@ -112,6 +132,8 @@ def cases() -> Iterator[KronSparseCase]:
                 batch, groups = EDGES[(place + 2 * x_first + y_first) % len(EDGES)]
                 streamed = (place + x_first) % 3 == 0
                 yield KronSparseCase(pattern, batch, dtype, x_first, y_first, groups, streamed)
+    for pattern, batch, dtype, layout, tile in TILES:
+        yield KronSparseCase(pattern, batch, dtype, layout[0] == "f", layout[1] == "f", 1, tile=tile)
     for place, pattern in enumerate(NARROW):
         for dtype in TYPES:
             for first in (True, False):
@@ -201,6 +223,59 @@ class GradientCase:
         return np.einsum(equation, x, grad), np.einsum(equation, abs(x), abs(grad))
 
 
+@dataclass(frozen=True)
+class TurnCase:
+    """Matrices in rows of memory, with a gap between rows."""
+
+    a: int
+    high: int
+    wide: int
+    batch: int
+    dtype: str
+    gap: int = 0
+
+    @property
+    def name(self) -> str:
+        """What its test is called."""
+        return f"turn_{self.a}x{self.high}x{self.wide}_{self.batch}_{self.dtype}_{self.gap}"
+
+    def arrays(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The rows, and them with every matrix turned, a gap of NaN behind each of both."""
+        shape = self.batch, self.a, self.high, self.wide
+        matrices = np.random.default_rng(self.high).standard_normal(shape).astype(TYPES[self.dtype])
+        gap = np.full((self.batch, self.gap), np.nan, matrices.dtype)
+        rows = [each.reshape(self.batch, -1) for each in (matrices, matrices.swapaxes(2, 3))]
+        return tuple(np.concatenate([each, gap], 1) for each in rows)
+
+
+def turn_cases() -> Iterator[TurnCase]:
+    """Edges of what a warp turns."""
+    for high, wide in ((8, 8), (32, 16), (40, 72), (64, 128), (256, 24), (8, 200)):
+        yield TurnCase(1 + high % 3, high, wide, 5, "f32", 4 * (wide % 3))
+        yield TurnCase(1 + wide % 3, high, wide, 3, "f16", 8 * (high % 5))
+
+
+def run_turn(machine: Machine, case: TurnCase) -> np.ndarray[Any, Any]:
+    """The turned rows."""
+    own, (rows, turned) = limits(), case.arrays()
+    threads, (lanes, each) = kronsparse_cuda.TURN_THREADS, turning(case.high, case.wide, rows.itemsize)
+    binary = compile_source(kronsparse_cuda.emit_turn(rows.itemsize, lanes), own.arch, headers(), case.name).binary
+    kernel = Kernel(binary, kronsparse_cuda.ENTRY, threads, 0, case.name, False)
+    blank = np.full_like(turned, np.nan)
+    given, out = machine.upload(rows), machine.upload(blank)
+    warps = case.batch * case.a * each
+    pointers, sizes = (int(given.handle), int(out.handle)), (case.batch, case.a, case.high, case.wide)
+    kernel(
+        0, int(machine.stream.handle), -(-warps // (threads // 32)), (*pointers, *sizes, rows.shape[1], rows.shape[1])
+    )
+    return machine.download(out, blank)
+
+
+def check_turn(case: TurnCase, found: np.ndarray[Any, Any]) -> None:
+    """Assert that every number is where it belongs, and that nothing else was written."""
+    np.testing.assert_array_equal(found, case.arrays()[1])
+
+
 def gradient_cases() -> Iterator[GradientCase]:
     """Every number of neighbours along l, at the edges of tiles."""
     patterns = (2, 37, 65, 1), (1, 64, 48, 2), (3, 5, 70, 3), (2, 66, 17, 5), (1, 3, 130, 8)
@@ -251,12 +326,14 @@ def check(case: KronSparseCase, found: np.ndarray[Any, Any]) -> None:
 def main(words: Sequence[str]) -> int:
     """Run and report; the number of cases that disagree."""
     machine, wrong = Machine(), 0
-    for case in (*cases(), *gradient_cases()):
+    for case in (*cases(), *gradient_cases(), *turn_cases()):
         if words and not any(word in case.name for word in words):
             continue
         try:
             if isinstance(case, GradientCase):
                 check_gradient(case, run_gradient(machine, case))
+            elif isinstance(case, TurnCase):
+                check_turn(case, run_turn(machine, case))
             else:
                 check(case, run(machine, case))
             verdict = "ok"

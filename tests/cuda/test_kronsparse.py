@@ -21,12 +21,16 @@ from .harness import Machine
 from .kronsparse_harness import (
     GradientCase,
     KronSparseCase,
+    TurnCase,
     cases,
     check,
     check_gradient,
+    check_turn,
     gradient_cases,
     run,
     run_gradient,
+    run_turn,
+    turn_cases,
 )
 
 pytestmark = pytest.mark.cuda
@@ -100,6 +104,39 @@ def test_the_comparison_can_fail() -> None:
 @pytest.mark.parametrize("case", list(gradient_cases()), ids=lambda case: case.name)
 def test_gradients_of_every_kind_of_tile(case: GradientCase) -> None:
     check_gradient(case, run_gradient(Machine(), case))
+
+
+@pytest.mark.parametrize("case", list(turn_cases()), ids=lambda case: case.name)
+def test_turned_rows(case: TurnCase) -> None:
+    check_turn(case, run_turn(Machine(), case))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "dtype"),
+    [((2, 64, 32, 8), torch.float32), ((3, 16, 24, 8), torch.float16), ((1, 72, 8, 40), torch.bfloat16)],
+    ids=str,
+)
+def test_products_over_turned_rows(pattern, dtype) -> None:
+    for batch in (1, 129, 700):
+        x, weight, bias = operands(pattern, batch, dtype, False)
+        found = kronsparse_run.by("turned", x[None], weight[None], bias[None], "", False, "", None, None)[0]
+        assert route().startswith("turned rows: ")
+        wanted, terms = exact(x, weight, bias, False)
+        rounded = 2 * terms * torch.finfo(dtype).eps  # of the sums, before the bias is added to them
+        assert_close(found, wanted, depth=pattern[2], magnitude=terms + rounded)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "last"),
+    [((1, 48, 40, 6), True), ((3, 20, 24, 5), True), ((5, 16, 24, 1), False), ((40, 8, 8, 32), True)],
+    ids=str,
+)
+def test_batched_products_are_written_where_they_lie(pattern, last) -> None:
+    for dtype, batch in itertools.product(DTYPES, (1, 129)):
+        x, weight, bias = operands(pattern, batch, dtype, last)
+        found = kron_sparse_matmul(x, weight, batch_last=last, algorithm="bmm")
+        wanted, terms = exact(x, weight, torch.zeros_like(bias), last)
+        assert_close(found, wanted, depth=pattern[2], magnitude=terms)
 
 
 def test_gradients_of_random_patterns() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import BackendError, ParameterError
 from ..kronsparse import KSLinear, KSPattern, kron_sparse_matmul
-from ..ops.kronsparse_torch import block_rows, by_bsr, by_sparse, dense, sparse_rows
+from ..ops.kronsparse_torch import block_matrices, block_rows, by_bsr, by_copies, by_sparse, dense, sparse_rows
 from .case import DTYPES, Arrays, Case, Exact, Peer, Picks, Prepare, Problem, Suite, Target
 from .run import OURS
 from .store import Row
@@ -129,6 +129,9 @@ def _by(algorithm: str, last: bool) -> Prepare:
             made = make(weight[None])
             call(rows, weight[None], made)  # may compile
             return lambda: call(rows, weight[None], made)[0].T if last else call(rows, weight[None], made)[0]
+        if algorithm == "bmm":
+            blocks = block_matrices(weight[None])
+            return graph(lambda: by_copies(rows, blocks)[0].T if last else by_copies(rows, blocks)[0], device)
         return graph(lambda: kron_sparse_matmul(x, weight, batch_last=last, algorithm=algorithm), device)
 
     return prepare

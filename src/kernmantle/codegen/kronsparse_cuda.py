@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..contraction.kronsparse_few import FewPlan
+from ..contraction.kronsparse_narrow import NarrowPlan
 from ..contraction.kronsparse_pair import EDGE, PairPlan
-from ..contraction.kronsparse_plan import ACTIVATIONS, KronSparsePlan, NarrowPlan
+from ..contraction.kronsparse_plan import ACTIVATIONS, KronSparsePlan
 from ..contraction.kronsparse_sum import SumPlan
 
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
-PREPARE_THREADS = 128
+PREPARE_THREADS, TURN_THREADS = 128, 256
 _TYPES = {"f32": "float", "f16": "km::f16", "bf16": "km::bf16", "f64": "double"}
 _SIZES = ("a", "b", "c", "d")
 _PAIR_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
@@ -29,7 +30,7 @@ def emit(plan: KronSparsePlan) -> str:
     parameters = [
         _TYPES[plan.dtype], *map(_flag, flags), *map(str, numbers), _flag(tile.resident), _flag(tile.grouped),
         *map(str, last),
-        _flag(plan.bias), str(ACTIVATIONS.index(plan.activation)),
+        _flag(plan.bias), str(ACTIVATIONS.index(plan.activation)), _flag(tile.ahead), str(tile.sides),
     ]  # fmt: skip
     return f"""#include "kronsparse_prepare.cuh"
 
@@ -134,6 +135,20 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) 
     km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
     const km::KronSparseSum given = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
     km::kron_sparse_sum<Tile>(given);
+}}
+"""
+
+
+def emit_turn(size: int, lanes: int) -> str:
+    """Source of the pass that turns matrices of numbers of ``size`` bytes; so many ``lanes`` lie along a column."""
+    names = ("count", "a", "high", "wide", "xn", "yn")
+    sizes = ", ".join(f"km::i64 {name}" for name in names)
+    return f"""#include "kronsparse_turn.cuh"
+
+extern "C" __global__ void __launch_bounds__({TURN_THREADS}) {ENTRY}(
+    const void* x, void* y, {sizes}) {{
+    const km::KronSparseTurn given = {{x, y, count, (int)a, (int)high, (int)wide, xn, yn}};
+    km::kron_sparse_turn<{size}, {lanes}>(given);
 }}
 """
 

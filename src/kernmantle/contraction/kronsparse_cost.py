@@ -18,6 +18,7 @@ _VECTORS = 32  # rows of a tile of any contraction on a CPU
 _FEW_ROWS = 32  # of x, for which a CPU reads weights as they lie
 _DEEP = 256  # longer sums with the batch together read weights that lie apart again and again
 _NEAR = 2**22  # bytes that a core's second cache holds for the most part
+MOST_CALLS = 16  # batched products on a GPU, one after the other, where blocks have two strides
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
@@ -103,14 +104,19 @@ def seconds(
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
         found["dense"] = dense + (0 if kept else 3 * own.overhead + 3 * size * entries / own.bytes)
-    if last:
+    calls, arranged = min(a, d), 0.0 if kept else weights / own.permuted
+    if (last or d == 1) and calls <= MOST_CALLS:
+        wasted = max(1.0, (16 if last else 24) / min(b, c)) ** 1.6  # of what tiles of the vendor's are made for
+        multiplied = _together(wasted * ends / own.bytes, work / own.dense)
+        found["bmm"] = (2.5 * calls - 0.5) * own.overhead + arranged + multiplied
+    elif last:
         x, y = ends * c / (b + c), ends * b / (b + c)
         copied = 0.0 if d == 1 else 2 * (y + (x if a > 1 else 0.0)) / own.turned
         multiplied = _together(ends / own.bytes, work / own.dense)
-        found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + weights / own.permuted + multiplied
+        found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + arranged + multiplied
     else:
         copied = _permuting(pattern, size) * batch
-        found["bmm"] = 3 * own.overhead + copied + weights / own.permuted + work / own.dense
+        found["bmm"] = 3 * own.overhead + copied + arranged + work / own.dense
     return found
 
 
@@ -277,12 +283,23 @@ def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
 @lru_cache(maxsize=4096)
 def quickest(
     pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kernel: float | None = None,
-    kept: bool = False,
+    kept: bool = False, bias: bool = False, activation: bool = False,
 ) -> tuple[str, float]:  # fmt: skip
-    """The algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel."""
+    """The algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel.
+
+    On a GPU what follows takes a pass of its own but in our kernel, where it costs nothing, and a bias in dense layers.
+    """
     times = seconds(pattern, batch, dtype, kind, last, kept)
     if kernel is not None and "kernel" in times:
         times["kernel"] = kernel
+    if kind == "cuda":
+        own, (a, b, _, d) = _rates(kind, dtype), pattern
+        once = 1.5 * own.overhead + 2.0 * BYTES[dtype] * batch * a * b * d / own.bytes
+        times |= {
+            name: times[name] + passes * once
+            for name, passes in (("bmm", bias + activation), ("dense", int(activation)))
+            if name in times
+        }
     return min(times.items(), key=lambda item: item[1])
 
 

@@ -6,10 +6,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .cuda_tiles import DeviceLimits
+from .kronsparse_narrow import narrow_plan
 from .nest import BYTES
 
 Pattern = tuple[int, int, int, int]
@@ -29,18 +30,17 @@ _MMA_CYCLES = 24.0
 _GROUPED_CYCLES = 7.4
 _HIDING_WARPS, _HIDDEN = 10.5, 0.85
 _START_SECONDS = 4.9e-6
-_STEP_SECONDS = 0.5e-6
-_BARRIER_SECONDS = 0.2e-6
-_BY_L = {1: 0.9, 2: 0.9, 3: 1.4, 4: 1.1, 8: 1.1}  # where features lie together
+_STEP_SECONDS, _BARRIER_SECONDS = 0.5e-6, 0.2e-6
+_BY_L = {1: 0.9, 2: 0.9, 3: 1.0, 4: 1.1, 8: 1.1}  # where features lie together
+_SECTORS, _SERIAL, _AHEAD, _BY_CHUNK = 0.23, 1.1, 0.88, {16: 1.08, 64: 0.93}
 _SCATTERED, _MOST_SCATTERED = 3.6, 2.0  # wide tiles that store 16 or 32 bytes at a time, for few chunks of k
 # With the weights rearranged before, fitted to 84 products: start, share of the above with the batch last, and what is
 # saved for each number of a column; shares with the batch first for d = 1, 2 or 3, 4, and more than a tile has.
 _KEPT = {"f32": (5.9e-6, 0.92, 3.5e-8), "f16": (4.6e-6, 0.95, 9e-9), "bf16": (4.6e-6, 0.95, 9e-9)}
-_KEPT_FIRST = {"f32": (0.96, 1.05, 1.23, 0.9), "f16": (0.95, 0.94, 1.11, 0.9), "bf16": (0.95, 0.94, 1.11, 0.9)}
+_KEPT_FIRST = {"f32": (0.96, 1.05, 1.05, 0.9), "f16": (0.95, 0.94, 1.0, 0.9), "bf16": (0.95, 0.94, 1.0, 0.9)}
 _MOST_SAVED = 256
 _NARROW_START_SECONDS = 3e-6
 _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
-_NARROW, _NARROW_WEIGHTS = 8, 64
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,17 @@ class Problem:
     activation: str = ""
 
 
+def neighbours(block: int, d: int, size: int) -> int:
+    """Bytes of the features of which a warp takes all that lie together."""
+    return size * d * (block if d < 4 or size * d == 8 else 1)
+
+
 def contiguous(pattern: Pattern, batch: int, dtype: str, first: bool) -> Problem:
     """The problem of arrays without gaps, features or batch together in both."""
     a, b, c, d = pattern
     size = BYTES[dtype]
     access = [
-        math.gcd(16, size * (a * m * d if first else batch), size * (m * d if d < 4 else d) if first else 0)
-        for m in (c, b)
+        math.gcd(16, size * (a * m * d if first else batch), neighbours(m, d, size) if first else 0) for m in (c, b)
     ]
     return Problem(pattern, 1, batch, dtype, first, first, access[0], access[1] // size)
 
@@ -89,6 +93,8 @@ class Tile:
     warps: int
     resident: bool
     grouped: bool
+    ahead: bool = False
+    sides: int = 1
 
     @property
     def name(self) -> str:
@@ -98,8 +104,9 @@ class Tile:
     @staticmethod
     def of(name: str) -> Tile:
         """The tile of a name."""
-        l, sharers, m, columns, chunk, stages, warps, resident, grouped = map(int, name.split("."))
-        return Tile(l, sharers, m, columns, chunk, stages, warps, bool(resident), bool(grouped))
+        *sizes, resident, grouped, ahead, sides = map(int, name.split("."))
+        l, sharers, m, columns, chunk, stages, warps = sizes
+        return Tile(l, sharers, m, columns, chunk, stages, warps, bool(resident), bool(grouped), bool(ahead), sides)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,14 @@ class KronSparsePlan:
     @property
     def rows(self) -> int:
         """Rows of the batch in one tile of a block."""
-        return 16 * self.tile.m * self.tile.warps // self.tile.sharers
+        return 16 * self.tile.m * self.tile.warps // (self.tile.sharers * self.tile.sides)
+
+    @property
+    def sectors(self) -> bool:
+        """Whether the neighbouring numbers that two lanes store are whole sectors, of l."""
+        size, tile = BYTES[self.dtype], self.tile
+        alone = self.full and tile.sharers == 1 and tile.l >= 4
+        return self.y_run * size == 16 and (tile.l * size == 32 or (alone and tile.l * size <= 16))
 
     def groups(self, problem: Problem) -> int:
         """Independent sets of columns, each for one block or more."""
@@ -162,19 +176,28 @@ class KronSparsePlan:
         size, tile = BYTES[self.dtype], self.tile
         together = self.x_first and tile.l < 4
         count = 2 * tile.m if not self.x_first else 4 * tile.l if together else tile.l
+        count = min(count, 16 // size) if tile.l >= 8 else count
         access = 16 if count * size % 16 == 0 else 8 if count * size % 8 == 0 else 4
         step = (4 * tile.l if together else self.span) * size
         run = tile.chunk * self.span * size if self.x_first else 16 * tile.m * size
         lap = 32 if self.x_first and access == 16 and step == 32 else 128
         apart = 16 if lap == 32 else 64 if self.x_first and access == 16 else 32
-        pitch = run if lap == 128 and run % 128 == 0 else max(0, (run + lap - 1 - apart) // lap) * lap + apart
+        pitch = (
+            run
+            if run % lap == 0 or (run == 64 and not self.x_first)
+            else max(0, (run + lap - 1 - apart) // lap) * lap + apart
+        )
         return (16 * tile.m if self.x_first else tile.chunk) * pitch
 
     def shared(self, problem: Problem) -> int:
         """Bytes of shared memory of a block."""
-        rings = self.tile.warps // self.tile.sharers
+        rings = self.tile.warps // (self.tile.sharers * self.tile.sides)
         held = self.chunks(problem) if self.tile.resident else self.tile.stages
-        table = -(-8 * self.span * self.tile.columns // 256) * 256
+        table = -(-(8 if self.bias else 4) * self.span * self.tile.columns // 256) * 256
+        threes = (
+            self.x_first and self.y_first and self.full and self.tile.l == 3 and self.y_run * BYTES[self.dtype] == 16
+        )
+        table += 1536 * self.tile.warps if threes else 0
         return table + held * self.chunk_bytes + rings * self.tile.stages * self.stage_bytes
 
     def image_bytes(self, problem: Problem) -> int:
@@ -233,44 +256,59 @@ def _even(groups: int, resident: int) -> int:
     return min(range(1, 9), key=lambda slots: (round(-(-groups * slots // resident) / slots, 3), slots))
 
 
-def _spans(problem: Problem) -> tuple[tuple[int, int], ...]:
-    """Values of l of a warp, and warps that share rows."""
+def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
+    """Values of l of a warp, and warps that share rows, for values of l of their own or for columns."""
     d = problem.pattern[3]
     if not problem.x_first or d == 1:
-        return ((1, 1),)
+        return ((1, 1, 1),)
     if d < 4:
-        return ((d, 1),)
+        return ((d, 1, 1),)
     if problem.dtype == "f32":
-        return ((4, 2),) if d >= 8 else ((4, 1),)
-    return ((8, 2),) if d >= 16 else ((8, 1), (4, 2)) if d >= 8 else ((4, 1),)
+        return ((4, 1, 1),) if d < 8 else ((4, 2, 1), (8, 1, 2)) if grouped else ((4, 2, 1),)
+    if d < 16:
+        return ((8, 1, 1), (4, 2, 1)) if d >= 8 else ((4, 1, 1),)
+    return ((8, 2, 1), (16, 1, 2)) if grouped else ((8, 2, 1),)
 
 
 def _registers(tile: Tile, split: bool, x_first: bool) -> int:
     """Registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
-    sums = tile.m * tile.l * tile.columns // 2
-    read = tile.m * tile.l * tile.chunk // (2 if split or not x_first else 4)
+    columns, deep = tile.columns // tile.sides, min(tile.l, 4 if split else 8)
+    sums = tile.m * tile.l * columns // 2
+    read = tile.m * deep * tile.chunk // (2 if split or not x_first or tile.m > 1 else 4)
     if not tile.grouped:
         return sums + read + (36 if split else 60)
     left = tile.m * tile.chunk // 2 if split else 0
-    return sums + read + (left + tile.m * tile.columns // 2 + 28 if split else 40 if x_first else 60)
+    return sums + read + (left + tile.m * columns // 2 + 28 if split else 44 if x_first else 60)
+
+
+def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
+    """Whether halves are made ready while the products before them run: where registers are left for both."""
+    most = min(248, _REGISTERS // (32 * tile.warps))
+    return (
+        tile.grouped and tile.resident and not split and not x_first
+        and _registers(tile, split, x_first) + tile.m * tile.chunk // 4 <= most + 4
+    )  # fmt: skip
 
 
 def _tiles(problem: Problem, grouped: bool) -> Iterator[Tile]:
     _, b, c, _ = problem.pattern
     split = problem.dtype == "f32"
-    for (l, sharers), m, columns in itertools.product(_spans(problem), (1, 2, 4), _WIDTHS):
+    for (l, sharers, sides), m, columns in itertools.product(_spans(problem, grouped), (1, 2, 4), _WIDTHS):
         together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
         step = max(together, 1 if split or grouped else 16)
         if columns % step or columns >= 2 * max(16, together, b) or (m == 4 and (split or problem.x_first)):
             continue
-        for chunk, warps in itertools.product((64, 32, 16), (16, 12, 8, 4)):
-            if chunk >= 2 * max(16, c) or (grouped and warps % (4 * sharers)) or warps % sharers:
+        for chunk, warps in itertools.product((48 if c % 48 == 0 and c % 64 else 64, 32, 16), (16, 12, 8, 4)):
+            share = sharers * sides
+            if chunk >= 2 * max(16, c) or (grouped and warps % (4 * share)) or warps % share or columns % (16 * sides):
                 continue
-            fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped)
+            fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped, False, sides)
             if _registers(fits, split, problem.x_first) > min(248, _REGISTERS // (32 * warps)):
                 continue
-            for stages, resident in itertools.product((4, 3, 2), (True, False)):
-                yield Tile(l, sharers, m, columns, chunk, stages, warps, resident, grouped)
+            depths, held = ((2,) if split else (4, 3, 2), (True,)) if sides > 1 else ((4, 3, 2), (True, False))
+            for stages, resident in itertools.product(depths, held):
+                one = replace(fits, stages=stages, resident=resident)
+                yield replace(one, ahead=_ahead(one, split, problem.x_first))
 
 
 def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
@@ -278,9 +316,10 @@ def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
     size, tile = BYTES[plan.dtype], plan.tile
     numbers = 8 * tile.m * tile.l * tile.chunk / 16
     loads = numbers * size / (16 if tile.m * tile.l * size >= 4 else 4)
-    sums = tile.m * tile.l * tile.columns / 2
-    steps = tile.chunk / 16 * tile.l * tile.columns / 8
-    copies = 16 * tile.m * tile.chunk * tile.l * size / 32 / plan.x_bytes
+    columns = tile.columns / tile.sides
+    sums = tile.m * tile.l * columns / 2
+    steps = tile.chunk / 16 * tile.l * columns / 8
+    copies = 16 * tile.m * tile.chunk * tile.l * size / 32 / plan.x_bytes / tile.sides
     chunk = 50 + loads + 5 * copies + (5 * numbers + sums if plan.split else 0.5 * numbers)
     if not tile.grouped:
         chunk += steps + tile.m * steps * (plan.products if plan.split else 1)
@@ -295,6 +334,16 @@ def _run_bytes(plan: KronSparsePlan) -> int:
     return plan.span * size * (tile.chunk if plan.full else 1)
 
 
+def _share(plan: KronSparsePlan, c: int) -> float:
+    """What tiles take of the time below: numbers that are stored in whole sectors, and what few registers cost."""
+    tile = plan.tile
+    if plan.x_first:
+        found = _BY_L[min(tile.l, 8)] * (1 - _SECTORS * min(1.0, 64 / c) * (plan.sectors and plan.y_first))
+    else:
+        found = 1.0 if plan.split else _SERIAL if tile.columns == 128 and not tile.ahead else _AHEAD
+    return found * (_BY_CHUNK.get(tile.chunk, 1.0) if plan.split else 1.0)
+
+
 def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
     """What a plan should take: its start, and memory, cache, multiprocessors and the chain of its steps together."""
     a, b, c, d = problem.pattern
@@ -306,7 +355,8 @@ def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> fl
     x_bytes = ends * c * -(-b // tile.columns) * max(1.0, _CACHE_RUN / run)
     weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
     cache = (x_bytes + weight_bytes) / _CACHE_BYTES_A_SECOND
-    products = tile.m * tile.l * (tile.columns // 8) * (tile.chunk // 16) * (plan.products if plan.split else 1)
+    products = tile.m * tile.l * (tile.columns // tile.sides // 8) * (tile.chunk // 16)
+    products *= plan.products if plan.split else 1
     per_chunk, per_tile = _instructions(plan)
     issued = (chunks * per_chunk + per_tile) * _ISSUED[problem.dtype]
     multiplied = chunks * products * (_GROUPED_CYCLES if tile.grouped else _MMA_CYCLES)
@@ -319,8 +369,8 @@ def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> fl
     work = rounds * beside * tile.warps / 4 * cycles / _CLOCK
     step = _STEP_SECONDS / math.sqrt(tile.stages) + (0 if tile.resident else _BARRIER_SECONDS)
     latency = waves * (chunks if tile.resident else 0) * 2e-8 + rounds * chunks * step
-    together = math.hypot(memory, cache, work, latency) * (_BY_L[tile.l] if problem.x_first else 1.0)
-    if problem.x_first and problem.y_first and not plan.full:
+    together = math.hypot(memory, cache, work, latency) * _share(plan, c)
+    if problem.x_first and problem.y_first and not (plan.full or plan.sectors):
         together *= min(_MOST_SCATTERED, 1 + _SCATTERED * max(0, tile.columns - 32) / 32 / chunks)
     return _START_SECONDS + together
 
@@ -388,7 +438,7 @@ def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
         x_bytes //= 2
     run = (
         tile.l
-        if problem.y_first and not (full and tile.l < 4)
+        if problem.y_first and not (full and tile.sharers == 1 and tile.l * size < 16)
         else 2 * tile.m
         if not problem.y_first
         else problem.y_run
@@ -398,53 +448,3 @@ def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
         math.gcd(min(run, problem.y_run), problem.y_run), problem.products if size == 4 else 1, problem.bias,
         problem.activation,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class NarrowPlan:
-    """A kernel whose threads hold the weights of one block in registers."""
-
-    arch: str
-    dtype: str
-    first: bool
-    rows: int
-    columns: int
-    vector: int
-    together: bool
-    bias: bool
-    activation: str
-    threads: int = 128
-
-    def grid(self, problem: Problem, limits: DeviceLimits) -> tuple[int, int]:
-        """Blocks, and how many of them share what is left when the weights are chosen."""
-        a, _, _, d = problem.pattern
-        wide = a * (d // self.vector) if self.first else problem.batch // self.vector
-        ranges = -(-wide // self.threads)
-        sets = problem.groups * (ranges if self.first else a * d)
-        lines = problem.batch if self.first else ranges
-        wanted = max(1, limits.sm_count * 16 // sets)
-        slots = min(lines, wanted)
-        return sets * slots, slots
-
-    def __str__(self) -> str:
-        where = "first" if self.first else "last"
-        shape = f"{self.rows}x{self.columns}, {self.vector} at once"
-        return f"kron sparse {self.arch} narrow {shape}, batch {where}, {self.dtype}"
-
-
-@lru_cache(maxsize=4096)
-def narrow_plan(problem: Problem, limits: DeviceLimits) -> NarrowPlan | None:
-    """Plan for blocks of a few rows and columns in one layout; None for others."""
-    _, b, c, d = problem.pattern
-    size = BYTES[problem.dtype]
-    if max(b, c) > _NARROW or b * c > _NARROW_WEIGHTS or problem.x_first != problem.y_first:
-        return None
-    first, vector, together = problem.x_first, 1, False
-    if first and d == 1:
-        together = c & (c - 1) == 0 == b & (b - 1) and problem.x_bytes >= c * size and problem.y_run >= b
-    else:
-        along, vector = d if first else problem.batch, 16 // size
-        most = min(problem.x_bytes // size, problem.y_run, _NARROW_WEIGHTS // (b * c) if first else vector)
-        while along % vector or vector > most:
-            vector //= 2
-    return NarrowPlan(limits.arch, problem.dtype, first, b, c, vector, together, problem.bias, problem.activation)

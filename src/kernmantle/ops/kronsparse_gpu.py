@@ -11,17 +11,18 @@ import torch
 
 from ..codegen import kronsparse_cuda
 from ..contraction.kronsparse_cost import quickest, rearranging_seconds
+from ..contraction.kronsparse_narrow import NarrowPlan, narrow_plan
 from ..contraction.kronsparse_plan import (
     KronSparsePlan,
-    NarrowPlan,
     Problem,
     contiguous,
     expected_seconds,
-    narrow_plan,
+    neighbours,
     plan,
 )
 from ..contraction.kronsparse_sum import DTYPES as SUMMED
 from ..contraction.kronsparse_sum import sum_plan
+from ..contraction.kronsparse_turn import turned_seconds
 from ..runtime.cache import current_cache
 from ..runtime.device import gpu
 from ..runtime.launch import Kernel
@@ -30,6 +31,7 @@ from .execute import allocate
 from .gpu import index_of, job_for, limits, start
 from .gpu_tiles import session
 from .kronsparse_keep import Kept
+from .kronsparse_run import TURNED
 from .kronsparse_ways import KERNEL, tile_of, tuned, ways
 from .kronsparse_ways import kept as kept_way
 from .launcher import collecting, fetch
@@ -87,7 +89,7 @@ def _problem_of(
     if not all(one or other for one, other in zip(first, last, strict=True)):
         return None
     size = x.element_size()
-    runs = [block * d * size if d < 4 else d * size for block in (c, b)]
+    runs = [neighbours(block, d, size) for block in (c, b)]
     access = [
         math.gcd(_access(tensor, features), run if features else 0)
         for tensor, features, run in zip((x, out), first, runs, strict=True)
@@ -130,16 +132,19 @@ def _way(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
 ) -> str:
     problem, own = _taken(x, weight, bias, activation, precision, out), limits(index_of(x.device))
-    known = None
+    known, turned = None, math.inf
     if problem is not None:
         found = kept_way(problem, ready, own, gpu(index_of(x.device)).name)
         if found is not None:
             return found
-        known = expected_seconds(problem, own, ready)
-        if not ready:
-            known += rearranging_seconds(problem.pattern, problem.dtype, _turned(weight))
+        arranged = 0.0 if ready else rearranging_seconds(problem.pattern, problem.dtype, _turned(weight))
+        known = expected_seconds(problem, own, ready) + arranged
+        turned = turned_seconds(problem, own, ready) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
-    return quickest(tuple(weight.shape[1:]), x.shape[1], NAMES[x.dtype], "cuda", last, known, ready)[0]
+    pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
+    each = None if known is None else known / x.shape[0]
+    best, taken = quickest(pattern, x.shape[1], NAMES[x.dtype], "cuda", last, each, ready, *after)
+    return best if taken <= turned else TURNED
 
 
 def expected(
@@ -150,7 +155,8 @@ def expected(
 
     The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
     """
-    found = expected_seconds(contiguous(pattern, batch, dtype, first), limits(index_of(device)), turned is None)
+    given = contiguous(pattern, batch, dtype, first), limits(index_of(device)), turned is None
+    found = min(expected_seconds(*given), turned_seconds(*given))
     if found == math.inf:
         return None
     return found if turned is None else found + rearranging_seconds(pattern, dtype, turned)

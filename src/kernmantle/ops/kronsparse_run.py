@@ -22,7 +22,7 @@ from ..expr.node import Node, const, var
 from .dtypes import NAMES, compute_type
 from .execute import Types, allocate, execute, last_route
 from .kronsparse_keep import Kept
-from .kronsparse_torch import GRADIENTS, MADE, OWN, by_dense
+from .kronsparse_torch import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
@@ -47,8 +47,8 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 # (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
-BLAS_FARTHEST = 2**31 - 1
 DENSE = "torch dense"
+TURNED = "turned"
 RAN = threading.local()
 
 
@@ -70,6 +70,12 @@ def _gpu() -> Any:
 def cpu() -> Any:
     """Loaded with the first product on a CPU."""
     return import_module(".kronsparse_cpu", __package__)
+
+
+@lru_cache(maxsize=1)
+def _turning() -> Any:
+    """The same over turned rows."""
+    return import_module(".kronsparse_turn", __package__)
 
 
 def _on_gpu(x: torch.Tensor) -> bool:
@@ -152,7 +158,7 @@ def product(
         return _auto(x, weight, bias, activation, batch_last, precision, out, kept)
     if algorithm == "auto":
         algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, kept is not None)[0]
-    return _by(algorithm, x, weight, bias, activation, batch_last, precision, out, kept)
+    return by(algorithm, x, weight, bias, activation, batch_last, precision, out, kept)
 
 
 def _auto(
@@ -165,25 +171,31 @@ def _auto(
     way = _gpu().way(*given)
 
     def call(name: str) -> torch.Tensor:
-        result = target if name.startswith("kernel") else out
-        return _by(name, x, weight, bias, activation, batch_last, precision, result, kept)
+        result = target if name.startswith(("kernel", TURNED)) else out
+        return by(name, x, weight, bias, activation, batch_last, precision, result, kept)
 
     return call(_gpu().tune(call, way, *given))
 
 
-def _by(
+def by(
     way: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
     precision: str, out: torch.Tensor | None, kept: Kept | None,
 ) -> torch.Tensor:  # fmt: skip
-    """By an algorithm, or by the kernel in a tile."""
+    """By an algorithm, by the kernel in a tile, or over turned rows."""
     features = weight.shape[1] * weight.shape[2] * weight.shape[4]
     if way.startswith("kernel"):
         out = empty(x, features, batch_last) if out is None else out
         _by_kernel(x, weight, bias, activation, batch_last, precision, out, kept, way)
         return out
-    value = uncast(x.device.type, _by_torch, way, x, weight, bias, kept)
+    if way == TURNED:
+        out = empty(x, features, batch_last) if out is None else out
+        _turning().product(x, weight, bias, activation, precision, out, kept)
+        return out
+    value = uncast(x.device.type, _by_torch, way, x, weight, bias, kept, out)
     RAN.route = f"torch {way}"
     value = ACTIVATIONS[activation](value)
+    if value is out:
+        return value
     if out is None and (value.mT if batch_last else value).is_contiguous():
         return value
     return (empty(x, features, batch_last) if out is None else out).copy_(value)
@@ -210,16 +222,22 @@ def near(x: torch.Tensor) -> torch.Tensor:
 
 
 def _by_torch(
-    algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: Kept | None
-) -> torch.Tensor:
-    """By one of torch's ways, through what is kept of the weights."""
+    algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: Kept | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """By one of torch's ways, through what is kept of the weights; to ``out`` where a way can write there."""
     x, made = near(x), None
     if kept is not None and algorithm in MADE:
         made = kept.of((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
     if algorithm == "dense":
         return by_dense(x, weight, made, bias)
-    value = OWN[algorithm](x, weight) if made is None else OWN[algorithm](x, weight, made)
-    return value if bias is None else value + bias[:, None]
+    if algorithm == "bmm":
+        value = by_bmm(x, weight, made, out)
+    else:
+        value = OWN[algorithm](x, weight) if made is None else OWN[algorithm](x, weight, made)
+    if bias is None:
+        return value
+    return value.add_(bias[:, None]) if value is out else value + bias[:, None]
 
 
 def _by_kernel(

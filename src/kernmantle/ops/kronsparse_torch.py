@@ -14,21 +14,71 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from ..contraction.kronsparse_cost import MOST_CALLS
 from ..errors import BackendError
 
+BLAS_FARTHEST = 2**31 - 1
 
-def by_bmm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """One matrix product for each (g, i, l), after bringing the strided entries together.
 
-    A batch that is last in memory stays there, and then nothing but rows of the result has to move.
+def by_bmm(
+    x: torch.Tensor, weight: torch.Tensor, made: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """One matrix product for each (g, i, l), through the matrices of :func:`block_matrices`.
+
+    On a GPU with the batch last, or with d = 1, nothing is copied: factors are read and results written where they lie,
+    to ``out`` if that lies as x does.
     """
-    groups, count, a, b, c, d = _sizes(x, weight)
-    blocks = weight.expand(groups, a, b, c, d).permute(0, 1, 4, 2, 3)
+    groups, _, a, b, c, d = _sizes(x, weight)
+    blocks = (block_matrices(weight) if made is None else made).expand(groups, a, d, b, c)
+    last = x.stride(1) == 1 != x.stride(2)
+    watched = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    apart = d * max(x.shape[1], x.stride(2), 0 if out is None else out.stride(2))
+    few = (last or d == 1) and groups * min(a, d) <= MOST_CALLS
+    if x.is_cuda and few and apart <= BLAS_FARTHEST and not watched:
+        return _where_they_lie(x, blocks, last, out)
+    return by_copies(x, blocks)
+
+
+def by_copies(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+    """The same after bringing the strided entries together; of a batch that is last only rows of the result move."""
+    groups, a, d, b, c = blocks.shape
+    count = x.shape[1]
     if x.stride(1) == 1 != x.stride(2):
         columns = x.mT.reshape(groups, a, c, d, count).transpose(2, 3)
         return torch.matmul(blocks, columns).transpose(2, 3).reshape(groups, a * b * d, count).mT
     rows = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3)
     return torch.matmul(rows, blocks.mT).permute(0, 3, 1, 4, 2).reshape(groups, count, a * b * d)
+
+
+def block_matrices(weight: torch.Tensor) -> torch.Tensor:
+    """The matrices (..., a, d, b, c) of weights."""
+    return weight.movedim(-1, -3).contiguous()
+
+
+def _where_they_lie(x: torch.Tensor, blocks: torch.Tensor, last: bool, out: torch.Tensor | None) -> torch.Tensor:
+    groups, a, d, b, c = blocks.shape
+    if out is None or out.stride(1 if last else 2) != 1:
+        shape = (groups, a * b * d, x.shape[1]) if last else (groups, x.shape[1], a * b * d)
+        out = x.new_empty(shape).mT if last else x.new_empty(shape)
+    for own, target, factors in zip(x, out, blocks, strict=True):
+        if last:
+            columns, rows = own.mT.unflatten(0, (a, c, d)), target.mT.unflatten(0, (a, b, d))
+            _multiply(factors, columns.transpose(1, 2), rows.transpose(1, 2))
+        else:
+            rows, target = own.unflatten(1, (a, 1, c)), target.unflatten(1, (a, 1, b))
+            _multiply(rows.permute(1, 2, 0, 3), factors.mT, target.permute(1, 2, 0, 3))
+    return out
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    """``left @ right`` of (a, d, ., .), in as few calls as their strides allow."""
+    given = (left, right, out)
+    if all(1 in each.shape[:2] or each.stride(0) == each.shape[1] * each.stride(1) for each in given):
+        torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=out.flatten(0, 1))
+        return
+    along = 0 if out.shape[0] <= out.shape[1] else 1
+    for one, other, target in zip(*(each.unbind(along) for each in given), strict=True):
+        torch.bmm(one, other, out=target)
 
 
 def by_lines(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -199,7 +249,9 @@ ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
     "bsr": by_bsr,
 }
 OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "lines": by_lines}
-MADE: dict[str, Callable[[torch.Tensor], Any]] = {"dense": dense, "sparse": sparse_rows, "bsr": block_rows}
+MADE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "bmm": block_matrices, "dense": dense, "sparse": sparse_rows, "bsr": block_rows,
+}  # fmt: skip
 GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
     "dense": gradient_by_dense,
     "lines": gradient_by_lines,

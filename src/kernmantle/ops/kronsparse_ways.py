@@ -13,9 +13,12 @@ from ..codegen import cuda
 from ..contraction.canonical import canonical
 from ..contraction.cuda_tiles import DeviceLimits
 from ..contraction.kronsparse_cost import seconds
-from ..contraction.kronsparse_plan import Problem, Tile, narrow_plan, plan, tiles_to_try
+from ..contraction.kronsparse_narrow import narrow_plan
+from ..contraction.kronsparse_plan import Problem, Tile, plan, tiles_to_try
+from ..contraction.kronsparse_turn import inner
 from ..runtime.cache import Built, Cache, Key, current_cache, fingerprint
 from .gpu_tiles import Tuned, measured
+from .kronsparse_run import TURNED
 from .launcher import Launcher
 
 KERNEL = "kernel"
@@ -38,7 +41,8 @@ def ways(problem: Problem, own: DeviceLimits, ready: bool) -> tuple[str, ...]:
         return (KERNEL, *torch_has)
     default = plan(problem, own)
     tiles = [] if default is None else [tile for tile in tiles_to_try(problem, own, _TILES) if tile != default.tile]
-    return (KERNEL, *(f"{KERNEL} {tile.name}" for tile in tiles), *torch_has)
+    turned = () if inner(problem) is None else (TURNED,)
+    return (KERNEL, *(f"{KERNEL} {tile.name}" for tile in tiles), *turned, *torch_has)
 
 
 def _key(problem: Problem, ready: bool, card: str) -> Key:

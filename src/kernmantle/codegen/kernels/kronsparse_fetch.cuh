@@ -14,9 +14,9 @@ struct KronSparseOperands {
     int chunks, i, j0, l0, group;
     const T* x;
     T* y;
-    unsigned char *ring, *held;
-    float2* table;
-    int lane, ring_of, part, member;
+    unsigned char *ring, *held, *desk;
+    float *scales, *biases;
+    int lane, ring_of, part, side, member;
 
     __device__ __forceinline__ KronSparseOperands(const KronSparse& given, unsigned char* shared) : g(given) {
         const int across = ceil_div(g.b, P::NJ), deep = ceil_div(g.d, LT), own = blockIdx.x % (gridDim.x / (unsigned)g.slots);
@@ -27,11 +27,15 @@ struct KronSparseOperands {
         group = own / (across * deep * g.a);
         lane = threadIdx.x % 32;
         const int warp = threadIdx.x / 32, in = P::GROUPED ? 4 : 1;
-        part = warp / in % P::WS;
-        ring_of = warp % in + warp / in / P::WS * in;
-        member = 32 * part + lane;
-        table = (float2*)shared;
-        held = shared + P::TABLE_BYTES;
+        const int share = warp / in % (P::WS * P::SIDES);
+        part = share % P::WS;
+        side = share / P::WS;
+        ring_of = warp % in + warp / in / (P::WS * P::SIDES) * in;
+        member = 32 * share + lane;
+        scales = (float*)shared;
+        biases = scales + LT * P::NJ;
+        desk = shared + P::TABLE_BYTES + warp * P::DESK;
+        held = shared + P::TABLE_BYTES + P::DESKS_BYTES;
         ring = held + (P::RESIDENT ? chunks : P::STAGES) * P::CHUNK + ring_of * P::STAGES * P::STAGE;
         x = (const T*)g.x + group * g.xg + ((i64)i * g.c * g.d + l0) * g.xf;
         y = (T*)g.y + group * g.yg + ((i64)i * g.b * g.d + l0) * g.yf;
@@ -104,10 +108,8 @@ struct KronSparseOperands {
         for (int at = threadIdx.x; at < LT * P::NJ; at += P::THREADS) {
             const int l = at / P::NJ, j = j0 + at % P::NJ;
             const bool inside = j < g.b && l0 + l < g.d;
-            float2 entry = make_float2(1.0f, 0.0f);
-            if (P::SPLIT) entry.x = g.scale[(((i64)group * g.a + i) * deep + l0 + l) * padded + j];
-            if (P::BIAS && inside) entry.y = convert<float>(((const T*)g.bias)[group * g.bg + ((i64)i * g.b + j) * g.d + l0 + l]);
-            table[at] = entry;
+            scales[at] = !P::SPLIT ? 1.0f : g.scale[(((i64)group * g.a + i) * deep + l0 + l) * padded + j];
+            if (P::BIAS) biases[at] = inside ? convert<float>(((const T*)g.bias)[group * g.bg + ((i64)i * g.b + j) * g.d + l0 + l]) : 0.0f;
         }
     }
 };

@@ -18,7 +18,7 @@ struct KronSparseWeights {
 template <class P>
 struct KronSparsePreparing {
     typedef typename P::T T;
-    static constexpr int TILES = P::SPLIT || P::GROUPED ? 1 : 2, BUNCHES = P::NT / TILES;
+    static constexpr int TILES = P::SPLIT || P::GROUPED ? 1 : 2, BUNCHES = P::NJ / 8 / TILES;
     const KronSparseWeights& g;
     int chunks, quad;
     const T* from[TILES];

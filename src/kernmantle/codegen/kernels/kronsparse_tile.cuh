@@ -24,19 +24,22 @@ struct Products<float> {
 };
 
 // T type of x, y and the weights; FIRST: features lie together, else the batch does; FULL: LT is d; GROUPED: four warps
-// multiply together, as Hopper has it.
+// multiply together, as Hopper has it; AHEAD: while they do, the numbers of their next products are made ready.
 template <
     class T_, bool X_FIRST_, bool Y_FIRST_, bool FULL_, int L_, int WS_, int MT_, int NJ_, int KC_, int STAGES_, int WARPS_,
-    bool RESIDENT_, bool GROUPED_, int X_BYTES_, int Y_RUN_, int PRODUCTS_, bool BIAS_, int ACTIVATION_>
+    bool RESIDENT_, bool GROUPED_, int X_BYTES_, int Y_RUN_, int PRODUCTS_, bool BIAS_, int ACTIVATION_, bool AHEAD_ = false, int SIDES_ = 1>
 struct KronSparseTile {
     typedef T_ T;
     static constexpr bool X_FIRST = X_FIRST_, Y_FIRST = Y_FIRST_, FULL = FULL_, RESIDENT = RESIDENT_, GROUPED = GROUPED_;
-    static constexpr bool BIAS = BIAS_;
+    static constexpr bool BIAS = BIAS_, AHEAD = AHEAD_;
+    static_assert(!AHEAD || (GROUPED && RESIDENT), "products run by themselves while their weights stay");
     static constexpr int L = L_, WS = WS_, MT = MT_, NJ = NJ_, KC = KC_, STAGES = STAGES_, WARPS = WARPS_, X_BYTES = X_BYTES_;
-    static constexpr int Y_RUN = Y_RUN_, PRODUCTS = PRODUCTS_, ACTIVATION = ACTIVATION_;
+    static constexpr int Y_RUN = Y_RUN_, PRODUCTS = PRODUCTS_, ACTIVATION = ACTIVATION_, SIDES = SIDES_;
     static constexpr bool SPLIT = sizeof(T) == 4;
-    static constexpr int SIZE = sizeof(T), LT = L * WS, ROWS = 16 * MT, RINGS = WARPS / WS, BM = RINGS * ROWS, STEPS = KC / 16;
-    static constexpr int THREADS = 32 * WARPS, SHARERS = 32 * WS, NT = NJ / 8, Q = 2 * MT;
+    static constexpr int SIZE = sizeof(T), LT = L * WS, ROWS = 16 * MT, RINGS = WARPS / (WS * SIDES), BM = RINGS * ROWS, STEPS = KC / 16;
+    static constexpr int THREADS = 32 * WARPS, SHARERS = 32 * WS * SIDES, NT = NJ / 8 / SIDES, Q = 2 * MT;
+    // Values of l that a warp reads at once.
+    static constexpr int G = L * SIZE > 16 && L >= 8 ? 16 / SIZE : L;
     // Whether a thread takes 4 neighbouring k with all their l; else every fourth k.
     static constexpr bool TOGETHER = X_FIRST && L < 4;
     // Tiles of 8 columns over which a thread's columns lie together.
@@ -46,19 +49,27 @@ struct KronSparseTile {
     // Whether the rows of a thread are neighbours.
     static constexpr bool ROWS_TOGETHER = !X_FIRST || !Y_FIRST;
     // Numbers that a thread reads at once, and bytes from there to where its neighbour reads.
-    static constexpr int COUNT = !X_FIRST ? Q : TOGETHER ? 4 * L : L;
+    static constexpr int COUNT = !X_FIRST ? Q : TOGETHER ? 4 * L : G;
     static constexpr int ACCESS = COUNT * SIZE % 16 == 0 ? 16 : COUNT * SIZE % 8 == 0 ? 8 : 4, STEP = (TOGETHER ? 4 * L : LT) * SIZE;
     // Lines of a stage, rows (X_FIRST) or positions of k, lie so that lanes served together meet in no bank: APART
-    // modulo LAP bytes from each other, or all in place with their bytes permuted.
+    // modulo LAP bytes from each other, or all in place with their bytes permuted in turns, SAME lines alike.
     static constexpr int RUN = X_FIRST ? KC * LT * SIZE : ROWS * SIZE;
     static constexpr int LAP = X_FIRST && ACCESS == 16 && STEP == 32 ? 32 : 128;
     static constexpr int APART = LAP == 32 ? 16 : X_FIRST && ACCESS == 16 ? 64 : 32;
-    static constexpr bool PERMUTED = LAP == 128 && RUN % 128 == 0;
+    static constexpr bool PAIRED = !X_FIRST && RUN == 64, PERMUTED = RUN % LAP == 0 || PAIRED;
+    static constexpr int TURNS = PAIRED ? 2 : LAP / APART, SAME = PAIRED ? 2 : 1;
     static constexpr int PITCH = PERMUTED ? RUN : (RUN + LAP - 1 - APART) / LAP * LAP + APART;
     static constexpr int STAGE = (X_FIRST ? ROWS : KC) * PITCH;
     static constexpr int CHUNK = KC * LT * NJ * (SPLIT ? 4 : 2);
     static constexpr int RING_BYTES = RINGS * STAGES * STAGE;
-    static constexpr int TABLE_BYTES = (8 * LT * NJ + 255) / 256 * 256;
+    static constexpr int TABLE_BYTES = ((BIAS ? 8 : 4) * LT * NJ + 255) / 256 * 256;
+    // Whether a thread has all l of a column.
+    static constexpr bool ALONE = FULL && WS == 1;
+    // Whether two lanes write the 32 bytes of one or two columns together.
+    static constexpr bool SECTORS = Y_FIRST && Y_RUN * SIZE == 16 && (L * SIZE == 32 || (ALONE && L * SIZE == 16));
+    // A thread's 48 neighbouring bytes, of which lanes that are neighbours write neighbouring 16 at a time.
+    static constexpr bool BY_THREES = X_FIRST && Y_FIRST && FULL && L == 3 && Y_RUN * SIZE == 16;
+    static constexpr int DESK = 8 * 192, DESKS_BYTES = BY_THREES ? WARPS * DESK : 0;
     // Bytes of 16 positions of k of one l: the weights, or their high and their low halves.
     static constexpr int PLANES = SPLIT ? 2 : 1, PLANE = 32 * NJ;
 };
@@ -74,7 +85,7 @@ KM_DEVICE int column_of(int t, int n) {
 // Bytes to a place of a line in a stage.
 template <class P>
 KM_DEVICE int place_of(int line, int bytes) {
-    return line * P::PITCH + (P::PERMUTED ? bytes ^ line % (128 / P::APART) * P::APART : bytes);
+    return line * P::PITCH + (P::PERMUTED ? bytes ^ line / P::SAME % P::TURNS * P::APART : bytes);
 }
 // Position of k among 16 that thread `t` of a quad takes e-th.
 template <class P>

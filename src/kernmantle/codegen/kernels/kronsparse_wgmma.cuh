@@ -6,9 +6,8 @@
 namespace km {
 
 KM_DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-KM_DEVICE void products_wait() {
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
+KM_DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+KM_DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 // Keeps the compiler from moving what is done with an accumulator past this place.
 KM_DEVICE void settle(float& a) { asm volatile("" : "+f"(a)::"memory"); }
 // Makes what this thread's copies wrote visible to products.

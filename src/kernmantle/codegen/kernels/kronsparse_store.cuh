@@ -1,0 +1,195 @@
+// The sums of a warp of a Kronecker-sparse product as results in memory.
+#pragma once
+#include "kronsparse_add.cuh"
+
+namespace km {
+
+template <class P>
+struct KronSparseWriter : KronSparseAdder<P> {
+    typedef KronSparseAdder<P> Own;
+    typedef typename P::T T;
+    typedef typename Own::Sums Sums;
+    static constexpr int MT = P::MT, L = P::L, NT = P::NT, ROWS = P::ROWS, SIZE = P::SIZE;
+    using Own::g, Own::i, Own::j0, Own::l0, Own::group, Own::x, Own::y, Own::desk, Own::scales, Own::biases;
+    using Own::lane, Own::part, Own::side, Own::row_of;
+
+    __device__ __forceinline__ KronSparseWriter(const KronSparse& given, unsigned char* shared) : Own(given, shared) {}
+
+    // The warp's rows without tensor cores.
+    __device__ __forceinline__ void directly(i64 n0) const {
+        const T* w = (const T*)g.weight + group * g.wg + i * g.wi + l0 * g.wl;
+#pragma unroll 1
+        for (int at = lane; at < ROWS * 8 * NT * L; at += 32) {
+            const i64 n = n0 + at % ROWS;
+            const int l = part * L + at / ROWS % L, j = j0 + 8 * NT * side + at / (ROWS * L);
+            if (n >= g.count || j >= g.b || l0 + l >= g.d) continue;
+            float total = 0.0f;
+#pragma unroll 1
+            for (int k = 0; k < g.c; ++k)
+                total = fmaf(
+                    convert<float>(x[n * g.xn + ((i64)k * g.d + l) * g.xf]), convert<float>(w[j * g.wj + k * g.wk + l * g.wl]), total);
+            total = activated<P::ACTIVATION>(total + (P::BIAS ? biases[l * P::NJ + j - j0] : 0.0f));
+            y[n * g.yn + ((i64)j * g.d + l) * g.yf] = Store<T>::from(total);
+        }
+    }
+
+    // 8 rows of 192 bytes, 48 of each lane.
+    template <int COUNT>
+    __device__ __forceinline__ void put_threes(const T (&v)[COUNT], T* to) const {
+        if constexpr (P::BY_THREES) {
+            __syncwarp();
+#pragma unroll
+            for (int s = 0; s < 3; ++s) {
+                union {
+                    T v[COUNT / 3];
+                    uint4 word;
+                } both;
+#pragma unroll
+                for (int u = 0; u < COUNT / 3; ++u) both.v[u] = v[s * (COUNT / 3) + u];
+                *(uint4*)(desk + 48 * lane + 16 * s) = both.word;
+            }
+            __syncwarp();
+#pragma unroll
+            for (int s = 0; s < 3; ++s) {
+                const int at = 32 * s + lane;
+                write((T*)((unsigned char*)(to + at / 12 * g.yn) + at % 12 * 16), *(const uint4*)(desk + 16 * at));
+            }
+        }
+    }
+
+    // COUNT neighbours to memory, of which `left` are inside.
+    template <int COUNT>
+    static __device__ __forceinline__ void put(T* to, const T (&v)[COUNT], int left) {
+        constexpr int RUN = P::Y_RUN < COUNT ? P::Y_RUN : COUNT;
+        if (RUN > 1 && COUNT % RUN == 0 && left >= COUNT) {
+#pragma unroll
+            for (int s = 0; s < COUNT; s += RUN) {
+                Pack<T, RUN> pack;
+#pragma unroll
+                for (int u = 0; u < RUN; ++u) pack.v[u] = v[s + u];
+                store_pack<T, RUN>(to + s, pack);
+            }
+        } else {
+#pragma unroll
+            for (int s = 0; s < COUNT; ++s)
+                if (s < left) to[s] = v[s];
+        }
+    }
+
+    __device__ __forceinline__ T value(float sum, int l, int column) const {
+        float v = sum;
+        const int at = (part * L + l) * P::NJ + column;
+        if (P::SPLIT)
+            v = fmaf(v, scales[at], P::BIAS ? biases[at] : 0.0f);
+        else if (P::BIAS)
+            v += biases[at];
+        return Store<T>::from(activated<P::ACTIVATION>(v));
+    }
+
+    static __device__ __forceinline__ uint4 either(bool first, const uint4& a, const uint4& b) {
+        return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+    }
+    static __device__ __forceinline__ void write(T* to, const uint4& v) {
+        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    }
+    // Two lanes with 32 neighbouring bytes each write first those of the even one, then those of the other: whole sectors.
+    __device__ __forceinline__ void write_both(T* even, const uint4 (&word)[2], bool first, bool second) const {
+        const bool odd = lane % 2;
+        const uint4 kept = either(odd, word[1], word[0]);
+        uint4 other = either(odd, word[0], word[1]);
+        other.x = __shfl_xor_sync(0xffffffffu, other.x, 1);
+        other.y = __shfl_xor_sync(0xffffffffu, other.y, 1);
+        other.z = __shfl_xor_sync(0xffffffffu, other.z, 1);
+        other.w = __shfl_xor_sync(0xffffffffu, other.w, 1);
+        T* const to = even + odd * (16 / SIZE);
+        if (first) write(to, either(odd, other, kept));
+        if (second) write(to + 2 * g.d, either(odd, kept, other));
+    }
+
+    __device__ __forceinline__ void store_sectors(const Sums& sum, i64 n0) const {
+        constexpr int WORDS = L * SIZE / 16;  // of a column
+        const int quad = lane % 4, odd = quad % 2;
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const i64 n = n0 + row_of(m, half);
+#pragma unroll
+                for (int t = 0; t < NT; ++t)
+#pragma unroll
+                    for (int u = 0; u < WORDS; ++u) {
+                        union {
+                            T v[32 / SIZE];
+                            uint4 word[2];
+                        } both;
+                        const int own = column_of<P>(t + side * NT, 2 * quad + u);
+#pragma unroll
+                        for (int w = 0; w < 3 - WORDS; ++w)
+#pragma unroll
+                            for (int l = 0; l < L; ++l) both.v[w * L + l] = value(sum[m][l][t][2 * half + u + w], l, own + w);
+                        const int column = j0 + own - 2 * odd, last = column + (WORDS == 1 ? odd : 0);
+                        write_both(y + n * g.yn + (i64)column * g.d + part * L, both.word, n < g.count && last < g.b, n < g.count && last + 2 < g.b);
+                    }
+            }
+    }
+
+    __device__ __forceinline__ void store(const Sums& sum, i64 n0) const {
+        const int quad = lane % 4;
+        if constexpr (P::SECTORS) {
+            if (l0 + L <= g.d) {
+                store_sectors(sum, n0);
+                return;
+            }
+        }
+        if constexpr (P::Y_FIRST) {
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const i64 n = n0 + row_of(m, half);
+                    if (n >= g.count) continue;
+#pragma unroll
+                    for (int t = 0; t < NT; t += P::CT) {
+                        const int column = column_of<P>(t + side * NT, 2 * quad);
+                        T* to = y + n * g.yn + (i64)(j0 + column) * g.d;
+                        if constexpr (P::ALONE && L * SIZE < 16) {
+                            T v[2 * P::CT * L];
+#pragma unroll
+                            for (int u = 0; u < 2 * P::CT; ++u)
+#pragma unroll
+                                for (int l = 0; l < L; ++l) v[u * L + l] = value(sum[m][l][t + u / 2][2 * half + u % 2], l, column + u);
+                            if (P::BY_THREES && n0 + 16 * m + 8 * half + 8 <= g.count && j0 + column_of<P>(t + side * NT, 6) + 2 * P::CT <= g.b)
+                                put_threes(v, y + (n0 + 16 * m + 8 * half) * g.yn + (i64)(j0 + column_of<P>(t + side * NT, 0)) * g.d);
+                            else
+                                put(to, v, (g.b - j0 - column) * L);
+                        } else {
+#pragma unroll
+                            for (int u = 0; u < 2 * P::CT; ++u) {
+                                T v[L];
+#pragma unroll
+                                for (int l = 0; l < L; ++l) v[l] = value(sum[m][l][t + u / 2][2 * half + u % 2], l, column + u);
+                                put(to + u * g.d + part * L, v, j0 + column + u < g.b ? g.d - l0 - part * L : 0);
+                            }
+                        }
+                    }
+                }
+        } else {
+#pragma unroll
+            for (int l = 0; l < L; ++l)
+#pragma unroll
+                for (int t = 0; t < NT; ++t)
+#pragma unroll
+                    for (int u = 0; u < 2; ++u) {
+                        const int column = column_of<P>(t + side * NT, 2 * quad + u);
+                        if (j0 + column >= g.b || l0 + part * L + l >= g.d) continue;
+                        T v[P::Q];
+#pragma unroll
+                        for (int q = 0; q < P::Q; ++q) v[q] = value(sum[q / 2][l][t][2 * (q % 2) + u], l, column);
+                        const i64 n = n0 + P::Q * (lane / 4), left = g.count - n;
+                        put(y + n + ((i64)(j0 + column) * g.d + part * L + l) * g.yf, v, left < P::Q ? (int)left : P::Q);
+                    }
+        }
+    }
+};
+
+}  // namespace km

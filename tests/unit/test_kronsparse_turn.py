@@ -1,0 +1,123 @@
+"""Products over turned rows, and batched products written where their results lie, against sums in float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernmantle.contraction.kronsparse_cost import seconds
+from kernmantle.contraction.kronsparse_plan import contiguous, expected_seconds
+from kernmantle.contraction.kronsparse_turn import inner, turned_seconds
+from kernmantle.ops import kronsparse_run, kronsparse_torch, kronsparse_turn
+from kernmantle.ops.kronsparse_keep import Kept
+from tests.backend.test_cuda_compile import CARDS
+
+BATCH = 25088
+PATTERNS = ((1, 4, 8, 16), (3, 8, 4, 12), (2, 5, 7, 3))
+
+
+def made(pattern, batch, groups=1, shared=True, last=False):
+    a, b, c, d = pattern
+    source = torch.Generator().manual_seed(sum(pattern))
+    x = torch.randn((groups, batch, a * c * d), generator=source, dtype=torch.float64)
+    x = x.mT.contiguous().mT if last else x
+    weight = torch.randn((1 if shared else groups, *pattern), generator=source, dtype=torch.float64)
+    bias = torch.randn((weight.shape[0], a * b * d), generator=source, dtype=torch.float64)
+    return x, weight, bias
+
+
+def exact(x, weight):
+    groups, batch, _ = x.shape
+    _, a, b, c, d = weight.shape
+    blocks = weight.expand(groups, a, b, c, d)
+    value = torch.einsum("gnikl,gijkl->gnijl", x.reshape(groups, batch, a, c, d), blocks)
+    return value.reshape(groups, batch, a * b * d)
+
+
+def turned_by_torch(source, target, a, high, wide) -> None:
+    turned = source.unflatten(1, (a, high, wide)).mT.reshape(source.shape)
+    target[: source.shape[0]].copy_(turned)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_products_over_turned_rows(monkeypatch, pattern) -> None:
+    a, b, c, d = pattern
+    monkeypatch.setattr(kronsparse_turn, "_turn", turned_by_torch)
+    monkeypatch.setattr(kronsparse_turn, "way", lambda *_: "kernel")
+    for rows, kept in ((7, None), (3, Kept())):
+        monkeypatch.setattr(kronsparse_turn, "_MOST_BYTES", rows * 8 * a * d * max(b, c))
+        x, weight, bias = made(pattern, 7)
+        out = torch.full((1, 7, a * b * d), math.nan, dtype=torch.float64)
+        kronsparse_run.by("turned", x, weight, bias, "relu", False, "", out, kept)
+        torch.testing.assert_close(out, torch.relu(exact(x, weight) + bias), rtol=1e-12, atol=1e-12)
+        assert kronsparse_run.route().startswith("turned rows: ")
+        kronsparse_run.by("turned", x, weight, None, "", False, "", out, kept)
+        torch.testing.assert_close(out, exact(x, weight), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("pattern", [(1, 4, 5, 3), (3, 4, 5, 1), (3, 4, 2, 5), (6, 3, 3, 2), (2, 1, 3, 2)], ids=str)
+def test_batched_products_where_they_lie(pattern) -> None:
+    a, b, _, d = pattern
+    for groups, shared, batch, last, given in itertools.product(
+        (1, 2), *[(True, False)] * 1, (1, 7), *[(True, False)] * 2
+    ):
+        if not last and d > 1:
+            continue
+        x, weight, _ = made(pattern, batch, groups, shared, last)
+        blocks = kronsparse_torch.block_matrices(weight).expand(groups, a, d, b, -1)
+        shape = (groups, a * b * d, batch) if last else (groups, batch, a * b * d)
+        out = torch.full(shape, math.nan, dtype=torch.float64)
+        out = out.mT if last else out
+        found = kronsparse_torch._where_they_lie(x, blocks, last, out if given else None)
+        torch.testing.assert_close(found, exact(x, weight), rtol=1e-12, atol=1e-12)
+        assert not given or found is out
+
+
+def test_what_is_written_there_is_not_copied(monkeypatch) -> None:
+    x, weight, bias = made((2, 3, 4, 5), 6, last=True)
+    out = torch.empty(1, 30, 6, dtype=torch.float64).mT
+
+    def there(given, factors, last, target):
+        return target.copy_(exact(given, weight))
+
+    def by_bmm(given, factors, made_before, target):
+        assert made_before is not None
+        return there(given, factors, True, target)
+
+    monkeypatch.setattr(kronsparse_run, "by_bmm", by_bmm)
+    found = kronsparse_run.by("bmm", x, weight, bias, "", True, "", out, Kept())
+    assert found is out
+    torch.testing.assert_close(out, exact(x, weight) + bias, rtol=1e-12, atol=1e-12)
+
+
+def test_only_whole_lines_with_the_batch_in_front_are_turned() -> None:
+    given = contiguous((2, 64, 32, 16), 100, "f32", True)
+    own = inner(given)
+    assert own is not None
+    assert (own.pattern, own.groups) == ((16, 64, 32, 1), 2)
+    assert inner(contiguous((2, 64, 32, 16), 100, "f32", False)) is None
+    assert inner(contiguous((2, 64, 30, 16), 100, "f32", True)) is None
+    assert inner(contiguous((2, 64, 32, 2), 100, "f32", True)) is None
+    assert inner(contiguous((2, 64, 36, 16), 100, "f16", True)) is None
+    assert inner(replace(given, x_bytes=8)) is None
+    assert inner(replace(given, groups=2)) is None
+    assert turned_seconds(contiguous((2, 64, 30, 16), 100, "f32", True), CARDS["sm_90"]) == math.inf
+
+
+def test_wide_blocks_are_turned_and_narrow_ones_are_not() -> None:
+    limits = CARDS["sm_90"]
+    for dtype in ("f32", "bf16"):
+        wide, narrow = (contiguous(own, BATCH, dtype, True) for own in ((1, 256, 256, 64), (1, 64, 64, 128)))
+        assert turned_seconds(wide, limits, True) < expected_seconds(wide, limits, True)
+        assert turned_seconds(narrow, limits, True) > expected_seconds(narrow, limits, True)
+
+
+def test_batched_products_of_a_gpu_cost_no_copies_where_they_are_written_in_place() -> None:
+    assert 1e6 * seconds((1, 256, 256, 64), BATCH, "bf16", "cuda", True, True)["bmm"] < 700
+    many = seconds((32, 256, 256, 32), BATCH, "bf16", "cuda", True, True)["bmm"]
+    few = seconds((16, 256, 256, 64), BATCH, "bf16", "cuda", True, True)["bmm"]
+    assert many > 1.5 * few

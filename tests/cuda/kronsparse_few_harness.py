@@ -56,6 +56,9 @@ class FewCase:
 
     def products(self) -> list[FewProduct]:
         """What one launch computes."""
+        if self.kind == "summed":
+            a, b, _, d = self.patterns[0]
+            return [sums(a * b * d, self.batch, (a * b * d, 1, 16) if self.y_first else (1, self.batch, 16))]
         if self.kind in ("join", "part"):
             own = neighbours(*self.patterns)
             return [own.forward()] if self.kind == "join" else [own.of_x(), own.of_weight()]
@@ -129,6 +132,8 @@ def cases() -> Iterator[FewCase]:
         x_first, y_first = ((True, True), (False, False), (True, False))[place // 2 % 3]
         yield FewCase(kind, (pattern,), BATCHES[place % 3], dtype, x_first, y_first)
         yield FewCase(kind, (pattern,), BATCHES[(place + 1) % 3], dtype)
+    for pattern, dtype, first in itertools.product(FACTORS[:2], TYPES, (True, False)):
+        yield FewCase("summed", (pattern,), 1300, dtype, first, first)
     for chain, dtype, kind in itertools.product(CHAINS, TYPES, ("join", "part")):
         assert fused(*chain)
         yield FewCase(kind, chain, 0, dtype)

@@ -20,7 +20,7 @@ _SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}  # products of two numbers, f
 _SHORT = 256  # rows that are summed by few warps
 _MOST_HELD = 255
 _HELD = 100  # sums and numbers of a thread with which two blocks share a multiprocessor
-_COSTS = {"f32": (2.6e-6, 5e-7, 3e12), "f16": (2.4e-6, 3.5e-7, 3.4e12), "bf16": (2.4e-6, 3.5e-7, 3.4e12)}
+_COSTS = {"f32": (2.6e-6, 5e-7, 3.4e12), "f16": (2.4e-6, 3.5e-7, 3.4e12), "bf16": (2.4e-6, 3.5e-7, 3.4e12)}
 _SLOWER = {"ALONG": 1.0, "ACROSS": 1.0, "BESIDE": 4.0, "ALONE": 4.0}
 
 

@@ -24,7 +24,7 @@ from .kronsparse_torch import by_dense
 
 Maybe = torch.Tensor | None
 _MOST_DENSE = 2**26
-_BETWEEN = 1e-6  # from one of the vendor's products to the next
+_BETWEEN = {"factors": 2e-6, "matrix": 1e-6}  # what a product takes longer among others in a step
 FACTORS, FEW, MATRIX = "factors", "few", "matrix"
 
 
@@ -66,7 +66,7 @@ def expected(
     def factor(pattern: Pattern) -> float:
         a, b, c, d = pattern
         summed = quickest_gradient(pattern, batch, dtype, "cuda", last)[1]
-        return product(pattern, False) + product((a, c, b, d), True) + summed
+        return product(pattern, False) + product((a, c, b, d), True) + summed + 3 * _BETWEEN[FACTORS]
 
     own = _gpu().limits(_gpu().index_of(device))
     found = {FACTORS: sum(map(factor, patterns)), FEW: few_seconds(patterns, batch, dtype, last, own)}
@@ -74,7 +74,7 @@ def expected(
     shape = final[0] * final[1] * final[3], a * c * d
     if len(patterns) > 1 and math.prod(shape) <= _MOST_DENSE:
         made = joining_seconds(patterns, dtype) if not _meet(patterns) else joined_seconds(patterns, dtype, own)
-        found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + made
+        found[MATRIX] = 3 * (_BETWEEN[MATRIX] + dense_seconds(shape, batch, dtype, "cuda")) + made
     return found
 
 

@@ -71,6 +71,10 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> 
         return (
             5e-6 + read + BYTES[dtype] * batch * (rows + columns) / 6e10 + batch * rows * columns / (0.57 * own.dense)
         )
+    if BYTES[dtype] == 2:
+        moved = 2 * (batch * (1e-13 * columns + 2.9e-13 * rows) + 2e-13 * rows * columns)
+        multiplied = 2 * batch * rows * columns / (1.1 * own.dense)
+        return 2.4e-6 + max(moved, multiplied) + 0.77 * min(moved, multiplied)
     moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
     few = 8e-6 if BYTES[dtype] == 4 and batch >= 16 else 0.0  # too few tiles for all multiprocessors
     return own.overhead + few + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
@@ -103,7 +107,7 @@ def seconds(
     found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = dense + (0 if kept else 3 * own.overhead + 3 * size * entries / own.bytes)
+        found["dense"] = dense + (0 if kept else 2 * own.overhead + 3 * size * entries / own.bytes)
     calls, arranged = min(a, d), 0.0 if kept else weights / own.permuted
     if (last or d == 1) and calls <= MOST_CALLS:
         wasted = max(1.0, (16 if last else 24) / min(b, c)) ** 1.6  # of what tiles of the vendor's are made for
@@ -116,7 +120,8 @@ def seconds(
         found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + arranged + multiplied
     else:
         copied = _permuting(pattern, size) * batch
-        found["bmm"] = 3 * own.overhead + copied + arranged + work / own.dense
+        few = 8e-6 if size == 4 and batch >= 16 else 0.0
+        found["bmm"] = 3 * own.overhead + few + copied + arranged + work / own.dense
     return found
 
 

@@ -160,7 +160,8 @@ def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, kept: bo
     if last:
         apart = 1.5e-11 * weights * min(d, 16) if d > 1 else 0.0
         deep = 1.3 if c > _DEEP and d > 1 else 1.0
-        return 7e-6 + deep * _on_cpu(a * d, b, c, batch, size) + 3e-11 * ends + far / 2 + apart
+        read = (3.5e-11 if batch * d * size % 2048 == 0 else 2e-11) * ends
+        return 7e-6 + deep * _on_cpu(a * d, b, c, batch, size) + read + far / 2 + apart
     group = min(d & -d, 64 // size)
     packed = 0.0 if kept or batch <= _FEW_ROWS else 2.1e-10 * weights / size / group
     multiplied = _on_cpu(a * d // group, batch, c, b * group, size)

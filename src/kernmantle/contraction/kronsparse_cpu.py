@@ -52,13 +52,15 @@ class Tile:
         return (self.rows, *(count for count in (4, 2, 1) if count < self.rows))
 
 
-def tile(dtype: str, vector_bytes: int, registers: int, lanes: int, group: int, spread: int, bias: str) -> Tile:
-    """Tile for results of so many lanes in groups that lie ``spread`` apart."""
+def tile(
+    dtype: str, vector_bytes: int, registers: int, lanes: int, group: int, spread: int, bias: str, wide: bool = False
+) -> Tile:
+    """Tile for results of so many lanes in groups that lie ``spread`` apart; ``wide`` where each line is a page."""
     own = min(vector_bytes // SIZES[dtype], max(2, 1 << (lanes - 1).bit_length()))
     needed = -(-lanes // own)
-    most = (3, 4, 2) if registers >= 32 else (3, 2)
-    # The fewest vectors that are computed in vain, then the fewest loads.
-    vectors = 1 if needed == 1 else min(most, key=lambda count: -(-needed // count) * count)
+    loads = {4: 0.98 if wide else 1.001, 3: 1.0, 2: 1.06} if registers >= 32 else {3: 1.0, 2: 1.06}
+    # The fewest vectors that are computed in vain and the fewest loads.
+    vectors = 1 if needed == 1 else min(loads, key=lambda count: -(-needed // count) * count * loads[count])
     rows = (6 if vectors == 4 else 8) if registers >= 32 else 4
     apart = group == own and spread != group
     scattered = not apart and spread != group

@@ -41,6 +41,7 @@ _GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 21, 16
 # Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
 _ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
 _DEPTH_OF_GRADIENTS = 128
+_SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
 _MANY = 1024  # columns for which weights whose neighbours lie apart are brought together
 # Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
 # fewer where panels of them are kept.
@@ -145,9 +146,9 @@ def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
     return run
 
 
-def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str) -> Tile:
+def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str, wide: bool = False) -> Tile:
     own = llvm.host()
-    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias)
+    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias, wide)
 
 
 def _group(d: int, dtype: str) -> int:
@@ -240,12 +241,12 @@ def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out
 def _last(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
     """Product with the batch together, features of x and of the result so far apart."""
     a, b, c, d = pattern
-    own, size = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN), SIZES[dtype]
+    own, size = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN, True), SIZES[dtype]
     packs = batch >= _MANY and (weight[1] < weight[2] or d >= own.lanes)
     values = {
         "blocks": a * d, "inner": d, "p": b, "q": batch, "r": c,
         "p_block": _multiple(_CACHED // 2 // (size * c * d), own.rows, b + own.rows), "r_block": _DEPTH,
-        "packs_a": int(packs), "packs_b": int(batch > own.width),
+        "packs_a": int(packs), "packs_b": int(batch > own.width and (c > _DEPTH or d * x * size % _SETS == 0)),
         "a_outer": weight[0], "a_inner": 1, "a_p": weight[1], "a_r": weight[2],
         "b_outer": c * d * x, "b_inner": x, "b_r": d * x, "b_q": 1, "b_v": own.lanes, "b_panel": own.width,
         "c_outer": b * d * out, "c_inner": out, "c_p": d * out, "c_q": 1, "c_panel": own.width,

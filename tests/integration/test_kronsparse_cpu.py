@@ -162,8 +162,39 @@ def test_a_layer_sees_its_weights_change(batch, packed, bias):
             change()
             for _ in range(2):
                 assert_close(layer(x), dense(layer, x), depth=64)
-                assert is_known(layer, x) == layer.weights[1].is_contiguous()
+                assert is_known(layer, x)
                 assert_close(layer(x, "gelu"), torch.nn.functional.gelu(dense(layer, x)), depth=64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("algorithm", ["auto", "kernel"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_known_calls_by_other_algorithms(packed, algorithm, batch_last, dtype):
+    torch.manual_seed(0)
+    patterns = [(16, 2, 2, 1), (1, 2, 2, 16), (4, 8, 8, 1)]
+    layer = KSLinear(32, 32, patterns, batch_last=batch_last, algorithm=algorithm, dtype=dtype)
+    layer = layer.eval().requires_grad_(False)
+    layer = layer.prepack() if packed else layer
+    for shape in ((32,), (32, 3), (32, 2, 5), (32, 900)):
+        for _ in range(3):
+            x = torch.randn(shape).to(dtype)
+            value = dense(copy.deepcopy(layer).double(), x.reshape(32, -1).double().T.contiguous()).T.reshape(shape)
+            found = layer(x if batch_last else x.movedim(0, -1))
+            assert_close(found if batch_last else found.movedim(-1, 0), value, depth=64, dtype=dtype)
+            with torch.no_grad():
+                layer.weights[1].mul_(-1)
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_known_calls_of_halves_give_what_unknown_ones_do(batch_last):
+    torch.manual_seed(0)
+    layer = KSLinear(48, 24, CHAIN, batch_last=batch_last, dtype=torch.bfloat16).requires_grad_(False)
+    x = torch.randn((48, 7) if batch_last else (7, 48)).bfloat16()
+    kronsparse_recall.forget()
+    first = layer(x, "relu")
+    assert is_known(layer, x, "relu")
+    assert torch.equal(layer(x, "relu"), first)
 
 
 @pytest.mark.parametrize("shape", [(48,), (1, 48), (5, 48), (2, 3, 48), (300, 48)])

@@ -19,7 +19,7 @@ from .autograd import PLAIN, is_batched, plain, unwatched
 from .dtypes import NAMES
 from .execute import allocate
 from .kronsparse import Maybe, Way
-from .kronsparse_chain import backward_of
+from .kronsparse_chain import backward_of, canonical, shaped
 from .kronsparse_keep import Kept, KeptChain
 from .launcher import collecting
 
@@ -52,6 +52,7 @@ class Known(NamedTuple):
     wanted: tuple[bool, ...] = ()
     order: Order = ()
     fronts: tuple[int, ...] = ()  # features in front of each factor
+    algorithms: tuple[str, ...] = ()  # of each product, where not all are by the kernel or the batch is last
 
 
 def look_of(
@@ -81,11 +82,13 @@ def recalled(
     known = None if look is None else _KNOWN.get(look)
     if known is None or (known.keeps and (kept is None or not kept.renew(weights))):
         return None
-    if not known.multiply:
+    if not (known.multiply or known.algorithms):
         if kept is None or kept.matrix is None or kept.seen != (x.shape, x.dtype, x.device):
             return None  # of another type, as under autocast
         result = kronsparse_run.through(x, kept.matrix, bias, known.activation, known.way.batch_last)
         return result, known.route
+    if known.algorithms:
+        return _by_algorithms(known, x, weights, bias, kept), kronsparse_run.route()
     if known.summed:
         result = _apply(known, x, bias, *weights)
         if not known.activation:
@@ -95,6 +98,21 @@ def recalled(
     if known.activation:
         kronsparse_run.IN_PLACE[known.activation](value)
     return value if len(known.shape) == 2 else value.view(known.shape), known.route
+
+
+def _by_algorithms(
+    known: Known, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, kept: KeptChain | None
+) -> torch.Tensor:
+    """The chain, each product by its algorithm."""
+    last, batch_last = len(weights) - 1, known.way.batch_last
+    value = canonical(x, batch_last)
+    for place, (weight, algorithm) in enumerate(zip(weights, known.algorithms, strict=True)):
+        ends = (None if bias is None else bias[None], known.activation) if place == last else (None, "")
+        part = kept.parts[place] if known.keeps and kept is not None else None
+        value = kronsparse_run.product(
+            value, weight[None], *ends, batch_last, algorithm, known.way.precision, kept=part
+        )  # fmt: skip
+    return shaped(value, x, batch_last)
 
 
 def _forward(
@@ -224,18 +242,38 @@ def learn(
 
 
 def _known(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way) -> Known | None:
+    tracked = any(look[8::4])
+    tensors = [*weights] if bias is None else [*weights, bias]
+    if way.algorithm not in ("auto", "kernel") or not x.numel() or any(own.dtype != x.dtype for own in tensors):
+        return None
+    kept, value = look[2] and not tracked, canonical(x, way.batch_last)
+    if not tracked and kronsparse_steps.plan(value, weights, way.algorithm, kept) is not None:
+        return None
+    plain_rows = x.stride(-1) == 1 and (x.dim() == 2 or x.is_contiguous())
+    if plain_rows and not way.batch_last and kronsparse_run.cpu().ready(x.dtype):
+        found = _prepared(look, x, weights, bias, way) if all(own.is_contiguous() for own in tensors) else None
+        if found is not None:
+            return found
+    return None if tracked else _named(look, value, weights, way)
+
+
+def _named(look: Look, value: torch.Tensor, weights: Sequence[torch.Tensor], way: Way) -> Known:
+    """The algorithm of each product of a call that records no gradient."""
+    activation, _, kept, *_ = look
+    algorithms: list[str] = []
+    for weight in weights:
+        a, b, c, d = weight.shape
+        about = kronsparse_run.described(value)
+        algorithms.append(quickest((a, b, c, d), *about, None, kept)[0] if way.algorithm == "auto" else way.algorithm)
+        value = kronsparse_run.empty(value, a * b * d, way.batch_last)
+    keeps = kept and not {*algorithms} <= {"bmm", "lines"}
+    return Known((), (), (), (), activation or "", way, keeps, "", algorithms=tuple(algorithms))
+
+
+def _prepared(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way) -> Known | None:
     activation, _, kept, *_ = look
     tracked = any(look[8::4])
-    tensors = [x, *weights] if bias is None else [x, *weights, bias]
-    uniform = all(tensor.dtype == x.dtype for tensor in tensors) and all(own.is_contiguous() for own in tensors[1:])
-    if way.batch_last or way.algorithm not in ("auto", "kernel") or not x.numel() or not uniform:
-        return None
-    if not kronsparse_run.cpu().ready(x.dtype) or x.stride(-1) != 1 or (x.dim() != 2 and not x.is_contiguous()):
-        return None
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    kept = kept and not tracked
-    if not tracked and kronsparse_steps.plan(rows[None], weights, way.algorithm, kept) is not None:
-        return None
+    kept, rows = kept and not tracked, x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     multiply, turned, summed = list[Call](), list[Call | None](), list[Call | None]()
     value = rows
     for place, weight in enumerate(weights):

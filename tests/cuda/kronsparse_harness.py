@@ -118,7 +118,7 @@ class KronSparseCase:
         assert chosen is not None
         if not self.streamed:
             return chosen
-        tile = Tile(**(vars(chosen.tile) | {"resident": False, "chunk": 16}))
+        tile = Tile(**(vars(chosen.tile) | {"resident": False, "chunk": 16, "ahead": False}))
         streamed = kronsparse_plan.plan(problem, own, tile)
         assert streamed is not None
         return streamed

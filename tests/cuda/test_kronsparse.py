@@ -357,7 +357,7 @@ def test_the_program_of_ksmm(capsys) -> None:
 
 @pytest.mark.parametrize("pattern", [(6, 64, 64, 1), (1, 64, 48, 8)], ids=str)
 def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> None:
-    ran, plain = [], kronsparse_run._by
+    ran, plain = [], kronsparse_run.by
 
     def noted(way, x, weight, *rest):
         value = plain(way, x, weight, *rest)
@@ -367,7 +367,7 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
             ran.append(way)
         return value
 
-    monkeypatch.setattr(kronsparse_run, "_by", noted)
+    monkeypatch.setattr(kronsparse_run, "by", noted)
     a, _, c, d = pattern
     with km.config(cache_dir=tmp_path):
         (found,) = km.tune(kron_sparse_matmul, [((600, a * c * d), pattern)])
@@ -375,4 +375,4 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
         assert sum(way.startswith("kernel ") for way in ran) > 3
         assert all(0 < taken < 1 for taken in found.seconds.values())
         kron_sparse_matmul(*operands(pattern, 550, torch.float32, False)[:2])
-    assert route().startswith("torch") != found.best.startswith("kernel")
+    assert route().startswith("torch") != found.best.startswith(("kernel", "turned"))

@@ -40,6 +40,7 @@ _TILES, _PACKING, _DOTS = "kronsparse_llvm:emit", "kronsparse_llvm:emit_packing"
 _GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 21, 16
 # Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
 _ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
+_ROWS_AHEAD = 48  # where panels are packed beforehand; a multiple of 6 and 8
 _DEPTH_OF_GRADIENTS = 128
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
 _MANY = 1024  # columns for which weights whose neighbours lie apart are brought together
@@ -188,7 +189,8 @@ def _first(
     lies = own.apart or (group == d and weight[1] == d)
     near = lies and batch <= _FEW_TURNED
     rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
-    ahead = not near and (kept or batch > 2 * rows)
+    ahead = not near and (kept or batch > rows)
+    rows = _ROWS_AHEAD if ahead else rows
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
     b_fields = {
         "b_outer": weight[0], "b_inner": group, "b_r": weight[2], "b_q": weight[1],

@@ -37,7 +37,7 @@ Strides = tuple[int, ...]
 _ROW = "kronsparse_vectors:emit_row"
 _TILES, _PACKING, _DOTS = "kronsparse_llvm:emit", "kronsparse_llvm:emit_packing", "kronsparse_dot:emit"
 # Multiplications: what a thread takes at least, what one thread does alone, and items that many are cut into.
-_GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 21, 16
+_GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 23, 16
 # Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
 _ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
 _ROWS_AHEAD = 48  # where panels are packed beforehand; a multiple of 6 and 8

@@ -49,6 +49,41 @@ def test_layer_is_its_matrix(algorithm, batch_last):
     assert_close(gelu.detach(), nn.functional.gelu(found).detach(), depth=32)
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "kernel", "bmm", "einsum", "dense"])
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("batch", [(5,), (2, 5), (), (40,)], ids=str)
+def test_the_third_call_is_as_good_as_the_first(batch, batch_last, algorithm):
+    torch.manual_seed(0)
+    layer = km.KSLinear(48, 24, PATTERNS, batch_last=batch_last, algorithm=algorithm, dtype=torch.float64)
+    shape = (48, *batch) if batch_last else (*batch, 48)
+    read = list(layer.parameters())
+
+    def formula(x):
+        matrix = layer.patterns[1].to_dense(layer.weights[1]) @ layer.patterns[0].to_dense(layer.weights[0])
+        rows = (x.movedim(0, -1) if batch_last else x) @ matrix.T + layer.bias
+        return rows.movedim(-1, 0) if batch_last else rows
+
+    def same(found, wanted):
+        for one, other in zip(found, wanted, strict=True):
+            assert_close(one, other, depth=2000)
+
+    for _ in range(3):
+        x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        found, wanted = layer(x), formula(x)
+        same([found.detach()], [wanted.detach()])
+        cotangent = torch.randn(found.shape[::-1], dtype=torch.float64).permute(*reversed(range(found.dim())))
+        same(*(torch.autograd.grad(value, (x, *read), cotangent, retain_graph=True) for value in (found, wanted)))
+        many = torch.randn(3, *found.shape, dtype=torch.float64)
+        batched = [torch.autograd.grad(value, (x, *read), many, is_grads_batched=True) for value in (found, wanted)]
+        same(*batched)
+        slopes = [torch.autograd.grad(f(x).square().sum(), (x, *read), create_graph=True) for f in (layer, formula)]
+        same(*(torch.autograd.grad(sum(own.square().sum() for own in each), (x, *read)) for each in slopes))
+        result = layer(x)
+        result += 1
+        result.sum().backward()
+        assert all(own.grad.stride() == own.stride() for own in read)
+
+
 def test_state_dict_is_stable():
     layer = km.KSLinear(48, 24, PATTERNS)
     shapes = {name: tuple(value.shape) for name, value in layer.state_dict().items()}

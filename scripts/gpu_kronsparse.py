@@ -19,6 +19,7 @@ import torch
 from kernmantle.codegen import kronsparse_cuda
 from kernmantle.contraction import kronsparse_plan as plans
 from kernmantle.contraction.cuda_tiles import DeviceLimits
+from kernmantle.contraction.kronsparse_seconds import tile_seconds
 from kernmantle.ops import kronsparse_gpu
 from kernmantle.ops.gpu import job_for
 from kernmantle.runtime.cache import current_cache
@@ -119,7 +120,7 @@ def measure(given: plans.Problem, tile: plans.Tile, arrays: Arrays) -> dict[str,
     )
     return {
         "pattern": given.pattern, "dtype": given.dtype, "layout": "first" if given.x_first else "last",
-        "tile": vars(tile), "us": taken, "error": arrays.error(), "model": 1e6 * plans._seconds(chosen, given, H200),
+        "tile": vars(tile), "us": taken, "error": arrays.error(), "model": 1e6 * tile_seconds(chosen, given, H200),
     }  # fmt: skip
 
 

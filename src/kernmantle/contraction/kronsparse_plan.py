@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from .cuda_tiles import DeviceLimits
 from .kronsparse_narrow import narrow_plan
+from .kronsparse_seconds import tile_seconds, together_seconds
 from .nest import BYTES
 
 Pattern = tuple[int, int, int, int]
@@ -19,26 +20,7 @@ _WIDTHS = (128, 96, 64, 48, 32, 16)
 _REGISTERS = 65536
 _RESERVE = 1024
 _GROUPED_ARCHS = ("sm_90",)
-# Fitted to 349 tiles of 40 products on an H200: predictions are within 15 % (root mean square, near the best more than
-# elsewhere), and the tile chosen by them takes 1.04 times the time of the best that was tried.
-_CLOCK = 1.7e9
-_BYTES_A_SECOND = 4.0e12
-_CACHE_BYTES_A_SECOND = 6.0e12
-_MEMORY_RUN, _CACHE_RUN = 80, 77
-_ISSUED = {"f32": 1.7, "f16": 2.1, "bf16": 2.1}
-_MMA_CYCLES = 24.0
-_GROUPED_CYCLES = 7.4
-_HIDING_WARPS, _HIDDEN = 10.5, 0.85
-_START_SECONDS = 4.9e-6
-_STEP_SECONDS, _BARRIER_SECONDS = 0.5e-6, 0.2e-6
-_BY_L = {1: 0.9, 2: 0.9, 3: 1.0, 4: 1.1, 8: 1.1}  # where features lie together
-_SECTORS, _SERIAL, _AHEAD, _BY_CHUNK = 0.23, 1.1, 0.88, {16: 1.08, 64: 0.93}
-_SCATTERED, _MOST_SCATTERED = 3.6, 2.0  # wide tiles that store 16 or 32 bytes at a time, for few chunks of k
-# With the weights rearranged before, fitted to 84 products: start, share of the above with the batch last, and what is
-# saved for each number of a column; shares with the batch first for d = 1, 2 or 3, 4, and more than a tile has.
-_KEPT = {"f32": (5.9e-6, 0.92, 3.5e-8), "f16": (4.6e-6, 0.95, 9e-9), "bf16": (4.6e-6, 0.95, 9e-9)}
-_KEPT_FIRST = {"f32": (0.96, 1.05, 1.05, 0.9), "f16": (0.95, 0.94, 1.0, 0.9), "bf16": (0.95, 0.94, 1.0, 0.9)}
-_MOST_SAVED = 256
+_TYPES = ("f32", "f16", "bf16")
 _NARROW_START_SECONDS = 3e-6
 _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
 
@@ -276,7 +258,7 @@ def _registers(tile: Tile, split: bool, x_first: bool) -> int:
     sums = tile.m * tile.l * columns // 2
     read = tile.m * deep * tile.chunk // (2 if split or not x_first or tile.m > 1 else 4)
     if not tile.grouped:
-        return sums + read + (36 if split else 60)
+        return sums + read * (3 if split and tile.l > 2 else 1) + (36 if split else 60)
     left = tile.m * tile.chunk // 2 if split else 0
     return sums + read + (left + tile.m * columns // 2 + 28 if split else 44 if x_first else 60)
 
@@ -308,71 +290,9 @@ def _tiles(problem: Problem, grouped: bool) -> Iterator[Tile]:
             depths, held = ((2,) if split else (4, 3, 2), (True,)) if sides > 1 else ((4, 3, 2), (True, False))
             for stages, resident in itertools.product(depths, held):
                 one = replace(fits, stages=stages, resident=resident)
-                yield replace(one, ahead=_ahead(one, split, problem.x_first))
-
-
-def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
-    """Instructions of a warp for one chunk, and for what follows all chunks of a tile."""
-    size, tile = BYTES[plan.dtype], plan.tile
-    numbers = 8 * tile.m * tile.l * tile.chunk / 16
-    loads = numbers * size / (16 if tile.m * tile.l * size >= 4 else 4)
-    columns = tile.columns / tile.sides
-    sums = tile.m * tile.l * columns / 2
-    steps = tile.chunk / 16 * tile.l * columns / 8
-    copies = 16 * tile.m * tile.chunk * tile.l * size / 32 / plan.x_bytes / tile.sides
-    chunk = 50 + loads + 5 * copies + (5 * numbers + sums if plan.split else 0.5 * numbers)
-    if not tile.grouped:
-        chunk += steps + tile.m * steps * (plan.products if plan.split else 1)
-    return chunk, sums * (3 + (1 if plan.split else 0.5) + 4 / plan.y_run)
-
-
-def _run_bytes(plan: KronSparsePlan) -> int:
-    """Bytes of x that a warp takes from neighbouring addresses."""
-    size, tile = BYTES[plan.dtype], plan.tile
-    if not plan.x_first:
-        return 16 * tile.m * size
-    return plan.span * size * (tile.chunk if plan.full else 1)
-
-
-def _share(plan: KronSparsePlan, c: int) -> float:
-    """What tiles take of the time below: numbers that are stored in whole sectors, and what few registers cost."""
-    tile = plan.tile
-    if plan.x_first:
-        found = _BY_L[min(tile.l, 8)] * (1 - _SECTORS * min(1.0, 64 / c) * (plan.sectors and plan.y_first))
-    else:
-        found = 1.0 if plan.split else _SERIAL if tile.columns == 128 and not tile.ahead else _AHEAD
-    return found * (_BY_CHUNK.get(tile.chunk, 1.0) if plan.split else 1.0)
-
-
-def _seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """What a plan should take: its start, and memory, cache, multiprocessors and the chain of its steps together."""
-    a, b, c, d = problem.pattern
-    size, tile = BYTES[problem.dtype], plan.tile
-    groups, chunks, tiles = plan.groups(problem), plan.chunks(problem), plan.tiles(problem)
-    slots, each = plan.slots(problem, limits), plan.blocks_each(problem, limits)
-    ends, run = size * problem.groups * problem.batch * a * d, _run_bytes(plan)
-    memory = ends * (c * max(1.0, _MEMORY_RUN / run) + b) / _BYTES_A_SECOND
-    x_bytes = ends * c * -(-b // tile.columns) * max(1.0, _CACHE_RUN / run)
-    weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
-    cache = (x_bytes + weight_bytes) / _CACHE_BYTES_A_SECOND
-    products = tile.m * tile.l * (tile.columns // tile.sides // 8) * (tile.chunk // 16)
-    products *= plan.products if plan.split else 1
-    per_chunk, per_tile = _instructions(plan)
-    issued = (chunks * per_chunk + per_tile) * _ISSUED[problem.dtype]
-    multiplied = chunks * products * (_GROUPED_CYCLES if tile.grouped else _MMA_CYCLES)
-    blocks = groups * slots
-    waves = -(-blocks // (limits.sm_count * each))
-    beside = min(each, -(-blocks // limits.sm_count))
-    rounds = waves * -(-tiles // slots)
-    hidden = _HIDDEN * min(1.0, tile.warps * beside / _HIDING_WARPS)
-    cycles = max(issued, multiplied) + (1 - hidden) * min(issued, multiplied)
-    work = rounds * beside * tile.warps / 4 * cycles / _CLOCK
-    step = _STEP_SECONDS / math.sqrt(tile.stages) + (0 if tile.resident else _BARRIER_SECONDS)
-    latency = waves * (chunks if tile.resident else 0) * 2e-8 + rounds * chunks * step
-    together = math.hypot(memory, cache, work, latency) * _share(plan, c)
-    if problem.x_first and problem.y_first and not (plan.full or plan.sectors):
-        together *= min(_MOST_SCATTERED, 1 + _SCATTERED * max(0, tile.columns - 32) / 32 / chunks)
-    return _START_SECONDS + together
+                own = replace(one, ahead=_ahead(one, split, problem.x_first))
+                if own.ahead or columns < 128 or not grouped or split or problem.x_first:  # they spill else
+                    yield own
 
 
 def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Iterator[tuple[float, KronSparsePlan]]:
@@ -382,7 +302,7 @@ def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> 
         if own.shared(problem) > limits.shared_per_block or own.blocks_each(problem, limits) < 1:
             continue
         if own.groups(problem) * own.slots(problem, limits) < 2**31:
-            yield _seconds(own, problem, limits), own
+            yield tile_seconds(own, problem, limits), own
 
 
 @lru_cache(maxsize=4096)
@@ -413,18 +333,10 @@ def expected_seconds(problem: Problem, limits: DeviceLimits, kept: bool = False)
     if narrow_plan(problem, limits) is not None:
         moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)
         return _NARROW_START_SECONDS + moved / _NARROW_BYTES_A_SECOND[problem.x_first]
-    chosen = plan(problem, limits) if problem.dtype in _ISSUED else None
+    chosen = plan(problem, limits) if problem.dtype in _TYPES else None
     if chosen is None:
         return math.inf
-    given = _seconds(chosen, problem, limits)
-    return _kept_seconds(given - _START_SECONDS, chosen, problem) if kept else given
-
-
-def _kept_seconds(work: float, plan: KronSparsePlan, problem: Problem) -> float:
-    (_, _, c, d), (start, share, saved) = problem.pattern, _KEPT[problem.dtype]
-    if problem.x_first:
-        share = _KEPT_FIRST[problem.dtype][3 if not plan.full else min(d, 4) // 2]
-    return start + share * work - saved * min(c, _MOST_SAVED)
+    return (tile_seconds if kept else together_seconds)(chosen, problem, limits)
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:

@@ -16,7 +16,7 @@ from .kronsparse_plan import Problem, expected_seconds
 from .nest import BYTES
 
 ACCESS = 16
-_BYTES_A_SECOND = 3.7e12
+_BYTES_A_SECOND = 3.3e12
 _START_SECONDS = 5e-6
 _LEAST_INTERLEAVED = 4
 _WARP, _LANES = 32, 4

@@ -31,7 +31,7 @@ from kernmantle.contraction.kronsparse_steps import fused
 from kernmantle.testing import assert_close
 
 TYPES = {"f32": np.float32, "f16": np.float16}
-FACTORS = ((6, 32, 24, 1), (1, 48, 40, 2), (2, 37, 45, 1), (1, 20, 33, 3), (3, 8, 4, 6))
+FACTORS = ((6, 32, 24, 1), (1, 48, 40, 2), (2, 37, 45, 1), (1, 20, 33, 3), (3, 8, 4, 6), (1, 40, 24, 4), (1, 24, 20, 8))
 CHAINS = (((6, 32, 24, 1), (1, 72, 96, 2)), ((4, 6, 5, 1), (1, 7, 8, 3)), ((4, 6, 5, 2), (2, 7, 4, 6)))
 BATCHES = (1, 16, 37)
 

@@ -17,11 +17,13 @@ from .nest import BYTES
 DTYPES = ("f32", "f16", "bf16")
 _PARTS = _WARPS = (8, 4, 2, 1)
 _SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}  # products of two numbers, for which small tiles were quicker
+_MANY = 128  # tiles, about as many as multiprocessors
 _SHORT = 256  # rows that are summed by few warps
 _MOST_HELD = 255
 _HELD = 100  # sums and numbers of a thread with which two blocks share a multiprocessor
-_COSTS = {"f32": (2.6e-6, 5e-7, 3.4e12), "f16": (2.4e-6, 3.5e-7, 3.4e12), "bf16": (2.4e-6, 3.5e-7, 3.4e12)}
-_SLOWER = {"ALONG": 1.0, "ACROSS": 1.0, "BESIDE": 4.0, "ALONE": 4.0}
+_COSTS = {"f32": (4.9e-6, 2.9e12), "f16": (3.4e-6, 3.6e12), "bf16": (3.4e-6, 3.6e12)}  # start, bytes a second
+_SLOWER = {"ALONG": 1.0, "ACROSS": 1.0, "ALONE": 4.0}
+_BESIDE = 12.0  # the same, for each byte of a number
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ class FewTile:
         """Registers of a thread for sums and what it multiplies; more where it has an address for each number."""
         if "ALONE" in (self.left, self.right):
             return _MOST_HELD
-        return self.sums + (2 * self.m + self.n) * self.l * BYTES[dtype]
+        apart = 24 if dtype == "f32" else 0
+        return self.sums + (2 * self.m + self.n) * self.l * BYTES[dtype] + apart
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,16 @@ def tile_of(product: FewProduct, dtype: str) -> FewTile:
     if product.right is None:
         together = product.left.first == 1 and _fits(product.left, 16 // size, size, product.left.second)
         return FewTile(1, 1, 1, "", "", together and product.p * size % 16 == 0)
-    m = 1 if product.p <= 16 else 2
-    n = 1 if product.q <= 8 else 2 if product.q <= 16 or product.work < _SMALL[dtype] or (l == 4 and m == 2) else 4
+    m = 1 if product.p <= 16 or l == size == 4 else 2
+    n = (
+        1
+        if product.q <= 8
+        else 2
+        if product.q <= 16 or product.work < _SMALL[dtype] or (l == 4 and 2 * m + size > 4)
+        else 4
+    )
+    if l == 1 and product.q > 16 and -(-product.p // 32) * -(-product.q // 32) * math.prod(product.sizes) >= _MANY:
+        n = 4
 
     def stepped(view: View) -> View:
         return replace(view, batch=(*view.batch[:3], view.batch[3] * l if product.sizes[3] > l else 0))
@@ -292,21 +303,20 @@ def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (
 
 
 def launch_seconds(products: Sequence[FewProduct], dtype: str, limits: DeviceLimits) -> float:
-    """What a launch should take."""
-    start, step, rate = _COSTS[dtype]
-    longest = moved = blocks = 0.0
-    chosen = few_plan(limits, dtype, products)
-    for product, tile in zip(products, chosen.tiles, strict=True):
+    """What a launch should take; fitted to 22 steps of two chains on an H200."""
+    start, rate = _COSTS[dtype]
+    moved = 0.0
+    for product in products:
+        tile = tile_of(product, dtype)
         if tile.alone:
             moved += product.p * product.r * BYTES[dtype]
             continue
-        tiles, parts = tiles_of(product, tile), parts_of(product, tile, limits)
-        blocks += tiles * parts / chosen.warps
-        steps = -(-product.r // (16 * parts))
-        each = 16 * tile.l * BYTES[dtype] * (16 * tile.m * _SLOWER[tile.left] + 8 * tile.n * _SLOWER[tile.right])
-        moved += tiles * parts * steps * each
-        longest = max(longest, step * steps)
-    return start + longest * max(1.0, blocks / limits.sm_count / chosen.each) + moved / rate
+        parts = parts_of(product, tile, limits)
+        steps = parts * -(-product.r // (16 * parts))
+        slower = [_SLOWER.get(read, _BESIDE / BYTES[dtype]) for read in (tile.left, tile.right)]
+        each = 16 * tile.m * slower[0] + 8 * tile.n * slower[1]
+        moved += tiles_of(product, tile) * steps * 16 * tile.l * each * BYTES[dtype]
+    return start + moved / rate
 
 
 def few_seconds(patterns: Sequence[Pattern], batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:

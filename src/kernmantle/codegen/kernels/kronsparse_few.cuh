@@ -128,6 +128,7 @@ struct FewWarp {
 #pragma unroll
         for (int l = 0; l < P::L; ++l) {
             if constexpr (P::SPLIT) {
+                // What tensor cores add they cut off, so that every 8 positions have sums of their own.
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     unsigned high[P::MT][4], low[P::MT][4];
@@ -142,9 +143,12 @@ struct FewWarp {
                         for (int e = 0; e < 2; ++e) apart(right.bits(t, 2 * half + e, l), top[e], rest[e]);
 #pragma unroll
                         for (int m = 0; m < P::MT; ++m) {
-                            if (P::PRODUCTS == 3) few_multiply(sum[l][m][t], low[m], top[0], top[1]);
-                            if (P::PRODUCTS == 3) few_multiply(sum[l][m][t], high[m], rest[0], rest[1]);
-                            few_multiply(sum[l][m][t], high[m], top[0], top[1]);
+                            float here[4] = {};
+                            if (P::PRODUCTS == 3) few_multiply(here, low[m], top[0], top[1]);
+                            if (P::PRODUCTS == 3) few_multiply(here, high[m], rest[0], rest[1]);
+                            few_multiply(here, high[m], top[0], top[1]);
+#pragma unroll
+                            for (int i = 0; i < 4; ++i) sum[l][m][t][i] += here[i];
                         }
                     }
                 }

@@ -157,22 +157,25 @@ def _fits(view: View, count: int, size: int, *others: int) -> bool:
     return view.access % wanted == 0 and all(step * size % wanted == 0 for step in (*view.batch, *others))
 
 
+def _shape(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
+    """Sixteens of p and eights of q of a tile: wide ones only for much work, or many of one l."""
+    m = 1 if product.p <= 16 or (l == 4 and dtype == "f32") else 2
+    wide = -(-product.p // 32) * -(-product.q // 32) * math.prod(product.sizes)
+    if product.q <= 16:
+        return m, 1 if product.q <= 8 else 2
+    if l == 1 and wide >= _MANY:
+        return m, 4
+    held = l == 4 and (m == 2 or dtype == "f32")
+    return m, 2 if held or product.work < _SMALL[dtype] else 4
+
+
 def tile_of(product: FewProduct, dtype: str) -> FewTile:
     """The tile of a product."""
     size, l = BYTES[dtype], _l(product)
     if product.right is None:
         together = product.left.first == 1 and _fits(product.left, 16 // size, size, product.left.second)
         return FewTile(1, 1, 1, "", "", together and product.p * size % 16 == 0)
-    m = 1 if product.p <= 16 or l == size == 4 else 2
-    n = (
-        1
-        if product.q <= 8
-        else 2
-        if product.q <= 16 or product.work < _SMALL[dtype] or (l == 4 and 2 * m + size > 4)
-        else 4
-    )
-    if l == 1 and product.q > 16 and -(-product.p // 32) * -(-product.q // 32) * math.prod(product.sizes) >= _MANY:
-        n = 4
+    m, n = _shape(product, l, dtype)
 
     def stepped(view: View) -> View:
         return replace(view, batch=(*view.batch[:3], view.batch[3] * l if product.sizes[3] > l else 0))

@@ -5,8 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 
+from kernmantle.contraction.kronsparse_cost import dense_seconds
+from kernmantle.contraction.kronsparse_few import few_seconds, joined_seconds
+from kernmantle.contraction.kronsparse_plan import contiguous, expected_seconds
 from kernmantle.contraction.kronsparse_steps import Step, fused, meets, steps
 from kernmantle.kronsparse import KSPattern, butterfly
+from tests.backend.test_cuda_compile import CARDS
+
+LAUNCH = 1e-6
 
 
 def test_blocks_that_meet_are_those_of_patterns() -> None:
@@ -70,3 +76,14 @@ def test_steps_are_the_best_of_all() -> None:
             own = fused(own, pattern)
         total += factor(own)
     assert total == best
+
+
+def test_nothing_costs_less_than_a_launch() -> None:
+    own = CARDS["sm_90"]
+    sizes = list(itertools.product((1, 6), (16, 768), (64, 192, 256), (1, 2, 16)))
+    for pattern, batch, dtype in itertools.product(sizes, (1, 16, 1024), ("f32", "bf16")):
+        for first, kept in itertools.product((False, True), repeat=2):
+            assert expected_seconds(contiguous(pattern, batch, dtype, first), own, kept) > LAUNCH
+        assert few_seconds([pattern], batch, dtype, False, own) > 2 * LAUNCH
+        assert dense_seconds((pattern[1], pattern[2]), batch, dtype, "cuda") > LAUNCH
+    assert joined_seconds([(6, 64, 64, 1), (1, 768, 192, 2)], "f32", own) > 2 * LAUNCH

@@ -76,7 +76,7 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> 
         multiplied = 2 * batch * rows * columns / (1.1 * own.dense)
         return 2.4e-6 + max(moved, multiplied) + 0.77 * min(moved, multiplied)
     moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
-    few = 8e-6 if BYTES[dtype] == 4 and batch >= 16 else 0.0  # too few tiles for all multiprocessors
+    few = 0.0 if BYTES[dtype] != 4 or batch < 16 else 3.5e-6 if batch < 32 else 8e-6  # tiles for all multiprocessors
     return own.overhead + few + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
 
 

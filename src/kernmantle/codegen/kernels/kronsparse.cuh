@@ -81,7 +81,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
                 return place;
             };
             if constexpr (P::AHEAD) {
-                finite = Own::add_ahead(sum, arrive) && usual;
+                Own::add_ahead(sum, arrive);
             } else {
 #pragma unroll 1
                 for (int chunk = 0; chunk < chunks; ++chunk) {

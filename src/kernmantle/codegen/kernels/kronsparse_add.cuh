@@ -129,16 +129,8 @@ struct KronSparseAdder : KronSparseReader<P> {
     __device__ __forceinline__ void add_grouped(
         Sums& sum, const unsigned (&high)[STEPS][MT][4], const unsigned (&low)[STEPS][MT][4], const unsigned char* from, int l,
         float back) const {
-        float here[MT][NT][4];
-        begin_split(here, high, low, from, l);
-        products_wait();
-        take_sums(sum, here, l, back);
-    }
-
-    __device__ __forceinline__ void begin_split(
-        float (&here)[MT][NT][4], const unsigned (&high)[STEPS][MT][4], const unsigned (&low)[STEPS][MT][4],
-        const unsigned char* from, int l) const {
         constexpr int BEGIN = P::PRODUCTS == 3 ? 0 : 2;
+        float here[MT][NT][4];
         products_begin();
 #pragma unroll
         for (int turn = BEGIN; turn < 3; ++turn)
@@ -149,9 +141,7 @@ struct KronSparseAdder : KronSparseReader<P> {
                     multiply_grouped(
                         f16(), here[m], turn == 0 ? low[step][m] : high[step][m], grouped(from, step, l, turn == 1), turn > BEGIN || step > 0);
         products_commit();
-    }
-
-    __device__ __forceinline__ void take_sums(Sums& sum, float (&here)[MT][NT][4], int l, float back) const {
+        products_wait();
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -163,74 +153,26 @@ struct KronSparseAdder : KronSparseReader<P> {
                 }
     }
 
-    struct Halves {
-        unsigned high[STEPS][MT][4], low[STEPS][MT][4];
-    };
-    // A chunk whose products begin one l after the other, each when the one before has ended.
-    __device__ __forceinline__ int chunk_ahead(
-        Sums& sum, float (&here)[MT][NT][4], float& back, Halves& even, Halves& odd, const unsigned char* stage,
-        const unsigned char* from) const {
-        int top = 0;
-#pragma unroll
-        for (int l0 = 0; l0 < L; l0 += G) {
-            Bits v[STEPS][MT][2][4][G];
-            const int found = read_all(v, stage, l0), exponent = found < 14 ? 14 : found;
-            const float scale = __uint_as_float((unsigned)(267 - exponent) << 23);
-            top = max(top, found);
-#pragma unroll
-            for (int l = 0; l < G; ++l) {
-                Halves& own = l % 2 ? odd : even;
-                take_apart(own.high, own.low, v, l, scale);
-                products_wait();
-                take_sums(sum, here, (l0 + l + L - 1) % L, back);
-                back = __uint_as_float((unsigned)(exponent - 13) << 23);
-                begin_split(here, own.high, own.low, from, l0 + l);
-            }
-        }
-        return top;
-    }
-
-    // All chunks of a tile; false if a number of x was infinite.
+    // All chunks of a tile, each made ready while the products of the one before run.
     template <class Arrive>
-    __device__ __forceinline__ bool add_ahead(Sums& sum, Arrive arrive) const {
-        int top = 0, chunk = 0;
-        if constexpr (P::SPLIT) {
-            Halves even, odd;
-            float here[MT][NT][4], back = 0.0f;
+    __device__ __forceinline__ void add_ahead(Sums& sum, Arrive arrive) const {
+        unsigned even[STEPS][G][MT][4], odd[STEPS][G][MT][4];
+        auto one = [&](unsigned(&first)[STEPS][G][MT][4], unsigned(&second)[STEPS][G][MT][4], int at) {
+            const unsigned char *stage = ring + arrive() * P::STAGE, *from = held + at * P::CHUNK;
 #pragma unroll
-            for (int m = 0; m < MT; ++m)
-#pragma unroll
-                for (int t = 0; t < NT; ++t)
-#pragma unroll
-                    for (int r = 0; r < 4; ++r) here[m][t][r] = 0.0f;
-#pragma unroll 1
-            for (; chunk + 1 < chunks; chunk += 2) {
-                top = max(top, chunk_ahead(sum, here, back, even, odd, ring + arrive() * P::STAGE, held + chunk * P::CHUNK));
-                Halves &next = L % 2 ? odd : even, &last = L % 2 ? even : odd;
-                top = max(top, chunk_ahead(sum, here, back, next, last, ring + arrive() * P::STAGE, held + (chunk + 1) * P::CHUNK));
+            for (int l0 = 0; l0 < L; l0 += 2 * G) {
+                begin_halves(sum, first, stage, from, l0);
+                if (l0 + G < L) begin_halves(sum, second, stage, from, l0 + G);
             }
-            if (chunk < chunks) top = max(top, chunk_ahead(sum, here, back, even, odd, ring + arrive() * P::STAGE, held + chunk * P::CHUNK));
-            products_wait();
-            take_sums(sum, here, L - 1, back);
-        } else {
-            unsigned even[STEPS][G][MT][4], odd[STEPS][G][MT][4];
-            auto one = [&](unsigned(&first)[STEPS][G][MT][4], unsigned(&second)[STEPS][G][MT][4], int at) {
-                const unsigned char *stage = ring + arrive() * P::STAGE, *from = held + at * P::CHUNK;
-#pragma unroll
-                for (int l0 = 0; l0 < L; l0 += 2 * G) {
-                    begin_halves(sum, first, stage, from, l0);
-                    if (l0 + G < L) begin_halves(sum, second, stage, from, l0 + G);
-                }
-            };
+        };
+        int chunk = 0;
 #pragma unroll 1
-            for (; chunk + 1 < chunks; chunk += 2) {
-                one(even, odd, chunk);
-                one(L == G ? odd : even, L == G ? even : odd, chunk + 1);
-            }
-            if (chunk < chunks) one(even, odd, chunk);
-            end_halves(sum);
+        for (; chunk + 1 < chunks; chunk += 2) {
+            one(even, odd, chunk);
+            one(L == G ? odd : even, L == G ? even : odd, chunk + 1);
         }
-        return top < 255;
+        if (chunk < chunks) one(even, odd, chunk);
+        end_halves(sum);
     }
 
     // The same of BUNCH tiles of columns by each warp for itself.

@@ -32,7 +32,7 @@ struct KronSparseTile {
     typedef T_ T;
     static constexpr bool X_FIRST = X_FIRST_, Y_FIRST = Y_FIRST_, FULL = FULL_, RESIDENT = RESIDENT_, GROUPED = GROUPED_;
     static constexpr bool BIAS = BIAS_, AHEAD = AHEAD_;
-    static_assert(!AHEAD || (GROUPED && RESIDENT), "products run by themselves while their weights stay");
+    static_assert(!AHEAD || (GROUPED && RESIDENT && sizeof(T) == 2), "of halves, while their weights stay");
     static constexpr int L = L_, WS = WS_, MT = MT_, NJ = NJ_, KC = KC_, STAGES = STAGES_, WARPS = WARPS_, X_BYTES = X_BYTES_;
     static constexpr int Y_RUN = Y_RUN_, PRODUCTS = PRODUCTS_, ACTIVATION = ACTIVATION_, SIDES = SIDES_;
     static constexpr bool SPLIT = sizeof(T) == 4;

@@ -71,6 +71,17 @@ def test_layers_are_trained(kind, chain, dtype, batch_last, monkeypatch) -> None
             assert_close(one, wanted, dtype=dtype, depth=depth, magnitude=terms)
 
 
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sums_over_rows(dtype, batch_last) -> None:
+    torch.manual_seed(0)
+    for batch in (1, 300, 2500):
+        grad = torch.randn(batch, 96, device="cuda").to(dtype)
+        laid = grad.mT.contiguous().mT if batch_last else grad
+        found = kronsparse_train.summed(laid[None])
+        assert_close(found, grad.double().sum(0), depth=batch, magnitude=grad.double().abs().sum(0))
+
+
 def test_infinities_and_nan_stay_where_they_are() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(1, 21, 132, device="cuda"), torch.randn(4, 21, 33, 1, device="cuda")

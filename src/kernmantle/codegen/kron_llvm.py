@@ -60,30 +60,14 @@ class _Kernels:
         rows, lanes, vectors = shape
         kind = vector(self.element, lanes)
         places = [(i, v) for i in range(rows) for v in range(vectors)]
-        head, body, done, p = f.fresh("head"), f.fresh("body"), f.fresh("done"), f.fresh("p")
-        before = f.label
-        f.jump(head)
-        f.start(head)
-        held = {place: f.fresh("acc") for place in places}
-        slot = len(f.lines)
-        f.lines += [""] * (1 + len(places))
-        f.branch(f.do(f"icmp slt i64 {p}, %columns"), body, done)
-        f.start(body)
-        line = f.at(wide, f.multiply(p, wide_stride), self.element)
-        across = [self._load(f, f.at(line, str(v * lanes), self.element), lanes) for v in range(vectors)]
-        offset = f.multiply(p, narrow_stride)
-        following: dict[tuple[int, int], str] = {}
-        for i in range(rows):
-            down = self._splat(f, f.load(self.element, f.at(narrow[i], offset, self.element), self.size), lanes)
-            for v in range(vectors):
-                following[i, v] = self._fma(f, kind, down, across[v], held[i, v])
-        after = f.add(p, "1")
-        f.lines[slot] = f"  {p} = phi i64 [ 0, %{before} ], [ {after}, %{f.label} ]"
-        for offset_, place in enumerate(places):
-            start = f"[ zeroinitializer, %{before} ], [ {following[place]}, %{f.label} ]"
-            f.lines[slot + 1 + offset_] = f"  {held[place]} = phi {kind} {start}"
-        f.jump(head)
-        f.start(done)
+        with f.carry(kind, ["zeroinitializer"] * len(places), "0", "%columns") as (p, values, following):
+            held = dict(zip(places, values, strict=True))
+            line = f.at(wide, f.multiply(p, wide_stride), self.element)
+            across = [self._load(f, f.at(line, str(v * lanes), self.element), lanes) for v in range(vectors)]
+            offset = f.multiply(p, narrow_stride)
+            for i in range(rows):
+                down = self._splat(f, f.load(self.element, f.at(narrow[i], offset, self.element), self.size), lanes)
+                following += [self._fma(f, kind, down, across[v], held[i, v]) for v in range(vectors)]
         return held
 
     def step(self, transposed: bool) -> str:

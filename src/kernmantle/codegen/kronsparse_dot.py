@@ -17,30 +17,16 @@ class _Dots(Vectors):
         """The accumulators with what is between two places of r."""
         rows, columns = shape
         places = [(i, j) for i in range(rows) for j in range(columns)]
-        head, body, done, r = f.fresh("head"), f.fresh("body"), f.fresh("done"), f.fresh("r")
-        before, held = f.label, [f.fresh("acc") for _ in places]
-        f.jump(head)
-        f.start(head)
-        slot = len(f.lines)
-        f.lines += [""] * (1 + len(places))
-        f.branch(f.do(f"icmp slt i64 {r}, {ends[1]}"), body, done)
-        f.start(body)
-        mask = self.mask(f, f.i64("sub nsw", "%r", r)) if masked else ""
+        with f.carry(self.kind, self.begun, *ends, str(self.tile.lanes)) as (r, held, following):
+            mask = self.mask(f, f.i64("sub nsw", "%r", r)) if masked else ""
 
-        def read(pointer: str) -> str:
-            place = self.at(f, pointer, r)
-            return self.load_masked(f, place, mask) if masked else self.load(f, place)
+            def read(pointer: str) -> str:
+                place = self.at(f, pointer, r)
+                return self.load_masked(f, place, mask) if masked else self.load(f, place)
 
-        across = [read(self.at(f, "%b", f.multiply("%b_q", str(j)))) for j in range(columns)]
-        down = [read(self.at(f, "%a", f.multiply("%a_p", str(i)))) for i in range(rows)]
-        following = [self.fma(f, down[i], across[j], held[n]) for n, (i, j) in enumerate(places)]
-        after = f.add(r, str(self.tile.lanes))
-        f.lines[slot] = f"  {r} = phi i64 [ {ends[0]}, %{before} ], [ {after}, %{f.label} ]"
-        for n, begun in enumerate(self.begun):
-            both = f"[ {begun}, %{before} ], [ {following[n]}, %{f.label} ]"
-            f.lines[slot + 1 + n] = f"  {held[n]} = phi {self.kind} {both}"
-        f.jump(head)
-        f.start(done)
+            across = [read(self.at(f, "%b", f.multiply("%b_q", str(j)))) for j in range(columns)]
+            down = [read(self.at(f, "%a", f.multiply("%a_p", str(i)))) for i in range(rows)]
+            following += [self.fma(f, down[i], across[j], held[n]) for n, (i, j) in enumerate(places)]
         return held
 
     def _added(self, f: Function, value: str) -> str:

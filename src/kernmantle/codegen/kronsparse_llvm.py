@@ -89,30 +89,15 @@ class _Tiles(Vectors):
     def _summed(self, f: Function, rows: int, begun: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
         """The accumulators with all of r."""
         places = self._places(rows)
-        head, body, done, r = f.fresh("head"), f.fresh("body"), f.fresh("done"), f.fresh("r")
-        before, held = f.label, {place: f.fresh("acc") for place in places}
         starts = [self.at(f, "%a", f.multiply("%a_p", str(i))) for i in range(rows)]
-        f.jump(head)
-        f.start(head)
-        slot = len(f.lines)
-        f.lines += [""] * (1 + len(places))
-        f.branch(f.do(f"icmp slt i64 {r}, %r"), body, done)
-        f.start(body)
-        line = self.at(f, "%b", f.multiply(r, "%b_r"))
-        across = [self._load(f, self.at(f, line, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
-        offset = f.multiply(r, "%a_r")
-        following: dict[tuple[int, int], str] = {}
-        for i in range(rows):
-            down = self.repeated(f, self.at(f, starts[i], offset))
-            for v in range(self.tile.vectors):
-                following[i, v] = self.fma(f, down, across[v], held[i, v])
-        after = f.add(r, "1")
-        f.lines[slot] = f"  {r} = phi i64 [ 0, %{before} ], [ {after}, %{f.label} ]"
-        for number, place in enumerate(places):
-            both = f"[ {begun[place]}, %{before} ], [ {following[place]}, %{f.label} ]"
-            f.lines[slot + 1 + number] = f"  {held[place]} = phi {self.kind} {both}"
-        f.jump(head)
-        f.start(done)
+        with f.carry(self.kind, [begun[place] for place in places], "0", "%r") as (r, values, following):
+            held = dict(zip(places, values, strict=True))
+            line = self.at(f, "%b", f.multiply(r, "%b_r"))
+            across = [self._load(f, self.at(f, line, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
+            offset = f.multiply(r, "%a_r")
+            for i in range(rows):
+                down = self.repeated(f, self.at(f, starts[i], offset))
+                following += [self.fma(f, down, across[v], held[i, v]) for v in range(self.tile.vectors)]
         return held
 
     def _gathered(self, f: Function, line: str, i: int, masked: bool) -> dict[tuple[int, int], str]:

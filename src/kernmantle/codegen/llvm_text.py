@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 ELEMENTS = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i32"}
@@ -98,17 +98,31 @@ class Function:
     @contextmanager
     def loop(self, start: str, stop: str, step: str = "1") -> Generator[str]:
         """Counts from ``start`` below ``stop``; yields the counter."""
+        with self.carry("", (), start, stop, step) as (index, _, _):
+            yield index
+
+    @contextmanager
+    def carry(
+        self, kind: str, begun: Sequence[str], start: str, stop: str, step: str = "1"
+    ) -> Generator[tuple[str, list[str], list[str]]]:
+        """A loop with values of its own, first ``begun``; yields the counter, them and a list for what follows."""
         head, body, done, index = self.fresh("head"), self.fresh("body"), self.fresh("done"), self.fresh("i")
+        held, following = [self.fresh("acc") for _ in begun], list[str]()
         before = self.label
         self.jump(head)
         self.start(head)
         place = len(self.lines)
-        self.lines.append("")
+        self.lines += [""] * (1 + len(held))
         self.branch(self.do(f"icmp slt i64 {index}, {stop}"), body, done)
         self.start(body)
-        yield index
-        following = self.do(f"add nsw i64 {index}, {step}")
-        self.lines[place] = f"  {index} = phi i64 [ {start}, %{before} ], [ {following}, %{self.label} ]"
+        yield index, held, following
+        after = self.do(f"add nsw i64 {index}, {step}")
+        carried = [(index, "i64", start, after)]
+        carried += [(name, kind, *ends) for name, *ends in zip(held, begun, following, strict=True)]
+        self.lines[place : place + len(carried)] = [
+            f"  {name} = phi {own} [ {first}, %{before} ], [ {later}, %{self.label} ]"
+            for name, own, first, later in carried
+        ]
         self.jump(head)
         self.start(done)
 

@@ -319,45 +319,45 @@ done7:
   %v18 = phi <4 x float> [ %v10, %fresh5 ], [ %v13, %later6 ]
   %v19 = phi <4 x float> [ %v8, %fresh5 ], [ %v14, %later6 ]
   %v20 = phi <4 x float> [ %v10, %fresh5 ], [ %v16, %later6 ]
-  %v29 = mul nsw i64 %a_p, 0
-  %p30 = getelementptr float, ptr %a, i64 %v29
-  %v31 = mul nsw i64 %a_p, 1
-  %p32 = getelementptr float, ptr %a, i64 %v31
-  br label %head21
-head21:
-  %r24 = phi i64 [ 0, %done7 ], [ %v50, %body22 ]
-  %acc25 = phi <4 x float> [ %v17, %done7 ], [ %v43, %body22 ]
-  %acc26 = phi <4 x float> [ %v18, %done7 ], [ %v44, %body22 ]
-  %acc27 = phi <4 x float> [ %v19, %done7 ], [ %v48, %body22 ]
-  %acc28 = phi <4 x float> [ %v20, %done7 ], [ %v49, %body22 ]
-  %v33 = icmp slt i64 %r24, %r
-  br i1 %v33, label %body22, label %done23
-body22:
-  %v34 = mul nsw i64 %r24, %b_r
+  %v21 = mul nsw i64 %a_p, 0
+  %p22 = getelementptr float, ptr %a, i64 %v21
+  %v23 = mul nsw i64 %a_p, 1
+  %p24 = getelementptr float, ptr %a, i64 %v23
+  br label %head25
+head25:
+  %i28 = phi i64 [ 0, %done7 ], [ %v50, %body26 ]
+  %acc29 = phi <4 x float> [ %v17, %done7 ], [ %v43, %body26 ]
+  %acc30 = phi <4 x float> [ %v18, %done7 ], [ %v44, %body26 ]
+  %acc31 = phi <4 x float> [ %v19, %done7 ], [ %v48, %body26 ]
+  %acc32 = phi <4 x float> [ %v20, %done7 ], [ %v49, %body26 ]
+  %v33 = icmp slt i64 %i28, %r
+  br i1 %v33, label %body26, label %done27
+body26:
+  %v34 = mul nsw i64 %i28, %b_r
   %p35 = getelementptr float, ptr %b, i64 %v34
   %v36 = load <4 x float>, ptr %p35, align 4
   %p37 = getelementptr float, ptr %p35, i64 4
   %v38 = load <4 x float>, ptr %p37, align 4
-  %v39 = mul nsw i64 %r24, %a_r
-  %p40 = getelementptr float, ptr %p30, i64 %v39
+  %v39 = mul nsw i64 %i28, %a_r
+  %p40 = getelementptr float, ptr %p22, i64 %v39
   %v41 = load <2 x float>, ptr %p40, align 4
   %v42 = shufflevector <2 x float> %v41, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v43 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v42, <4 x float> %v36, <4 x float> %acc25)
-  %v44 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v42, <4 x float> %v38, <4 x float> %acc26)
-  %p45 = getelementptr float, ptr %p32, i64 %v39
+  %v43 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v42, <4 x float> %v36, <4 x float> %acc29)
+  %v44 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v42, <4 x float> %v38, <4 x float> %acc30)
+  %p45 = getelementptr float, ptr %p24, i64 %v39
   %v46 = load <2 x float>, ptr %p45, align 4
   %v47 = shufflevector <2 x float> %v46, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v48 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v47, <4 x float> %v36, <4 x float> %acc27)
-  %v49 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v47, <4 x float> %v38, <4 x float> %acc28)
-  %v50 = add nsw i64 %r24, 1
-  br label %head21
-done23:
-  store <4 x float> %acc25, ptr %p2, align 4
+  %v48 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v47, <4 x float> %v36, <4 x float> %acc31)
+  %v49 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v47, <4 x float> %v38, <4 x float> %acc32)
+  %v50 = add nsw i64 %i28, 1
+  br label %head25
+done27:
+  store <4 x float> %acc29, ptr %p2, align 4
   %p51 = getelementptr float, ptr %p2, i64 4
-  store <4 x float> %acc26, ptr %p51, align 4
-  store <4 x float> %acc27, ptr %p4, align 4
+  store <4 x float> %acc30, ptr %p51, align 4
+  store <4 x float> %acc31, ptr %p4, align 4
   %p52 = getelementptr float, ptr %p4, i64 4
-  store <4 x float> %acc28, ptr %p52, align 4
+  store <4 x float> %acc32, ptr %p52, align 4
   ret void
 }
 
@@ -400,45 +400,45 @@ done21:
   %v32 = phi <4 x float> [ %v24, %fresh19 ], [ %v27, %later20 ]
   %v33 = phi <4 x float> [ %v22, %fresh19 ], [ %v28, %later20 ]
   %v34 = phi <4 x float> [ %v24, %fresh19 ], [ %v30, %later20 ]
-  %v43 = mul nsw i64 %a_p, 0
-  %p44 = getelementptr float, ptr %a, i64 %v43
-  %v45 = mul nsw i64 %a_p, 1
-  %p46 = getelementptr float, ptr %a, i64 %v45
-  br label %head35
-head35:
-  %r38 = phi i64 [ 0, %done21 ], [ %v64, %body36 ]
-  %acc39 = phi <4 x float> [ %v31, %done21 ], [ %v57, %body36 ]
-  %acc40 = phi <4 x float> [ %v32, %done21 ], [ %v58, %body36 ]
-  %acc41 = phi <4 x float> [ %v33, %done21 ], [ %v62, %body36 ]
-  %acc42 = phi <4 x float> [ %v34, %done21 ], [ %v63, %body36 ]
-  %v47 = icmp slt i64 %r38, %r
-  br i1 %v47, label %body36, label %done37
-body36:
-  %v48 = mul nsw i64 %r38, %b_r
+  %v35 = mul nsw i64 %a_p, 0
+  %p36 = getelementptr float, ptr %a, i64 %v35
+  %v37 = mul nsw i64 %a_p, 1
+  %p38 = getelementptr float, ptr %a, i64 %v37
+  br label %head39
+head39:
+  %i42 = phi i64 [ 0, %done21 ], [ %v64, %body40 ]
+  %acc43 = phi <4 x float> [ %v31, %done21 ], [ %v57, %body40 ]
+  %acc44 = phi <4 x float> [ %v32, %done21 ], [ %v58, %body40 ]
+  %acc45 = phi <4 x float> [ %v33, %done21 ], [ %v62, %body40 ]
+  %acc46 = phi <4 x float> [ %v34, %done21 ], [ %v63, %body40 ]
+  %v47 = icmp slt i64 %i42, %r
+  br i1 %v47, label %body40, label %done41
+body40:
+  %v48 = mul nsw i64 %i42, %b_r
   %p49 = getelementptr float, ptr %b, i64 %v48
   %v50 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %p49, i32 4, <4 x i1> %v7, <4 x float> zeroinitializer)
   %p51 = getelementptr float, ptr %p49, i64 4
   %v52 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %p51, i32 4, <4 x i1> %v14, <4 x float> zeroinitializer)
-  %v53 = mul nsw i64 %r38, %a_r
-  %p54 = getelementptr float, ptr %p44, i64 %v53
+  %v53 = mul nsw i64 %i42, %a_r
+  %p54 = getelementptr float, ptr %p36, i64 %v53
   %v55 = load <2 x float>, ptr %p54, align 4
   %v56 = shufflevector <2 x float> %v55, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v57 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v56, <4 x float> %v50, <4 x float> %acc39)
-  %v58 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v56, <4 x float> %v52, <4 x float> %acc40)
-  %p59 = getelementptr float, ptr %p46, i64 %v53
+  %v57 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v56, <4 x float> %v50, <4 x float> %acc43)
+  %v58 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v56, <4 x float> %v52, <4 x float> %acc44)
+  %p59 = getelementptr float, ptr %p38, i64 %v53
   %v60 = load <2 x float>, ptr %p59, align 4
   %v61 = shufflevector <2 x float> %v60, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v62 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v61, <4 x float> %v50, <4 x float> %acc41)
-  %v63 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v61, <4 x float> %v52, <4 x float> %acc42)
-  %v64 = add nsw i64 %r38, 1
-  br label %head35
-done37:
-  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc39, ptr %p16, i32 4, <4 x i1> %v7)
+  %v62 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v61, <4 x float> %v50, <4 x float> %acc45)
+  %v63 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v61, <4 x float> %v52, <4 x float> %acc46)
+  %v64 = add nsw i64 %i42, 1
+  br label %head39
+done41:
+  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc43, ptr %p16, i32 4, <4 x i1> %v7)
   %p65 = getelementptr float, ptr %p16, i64 4
-  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc40, ptr %p65, i32 4, <4 x i1> %v14)
-  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc41, ptr %p18, i32 4, <4 x i1> %v7)
+  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc44, ptr %p65, i32 4, <4 x i1> %v14)
+  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc45, ptr %p18, i32 4, <4 x i1> %v7)
   %p66 = getelementptr float, ptr %p18, i64 4
-  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc42, ptr %p66, i32 4, <4 x i1> %v14)
+  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc46, ptr %p66, i32 4, <4 x i1> %v14)
   ret void
 }
 
@@ -460,33 +460,33 @@ later4:
 done5:
   %v12 = phi <4 x float> [ %v6, %fresh3 ], [ %v9, %later4 ]
   %v13 = phi <4 x float> [ %v8, %fresh3 ], [ %v11, %later4 ]
-  %v20 = mul nsw i64 %a_p, 0
-  %p21 = getelementptr float, ptr %a, i64 %v20
-  br label %head14
-head14:
-  %r17 = phi i64 [ 0, %done5 ], [ %v34, %body15 ]
-  %acc18 = phi <4 x float> [ %v12, %done5 ], [ %v32, %body15 ]
-  %acc19 = phi <4 x float> [ %v13, %done5 ], [ %v33, %body15 ]
-  %v22 = icmp slt i64 %r17, %r
-  br i1 %v22, label %body15, label %done16
-body15:
-  %v23 = mul nsw i64 %r17, %b_r
+  %v14 = mul nsw i64 %a_p, 0
+  %p15 = getelementptr float, ptr %a, i64 %v14
+  br label %head16
+head16:
+  %i19 = phi i64 [ 0, %done5 ], [ %v34, %body17 ]
+  %acc20 = phi <4 x float> [ %v12, %done5 ], [ %v32, %body17 ]
+  %acc21 = phi <4 x float> [ %v13, %done5 ], [ %v33, %body17 ]
+  %v22 = icmp slt i64 %i19, %r
+  br i1 %v22, label %body17, label %done18
+body17:
+  %v23 = mul nsw i64 %i19, %b_r
   %p24 = getelementptr float, ptr %b, i64 %v23
   %v25 = load <4 x float>, ptr %p24, align 4
   %p26 = getelementptr float, ptr %p24, i64 4
   %v27 = load <4 x float>, ptr %p26, align 4
-  %v28 = mul nsw i64 %r17, %a_r
-  %p29 = getelementptr float, ptr %p21, i64 %v28
+  %v28 = mul nsw i64 %i19, %a_r
+  %p29 = getelementptr float, ptr %p15, i64 %v28
   %v30 = load <2 x float>, ptr %p29, align 4
   %v31 = shufflevector <2 x float> %v30, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v32 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v31, <4 x float> %v25, <4 x float> %acc18)
-  %v33 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v31, <4 x float> %v27, <4 x float> %acc19)
-  %v34 = add nsw i64 %r17, 1
-  br label %head14
-done16:
-  store <4 x float> %acc18, ptr %p2, align 4
+  %v32 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v31, <4 x float> %v25, <4 x float> %acc20)
+  %v33 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v31, <4 x float> %v27, <4 x float> %acc21)
+  %v34 = add nsw i64 %i19, 1
+  br label %head16
+done18:
+  store <4 x float> %acc20, ptr %p2, align 4
   %p35 = getelementptr float, ptr %p2, i64 4
-  store <4 x float> %acc19, ptr %p35, align 4
+  store <4 x float> %acc21, ptr %p35, align 4
   ret void
 }
 
@@ -522,33 +522,33 @@ later18:
 done19:
   %v26 = phi <4 x float> [ %v20, %fresh17 ], [ %v23, %later18 ]
   %v27 = phi <4 x float> [ %v22, %fresh17 ], [ %v25, %later18 ]
-  %v34 = mul nsw i64 %a_p, 0
-  %p35 = getelementptr float, ptr %a, i64 %v34
-  br label %head28
-head28:
-  %r31 = phi i64 [ 0, %done19 ], [ %v48, %body29 ]
-  %acc32 = phi <4 x float> [ %v26, %done19 ], [ %v46, %body29 ]
-  %acc33 = phi <4 x float> [ %v27, %done19 ], [ %v47, %body29 ]
-  %v36 = icmp slt i64 %r31, %r
-  br i1 %v36, label %body29, label %done30
-body29:
-  %v37 = mul nsw i64 %r31, %b_r
+  %v28 = mul nsw i64 %a_p, 0
+  %p29 = getelementptr float, ptr %a, i64 %v28
+  br label %head30
+head30:
+  %i33 = phi i64 [ 0, %done19 ], [ %v48, %body31 ]
+  %acc34 = phi <4 x float> [ %v26, %done19 ], [ %v46, %body31 ]
+  %acc35 = phi <4 x float> [ %v27, %done19 ], [ %v47, %body31 ]
+  %v36 = icmp slt i64 %i33, %r
+  br i1 %v36, label %body31, label %done32
+body31:
+  %v37 = mul nsw i64 %i33, %b_r
   %p38 = getelementptr float, ptr %b, i64 %v37
   %v39 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %p38, i32 4, <4 x i1> %v7, <4 x float> zeroinitializer)
   %p40 = getelementptr float, ptr %p38, i64 4
   %v41 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %p40, i32 4, <4 x i1> %v14, <4 x float> zeroinitializer)
-  %v42 = mul nsw i64 %r31, %a_r
-  %p43 = getelementptr float, ptr %p35, i64 %v42
+  %v42 = mul nsw i64 %i33, %a_r
+  %p43 = getelementptr float, ptr %p29, i64 %v42
   %v44 = load <2 x float>, ptr %p43, align 4
   %v45 = shufflevector <2 x float> %v44, <2 x float> poison, <4 x i32> <i32 0, i32 1, i32 0, i32 1>
-  %v46 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v45, <4 x float> %v39, <4 x float> %acc32)
-  %v47 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v45, <4 x float> %v41, <4 x float> %acc33)
-  %v48 = add nsw i64 %r31, 1
-  br label %head28
-done30:
-  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc32, ptr %p16, i32 4, <4 x i1> %v7)
+  %v46 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v45, <4 x float> %v39, <4 x float> %acc34)
+  %v47 = call <4 x float> @llvm.fma.v4f32(<4 x float> %v45, <4 x float> %v41, <4 x float> %acc35)
+  %v48 = add nsw i64 %i33, 1
+  br label %head30
+done32:
+  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc34, ptr %p16, i32 4, <4 x i1> %v7)
   %p49 = getelementptr float, ptr %p16, i64 4
-  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc33, ptr %p49, i32 4, <4 x i1> %v14)
+  call void @llvm.masked.store.v4f32.p0(<4 x float> %acc35, ptr %p49, i32 4, <4 x i1> %v14)
   ret void
 }
 

@@ -170,48 +170,48 @@ entry:
   %v2 = sub nsw i64 %r, %v1
   br label %head3
 head3:
-  %r6 = phi i64 [ 0, %entry ], [ %v32, %body4 ]
+  %i6 = phi i64 [ 0, %entry ], [ %v32, %body4 ]
   %acc7 = phi <4 x double> [ zeroinitializer, %entry ], [ %v28, %body4 ]
   %acc8 = phi <4 x double> [ zeroinitializer, %entry ], [ %v29, %body4 ]
   %acc9 = phi <4 x double> [ zeroinitializer, %entry ], [ %v30, %body4 ]
   %acc10 = phi <4 x double> [ zeroinitializer, %entry ], [ %v31, %body4 ]
-  %v11 = icmp slt i64 %r6, %v2
+  %v11 = icmp slt i64 %i6, %v2
   br i1 %v11, label %body4, label %done5
 body4:
   %v12 = mul nsw i64 %b_q, 0
   %p13 = getelementptr double, ptr %b, i64 %v12
-  %p14 = getelementptr double, ptr %p13, i64 %r6
+  %p14 = getelementptr double, ptr %p13, i64 %i6
   %v15 = load <4 x double>, ptr %p14, align 8
   %v16 = mul nsw i64 %b_q, 1
   %p17 = getelementptr double, ptr %b, i64 %v16
-  %p18 = getelementptr double, ptr %p17, i64 %r6
+  %p18 = getelementptr double, ptr %p17, i64 %i6
   %v19 = load <4 x double>, ptr %p18, align 8
   %v20 = mul nsw i64 %a_p, 0
   %p21 = getelementptr double, ptr %a, i64 %v20
-  %p22 = getelementptr double, ptr %p21, i64 %r6
+  %p22 = getelementptr double, ptr %p21, i64 %i6
   %v23 = load <4 x double>, ptr %p22, align 8
   %v24 = mul nsw i64 %a_p, 1
   %p25 = getelementptr double, ptr %a, i64 %v24
-  %p26 = getelementptr double, ptr %p25, i64 %r6
+  %p26 = getelementptr double, ptr %p25, i64 %i6
   %v27 = load <4 x double>, ptr %p26, align 8
   %v28 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v23, <4 x double> %v15, <4 x double> %acc7)
   %v29 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v23, <4 x double> %v19, <4 x double> %acc8)
   %v30 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v27, <4 x double> %v15, <4 x double> %acc9)
   %v31 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v27, <4 x double> %v19, <4 x double> %acc10)
-  %v32 = add nsw i64 %r6, 4
+  %v32 = add nsw i64 %i6, 4
   br label %head3
 done5:
   br label %head33
 head33:
-  %r36 = phi i64 [ %v2, %done5 ], [ %v69, %body34 ]
+  %i36 = phi i64 [ %v2, %done5 ], [ %v69, %body34 ]
   %acc37 = phi <4 x double> [ %acc7, %done5 ], [ %v65, %body34 ]
   %acc38 = phi <4 x double> [ %acc8, %done5 ], [ %v66, %body34 ]
   %acc39 = phi <4 x double> [ %acc9, %done5 ], [ %v67, %body34 ]
   %acc40 = phi <4 x double> [ %acc10, %done5 ], [ %v68, %body34 ]
-  %v41 = icmp slt i64 %r36, %r
+  %v41 = icmp slt i64 %i36, %r
   br i1 %v41, label %body34, label %done35
 body34:
-  %v42 = sub nsw i64 %r, %r36
+  %v42 = sub nsw i64 %r, %i36
   %v43 = call i64 @llvm.smin.i64(i64 %v42, i64 4)
   %v44 = call i64 @llvm.smax.i64(i64 -1, i64 %v43)
   %v45 = trunc i64 %v44 to i32
@@ -220,25 +220,25 @@ body34:
   %v48 = icmp slt <4 x i32> <i32 0, i32 1, i32 2, i32 3>, %v47
   %v49 = mul nsw i64 %b_q, 0
   %p50 = getelementptr double, ptr %b, i64 %v49
-  %p51 = getelementptr double, ptr %p50, i64 %r36
+  %p51 = getelementptr double, ptr %p50, i64 %i36
   %v52 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p51, i32 8, <4 x i1> %v48, <4 x double> zeroinitializer)
   %v53 = mul nsw i64 %b_q, 1
   %p54 = getelementptr double, ptr %b, i64 %v53
-  %p55 = getelementptr double, ptr %p54, i64 %r36
+  %p55 = getelementptr double, ptr %p54, i64 %i36
   %v56 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p55, i32 8, <4 x i1> %v48, <4 x double> zeroinitializer)
   %v57 = mul nsw i64 %a_p, 0
   %p58 = getelementptr double, ptr %a, i64 %v57
-  %p59 = getelementptr double, ptr %p58, i64 %r36
+  %p59 = getelementptr double, ptr %p58, i64 %i36
   %v60 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p59, i32 8, <4 x i1> %v48, <4 x double> zeroinitializer)
   %v61 = mul nsw i64 %a_p, 1
   %p62 = getelementptr double, ptr %a, i64 %v61
-  %p63 = getelementptr double, ptr %p62, i64 %r36
+  %p63 = getelementptr double, ptr %p62, i64 %i36
   %v64 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p63, i32 8, <4 x i1> %v48, <4 x double> zeroinitializer)
   %v65 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v60, <4 x double> %v52, <4 x double> %acc37)
   %v66 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v60, <4 x double> %v56, <4 x double> %acc38)
   %v67 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v64, <4 x double> %v52, <4 x double> %acc39)
   %v68 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v64, <4 x double> %v56, <4 x double> %acc40)
-  %v69 = add nsw i64 %r36, 4
+  %v69 = add nsw i64 %i36, 4
   br label %head33
 done35:
   %v70 = shufflevector <4 x double> %acc37, <4 x double> poison, <2 x i32> <i32 0, i32 1>
@@ -276,38 +276,38 @@ entry:
   %v2 = sub nsw i64 %r, %v1
   br label %head3
 head3:
-  %r6 = phi i64 [ 0, %entry ], [ %v24, %body4 ]
+  %i6 = phi i64 [ 0, %entry ], [ %v24, %body4 ]
   %acc7 = phi <4 x double> [ zeroinitializer, %entry ], [ %v22, %body4 ]
   %acc8 = phi <4 x double> [ zeroinitializer, %entry ], [ %v23, %body4 ]
-  %v9 = icmp slt i64 %r6, %v2
+  %v9 = icmp slt i64 %i6, %v2
   br i1 %v9, label %body4, label %done5
 body4:
   %v10 = mul nsw i64 %b_q, 0
   %p11 = getelementptr double, ptr %b, i64 %v10
-  %p12 = getelementptr double, ptr %p11, i64 %r6
+  %p12 = getelementptr double, ptr %p11, i64 %i6
   %v13 = load <4 x double>, ptr %p12, align 8
   %v14 = mul nsw i64 %b_q, 1
   %p15 = getelementptr double, ptr %b, i64 %v14
-  %p16 = getelementptr double, ptr %p15, i64 %r6
+  %p16 = getelementptr double, ptr %p15, i64 %i6
   %v17 = load <4 x double>, ptr %p16, align 8
   %v18 = mul nsw i64 %a_p, 0
   %p19 = getelementptr double, ptr %a, i64 %v18
-  %p20 = getelementptr double, ptr %p19, i64 %r6
+  %p20 = getelementptr double, ptr %p19, i64 %i6
   %v21 = load <4 x double>, ptr %p20, align 8
   %v22 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v21, <4 x double> %v13, <4 x double> %acc7)
   %v23 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v21, <4 x double> %v17, <4 x double> %acc8)
-  %v24 = add nsw i64 %r6, 4
+  %v24 = add nsw i64 %i6, 4
   br label %head3
 done5:
   br label %head25
 head25:
-  %r28 = phi i64 [ %v2, %done5 ], [ %v53, %body26 ]
+  %i28 = phi i64 [ %v2, %done5 ], [ %v53, %body26 ]
   %acc29 = phi <4 x double> [ %acc7, %done5 ], [ %v51, %body26 ]
   %acc30 = phi <4 x double> [ %acc8, %done5 ], [ %v52, %body26 ]
-  %v31 = icmp slt i64 %r28, %r
+  %v31 = icmp slt i64 %i28, %r
   br i1 %v31, label %body26, label %done27
 body26:
-  %v32 = sub nsw i64 %r, %r28
+  %v32 = sub nsw i64 %r, %i28
   %v33 = call i64 @llvm.smin.i64(i64 %v32, i64 4)
   %v34 = call i64 @llvm.smax.i64(i64 -1, i64 %v33)
   %v35 = trunc i64 %v34 to i32
@@ -316,19 +316,19 @@ body26:
   %v38 = icmp slt <4 x i32> <i32 0, i32 1, i32 2, i32 3>, %v37
   %v39 = mul nsw i64 %b_q, 0
   %p40 = getelementptr double, ptr %b, i64 %v39
-  %p41 = getelementptr double, ptr %p40, i64 %r28
+  %p41 = getelementptr double, ptr %p40, i64 %i28
   %v42 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p41, i32 8, <4 x i1> %v38, <4 x double> zeroinitializer)
   %v43 = mul nsw i64 %b_q, 1
   %p44 = getelementptr double, ptr %b, i64 %v43
-  %p45 = getelementptr double, ptr %p44, i64 %r28
+  %p45 = getelementptr double, ptr %p44, i64 %i28
   %v46 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p45, i32 8, <4 x i1> %v38, <4 x double> zeroinitializer)
   %v47 = mul nsw i64 %a_p, 0
   %p48 = getelementptr double, ptr %a, i64 %v47
-  %p49 = getelementptr double, ptr %p48, i64 %r28
+  %p49 = getelementptr double, ptr %p48, i64 %i28
   %v50 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p49, i32 8, <4 x i1> %v38, <4 x double> zeroinitializer)
   %v51 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v50, <4 x double> %v42, <4 x double> %acc29)
   %v52 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v50, <4 x double> %v46, <4 x double> %acc30)
-  %v53 = add nsw i64 %r28, 4
+  %v53 = add nsw i64 %i28, 4
   br label %head25
 done27:
   %v54 = shufflevector <4 x double> %acc29, <4 x double> poison, <2 x i32> <i32 0, i32 1>
@@ -353,38 +353,38 @@ entry:
   %v2 = sub nsw i64 %r, %v1
   br label %head3
 head3:
-  %r6 = phi i64 [ 0, %entry ], [ %v24, %body4 ]
+  %i6 = phi i64 [ 0, %entry ], [ %v24, %body4 ]
   %acc7 = phi <4 x double> [ zeroinitializer, %entry ], [ %v22, %body4 ]
   %acc8 = phi <4 x double> [ zeroinitializer, %entry ], [ %v23, %body4 ]
-  %v9 = icmp slt i64 %r6, %v2
+  %v9 = icmp slt i64 %i6, %v2
   br i1 %v9, label %body4, label %done5
 body4:
   %v10 = mul nsw i64 %b_q, 0
   %p11 = getelementptr double, ptr %b, i64 %v10
-  %p12 = getelementptr double, ptr %p11, i64 %r6
+  %p12 = getelementptr double, ptr %p11, i64 %i6
   %v13 = load <4 x double>, ptr %p12, align 8
   %v14 = mul nsw i64 %a_p, 0
   %p15 = getelementptr double, ptr %a, i64 %v14
-  %p16 = getelementptr double, ptr %p15, i64 %r6
+  %p16 = getelementptr double, ptr %p15, i64 %i6
   %v17 = load <4 x double>, ptr %p16, align 8
   %v18 = mul nsw i64 %a_p, 1
   %p19 = getelementptr double, ptr %a, i64 %v18
-  %p20 = getelementptr double, ptr %p19, i64 %r6
+  %p20 = getelementptr double, ptr %p19, i64 %i6
   %v21 = load <4 x double>, ptr %p20, align 8
   %v22 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v17, <4 x double> %v13, <4 x double> %acc7)
   %v23 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v21, <4 x double> %v13, <4 x double> %acc8)
-  %v24 = add nsw i64 %r6, 4
+  %v24 = add nsw i64 %i6, 4
   br label %head3
 done5:
   br label %head25
 head25:
-  %r28 = phi i64 [ %v2, %done5 ], [ %v53, %body26 ]
+  %i28 = phi i64 [ %v2, %done5 ], [ %v53, %body26 ]
   %acc29 = phi <4 x double> [ %acc7, %done5 ], [ %v51, %body26 ]
   %acc30 = phi <4 x double> [ %acc8, %done5 ], [ %v52, %body26 ]
-  %v31 = icmp slt i64 %r28, %r
+  %v31 = icmp slt i64 %i28, %r
   br i1 %v31, label %body26, label %done27
 body26:
-  %v32 = sub nsw i64 %r, %r28
+  %v32 = sub nsw i64 %r, %i28
   %v33 = call i64 @llvm.smin.i64(i64 %v32, i64 4)
   %v34 = call i64 @llvm.smax.i64(i64 -1, i64 %v33)
   %v35 = trunc i64 %v34 to i32
@@ -393,19 +393,19 @@ body26:
   %v38 = icmp slt <4 x i32> <i32 0, i32 1, i32 2, i32 3>, %v37
   %v39 = mul nsw i64 %b_q, 0
   %p40 = getelementptr double, ptr %b, i64 %v39
-  %p41 = getelementptr double, ptr %p40, i64 %r28
+  %p41 = getelementptr double, ptr %p40, i64 %i28
   %v42 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p41, i32 8, <4 x i1> %v38, <4 x double> zeroinitializer)
   %v43 = mul nsw i64 %a_p, 0
   %p44 = getelementptr double, ptr %a, i64 %v43
-  %p45 = getelementptr double, ptr %p44, i64 %r28
+  %p45 = getelementptr double, ptr %p44, i64 %i28
   %v46 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p45, i32 8, <4 x i1> %v38, <4 x double> zeroinitializer)
   %v47 = mul nsw i64 %a_p, 1
   %p48 = getelementptr double, ptr %a, i64 %v47
-  %p49 = getelementptr double, ptr %p48, i64 %r28
+  %p49 = getelementptr double, ptr %p48, i64 %i28
   %v50 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p49, i32 8, <4 x i1> %v38, <4 x double> zeroinitializer)
   %v51 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v46, <4 x double> %v42, <4 x double> %acc29)
   %v52 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v50, <4 x double> %v42, <4 x double> %acc30)
-  %v53 = add nsw i64 %r28, 4
+  %v53 = add nsw i64 %i28, 4
   br label %head25
 done27:
   %v54 = shufflevector <4 x double> %acc29, <4 x double> poison, <2 x i32> <i32 0, i32 1>
@@ -429,31 +429,31 @@ entry:
   %v2 = sub nsw i64 %r, %v1
   br label %head3
 head3:
-  %r6 = phi i64 [ 0, %entry ], [ %v18, %body4 ]
+  %i6 = phi i64 [ 0, %entry ], [ %v18, %body4 ]
   %acc7 = phi <4 x double> [ zeroinitializer, %entry ], [ %v17, %body4 ]
-  %v8 = icmp slt i64 %r6, %v2
+  %v8 = icmp slt i64 %i6, %v2
   br i1 %v8, label %body4, label %done5
 body4:
   %v9 = mul nsw i64 %b_q, 0
   %p10 = getelementptr double, ptr %b, i64 %v9
-  %p11 = getelementptr double, ptr %p10, i64 %r6
+  %p11 = getelementptr double, ptr %p10, i64 %i6
   %v12 = load <4 x double>, ptr %p11, align 8
   %v13 = mul nsw i64 %a_p, 0
   %p14 = getelementptr double, ptr %a, i64 %v13
-  %p15 = getelementptr double, ptr %p14, i64 %r6
+  %p15 = getelementptr double, ptr %p14, i64 %i6
   %v16 = load <4 x double>, ptr %p15, align 8
   %v17 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v16, <4 x double> %v12, <4 x double> %acc7)
-  %v18 = add nsw i64 %r6, 4
+  %v18 = add nsw i64 %i6, 4
   br label %head3
 done5:
   br label %head19
 head19:
-  %r22 = phi i64 [ %v2, %done5 ], [ %v41, %body20 ]
+  %i22 = phi i64 [ %v2, %done5 ], [ %v41, %body20 ]
   %acc23 = phi <4 x double> [ %acc7, %done5 ], [ %v40, %body20 ]
-  %v24 = icmp slt i64 %r22, %r
+  %v24 = icmp slt i64 %i22, %r
   br i1 %v24, label %body20, label %done21
 body20:
-  %v25 = sub nsw i64 %r, %r22
+  %v25 = sub nsw i64 %r, %i22
   %v26 = call i64 @llvm.smin.i64(i64 %v25, i64 4)
   %v27 = call i64 @llvm.smax.i64(i64 -1, i64 %v26)
   %v28 = trunc i64 %v27 to i32
@@ -462,14 +462,14 @@ body20:
   %v31 = icmp slt <4 x i32> <i32 0, i32 1, i32 2, i32 3>, %v30
   %v32 = mul nsw i64 %b_q, 0
   %p33 = getelementptr double, ptr %b, i64 %v32
-  %p34 = getelementptr double, ptr %p33, i64 %r22
+  %p34 = getelementptr double, ptr %p33, i64 %i22
   %v35 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p34, i32 8, <4 x i1> %v31, <4 x double> zeroinitializer)
   %v36 = mul nsw i64 %a_p, 0
   %p37 = getelementptr double, ptr %a, i64 %v36
-  %p38 = getelementptr double, ptr %p37, i64 %r22
+  %p38 = getelementptr double, ptr %p37, i64 %i22
   %v39 = call <4 x double> @llvm.masked.load.v4f64.p0(ptr %p38, i32 8, <4 x i1> %v31, <4 x double> zeroinitializer)
   %v40 = call <4 x double> @llvm.fma.v4f64(<4 x double> %v39, <4 x double> %v35, <4 x double> %acc23)
-  %v41 = add nsw i64 %r22, 4
+  %v41 = add nsw i64 %i22, 4
   br label %head19
 done21:
   %v42 = shufflevector <4 x double> %acc23, <4 x double> poison, <2 x i32> <i32 0, i32 1>

@@ -44,6 +44,7 @@ struct KronSparseTile {
     static constexpr bool TOGETHER = X_FIRST && L < 4;
     // Tiles of 8 columns over which a thread's columns lie together.
     static constexpr int CT = !Y_FIRST || L >= 4 ? 1 : L == 2 ? (SPLIT ? 1 : 2) : (SPLIT ? 2 : 4);
+    static_assert(NT % CT == 0 && (SPLIT || GROUPED || NT % 2 == 0), "a thread's columns belong to its own tile");
     // Tiles of columns whose products are under way together.
     static constexpr int BUNCH = MT == 1 && NT % 4 == 0 && L * NT < 32 ? 4 : 2;
     // Whether the rows of a thread are neighbours.

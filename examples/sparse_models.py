@@ -52,10 +52,8 @@ MODELS: dict[str, tuple[str, Callable[[], tuple[nn.Module, torch.Tensor]]]] = {
 
 def rule(_: str, layer: Any) -> list[km.KSPattern]:
     """Two Monarch factors with about a quarter of the weights."""
-    wide = layer.weight.T if type(layer).__name__ == "Conv1D" else layer.weight
-    rows, columns = wide.shape
-    rank = max(1, rows * columns // (16 * (rows + columns)))
-    return km.kronsparse.monarch((rows, columns), p=4, q=4, rank=min(rank, rows // 4, columns // 4))
+    rank = max(1, layer.weight.numel() // (16 * sum(layer.weight.shape)))
+    return km.kronsparse.monarch(layer, p=4, q=4, rank=min(rank, *(size // 4 for size in layer.weight.shape)))
 
 
 def seconds(model: nn.Module, given: torch.Tensor, calls: int = 5) -> float:

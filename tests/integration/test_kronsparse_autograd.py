@@ -246,6 +246,24 @@ def test_gradients_of_single_samples():
     assert_close(found, wanted, depth=10)
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "kernel", "bmm", "einsum", "dense"])
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+def test_many_tangents_at_once(batch_last, algorithm):
+    x, first, _ = (value.detach() for value in operands((2, 3, 2, 1), (4,), batch_last))
+    _, second, bias = (value.detach() for value in operands((1, 4, 3, 2), (4,)))
+
+    def function(*given):
+        way = {"activation": "silu", "batch_last": batch_last, "algorithm": algorithm}
+        return kron_sparse_matmul(given[0], given[1:3], bias=given[3], **way)
+
+    def jacobian(**options):
+        return torch.autograd.functional.jacobian(function, (x, first, second, bias), **options)
+
+    forward = jacobian(vectorize=True, strategy="forward-mode")
+    for found, wanted in zip(forward, jacobian(), strict=True):
+        assert_close(found, wanted, depth=30)
+
+
 def test_tangent_of_the_bias_alone():
     x, weight, bias = (value.detach() for value in operands((2, 3, 4, 2)))
     _, found = jvp(lambda b: kron_sparse_matmul(x, weight, bias=b), (bias,), (bias,))

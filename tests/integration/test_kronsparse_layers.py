@@ -127,6 +127,12 @@ def test_layers_that_do_not_fit(message, arguments, options):
         km.KSLinear(*arguments, **options)
 
 
+def layer_of(*dtypes):
+    """With weights of ones, each of a type of its own."""
+    ones = [torch.ones(pattern).to(dtype) for pattern, dtype in zip(PATTERNS, dtypes, strict=True)]
+    return km.KSLinear(48, 24, PATTERNS, weights=ones)
+
+
 @pytest.mark.parametrize(
     ("error", "message", "build"),
     [
@@ -135,7 +141,11 @@ def test_layers_that_do_not_fit(message, arguments, options):
         (errors.DtypeError, "weight 0 must be", lambda: km.KSLinear(48, 24, PATTERNS, weights=[None, None])),
         (errors.ShapeError, "2 patterns but 0 weights", lambda: km.KSLinear(48, 24, PATTERNS, weights=[])),
         (errors.ParameterError, "sequence of patterns", lambda: km.KSLinear(48, 24, None)),
+        (errors.ParameterError, "in_features must be", lambda: km.KSLinear(48.0, 24, PATTERNS)),
+        (errors.DtypeError, "float32 and float64; pass dtype=", lambda: layer_of(torch.float32, torch.float64)),
         (errors.DtypeError, "a layer takes torch tensors", lambda: km.KSLinear(48, 24, PATTERNS)(np.ones((3, 48)))),
+        (errors.DtypeError, "x has layout", lambda: km.KSLinear(48, 24, PATTERNS)(torch.ones(3, 48).to_sparse())),
+        (errors.DtypeError, "x has layout", lambda: km.KSLinear(48, 24, PATTERNS)(torch.ones(3, 48).to_sparse_csr())),
         (errors.ParameterError, "linear layer", lambda: km.KSLinear.from_linear(torch.ones(24, 48), PATTERNS)),
         (errors.ShapeError, "is a matrix", lambda: km.KSLinear.from_linear(nn.Conv2d(48, 24, 3), PATTERNS)),
         (errors.ShapeError, "first axis", lambda: km.LayerNormBatchLast(1)(torch.ones(3, 2))),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import kernmantle as km
 from kernmantle import errors
 from kernmantle.contraction.kronsparse_cost import quickest
 from kernmantle.kronsparse import KSPattern, kron_sparse_matmul
@@ -268,7 +269,10 @@ BAD = [
     (errors.DtypeError, "x is float8", {"x": torch.ones(4, 12).to(torch.float8_e5m2)}),
     (errors.DtypeError, "bias is float8", {"bias": torch.ones(20).to(torch.float8_e5m2)}),
     (errors.DtypeError, "x must be a torch tensor", {"x": [[1.0] * 12]}),
+    (errors.DtypeError, "stored as float8_e4m3fn or", {"weight": torch.ones(2, 5, 3, 2).to(torch.float8_e4m3fnuz)}),
+    (errors.ParameterError, "a chain of one is", {"weight": [torch.ones(2, 5, 3, 2)], "pattern": (2, 5, 3, 2)}),
     (errors.ParameterError, "activation must be", {"activation": "tanh"}),
+    (errors.ParameterError, "activation must be", {"activation": ["relu"]}),
     (errors.ParameterError, "algorithm must be", {"algorithm": "fast"}),
     (errors.ParameterError, "precision must be", {"precision": "high"}),
     (errors.OutputError, "out has shape", {"out": torch.empty(4, 19)}),
@@ -297,6 +301,14 @@ def test_chains_that_do_not_chain():
     weight = torch.ones(2, 5, 3, 2).to(torch.float8_e5m2).requires_grad_()
     with pytest.raises(errors.GradientError, match="storage"):
         kron_sparse_matmul(torch.ones(4, 12), weight)
+
+
+def test_the_parameters_of_a_layer_are_a_chain():
+    layer = km.KSLinear(12, 6, [(2, 5, 3, 2), (1, 6, 20, 1)], bias=False)
+    x = torch.randn(4, 12)
+    found = kron_sparse_matmul(x, layer.weights, layer.patterns)
+    assert_close(found.detach(), layer(x).detach(), depth=20)
+    assert found.requires_grad
 
 
 def test_out_overlapping_an_operand():

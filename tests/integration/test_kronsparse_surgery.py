@@ -159,11 +159,14 @@ NAMES = {
     "qkv": ("blocks.0.attn.qkv", "h.0.attn.c_attn", "layers.0.self_attn.k_proj", "encoder.layer.0.attention.self.value",
             "h.0.self_attention.query_key_value", "encoder.block.0.layer.0.SelfAttention.q", "layers.0.attn.Wqkv"),
     "proj": ("blocks.0.attn.proj", "h.0.attn.c_proj", "layers.0.self_attn.o_proj", "layers.0.attention.wo",
-             "encoder.layer.0.attention.output.dense", "h.0.attention.dense", "block.0.layer.1.EncDecAttention.o"),
+             "encoder.layer.0.attention.output.dense", "h.0.attention.dense", "block.0.layer.1.EncDecAttention.o",
+             "h.0.self_attention.dense", "layers.0.self_attn.dense"),
     "up": ("blocks.0.mlp.fc1", "h.0.mlp.c_fc", "layers.0.mlp.gate_proj", "encoder.layer.0.intermediate.dense",
-           "h.0.mlp.dense_h_to_4h", "encoder.block.0.layer.1.DenseReluDense.wi_0", "layers.0.feed_forward.w3"),
+           "h.0.mlp.dense_h_to_4h", "encoder.block.0.layer.1.DenseReluDense.wi_0", "layers.0.feed_forward.w3",
+           "h.0.mlp.fc_in"),
     "down": ("blocks.0.mlp.fc2", "h.0.mlp.c_proj", "layers.0.mlp.down_proj", "encoder.layer.0.output.dense",
-             "h.0.mlp.dense_4h_to_h", "encoder.block.0.layer.1.DenseReluDense.wo", "layers.0.feed_forward.w2"),
+             "h.0.mlp.dense_4h_to_h", "encoder.block.0.layer.1.DenseReluDense.wo", "layers.0.feed_forward.w2",
+             "h.0.mlp.fc_out"),
 }  # fmt: skip
 
 
@@ -227,6 +230,45 @@ def test_rules_may_give_shares():
     report = replace_linears(copy.deepcopy(model), lambda name, layer: 0.5 if name == "1" else 1e-6)
     assert [layer.name for layer in report.layers] == ["1"]
     assert report.skipped[0] == ("0", "no chain has at most 1e-06 of its weights")
+
+
+def test_a_model_is_made_again_from_its_report():
+    torch.manual_seed(0)
+    model = Model()
+    report = replace_linears(model, 0.4, part="block")
+    again = Model()
+    replace_linears(again, {layer.name: layer.patterns for layer in report.layers}, project=False)
+    again.load_state_dict(model.state_dict())
+    x = torch.randn(2, 5, 24)
+    assert torch.equal(again(x), model(x))
+
+
+def test_adapters_keep_what_they_merge_into():
+    class BaseTunerLayer:
+        """As adapters of peft are made."""
+
+    class Adapter(nn.Module, BaseTunerLayer):
+        def __init__(self, base):
+            super().__init__()
+            self.base_layer = base
+            self.lora_A = nn.ModuleDict({"default": nn.Linear(16, 4, bias=False)})
+
+    model = nn.ModuleDict({"q_proj": Adapter(nn.Linear(16, 16)), "fc1": nn.Linear(16, 16)})
+    before = dict(model.named_modules())
+    for part, reached in (("qkv", {"q_proj.base_layer"}), ("model", {"q_proj.base_layer", "q_proj.lora_A.default"})):
+        report = replace_linears(copy.deepcopy(model), 0.5, part=part)
+        assert [layer.name for layer in report.layers] == ["fc1"] * (part == "model")
+        assert dict(report.skipped) == dict.fromkeys(reached, "it belongs to an adapter of peft")
+    replace_linears(model, 0.5)
+    assert model["q_proj"].base_layer is before["q_proj.base_layer"]
+
+
+@pytest.mark.parametrize("bad", [nn.Linear(3, 4), "block", None, 1j])
+def test_what_is_no_rule(bad):
+    with pytest.raises(errors.ParameterError, match="rule must be"):
+        replace_linears(nn.Sequential(nn.Linear(16, 16)), bad)
+    with pytest.raises(errors.ParameterError, match="the model must be"):
+        replace_linears(bad if not isinstance(bad, nn.Module) else 3, 0.5)
 
 
 def test_layers_of_other_kinds():

@@ -116,6 +116,24 @@ def test_what_cannot_be_fused():
         KSPattern(2, 2, 2, 1).fuse(KSPattern(1, 2, 2, 2))
     assert KSPattern(2, 2, 2, 1).rank(KSPattern(1, 2, 2, 2)) is None
     assert KSPattern(1, 768, 192, 2).rank(KSPattern(6, 64, 64, 1)) == 32
+    assert KSPattern(1, 768, 192, 2).rank((6, 64, 64, 1)) == 32
+    assert KSPattern(1, 2, 2, 4).fuse((2, 2, 2, 2)) == (1, 4, 4, 2)
+    with pytest.raises(errors.ParameterError, match="four entries"):
+        fuse_weights(torch.ones(2, 2, 2), torch.ones(2, 2, 2))
+
+
+@pytest.mark.parametrize("alone", [(6, 8, 8, 1), KSPattern(6, 8, 8, 1)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda pattern: km.KSLinear(48, 48, pattern),
+        lambda pattern: project(torch.ones(48, 48), pattern),
+        lambda pattern: km.replace_linears(torch.nn.Sequential(torch.nn.Linear(48, 48)), pattern),
+    ],
+)
+def test_a_chain_of_one_is_a_sequence(use, alone):
+    with pytest.raises(errors.ParameterError, match=r"a chain of one is \[\(6, 8, 8, 1\)\]"):
+        use(alone)
 
 
 def test_named_chains():
@@ -366,6 +384,8 @@ def test_what_budgets_may_be():
     assert choose_patterns(linear, np.float32(0.5), device=torch.device("cpu")) == wanted
     assert choose_patterns(linear.weight.detach().numpy(), 0.5, device="cpu") == wanted
     assert choose_patterns(linear, 1e-6) == []
+    assert choose_patterns(linear, 0.5, device="cpu:0") == wanted
+    assert choose_patterns(linear, float("inf"), count=1000) == choose_patterns(linear, 1e9, count=1000)
     for choice in wanted:
         layer = km.KSLinear.from_linear(linear, choice.patterns)
         assert_close(layer.projection_error, choice.error, dtype="float32", depth=64)

@@ -357,6 +357,6 @@ def drawn(rows: Sequence[Row]) -> Any:
         axes.set_xlabel(label)
         axes.axhline(1, color="#333333", linewidth=0.8, linestyle=":")
         axes.spines[["top", "right"]].set_visible(False)
-    sides[0].set_ylabel("times faster than the best other algorithm")
+    sides[0].set_ylabel("times as fast as the best other algorithm")
     sides[1].legend(fontsize=7)
     return figure

@@ -74,7 +74,7 @@ def choose_patterns(
     batch : int
         Batch that the times are for.
     dtype, device
-        What the times are for; "cpu" or "cuda".
+        What the times are for; a device of the type "cpu" or "cuda".
     count : int
         How many to return.
 
@@ -107,7 +107,7 @@ def choose_patterns(
         if value is not None and (not isinstance(value, Real) or isinstance(value, bool) or not value > 0):
             raise ParameterError(f"{name} must be a positive number or None, not {value!r}")
     batch, count = positive("batch", batch), positive("count", count)
-    kind = device.type if isinstance(device, torch.device) else device
+    kind = device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ParameterError(f'device must be "cpu" or "cuda", not {device!r}')
     if dtype not in FLOATS:
@@ -151,7 +151,7 @@ def _candidates(
 
 def _ranks(most: float, each: int, largest: int) -> list[int]:
     """Ranks that cost up to ``most`` weights at ``each`` a rank: the largest, its half and its quarter."""
-    top = min(int(most // each), largest)
+    top = int(min(most, each * largest) // each)
     return list(dict.fromkeys(rank for rank in (top, top // 2, top // 4) if rank))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..arrays import unwrap
+from ..arrays import dtype_name, unwrap
 from ..config import current
 from ..errors import DtypeError, ShapeError
 from ..ops.autograd import PLAIN
@@ -28,7 +28,7 @@ from .matmul import (
     check_way,
     dense_of,
 )  # fmt: skip
-from .pattern import KSPattern, check_chain, check_weights
+from .pattern import KSPattern, check_chain, check_weights, positive
 from .picture import html
 from .projection import project
 
@@ -99,7 +99,8 @@ class KSLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.patterns = check_chain(patterns)
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = positive("in_features", in_features)
+        self.out_features = positive("out_features", out_features)
         found = self.patterns[0].in_features, self.patterns[-1].out_features
         if found != (in_features, out_features):
             raise ShapeError(
@@ -113,9 +114,8 @@ class KSLinear(nn.Module):
         self._keys = tuple(map(str, range(len(self.patterns))))
         self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
         self.weights = nn.ParameterList(_parameters(self.patterns, weights, device, dtype))
-        first = self.weights[0]
-        kind = torch.get_default_dtype() if first.dtype in STORED else first.dtype
-        self.bias = nn.Parameter(torch.empty(out_features, device=first.device, dtype=kind)) if bias else None
+        options: dict[str, Any] = {"device": self.weights[0].device, "dtype": _computed(self.weights)}
+        self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
         if weights is None:
             self.reset_parameters()
         elif self.bias is not None:
@@ -141,6 +141,8 @@ class KSLinear(nn.Module):
         """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
         if not isinstance(x, torch.Tensor):
             raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
+        if x.layout is not torch.strided:
+            unwrap(x, names=("x",))  # says so
         given = self._factors()
         way, offset, kept = self._way, self.bias, self._kept
         compiling = torch.compiler.is_compiling()
@@ -297,6 +299,14 @@ def _parameters(
         check_weights(patterns, given)
         found = [weight.detach().clone().to(device=device, dtype=_floating(dtype or weight.dtype)) for weight in given]
     return [nn.Parameter(weight, weight.dtype not in STORED) for weight in found]
+
+
+def _computed(weights: Sequence[torch.Tensor]) -> torch.dtype:
+    """The one type of all that are not stored in float8, torch's default type without any."""
+    kinds = [weight.dtype for weight in weights if weight.dtype not in STORED] or [torch.get_default_dtype()]
+    if len(set(kinds)) > 1:
+        raise DtypeError(f"the weights are {' and '.join(map(dtype_name, dict.fromkeys(kinds)))}; pass dtype=")
+    return kinds[0]
 
 
 def _floating(dtype: torch.dtype | None) -> torch.dtype | None:

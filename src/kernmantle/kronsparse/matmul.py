@@ -120,7 +120,7 @@ def multiply(
 def _checked(
     x: Any, weight: Any, pattern: Any, bias: Any, batch_last: bool
 ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, Wrap]:
-    is_chain = isinstance(weight, (list, tuple))
+    is_chain = isinstance(weight, (list, tuple, torch.nn.ParameterList))
     given: list[Any] = list(weight) if is_chain else [weight]
     biases = [] if bias is None else [bias]
     names = ["x", *(f"weight {place}" if is_chain else "weight" for place in range(len(given))), "bias"]
@@ -163,6 +163,9 @@ def check_types(
             if tensor.requires_grad:
                 raise GradientError(f"{name} is {dtype_name(tensor.dtype)}, which is for storage; detach it")
         elif tensor.dtype != own:
+            if name != "bias" and dtype_name(tensor.dtype).startswith("float8"):
+                known = " or ".join(map(dtype_name, STORED))
+                raise DtypeError(f"{name} is {dtype_name(tensor.dtype)}; weights in float8 are stored as {known}")
             raise DtypeError(f"x is {dtype_name(own)} but {name} is {dtype_name(tensor.dtype)}; convert one of them")
     return tensors[0], tensors[1 : len(weights) + 1], None if bias is None else tensors[-1]
 
@@ -198,7 +201,7 @@ def check_way(batch_last: bool, algorithm: str, precision: str | None) -> Way:
 
 def check_activation(activation: str | None) -> str:
     """Name of an activation, or ParameterError."""
-    if (activation or "") not in ACTIVATIONS:
+    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
         known = ", ".join(repr(name) for name in ACTIVATIONS if name)
         raise ParameterError(f"activation must be None or one of {known}, not {activation!r}")
     return activation or ""

@@ -107,6 +107,7 @@ class KSPattern(_Pattern):
         Two patterns are chainable if ``a | first.a``, ``first.d | d`` and ``a c / first.a = first.b first.d / d`` is
         an integer: the rank. Then the product is supported on a pattern again, see :meth:`fuse`.
         """
+        first = KSPattern.of(first)
         fits = self.in_features == first.out_features and first.a % self.a == 0 and self.d % first.d == 0
         return self.a * self.c // first.a if fits and self.a * self.c % first.a == 0 else None
 
@@ -124,7 +125,7 @@ class KSPattern(_Pattern):
         >>> km.KSPattern(1, 2, 2, 4).fuse(km.KSPattern(2, 2, 2, 2))
         KSPattern(a=1, b=4, c=4, d=2)
         """
-        check_chain([first, self])
+        first, _ = check_chain([first, self])
         if self.rank(first) is None:
             raise ShapeError(f"the product of {self} and {first} is supported on no pattern")
         return KSPattern(self.a, self.b * self.d // first.d, first.a * first.c // self.a, first.d)
@@ -174,7 +175,10 @@ def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:
     """Patterns, applied from the first to the last; ShapeError for the first two whose sizes differ."""
     if not isinstance(patterns, Iterable):
         raise ParameterError(f"patterns must be a sequence of patterns (a, b, c, d), not {patterns!r}")
-    chain = tuple(map(KSPattern.of, patterns))
+    given = list(patterns)
+    if given and isinstance(given[0], int):
+        raise ParameterError(f"patterns must be a sequence of patterns; a chain of one is [{tuple(given)!r}]")
+    chain = tuple(map(KSPattern.of, given))
     if not chain:
         raise ParameterError("a chain needs at least one pattern")
     for place, (first, second) in enumerate(itertools.pairwise(chain)):
@@ -224,7 +228,7 @@ def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     >>> km.kronsparse.fuse_weights(second, first).shape
     torch.Size([1, 4, 4, 2])
     """
-    KSPattern(*second.shape).fuse(KSPattern(*first.shape))
+    KSPattern.of(second.shape).fuse(KSPattern.of(first.shape))
     return fused(second, first)
 
 

@@ -17,7 +17,7 @@ from ..errors import KernmantleError, ParameterError
 from .choose import choose_patterns
 from .dense import dense, is_linear
 from .linear import KSLinear, LinearBatchLast
-from .pattern import KSPattern
+from .pattern import KSPattern, check_chain
 from .progress import shown
 
 Patterns = Sequence[Any]
@@ -32,15 +32,17 @@ _NAMES = {
         "SelfAttention.k", "SelfAttention.v", "EncDecAttention.q", "EncDecAttention.k", "EncDecAttention.v",
     ),
     "proj": (
-        "attn.proj", "attn.c_proj", "attention.output.dense", "attention.dense", "o_proj", "out_proj", "to_out",
-        "to_out.0", "attn.Wo", "attention.wo", "out_lin", "SelfAttention.o", "EncDecAttention.o",
+        "attn.proj", "attn.c_proj", "attention.output.dense", "attention.dense", "self_attention.dense",
+        "self_attn.dense", "o_proj", "out_proj", "to_out", "to_out.0", "attn.Wo", "attention.wo", "out_lin",
+        "SelfAttention.o", "EncDecAttention.o",
     ),
     "up": (
-        "fc1", "c_fc", "up_proj", "gate_proj", "gate_up_proj", "intermediate.dense", "linear1", "mlp.0", "lin1",
-        "dense_h_to_4h", "Wi", "wi", "wi_0", "wi_1", "w1", "w3",
+        "fc1", "fc_in", "c_fc", "up_proj", "gate_proj", "gate_up_proj", "intermediate.dense", "linear1", "mlp.0",
+        "lin1", "dense_h_to_4h", "Wi", "wi", "wi_0", "wi_1", "w1", "w3",
     ),
     "down": (
-        "fc2", "mlp.c_proj", "down_proj", "output.dense", "linear2", "mlp.3", "lin2", "dense_4h_to_h", "Wo", "wo", "w2",
+        "fc2", "fc_out", "mlp.c_proj", "down_proj", "output.dense", "linear2", "mlp.3", "lin2", "dense_4h_to_h", "Wo",
+        "wo", "w2",
     ),
 }  # fmt: skip
 _GROUPS = {
@@ -50,6 +52,7 @@ _GROUPS = {
     "block": ("qkv", "proj", "up", "down"),
 }
 PARTS = (*_GROUPS, "model")
+_ADAPTER = "BaseTunerLayer"  # of peft
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,9 @@ def replace_linears(
     Notes
     -----
     Left as they are, with the reason in the report: layers of torch.nn.MultiheadAttention, which reads their weights
-    itself, layers that share their weight with another module, and classes derived from torch.nn.Linear, parametrized
-    ones among them, which may compute something else. Hooks of layers that are replaced are lost.
+    itself, layers within adapters of peft, which are merged into their weights in place, layers that share their
+    weight with another module, and classes derived from torch.nn.Linear, parametrized ones among them, which may
+    compute something else. Hooks of layers that are replaced are lost.
     torch.nn.TransformerEncoderLayer leaves its fast path, which knows dense layers only.
 
     Cost: one :func:`kernmantle.kronsparse.project` a layer with ``project``, shown where it takes longer than a
@@ -151,20 +155,22 @@ def replace_linears(
     --------
     >>> import torch, kernmantle as km
     >>> model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
-    >>> report = km.replace_linears(model, lambda name, layer: km.kronsparse.monarch(layer.weight.shape, 4, 4))
+    >>> report = km.replace_linears(model, lambda name, layer: km.kronsparse.monarch(layer, 4, 4))
     >>> report.before, report.after
     (2128, 720)
     """
     if part not in PARTS:
         raise ParameterError(f"part must be one of {', '.join(map(repr, PARTS))}, not {part!r}")
+    if not isinstance(model, nn.Module):
+        raise ParameterError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     if is_linear(model):
         raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
-    before, shared = _count(model), _shared(model)
+    before, shared, adapted = _count(model), _shared(model), _adapted(model)
     layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
     found = [place for place in _linears(model) if _belongs(place[0], part)]
     for name, parent, _, layer in shown(found, "layers", "layer"):
         if id(layer) not in layers:
-            reason = _obstacle(parent, layer, shared)
+            reason = "it belongs to an adapter of peft" if id(layer) in adapted else _obstacle(parent, layer, shared)
             try:
                 layers[id(layer)] = reason or _replacement(name, layer, rule, project, algorithm)
             except KernmantleError as error:
@@ -202,6 +208,12 @@ def _shared(model: nn.Module) -> set[int]:
     return {parameter for parameter, count in holders.items() if count > 1}
 
 
+def _adapted(model: nn.Module) -> set[int]:
+    """Modules within adapters of peft."""
+    adapters = [each for each in model.modules() if any(own.__name__ == _ADAPTER for own in type(each).__mro__)]
+    return {id(module) for adapter in adapters for module in adapter.modules()}
+
+
 def _leave_fast_path(model: nn.Module) -> None:
     """Let torch's encoder layers call what they hold; in evaluation they read the weights of dense layers."""
     for module in model.modules():
@@ -218,7 +230,8 @@ def _all_dense(layer: nn.Module) -> bool:
 def _belongs(name: str, part: str) -> bool:
     if part == "model":
         return True
-    kinds = [kind for kind, ends in _NAMES.items() if any(f".{name}".endswith(f".{end}") for end in ends)]
+    whole = f".{name}".removesuffix(".base_layer")  # within an adapter of peft
+    kinds = [kind for kind, ends in _NAMES.items() if any(whole.endswith(f".{end}") for end in ends)]
     # "attention.output.dense" also ends as "output.dense" does, and "attention.wo" as "wo".
     return bool(kinds) and kinds[0] in _GROUPS[part]
 
@@ -265,7 +278,7 @@ def _replacement(
 def _wanted(name: str, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
     """Patterns or a module, None to leave a layer, or why it has to be left."""
     found: Any = rule
-    if callable(rule):
+    if callable(rule) and not isinstance(rule, nn.Module):
         found = rule(name, layer)
     elif isinstance(rule, Mapping):
         found = next((value for glob, value in rule.items() if fnmatch.fnmatchcase(name, glob)), None)
@@ -273,7 +286,7 @@ def _wanted(name: str, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | s
         choices = choose_patterns(layer, budget=float(found), count=1)
         return choices[0].patterns if choices else f"no chain has at most {float(found):g} of its weights"
     if isinstance(found, Sequence) and not isinstance(found, str) and found:
-        chain = tuple(map(KSPattern.of, found))
+        chain = check_chain(found)
         fits = (chain[-1].out_features, chain[0].in_features) == tuple(dense(layer).weight.shape)
         return chain if fits or found is not rule else None
     if found is not rule and (found is None or isinstance(found, nn.Module)):

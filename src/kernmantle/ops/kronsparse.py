@@ -194,11 +194,12 @@ class ProductWithJvp(Product):
             None if weight is None else product(own_x, weight, None, ctx.way),
         ]
         total = _plus(moved)
-        if bias is None:
-            return total  # pyright: ignore[reportReturnType]
-        if total is None:
-            total = torch.zeros_like(product(own_x, own_weight, None, ctx.way))
-        return total + bias[:, None]
+        if bias is not None:
+            if total is None:
+                total = torch.zeros_like(product(own_x, own_weight, None, ctx.way))
+            total = total + bias[:, None]
+        # torch asks for the layout of the result, which batches of tangents that it runs one by one do not have.
+        return total.mT.contiguous().mT if ctx.way.batch_last else total  # pyright: ignore
 
 
 class WeightGradientWithJvp(WeightGradient):

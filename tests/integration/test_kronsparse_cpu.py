@@ -324,6 +324,25 @@ def test_results_of_a_known_layer_may_be_changed_in_place(batch):
     assert_close(found, wanted, depth=100)
 
 
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("algorithm", ["dense", "auto"])
+def test_a_matrix_that_is_kept_is_not_taken_where_gradients_are_recorded(algorithm, batch_last, activation):
+    torch.manual_seed(0)
+    layer = km.KSLinear(8, 12, [(2, 6, 4, 1)], algorithm=algorithm, batch_last=batch_last).eval().prepack()
+    x = torch.randn((8, 40) if batch_last else (40, 8))
+    with torch.no_grad():
+        for _ in range(2):
+            layer(x, activation)
+    assert layer.info == "torch dense"
+    matrix = layer.patterns[0].to_dense(layer.weights[0])
+    value = (matrix @ x).mT + layer.bias if batch_last else x @ matrix.T + layer.bias
+    (wanted,) = torch.autograd.grad((value.relu() if activation else value).sum(), layer.weights[0])
+    for _ in range(3):
+        (found,) = torch.autograd.grad(layer(x, activation).sum(), layer.weights[0])
+        assert_close(found, wanted, depth=40)
+
+
 def test_a_matrix_that_autocast_kept_is_not_taken_without_it():
     x = torch.randn(5, 8)
     for algorithm in ("dense", "auto"):

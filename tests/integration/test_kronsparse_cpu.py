@@ -100,6 +100,34 @@ def test_gradients_of_weights(seed, dtype, machine):
     assert_close(found[0], summed(x, grad), dtype=dtype, depth=batch, magnitude=summed(x.abs(), grad.abs()))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "batch", "last"),
+    [
+        ((1, 20, 130, 32), 61, False),  # lines of x brought together
+        ((2, 40, 97, 48), 50, False),
+        ((1, 70, 513, 4), 97, False),  # several depths, the last of one
+        ((1, 101, 259, 3), 1030, True),  # rows of weights and columns of x packed
+        ((2, 520, 7, 2), 1025, True),  # two blocks of rows
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_large_products_pack(pattern, batch, last, kept, machine):
+    source = torch.Generator().manual_seed(0)
+    a, b, c, d = pattern
+    weight, bias = torch.randn(pattern, generator=source), torch.randn(a * b * d, generator=source)
+    x = torch.randn(batch, a * c * d, generator=source)
+    out = torch.full((batch, a * b * d), torch.nan)
+    if last:
+        x, out = x.T.contiguous().T, out.T.contiguous().T
+    held = Kept() if kept else None
+    for threads in (1, 3):
+        with km.config(threads=threads):
+            assert kronsparse_cpu.product(x[None], weight[None], bias[None], out[None], held) is not None
+        value, terms = exact(x.double(), weight.double()), exact(x.double().abs(), weight.double().abs())
+        assert_close(out, value + bias.double(), depth=c + 1, magnitude=terms + bias.double().abs())
+        out.fill_(torch.nan)
+
+
 def test_groups_go_one_by_one():
     source = torch.Generator().manual_seed(0)
     x, weight = torch.randn(3, 40, 48, generator=source), torch.randn(3, 2, 5, 6, 4, generator=source)

@@ -10,6 +10,9 @@ from ..contraction.kronsparse_cpu import FIELDS, LANES, PACK_FIELDS, ROWS, Tile
 from .kronsparse_vectors import HEAD, Vectors, packing, packing_rows
 from .llvm_text import Function, vector
 
+_TOGETHER = 2  # of r that a pass of the loop adds: what counts takes slots of the multiplications
+_DEEP = 64  # sums of so many pay for asking for the results that are next
+
 
 class _Tiles(Vectors):
     """Functions that compute a tile, and all tiles of a panel."""
@@ -25,11 +28,14 @@ class _Tiles(Vectors):
         return f.multiply(stride, str(v)) if self.tile.apart else str(v * self.tile.lanes)
 
     def compute(self, rows: int, masked: bool) -> str:
-        """``rows`` rows of a panel; ``lanes`` of its results are there, ``fresh`` says whether anything is."""
+        """``rows`` rows of a panel; ``lanes`` of its results are there, ``fresh`` says whether anything is.
+
+        Meanwhile the caches are asked for ``step`` numbers from ``next`` for each r.
+        """
         f = Function(
             f"internal fastcc void @{self._name(rows, masked)}(ptr noalias %a, ptr noalias %b, ptr noalias %c, "
             "ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, "
-            "i64 %lanes, i1 %fresh) noinline"
+            "i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline"
         )
         tile = self.tile
         self.masks = [
@@ -38,6 +44,10 @@ class _Tiles(Vectors):
         lines = [self.at(f, "%c", f.multiply("%c_p", str(i))) for i in range(rows)]
         self.row = f.room(self.element, tile.width) if tile.scattered else ""
         held = self._started(f, rows, lines, masked)
+        if not (masked or tile.scattered):
+            with f.when(f.do(f"icmp sge i64 %r, {_DEEP}")):
+                for i, v in self._places(rows):
+                    self.prefetch(f, self.at(f, lines[i], f.multiply("%c_p", str(rows)), self._lane(v, "%c_q", f)), 1)
         held = self._summed(f, rows, held)
         if tile.scattered:
             for i in range(rows):
@@ -88,17 +98,28 @@ class _Tiles(Vectors):
 
     def _summed(self, f: Function, rows: int, begun: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
         """The accumulators with all of r."""
-        places = self._places(rows)
+        places, even = self._places(rows), f.i64("and", "%r", str(-_TOGETHER))
         starts = [self.at(f, "%a", f.multiply("%a_p", str(i))) for i in range(rows)]
-        with f.carry(self.kind, [begun[place] for place in places], "0", "%r") as (r, values, following):
-            held = dict(zip(places, values, strict=True))
-            line = self.at(f, "%b", f.multiply(r, "%b_r"))
-            across = [self._load(f, self.at(f, line, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
-            offset = f.multiply(r, "%a_r")
-            for i in range(rows):
-                down = self.repeated(f, self.at(f, starts[i], offset))
-                following += [self.fma(f, down, across[v], held[i, v]) for v in range(self.tile.vectors)]
-        return held
+        held = [begun[place] for place in places]
+        for first, last, step in (("0", even, _TOGETHER), (even, "%r", 1)):
+            with f.carry(self.kind, held, first, last, str(step)) as (r, values, following):
+                after = values
+                if step > 1:
+                    self.prefetch(f, self.at(f, "%next", f.multiply(r, "%step")))
+                for k in range(step):
+                    after = self._step(f, starts, f.add(r, str(k)), after)
+                following += after
+            held = values
+        return dict(zip(places, held, strict=True))
+
+    def _step(self, f: Function, starts: list[str], r: str, held: list[str]) -> list[str]:
+        """The accumulators with one more of r."""
+        line, offset, following = self.at(f, "%b", f.multiply(r, "%b_r")), f.multiply(r, "%a_r"), list[str]()
+        across = [self._load(f, self.at(f, line, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
+        for i, start in enumerate(starts):
+            down, own = self.repeated(f, self.at(f, start, offset)), held[i * len(across) : (i + 1) * len(across)]
+            following += [self.fma(f, down, *pair) for pair in zip(across, own, strict=True)]
+        return following
 
     def _gathered(self, f: Function, line: str, i: int, masked: bool) -> dict[tuple[int, int], str]:
         """A row of groups that lie apart."""
@@ -126,7 +147,8 @@ class _Tiles(Vectors):
         f = Function(
             f"internal fastcc void @panel_{'masked' if masked else 'whole'}(ptr noalias %a, ptr noalias %b, "
             "ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, "
-            "i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh) noinline"
+            "i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) "
+            "noinline"
         )
         start = "0"
         for rows in self.tile.heights:
@@ -137,9 +159,11 @@ class _Tiles(Vectors):
                 a = self.at(f, "%a", f.multiply(high, "%a_tile"), f.multiply(low, "%a_p"))
                 c = self.at(f, "%c", f.multiply(place, "%c_p"))
                 bias = self.at(f, "%bias", f.multiply(place, "%bias_p")) if self.tile.bias else "%bias"
+                following = self.at(f, "%next", f.multiply(f.multiply(high, "%r"), "%step"))
+                strides = "i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p"
                 f.say(
                     f"call fastcc void @{self._name(rows, masked)}(ptr {a}, ptr %b, ptr {c}, ptr {bias}, i64 %r, "
-                    "i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh)"
+                    f"{strides}, i64 %lanes, i1 %fresh, ptr {following}, i64 %step)"
                 )
             start = stop
         f.say("ret void")
@@ -213,7 +237,11 @@ class _Entry(_Tiles):
             b = self._either("b", "ptr", self.room["b"], b)
             c = self.at(f, here["c"], f.multiply(panel, field["c_panel"]))
             bias = self.at(f, here["bias"], f.multiply(panel, field["bias_panel"])) if tile.bias else "null"
-            given = f"(ptr {a}, ptr {b}, ptr {c}, ptr {bias}, {extents}, i64 {lanes}, i1 {fresh})"
+            following = self.at(f, b, field["b_panel"])
+            given = (
+                f"(ptr {a}, ptr {b}, ptr {c}, ptr {bias}, {extents}, i64 {lanes}, i1 {fresh}, "
+                f"ptr {following}, i64 {field['b_ahead']})"
+            )
             whole, part, done = f.fresh("whole"), f.fresh("part"), f.fresh("done")
             f.branch(f.do(f"icmp sge i64 {lanes}, {tile.width}"), whole, part)
             for label, name in ((whole, "panel_whole"), (part, "panel_masked")):

@@ -46,6 +46,10 @@ class Vectors:
         kind = self.kind
         return f.do(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
 
+    def prefetch(self, f: Function, pointer: str, write: int = 0) -> None:
+        """Ask the second cache for what is at an address, or is going to be written there."""
+        f.say(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 2, i32 1)")
+
     def mask(self, f: Function, valid: str) -> str:
         """Which of the lanes are below a count."""
         lanes = self.tile.lanes
@@ -124,21 +128,42 @@ def packing_rows(own: Vectors) -> str:
     )
     group, wide = vector(own.element, tile.group), vector(own.element, tile.rows * tile.group)
     line = str(tile.rows * tile.group)
-    room = f.multiply("%r", line)
+    room, every = f.multiply("%r", line), f.ceiling("%p", tile.rows)
+
+    def present(place: str) -> tuple[str, str]:
+        """First row of a tile, and how many are there."""
+        first = f.multiply(place, str(tile.rows))
+        return first, f.least(str(tile.rows), f.i64("sub nsw", "%p", first))
+
+    def copy(source: str, target: str) -> None:
+        f.store(group, f.load(group, source, own.size), target, own.size)
+
+    across, down, done = f.fresh("across"), f.fresh("down"), f.fresh("done")
+    f.branch(f.do("icmp sgt i64 %a_p, %a_r"), across, down)
+    f.start(across)
+    with f.loop("0", every) as place:
+        first, count = present(place)
+        with f.loop("0", count) as low:
+            source = own.at(f, "%a", f.multiply(f.add(first, low), "%a_p"))
+            target = own.at(f, "%into", f.multiply(place, room), f.multiply(low, str(tile.group)))
+            with f.loop("0", "%r") as r:
+                copy(own.at(f, source, f.multiply(r, "%a_r")), own.at(f, target, f.multiply(r, line)))
+    f.jump(done)
+    f.start(down)
     near = f.do(f"icmp eq i64 %a_p, {tile.group}")
     whole = f.do(f"select i1 {near}, i64 {f.i64('sdiv', '%p', str(tile.rows))}, i64 0")
-    every = f.ceiling("%p", tile.rows)
     with f.loop("0", "%r") as r:
         source, target = own.at(f, "%a", f.multiply(r, "%a_r")), own.at(f, "%into", f.multiply(r, line))
         with f.loop("0", whole) as place:
             held = f.load(wide, own.at(f, source, f.multiply(place, line)), own.size)
             f.store(wide, held, own.at(f, target, f.multiply(place, room)), own.size)
         with f.loop(whole, every) as place:
-            first = f.multiply(place, str(tile.rows))
+            first, count = present(place)
             begin, into = own.at(f, source, f.multiply(first, "%a_p")), own.at(f, target, f.multiply(place, room))
-            with f.loop("0", f.least(str(tile.rows), f.i64("sub nsw", "%p", first))) as low:
-                held = f.load(group, own.at(f, begin, f.multiply(low, "%a_p")), own.size)
-                f.store(group, held, own.at(f, into, f.multiply(low, str(tile.group))), own.size)
+            with f.loop("0", count) as low:
+                copy(own.at(f, begin, f.multiply(low, "%a_p")), own.at(f, into, f.multiply(low, str(tile.group))))
+    f.jump(done)
+    f.start(done)
     f.say("ret void")
     return f.text()
 

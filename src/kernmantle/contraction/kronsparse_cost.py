@@ -16,7 +16,6 @@ _JOINING = 2.4e-5  # zeros, their places and copies, all of a few numbers
 _FEW = 16  # entries of a block that may be gone through one by one
 _VECTORS = 32  # rows of a tile of any contraction on a CPU
 _FEW_ROWS = 32  # of x, for which a CPU reads weights as they lie
-_DEEP = 256  # longer sums with the batch together read weights that lie apart again and again
 _NEAR = 2**22  # bytes that a core's second cache holds for the most part
 MOST_CALLS = 16  # batched products on a GPU, one after the other, where blocks have two strides
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
@@ -169,9 +168,8 @@ def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, kept: bo
     far = 8e-11 * max(0, ends - _NEAR) + 3e-11 * max(0, weights - _NEAR)
     if last:
         apart = 1.5e-11 * weights * min(d, 16) if d > 1 else 0.0
-        deep = 1.3 if c > _DEEP and d > 1 else 1.0
         read = (3.5e-11 if batch * d * size % 2048 == 0 else 2e-11) * ends
-        return 7e-6 + deep * _on_cpu(a * d, b, c, batch, size) + read + far / 2 + apart
+        return 7e-6 + _on_cpu(a * d, b, c, batch, size) + read + far / 2 + apart
     group = min(d & -d, 64 // size)
     packed = 0.0 if kept or batch <= _FEW_ROWS else 2.1e-10 * weights / size / group
     multiplied = _on_cpu(a * d // group, batch, c, b * group, size)

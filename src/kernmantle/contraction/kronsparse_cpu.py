@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 SIZES = {"f32": 4, "f64": 8}
 PLAIN, LANES, ROWS = "", "lanes", "rows"  # where a bias goes
-# Extents and how they are shared out; then strides of a, b, c and the bias.
+# Extents and how they are shared out; then strides of a, b, c and the bias. Of the panel of b that is next, caches are
+# asked for ``b_ahead`` numbers with each r of a tile.
 FIELDS = (
     "blocks", "inner", "p", "q", "r", "p_block", "q_block", "r_block", "packs_a", "packs_b",
-    "a_outer", "a_inner", "a_p", "a_r", "b_outer", "b_inner", "b_r", "b_q", "b_v", "b_panel",
+    "a_outer", "a_inner", "a_p", "a_r", "b_outer", "b_inner", "b_r", "b_q", "b_v", "b_panel", "b_ahead",
     "c_outer", "c_inner", "c_p", "c_q", "c_panel", "bias_outer", "bias_inner", "bias_p", "bias_panel",
 )  # fmt: skip
 PACK_FIELDS = ("inner", "panels", "q", "r", "b_outer", "b_inner", "b_r", "b_q", "b_panel")

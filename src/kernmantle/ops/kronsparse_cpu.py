@@ -30,6 +30,7 @@ from ..runtime.threads import SCRATCH
 from .cpu import job_for
 from .dtypes import NAMES
 from .kronsparse_keep import Kept
+from .kronsparse_torch import block_matrices
 from .launcher import collecting, fetch
 
 Pattern = tuple[int, int, int, int]
@@ -41,9 +42,12 @@ _GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 23, 16
 # Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
 _ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
 _ROWS_AHEAD = 48  # where panels are packed beforehand; a multiple of 6 and 8
+_BLOCK = 3 << 18  # bytes of x that go through all panels
+_APART = 96  # numbers of x from which lines that lie apart are brought together
 _DEPTH_OF_GRADIENTS = 128
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
-_MANY = 1024  # columns for which weights whose neighbours lie apart are brought together
+# With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
+_MANY, _HIGH, _REUSED = 1024, 516, 96
 # Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
 # fewer where panels of them are kept.
 _FEW_TURNED, _LONG = 32, 16
@@ -156,15 +160,17 @@ def _group(d: int, dtype: str) -> int:
     return group_of(d, llvm.host().vector_bytes // SIZES[dtype])
 
 
-def _launch(own: Tile, values: dict[str, int], bytes_: int) -> Start:
+def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Start:
     """A kernel of tiles, its blocks small enough for several threads where there is much to do."""
     work = values["blocks"] * values["p"] * values["q"] * values["r"]
     panels = -(-values["q"] // own.width)
     items = values["blocks"] * -(-values["p"] // values["p_block"])
-    parts = min(panels, -(-_ITEMS // items)) if work >= _ALONE else 1
+    # Each part packs the rows of its block for itself.
+    parts = min(panels, -(-_ITEMS // items)) if work >= _ALONE and threads > 1 else 1
     values |= {"q_block": -(-panels // parts)}
     items *= -(-panels // values["q_block"])
     values |= {"r_block": min(values["r"], values["r_block"])}
+    values = {"b_ahead": 0} | values
     rows = -(-values["p_block"] // own.rows) * own.rows * own.group if values["packs_a"] else 0
     room = (values["r_block"] * (own.width + rows) + 64) * bytes_
     return _starting(_TILES, own, FIELDS, values, items, room, work, 4 if own.bias else 3)
@@ -176,7 +182,7 @@ def _multiple(count: int, least: int, most: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _first(
-    pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool, kept: bool
+    threads: int, pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool, kept: bool
 ) -> Call:
     """Product with the features together, rows of x and of the result so far apart."""
     a, b, c, d = pattern
@@ -191,6 +197,8 @@ def _first(
     rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
     ahead = not near and (kept or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
+    # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
+    packs = ahead and d > group and c >= _APART
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
     b_fields = {
         "b_outer": weight[0], "b_inner": group, "b_r": weight[2], "b_q": weight[1],
@@ -198,20 +206,21 @@ def _first(
     }  # fmt: skip
     values = {
         "blocks": blocks, "inner": d // group, "p": batch, "q": b * group, "r": c, "p_block": rows,
-        "r_block": _DEPTH, "packs_a": 0, "packs_b": int(not near and not ahead),
+        "r_block": _DEPTH, "packs_a": int(packs), "packs_b": int(not near and not ahead),
         "a_outer": c * d, "a_inner": group, "a_p": x, "a_r": d,
         "c_outer": b * d, "c_inner": group, "c_p": out, "c_q": d, "c_panel": every * d,
         "bias_outer": b * d, "bias_inner": group, "bias_p": 0, "bias_panel": every * d,
     }  # fmt: skip
     if not ahead:
-        start = _launch(own, values | b_fields, size)
+        start = _launch(own, values | b_fields, size, threads)
         return Call(start, None, 0, (), biased and own.bias == PLAIN, f"llvm: {own}", a * b * d)
     panel = c * own.width
     packed = {
         "b_outer": d // group * panels * panel, "b_inner": panels * panel, "b_r": own.width, "b_q": group,
-        "b_v": own.lanes, "b_panel": panel,
+        "b_v": own.lanes, "b_panel": panel, "b_ahead": -(-own.width * own.rows // rows),
+        "r_block": max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
     }  # fmt: skip
-    start = _launch(own, values | packed, size)
+    start = _launch(own, values | packed, size, threads)
     fields = b_fields | {"inner": d // group, "panels": panels, "q": b * group, "r": c}
     pack = _starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
     key = ("panels", own.lanes, own.vectors, dtype)
@@ -240,25 +249,28 @@ def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out
 
 
 @lru_cache(maxsize=4096)
-def _last(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
-    """Product with the batch together, features of x and of the result so far apart."""
+def _last(
+    threads: int, pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool
+) -> Call:
+    """Product with the batch together, features of x and of the result so far apart; a last stride of weights."""
     a, b, c, d = pattern
     own, size = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN, True), SIZES[dtype]
-    packs = batch >= _MANY and (weight[1] < weight[2] or d >= own.lanes)
+    tiles = -(-b // own.rows)
+    high = -(-tiles // -(-tiles // (_HIGH // own.rows)))
     values = {
         "blocks": a * d, "inner": d, "p": b, "q": batch, "r": c,
-        "p_block": _multiple(_CACHED // 2 // (size * c * d), own.rows, b + own.rows), "r_block": _DEPTH,
-        "packs_a": int(packs), "packs_b": int(batch > own.width and (c > _DEPTH or d * x * size % _SETS == 0)),
-        "a_outer": weight[0], "a_inner": 1, "a_p": weight[1], "a_r": weight[2],
+        "p_block": high * own.rows, "r_block": _DEPTH, "packs_a": int(batch >= _MANY),
+        "packs_b": int(batch > own.width and (b >= _REUSED or c > _DEPTH or d * x * size % _SETS == 0)),
+        "a_outer": weight[0], "a_inner": weight[3], "a_p": weight[1], "a_r": weight[2],
         "b_outer": c * d * x, "b_inner": x, "b_r": d * x, "b_q": 1, "b_v": own.lanes, "b_panel": own.width,
         "c_outer": b * d * out, "c_inner": out, "c_p": d * out, "c_q": 1, "c_panel": own.width,
         "bias_outer": b * d, "bias_inner": 1, "bias_p": d, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, size), None, 0, (), False, f"llvm: {own}", a * b * d)
+    return Call(_launch(own, values, size, threads), None, 0, (), False, f"llvm: {own}", a * b * d)
 
 
 @lru_cache(maxsize=4096)
-def _gradient(pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Call:
+def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Call:
     """Gradient of the weights with the features together."""
     a, b, c, d = pattern
     group = _group(d, dtype)
@@ -275,7 +287,7 @@ def _gradient(pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Ca
         "b_panel": every * d, "c_outer": b * c * d, "c_inner": group, "c_p": c * d, "c_q": d, "c_panel": every * d,
         "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
     }  # fmt: skip
-    return Call(_launch(own, values, SIZES[dtype]), None, 0, (), False, f"llvm: {own}", a * b * d)
+    return Call(_launch(own, values, SIZES[dtype], threads), None, 0, (), False, f"llvm: {own}", a * b * d)
 
 
 def ready(dtype: torch.dtype) -> bool:
@@ -285,6 +297,7 @@ def ready(dtype: torch.dtype) -> bool:
 
 def _call(plan: Callable[..., Call], *about: Any) -> Call:
     """A plan, which is not kept while kernels are only noted."""
+    about = current().threads or torch.get_num_threads(), *about
     return plan.__wrapped__(*about) if collecting() else plan(*about)  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -292,6 +305,17 @@ def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, bia
     """Product of rows x (..., N, a c d) by weights (..., a, b, c, d), to rows ``out`` apart."""
     strides, dtype = weight.stride()[-4:-1], NAMES[x.dtype]
     return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, kept)
+
+
+def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, kept: bool) -> Call:
+    """Product of x (..., N, a c d) with the batch together, to features ``out`` apart.
+
+    Where weights are kept and neighbours interleave, it reads what :func:`blocks` gives.
+    """
+    (_, b, c, d), strides = pattern, (*weight.stride()[-4:-1], 1)
+    if kept and d > 1:
+        strides = b * c * d, c, 1, b * c
+    return _call(_last, pattern, x.shape[-2], NAMES[x.dtype], x.stride(-1), strides, out, biased)
 
 
 def summed(pattern: Pattern, x: torch.Tensor, grad: torch.Tensor) -> Call:
@@ -331,8 +355,8 @@ def _product(
         weight = operand(call, weight, kept)  # held until the kernel has run
         addresses = [x.data_ptr(), weight.data_ptr(), out.data_ptr()]
     elif x.stride(1) == 1 == out.stride(1):
-        about = x.shape[1], NAMES[x.dtype], x.stride(2), weight.stride()[1:4], out.stride(2), bias is not None
-        call = _call(_last, (a, b, c, d), *about)
+        call = last((a, b, c, d), x, weight, out.stride(2), bias is not None, kept is not None)
+        weight = blocks(weight, kept) if kept is not None and d > 1 else weight
         addresses = [weight.data_ptr(), x.data_ptr(), out.data_ptr()]
     else:
         return None
@@ -349,6 +373,11 @@ def operand(call: Call, weight: torch.Tensor, kept: Kept | None) -> torch.Tensor
     if call.pack is None:
         return weight
     return _panels(call, weight) if kept is None else kept.of(call.key, lambda: _panels(call, weight), weight.device)
+
+
+def blocks(weight: torch.Tensor, kept: Kept) -> torch.Tensor:
+    """Weights (..., a, b, c, d) as matrices (..., a, d, b, c)."""
+    return kept.of(("bmm", weight.dtype), lambda: block_matrices(weight), weight.device)
 
 
 def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:

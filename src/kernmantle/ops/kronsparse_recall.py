@@ -21,6 +21,7 @@ from .execute import allocate
 from .kronsparse import Maybe, Way
 from .kronsparse_chain import backward_of, canonical, shaped
 from .kronsparse_keep import Kept, KeptChain
+from .kronsparse_torch import BLAS_FARTHEST
 from .launcher import collecting
 
 Look = tuple[Any, ...]
@@ -118,8 +119,8 @@ def _by_algorithms(
 def _forward(
     known: Known, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, parts: Sequence[Kept] | None
 ) -> list[torch.Tensor]:
-    """What follows each factor, as (N, features)."""
-    value = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    """What follows each factor, as (N, features); turned where the batch is last."""
+    value = x if x.dim() == 2 else x.reshape(len(x), -1) if known.way.batch_last else x.reshape(-1, x.shape[-1])
     values: list[torch.Tensor] = []
     if known.ahead is not None:
         addresses: list[int] = []
@@ -255,20 +256,73 @@ def _known(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: M
         found = _prepared(look, x, weights, bias, way) if all(own.is_contiguous() for own in tensors) else None
         if found is not None:
             return found
-    return None if tracked else _named(look, value, weights, way)
+    if tracked:
+        return None
+    names = _names(look, value, weights, way)
+    if way.batch_last and all(own.is_contiguous() for own in (x, *tensors)):
+        found = _behind(look, x, weights, bias, way, names)
+        if found is not None:
+            return found
+    kept = look[2] and not {*names} <= {"bmm", "lines"}
+    return Known((), (), (), (), look[0] or "", way, kept, "", algorithms=names)
 
 
-def _named(look: Look, value: torch.Tensor, weights: Sequence[torch.Tensor], way: Way) -> Known:
+def _names(look: Look, value: torch.Tensor, weights: Sequence[torch.Tensor], way: Way) -> tuple[str, ...]:
     """The algorithm of each product of a call that records no gradient."""
-    activation, _, kept, *_ = look
-    algorithms: list[str] = []
+    names: list[str] = []
     for weight in weights:
         a, b, c, d = weight.shape
         about = kronsparse_run.described(value)
-        algorithms.append(quickest((a, b, c, d), *about, None, kept)[0] if way.algorithm == "auto" else way.algorithm)
+        names.append(quickest((a, b, c, d), *about, None, look[2])[0] if way.algorithm == "auto" else way.algorithm)
         value = kronsparse_run.empty(value, a * b * d, way.batch_last)
-    keeps = kept and not {*algorithms} <= {"bmm", "lines"}
-    return Known((), (), (), (), activation or "", way, keeps, "", algorithms=tuple(algorithms))
+    return tuple(names)
+
+
+def _behind(
+    look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way, names: Sequence[str]
+) -> Known | None:
+    """A call with the batch last whose products are by the kernel, or one of torch each."""
+    value, multiply, keeps, route = x.reshape(len(x), -1).T, list[Multiply](), False, ""
+    for weight, name in zip(weights, names, strict=True):
+        a, b, _, d = weight.shape
+        if name == "kernel" and kronsparse_run.cpu().ready(x.dtype):
+            call = _across(value, weight, bias is not None and len(multiply) == len(weights) - 1, look[2])
+            keeps, route = keeps or (look[2] and d > 1), call.route
+            multiply.append(_lasting(call, d > 1))
+        elif name == "bmm" and d == 1 and len(value) <= BLAS_FARTHEST:
+            multiply.append(_batched)
+            route = "torch bmm"
+        else:
+            return None
+        value = value.new_empty((a * b * d, len(value))).T
+    shape = len(value.T), *x.shape[1:]
+    return Known(tuple(multiply), (), (), shape, look[0] or "", way, keeps, route)
+
+
+def _across(x: torch.Tensor, weight: torch.Tensor, biased: bool, kept: bool) -> Call:
+    """The product of turned rows by the kernel."""
+    a, b, c, d = weight.shape
+    return kronsparse_run.cpu().last((a, b, c, d), x, weight, len(x), biased, kept)
+
+
+def _lasting(call: Call, arranged: bool) -> Multiply:
+    """A product by the kernel; where weights are kept, ``arranged`` as matrices."""
+    start, blocks = call.start.run, kronsparse_run.cpu().blocks
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, kept: Kept | None) -> torch.Tensor:
+        out = allocate((call.features, x.shape[1]), x.dtype, x.device)
+        own = blocks(weight[None], kept) if arranged and kept is not None else weight
+        start(own.data_ptr(), x.data_ptr(), out.data_ptr(), *(() if bias is None else (bias.data_ptr(),)))
+        return out
+
+    return run
+
+
+def _batched(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, _: Kept | None) -> torch.Tensor:
+    """Blocks of neighbours by blocks of rows."""
+    a, b, c, _ = weight.shape
+    value = torch.bmm(weight.view(a, b, c), x.view(a, c, x.shape[1])).view(a * b, x.shape[1])
+    return value if bias is None else value.add_(bias[:, None])
 
 
 def _prepared(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way) -> Known | None:

@@ -156,6 +156,27 @@ def test_layers_that_make_no_sense(error, message, build):
         build()
 
 
+@pytest.mark.parametrize("shape", [(3, 16, 16, 1), (6, 8, 9, 1), (1, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize("packed", [False, True])
+def test_weights_that_are_no_longer_of_their_pattern(shape, packed):
+    x = torch.randn(5, 48)
+    for change in ("parameter", "data", "more"):
+        layer = km.KSLinear(48, 24, PATTERNS).eval()
+        if packed:
+            layer.prepack()
+        with torch.no_grad():
+            layer(x)
+        if change == "parameter":
+            layer.weights[0] = nn.Parameter(torch.ones(shape))
+        elif change == "data":
+            layer.weights[0].data = torch.ones(shape)
+        else:
+            layer.weights.append(nn.Parameter(torch.ones(shape)))
+        for _ in range(2):
+            with pytest.raises(errors.ShapeError, match="3 weights" if change == "more" else "weight 0 has shape"):
+                layer(x)
+
+
 def test_given_arrays():
     weights = [np.random.default_rng(0).normal(size=pattern) for pattern in PATTERNS]
     layer = km.KSLinear(48, 24, PATTERNS, weights=weights)
@@ -473,6 +494,9 @@ def test_layers_with_weights_in_float8(stored):
         own.eval().prepack()
         with torch.no_grad():
             assert_close(own(x), found.detach(), depth=99)
+            own.reset_parameters()
+            wanted = x.detach().double() @ factors(own).T + own.bias
+            assert_close(own(x), wanted, dtype="float32", depth=99)
         assert_close(own.to_dense(), factors(own), dtype="float32", depth=99)
     assert drawn.weights[0].float().std() > 0.1
 

@@ -127,7 +127,8 @@ class KSLinear(nn.Module):
             bound = math.sqrt(3 / pattern.c)
             if weight.dtype in STORED:
                 drawn = torch.empty(pattern, device=weight.device).uniform_(-bound, bound)
-                weight.data.copy_(drawn)
+                with torch.no_grad():
+                    weight.copy_(drawn)
             else:
                 nn.init.uniform_(weight, -bound, bound)
         if self.bias is not None:
@@ -160,6 +161,7 @@ class KSLinear(nn.Module):
             if found is not None:
                 self.__dict__["_route"] = route()
                 return found
+        check_weights(self.patterns, given)
         own, weights, bias = check_types(x, given, offset, self._names)
         check_features(own, self.patterns, self.batch_last)
         check_bias(bias, self.patterns[-1])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernmantle.codegen import kronsparse_dot, kronsparse_llvm, kronsparse_vectors
-from kernmantle.contraction.kronsparse_cpu import LANES, PLAIN, ROWS, Tile, group_of, tile
+from kernmantle.contraction.kronsparse_cpu import LANES, PLAIN, ROWS, Tile, group_of, tile, whole_rows
 from kernmantle.runtime import llvm
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llvm"
@@ -42,6 +42,8 @@ def test_tiles_fit_the_registers(lanes, d, spread, bias, machine):
         assert own.apart == (group == own.lanes and spread != group)
         assert own.scattered == (spread != group and not own.apart)
         assert not (own.scattered and own.bias == LANES)
+        wide = whole_rows(own, lanes, registers)
+        assert wide == own or (wide.rows == 1 and own.vectors < wide.vectors <= 3 * registers // 4)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ With the features together each number that is multiplied by is a group, one for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SIZES = {"f32": 4, "f64": 8}
 PLAIN, LANES, ROWS = "", "lanes", "rows"  # where a bias goes
@@ -66,6 +66,15 @@ def tile(
     apart = group == own and spread != group
     scattered = not apart and spread != group
     return Tile(dtype, own, rows, vectors, group, apart, scattered, PLAIN if scattered and bias == LANES else bias)
+
+
+def whole_rows(own: Tile, lanes: int, registers: int) -> Tile:
+    """The tile for sums of a few products, which takes the time of its writes: row after row, as they lie."""
+    needed, most = -(-lanes // own.lanes), registers * 3 // 4
+    if own.scattered or needed <= own.vectors:
+        return own
+    vectors = -(-needed // -(-needed // most))
+    return replace(own, rows=1, vectors=-(-vectors // 4) * 4)
 
 
 def group_of(d: int, lanes: int) -> int:

@@ -24,6 +24,7 @@ from ..contraction.kronsparse_cpu import (
     Tile,
     group_of,
     tile,
+    whole_rows,
 )
 from ..runtime import llvm
 from ..runtime.threads import SCRATCH
@@ -45,6 +46,7 @@ _ROWS_AHEAD = 48  # where panels are packed beforehand; a multiple of 6 and 8
 _BLOCK = 3 << 18  # bytes of x that go through all panels
 _APART = 96  # numbers of x from which lines that lie apart are brought together
 _DEPTH_OF_GRADIENTS = 128
+_WRITTEN = 8  # rows of x up to which gradients of weights take the time of their writes
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
 # With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
 _MANY, _HIGH, _REUSED = 1024, 516, 96
@@ -275,6 +277,8 @@ def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, gr
     a, b, c, d = pattern
     group = _group(d, dtype)
     own = _tile(dtype, c * group, group, d, PLAIN)
+    if batch <= _WRITTEN:
+        own = whole_rows(own, c * group, llvm.host().vector_registers)
     every, packs = own.width // group, batch > _FEW_TURNED
     depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
     rows = _multiple(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows, _ROWS)

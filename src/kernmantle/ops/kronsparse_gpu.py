@@ -187,19 +187,28 @@ def product(
     kept: Kept | None = None, way: str = KERNEL,
 ) -> str | None:  # fmt: skip
     """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
-    offset = 0 if bias is None else bias.shape[0]
-    key = (x.device, way, kept is None, weight.stride(), offset, looks(x, weight, bias, activation, precision, out))
-    found = False if collecting() else _BOUND.get(key, False)
-    if isinstance(found, bool):
-        problem = problem_of(x, weight, bias, activation, precision, out)
-        found = None if problem is None else _bound(problem, x, weight, bias, out, precision, kept is None, way)
-        if not collecting():
-            remember(_BOUND, key, found)
+    found = bound(x, weight, bias, activation, precision, out, kept is None, way)
     if found is None:
         return None
     if found.run is not None:
         found.run(x, weight, None if bias is None else bias.contiguous(), out, kept)
     return found.route
+
+
+def bound(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, alone: bool,
+    way: str,
+) -> Bound | None:  # fmt: skip
+    """What runs products that look like this one; ``alone``: the weights are rearranged for it alone."""
+    offset = 0 if bias is None else bias.shape[0]
+    key = (x.device, way, alone, weight.stride(), offset, looks(x, weight, bias, activation, precision, out))
+    found = False if collecting() else _BOUND.get(key, False)
+    if isinstance(found, bool):
+        problem = problem_of(x, weight, bias, activation, precision, out)
+        found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, way)
+        if not collecting():
+            remember(_BOUND, key, found)
+    return found
 
 
 class Bound(NamedTuple):

@@ -1,13 +1,15 @@
-"""The fast eager path on a CPU: a chain that looks like an earlier one goes straight to its prepared kernels.
+"""The fast eager path: a chain that looks like an earlier one goes straight to its prepared kernels.
 
 What it looks like is everything the checks and the plan depend on: shapes, strides, types and settings. Values of
-numbers and addresses are not.
+numbers and addresses are not. What is here is for CPUs; GPUs have ``kronsparse_recall_gpu``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from functools import lru_cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +29,7 @@ from .launcher import collecting
 Look = tuple[Any, ...]
 Call = Any  # of kronsparse_cpu, which is loaded with the first product
 Order = tuple[tuple[int, bool], ...]
+Launched = Callable[[torch.Tensor, Sequence[torch.Tensor], Maybe, Sequence[Kept] | None], tuple[torch.Tensor, str]]
 Multiply = Callable[[torch.Tensor, torch.Tensor, Maybe, "Kept | None"], torch.Tensor]
 Sum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _LIMIT = 1024
@@ -54,12 +57,21 @@ class Known(NamedTuple):
     order: Order = ()
     fronts: tuple[int, ...] = ()  # features in front of each factor
     algorithms: tuple[str, ...] = ()  # of each product, where not all are by the kernel or the batch is last
+    launched: Launched | None = None  # everything, on a GPU
+
+
+@lru_cache(maxsize=1)
+def _gpu() -> Any:
+    """Loaded with the first chain on a GPU."""
+    return import_module(".kronsparse_recall_gpu", __package__)
 
 
 def look_of(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str | None, way: Way, kept: bool
 ) -> Look | None:
     """What a call looks like; None if somebody watches it or it is none for this path."""
+    if x.is_cuda and current().backend in ("auto", "cuda"):
+        return _gpu().look_of(x, weights, bias, activation, way, kept)
     if not x.is_cpu or torch.is_autocast_enabled("cpu") or not unwatched() or collecting():
         return None
     settings, recorded = current(), torch.is_grad_enabled()
@@ -83,6 +95,8 @@ def recalled(
     known = None if look is None else _KNOWN.get(look)
     if known is None or (known.keeps and (kept is None or not kept.renew(weights))):
         return None
+    if known.launched is not None:
+        return known.launched(x, weights, bias, kept.parts if known.keeps and kept is not None else None)
     if not (known.multiply or known.algorithms):
         if kept is None or kept.matrix is None or kept.seen != (x.shape, x.dtype, x.device):
             return None  # of another type, as under autocast
@@ -239,6 +253,10 @@ def learn(
     through = kept is not None and kept.matrix is not None and kept.seen == (x.shape, x.dtype, x.device)
     if through and not any(look[8::4]):
         _KNOWN[look] = Known((), (), (), (), look[0] or "", way, True, kronsparse_run.DENSE)
+        return
+    if x.is_cuda:
+        launched = _gpu().launched(x, weights, bias, look[0] or "", way, look[2])
+        _KNOWN[look] = None if launched is None else Known((), (), (), (), "", way, look[2], "", launched=launched)
         return
     _KNOWN[look] = _known(look, x.detach(), [weight.detach() for weight in weights], bias, way)
 

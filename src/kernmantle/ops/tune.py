@@ -12,6 +12,7 @@ from ..errors import DeviceError, ShapeError
 from .execute import forget
 from .gpu_tiles import Tuned, tuning
 from .kron_execute import forget as forget_products
+from .kronsparse_recall import forget as forget_chains
 from .precompile import precompile
 from .recall import forget_calls
 
@@ -96,4 +97,5 @@ def _forget() -> None:
     """Let calls be prepared anew."""
     forget()
     forget_products()
+    forget_chains()
     forget_calls()

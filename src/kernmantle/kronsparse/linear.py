@@ -149,6 +149,11 @@ class KSLinear(nn.Module):
         compiling = torch.compiler.is_compiling()
         if not compiling and current().precision:
             way = way._replace(precision=current().precision)
+        if kept is not None and activation is None and not (way.precision or compiling) and kept.covers(x, given):
+            found = straight(x, offset, self.batch_last, given if offset is None else (*given, offset), kept)
+            if found is not None:
+                self.__dict__["_route"] = route()
+                return found
         look = None if compiling else look_of(x, given, offset, activation, way, kept is not None)
         known = recalled(look, x, given, offset, kept)
         if known is not None:
@@ -156,11 +161,6 @@ class KSLinear(nn.Module):
             return result
         if kept is not None and (compiling or not kept.renew(given)):
             kept = None
-        if kept is not None and activation is None and not way.precision:
-            found = straight(x, offset, self.batch_last, given if offset is None else (*given, offset), kept)
-            if found is not None:
-                self.__dict__["_route"] = route()
-                return found
         check_weights(self.patterns, given)
         own, weights, bias = check_types(x, given, offset, self._names)
         check_features(own, self.patterns, self.batch_last)

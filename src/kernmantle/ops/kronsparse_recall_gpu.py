@@ -31,13 +31,13 @@ def look_of(
     if torch.is_autocast_enabled("cuda") or not unwatched() or collecting() or session() is not None:
         return None
     recorded, device = torch.is_grad_enabled(), x.device
-    facts: list[Any] = [activation, way, kept, current().cache_dir, device, x.data_ptr() % 16]
+    facts: list[Any] = [activation, way, kept, current().cache_dir, (device, x.data_ptr() % 16)]
     for value in (x, *weights) if bias is None else (x, *weights, bias):
         if type(value) not in PLAIN or value.device != device or value.is_neg() or is_batched(value):
             return None
         if recorded and value.requires_grad:
             return None
-        facts += value.shape, value.stride(), value.dtype
+        facts += value.shape, value.stride(), value.dtype, False
     return tuple(facts)
 
 

@@ -178,8 +178,8 @@ def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
         image, scale = int(held.handle), int(scales.handle)
         threads = kronsparse_cuda.PREPARE_THREADS
         prepare = Kernel(binary, kronsparse_cuda.PREPARE, threads, 0, case.name)
-        warps = -(-chosen.preparing_warps(problem) // (threads // 32))
-        prepare(0, stream, warps, (pointers[1], image, scale, case.groups, *case.pattern, *weight_steps))
+        units = chosen.preparing_units(problem)
+        prepare(0, stream, units, (pointers[1], image, scale, case.groups, *case.pattern, *weight_steps))
         tiles, slots = chosen.tiles(problem), chosen.slots(problem, own)
         blocks = chosen.groups(problem) * slots
     early = own.capability >= 90 and not isinstance(chosen, NarrowPlan)

@@ -113,13 +113,13 @@ def run(machine: Machine, case: PairCase, chosen: PairPlan) -> np.ndarray[Any, A
     prepare = Kernel(binary, kronsparse_cuda.PREPARE, threads, 0, case.name)
     parts = []
     for weight, view in zip((one, two), chosen.views(problem), strict=True):
-        size, scales, warps = chosen.image(view)
+        size, scales, units = chosen.image(view)
         made = [
             machine.device.allocate(size, stream=machine.stream),
             machine.device.allocate(max(4, 4 * scales), stream=machine.stream),
         ]
         pointers = [int(buffer.handle) for buffer in (weight, *made)]
-        prepare(0, stream, -(-warps // (threads // 32)), (*pointers, *view))
+        prepare(0, stream, units, (*pointers, *view))
         parts.append(made)
     kernel = Kernel(
         binary, kronsparse_cuda.ENTRY, chosen.threads, chosen.shared(problem), case.name, limits().capability >= 90

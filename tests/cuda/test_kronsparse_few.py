@@ -93,15 +93,21 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
     assert_close(out[0], wanted, depth=33)
 
 
-@pytest.mark.parametrize("kind", ["few", "matrix"])
-def test_steps_are_captured_and_replays_follow(kind, monkeypatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("batch", [16, 3000])
+@pytest.mark.parametrize("kind", ["few", "matrix", "factors"])
+def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) -> None:
+    """In a graph what does not wait for each other lies on two streams, which a replay must not mix up."""
     monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kind)
-    layer = km.KSLinear(384, 1536, CHAINS["monarch"], device="cuda")
-    x = torch.randn(16, 384, device="cuda", requires_grad=True)
-    grad = torch.randn(16, 1536, device="cuda")
+    options = {"device": "cuda", "dtype": dtype}
+    narrow = torch.nn.Linear(1536, 384, **options)
+    layer = km.KSLinear(384, 1536, CHAINS["monarch"], **options)
+    model = torch.nn.Sequential(layer, narrow, km.KSLinear(384, 1536, CHAINS["monarch"], **options))
+    x = torch.randn(batch, 384, **options).requires_grad_()
+    grad = torch.randn(batch, 1536, **options)
 
     def step():
-        return torch.autograd.grad(layer(x), [x, *layer.parameters()], grad)
+        return torch.autograd.grad(model(x), [x, *model.parameters()], grad)
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -114,7 +120,8 @@ def test_steps_are_captured_and_replays_follow(kind, monkeypatch) -> None:
     with torch.no_grad():
         x.normal_()
         layer.weights[1].normal_()
-    graph.replay()
+    for _ in range(3):
+        graph.replay()
     for one, other in zip(found, step(), strict=True):
         assert torch.equal(one, other)
 

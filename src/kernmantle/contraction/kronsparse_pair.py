@@ -152,7 +152,7 @@ class PairPlan:
         return first, (1, a, b, c, d, 0, b * c * d, c * d, d, 1)
 
     def image(self, view: tuple[int, ...]) -> tuple[int, int, int]:
-        """Bytes of a prepared factor, numbers of its scales, and warps that prepare it."""
+        """Bytes of a prepared factor, numbers of its scales, and blocks that prepare it."""
         groups, a, b, c, d = view[:5]
         tiles = groups * a * d * -(-b // EDGE)
         scales = tiles * EDGE if self.split else 0

@@ -198,8 +198,8 @@ class KronSparsePlan:
         padded = -(-b // self.tile.columns) * self.tile.columns * -(-d // self.span) * self.span
         return problem.groups * a * padded if self.split else 0
 
-    def preparing_warps(self, problem: Problem) -> int:
-        """Warps that rearrange the weights."""
+    def preparing_units(self, problem: Problem) -> int:
+        """Blocks that rearrange the weights."""
         return self.groups(problem) * self.span * self.tile.columns // (8 if self.split or self.tile.grouped else 16)
 
     def slots(self, problem: Problem, limits: DeviceLimits) -> int:

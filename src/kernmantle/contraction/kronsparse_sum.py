@@ -10,10 +10,10 @@ from .cuda_tiles import DeviceLimits
 
 EDGE, DEPTH = 64, 32
 _MOST_L = 4
-_PITCH_BYTES = 80
+_PITCH_BYTES, _APART_BYTES = 80, 64
 _LEAST_CHUNKS, _WAVES = 8, 4
 _MOST_PART_BYTES = 2**26
-_BLOCKS = {1: 3, 2: 1, 3: 1, 4: 1}  # on one multiprocessor
+_BLOCKS = {1: 3, 2: 2, 3: 1, 4: 1}  # on one multiprocessor
 DTYPES = ("f32", "f16", "bf16")
 
 
@@ -42,7 +42,8 @@ class SumPlan:
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
         planes = 2 if self.dtype == "f32" else 1
-        return 2 * planes * self.l * EDGE * _PITCH_BYTES + 2 * 4 * self.l * 4
+        lines = self.l * (EDGE * _PITCH_BYTES + (_APART_BYTES if self.l > 1 else 0))
+        return 2 * planes * lines + 2 * 4 * self.l * 4
 
     def tiles(self, pattern: tuple[int, int, int, int], groups: int) -> int:
         """Blocks for one part of the batch."""

@@ -117,12 +117,17 @@ def backward_of(ctx: Any, grad: torch.Tensor, anew: bool = False) -> tuple[Maybe
     multiply, summed = (_multiply, _summed) if quiet else (product, weight_gradient)
     found: list[Maybe] = [None] * len(weights)
     bias = None if not of_bias else kronsparse_train.summed(moved) if quiet else moved.sum(1)[0]
+    held, apart = [moved], quiet and any(wanted) and (of_x or any(wanted[:-1]))  # what another stream reads stays
     for place in reversed(range(len(weights))):
         weight = weights[place]
         if wanted[place]:
-            found[place] = summed(values[place], moved, weight.shape, way)[0].to(weight.dtype)
+            with kronsparse_train.beside(grad.device, apart):
+                found[place] = summed(values[place], moved, weight.shape, way)[0].to(weight.dtype)
         if of_x or any(wanted[:place]):
             moved = multiply(moved, _turned(weight)[None], None, way)
+            held.append(moved)
+    if apart:
+        kronsparse_train.meet_again(grad.device)
     return None, shaped(moved, grad, way.batch_last) if of_x else None, bias, *found
 
 

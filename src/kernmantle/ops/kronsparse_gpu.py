@@ -38,7 +38,6 @@ from .launcher import collecting, fetch
 
 Maybe = torch.Tensor | None
 OVERLAPS = 90  # from this capability on a kernel may start while the one before it ends
-_WARPS = kronsparse_cuda.PREPARE_THREADS // 32
 _LOADED: dict[tuple[Any, ...], tuple[Kernel, ...]] = {}
 _PROBLEMS: dict[tuple[Any, ...], Problem | None] = {}
 _WAYS: dict[tuple[Any, ...], str] = {}
@@ -274,7 +273,7 @@ def _wide(
         return None
     prepare, kernel = loaded
     sizes = (chosen.image_bytes(problem), chosen.scales(problem))
-    warps, blocks = -(-chosen.preparing_warps(problem) // _WARPS), chosen.groups(problem) * slots
+    units, blocks = chosen.preparing_units(problem), chosen.groups(problem) * slots
     rearranging = (problem.groups, *problem.pattern, *given)
     rest = (problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides)
     arrangement = chosen.arrangement(problem)
@@ -283,7 +282,7 @@ def _wide(
         """The weights in the order in which the kernel reads them, and what undoes the scale of each column."""
         image = allocate(sizes[:1], torch.uint8, weight.device)
         scale = allocate(sizes[1:], torch.float32, weight.device)
-        start(prepare, index, warps, (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *rearranging))
+        start(prepare, index, units, (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *rearranging))
         return image, scale
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, kept: Kept | None) -> None:

@@ -19,7 +19,6 @@ from .kronsparse_keep import Kept
 from .launcher import collecting
 
 Maybe = torch.Tensor | None
-_WARPS = kronsparse_cuda.PREPARE_THREADS // 32
 _BOUND: dict[tuple[Any, ...], Any] = {}
 
 
@@ -102,11 +101,11 @@ def _bound(problem: PairProblem, x: torch.Tensor, out: torch.Tensor, chosen: Pai
 
     def prepared(weight: torch.Tensor, view: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights in the order in which the kernel reads them, and what undoes the scales of their columns."""
-        size, scales, warps = chosen.image(view)
+        size, scales, units = chosen.image(view)
         image = allocate((size,), torch.uint8, weight.device)
         scale = allocate((scales,), torch.float32, weight.device)
         given = (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *view)
-        start(prepare, index, -(-warps // _WARPS), given)
+        start(prepare, index, units, given)
         return image, scale
 
     def run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -153,18 +154,46 @@ def _back_through(
 ) -> tuple[Maybe, Maybe, list[Maybe]]:  # fmt: skip
     of_x, of_bias, *of_weights = wanted
     kind, own = grad.device.type, [weight.detach().to(grad.dtype) for weight in weights]
-    below = None
-    if of_x and matrix is not None:
-        below = uncast(kind, by_dense, near(grad), own[0][None], matrix.mT[None])
-        below = _ordered(below, way[0])
+    deeper = any(of_weights) and x is not None
+    within = of_bias and deeper and _quick(own) and grad.shape[1] <= _MOST_BESIDE
     found: list[Maybe] = [None] * len(weights)
-    beside = of_bias and any(of_weights) and _quick(own) and grad.shape[1] <= _MOST_BESIDE
-    bias = grad.new_empty(grad.shape[2]) if beside else summed(grad) if of_bias else None
-    if any(of_weights) and x is not None:
+    below = of_matrix = None
+    if deeper and x is not None:
         of_matrix = uncast(kind, torch.matmul, near(grad)[0].mT, near(x)[0])
-        parts = _parted(own, of_matrix, of_weights, (grad, bias) if beside and bias is not None else None)
-        found = [None if part is None else part.to(weight.dtype) for part, weight in zip(parts, weights, strict=True)]
+    apart = of_x and (deeper or of_bias)
+    with beside(grad.device, apart):
+        bias = grad.new_empty(grad.shape[2]) if within else summed(grad) if of_bias else None
+        if of_matrix is not None:
+            parts = _parted(own, of_matrix, of_weights, (grad, bias) if within and bias is not None else None)
+            found = [part if part is None else part.to(each.dtype) for part, each in zip(parts, weights, strict=True)]
+    if of_x and matrix is not None:
+        below = _ordered(uncast(kind, by_dense, near(grad), own[0][None], matrix.mT[None]), way[0])
+    if apart:
+        meet_again(grad.device)
     return below, bias, found
+
+
+_SIDES: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _splits(device: torch.device) -> bool:
+    """Whether work is put on two streams: where that costs the host nothing later."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def beside(device: torch.device, wanted: bool) -> Any:
+    """What is done here runs beside what follows, until :func:`meet_again`."""
+    if not wanted or not _splits(device):
+        return nullcontext()
+    side = _SIDES.get(device) or _SIDES.setdefault(device, torch.cuda.Stream(device))
+    side.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(side)
+
+
+def meet_again(device: torch.device) -> None:
+    """What follows waits for what was done beside."""
+    if _splits(device) and device in _SIDES:
+        torch.cuda.current_stream(device).wait_stream(_SIDES[device])
 
 
 def _quick(weights: Sequence[torch.Tensor]) -> bool:

@@ -1,7 +1,7 @@
 // Weights in the order in which the lanes of a Kronecker-sparse product read them, zero behind every edge.
 //
-// A warp makes one tile of 8 columns of one l for all k, or two where they are not taken apart. float32 becomes two
-// float16 after scaling by the power of two that brings the column's largest weight to 2^13 .. 2^14.
+// The warps of a block share the k of a tile of 8 columns of one l, or of two where they are not taken apart. float32
+// becomes two float16 after scaling by the power of two that brings the column's largest weight to 2^13 .. 2^14.
 #pragma once
 #include "kronsparse.cuh"
 
@@ -18,8 +18,9 @@ struct KronSparseWeights {
 template <class P>
 struct KronSparsePreparing {
     typedef typename P::T T;
-    static constexpr int TILES = P::SPLIT || P::GROUPED ? 1 : 2, BUNCHES = P::NJ / 8 / TILES;
+    static constexpr int TILES = P::SPLIT || P::GROUPED ? 1 : 2, BUNCHES = P::NJ / 8 / TILES, WARPS = 4;
     const KronSparseWeights& g;
+    unsigned* tops;
     int chunks, quad;
     const T* from[TILES];
     bool inside[TILES];
@@ -28,7 +29,8 @@ struct KronSparsePreparing {
         return inside[tile] && k < g.c ? load_pack<T, 1>(from[tile] + k * g.wk).v[0] : T();
     }
 
-    __device__ __forceinline__ void run(i64 unit, int lane) {
+    __device__ __forceinline__ void run(i64 unit) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const int across = (g.b + P::NJ - 1) / P::NJ, deep = (g.d + P::LT - 1) / P::LT;
         chunks = (g.c + P::KC - 1) / P::KC;
         quad = lane % 4;
@@ -44,26 +46,33 @@ struct KronSparsePreparing {
         }
         float scale = 1.0f;
         if constexpr (P::SPLIT) {
-            const float undo = measure(scale);
-            if (quad == 0) g.scale[(((i64)group * g.a + i) * deep * P::LT + l0 + l) * across * P::NJ + j] = undo;
+            const float undo = measure(scale, lane, warp);
+            if (quad == 0 && warp == 0) g.scale[(((i64)group * g.a + i) * deep * P::LT + l0 + l) * across * P::NJ + j] = undo;
         }
         unsigned char* to = (unsigned char*)g.image + (i64)own * chunks * P::CHUNK;
         to += P::GROUPED ? l * P::PLANES * P::PLANE + (8 * bunch + lane / 4) * 32 + quad * 4 : ((l * BUNCHES + bunch) * 32 + lane) * 16;
 #pragma unroll 4
-        for (int step = 0; step < chunks * P::STEPS; ++step) write(to + (i64)step * P::LT * P::PLANES * P::PLANE, 16 * step, scale, lane / 16);
+        for (int step = warp; step < chunks * P::STEPS; step += WARPS) write(to + (i64)step * P::LT * P::PLANES * P::PLANE, 16 * step, scale, lane / 16);
     }
 
     // Scale of this lane's column and what undoes it, NaN if a weight is not finite.
-    __device__ __forceinline__ float measure(float& scale) const {
+    __device__ __forceinline__ float measure(float& scale, int lane, int warp) const {
         unsigned top = 0;
 #pragma unroll 16
-        for (int k = quad; k < g.c; k += 4) {
+        for (int k = 4 * warp + quad; k < g.c; k += 4 * WARPS) {
             const unsigned size = __float_as_uint(convert<float>(at(0, k))) & 0x7fffffffu;
             top = size > top ? size : top;
         }
 #pragma unroll
         for (int gap = 1; gap < 4; gap *= 2) {
             const unsigned other = __shfl_xor_sync(0xffffffffu, top, gap);
+            top = other > top ? other : top;
+        }
+        if (quad == 0) tops[8 * warp + lane / 4] = top;
+        __syncthreads();
+#pragma unroll
+        for (int one = 0; one < WARPS; ++one) {
+            const unsigned other = tops[8 * one + lane / 4];
             top = other > top ? other : top;
         }
         const unsigned exponent = top >> 23 < 14 ? 14 : top >> 23;
@@ -112,9 +121,9 @@ __device__ __forceinline__ void kron_sparse_prepare(const KronSparseWeights& g) 
     const i64 across = (g.b + P::NJ - 1) / P::NJ, deep = (g.d + P::LT - 1) / P::LT;
     const i64 units = (i64)g.groups * g.a * deep * across * P::LT * KronSparsePreparing<P>::BUNCHES;
     let_next_begin();
-    const i64 unit = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    KronSparsePreparing<P> own{g};
-    if (unit < units) own.run(unit, threadIdx.x % 32);
+    __shared__ unsigned tops[8 * KronSparsePreparing<P>::WARPS];
+    KronSparsePreparing<P> own{g, tops};
+    if (blockIdx.x < units) own.run(blockIdx.x);
 }
 
 }  // namespace km

@@ -24,8 +24,8 @@ struct KronSparseSumTile {
     typedef T_ T;
     static constexpr bool X_FIRST = X_FIRST_, Y_FIRST = Y_FIRST_, SPLIT = sizeof(T) == 4;
     static constexpr int L = L_, PRODUCTS = PRODUCTS_, EDGE = 64, DEPTH = 32, THREADS = 128 * L, WARPS = 4 * L;
-    // Lines of a plane are 80 bytes apart, so that eight of them meet in no bank.
-    static constexpr int PITCH = 40, PLANE = L * EDGE * PITCH, PLANES = SPLIT ? 2 : 1;
+    // Lines of a plane are 80 bytes apart, so that eight of them meet in no bank, those of another l 64 bytes further.
+    static constexpr int PITCH = 40, EACH_L = EDGE * PITCH + (L > 1 ? 32 : 0), PLANE = L * EACH_L, PLANES = SPLIT ? 2 : 1;
     // A thread holds ROUNDS pairs of neighbours along the batch of each operand.
     static constexpr int PAIRS = DEPTH / 2, ROUNDS = L * EDGE * PAIRS / THREADS;
 };
@@ -45,7 +45,7 @@ struct KronSparseSide {
         if (FIRST) {
             const int at = threadIdx.x % (P::L * P::EDGE);
             l = at % P::L, feature = at / P::L;
-            pair = threadIdx.x / (P::L * P::EDGE) + P::THREADS / (P::L * P::EDGE) * round;
+            pair = threadIdx.x / (P::L * P::EDGE) * P::ROUNDS + round;  // neighbours, which are written together
         } else {
             const int at = threadIdx.x / P::PAIRS + P::THREADS / P::PAIRS * round;
             l = at / P::EDGE, feature = at % P::EDGE;
@@ -80,20 +80,35 @@ struct KronSparseSide {
         return most;
     }
 
+    // What a round has, and if float32 its rest.
+    __device__ __forceinline__ void part(int round, float scale, unsigned (&word)[2]) const {
+        if constexpr (P::SPLIT) {
+            const float p = __uint_as_float(raw[round][0]), q = __uint_as_float(raw[round][1]);
+            word[0] = halves(p * scale, q * scale);
+            const float2 kept = of_halves(word[0]);
+            word[1] = halves(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
+        } else {
+            word[0] = (unsigned)raw[round][0] | (unsigned)raw[round][1] << 16;
+        }
+    }
+
     __device__ __forceinline__ void write(unsigned short* to, float scale) const {
+        constexpr int TOGETHER = FIRST ? 4 : 1;
 #pragma unroll
-        for (int round = 0; round < P::ROUNDS; ++round) {
+        for (int begin = 0; begin < P::ROUNDS; begin += TOGETHER) {
             int l, feature, pair;
-            place(round, l, feature, pair);
-            unsigned* const put = (unsigned*)(to + (l * P::EDGE + feature) * P::PITCH + 2 * pair);
-            if constexpr (P::SPLIT) {
-                const float p = __uint_as_float(raw[round][0]), q = __uint_as_float(raw[round][1]);
-                const unsigned both = halves(p * scale, q * scale);
-                const float2 kept = of_halves(both);
-                *put = both;
-                put[P::PLANE / 2] = halves(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
-            } else {
-                *put = (unsigned)raw[round][0] | (unsigned)raw[round][1] << 16;
+            place(begin, l, feature, pair);
+            unsigned word[TOGETHER][2];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) part(begin + i, scale, word[i]);
+            unsigned short* const line = to + l * P::EACH_L + feature * P::PITCH + 2 * pair;
+#pragma unroll
+            for (int plane = 0; plane < P::PLANES; ++plane) {
+                unsigned* const put = (unsigned*)(line + plane * P::PLANE);
+                if constexpr (FIRST)
+                    *(uint4*)put = make_uint4(word[0][plane], word[1][plane], word[2][plane], word[3][plane]);
+                else
+                    *put = word[0][plane];
             }
         }
     }
@@ -129,10 +144,21 @@ struct KronSparseSumBlock {
                      : "memory");
     }
 
+    static __device__ __forceinline__ void fragments(unsigned (&to)[2][4], const unsigned short* from) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) fragment(to[m], from + 16 * m * P::PITCH);
+    }
+    static __device__ __forceinline__ void multiply(float (&here)[2][4][4], const unsigned (&p)[2][4], const unsigned (&q)[2][4]) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int t = 0; t < 4; ++t) multiply_add(H(), here[m][t], p[m], q[t / 2][t % 2 * 2], q[t / 2][t % 2 * 2 + 1]);
+    }
+
     __device__ __forceinline__ void multiply_chunk(float (&sum)[2][4][4], float back_left, float back_right) const {
-        const int line = warp / 4 * P::EDGE, j = line + warp % 4 / 2 * 32, k = line + warp % 2 * 32;
-        const unsigned short* const rows = left + (j + lane % 16) * P::PITCH + lane / 16 * 8;
-        const unsigned short* const columns = right + (k + lane / 16 * 8 + lane % 8) * P::PITCH + lane / 8 % 2 * 8;
+        const int line = warp / 4 * P::EACH_L, j = warp % 4 / 2 * 32, k = warp % 2 * 32;
+        const unsigned short* const rows = left + line + (j + lane % 16) * P::PITCH + lane / 16 * 8;
+        const unsigned short* const columns = right + line + (k + lane / 16 * 8 + lane % 8) * P::PITCH + lane / 8 % 2 * 8;
         float here[2][4][4];
 #pragma unroll
         for (int m = 0; m < 2; ++m)
@@ -142,24 +168,19 @@ struct KronSparseSumBlock {
                 for (int r = 0; r < 4; ++r) here[m][t][r] = 0.0f;
 #pragma unroll
         for (int step = 0; step < P::DEPTH / 16; ++step) {
-            unsigned p[P::PLANES][2][4], q[P::PLANES][2][4];
-#pragma unroll
-            for (int plane = 0; plane < P::PLANES; ++plane)
-#pragma unroll
-                for (int m = 0; m < 2; ++m) {
-                    fragment(p[plane][m], rows + plane * P::PLANE + 16 * m * P::PITCH + 16 * step);
-                    fragment(q[plane][m], columns + plane * P::PLANE + 16 * m * P::PITCH + 16 * step);
-                }
-#pragma unroll
-            for (int turn = P::SPLIT && P::PRODUCTS == 3 ? 0 : 2; turn < 3; ++turn)
-#pragma unroll
-                for (int m = 0; m < 2; ++m)
-#pragma unroll
-                    for (int t = 0; t < 4; ++t) {
-                        constexpr int LOW = P::PLANES - 1;
-                        const unsigned(&w)[4] = q[turn == 1 ? LOW : 0][t / 2];
-                        multiply_add(H(), here[m][t], p[turn == 0 ? LOW : 0][m], w[t % 2 * 2], w[t % 2 * 2 + 1]);
-                    }
+            unsigned p[2][4], q[2][4];
+            fragments(q, columns + 16 * step);
+            if constexpr (P::SPLIT && P::PRODUCTS == 3) {
+                fragments(p, rows + P::PLANE + 16 * step);
+                multiply(here, p, q);
+                unsigned rest[2][4];
+                fragments(p, rows + 16 * step);
+                fragments(rest, columns + P::PLANE + 16 * step);
+                multiply(here, p, rest);
+            } else {
+                fragments(p, rows + 16 * step);
+            }
+            multiply(here, p, q);
         }
 #pragma unroll
         for (int m = 0; m < 2; ++m)

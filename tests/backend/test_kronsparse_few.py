@@ -117,12 +117,17 @@ def test_several_numbers_are_read_at_once_where_they_lie_so(access) -> None:
                 together, other, step = {
                     "ALONG": (4 * tile.l, side.first, side.second), "ACROSS": (count * tile.l, side.second, side.first),
                     "BESIDE": (tile.l, math.gcd(side.first, side.second), tile.l),
+                    "ALONG_OTHER": (8, side.first, side.second), "ACROSS_OTHER": (2 * count, side.second, side.first),
                 }[read]  # fmt: skip
                 wanted = min(16, together * size)
-                assert step == tile.l
-                assert (product.r % 4 if read == "ALONG" else extent % count if read == "ACROSS" else 0) == 0
+                kind, _, other_ones = read.partition("_")
+                assert step == (2 if other_ones else tile.l)
+                assert (product.r % 4 if kind == "ALONG" else extent % count if kind == "ACROSS" else 0) == 0
                 others = [*side.batch[:3], other] + [side.batch[3] * tile.l] * (product.sizes[3] > tile.l)
-                assert access % wanted == 0
+                if other_ones:
+                    others.remove(1)
+                    assert tile.l == 1
+                assert max(access, size) % wanted == 0
                 assert all(each * size % wanted == 0 for each in others)
     assert kinds >= ({"ALONG", "ACROSS", "BESIDE", "ALONE"} if access == 16 else {"ALONE"})
 

@@ -85,7 +85,7 @@ def emit_few(plan: FewPlan) -> str:
     for place, tile in enumerate(plan.tiles):
         parameters = [
             _TYPES[plan.dtype], str(plan.warps), str(tile.l), str(tile.m), str(tile.n), f"km::{tile.left}",
-            f"km::{tile.right}", _flag(tile.packed), _flag(tile.bias),
+            f"km::{tile.right}", str(tile.deep), _flag(tile.packed), _flag(tile.bias),
             str(ACTIVATIONS.index(plan.activation) if tile.bias else 0), str(plan.products),
         ]  # fmt: skip
         call = (
@@ -114,7 +114,6 @@ extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY
 {given[:-2]}) {{
     extern __shared__ __align__(16) float shared[];
     km::let_next_begin();
-    km::wait_for_previous();
     unsigned block = blockIdx.x;
 {calls}}}
 """

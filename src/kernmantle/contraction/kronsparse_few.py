@@ -18,9 +18,11 @@ DTYPES = ("f32", "f16", "bf16")
 _PARTS = _WARPS = (8, 4, 2, 1)
 _SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}  # products of two numbers, for which small tiles were quicker
 _MANY = 128  # tiles, about as many as multiprocessors
+_FILLED, _LONG = 640, 64  # warps below which tiles are made smaller, for sums so long
+_GATHERED = 256  # sums of a lane that the warps of a tile add up
 _SHORT = 256  # rows that are summed by few warps
 _MOST_HELD = 255
-_HELD = 100  # sums and numbers of a thread with which two blocks share a multiprocessor
+_HELD = 100  # sums, numbers and places of a thread with which two blocks share a multiprocessor
 _COSTS = {"f32": (4.9e-6, 2.9e12), "f16": (3.4e-6, 3.6e12), "bf16": (3.4e-6, 3.6e12)}  # start, bytes a second
 _SLOWER = {"ALONG": 1.0, "ACROSS": 1.0, "ALONE": 4.0}
 _BESIDE = 12.0  # the same, for each byte of a number
@@ -77,6 +79,7 @@ class FewTile:
     right: str
     packed: bool
     bias: bool = False
+    deep: int = 1
 
     @property
     def alone(self) -> bool:
@@ -89,11 +92,12 @@ class FewTile:
         return 4 * self.l * self.m * self.n
 
     def held(self, dtype: str) -> int:
-        """Registers of a thread for sums and what it multiplies; more where it has an address for each number."""
+        """Registers of a thread for sums, what it multiplies and where from; more with an address for each number."""
         if "ALONE" in (self.left, self.right):
             return _MOST_HELD
         apart = 24 if dtype == "f32" else 0
-        return self.sums + (2 * self.m + self.n) * self.l * BYTES[dtype] + apart
+        places = sum(2 * (own if "ALONG" in read else 4) for read, own in ((self.left, 2 * self.m), (self.right, self.n)))
+        return self.sums + self.deep * (2 * self.m + self.n) * self.l * BYTES[dtype] + apart + places
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,25 @@ def _l(product: FewProduct) -> int:
 
 
 def _read(view: View, l: int, own: int, extent: int, r: int, size: int) -> str:
+    others = _others(view, l)
+    if others is not None and others.second == 2 and r % 4 == 0 and _fits(others, 8, size, others.first):
+        return "ALONG_OTHER"
+    even = own % 2 == 0 and extent % own == 0
+    if others is not None and others.first == 2 and even and _fits(others, 2 * own, size, others.second):
+        return "ACROSS_OTHER"
     if view.second == l and r % 4 == 0 and _fits(view, 4 * l, size, view.first):
         return "ALONG"
     if view.first == l and extent % own == 0 and own * l * size >= 4 and _fits(view, own * l, size, view.second):
         return "ACROSS"
     return "BESIDE" if l * size >= 4 and l > 1 and _fits(view, l, size, view.first, view.second) else "ALONE"
+
+
+def _others(view: View, l: int) -> View | None:
+    """A view without the axis along which every number is another product's; None where no axis is."""
+    steps = [step for step in view.batch if step]
+    if l != 1 or steps.count(1) != 1 or 2 not in (view.first, view.second):
+        return None
+    return replace(view, batch=tuple([0 if step == 1 else step for step in view.batch]))
 
 
 def _fits(view: View, count: int, size: int, *others: int) -> bool:
@@ -158,14 +176,28 @@ def _fits(view: View, count: int, size: int, *others: int) -> bool:
 
 
 def _shape(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
-    """Sixteens of p and eights of q of a tile: wide ones only for much work, or many of one l."""
+    """Sixteens of p and eights of q of a tile: smaller ones where long sums would leave most multiprocessors idle."""
+    m, n = _widest(product, l, dtype)
+    across = product.right is not None and product.right.first == l
+    least = -(-4 // (l * BYTES[dtype])) if across else 1  # four bytes at once
+    shared = max(own for own in _PARTS if own == 1 or -(-product.r // 16) >= 2 * own)
+    while product.r >= _LONG:
+        warps = math.prod(product.sizes) // l * -(-product.p // (16 * m)) * -(-product.q // (8 * n)) * shared
+        if warps >= _FILLED or (m, n) == (1, least):
+            break
+        m, n = (m, n // 2) if n > max(2, least) else (1, n) if m > 1 else (m, n // 2)
+    return m, n
+
+
+def _widest(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
+    """Wide ones only for much work, or many of one l."""
     m = 1 if product.p <= 16 or (l == 4 and dtype == "f32") else 2
     wide = -(-product.p // 32) * -(-product.q // 32) * math.prod(product.sizes)
     if product.q <= 16:
         return m, 1 if product.q <= 8 else 2
     if l == 1 and wide >= _MANY:
         return m, 4
-    held = l == 4 and (m == 2 or dtype == "f32")
+    held = l * m > (2 if dtype == "f32" else 4)
     return m, 2 if held or product.work < _SMALL[dtype] else 4
 
 
@@ -184,7 +216,8 @@ def tile_of(product: FewProduct, dtype: str) -> FewTile:
     right = _read(stepped(product.right), l, n, product.q, product.r, size)
     out = stepped(product.out)
     packed = out.second == l and product.q % (2 * n) == 0 and _fits(out, 2 * n * l, size, out.first)
-    return FewTile(l, m, n, left, right, packed, product.bias is not None)
+    deep = 2 if m == n == 1 and product.r >= _LONG else 1
+    return FewTile(l, m, n, left, right, packed, product.bias is not None, deep)
 
 
 def tiles_of(product: FewProduct, tile: FewTile) -> int:
@@ -196,7 +229,8 @@ def tiles_of(product: FewProduct, tile: FewTile) -> int:
 def parts_of(product: FewProduct, tile: FewTile, limits: DeviceLimits) -> int:
     """Warps that share the r of a tile."""
     tiles, steps = tiles_of(product, tile), -(-product.r // 16)
-    return next(own for own in _PARTS if own == 1 or (tiles * own <= 16 * limits.sm_count and steps >= 2 * own))
+    most = min(16 * limits.sm_count // tiles, steps // 2, _GATHERED // tile.sums)
+    return next(own for own in _PARTS if own == 1 or own <= most)
 
 
 def blocks_of(product: FewProduct, tile: FewTile, dtype: str, warps: int, limits: DeviceLimits) -> int:

@@ -25,14 +25,17 @@ struct FewJob {
     i64 p, q, r, parts, sizes[4];
 };
 
-// How an operand is read: four numbers along r at once, along its own axis, those of neighbouring l, or one by one.
-enum FewRead { ALONG, ACROSS, BESIDE, ALONE };
+// How an operand is read: four numbers along r at once, along its own axis, those of neighbouring l, or one by one. The
+// first two also where every other number is another product's: both are read, and one is kept.
+enum FewRead { ALONG, ACROSS, BESIDE, ALONE, ALONG_OTHER, ACROSS_OTHER };
 
 template <
-    class T_, int WARPS_, int L_, int MT_, int NT_, int LEFT_, int RIGHT_, bool PACKED_, bool BIAS_, int ACTIVATION_, int PRODUCTS_>
+    class T_, int WARPS_, int L_, int MT_, int NT_, int LEFT_, int RIGHT_, int DEEP_, bool PACKED_, bool BIAS_, int ACTIVATION_,
+    int PRODUCTS_>
 struct FewTile {
     typedef T_ T;
     static constexpr int L = L_, MT = MT_, NT = NT_, LEFT = LEFT_, RIGHT = RIGHT_, ACTIVATION = ACTIVATION_, PRODUCTS = PRODUCTS_;
+    static constexpr int DEEP = DEEP_;  // sixteens of r that are read at once
     static constexpr bool PACKED = PACKED_, BIAS = BIAS_, SPLIT = sizeof(T) == 4;
     static constexpr int ROWS = 16 * MT, COLUMNS = 8 * NT, WARPS = WARPS_;
     static constexpr int SUMS = L * MT * NT * 4;
@@ -54,54 +57,100 @@ KM_DEVICE void few_words(unsigned* to, const void* from) {
     }
 }
 
+// COUNT of twice as many numbers: the even ones, or the odd.
+template <class T, int COUNT>
+KM_DEVICE void few_others(unsigned* to, const T* from, bool odd) {
+    unsigned both[2 * COUNT * sizeof(T) / 4];
+    few_words<2 * COUNT * sizeof(T)>(both, from);
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) to[i] = odd ? both[2 * i + 1] : both[2 * i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT / 2; ++i) to[i] = __byte_perm(both[2 * i], both[2 * i + 1], odd ? 0x7632 : 0x5410);
+    }
+}
+
+// Where a lane reads one operand: an address for each access of sixteen r, or one where it reads numbers one by one.
+template <class T, int OWN, int READ>
+struct FewPlaces {
+    static constexpr bool DOWN = READ == ALONG || READ == ALONG_OTHER, OVER = READ == ACROSS || READ == ACROSS_OTHER;
+    static constexpr int COUNT = DOWN ? OWN : OVER ? 4 : 1;
+    const T* at[COUNT];
+    bool odd;
+
+    __device__ __forceinline__ FewPlaces(const FewSide& side, i64 from) {
+        const T* first = (const T*)side.at + from;
+        odd = READ > ALONE && (unsigned long long)first / sizeof(T) % 2;
+        if (odd) --first;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) at[i] = first + i * (DOWN ? side.own : side.along);
+    }
+    __device__ __forceinline__ void advance(i64 by) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) at[i] += by;
+    }
+};
+
 // The numbers that a lane has of one operand: OWN of its own axis, four positions r, L of l.
 template <class T, int OWN, int L, int READ>
 struct FewNumbers {
+    typedef FewPlaces<T, OWN, READ> Places;
     static constexpr int EACH = 4 / sizeof(T), COUNT = OWN * 4 * L / EACH;
     unsigned word[COUNT];
 
     static __device__ __forceinline__ constexpr int place(int own, int r, int l) {
-        return READ == ACROSS ? (r * OWN + own) * L + l : (own * 4 + r) * L + l;
+        return Places::OVER ? (r * OWN + own) * L + l : (own * 4 + r) * L + l;
     }
     __device__ __forceinline__ unsigned bits(int own, int r, int l) const {
         const int at = place(own, r, l);
         return EACH == 1 ? word[at] : word[at / 2] >> 16 * (at % 2) & 0xffffu;
     }
-    // `left`: how many of the own axis there are from here on, `behind` of r.
-    __device__ __forceinline__ void read(const FewSide& side, i64 from, i64 left, i64 behind) {
+    // Halves of r and the next one.
+    __device__ __forceinline__ unsigned pair(int own, int r, int l) const {
+        const int a = place(own, r, l), b = place(own, r + 1, l);
+        if (a % 2 == 0 && b == a + 1) return word[a / 2];
+        return __byte_perm(word[a / 2], word[b / 2], (a % 2 ? 0x32 : 0x10) | (b % 2 ? 0x7600 : 0x5400));
+    }
+    // `left`: how many of the own axis there are from here on, `behind` of r; `off` numbers behind the places.
+    __device__ __forceinline__ void read(const FewSide& side, const Places& places, i64 off, int left, int behind) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) word[i] = 0;
-        const T* const at = (const T*)side.at + from;
-        if constexpr (READ == ALONG) {
-            constexpr int EVERY = 4 * L / EACH;
+        if constexpr (Places::DOWN) {
 #pragma unroll
             for (int own = 0; own < OWN; ++own)
-                if (own < left && behind > 0) few_words<4 * L * sizeof(T)>(word + own * EVERY, at + own * side.own);
-        } else if constexpr (READ == ACROSS) {
-            constexpr int EVERY = OWN * L / EACH;
+                if (own < left && behind > 0) {
+                    unsigned* const to = word + own * 4 * L / EACH;
+                    if constexpr (READ == ALONG) few_words<4 * L * sizeof(T)>(to, places.at[own] + off);
+                    else few_others<T, 4>(to, places.at[own] + off, places.odd);
+                }
+        } else if constexpr (Places::OVER) {
 #pragma unroll
             for (int r = 0; r < 4; ++r)
-                if (left > 0 && r < behind) few_words<OWN * L * sizeof(T)>(word + r * EVERY, at + r * side.along);
-        } else if constexpr (READ == BESIDE) {
-#pragma unroll
-            for (int own = 0; own < OWN; ++own)
-#pragma unroll
-                for (int r = 0; r < 4; ++r)
-                    if (own < left && r < behind)
-                        few_words<L * sizeof(T)>(word + place(own, r, 0) / EACH, at + own * side.own + r * side.along);
+                if (left > 0 && r < behind) {
+                    unsigned* const to = word + r * OWN * L / EACH;
+                    if constexpr (READ == ACROSS) few_words<OWN * L * sizeof(T)>(to, places.at[r] + off);
+                    else few_others<T, OWN>(to, places.at[r] + off, places.odd);
+                }
         } else {
+            const T* const at = places.at[0] + off;
 #pragma unroll
             for (int own = 0; own < OWN; ++own)
 #pragma unroll
-                for (int r = 0; r < 4; ++r)
+                for (int r = 0; r < 4; ++r) {
+                    if (own >= left || r >= behind) continue;
+                    const T* const from = at + own * side.own + r * side.along;
+                    if constexpr (READ == BESIDE) {
+                        few_words<L * sizeof(T)>(word + place(own, r, 0) / EACH, from);
+                    } else {
 #pragma unroll
-                    for (int l = 0; l < L; ++l) {
-                        unsigned found = 0;
-                        if (own < left && r < behind)
-                            found = *(const typename Word<sizeof(T)>::type*)(at + own * side.own + r * side.along + l);
-                        const int to = place(own, r, l);
-                        word[to / EACH] |= EACH == 1 ? found : found << 16 * (to % 2);
+                        for (int l = 0; l < L; ++l) {
+                            const unsigned found = *(const typename Word<sizeof(T)>::type*)(from + l);
+                            const int to = place(own, r, l);
+                            word[to / EACH] |= EACH == 1 ? found : found << 16 * (to % 2);
+                        }
                     }
+                }
         }
     }
 };
@@ -157,14 +206,10 @@ struct FewWarp {
 #pragma unroll
                 for (int m = 0; m < P::MT; ++m)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const int own = 2 * m + e % 2, r = e / 2 * 2;
-                        a[m][e] = left.bits(own, r, l) | left.bits(own, r + 1, l) << 16;
-                    }
+                    for (int e = 0; e < 4; ++e) a[m][e] = left.pair(2 * m + e % 2, e / 2 * 2, l);
 #pragma unroll
                 for (int t = 0; t < P::NT; ++t) {
-                    const unsigned b0 = right.bits(t, 0, l) | right.bits(t, 1, l) << 16;
-                    const unsigned b1 = right.bits(t, 2, l) | right.bits(t, 3, l) << 16;
+                    const unsigned b0 = right.pair(t, 0, l), b1 = right.pair(t, 2, l);
 #pragma unroll
                     for (int m = 0; m < P::MT; ++m) multiply_add(T(), sum[l][m][t], a[m], b0, b1);
                 }
@@ -211,9 +256,9 @@ __device__ __forceinline__ void few(const FewJob& job, unsigned block, float* sh
     typedef typename P::T T;
     typedef FewWarp<P> Warp;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane % 4, slot = lane / 4;
-    const int parts = (int)job.parts, part = warp % parts;
-    const unsigned across = (unsigned)((job.q + P::COLUMNS - 1) / P::COLUMNS), down = (unsigned)((job.p + P::ROWS - 1) / P::ROWS);
-    unsigned tile = block * (P::WARPS / parts) + warp / parts;
+    const int parts = (int)job.parts, share = __ffs(parts) - 1, part = warp & (parts - 1);  // parts are a power of two
+    const unsigned across = ((unsigned)job.q + P::COLUMNS - 1) / P::COLUMNS, down = ((unsigned)job.p + P::ROWS - 1) / P::ROWS;
+    unsigned tile = block * (P::WARPS >> share) + (warp >> share);
     const i64 q = (i64)few_place(tile, across) * P::COLUMNS + slot * P::NT;
     const i64 p = (i64)few_place(tile, down) * P::ROWS + slot * 2 * P::MT;
     i64 left_at = p * job.left.own, right_at = q * job.right.own, out_at = 0, bias_at = 0;
@@ -226,33 +271,51 @@ __device__ __forceinline__ void few(const FewJob& job, unsigned block, float* sh
         out_at += place * job.out_batch[axis], bias_at += place * job.bias_batch[axis];
     }
     const bool inside = tile == 0;
-    const i64 steps = (job.r + 15) / 16, each = (steps + parts - 1) / parts;
-    const i64 begin = part * each, end = begin + each < steps ? begin + each : steps;
+    const int count = (int)job.r, steps = (count + 15) / 16, each = (steps + parts - 1) >> share;
+    const int begin = part * each, end = begin + each < steps ? begin + each : steps;
     typename Warp::Sums sum;
 #pragma unroll
     for (int i = 0; i < P::SUMS; ++i) (&sum[0][0][0][0])[i] = 0.0f;
+    wait_for_previous();
     if (inside) {
+        int r = begin * 16 + quad * 4;
+        const int left_own = (int)(job.p - p), right_own = (int)(job.q - q);
+        typename Warp::Left::Places left_places(job.left, left_at + r * job.left.along);
+        typename Warp::Right::Places right_places(job.right, right_at + r * job.right.along);
 #pragma unroll 1
-        for (i64 step = begin; step < end; ++step) {
-            const i64 r = step * 16 + quad * 4;
-            typename Warp::Left left;
-            typename Warp::Right right;
-            left.read(job.left, left_at + r * job.left.along, job.p - p, job.r - r);
-            right.read(job.right, right_at + r * job.right.along, job.q - q, job.r - r);
-            Warp::add(sum, left, right);
+        for (int step = begin; step < end; step += P::DEEP, r += 16 * P::DEEP) {
+            typename Warp::Left left[P::DEEP];
+            typename Warp::Right right[P::DEEP];
+#pragma unroll
+            for (int u = 0; u < P::DEEP; ++u) {
+                const int behind = step + u < end ? count - r - 16 * u : 0;
+                left[u].read(job.left, left_places, 16 * u * job.left.along, left_own, behind);
+                right[u].read(job.right, right_places, 16 * u * job.right.along, right_own, behind);
+            }
+            left_places.advance(16 * P::DEEP * job.left.along);
+            right_places.advance(16 * P::DEEP * job.right.along);
+#pragma unroll
+            for (int u = 0; u < P::DEEP; ++u) Warp::add(sum, left[u], right[u]);
         }
     }
     if (parts > 1) {
-        // Sum i of a lane is at i * 32 + lane; the first warp of a tile's gathers.
-        float* const own = shared + warp * P::SUMS * 32;
-        if (part)
+        // Sum i of a lane is at i * 32 + lane. The warps of a tile share the sums, and the first gathers them.
+        float* const own = shared + (warp - part) * P::SUMS * 32 + lane;
 #pragma unroll
-            for (int i = 0; i < P::SUMS; ++i) own[i * 32 + lane] = (&sum[0][0][0][0])[i];
+        for (int i = 0; i < P::SUMS; ++i) own[(part * P::SUMS + i) * 32] = (&sum[0][0][0][0])[i];
+        __syncthreads();
+        for (int i = part; i < P::SUMS; i += parts) {
+            float each[P::WARPS], total = 0.0f;
+#pragma unroll
+            for (int one = 0; one < P::WARPS; ++one) each[one] = one < parts ? own[(one * P::SUMS + i) * 32] : 0.0f;
+#pragma unroll
+            for (int one = 0; one < P::WARPS; ++one) total += each[one];
+            own[i * 32] = total;
+        }
         __syncthreads();
         if (part) return;
-        for (int other = 1; other < parts; ++other)
 #pragma unroll
-            for (int i = 0; i < P::SUMS; ++i) (&sum[0][0][0][0])[i] += own[(other * P::SUMS + i) * 32 + lane];
+        for (int i = 0; i < P::SUMS; ++i) (&sum[0][0][0][0])[i] = own[i * 32];
     }
     if (!inside) return;
     // Rows 8 h + slot of a tile are p + 2 m + h; its columns 2 quad + e are those of slot 2 quad + e.
@@ -313,6 +376,7 @@ __device__ __forceinline__ void few_sum(const FewJob& job, unsigned block, float
     constexpr int EACH = 16 / sizeof(T), WIDE = 2 * EACH;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     T* const out = (T*)job.out;
+    wait_for_previous();
     if constexpr (TOGETHER) {
         const i64 p = (i64)block * WIDE + threadIdx.x % 2 * EACH;
         const T* const from = (const T*)job.left.at + p;

@@ -32,6 +32,7 @@ from kernmantle.testing import assert_close
 
 TYPES = {"f32": np.float32, "f16": np.float16}
 FACTORS = ((6, 32, 24, 1), (1, 48, 40, 2), (2, 37, 45, 1), (1, 20, 33, 3), (3, 8, 4, 6), (1, 40, 24, 4), (1, 24, 20, 8))
+LONG = (1, 16, 320, 2)  # summed by all warps of a block
 CHAINS = (((6, 32, 24, 1), (1, 72, 96, 2)), ((4, 6, 5, 1), (1, 7, 8, 3)), ((4, 6, 5, 2), (2, 7, 4, 6)))
 BATCHES = (1, 16, 37)
 
@@ -132,6 +133,8 @@ def cases() -> Iterator[FewCase]:
         x_first, y_first = ((True, True), (False, False), (True, False))[place // 2 % 3]
         yield FewCase(kind, (pattern,), BATCHES[place % 3], dtype, x_first, y_first)
         yield FewCase(kind, (pattern,), BATCHES[(place + 1) % 3], dtype)
+    for dtype, kind in itertools.product(TYPES, ("forward", "backward")):
+        yield FewCase(kind, (LONG,), 300, dtype)
     for pattern, dtype, first in itertools.product(FACTORS[:2], TYPES, (True, False)):
         yield FewCase("summed", (pattern,), 1300, dtype, first, first)
     for chain, dtype, kind in itertools.product(CHAINS, TYPES, ("join", "part")):

@@ -96,8 +96,10 @@ class FewTile:
         if "ALONE" in (self.left, self.right):
             return _MOST_HELD
         apart = 24 if dtype == "f32" else 0
-        places = sum(2 * (own if "ALONG" in read else 4) for read, own in ((self.left, 2 * self.m), (self.right, self.n)))
-        return self.sums + self.deep * (2 * self.m + self.n) * self.l * BYTES[dtype] + apart + places
+        sides = (self.left, 2 * self.m), (self.right, self.n)
+        places = sum(2 * (own if "ALONG" in read else 4) for read, own in sides)
+        numbers = self.deep * (2 * self.m + self.n) * self.l * BYTES[dtype]
+        return self.sums + numbers + apart + places
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,8 @@ def replace_linears(
     Returns
     -------
     Report
+        Its ``layers`` say of each the ``name``, ``shape``, ``patterns``, number of weights ``before`` and ``after`` and
+        relative ``error``; ``skipped`` are names and reasons; ``before`` and ``after`` count all parameters.
 
     Raises
     ------

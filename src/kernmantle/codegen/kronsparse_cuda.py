@@ -15,9 +15,9 @@ _SIZES = ("a", "b", "c", "d")
 _PAIR_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
 _FEW_NUMBERS = (
     *(f"{side}{step}_" for side in ("l", "r", "o") for step in range(6)), *(f"b{step}_" for step in range(5)),
-    "p", "q", "n", "parts", *(f"size{axis}_" for axis in range(4)),
+    "p", "q", "n", "parts", *(f"size{axis}_" for axis in range(4)), *(f"inverse{axis}_" for axis in range(6)),
 )  # fmt: skip
-_FEW_PARTS = (0, 6), (6, 12), (12, 18), (18, 23), (23, 31)
+_FEW_PARTS = (0, 6), (6, 12), (12, 18), (18, 23), (23, 37)
 _STRIDES = ("xg", "xn", "xf", "yg", "yn", "yf", "wg", "wi", "wj", "wk", "wl", "bg")
 
 

@@ -269,7 +269,10 @@ def numbers_of(
     bias = steps(product.bias)[:5]
     parts = 1 if tile.alone else parts_of(product, tile, limits)
     sizes = (*product.sizes[:3], product.sizes[3] // tile.l)
-    own = product.p, product.q, product.r, parts, *sizes
+    within = *sizes, -(-product.q // (8 * tile.n)), -(-product.p // (16 * tile.m))
+    exact = (math.prod(within) + 8) * max(within) < 2**32  # some warps of the last block are behind all tiles
+    inverses = [-(-(2**32) // size) if exact and size > 1 else 0 for size in (*within[4:], *sizes)]
+    own = product.p, product.q, product.r, parts, *sizes, *inverses
     numbers = (*steps(product.left), *steps(product.right), *steps(product.out), *bias, *own)
     return numbers, blocks_of(product, tile, dtype, warps, limits)
 

@@ -23,6 +23,7 @@ struct FewJob {
     const void* bias;
     i64 bias_batch[4], bias_q;
     i64 p, q, r, parts, sizes[4];
+    i64 inverses[6];  // by which places are divided: by the tiles of q, of p and by sizes
 };
 
 // How an operand is read: four numbers along r at once, along its own axis, those of neighbouring l, or one by one. The
@@ -242,10 +243,11 @@ __device__ __noinline__ void few_again(const FewJob& job, i64 p, i64 q, i64 left
     }
 }
 
-// The place along an axis, and what is left for the others; divisions take long.
-KM_DEVICE unsigned few_place(unsigned& at, unsigned size) {
+// The place along an axis, and what is left for the others; divisions take long, so that there is 2^32 / size, or 0
+// where a place may be too large for that.
+KM_DEVICE unsigned few_place(unsigned& at, unsigned size, i64 inverse) {
     if (size == 1) return 0;
-    const unsigned others = at / size, place = at - others * size;
+    const unsigned others = inverse ? __umulhi(at, (unsigned)inverse) : at / size, place = at - others * size;
     at = others;
     return place;
 }
@@ -259,14 +261,14 @@ __device__ __forceinline__ void few(const FewJob& job, unsigned block, float* sh
     const int parts = (int)job.parts, share = __ffs(parts) - 1, part = warp & (parts - 1);  // parts are a power of two
     const unsigned across = ((unsigned)job.q + P::COLUMNS - 1) / P::COLUMNS, down = ((unsigned)job.p + P::ROWS - 1) / P::ROWS;
     unsigned tile = block * (P::WARPS >> share) + (warp >> share);
-    const i64 q = (i64)few_place(tile, across) * P::COLUMNS + slot * P::NT;
-    const i64 p = (i64)few_place(tile, down) * P::ROWS + slot * 2 * P::MT;
+    const i64 q = (i64)few_place(tile, across, job.inverses[0]) * P::COLUMNS + slot * P::NT;
+    const i64 p = (i64)few_place(tile, down, job.inverses[1]) * P::ROWS + slot * 2 * P::MT;
     i64 left_at = p * job.left.own, right_at = q * job.right.own, out_at = 0, bias_at = 0;
 #pragma unroll
     for (int axis = 3; axis >= 0; --axis) {
         const unsigned size = (unsigned)job.sizes[axis];
         if (size == 1) continue;
-        const i64 place = few_place(tile, size);
+        const i64 place = few_place(tile, size, job.inverses[2 + axis]);
         left_at += place * job.left.batch[axis], right_at += place * job.right.batch[axis];
         out_at += place * job.out_batch[axis], bias_at += place * job.bias_batch[axis];
     }

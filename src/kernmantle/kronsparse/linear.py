@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -303,7 +303,7 @@ def _parameters(
     return [nn.Parameter(weight, weight.dtype not in STORED) for weight in found]
 
 
-def _computed(weights: Sequence[torch.Tensor]) -> torch.dtype:
+def _computed(weights: Iterable[Any]) -> torch.dtype:
     """The one type of all that are not stored in float8, torch's default type without any."""
     kinds = [weight.dtype for weight in weights if weight.dtype not in STORED] or [torch.get_default_dtype()]
     if len(set(kinds)) > 1:

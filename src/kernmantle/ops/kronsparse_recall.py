@@ -338,7 +338,7 @@ def _lasting(call: Call, arranged: bool) -> Multiply:
 
 def _batched(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, _: Kept | None) -> torch.Tensor:
     """Blocks of neighbours by blocks of rows."""
-    a, b, c, _ = weight.shape
+    a, b, c = weight.shape[:3]
     value = torch.bmm(weight.view(a, b, c), x.view(a, c, x.shape[1])).view(a * b, x.shape[1])
     return value if bias is None else value.add_(bias[:, None])
 

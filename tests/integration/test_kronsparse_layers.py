@@ -177,6 +177,29 @@ def test_weights_that_are_no_longer_of_their_pattern(shape, packed):
                 layer(x)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_way_of_a_layer_may_be_set(packed):
+    torch.manual_seed(0)
+    layer = km.KSLinear(48, 24, PATTERNS).eval()
+    x = torch.randn(5, 48)
+    wanted = (x.double() @ factors(layer).T + layer.bias).detach()
+    if packed:
+        layer.prepack()
+    with torch.no_grad():
+        for algorithm in ("dense", "bmm", "kernel", "auto", "dense"):
+            layer.algorithm = algorithm
+            for batch_last in (False, True):
+                layer.batch_last = batch_last
+                for own in (layer, pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
+                    assert (own.algorithm, own.batch_last) == (algorithm, batch_last)
+                    for _ in range(3):
+                        found = own(x.T).T if batch_last else own(x)
+                        assert_close(found, wanted, dtype="float32", depth=64)
+                        assert algorithm in own.info or algorithm in ("kernel", "auto")
+    with pytest.raises(errors.ParameterError, match="algorithm must be"):
+        layer.algorithm = "fast"
+
+
 def test_given_arrays():
     weights = [np.random.default_rng(0).normal(size=pattern) for pattern in PATTERNS]
     layer = km.KSLinear(48, 24, PATTERNS, weights=weights)

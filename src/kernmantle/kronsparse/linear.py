@@ -107,7 +107,6 @@ class KSLinear(nn.Module):
                 f"the patterns map {found[0]} features to {found[1]}, the layer {in_features} to {out_features}"
             )
         self._way = check_way(batch_last, algorithm, None)._replace(precision="")
-        self.batch_last, self.algorithm = batch_last, algorithm
         self.projection_error: float | None = None
         self._route = ""
         self._kept: KeptChain | None = None
@@ -150,7 +149,7 @@ class KSLinear(nn.Module):
         if not compiling and current().precision:
             way = way._replace(precision=current().precision)
         if kept is not None and activation is None and not (way.precision or compiling) and kept.covers(x, given):
-            found = straight(x, offset, self.batch_last, given if offset is None else (*given, offset), kept)
+            found = straight(x, offset, way.batch_last, given if offset is None else (*given, offset), kept)
             if found is not None:
                 self.__dict__["_route"] = route()
                 return found
@@ -163,7 +162,7 @@ class KSLinear(nn.Module):
             kept = None
         check_weights(self.patterns, given)
         own, weights, bias = check_types(x, given, offset, self._names)
-        check_features(own, self.patterns, self.batch_last)
+        check_features(own, self.patterns, way.batch_last)
         check_bias(bias, self.patterns[-1])
         final = check_activation(activation)
         if compiling:
@@ -256,6 +255,29 @@ class KSLinear(nn.Module):
             layer.bias.data.copy_(bias)
         layer.projection_error = found.error
         return layer
+
+    @property
+    def batch_last(self) -> bool:
+        """Whether the batch is behind the features; may be set."""
+        return self._way.batch_last
+
+    @batch_last.setter
+    def batch_last(self, value: bool) -> None:
+        self._go(value, self.algorithm)
+
+    @property
+    def algorithm(self) -> str:
+        """What computes the products; may be set."""
+        return self._way.algorithm
+
+    @algorithm.setter
+    def algorithm(self, value: str) -> None:
+        self._go(self.batch_last, value)
+
+    def _go(self, batch_last: bool, algorithm: str) -> None:
+        self._way = check_way(batch_last, algorithm, None)._replace(precision="")
+        if self._kept is not None:  # calls that were seen went the way before
+            self.prepack()
 
     @property
     def weight(self) -> torch.Tensor:

@@ -281,7 +281,7 @@ class KSLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """:meth:`to_dense`, for models that read the weight of a linear layer; multiplied out at each access."""
+        """:meth:`to_dense`, for models that read the weight of a linear layer, made at each access: to be read only."""
         return self.to_dense()
 
     @property

@@ -103,8 +103,8 @@ def test_gradients_of_weights(seed, dtype, machine):
 @pytest.mark.parametrize(
     ("pattern", "batch", "last"),
     [
-        ((1, 20, 130, 32), 61, False),  # lines of x brought together
-        ((2, 40, 97, 48), 50, False),
+        ((1, 80, 130, 32), 61, False),  # lines of x brought together
+        ((2, 70, 97, 48), 50, False),
         ((1, 70, 513, 4), 97, False),  # several depths, the last of one
         ((1, 101, 259, 3), 1030, True),  # rows of weights and columns of x packed
         ((2, 520, 7, 2), 1025, True),  # two blocks of rows

@@ -44,7 +44,8 @@ _GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 23, 16
 _ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
 _ROWS_AHEAD = 48  # where panels are packed beforehand; a multiple of 6 and 8
 _BLOCK = 3 << 18  # bytes of x that go through all panels
-_APART = 96  # numbers of x from which lines that lie apart are brought together
+# Bytes of a group, numbers of x and panels from which lines that lie apart are brought together.
+_PIECE, _APART, _PANELS = 16, 96, 16
 _DEPTH_OF_GRADIENTS = 128
 _WRITTEN = 8  # rows of x up to which gradients of weights take the time of their writes
 _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
@@ -199,9 +200,9 @@ def _first(
     rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
     ahead = not near and (kept or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
-    # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
-    packs = ahead and d > group and c >= _APART
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
+    # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
+    packs = ahead and d > group >= _PIECE // size and c >= _APART and panels >= _PANELS
     b_fields = {
         "b_outer": weight[0], "b_inner": group, "b_r": weight[2], "b_q": weight[1],
         "b_v": weight[1] if own.apart else own.lanes, "b_panel": every * weight[1],

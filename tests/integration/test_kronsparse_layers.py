@@ -403,6 +403,20 @@ def test_calls_that_look_like_one_through_the_matrix_go_through_it(batch_last, m
     assert layer(x).requires_grad
 
 
+def test_a_precision_that_is_asked_for_does_not_go_through_the_matrix(monkeypatch):
+    layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], algorithm="kernel").prepack()
+    x = torch.randn(5, 8)
+    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
+    with torch.no_grad():
+        layer(x)
+        assert layer.info == "torch dense"
+        monkeypatch.undo()
+        for _ in range(3):
+            with km.config(precision="ieee"):
+                layer(x)
+            assert layer.info != "torch dense"
+
+
 def test_matrices_that_are_not_kept_are_not_gone_through_again(monkeypatch):
     layer = km.KSLinear(6, 9, [(3, 3, 2, 1)], algorithm="dense").prepack()
     x = torch.randn(4, 6)

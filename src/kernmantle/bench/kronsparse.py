@@ -35,6 +35,7 @@ SLICE = (
 )  # fmt: skip
 CHAIN = ((6, 64, 64, 1), (1, 768, 192, 2))
 BATCHES = (1, 16, 256, 1024, 4096, 25088, 65536)
+EAGER = (16, 1024, 25088)
 BATCH = {"cuda": 25088, "cpu": 1568}
 TYPES = {"cuda": ("f32", "bf16"), "cpu": ("f32",)}
 TARGET_TYPES = {"cuda": ("f32", "bf16", "f16"), "cpu": ("f32",)}
@@ -204,17 +205,17 @@ def _dense_layer(given: Arrays) -> nn.Module:
     return layer
 
 
-def _forward(make: Callable[[Arrays], nn.Module]) -> Prepare:
+def _forward(make: Callable[[Arrays], nn.Module], captured: bool) -> Prepare:
     def prepare(given: Arrays) -> Callable[[], Any]:
         layer, x = make(given).requires_grad_(False), given["x"]
         if isinstance(layer, KSLinear):
             layer.prepack()
-        return graph(lambda: layer(x), x.device.type)
+        return graph(lambda: layer(x), x.device.type if captured else "")
 
     return prepare
 
 
-def _step(make: Callable[[Arrays], nn.Module]) -> Prepare:
+def _step(make: Callable[[Arrays], nn.Module], captured: bool) -> Prepare:
     """Forward pass, and backward pass by ones to the gradients of everything; gives that of x."""
 
     def prepare(given: Arrays) -> Callable[[], Any]:
@@ -225,7 +226,7 @@ def _step(make: Callable[[Arrays], nn.Module]) -> Prepare:
             result = layer(x)
             return torch.autograd.grad(result, wanted, torch.ones_like(result))[0]
 
-        return graph(call, x.device.type)
+        return graph(call, x.device.type if captured else "")
 
     return prepare
 
@@ -246,8 +247,11 @@ def _step_exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
     return np.broadcast_to(total[picks.columns], (len(picks.rows), len(picks.columns)))
 
 
-def layer_case(batch: int, dtype: str, step: bool, device: str) -> Case:
-    """A layer of two factors against the dense layer of the same matrix: forward, or with its backward pass."""
+def layer_case(batch: int, dtype: str, step: bool, device: str, captured: bool = True) -> Case:
+    """A layer of two factors against the dense layer of the same matrix: forward, or with its backward pass.
+
+    On a GPU by its own clock in replays of a graph, or what a call takes in all if not ``captured``.
+    """
     patterns = [KSPattern(*pattern) for pattern in CHAIN]
     columns = patterns[0].in_features if step else patterns[-1].out_features
     depth = sum(pattern.b if step else pattern.c for pattern in patterns)
@@ -259,9 +263,11 @@ def layer_case(batch: int, dtype: str, step: bool, device: str) -> Case:
     )  # fmt: skip
     targets = (Target("faster", 1.4, "dense", machine=H200),) if step and batch == BATCH["cuda"] else ()
     kind, way = ("training step", _step) if step else ("forward pass", _forward)
+    how, clock = ("", clock_of(device)) if captured else (" eager", "wall")
     return Case(
-        f"{kind} {batch} {dtype}", f"{kind} of a layer, batch {batch}, {dtype}", problem, way(_sparse_layer),
-        (Peer("dense", way(_dense_layer)),), Work(), targets, clock_of(device),
+        f"{kind} {batch} {dtype}{how}", f"{kind} of a layer, batch {batch}, {dtype}{how}", problem,
+        way(_sparse_layer, captured), (Peer("dense", way(_dense_layer, captured)),), Work(),
+        targets if captured else (), clock,
     )  # fmt: skip
 
 
@@ -289,7 +295,13 @@ def suite(device: str = "", full: bool = False) -> Suite:
     layers = [
         layer_case(batch, dtype, step, kind) for batch in batches for dtype in TYPES[kind] for step in (False, True)
     ]
-    rows = cases(named, TARGET_TYPES[kind]) + layers + cases((own for own in others if own not in named), types)
+    eager = [
+        layer_case(batch, dtype, step, kind, False)
+        for batch in (EAGER if kind == "cuda" else ())
+        for dtype in TYPES[kind]
+        for step in (False, True)
+    ]
+    rows = cases(named, TARGET_TYPES[kind]) + layers + eager + cases((own for own in others if own not in named), types)
     return Suite("kronsparse", kind, tuple(rows), picture, summary)
 
 

@@ -221,7 +221,7 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, kept: 
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
-    """The same of the sum over the batch that is the gradient of the weights; fitted to 40 of them."""
+    """The same of the sum over the batch that is the gradient of the weights; fitted to 40, our kernel to 30."""
     a, b, c, d = pattern
     if kind == "cpu":
         return _gradient_on_cpu(pattern, batch, dtype, last)
@@ -231,8 +231,8 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
     if dtype in SUMMED:
         high, wide = -(-b // EDGE), -(-c // EDGE)
         multiplied = 2.0 * batch * a * d * EDGE * EDGE * high * wide
-        rate = (4.6e13 if d == 1 else 4.2e13 if d < 4 else 3.3e13) if half else (3.2e13 if d == 1 else 2.6e13)
-        found = {"kernel": (1.2e-5 if half else 1.6e-5) + multiplied / rate}
+        rate = (4.7e13 if d == 1 else 5.7e13 if d <= 4 else 3.6e13) if half else (3.5e13 if d <= 4 else 2.8e13)
+        found = {"kernel": (1.6e-5 if half else 2e-5) + multiplied / rate}
     else:
         found = {"kernel": 8e-5 + (5.0 if not last and d >= 4 else 1.0) * work / 3e13}
     alone = batch * (1.3e-9 if half else 3.2e-8)  # the sum of one block, which nothing takes apart
@@ -319,7 +319,7 @@ def quickest(
 
 def rearranging_seconds(pattern: Pattern, dtype: str, turned: bool) -> float:
     """What a GPU takes to rearrange weights before it multiplies by them; ``turned``: of a transposed matrix."""
-    one = (1e-10 if turned else 2.4e-11) if BYTES[dtype] == 4 else 3.7e-11 if turned else 9e-12
+    one = (3.5e-11 if turned else 1.5e-11) if BYTES[dtype] == 4 else 9e-12 if turned else 7e-12
     return one * math.prod(pattern)
 
 

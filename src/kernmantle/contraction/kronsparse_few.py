@@ -23,7 +23,7 @@ _GATHERED = 256  # sums of a lane that the warps of a tile add up
 _SHORT = 256  # rows that are summed by few warps
 _MOST_HELD = 255
 _HELD = 100  # sums, numbers and places of a thread with which two blocks share a multiprocessor
-_COSTS = {"f32": (4.9e-6, 2.9e12), "f16": (3.4e-6, 3.6e12), "bf16": (3.4e-6, 3.6e12)}  # start, bytes a second
+_COSTS = {"f32": (3.2e-6, 2.9e12), "f16": (2.65e-6, 4.8e12), "bf16": (2.65e-6, 4.8e12)}  # start, bytes a second
 _SLOWER = {"ALONG": 1.0, "ACROSS": 1.0, "ALONE": 4.0}
 _BESIDE = 12.0  # the same, for each byte of a number
 
@@ -97,7 +97,8 @@ class FewTile:
             return _MOST_HELD
         apart = 24 if dtype == "f32" else 0
         sides = (self.left, 2 * self.m), (self.right, self.n)
-        places = sum(2 * (own if "ALONG" in read else 4) for read, own in sides)
+        kept = dtype != "f32" or self.sums < 32
+        places = sum(2 * (own if "ALONG" in read else 4) for read, own in sides) if kept else 16
         numbers = self.deep * (2 * self.m + self.n) * self.l * BYTES[dtype]
         return self.sums + numbers + apart + places
 
@@ -199,7 +200,7 @@ def _widest(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
         return m, 1 if product.q <= 8 else 2
     if l == 1 and wide >= _MANY:
         return m, 4
-    held = l * m > (2 if dtype == "f32" else 4)
+    held = l == 4 and (m == 2 or dtype == "f32")
     return m, 2 if held or product.work < _SMALL[dtype] else 4
 
 
@@ -345,7 +346,7 @@ def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (
 
 
 def launch_seconds(products: Sequence[FewProduct], dtype: str, limits: DeviceLimits) -> float:
-    """What a launch should take; fitted to 22 steps of two chains on an H200."""
+    """What a launch should take; fitted to 14 steps of a chain on an H200."""
     start, rate = _COSTS[dtype]
     moved = 0.0
     for product in products:

@@ -25,7 +25,7 @@ from .kronsparse_torch import by_dense
 
 Maybe = torch.Tensor | None
 _MOST_DENSE = 2**26
-_BETWEEN = {"factors": 2e-6, "matrix": 2e-6}  # what a product takes longer among others in a step
+_BETWEEN = {"factors": 5e-7, "matrix": 5e-7}  # what a product takes longer among others in a step
 # Rows of halves from which the vendor's product with ones, which reads lines whole, sums quicker; rows up to which they
 # are summed beside other work.
 _LEAST_ONES, _MOST_BESIDE = 2048, 4096

@@ -40,6 +40,7 @@ struct FewTile {
     static constexpr bool PACKED = PACKED_, BIAS = BIAS_, SPLIT = sizeof(T) == 4;
     static constexpr int ROWS = 16 * MT, COLUMNS = 8 * NT, WARPS = WARPS_;
     static constexpr int SUMS = L * MT * NT * 4;
+    static constexpr bool KEPT = !SPLIT || SUMS < 32;
 };
 
 template <int BYTES>
@@ -72,11 +73,12 @@ KM_DEVICE void few_others(unsigned* to, const T* from, bool odd) {
     }
 }
 
-// Where a lane reads one operand: an address for each access of sixteen r, or one where it reads numbers one by one.
-template <class T, int OWN, int READ>
+// Where a lane reads one operand: an address for each access of sixteen r, or one if not KEPT, where registers are
+// few, or where it reads numbers one by one.
+template <class T, int OWN, int READ, bool KEPT>
 struct FewPlaces {
     static constexpr bool DOWN = READ == ALONG || READ == ALONG_OTHER, OVER = READ == ACROSS || READ == ACROSS_OTHER;
-    static constexpr int COUNT = DOWN ? OWN : OVER ? 4 : 1;
+    static constexpr int COUNT = !KEPT ? 1 : DOWN ? OWN : OVER ? 4 : 1;
     const T* at[COUNT];
     bool odd;
 
@@ -87,6 +89,10 @@ struct FewPlaces {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) at[i] = first + i * (DOWN ? side.own : side.along);
     }
+    __device__ __forceinline__ const T* access(const FewSide& side, int i) const {
+        if constexpr (KEPT) return at[i];
+        return at[0] + i * (DOWN ? side.own : side.along);
+    }
     __device__ __forceinline__ void advance(i64 by) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) at[i] += by;
@@ -94,9 +100,9 @@ struct FewPlaces {
 };
 
 // The numbers that a lane has of one operand: OWN of its own axis, four positions r, L of l.
-template <class T, int OWN, int L, int READ>
+template <class T, int OWN, int L, int READ, bool KEPT>
 struct FewNumbers {
-    typedef FewPlaces<T, OWN, READ> Places;
+    typedef FewPlaces<T, OWN, READ, KEPT> Places;
     static constexpr int EACH = 4 / sizeof(T), COUNT = OWN * 4 * L / EACH;
     unsigned word[COUNT];
 
@@ -122,16 +128,16 @@ struct FewNumbers {
             for (int own = 0; own < OWN; ++own)
                 if (own < left && behind > 0) {
                     unsigned* const to = word + own * 4 * L / EACH;
-                    if constexpr (READ == ALONG) few_words<4 * L * sizeof(T)>(to, places.at[own] + off);
-                    else few_others<T, 4>(to, places.at[own] + off, places.odd);
+                    if constexpr (READ == ALONG) few_words<4 * L * sizeof(T)>(to, places.access(side, own) + off);
+                    else few_others<T, 4>(to, places.access(side, own) + off, places.odd);
                 }
         } else if constexpr (Places::OVER) {
 #pragma unroll
             for (int r = 0; r < 4; ++r)
                 if (left > 0 && r < behind) {
                     unsigned* const to = word + r * OWN * L / EACH;
-                    if constexpr (READ == ACROSS) few_words<OWN * L * sizeof(T)>(to, places.at[r] + off);
-                    else few_others<T, OWN>(to, places.at[r] + off, places.odd);
+                    if constexpr (READ == ACROSS) few_words<OWN * L * sizeof(T)>(to, places.access(side, r) + off);
+                    else few_others<T, OWN>(to, places.access(side, r) + off, places.odd);
                 }
         } else {
             const T* const at = places.at[0] + off;
@@ -170,8 +176,8 @@ KM_DEVICE void few_multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, 
 template <class P>
 struct FewWarp {
     typedef typename P::T T;
-    typedef FewNumbers<T, 2 * P::MT, P::L, P::LEFT> Left;
-    typedef FewNumbers<T, P::NT, P::L, P::RIGHT> Right;
+    typedef FewNumbers<T, 2 * P::MT, P::L, P::LEFT, P::KEPT> Left;
+    typedef FewNumbers<T, P::NT, P::L, P::RIGHT, P::KEPT> Right;
     typedef float Sums[P::L][P::MT][P::NT][4];
 
     static __device__ __forceinline__ void add(Sums& sum, const Left& left, const Right& right) {

@@ -90,6 +90,35 @@ def test_products_that_run_ahead_are_not_made_to_wait() -> None:
         assert max(int(spilled) for spilled in re.findall(r"(\d+) bytes spill stores", log)) == 0
 
 
+@pytest.mark.parametrize("name", ["4.4.1.64.16.4.8.1.0.0.1", "4.4.1.64.32.2.8.1.0.0.1", "4.4.1.48.48.2.8.1.0.0.1"])
+def test_values_of_l_of_several_warps_are_written_together(name) -> None:
+    c = 48 if "48" in name else 64
+    for dtype in ("f16", "bf16"):
+        given = problem((1, c, c, 32), dtype=dtype)
+        found = kronsparse_plan.plan(given, CARDS["sm_90"], Tile.of(name))
+        assert found is not None
+        assert found.spread
+        assert found.sectors
+        assert compiled(emit(found), "sm_90").resources.spill_stores == 0
+    shifted = replace(problem((1, c, c, 32), dtype="f16"), y_run=4)
+    found = kronsparse_plan.plan(shifted, CARDS["sm_90"], Tile.of(name))
+    assert found is not None
+    assert not found.spread
+
+
+@pytest.mark.parametrize("batch", [1, 700, 25088])
+@pytest.mark.parametrize("pattern", [(6, 512, 512, 4), (2, 192, 48, 64), (3, 96, 384, 16), (12, 768, 768, 4)], ids=str)
+def test_waves_of_blocks_are_even(pattern, batch) -> None:
+    for dtype, first in itertools.product(("f32", "f16"), (True, False)):
+        given, own = problem(pattern, batch, dtype, first), CARDS["sm_90"]
+        chosen = planned(given, "sm_90")
+        slots, room = chosen.slots(given, own), own.sm_count * chosen.blocks_each(given, own)
+        assert 1 <= slots <= chosen.tiles(given)
+        if batch == 25088:
+            blocks = chosen.groups(given) * slots
+            assert blocks > 0.88 * room * -(-blocks // room)
+
+
 @pytest.mark.parametrize("card", CARDS)
 @pytest.mark.parametrize(("dtype", "first"), list(itertools.product(("f32", "f16", "f64"), (True, False))), ids=str)
 def test_narrow_blocks_compile(card, dtype, first) -> None:

@@ -197,8 +197,9 @@ def test_gradients(pattern, dtype, last) -> None:
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_infinities_and_nan_stay_where_they_are(last) -> None:
-    x, weight, bias = operands((2, 48, 40, 1), 70, torch.float32, last)
+@pytest.mark.parametrize("pattern", [(2, 48, 40, 1), (2, 24, 20, 16)], ids=str)
+def test_infinities_and_nan_stay_where_they_are(pattern, last) -> None:
+    x, weight, bias = operands(pattern, 70, torch.float32, last)
     rows = x.T if last else x
     rows[3, 5], rows[17, 41], rows[64, 0] = float("inf"), float("nan"), float("-inf")
     weight[1, 7, 3, 0] = float("nan")

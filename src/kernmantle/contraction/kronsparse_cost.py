@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .kronsparse_seconds import quicker
 from .kronsparse_sum import DTYPES as SUMMED
 from .kronsparse_sum import EDGE
 from .nest import BYTES
@@ -18,6 +19,7 @@ _VECTORS = 32  # rows of a tile of any contraction on a CPU
 _FEW_ROWS = 32  # of x, for which a CPU reads weights as they lie
 _NEAR = 2**22  # bytes that a core's second cache holds for the most part
 MOST_CALLS = 16  # batched products on a GPU, one after the other, where blocks have two strides
+_AGAIN = 1.4  # times as fast as from memory what a GPU's second-level cache has still
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
@@ -129,6 +131,7 @@ def _in_place(pattern: Pattern, batch: int, own: Rates, size: int, last: bool) -
     if size == 2:
         wasted = max(1.0, 57 / min(b, c)) ** 0.67 * (1.1 if calls > 1 else 1.0)  # of the vendor's tiles
         moved, multiplied = rows * (1.92e-13 * c + 2.77e-13 * b) * wasted, work / (0.87 * own.dense)
+        moved /= quicker(rows * (b + c), _AGAIN) if last else 1.0
         return 4e-6 * calls + max(moved, multiplied) + 0.38 * min(moved, multiplied)
     wasted = max(1.0, (16 if last else 24) / min(b, c)) ** 1.6
     return (2.5 * calls - 0.5) * own.overhead + _together(wasted * rows * (b + c) / own.bytes, work / own.dense)

@@ -19,6 +19,9 @@ ACTIVATIONS = ("", "relu", "gelu", "silu")
 _WIDTHS = (128, 96, 64, 48, 32, 16)
 _REGISTERS = 65536
 _RESERVE = 1024
+_BUSY = 0.9  # share of the multiprocessors that blocks without a second wave should have
+_MOST_PARTS = 16
+_SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _GROUPED_ARCHS = ("sm_90",)
 _TYPES = ("f32", "f16", "bf16")
 _NARROW_START_SECONDS = 3e-6
@@ -132,7 +135,14 @@ class KronSparsePlan:
         """Whether the neighbouring numbers that two lanes store are whole sectors, of l."""
         size, tile = BYTES[self.dtype], self.tile
         alone = self.full and tile.sharers == 1 and tile.l >= 4
-        return self.y_run * size == 16 and (tile.l * size == 32 or (alone and tile.l * size <= 16))
+        return self.spread or (self.y_run * size == 16 and (tile.l * size == 32 or (alone and tile.l * size <= 16)))
+
+    @property
+    def spread(self) -> bool:
+        """Whether warps that share rows bring their values of l together before they are written."""
+        size, tile = BYTES[self.dtype], self.tile
+        near = self.x_first and self.y_first and tile.sharers > 1 and tile.sides == 1 and self.y_run * size == 16
+        return near and self.span * size in (32, 64)
 
     def groups(self, problem: Problem) -> int:
         """Independent sets of columns, each for one block or more."""
@@ -156,7 +166,7 @@ class KronSparsePlan:
     def stage_bytes(self) -> int:
         """Bytes of one stage of x."""
         size, tile = BYTES[self.dtype], self.tile
-        together = self.x_first and tile.l < 4
+        together = self.x_first and tile.l < 4 and tile.sharers == 1
         count = 2 * tile.m if not self.x_first else 4 * tile.l if together else tile.l
         count = min(count, 16 // size) if tile.l >= 8 else count
         access = 16 if count * size % 16 == 0 else 8 if count * size % 8 == 0 else 4
@@ -171,16 +181,24 @@ class KronSparsePlan:
         )
         return (16 * tile.m if self.x_first else tile.chunk) * pitch
 
+    @property
+    def _rings(self) -> int:
+        return self.tile.warps // (self.tile.sharers * self.tile.sides)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of all stages of x of a block."""
+        return self._rings * self.tile.stages * self.stage_bytes
+
     def shared(self, problem: Problem) -> int:
         """Bytes of shared memory of a block."""
-        rings = self.tile.warps // (self.tile.sharers * self.tile.sides)
         held = self.chunks(problem) if self.tile.resident else self.tile.stages
         table = -(-(8 if self.bias else 4) * self.span * self.tile.columns // 256) * 256
         threes = (
             self.x_first and self.y_first and self.full and self.tile.l == 3 and self.y_run * BYTES[self.dtype] == 16
         )
         table += 1536 * self.tile.warps if threes else 0
-        return table + held * self.chunk_bytes + rings * self.tile.stages * self.stage_bytes
+        return table + held * self.chunk_bytes + self.ring_bytes
 
     def image_bytes(self, problem: Problem) -> int:
         """Bytes of the rearranged weights."""
@@ -206,9 +224,9 @@ class KronSparsePlan:
         """Blocks among which the tiles of one set of columns are shared."""
         tiles, groups = self.tiles(problem), self.groups(problem)
         resident = max(1, limits.sm_count * self.blocks_each(problem, limits))
-        if groups >= resident:
-            return min(tiles, _even(groups, resident))
-        return max(1, min(tiles, resident // groups))
+        most = max(1, resident // groups)
+        busy = _BUSY * resident < groups * most <= resident
+        return min(tiles, most if busy else _even(groups, resident, tiles))
 
     def blocks_each(self, problem: Problem, limits: DeviceLimits) -> int:
         """Blocks that share a multiprocessor."""
@@ -233,9 +251,13 @@ class KronSparsePlan:
         )
 
 
-def _even(groups: int, resident: int) -> int:
-    """Parts of the batch for which the waves of blocks come out most even."""
-    return min(range(1, 9), key=lambda slots: (round(-(-groups * slots // resident) / slots, 3), slots))
+def _even(groups: int, resident: int, tiles: int) -> int:
+    """Parts of the batch for which the waves of blocks end soonest; a block takes about one tile to begin."""
+
+    def rounds(slots: int) -> int:
+        return -(-groups * slots // resident) * (-(-tiles // slots) + 1)
+
+    return min(range(1, _MOST_PARTS + 1), key=rounds)
 
 
 def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
@@ -249,7 +271,8 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
         return ((4, 1, 1),) if d < 8 else ((4, 2, 1), (8, 1, 2)) if grouped else ((4, 2, 1),)
     if d < 16:
         return ((8, 1, 1), (4, 2, 1)) if d >= 8 else ((4, 1, 1),)
-    return ((8, 2, 1), (16, 1, 2)) if grouped else ((8, 2, 1),)
+    spread = (_SPREAD,) if problem.y_first and problem.y_run == 8 and d % 16 == 0 else ()
+    return ((8, 2, 1), (16, 1, 2), *spread) if grouped else ((8, 2, 1), *spread)
 
 
 def _registers(tile: Tile, split: bool, x_first: bool) -> int:
@@ -260,7 +283,7 @@ def _registers(tile: Tile, split: bool, x_first: bool) -> int:
     if not tile.grouped:
         return sums + read * (3 if split and tile.l > 2 else 1) + (36 if split else 60)
     left = tile.m * tile.chunk // 2 if split else 0
-    return sums + read + (left + tile.m * columns // 2 + 28 if split else 44 if x_first else 60)
+    return sums + read + (left + tile.m * columns // 2 + (28 if x_first else 26) if split else 44 if x_first else 60)
 
 
 def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
@@ -272,10 +295,11 @@ def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
     )  # fmt: skip
 
 
-def _tiles(problem: Problem, grouped: bool) -> Iterator[Tile]:
+def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
     _, b, c, _ = problem.pattern
     split = problem.dtype == "f32"
-    for (l, sharers, sides), m, columns in itertools.product(_spans(problem, grouped), (1, 2, 4), _WIDTHS):
+    for (l, sharers, sides), m, columns in itertools.product(_spans(problem, four), (1, 2, 4), _WIDTHS):
+        grouped = four and (l, sharers, sides) != _SPREAD
         together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
         step = max(together, 1 if split or grouped else 16)
         if columns % step or columns >= 2 * max(16, together, b) or (m == 4 and (split or problem.x_first)):
@@ -284,10 +308,13 @@ def _tiles(problem: Problem, grouped: bool) -> Iterator[Tile]:
             share = sharers * sides
             if chunk >= 2 * max(16, c) or (grouped and warps % (4 * share)) or warps % share or columns % (16 * sides):
                 continue
+            if (l, sharers, sides) == _SPREAD and (warps, m) != (8, 1):
+                continue
             fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped, False, sides)
             if _registers(fits, split, problem.x_first) > min(248, _REGISTERS // (32 * warps)):
                 continue
-            depths, held = ((2,) if split else (4, 3, 2), (True,)) if sides > 1 else ((4, 3, 2), (True, False))
+            depths = (2,) if split and sides > 1 else (4, 3, 2)
+            held = (True,) if sides > 1 or (l, sharers, sides) == _SPREAD else (True, False)
             for stages, resident in itertools.product(depths, held):
                 one = replace(fits, stages=stages, resident=resident)
                 own = replace(one, ahead=_ahead(one, split, problem.x_first))
@@ -349,7 +376,7 @@ def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
     while along * size % x_bytes:
         x_bytes //= 2
     run = (
-        tile.l
+        tile.l * (tile.sharers if tile.l * tile.sharers * size >= 32 else 1)
         if problem.y_first and not (full and tile.sharers == 1 and tile.l * size < 16)
         else 2 * tile.m
         if not problem.y_first

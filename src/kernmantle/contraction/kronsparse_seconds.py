@@ -17,6 +17,8 @@ _WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay
 _UNGROUPED = 3.2  # times the cycles of a product of a warp group
 _ALONE = 0.4  # share of a wait while few others read
 _MOST_SCATTERED = 2.0
+_LINE, _SHARED_LINES = 128, 1.14  # bytes of a line of memory, of which blocks of float32 write a part each
+_KEPT_BYTES, _LOST_BYTES = 5e7, 7.5e7  # of x and y: up to here the second-level cache has them still, from here on not
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Costs:
     waits ``step / stages ** ahead * (numbers a lane reads / 64) ** deep``, and ``barrier`` where weights are not
     resident, a tile ``tile``. What overlaps is taken together by a norm of order ``norm``. Where the batch is in front
     and stores are not whole sectors, y counts ``broken`` more, and tiles of more than 32 columns of some values of l
-    ``scattered`` for few chunks. Products hide ``overlap`` of what is made ready beside them.
+    ``scattered`` for few chunks. Products hide ``overlap`` of what is made ready beside them. What
+    the second-level cache has still comes ``again`` times as fast as from memory. All takes ``crowded`` longer for each
+    64 KiB of x beyond the first that a multiprocessor has room for, but where 128 columns stay, which need it.
     """
 
     start: float
@@ -54,6 +58,8 @@ class Costs:
     broken: float = 0.0
     scattered: float = 0.0
     overlap: float = 0.0
+    again: float = 1.0
+    crowded: float = 0.0
 
 
 # Fitted on an H200 to 4281 tiles of 305 products and to 1080 products of the grid: by the batch last in
@@ -63,7 +69,7 @@ _COSTS: Mapping[str, Mapping[str, Costs]] = {
     "f32": {
         "last": Costs(
             4.39e-6, 4.8e12, 11.5e12, 61.8, 128, 0.996, 0.757, 4.6, 25, 3.82, 9.96,
-            0.455, 0.783e-6, 0.345, 0.333, 0.61e-6, 0.835e-6, 2.95,
+            0.455, 0.783e-6, 0.345, 0.333, 0.61e-6, 0.835e-6, 2.95, again=1.2, crowded=0.02,
         ),
         "first": Costs(
             5e-6, 4.16e12, 12.5e12, 70, 90, 0.746, 1.66, 5.23, 25, 1.66, 8,
@@ -81,28 +87,39 @@ _COSTS: Mapping[str, Mapping[str, Costs]] = {
     "halves": {
         "last": Costs(
             3.56e-6, 4.09e12, 13e12, 39.8, 106, 1.12, 0.722, 5.71, 25, 4.36, 8,
-            0.371, 2.09e-6, 1.35, 0.195, 0.717e-6, 0.626e-6, 4.44, overlap=0.0818,
+            0.371, 2.09e-6, 1.35, 0.195, 0.717e-6, 0.626e-6, 4.44, overlap=0.0818, again=1.4, crowded=0.01,
         ),
         "first": Costs(
             3.4e-6, 4.97e12, 17.5e12, 70, 90, 0.781, 0.873, 1.53, 25, 2.87, 8,
-            0.342, 0.654e-6, 0.358, 0.577, 0.445e-6, 0.163e-6, 2.16, broken=2.21,
+            0.342, 0.654e-6, 0.358, 0.577, 0.445e-6, 0.163e-6, 2.16, broken=2.21, again=1.2,
         ),
         "strided": Costs(
             3.73e-6, 3.39e12, 9.16e12, 32, 49.1, 0.55, 1.34, 4.65, 25, 4.15, 10.6,
             0.366, 1.31e-6, 0.904, 0.68, 0.783e-6, 0.49e-6, 2.97, broken=3.62, scattered=0.5,
         ),
+        "spread": Costs(
+            3.4e-6, 4.97e12, 17.5e12, 60, 64, 0.781, 1.1, 0.2, 25, 2.87, 8,
+            0.342, 0.9e-6, 0.358, 0.577, 0.445e-6, 0.163e-6, 2.16,
+        ),
         "few": Costs(
             2.51e-6, 4.47e12, 9.99e12, 119, 146, 1.36, 1.03, 4.07, 25, 1.71, 9.32,
-            0.361, 1.42e-6, 0.904, 0.235, 0.515e-6, 0.27e-6, 4.53, broken=0.281,
+            0.361, 1.42e-6, 0.904, 0.235, 0.515e-6, 0.27e-6, 4.53, broken=0.281, crowded=0.01,
         ),
     },
 }  # fmt: skip
+
+
+def quicker(ends: float, again: float) -> float:
+    """How many times as fast as from memory so many bytes come that are read and written again and again."""
+    return 1.0 + (again - 1.0) * min(1.0, max(0.0, (_LOST_BYTES - ends) / (_LOST_BYTES - _KEPT_BYTES)))
 
 
 def _costs(plan: KronSparsePlan) -> Costs:
     own = _COSTS["f32" if plan.split else "halves"]
     if not plan.x_first:
         return own["last"]
+    if plan.spread and not plan.split and not plan.tile.grouped:
+        return own["spread"]
     return own["few" if plan.tile.l < 4 else "first" if plan.full else "strided"]
 
 
@@ -153,7 +170,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
     in_front = problem.x_first and problem.y_first
     broken = own.broken if in_front and not plan.sectors else 0.0
     ends, run = BYTES[problem.dtype] * problem.groups * problem.batch * a * d, _run_bytes(plan)
-    memory = ends * (c * max(1.0, own.run / run) + b * (1 + broken)) / own.memory
+    memory = ends * (c * max(1.0, own.run / run) + b * (1 + broken)) / (own.memory * quicker(ends * (b + c), own.again))
     x_bytes = ends * (c * -(-b // tile.columns) * max(1.0, own.cache_run / run) + broken * b)
     weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
     cache = (x_bytes + own.weights * weight_bytes) / own.cache
@@ -166,7 +183,10 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
     together = sum(part**order for part in (memory, cache, work, latency)) ** (1 / order)
     if in_front and not (plan.full or plan.sectors):
         together *= min(_MOST_SCATTERED, 1 + own.scattered * max(0, tile.columns - 32) / 32 / chunks)
-    return own.start + together
+    elif plan.spread and plan.split and BYTES[problem.dtype] * d >= _LINE:
+        together *= _SHARED_LINES
+    room = 0.0 if tile.resident and tile.columns == 128 else each * plan.ring_bytes / 65536
+    return own.start + together * (1 + own.crowded * max(0.0, room - 1))
 
 
 def together_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:

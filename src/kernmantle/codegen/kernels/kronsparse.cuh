@@ -66,6 +66,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
 #pragma unroll
                         for (int r = 0; r < 4; ++r) sum[m][l][t][r] = 0.0f;
             bool finite = usual;
+            int last = 0;
             auto arrive = [&] {
                 copies_wait<P::STAGES - 2>();
                 if (P::GROUPED && !P::RESIDENT) show_to_products();
@@ -76,7 +77,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
                 else
                     __syncwarp();
                 issue();
-                const int place = stage;
+                const int place = last = stage;
                 stage = stage + 1 == P::STAGES ? 0 : stage + 1;
                 return place;
             };
@@ -91,8 +92,9 @@ struct KronSparseBlock : KronSparseWriter<P> {
                 }
             }
             if (n0 >= g.count) continue;
+            if (P::SPREAD) finite = meet_all<P::SHARERS>(1 + ring_of, finite);
             if (finite)
-                Own::store(sum, n0);
+                Own::store(sum, n0, ring + last * P::STAGE);
             else
                 Own::directly(n0);
         }

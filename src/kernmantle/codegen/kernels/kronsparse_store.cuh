@@ -11,7 +11,7 @@ struct KronSparseWriter : KronSparseAdder<P> {
     typedef typename Own::Sums Sums;
     static constexpr int MT = P::MT, L = P::L, NT = P::NT, ROWS = P::ROWS, SIZE = P::SIZE;
     using Own::g, Own::i, Own::j0, Own::l0, Own::group, Own::x, Own::y, Own::desk, Own::scales, Own::biases;
-    using Own::lane, Own::part, Own::side, Own::row_of;
+    using Own::lane, Own::part, Own::side, Own::member, Own::ring_of, Own::row_of;
 
     __device__ __forceinline__ KronSparseWriter(const KronSparse& given, unsigned char* shared) : Own(given, shared) {}
 
@@ -133,8 +133,50 @@ struct KronSparseWriter : KronSparseAdder<P> {
             }
     }
 
-    __device__ __forceinline__ void store(const Sums& sum, i64 n0) const {
+    // 8 rows and 8 columns at a time, of all warps that share the rows, in a stage that all of them have read; while they
+    // are written the next come together.
+    __device__ __forceinline__ void store_spread(const Sums& sum, i64 n0, unsigned char* stage) const {
+        constexpr int BYTES = P::LT * SIZE, WORDS = BYTES / 16;
+        static_assert(128 * BYTES <= P::STAGE, "two times 64 lines");
         const int quad = lane % 4;
+        auto place = [](int line, int bytes) { return line * BYTES + bytes ^ (BYTES == 64 ? line / 2 % 8 : line / 4 % 4) * 16; };
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+#pragma unroll
+                for (int t = 0; t < NT; ++t) {
+                    unsigned char* const own = stage + (half * NT + t) % 2 * 64 * BYTES;
+#pragma unroll
+                    for (int u = 0; u < 2; ++u) {
+                        union {
+                            T v[L];
+                            typename Word<L * SIZE>::type word;
+                        } both;
+#pragma unroll
+                        for (int l = 0; l < L; ++l) both.v[l] = value(sum[m][l][t][2 * half + u], l, 8 * t + 2 * quad + u);
+                        *(typename Word<L * SIZE>::type*)(own + place(8 * (lane / 4) + 2 * quad + u, part * L * SIZE)) = both.word;
+                    }
+                    meet<P::SHARERS>(1 + ring_of);
+#pragma unroll
+                    for (int at = member; at < 64 * WORDS; at += P::SHARERS) {
+                        const int line = at / WORDS, word = at % WORDS, column = j0 + 8 * t + line % 8;
+                        const i64 n = n0 + 16 * m + 8 * half + line / 8;
+                        if (n < g.count && column < g.b)
+                            write(y + n * g.yn + (i64)column * g.d + word * (16 / SIZE), *(const uint4*)(own + place(line, 16 * word)));
+                    }
+                }
+    }
+
+    // `stage`: one that is read.
+    __device__ __forceinline__ void store(const Sums& sum, i64 n0, unsigned char* stage) const {
+        const int quad = lane % 4;
+        if constexpr (P::SPREAD) {
+            if (l0 + P::LT <= g.d) {
+                store_spread(sum, n0, stage);
+                return;
+            }
+        }
         if constexpr (P::SECTORS) {
             if (l0 + L <= g.d) {
                 store_sectors(sum, n0);

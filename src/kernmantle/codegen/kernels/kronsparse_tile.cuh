@@ -41,9 +41,9 @@ struct KronSparseTile {
     // Values of l that a warp reads at once.
     static constexpr int G = L * SIZE > 16 && L >= 8 ? 16 / SIZE : L;
     // Whether a thread takes 4 neighbouring k with all their l; else every fourth k.
-    static constexpr bool TOGETHER = X_FIRST && L < 4;
+    static constexpr bool TOGETHER = X_FIRST && L < 4 && WS == 1;
     // Tiles of 8 columns over which a thread's columns lie together.
-    static constexpr int CT = !Y_FIRST || L >= 4 ? 1 : L == 2 ? (SPLIT ? 1 : 2) : (SPLIT ? 2 : 4);
+    static constexpr int CT = !Y_FIRST || L >= 4 || WS > 1 ? 1 : L == 2 ? (SPLIT ? 1 : 2) : (SPLIT ? 2 : 4);
     static_assert(NT % CT == 0 && (SPLIT || GROUPED || NT % 2 == 0), "a thread's columns belong to its own tile");
     // Tiles of columns whose products are under way together.
     static constexpr int BUNCH = MT == 1 && NT % 4 == 0 && L * NT < 32 ? 4 : 2;
@@ -59,6 +59,8 @@ struct KronSparseTile {
     static constexpr int APART = LAP == 32 ? 16 : X_FIRST && ACCESS == 16 ? 64 : 32;
     static constexpr bool PAIRED = !X_FIRST && RUN == 64, PERMUTED = RUN % LAP == 0 || PAIRED;
     static constexpr int TURNS = PAIRED ? 2 : LAP / APART, SAME = PAIRED ? 2 : 1;
+    // Whether the values of l of warps that share rows are 32 or 64 bytes together: those of 8 lanes lie in all banks.
+    static constexpr bool WOVEN = X_FIRST && WS > 1 && (LT * SIZE == 32 || LT * SIZE == 64);
     static constexpr int PITCH = PERMUTED ? RUN : (RUN + LAP - 1 - APART) / LAP * LAP + APART;
     static constexpr int STAGE = (X_FIRST ? ROWS : KC) * PITCH;
     static constexpr int CHUNK = KC * LT * NJ * (SPLIT ? 4 : 2);
@@ -70,6 +72,8 @@ struct KronSparseTile {
     static constexpr bool SECTORS = Y_FIRST && Y_RUN * SIZE == 16 && (L * SIZE == 32 || (ALONE && L * SIZE == 16));
     // A thread's 48 neighbouring bytes, of which lanes that are neighbours write neighbouring 16 at a time.
     static constexpr bool BY_THREES = X_FIRST && Y_FIRST && FULL && L == 3 && Y_RUN * SIZE == 16;
+    // Whether warps that share rows bring their values of l together before they are written.
+    static constexpr bool SPREAD = WOVEN && Y_FIRST && SIDES == 1 && Y_RUN * SIZE == 16;
     static constexpr int DESK = 8 * 192, DESKS_BYTES = BY_THREES ? WARPS * DESK : 0;
     // Bytes of 16 positions of k of one l: the weights, or their high and their low halves.
     static constexpr int PLANES = SPLIT ? 2 : 1, PLANE = 32 * NJ;
@@ -86,6 +90,7 @@ KM_DEVICE int column_of(int t, int n) {
 // Bytes to a place of a line in a stage.
 template <class P>
 KM_DEVICE int place_of(int line, int bytes) {
+    if (P::WOVEN) return line * P::PITCH + (bytes ^ (P::LT * P::SIZE == 64 ? bytes / 128 % 2 + line % 2 * 2 : line % 2) * 16);
     return line * P::PITCH + (P::PERMUTED ? bytes ^ line / P::SAME % P::TURNS * P::APART : bytes);
 }
 // Position of k among 16 that thread `t` of a quad takes e-th.

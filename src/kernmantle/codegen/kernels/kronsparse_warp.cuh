@@ -62,6 +62,16 @@ template <int THREADS>
 KM_DEVICE void meet(int number) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
 }
+// The same, and whether all of them say so.
+template <int THREADS>
+KM_DEVICE bool meet_all(int number, bool mine) {
+    int all;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.s32 p, %2, 0;\nbarrier.cta.red.and.pred q, %1, %3, p;\nselp.s32 %0, 1, 0, q;\n}"
+                 : "=r"(all)
+                 : "r"(number), "r"((int)mine), "n"(THREADS)
+                 : "memory");
+    return all;
+}
 // The launch that follows may begin; what this one was launched behind is complete.
 KM_DEVICE void let_next_begin() {
 #if __CUDA_ARCH__ >= 900

@@ -6,6 +6,7 @@ import copy
 import itertools
 import random
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -249,6 +250,29 @@ def test_in_a_graph() -> None:
         x.normal_()
         graph.replay()
         assert torch.equal(found, layer(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("batch", [5, 3000])
+def test_graphed_callables_train(batch, dtype) -> None:
+    torch.manual_seed(0)
+    layer = km.KSLinear(384, 1536, [(6, 64, 64, 1), (1, 768, 192, 2)], device="cuda", dtype=dtype)
+    twin = copy.deepcopy(layer).double()
+    sample = torch.randn(batch, 384, device="cuda", dtype=dtype, requires_grad=True)
+    graphed: Any = torch.cuda.make_graphed_callables(layer, (sample,))
+    near = {torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    for _ in range(2):
+        x = torch.randn(batch, 384, device="cuda", dtype=dtype, requires_grad=True)
+        other = x.detach().double().requires_grad_()
+        slope = torch.randn(batch, 1536, device="cuda", dtype=dtype)
+        found = torch.autograd.grad(graphed(x), [x, *layer.parameters()], slope)
+        wanted = torch.autograd.grad(twin(other), [other, *twin.parameters()], slope.double())
+        for own, same in zip(found, wanted, strict=True):
+            assert float((own.double() - same).norm() / same.norm()) < near
+        with torch.no_grad():
+            for own, same in zip(layer.parameters(), twin.parameters(), strict=True):
+                own.mul_(0.5)
+                same.copy_(own)
 
 
 def test_weights_that_change_just_before_are_seen() -> None:

@@ -195,7 +195,7 @@ def check_weights(patterns: Sequence[KSPattern], weights: Sequence[torch.Tensor]
     if len(weights) != len(patterns):
         raise ShapeError(f"there are {len(patterns)} patterns but {len(weights)} weights")
     for place, (pattern, weight) in enumerate(zip(patterns, weights, strict=True)):
-        if tuple(weight.shape) != pattern:
+        if tuple(weight.shape) != (pattern.a, pattern.b, pattern.c, pattern.d):  # tracers tell it from a named tuple
             raise ShapeError(f"weight {place} has shape {tuple(weight.shape)}, its pattern is {pattern}")
 
 

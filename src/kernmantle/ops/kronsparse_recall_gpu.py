@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..config import current
+from ..errors import OutOfMemoryError
 from . import kronsparse_gpu, kronsparse_run, kronsparse_steps
 from .autograd import PLAIN, is_batched, unwatched
 from .execute import allocate
@@ -21,7 +22,7 @@ from .kronsparse_keep import Kept
 from .launcher import collecting
 
 Step = Callable[[torch.Tensor, torch.Tensor, Maybe, "Kept | None"], torch.Tensor]
-_MOST_NUMBERS = 1 << 24  # of what stands behind a factor: 64 MiB of float32, more than 20 us of an H200
+_MOST_NUMBERS = 1 << 27  # of what stands behind a factor: 512 MiB of float32, more than 200 us of an H200
 
 
 def look_of(
@@ -56,13 +57,10 @@ def launched(
         return None
     if kronsparse_steps.plan(value, weights, way.algorithm, kept and not way.precision) is not None:
         return None
-    steps, route = list[Step](), ""
-    for place, weight in enumerate(weights):
-        ends = (bias, activation) if place == len(weights) - 1 else (None, "")
-        out = kronsparse_run.empty(value, widths[place], way.batch_last)
-        step, route = _step(value, weight, *ends, way, out, kept)
-        steps.append(step)
-        value = out
+    try:
+        steps, route = _steps(value, weights, bias, activation, way, kept)
+    except OutOfMemoryError:
+        return None
     last, flat = len(weights) - 1, x.dim() == 2
     shape = (widths[-1], *x.shape[1:]) if way.batch_last else (*x.shape[:-1], widths[-1])
 
@@ -75,6 +73,20 @@ def launched(
         return x if flat else x.view(shape), route or kronsparse_run.route()
 
     return run
+
+
+def _steps(
+    value: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, way: Way, kept: bool
+) -> tuple[list[Step], str]:
+    """All products, and the route of the last where that is known beforehand."""
+    steps, route = list[Step](), ""
+    for place, weight in enumerate(weights):
+        ends = (bias, activation) if place == len(weights) - 1 else (None, "")
+        out = kronsparse_run.empty(value, weight.shape[0] * weight.shape[1] * weight.shape[3], way.batch_last)
+        step, route = _step(value, weight, *ends, way, out, kept)
+        steps.append(step)
+        value = out
+    return steps, route
 
 
 def _step(

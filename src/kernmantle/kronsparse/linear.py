@@ -148,8 +148,9 @@ class KSLinear(nn.Module):
         compiling = torch.compiler.is_compiling()
         if not compiling and current().precision:
             way = way._replace(precision=current().precision)
-        if kept is not None and activation is None and not (way.precision or compiling) and kept.covers(x, given):
-            found = straight(x, offset, way.batch_last, given if offset is None else (*given, offset), kept)
+        if kept is not None and not (way.precision or compiling) and kept.covers(x, given):
+            parameters = given if offset is None else (*given, offset)
+            found = straight(x, offset, check_activation(activation), way.batch_last, parameters, kept)
             if found is not None:
                 self.__dict__["_route"] = route()
                 return found

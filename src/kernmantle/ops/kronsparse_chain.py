@@ -163,13 +163,15 @@ def chain(
     return shaped(value, x, way.batch_last)
 
 
-def straight(x: torch.Tensor, bias: Maybe, batch_last: bool, parameters: Weights, kept: KeptChain) -> Maybe:
+def straight(
+    x: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, parameters: Weights, kept: KeptChain
+) -> Maybe:
     """The product through the matrix that an earlier call went through, None where somebody watches or records it."""
     if kept.matrix is None or not plain([x]) or autocasts(x.device):
         return None
     if torch.is_grad_enabled() and (x.requires_grad or any(own.requires_grad for own in parameters)):
         return None
-    return kronsparse_run.through(x, kept.matrix, bias, "", batch_last)
+    return kronsparse_run.through(x, kept.matrix, bias, activation, batch_last)
 
 
 def _one_by_one(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way) -> torch.Tensor:

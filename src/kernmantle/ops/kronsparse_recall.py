@@ -37,10 +37,7 @@ _KNOWN: dict[Look, Known | None] = {}
 
 
 class Known(NamedTuple):
-    """A call without its values: products of all factors, by their transposes, and gradients of their weights.
-
-    Without any of them it goes through the matrix that is kept of them all.
-    """
+    """A call without its values: products of all factors, by their transposes, and gradients of their weights."""
 
     multiply: tuple[Multiply, ...]
     turned: tuple[Multiply, ...]
@@ -97,11 +94,6 @@ def recalled(
         return None
     if known.launched is not None:
         return known.launched(x, weights, bias, kept.parts if known.keeps and kept is not None else None)
-    if not (known.multiply or known.algorithms):
-        if kept is None or kept.matrix is None or kept.seen != (x.shape, x.dtype, x.device):
-            return None  # of another type, as under autocast
-        result = kronsparse_run.through(x, kept.matrix, bias, known.activation, known.way.batch_last)
-        return result, known.route
     if known.algorithms:
         return _by_algorithms(known, x, weights, bias, kept), kronsparse_run.route()
     if known.summed:
@@ -248,12 +240,11 @@ def learn(
     """Remember a call that went through all checks."""
     if look is None or look in _KNOWN:
         return
-    if len(_KNOWN) >= _LIMIT:
-        _KNOWN.clear()
     through = kept is not None and kept.matrix is not None and kept.seen == (x.shape, x.dtype, x.device)
     if through and not way.precision and not any(look[8::4]):
-        _KNOWN[look] = Known((), (), (), (), look[0] or "", way, True, kronsparse_run.DENSE)
-        return
+        return  # as the next such call does, which finds the matrix
+    if len(_KNOWN) >= _LIMIT:
+        _KNOWN.clear()
     if x.is_cuda:
         launched = _gpu().launched(x, weights, bias, look[0] or "", way, look[2])
         _KNOWN[look] = None if launched is None else Known((), (), (), (), "", way, look[2], "", launched=launched)
@@ -304,7 +295,8 @@ def _behind(
     for weight, name in zip(weights, names, strict=True):
         a, b, _, d = weight.shape
         if name == "kernel" and kronsparse_run.cpu().ready(x.dtype):
-            call = _across(value, weight, bias is not None and len(multiply) == len(weights) - 1, look[2])
+            biased = bias is not None and len(multiply) == len(weights) - 1
+            call = kronsparse_run.cpu().last(tuple(weight.shape), value, weight, len(value), biased, look[2])
             keeps, route = keeps or (look[2] and d > 1), call.route
             multiply.append(_lasting(call, d > 1))
         elif name == "bmm" and d == 1 and len(value) <= BLAS_FARTHEST:
@@ -315,12 +307,6 @@ def _behind(
         value = value.new_empty((a * b * d, len(value))).T
     shape = len(value.T), *x.shape[1:]
     return Known(tuple(multiply), (), (), shape, look[0] or "", way, keeps, route)
-
-
-def _across(x: torch.Tensor, weight: torch.Tensor, biased: bool, kept: bool) -> Call:
-    """The product of turned rows by the kernel."""
-    a, b, c, d = weight.shape
-    return kronsparse_run.cpu().last((a, b, c, d), x, weight, len(x), biased, kept)
 
 
 def _lasting(call: Call, arranged: bool) -> Multiply:

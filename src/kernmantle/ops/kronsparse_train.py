@@ -25,7 +25,7 @@ from .kronsparse_torch import by_dense
 
 Maybe = torch.Tensor | None
 _MOST_DENSE = 2**26
-_BETWEEN = {"factors": 5e-7, "matrix": 5e-7}  # what a product takes longer among others in a step
+_BETWEEN = 5e-7  # what a product takes longer among others in a step
 # Rows of halves from which the vendor's product with ones, which reads lines whole, sums quicker; rows up to which they
 # are summed beside other work.
 _LEAST_ONES, _MOST_BESIDE = 2048, 4096
@@ -70,7 +70,7 @@ def expected(
     def factor(pattern: Pattern) -> float:
         a, b, c, d = pattern
         summed = quickest_gradient(pattern, batch, dtype, "cuda", last)[1]
-        return product(pattern, False) + product((a, c, b, d), True) + summed + 3 * _BETWEEN[FACTORS]
+        return product(pattern, False) + product((a, c, b, d), True) + summed + 3 * _BETWEEN
 
     own = _gpu().limits(_gpu().index_of(device))
     found = {FACTORS: sum(map(factor, patterns)), FEW: few_seconds(patterns, batch, dtype, last, own)}
@@ -78,7 +78,7 @@ def expected(
     shape = final[0] * final[1] * final[3], a * c * d
     if len(patterns) > 1 and math.prod(shape) <= _MOST_DENSE:
         made = joining_seconds(patterns, dtype) if not _meet(patterns) else joined_seconds(patterns, dtype, own)
-        found[MATRIX] = 3 * (_BETWEEN[MATRIX] + dense_seconds(shape, batch, dtype, "cuda")) + made
+        found[MATRIX] = 3 * (_BETWEEN + dense_seconds(shape, batch, dtype, "cuda")) + made
     return found
 
 

@@ -192,14 +192,8 @@ struct KronSparseAdder : KronSparseReader<P> {
 #pragma unroll
                 for (int u = 0; u < BUNCH; ++u)
 #pragma unroll
-                    for (int m = 0; m < MT; ++m) {
-                        const unsigned(&left)[4] = turn == 0 ? low[step][m] : high[step][m];
-                        const unsigned b0 = turn == 1 ? w[u].z : w[u].x, b1 = turn == 1 ? w[u].w : w[u].y;
-                        if (step == 0 && turn == BEGIN)
-                            multiply(here[u][m], left, b0, b1);
-                        else
-                            multiply_add(f16(), here[u][m], left, b0, b1);
-                    }
+                    for (int m = 0; m < MT; ++m)
+                        multiply_turn(here[u][m], turn, step == 0 && turn == BEGIN, high[step][m], low[step][m], w[u]);
         }
 #pragma unroll
         for (int u = 0; u < BUNCH; ++u)

@@ -209,15 +209,8 @@ struct KronSparsePairBlock {
 #pragma unroll
                 for (int m = 0; m < MT; ++m)
 #pragma unroll
-                    for (int t = 0; t < 2; ++t) {
-                        const unsigned(&left)[4] = turn == 0 ? low[m] : high[m];
-                        const uint4& right = w[u][P::WORDS == 2 ? t : 0];
-                        const unsigned b0 = turn == 1 ? right.z : right.x, b1 = turn == 1 ? right.w : right.y;
-                        if (u == 0 && turn == BEGIN)
-                            multiply(here[m][t], left, b0, b1);
-                        else
-                            multiply_add(f16(), here[m][t], left, b0, b1);
-                    }
+                    for (int t = 0; t < 2; ++t)
+                        multiply_turn(here[m][t], turn, u == 0 && turn == BEGIN, high[m], low[m], w[u][P::WORDS == 2 ? t : 0]);
         }
 #pragma unroll
         for (int m = 0; m < MT; ++m)

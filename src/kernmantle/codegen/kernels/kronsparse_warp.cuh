@@ -21,6 +21,16 @@ KM_DEVICE void multiply_add(bf16, float (&d)[4], const unsigned (&a)[4], unsigne
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// One of the three products of halves of float32: the low half by the high one of the weights, the high by the low, both high.
+KM_DEVICE void multiply_turn(
+    float (&d)[4], int turn, bool begins, const unsigned (&high)[4], const unsigned (&low)[4], const uint4& weights) {
+    const unsigned(&left)[4] = turn == 0 ? low : high;
+    const unsigned b0 = turn == 1 ? weights.z : weights.x, b1 = turn == 1 ? weights.w : weights.y;
+    if (begins)
+        multiply(d, left, b0, b1);
+    else
+        multiply_add(f16(), d, left, b0, b1);
+}
 
 // Largest of the lanes' numbers, none negative.
 KM_DEVICE unsigned lanes_max(unsigned a) {

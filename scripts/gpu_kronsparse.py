@@ -18,6 +18,7 @@ import torch
 
 from kernmantle.codegen import kronsparse_cuda
 from kernmantle.contraction import kronsparse_plan as plans
+from kernmantle.contraction import kronsparse_tiles as choice
 from kernmantle.contraction.cuda_tiles import DeviceLimits
 from kernmantle.contraction.kronsparse_seconds import tile_seconds
 from kernmantle.ops import kronsparse_gpu
@@ -41,12 +42,12 @@ def cases(count: int, dtypes: Sequence[str]) -> Iterator[tuple[plans.Problem, pl
         for dtype in dtypes:
             for first in (True, False):
                 given = plans.contiguous(pattern, BATCH, dtype, first)
-                yield from ((given, tile) for tile in plans.tiles_to_try(given, H200, count))
+                yield from ((given, tile) for tile in choice.tiles_to_try(given, H200, count))
 
 
 def compile_one(case: tuple[plans.Problem, plans.Tile]) -> None:
     """Compile into the cache."""
-    chosen = plans._with(case[1], case[0], H200)
+    chosen = choice._with(case[1], case[0], H200)
     job = job_for(kronsparse_cuda.emit(chosen), chosen.arch, str(chosen))
     current_cache().fetch(job.key, job.build)
 
@@ -113,7 +114,7 @@ class Arrays:
 
 def measure(given: plans.Problem, tile: plans.Tile, arrays: Arrays) -> dict[str, Any]:
     """A row."""
-    chosen = plans.plan(given, H200, tile)
+    chosen = choice.plan(given, H200, tile)
     assert chosen is not None
     arrays.poison()
     weights, kept = arrays.weight.stride(), Kept()

@@ -15,11 +15,12 @@ import torch
 from kernmantle.codegen.cuda import headers
 from kernmantle.codegen.kronsparse_cuda import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_turn
 from kernmantle.config import config
-from kernmantle.contraction import kronsparse_plan
+from kernmantle.contraction import kronsparse_tiles
 from kernmantle.contraction.kronsparse_cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.contraction.kronsparse_narrow import narrow_plan
-from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, Tile, expected_seconds, neighbours
+from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, Tile, neighbours
 from kernmantle.contraction.kronsparse_sum import sum_plan
+from kernmantle.contraction.kronsparse_tiles import expected_seconds
 from kernmantle.contraction.nest import BYTES
 from kernmantle.ops import kronsparse_gpu, kronsparse_ways
 from kernmantle.ops.gpu_tiles import tuning
@@ -42,7 +43,7 @@ def problem(pattern, batch=25088, dtype="f32", first=True, y_first=None) -> Prob
 
 
 def planned(given: Problem, card: str) -> KronSparsePlan:
-    found = kronsparse_plan.plan(given, CARDS[card])
+    found = kronsparse_tiles.plan(given, CARDS[card])
     assert found is not None
     return found
 
@@ -82,7 +83,7 @@ def test_products_that_run_ahead_are_not_made_to_wait() -> None:
         ((1, 256, 256, 64), False, "1.1.2.128.32.4.8.1.1.1.1"), ((1, 64, 64, 128), True, "16.1.1.32.16.4.8.1.1.0.2"),
         ((6, 64, 64, 1), False, "1.1.2.64.32.4.12.1.1.1.1"),
     ):  # fmt: skip
-        found = kronsparse_plan.plan(problem(pattern, dtype="f16", first=first), CARDS["sm_90"], Tile.of(name))
+        found = kronsparse_tiles.plan(problem(pattern, dtype="f16", first=first), CARDS["sm_90"], Tile.of(name))
         assert found is not None
         assert found.tile.name == name
         log = compiled(emit(found), "sm_90").log
@@ -95,13 +96,13 @@ def test_values_of_l_of_several_warps_are_written_together(name) -> None:
     c = 48 if "48" in name else 64
     for dtype in ("f16", "bf16"):
         given = problem((1, c, c, 32), dtype=dtype)
-        found = kronsparse_plan.plan(given, CARDS["sm_90"], Tile.of(name))
+        found = kronsparse_tiles.plan(given, CARDS["sm_90"], Tile.of(name))
         assert found is not None
         assert found.spread
         assert found.sectors
         assert compiled(emit(found), "sm_90").resources.spill_stores == 0
     shifted = replace(problem((1, c, c, 32), dtype="f16"), y_run=4)
-    found = kronsparse_plan.plan(shifted, CARDS["sm_90"], Tile.of(name))
+    found = kronsparse_tiles.plan(shifted, CARDS["sm_90"], Tile.of(name))
     assert found is not None
     assert not found.spread
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernmantle.codegen import kronsparse_cuda
 from kernmantle.codegen.cuda import headers
-from kernmantle.contraction import kronsparse_plan
+from kernmantle.contraction import kronsparse_tiles
 from kernmantle.contraction.cuda_tiles import DeviceLimits
 from kernmantle.contraction.kronsparse_narrow import NarrowPlan, narrow_plan
 from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, Tile, neighbours
@@ -124,12 +124,12 @@ class KronSparseCase:
         if narrow is not None:
             return narrow
         named = Tile.of(self.tile) if self.tile and own.arch == "sm_90" else None
-        chosen = kronsparse_plan.plan(problem, own, named)
+        chosen = kronsparse_tiles.plan(problem, own, named)
         assert chosen is not None
         if not self.streamed:
             return chosen
         tile = Tile(**(vars(chosen.tile) | {"resident": False, "chunk": 16, "ahead": False}))
-        streamed = kronsparse_plan.plan(problem, own, tile)
+        streamed = kronsparse_tiles.plan(problem, own, tile)
         assert streamed is not None
         return streamed
 

@@ -7,8 +7,9 @@ import math
 
 from kernmantle.contraction.kronsparse_cost import dense_seconds
 from kernmantle.contraction.kronsparse_few import few_seconds, joined_seconds
-from kernmantle.contraction.kronsparse_plan import contiguous, expected_seconds
+from kernmantle.contraction.kronsparse_plan import contiguous
 from kernmantle.contraction.kronsparse_steps import Step, fused, meets, steps
+from kernmantle.contraction.kronsparse_tiles import expected_seconds
 from kernmantle.kronsparse import KSPattern, butterfly
 from tests.backend.test_cuda_compile import CARDS
 

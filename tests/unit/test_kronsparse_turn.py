@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from kernmantle.contraction.kronsparse_cost import seconds
-from kernmantle.contraction.kronsparse_plan import contiguous, expected_seconds
+from kernmantle.contraction.kronsparse_plan import contiguous
+from kernmantle.contraction.kronsparse_tiles import expected_seconds
 from kernmantle.contraction.kronsparse_turn import inner, turned_seconds
 from kernmantle.ops import kronsparse_run, kronsparse_torch, kronsparse_turn
 from kernmantle.ops.kronsparse_keep import Kept

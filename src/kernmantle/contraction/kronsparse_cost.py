@@ -19,6 +19,7 @@ _VECTORS = 32  # rows of a tile of any contraction on a CPU
 _FEW_ROWS = 32  # of x, for which a CPU reads weights as they lie
 _NEAR = 2**22  # bytes that a core's second cache holds for the most part
 MOST_CALLS = 16  # batched products on a GPU, one after the other, where blocks have two strides
+TURNED = "turned"  # our kernel over rows that are turned before and after
 _AGAIN = 1.4  # times as fast as from memory what a GPU's second-level cache has still
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 

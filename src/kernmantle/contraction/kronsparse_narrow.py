@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from .cuda_tiles import DeviceLimits
+from .kronsparse_plan import Problem
 from .nest import BYTES
-
-if TYPE_CHECKING:
-    from .kronsparse_plan import Problem
 
 _NARROW, _NARROW_WEIGHTS = 8, 64
 

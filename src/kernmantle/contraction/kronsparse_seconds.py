@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from .cuda_tiles import DeviceLimits
+from .kronsparse_plan import KronSparsePlan, Problem
 from .nest import BYTES
-
-if TYPE_CHECKING:
-    from .cuda_tiles import DeviceLimits
-    from .kronsparse_plan import KronSparsePlan, Problem
 
 _CLOCK = 1.7e9
 _WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay

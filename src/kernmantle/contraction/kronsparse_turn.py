@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from .cuda_tiles import DeviceLimits
 from .kronsparse_cost import quickest
-from .kronsparse_plan import Problem, expected_seconds
+from .kronsparse_plan import Problem
+from .kronsparse_tiles import expected_seconds
 from .nest import BYTES
 
 ACCESS = 16

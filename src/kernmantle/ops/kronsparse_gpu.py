@@ -10,18 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from ..codegen import kronsparse_cuda
-from ..contraction.kronsparse_cost import quickest, rearranging_seconds
+from ..contraction.kronsparse_cost import TURNED, quickest, rearranging_seconds
 from ..contraction.kronsparse_narrow import NarrowPlan, narrow_plan
-from ..contraction.kronsparse_plan import (
-    KronSparsePlan,
-    Problem,
-    contiguous,
-    expected_seconds,
-    neighbours,
-    plan,
-)
+from ..contraction.kronsparse_plan import KronSparsePlan, Problem, contiguous, neighbours
 from ..contraction.kronsparse_sum import DTYPES as SUMMED
 from ..contraction.kronsparse_sum import sum_plan
+from ..contraction.kronsparse_tiles import expected_seconds, plan
 from ..contraction.kronsparse_turn import turned_seconds
 from ..runtime.cache import current_cache
 from ..runtime.device import gpu
@@ -31,7 +25,6 @@ from .execute import allocate
 from .gpu import index_of, job_for, limits, start
 from .gpu_tiles import session
 from .kronsparse_keep import Kept
-from .kronsparse_run import TURNED
 from .kronsparse_ways import KERNEL, tile_of, tuned, ways
 from .kronsparse_ways import kept as kept_way
 from .launcher import collecting, fetch

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from ..config import current
-from ..contraction.kronsparse_cost import quickest, quickest_gradient
+from ..contraction.kronsparse_cost import TURNED, quickest, quickest_gradient
 from ..contraction.program import Operand, Program
 from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
@@ -48,7 +48,6 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
 DENSE = "torch dense"
-TURNED = "turned"
 RAN = threading.local()
 
 
@@ -189,7 +188,8 @@ def by(
         return out
     if way == TURNED:
         out = empty(x, features, batch_last) if out is None else out
-        _turning().product(x, weight, bias, activation, precision, out, kept)
+        _turning().product(x, weight, bias, activation, precision, out, kept, by)
+        RAN.route = f"turned rows: {RAN.route}"
         return out
     value = uncast(x.device.type, _by_torch, way, x, weight, bias, kept, out)
     RAN.route = f"torch {way}"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ..codegen import kronsparse_cuda
+from ..contraction.kronsparse_cost import TURNED
 from ..contraction.kronsparse_turn import turning
 from ..runtime.launch import Kernel
 from .execute import allocate
 from .gpu import index_of, limits, start
 from .kronsparse_gpu import load, way
 from .kronsparse_keep import Kept
-from .kronsparse_run import RAN, TURNED, by
 
 _MOST_BYTES = 4 << 30
 
 
 def product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str,
-    out: torch.Tensor, kept: Kept | None,
+    out: torch.Tensor, kept: Kept | None, by: Callable[..., torch.Tensor],
 ) -> None:  # fmt: skip
-    """The product of one group to ``out``, so many rows at a time that what is between is not too much."""
+    """The product of one group to ``out``, of its blocks ``by`` what should be quickest.
+
+    So many rows at a time that what is between is not too much.
+    """
     _, a, b, c, d = weight.shape
     count, size, wide = x.shape[1], x.element_size(), max(b, c)
     blocks = weight[0].permute(0, 3, 1, 2)[..., None]
@@ -38,7 +43,6 @@ def product(
         inner = (source, blocks, offset, activation, precision, result)
         by(way(*inner, own is not None), source, blocks, offset, activation, False, precision, result, own)
         _turn(after[:held], target, a, d, b)
-    RAN.route = f"turned rows: {RAN.route}"
 
 
 def _turn(source: torch.Tensor, target: torch.Tensor, a: int, high: int, wide: int) -> None:

@@ -12,13 +12,13 @@ from functools import lru_cache
 from ..codegen import cuda
 from ..contraction.canonical import canonical
 from ..contraction.cuda_tiles import DeviceLimits
-from ..contraction.kronsparse_cost import seconds
+from ..contraction.kronsparse_cost import TURNED, seconds
 from ..contraction.kronsparse_narrow import narrow_plan
-from ..contraction.kronsparse_plan import Problem, Tile, plan, tiles_to_try
+from ..contraction.kronsparse_plan import Problem, Tile
+from ..contraction.kronsparse_tiles import plan, tiles_to_try
 from ..contraction.kronsparse_turn import inner
 from ..runtime.cache import Built, Cache, Key, current_cache, fingerprint
 from .gpu_tiles import Tuned, measured
-from .kronsparse_run import TURNED
 from .launcher import Launcher
 
 KERNEL = "kernel"

@@ -1,4 +1,4 @@
-"""What a Kronecker-sparse product is to a GPU, and what runs it: a tile, what shared memory holds, parts of the batch."""
+"""What a Kronecker-sparse product is to a GPU, and what runs it: a tile, its shared memory, parts of the batch."""
 
 from __future__ import annotations
 

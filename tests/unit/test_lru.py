@@ -44,7 +44,8 @@ def test_random_operations_leave_what_an_ordered_dict_leaves(capacity):
         else:
             cache[key] = step
             model.set(key, step)
-        assert set(cache) == set(model.entries) and len(cache) == len(model.entries)
+        assert set(cache) == set(model.entries)
+        assert len(cache) == len(model.entries)
     assert sorted(cache.values()) == sorted(model.entries.values())
 
 
@@ -64,13 +65,15 @@ def test_every_entry_that_leaves_is_reported_once():
     cache["c"] = 4
     assert gone == [("b", 2), ("c", 3)]
     cache.clear()
-    assert sorted(gone[2:]) == [("a", 1), ("c", 4)] and len(cache) == 0
+    assert sorted(gone[2:]) == [("a", 1), ("c", 4)]
+    assert len(cache) == 0
 
 
 def test_a_value_of_none_differs_from_a_miss():
     cache, missing = LRUCache(2), object()
     cache["a"] = None
-    assert cache.get("a", missing) is None and cache.get("b", missing) is missing
+    assert cache.get("a", missing) is None
+    assert cache.get("b", missing) is missing
 
 
 def test_the_heap_stays_small_when_entries_are_replaced():
@@ -117,7 +120,9 @@ def test_threads_read_what_was_written_and_the_bound_holds():
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == [] and len(cache) <= 50 and len(cache._heap) <= 120
+    assert wrong == []
+    assert len(cache) <= 50
+    assert len(cache._heap) <= 120
 
 
 def test_threads_that_race_get_one_value():

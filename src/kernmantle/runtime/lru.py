@@ -110,7 +110,7 @@ class LRUCache(Generic[K, V]):
         self._rebuild()
 
     def _insert(self, key: K, value: V) -> None:
-        entry = [self._now(), value, key]
+        entry: list[Any] = [self._now(), value, key]
         self._entries[key] = entry
         heapq.heappush(self._heap, (entry[_STAMP], entry))
 
@@ -153,11 +153,10 @@ def clear_all() -> None:
 
 
 def _in_child() -> None:
-    global _CACHES_LOCK
-    _CACHES_LOCK = threading.RLock()
+    _CACHES_LOCK.release()
     for cache in caches():
         cache.renew_lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_CACHES_LOCK.acquire, after_in_parent=_CACHES_LOCK.release, after_in_child=_in_child)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from . import spectrum
 from .orthogonal import orthonormal
+from .scaling import exponent, shifted
 
 Multiply = Callable[[torch.Tensor], torch.Tensor]
 PROBES, PROBE_STEPS = 8, 6
@@ -131,11 +132,25 @@ def _passed_over(
 def extreme_pairs(
     multiply: Multiply, n: int, count: int, largest: bool, like: torch.Tensor, tolerance: float, sizes: Sizes
 ) -> Pairs:
-    """The largest or smallest ``count`` pairs; the host waits once for each filling of the basis."""
+    """The largest or smallest ``count`` pairs; the host waits once for each filling of the basis.
+
+    Products are scaled by the power of two that brings those of the first block to the order of one, so that no norm
+    of them leaves the range of the type.
+    """
     generator = torch.Generator(like.device).manual_seed(n)
-    keep, spent = min(count + sizes.block, n), 0
-    basis = _Basis(multiply, n, min(n, sizes.basis), like)
     block = orthonormal(like.new_empty(n, sizes.block).normal_(generator=generator), None, generator)
+    size = exponent(multiply(block).abs().amax())
+    found = _extreme(lambda v: shifted(multiply(v), -size), block, count, largest, tolerance, sizes, generator)
+    return replace(found, w=shifted(found.w, size), products=found.products + sizes.block)
+
+
+def _extreme(
+    multiply: Multiply, block: torch.Tensor, count: int, largest: bool, tolerance: float, sizes: Sizes,
+    generator: torch.Generator,
+) -> Pairs:  # fmt: skip
+    n, spent = block.shape[0], 0
+    keep = min(count + sizes.block, n)
+    basis = _Basis(multiply, n, min(n, sizes.basis), block)
     while True:
         while block.shape[1] and basis.size + block.shape[1] <= basis.capacity:
             spent += block.shape[1]

@@ -19,6 +19,7 @@ CAPTURED = 300
 for one matrix of order 1024, it was seen to wait on an H200."""
 _ROTATED = range(32, 513)
 """Orders for which torch takes Jacobi rotations for float32: residuals of 38 n eps ‖a‖ were seen there on an H200."""
+_SYEVR = "LAPACK syevr through scipy"
 
 Index = tuple[int, int]
 Value = tuple[float, float]
@@ -58,7 +59,7 @@ def direct(
     if known is not None:
         return _by_cusolver(known, Work.on(a, overwrite), lower, vectors, index, value)
     if not a.is_cuda:
-        return _on_host(a, lower, overwrite, vectors, index, value)
+        return _on_host(a, lower, vectors, index, value)
     return _by_torch(a, lower, vectors, index, value)
 
 
@@ -109,7 +110,9 @@ def _some_by_cusolver(
     count = results[0][2] if index is None else index[1] - index[0] + 1
     batch = memory.shape[:-2]
     w = torch.stack([values[:count] for values, _, _ in results]).reshape(*batch, count)
-    info = torch.stack([state for _, state, _ in results]).reshape(batch)
+    # Fewer than were asked for count as not converged.
+    info = torch.stack([state if found == count else state.new_full((), n) for _, state, found in results])
+    info = info.reshape(batch)
     # A copy, so that a few vectors do not keep the whole matrix.
     v = memory[..., :count].mT.clone(memory_format=torch.contiguous_format).mT if vectors else None
     return Found(w, v, info, "cuSOLVER Xsyevdx")
@@ -121,16 +124,34 @@ def _by_torch(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, 
         a = a.double()
     info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
     ran = cusolver.instead(a, "torch.linalg.eigh" if vectors else "torch.linalg.eigvalsh")
-    v: torch.Tensor | None = None
-    if vectors:
-        w, v = torch.linalg.eigh(a, triangle)
-    else:
-        w = torch.linalg.eigvalsh(a, triangle)
+    w, v = _all_by_torch(a, triangle, vectors, info)
     w, v = w.to(dtype), None if v is None else v.to(dtype)
     if value is not None:
         inside = (w > value[0]) & (w <= value[1])
         return Found(w[inside], None if v is None else v[:, inside], info, ran)
     return _cut(Found(w, v, info, ran), index)
+
+
+def _all_by_torch(
+    a: torch.Tensor, triangle: str, vectors: bool, info: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """All pairs; items that do not converge are NaN, with their info set to 1."""
+    try:
+        if vectors:
+            w, v = torch.linalg.eigh(a, triangle)
+            return w, v
+        return torch.linalg.eigvalsh(a, triangle), None
+    except torch.linalg.LinAlgError:
+        if a.dim() == 2:
+            info.fill_(1)
+            nan = a.new_full((), float("nan"))
+            return nan.expand(a.shape[-1]), nan.expand(a.shape) if vectors else None
+    each = [_all_by_torch(*one) for one in zip(
+        a.flatten(0, -3), [triangle] * info.numel(), [vectors] * info.numel(), info.view(-1), strict=True
+    )]  # fmt: skip
+    w = torch.stack([values for values, _ in each]).reshape(a.shape[:-1])
+    v = torch.stack([found for _, found in each if found is not None]).reshape(a.shape) if vectors else None
+    return w, v
 
 
 def _cut(found: Found, index: Index | None) -> Found:
@@ -147,9 +168,7 @@ def cannot_be_captured(what: str, instead: str) -> BackendError:
     return BackendError(f"{what} waits for the device and cannot be captured in a CUDA graph; {instead}")
 
 
-def _on_host(
-    a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
-) -> Found:
+def _on_host(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, value: Value | None) -> Found:
     """LAPACK, which does not end on every NaN: matrices that have one get NaN and info n + 1."""
     n = a.shape[-1]
     triangle = a.tril() if lower else a.triu()
@@ -158,9 +177,8 @@ def _on_host(
         a = torch.where(bad[..., None, None], torch.eye(n, dtype=a.dtype), a)
         if value is not None and a.dim() == 2:
             value, index = None, (0, n - 1)
-        overwrite = True
     if (index is not None or value is not None) and find_spec("scipy") is not None:
-        found = _by_scipy(a, lower, overwrite, vectors, index, value)
+        found = _by_scipy(a, lower, vectors, index, value)
     else:
         found = _by_torch(a, lower, vectors, index, value)
     if bad.any():
@@ -170,21 +188,32 @@ def _on_host(
     return found
 
 
-def _by_scipy(
-    a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
-) -> Found:
-    solve: Any = import_module("scipy.linalg").eigh
-    results = [
-        solve(
-            item.numpy(), lower=lower, eigvals_only=not vectors, overwrite_a=overwrite, check_finite=False,
-            subset_by_index=index, subset_by_value=value,
-        )
-        for item in a.reshape(-1, *a.shape[-2:]).unbind()
-    ]  # fmt: skip
-    pairs = results if vectors else [(w, None) for w in results]
+def _by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, value: Value | None) -> Found:
+    items = a.reshape(-1, *a.shape[-2:]).unbind()
+    results = [_some_by_scipy(item, lower, vectors, index, value) for item in items]
     batch = a.shape[:-2]
-    w = torch.stack([torch.from_numpy(values) for values, _ in pairs])
-    v = torch.stack([torch.from_numpy(found) for _, found in pairs]) if vectors else None
-    info = torch.zeros(batch, dtype=torch.int32)
-    shaped = None if v is None else v.reshape(*batch, *v.shape[-2:])
-    return Found(w.reshape(*batch, -1), shaped, info, "LAPACK syevr through scipy")
+    w = torch.stack([found.w for found in results]).reshape(*batch, -1)
+    info = torch.stack([found.info for found in results]).reshape(batch)
+    v = torch.stack([found.v for found in results if found.v is not None]) if vectors else None
+    ran = next((found.ran for found in results if found.ran != _SYEVR), _SYEVR)
+    return Found(w, None if v is None else v.reshape(*batch, *v.shape[-2:]), info, ran)
+
+
+def _some_by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, value: Value | None) -> Found:
+    """Some pairs of one matrix by syevr, which may find fewer than it is asked for where eigenvalues are clustered.
+
+    Such matrices, and those where it does not converge, are taken by the method for all pairs.
+    """
+    linalg: Any = import_module("scipy.linalg")
+    try:
+        result = linalg.eigh(
+            a.numpy(), lower=lower, eigvals_only=not vectors, check_finite=False, subset_by_index=index,
+            subset_by_value=value,
+        )  # fmt: skip
+    except linalg.LinAlgError:
+        return _by_torch(a, lower, vectors, index, value)
+    w, v = result if vectors else (result, None)
+    if index is not None and w.shape[0] != index[1] - index[0] + 1:
+        return _by_torch(a, lower, vectors, index, value)
+    found = None if v is None else torch.from_numpy(v)
+    return Found(torch.from_numpy(w), found, torch.zeros((), dtype=torch.int32), _SYEVR)

@@ -7,7 +7,7 @@ from typing import Any as _Any
 
 from . import errors
 from ._version import __version__
-from .config import config
+from .config import config, get_config, set_config
 from .contraction.definition import Fold, Semiring
 from .expr.functions import FUNCTIONS as _FUNCTIONS
 from .ops.contract import Contraction, contract
@@ -74,8 +74,10 @@ __all__ = [
     "config",
     "contract",
     "errors",
+    "get_config",
     "pdist",
     "precompile",
+    "set_config",
     "tune",
 ]
 __all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE, *_OF_SKLEARN]  # noqa: PLE0604

@@ -1,21 +1,26 @@
-"""The one configuration: a frozen record, replaced for the length of a ``with`` block.
+"""The one configuration: a frozen record; a default of the process, and ``with`` blocks over it.
 
-Nothing else reads the environment. A block is seen by the thread or task that entered it, and by no other.
+Nothing else reads the environment. The default is seen by every thread. A block is seen by the thread or task that
+entered it and by the tasks that start inside it: a new thread starts with the default.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ContextDecorator
-from contextvars import ContextVar, Token
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from threading import Lock
+from typing import Any, Literal, TypeVar, get_args
 
-from .errors import ParameterError
+from .errors import KernmantleWarning, ParameterError
 
 Backend = Literal["auto", "llvm", "reference", "cuda"]
 Precision = Literal["ieee", "tf32"]
@@ -115,36 +120,156 @@ def from_environment(environment: Mapping[str, str]) -> Config:
     return Config(**settings)
 
 
-@lru_cache(maxsize=1)
-def _base() -> Config:
-    return from_environment(os.environ)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-_ACTIVE: ContextVar[Config | None] = ContextVar("kernmantle_config", default=None)
+@dataclass(frozen=True)
+class _Block:
+    """A block that was entered: its settings over those of the blocks around it, and what they make of a default."""
+
+    owner: config
+    changes: Mapping[str, Any]
+    outer: _Block | None
+    default: Config
+    config: Config
+
+
+_DEFAULT: list[Config] = []
+_WRITING = Lock()
+_INNERMOST: ContextVar[_Block | None] = ContextVar("kernmantle_config", default=None)
+
+
+@lru_cache(maxsize=1024)
+def _changed(default: Config, changes: tuple[tuple[str, Any], ...]) -> Config:
+    return replace(default, **dict(changes))
+
+
+def _default() -> Config:
+    """Return the default of the process: that of the environment until ``set_config`` is called."""
+    if not _DEFAULT:
+        with _WRITING:
+            if not _DEFAULT:
+                _DEFAULT.append(from_environment(os.environ))
+    return _DEFAULT[0]
 
 
 def current() -> Config:
-    """Return the configuration in force here: that of the innermost block, or of the environment."""
-    return _ACTIVE.get() or _base()
+    """Return the configuration in force here: that of the innermost block, or the default of the process."""
+    block = _INNERMOST.get()
+    if block is None:
+        return _DEFAULT[0] if _DEFAULT else _default()
+    default = _DEFAULT[0]
+    return block.config if block.default is default else _changed(default, tuple(block.changes.items()))
 
 
-def config(**changes: Any) -> AbstractContextManager[Config]:
-    """Change settings for the length of a ``with`` block.
+def _check(changes: Mapping[str, Any]) -> None:
+    names = [field.name for field in fields(Config)]
+    for name in changes:
+        if name not in names:
+            similar = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {similar[0]!r}?" if similar else f"it has {', '.join(names)}"
+            raise ParameterError(f"the configuration has no {name!r}; {hint}")
+    Config(**changes)
+
+
+def set_config(**changes: Any) -> None:
+    """Change the default configuration of the process.
+
+    Every thread sees the change at once, those that run already included, wherever no :class:`config` block sets the
+    same field. Processes that are started later by ``spawn`` read the environment instead, as this one did.
 
     Parameters
     ----------
     **changes
-        Fields of :class:`Config` and their values.
-
-    Returns
-    -------
-    context manager
-        Gives the configuration in force inside the block; also usable as a decorator.
+        Fields of the configuration and their values: ``backend``, ``cache_dir``, ``threads``, ``progress``,
+        ``precision``, ``verbose``, ``debug``, ``dump_source``, ``chunk_bytes``, as of :class:`config`.
 
     Raises
     ------
     ParameterError
-        At once, for an unknown name or a value that does not fit.
+        For an unknown name or a value that does not fit; nothing is changed then.
+
+    See Also
+    --------
+    config : Change settings for the length of a block or of a function.
+    get_config : Return the settings in force.
+
+    Notes
+    -----
+    Costs microseconds; no kernel is compiled or dropped. Results have the same gradients under every setting.
+
+    Examples
+    --------
+    >>> import kernmantle as km
+    >>> km.set_config(precision="ieee")
+    >>> km.get_config().precision
+    'ieee'
+    >>> km.set_config(precision=None)
+    """
+    _check(changes)
+    _default()
+    with _WRITING:
+        _DEFAULT[0] = _changed(_DEFAULT[0], tuple(changes.items()))
+
+
+def get_config() -> Config:
+    """Return the configuration in force: that of the innermost :class:`config` block, or the default.
+
+    Returns
+    -------
+    Config
+        A frozen record with a field for each setting; see :class:`config`.
+
+    See Also
+    --------
+    set_config : Change the default of the process.
+
+    Notes
+    -----
+    Costs a microsecond.
+
+    Examples
+    --------
+    >>> import kernmantle as km
+    >>> with km.config(threads=2):
+    ...     km.get_config().threads
+    2
+    """
+    return current()
+
+
+class config(AbstractContextManager[Config]):
+    """Change settings for the length of a ``with`` block, or of the calls of a decorated function.
+
+    One object may be entered any number of times, inside itself, and by several threads and tasks at once. A block
+    applies to the thread or asyncio task that entered it, and to tasks that are created inside it. A new thread
+    starts with the default of the process: see :func:`set_config`, or run it in ``contextvars.copy_context()``.
+
+    Parameters
+    ----------
+    **changes
+        Settings and their values. ``backend`` ("auto", "llvm", "reference" or "cuda"), ``cache_dir``, ``threads`` of
+        a CPU kernel, ``progress`` bars, ``precision`` of float32 products (None, "ieee" or "tf32"), ``verbose``,
+        ``debug``, ``dump_source`` and ``chunk_bytes``.
+
+    Raises
+    ------
+    ParameterError
+        At once, for an unknown name or a value that does not fit; and where a generator function is decorated, whose
+        settings would be those of its caller too.
+
+    Warns
+    -----
+    KernmantleWarning
+        Where the object is dropped without having been entered or used as a decorator: the settings never applied.
+
+    See Also
+    --------
+    set_config : Change settings for the whole process.
+
+    Notes
+    -----
+    Entering costs microseconds. A coroutine function that is decorated runs with the settings until it returns.
 
     Examples
     --------
@@ -153,26 +278,62 @@ def config(**changes: Any) -> AbstractContextManager[Config]:
     ...     settings.backend
     'reference'
     """
-    known = [field.name for field in fields(Config)]
-    for name in changes:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise ParameterError(f"the configuration has no {name!r}; {hint}")
-    Config(**changes)
-    return _Applied(changes)
 
+    _used = True  # also of an object that is not made yet
 
-class _Applied(ContextDecorator, AbstractContextManager[Config]):
-    """The block of ``config``; it may be entered again, and inside itself."""
-
-    def __init__(self, changes: dict[str, Any]) -> None:
-        self._changes = changes
-        self._tokens: list[Token[Config | None]] = []
+    def __init__(self, **changes: Any) -> None:
+        _check(changes)
+        self._changes, self._used = changes, False
 
     def __enter__(self) -> Config:
-        self._tokens.append(_ACTIVE.set(replace(current(), **self._changes)))
-        return current()
+        self._used = True
+        default, outer = _default(), _INNERMOST.get()
+        changes = self._changes if outer is None else {**outer.changes, **self._changes}
+        found = _changed(default, tuple(changes.items()))
+        _INNERMOST.set(_Block(self, changes, outer, default, found))
+        return found
 
     def __exit__(self, *_: object) -> None:
-        _ACTIVE.reset(self._tokens.pop())
+        _INNERMOST.set(_without(_INNERMOST.get(), self))
+
+    def __call__(self, function: Function) -> Function:
+        """Return the function with these settings in force during its calls."""
+        self._used = True
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ParameterError(
+                f"{function.__qualname__} is a generator function, whose settings would be seen by its caller between "
+                "two values; use `with km.config(...)` inside it, around what computes"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def inside(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+        else:
+
+            @functools.wraps(function)
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return function(*args, **kwargs)
+
+        return inside  # pyright: ignore[reportReturnType]
+
+    def __del__(self) -> None:
+        if not self._used:
+            listing = ", ".join(f"{name}={value!r}" for name, value in self._changes.items())
+            warnings.warn(
+                f"km.config({listing}) was neither entered nor used as a decorator, so it changed nothing: write "
+                f"`with km.config({listing}):`, or km.set_config({listing}) for the whole process",
+                KernmantleWarning,
+                stacklevel=2,
+            )
+
+
+def _without(block: _Block | None, owner: config) -> _Block | None:
+    """Return the blocks without the innermost of an owner; those inside it, of generators that wait, stay in force."""
+    if block is None or block.owner is owner:
+        return None if block is None else block.outer
+    outer = _without(block.outer, owner)
+    changes = {**(outer.changes if outer is not None else {}), **block.owner._changes}
+    return replace(block, changes=changes, outer=outer, config=_changed(block.default, tuple(changes.items())))

@@ -68,4 +68,4 @@ class CacheWarning(UserWarning):
 
 
 class KernmantleWarning(UserWarning):
-    """A slower general path was taken."""
+    """Work went on in a slower general path, or a call had no effect."""

@@ -29,11 +29,17 @@ RESULTS = {
 }  # fmt: skip
 PLAIN = {  # what computes nothing with arrays
     "kron_workspace",
-    "KSPattern", "choose_patterns", "clear_cache", "config", "precompile", "tune", "distributed.kron_columns",
-    "kronsparse.block_diagonal", "kronsparse.butterfly", "kronsparse.dct", "kronsparse.dft", "kronsparse.hadamard",
+    "KSPattern", "choose_patterns", "clear_cache", "config", "get_config", "precompile", "set_config", "tune",
+    "distributed.kron_columns", "kronsparse.block_diagonal", "kronsparse.butterfly", "kronsparse.dct", "kronsparse.dft", "kronsparse.hadamard",
     "kronsparse.low_rank_like", "kronsparse.monarch", "linalg.workspace", "testing.assert_close", "testing.tolerance",
 }  # fmt: skip
-CAREFREE = {"clear_cache", "testing.tolerance", "LinearBatchLast", "LayerNormBatchLast"}  # torch raises, or nobody
+CAREFREE = {
+    "clear_cache",
+    "get_config",
+    "testing.tolerance",
+    "LinearBatchLast",
+    "LayerNormBatchLast",
+}  # torch raises, or nobody
 SOURCED = {
     "estimators.GaussianProcessRegressor", "estimators.KernelPCA", "estimators.KernelRidge", "estimators.Nystroem",
     "estimators.RecursiveFeatureMachine", "kron_linear", "kron_matmul", "kron_sparse_matmul", "kronsparse.dct",

@@ -1,15 +1,20 @@
 """The configuration: blocks nest, threads and tasks do not see each other, nonsense is refused at once."""
 
 import asyncio
+import contextvars
+import gc
+import subprocess
+import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
 
-from kernmantle.config import _VARIABLES, Config, config, current, from_environment
-from kernmantle.errors import ParameterError
+from kernmantle.config import _VARIABLES, Config, config, current, from_environment, get_config, set_config
+from kernmantle.errors import KernmantleWarning, ParameterError
 
 
 def test_blocks_nest_and_end():
@@ -36,6 +41,140 @@ def test_decorator():
 
     assert [inside(), inside()] == [5, 5]
     assert current().threads is None
+
+
+def test_a_call_alone_warns_that_it_changed_nothing():
+    with pytest.warns(KernmantleWarning, match=r"config\(threads=1\).*changed nothing.*set_config\(threads=1\)"):
+        config(threads=1)
+        gc.collect()
+    assert current().threads is None
+
+
+def test_what_is_entered_or_decorates_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with config(threads=1):
+            pass
+        decorated = config(threads=1)(lambda: current().threads)
+        gc.collect()
+        assert decorated() == 1
+        with pytest.raises(ParameterError):
+            config(threads=0)
+        gc.collect()
+
+
+@pytest.fixture
+def default():
+    """The default of the process, put back afterwards."""
+    before = get_config()
+    yield before
+    set_config(threads=before.threads, precision=before.precision)
+
+
+def test_the_default_of_the_process(default):
+    with config(threads=5):
+        set_config(threads=2, precision="ieee")
+        assert (current().threads, current().precision) == (5, "ieee")
+    assert (current().threads, current().precision) == (2, "ieee")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(current).result() == get_config() == current()
+    with pytest.raises(ParameterError, match="threads"):
+        set_config(precision=None, threads=0)
+    assert current().precision == "ieee"
+
+
+def test_what_a_thread_and_a_task_start_with(default):
+    async def inside():
+        task = asyncio.create_task(asyncio.to_thread(current))
+        return (await asyncio.create_task(wait())).threads, (await task).threads
+
+    async def wait():
+        return current()
+
+    set_config(threads=4)
+    with config(precision="ieee", threads=7), ThreadPoolExecutor(1) as pool:
+        started = pool.submit(current).result()
+        passed = pool.submit(contextvars.copy_context().run, current).result()
+        assert asyncio.run(inside()) == (7, 7)
+    assert (started.threads, started.precision) == (4, None)
+    assert (passed.threads, passed.precision) == (7, "ieee")
+
+
+def test_a_child_process_reads_the_environment(default):
+    set_config(threads=4)
+    program = "import kernmantle as km; print(km.get_config().threads)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.strip() == "None"
+
+
+def test_one_object_in_many_threads():
+    shared, failures = config(threads=6), []
+
+    @config(threads=7)
+    def decorated():
+        barrier.wait()
+        return current().threads
+
+    def run():
+        try:
+            for _ in range(20):
+                assert decorated() == 7
+                with shared:
+                    barrier.wait()
+                    with shared:
+                        assert current().threads == 6
+                assert current().threads is None
+        except Exception as error:
+            failures.append(error)
+            barrier.abort()
+
+    barrier = threading.Barrier(4, timeout=30)
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_one_object_in_many_tasks():
+    shared = config(threads=6)
+
+    @config(threads=7)
+    async def decorated(turns):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+            assert current().threads == 7
+        return True
+
+    async def run(turns):
+        with shared:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert current().threads == 6
+            assert await decorated(turns)
+        return current().threads
+
+    async def all_of_them():
+        return await asyncio.gather(*(run(turns) for turns in (5, 1, 3)))
+
+    assert asyncio.run(all_of_them()) == [None, None, None]
+
+
+def test_a_generator_function_is_refused_and_an_abandoned_one_leaves_nothing():
+    def values():
+        with config(threads=3):
+            yield current().threads
+            yield current().threads
+
+    with pytest.raises(ParameterError, match=r"values is a generator function.*inside it"):
+        config(threads=3)(values)
+    generator = values()
+    next(generator)
+    with config(precision="ieee"):
+        generator.close()
+        assert (current().threads, current().precision) == (None, "ieee")
+    assert current() == Config(cache_dir=current().cache_dir)
 
 
 def test_frozen():

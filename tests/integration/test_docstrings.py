@@ -30,7 +30,8 @@ RESULTS = {
 PLAIN = {  # what computes nothing with arrays
     "kron_workspace",
     "KSPattern", "choose_patterns", "clear_cache", "config", "get_config", "precompile", "set_config", "tune",
-    "distributed.kron_columns", "kronsparse.block_diagonal", "kronsparse.butterfly", "kronsparse.dct", "kronsparse.dft", "kronsparse.hadamard",
+    "distributed.kron_columns", "kronsparse.block_diagonal", "kronsparse.butterfly", "kronsparse.dct",
+    "kronsparse.dft", "kronsparse.hadamard",
     "kronsparse.low_rank_like", "kronsparse.monarch", "linalg.workspace", "testing.assert_close", "testing.tolerance",
 }  # fmt: skip
 CAREFREE = {

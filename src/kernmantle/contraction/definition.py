@@ -313,7 +313,10 @@ def bind(
     literals: tuple[tuple[str, Number], ...] = (),
     symmetric: bool = False,
 ) -> Binding:
-    """Program of a definition whose parameters in ``tensors`` are arrays, in ``literals`` part of the program."""
+    """Program of a definition whose parameters in ``tensors`` are arrays, in ``literals`` part of the program.
+
+    Arrays stay operands where no expression reads them: their batch axes are axes of the result.
+    """
     equation = definition.equation
     letters = equation.letters
     canonical = {x: "".join(letters[axis] for axis in axes) for x, axes in _operands(equation).items()}
@@ -322,7 +325,8 @@ def bind(
     roots = [*definition.map, *definition.outputs, *(red.step[0] for red in definition.reductions if red.is_fold)]
     roots = list(simplify(substitute(roots, values)))
     lifted, numbers = lift(roots)
-    used = [name for name in variables(lifted) if name in definition.parameters]
+    read = [name for name in variables(lifted) if name in definition.parameters]
+    used = [*read, *(name for name in definition.parameters if name in tensors and name not in read)]
     rename = {name: f"p{i}" for i, name in enumerate(used)}
     lifted = simplify(substitute(lifted, {name: var(new) for name, new in rename.items()}))
     count, outs = len(definition.map), len(definition.outputs)

@@ -76,14 +76,15 @@ class Program:
         return next(op for op in self.operands if op.name == name)
 
     def pruned(self) -> Program:
-        """Without the operands that nothing mentions, as far as no axis is lost; the last ones go first."""
+        """Without the operands that nothing mentions, as far as an array and all axes stay; the last ones go first."""
         steps = [node for red in self.reductions if red.is_fold for node in red.step]
         used = set(variables([*self.map, *self.outputs, *steps]))
         kept = list(self.operands)
         for operand in reversed(self.operands):
             if operand.name not in used:
                 others = [other for other in kept if other is not operand]
-                if set(operand.axes) <= {axis for other in others for axis in other.axes}:
+                has_array = operand.number or any(not other.number for other in others)
+                if has_array and set(operand.axes) <= {axis for other in others for axis in other.axes}:
                     kept = others
         return replace(self, operands=tuple(kept))
 

@@ -16,7 +16,7 @@ from ..contraction import recognise
 from ..contraction.lower import Lowering, lower
 from ..contraction.program import Operand, Program, elementwise
 from ..contraction.pullback import pullback
-from ..errors import OutOfMemoryError
+from ..errors import BackendError, OutOfMemoryError
 from ..expr.node import substitute, var
 from . import squares_cpu
 from .dtypes import DTYPES, NAMES
@@ -128,6 +128,12 @@ def forget() -> None:
 
 
 def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | None) -> Prepared:
+    nested = next((operand.name for operand in program.operands if operand.inner is not None), None)
+    if nested is not None:
+        raise BackendError(
+            f"operand {nested!r} of {program.equation!r} is a program of its own, which no backend runs yet: "
+            "evaluate it by a call of its own and pass the result"
+        )
     geo = geometry(program, [tuple(t.shape) for t in tensors])
     shape = geo.out_shape(program.out)
     target = target_for(tensors[0].device)
@@ -138,7 +144,7 @@ def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | N
     product = recognise.matmul(program)
     if product is not None and types.compute in ("f32", "f64") and types.precision != "ieee":
         return Prepared(_matmul_runner(program, product, types), shape, "matmul")
-    if target is None or any(operand.inner is not None for operand in program.operands):
+    if target is None:
         return Prepared(_reference_runner(program, types, geo), shape, "reference")
     runner, description = _kernel_runner(program, types, geo, tensors, outs, target)
     return Prepared(runner, shape, description)
@@ -176,14 +182,20 @@ def _reference_runner(program: Program, types: Types, geo: Geometry) -> Runner:
 
 
 def finishing(program: Program) -> Program | None:
-    """Elementwise program of the outputs from finished accumulators a0, a1, ...; None if they are the outputs."""
+    """Elementwise program of the outputs from finished accumulators a0, a1, ...; None if they are the outputs.
+
+    It takes an accumulator even where no output reads one: only these have every batch axis of the result.
+    """
     count = len(program.reductions)
     if list(program.outputs) == [var(f"s{i}") for i in range(count)]:
         return None
     operands = [op for op in program.operands if set(op.axes) <= set(program.out)]
-    operands += [Operand(f"a{i}", program.out) for i in range(count)]
-    saved = {f"s{i}": var(f"a{i}") for i in range(count)}
-    return elementwise(operands, program.out, substitute(program.outputs, saved)).pruned()
+    saved = {f"s{i}": Operand(f"a{i}", program.out) for i in range(count)}
+    outputs = substitute(program.outputs, {name: var(operand.name) for name, operand in saved.items()})
+    last = elementwise([*operands, *saved.values()], program.out, outputs).pruned()
+    if any(operand in last.operands for operand in saved.values()):
+        return last
+    return replace(last, operands=(*last.operands, saved["s0"]))
 
 
 def _finish(

@@ -19,6 +19,7 @@ from kernmantle.contraction.nest import ROLES, SIZES, size_slot, stride_slot
 from kernmantle.expr.ops import evaluate
 from kernmantle.ops import execute
 from kernmantle.ops.launcher import Launcher
+from kernmantle.runtime.lru import LRUCache
 from kernmantle.testing import assert_close
 
 from ..oracle import oracle
@@ -107,7 +108,7 @@ def interpreter(monkeypatch):
     """The interpreter as the only target; reductions of more than four terms are cut into ranges."""
     target = Interpreter()
     monkeypatch.setattr(execute, "target_for", lambda device: target)
-    monkeypatch.setattr(execute, "_PREPARED", {})
+    monkeypatch.setattr(execute, "_PREPARED", LRUCache(1024))
     monkeypatch.setattr(execute.recognise, "matmul", lambda program: None)
     monkeypatch.setattr(lowering_module, "_LONG_REDUCTION", 4)
     return target

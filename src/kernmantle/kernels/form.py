@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
+from itertools import count
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -16,7 +18,7 @@ from ..contraction.definition import of_expressions
 from ..contraction.semirings import Reduction
 from ..expr.node import Node, const, postorder, substitute, var, variables
 from ..expr.simplify import simplify
-from ..ops.autograd import constant
+from ..ops.autograd import Attributes, assumed_constant
 from ..ops.contract import Contraction
 
 Result = TypeVar("Result")
@@ -41,8 +43,17 @@ TABLE = Table()
 Operand = str | Squares | Table
 
 
-_KEYS: dict[Form, str] = {}
-_FORMS: dict[str, Form] = {}
+class _Identity:
+    """The key of equal forms; it lives as long as one of them."""
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts, self.key = parts, f"form {next(_COUNT)}"
+        _IDENTITIES[self.key] = self
+
+
+_COUNT = count()
+_IDENTITIES: WeakValueDictionary[str, _Identity] = WeakValueDictionary()
+_OF_PARTS: WeakValueDictionary[tuple[Any, ...], _Identity] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -57,15 +68,23 @@ class Form:
     output: Node
     parameters: tuple[str, ...] = ()
     operands: tuple[Operand, ...] = ()
+    identity: _Identity = field(init=False, repr=False, compare=False)
     key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _KEYS.setdefault(self, f"form {len(_KEYS)}"))
-        _FORMS.setdefault(self.key, self)
+        identity = _OF_PARTS.get(self._parts)
+        if identity is None:
+            identity = _OF_PARTS[self._parts] = _Identity(self._parts)
+        object.__setattr__(self, "identity", identity)
+        object.__setattr__(self, "key", identity.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As what it is made of: another process has keys of its own."""
-        return Form, (self.maps, self.reductions, self.output, self.parameters, self.operands)
+        return Form, self._parts
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.maps, self.reductions, self.output, self.parameters, self.operands
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -100,11 +119,7 @@ def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductio
     return Contraction.of(of_expressions(f"{','.join(axes)}->{out}", maps, reductions, outputs))
 
 
-class _Made:
-    """What is made of forms as attributes, which torch.compile looks up at the moment it needs them."""
-
-
-_MADE = _Made()
+_MADE = Attributes()
 _MAKERS: dict[str, Callable[[Form], Any]] = {}
 
 
@@ -115,17 +130,15 @@ def of_form(make: Callable[[Form], Result]) -> Callable[[Form], Result]:
 
     @wraps(make)
     def call(form: Form) -> Result:
-        return getattr(_MADE, _known(name, form.key)) if torch.compiler.is_compiling() else cached(form)
+        return getattr(_MADE, _attribute(name, form.key)) if torch.compiler.is_compiling() else cached(form)
 
     return call
 
 
-@constant
-def _known(name: str, key: str) -> str:
-    """Where that which is made of a form is kept."""
-    place = f"{name} of {key}"
-    setattr(_MADE, place, _MAKERS[name](_FORMS[key]))
-    return place
+@assumed_constant
+def _attribute(name: str, key: str) -> str:
+    """Attribute that holds what is made of a form."""
+    return _MADE.name_of((name, key), lambda: _MAKERS[name](Form(*_IDENTITIES[key].parts)))
 
 
 @of_form

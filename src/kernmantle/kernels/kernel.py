@@ -11,7 +11,6 @@ import torch
 from ..contraction.definition import define
 from ..errors import ParameterError
 from ..expr.node import variables
-from ..ops.apply import routes
 from . import agop, apply, gradient, neighbours, tabled
 from .call import Call, Value, prepare
 from .form import Form, changed, combine, gram, is_stationary, is_symmetric, raised, swapped
@@ -140,7 +139,7 @@ class Kernel:
     def info(self) -> str:
         """What is summed and made of the sums, and what ran its matrix and the products with it last."""
         forms = tabled.forms(self._form).items()
-        ran = (f"{how}{what} ran as {route}" for what, form in forms for how, route in routes(gram(form)).items())
+        ran = (f"{how}{what} ran as {route}" for what, form in forms for how, route in gram(form).routes.items())
         return "\n".join([repr(gram(self._form)), *ran])
 
     def prepared(self, x: Any, y: Any, precision: str | None = None, **extra: Any) -> tuple[Call, list[torch.Tensor]]:

@@ -26,7 +26,6 @@ from .rows import run, shapes, whole_geometry
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
 _LIBRARY.define("apply(Tensor[] tensors, Scalar[] numbers, Tensor? values, str apply, str types) -> Tensor[]")
 Values = torch.Tensor | None
-_ROUTES: dict[tuple[str, str], str] = {}
 
 
 def _run(
@@ -122,15 +121,10 @@ def apply(
     stored = tuple(name_of(t.dtype, "an operand") for t in (*call.operands, *([v] if v is not None else [])))
     types = _types(stored, count > 0, precision or "default")
     if plain(tensors) and not torch.compiler.is_compiling():
-        results, _ROUTES[contraction.text, how] = run(text, types, tensors, numbers)
+        results, contraction.routes[how] = run(text, types, tensors, numbers)
         return tuple(results)
     given: Values = None
     if numbers and torch.compiler.is_compiling():
         zero = torch.zeros((), dtype=torch.float64)
         given, numbers = torch.stack([zero + number for number in numbers]), []
     return tuple(_operator(tensors, numbers, given, text, types))
-
-
-def routes(contraction: Contraction) -> dict[str, str]:
-    """What ran the applies of a contraction last."""
-    return {how: route for (text, how), route in _ROUTES.items() if text == contraction.text}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import lru_cache, wraps
+from itertools import count
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.autograd import forward_ad
 from ..contraction import derivative
 from ..contraction.program import Program
 from ..errors import BackendError, GradientError
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .execute import Types, execute
 from .operator import contract
@@ -38,9 +40,37 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         return cached(*args)
 
+    return assumed_constant(call)
+
+
+def assumed_constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluated while torch.compile traces instead of looked into."""
     # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
-    setattr(call, "_dynamo_marked_constant", True)  # noqa: B010
-    return call
+    setattr(function, "_dynamo_marked_constant", True)  # noqa: B010
+    return function
+
+
+class Attributes:
+    """Objects as attributes, which torch.compile looks up when it traces, the least recently traced removed.
+
+    A compiled graph guards what it looked up: where that was removed, it is traced anew.
+    """
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._names: LRUCache[Hashable, str] = LRUCache(capacity, clearable=False, on_evict=self._remove)
+        self._count = count()
+
+    def name_of(self, key: Hashable, make: Callable[[], Any]) -> str:
+        """Return the name of the attribute of a key, made if it is not there."""
+        name = self._names.get(key)
+        if name is None:
+            name = f"attribute {next(self._count)}"
+            setattr(self, name, make())
+            self._names[key] = name
+        return name
+
+    def _remove(self, key: Hashable, name: str) -> None:
+        delattr(self, name)
 
 
 @constant

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import torch
@@ -16,7 +15,8 @@ from ..contraction.program import Program
 from ..errors import GradientError, ParameterError, ShapeError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
-from .autograd import apply, constant, no_gradient, plain
+from ..runtime.lru import LRUCache
+from .autograd import Attributes, apply, assumed_constant, constant, no_gradient, plain
 from .checks import Call, check_call, check_out, check_precision, check_terms, number_of
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, compute_type, name_of, stored_type
 from .execute import Types, execute
@@ -111,6 +111,7 @@ class Contraction:
         self.is_symmetric = symmetric(definition)
         self._exponents = definition.exponents
         self.recall = Recall(definition)
+        self.routes: dict[str, str] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parsed, (self.text,)
@@ -200,14 +201,10 @@ class Contraction:
         return bound, tensors, numbers
 
 
-class _Traced:
-    """Contractions as attributes, which torch.compile looks up at the moment it needs them."""
+_TRACED = Attributes()
 
 
-_TRACED, _TRACED_COUNT = _Traced(), count()
-
-
-@constant
+@assumed_constant
 def _traced(equation: str, map: Callable[..., Any] | None, reduce: Any, epilogue: Any) -> str:
     """Where the contraction of lambdas is kept that torch.compile comes upon; made while it traces."""
     for function in (map, epilogue):
@@ -217,13 +214,11 @@ def _traced(equation: str, map: Callable[..., Any] | None, reduce: Any, epilogue
                 f"a lambda reads the global number {changing!r}, whose changes torch.compile would not see; "
                 "pass it as a parameter, or make the Contraction beforehand"
             )
-    key = f"contraction {next(_TRACED_COUNT)}"
-    setattr(_TRACED, key, Contraction(equation, map, reduce=reduce, epilogue=epilogue))
-    return key
+    key = (equation, map, reduce, epilogue)
+    return _TRACED.name_of(key, lambda: Contraction(equation, map, reduce=reduce, epilogue=epilogue))
 
 
-_WRITTEN: dict[Hashable, Contraction] = {}
-_WRITTEN_LIMIT = 256
+_WRITTEN: LRUCache[Hashable, Contraction] = LRUCache(256)
 
 
 def _written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
@@ -240,9 +235,7 @@ def _written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epil
     key = (equation, reduce, *marks)
     found = _WRITTEN.get(key)
     if found is None:
-        if len(_WRITTEN) >= _WRITTEN_LIMIT:
-            _WRITTEN.clear()
-        found = _WRITTEN[key] = Contraction(equation, map, reduce=reduce, epilogue=epilogue)
+        found = _WRITTEN.setdefault(key, Contraction(equation, map, reduce=reduce, epilogue=epilogue))
     return found
 
 

@@ -19,10 +19,11 @@ from ..contraction.program import Program
 from ..contraction.pullback import Pullback
 from ..runtime import llvm
 from ..runtime.cache import Built, Key, fingerprint
+from ..runtime.lru import LRUCache
 from .dump import dump
 from .launcher import Job, Launcher, collecting, fetch, nothing
 
-_LOADED: dict[CpuPlan, llvm.LoadedKernel] = {}
+_LOADED: LRUCache[CpuPlan, llvm.LoadedKernel] = LRUCache(1024)
 
 
 class CpuTarget:
@@ -102,5 +103,5 @@ def load(chosen: CpuPlan) -> llvm.LoadedKernel | None:
         binary = fetch(job(chosen))
         if binary is None:
             return None
-        found = _LOADED[chosen] = llvm.load(binary)
+        found = _LOADED.setdefault(chosen, llvm.load(binary))
     return found

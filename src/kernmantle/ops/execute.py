@@ -18,6 +18,7 @@ from ..contraction.program import Operand, Program, elementwise
 from ..contraction.pullback import pullback
 from ..errors import BackendError, OutOfMemoryError
 from ..expr.node import substitute, var
+from ..runtime.lru import LRUCache
 from . import squares_cpu
 from .dtypes import DTYPES, NAMES
 from .launcher import collecting
@@ -27,8 +28,7 @@ from .targets import Target, target_for
 
 Tensors = Sequence[torch.Tensor]
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
-_PREPARED: dict[tuple[object, ...], Prepared] = {}
-_PREPARED_LIMIT = 4096
+_PREPARED: LRUCache[tuple[object, ...], Prepared] = LRUCache(1024)
 _RAN = threading.local()
 _address = torch.Tensor.data_ptr
 
@@ -114,8 +114,6 @@ def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None) -> Pr
     )
     found = None if collecting() else _PREPARED.get(key)
     if found is None:
-        if len(_PREPARED) >= _PREPARED_LIMIT:
-            _PREPARED.clear()
         found = _prepare(Program.parse(text), Types.parse(types).configured(settings.precision), tensors, outs)
         if not collecting():
             _PREPARED[key] = found

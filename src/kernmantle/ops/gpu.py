@@ -23,6 +23,7 @@ from ..runtime import nvrtc
 from ..runtime.cache import Built, Key
 from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from . import gpu_pullback, gpu_tiles
 from .dump import dump
 from .launcher import Job, Launcher, collecting, fetch_all, nothing
@@ -165,13 +166,15 @@ def job(chosen: CudaPlan) -> Job:
     return job_for(cuda.emit(chosen), chosen.arch, str(chosen), not chosen.nest.reproducible)
 
 
-_LOADED: dict[CudaPlan, Kernel] = {}
+_LOADED: LRUCache[CudaPlan, Kernel] = LRUCache(1024)
 
 
 def load(*plans: CudaPlan) -> list[Kernel | None]:
     """The kernels of plans, compiled if the cache does not have them; None if they were only noted."""
-    missing = [chosen for chosen in plans if collecting() or chosen not in _LOADED]
+    loaded = {chosen: None if collecting() else _LOADED.get(chosen) for chosen in plans}
+    missing = [chosen for chosen, kernel in loaded.items() if kernel is None]
     for chosen, binary in zip(missing, fetch_all([job(each) for each in missing]), strict=True):
         if binary is not None:
-            _LOADED[chosen] = Kernel(binary, cuda.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
-    return [None if collecting() else _LOADED[chosen] for chosen in plans]
+            kernel = Kernel(binary, cuda.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
+            loaded[chosen] = _LOADED.setdefault(chosen, kernel)
+    return [loaded[chosen] for chosen in plans]

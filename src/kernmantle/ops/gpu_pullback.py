@@ -14,12 +14,13 @@ from ..contraction.cuda_tiles import DeviceLimits
 from ..contraction.nest import Nest
 from ..errors import OutOfMemoryError
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from .launcher import Job, Launcher, collecting, fetch_all, nothing
 
 Start = Callable[..., None]
 JobFor = Callable[[str, str, str], Job]
 _AROUND_BLOCKS = 8
-_LOADED: dict[PullPlan, dict[str, Kernel]] = {}
+_LOADED: LRUCache[PullPlan, dict[str, Kernel]] = LRUCache(1024)
 
 
 def launcher(

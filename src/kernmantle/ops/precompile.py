@@ -15,6 +15,7 @@ from tqdm import tqdm
 from ..config import current
 from ..errors import KernmantleWarning, ParameterError
 from ..runtime.cache import Built, current_cache
+from ..runtime.lru import clear_all
 from .launcher import Job, collected
 
 
@@ -93,12 +94,17 @@ def _in_processes(jobs: Sequence[Job], count: int, bar: Any) -> list[Job]:
 
 
 def clear_cache() -> int:
-    """Remove every compiled kernel from the disk cache and from memory.
+    """Remove every compiled kernel from the disk cache and from memory, and every plan of a call.
 
     Returns
     -------
     int
-        Bytes freed on disk. Kernels in use stay loaded until the process ends.
+        Bytes freed on disk.
+
+    Notes
+    -----
+    Machine code of the CPU is unloaded once no thread runs it. Kernels of a GPU stay loaded until the process ends, as
+    captured CUDA graphs may replay them.
 
     Examples
     --------
@@ -107,4 +113,5 @@ def clear_cache() -> int:
     ...     km.clear_cache()
     0
     """
+    clear_all()
     return current_cache().clear()

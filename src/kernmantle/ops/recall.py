@@ -16,13 +16,14 @@ from ..config import current
 from ..contraction.definition import Definition
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
+from ..runtime.lru import LRUCache
 from .autograd import PLAIN, unwatched
 from .checks import autocasts, number_of
 from .dtypes import DTYPES
 from .execute import Prepared, Types, allocate, last_route, prepare
 from .launcher import collecting
 
-_LIMIT = 256
+_CAPACITY = 256
 _ALL: WeakSet[Recall] = WeakSet()
 
 
@@ -46,7 +47,7 @@ class Recall:
         self._named_operands = any(name is not None for name in definition.equation.names)
         self._defaults = dict(definition.defaults)
         self._single = definition.single
-        self._known: dict[tuple[Any, ...] | None, tuple[Ready, str]] = {}
+        self._known: LRUCache[tuple[Any, ...] | None, tuple[Ready, str]] = LRUCache(_CAPACITY)
         self.route = ""
         _ALL.add(self)
 
@@ -106,8 +107,6 @@ class Recall:
         twin = len(operands) > 1 and operands[0] is operands[1] and '"symmetric":true' in bound.text
         tensors = _tensors(operands, named, twin, bound.tensor_parameters)
         prepared = prepare(bound.text, types, tensors, None)
-        if len(self._known) >= _LIMIT:
-            self._known.clear()
         self._known[key] = self._ready(prepared, types, operands[0].device, twin, bound), prepared.route
 
     def _ready(self, prepared: Prepared, types: str, device: torch.device, twin: bool, bound: Bound) -> Ready:

@@ -19,6 +19,7 @@ from ..contraction.apply import COLUMNS, Apply, RowNest, can_lower, lower_rows
 from ..contraction.equation import broadcast
 from ..contraction.nest import SIZES
 from ..expr.ops import evaluate
+from ..runtime.lru import LRUCache
 from .dtypes import DTYPES, NAMES
 from .execute import Prepared, Runner, Types, allocate
 from .launcher import Launcher, collecting
@@ -29,8 +30,7 @@ from .targets import target_for
 Tensors = Sequence[torch.Tensor]
 _LARGEST = {"f32": float(np.finfo(np.float32).max), "f64": math.inf}
 _DOORS = {"cpu": ".rows_cpu", "cuda": ".rows_gpu"}
-_PREPARED: dict[tuple[object, ...], Prepared] = {}
-_PREPARED_LIMIT = 1024
+_PREPARED: LRUCache[tuple[object, ...], Prepared] = LRUCache(1024)
 
 
 class RowTarget(Protocol):
@@ -81,8 +81,6 @@ def prepare(text: str, types: str, tensors: Tensors) -> Prepared:
     key = (text, types, settings.backend, settings.precision, facts)
     found = None if collecting() else _PREPARED.get(key)
     if found is None:
-        if len(_PREPARED) >= _PREPARED_LIMIT:
-            _PREPARED.clear()
         found = _prepare(Apply.parse(text), Types.parse(types).configured(settings.precision), tensors)
         if not collecting():
             _PREPARED[key] = found

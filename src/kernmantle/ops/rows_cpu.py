@@ -12,12 +12,13 @@ from ..contraction.apply import PRODUCT, RowNest
 from ..contraction.cpu_apply import CpuRowPlan, plan_rows, row_work
 from ..contraction.nest import SIZES, stride_slot
 from ..runtime import llvm
+from ..runtime.lru import LRUCache
 from .cpu import job_for
 from .launcher import Launcher, collecting, fetch, nothing
 
 _MOST_COLUMNS, _FEWEST_ROWS = 64, 8
 _MOST_KEPT = 1024
-_LOADED: dict[CpuRowPlan, llvm.LoadedKernel] = {}
+_LOADED: LRUCache[CpuRowPlan, llvm.LoadedKernel] = LRUCache(1024)
 
 
 class CpuRows:
@@ -57,7 +58,7 @@ def _load(chosen: CpuRowPlan) -> llvm.LoadedKernel | None:
         binary = fetch(job_for("llvm_apply:emit_rows", (chosen,), str(chosen)))
         if binary is None:
             return None
-        found = _LOADED[chosen] = llvm.load(binary)
+        found = _LOADED.setdefault(chosen, llvm.load(binary))
     return found
 
 

@@ -15,12 +15,13 @@ from ..contraction.cuda_apply import JOINERS, CudaRowPlan, by_products, plan_row
 from ..contraction.cuda_plan import DeviceLimits, Facts
 from ..contraction.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from .execute import allocate
 from .gpu import index_of, job_for, limits, start
 from .launcher import Launcher, collecting, fetch, nothing
 
 _MOST_COLUMNS, _MOST_KEPT, _FEWEST_ROWS = 64, 32, 16
-_LOADED: dict[CudaRowPlan, tuple[Kernel, Kernel]] = {}
+_LOADED: LRUCache[CudaRowPlan, tuple[Kernel, Kernel]] = LRUCache(1024)
 
 
 class GpuRows:

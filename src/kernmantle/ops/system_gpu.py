@@ -12,11 +12,12 @@ from ..contraction.cuda_system import MOST, THREADS, SystemPlan, width_for
 from ..errors import BackendError
 from ..runtime.device import core
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .gpu import index_of, job_for, limits, start
 from .launcher import collecting, fetch
 
-_LOADED: dict[SystemPlan, Kernel] = {}
+_LOADED: LRUCache[SystemPlan, Kernel] = LRUCache(1024)
 
 
 @dataclass

@@ -39,6 +39,15 @@ def core() -> Any:
         ) from error
 
 
+def is_from_cuda(error: Exception) -> bool:
+    """Whether an exception is the driver's, the compiler's or the package's own, whose classes are not public.
+
+    Running out of memory, wrong types and other faults of the caller are not.
+    """
+    own = type(error).__module__.partition(".")[0] == "cuda"
+    return own or isinstance(error, (RuntimeError, OSError, SystemError))
+
+
 @lru_cache(maxsize=64)
 def gpu(index: int) -> Gpu:
     """The GPU of that index; raises where there is none or it is too old."""

@@ -7,24 +7,35 @@ integers (pointers and 64-bit integers) and floats (float64), in the order of it
 from __future__ import annotations
 
 import threading
+from hashlib import sha256
 from importlib import import_module
 from typing import Any
 
 from ..errors import LaunchError
-from .device import core
+from .device import core, is_from_cuda
+from .lru import LRUCache
 
 _FREE_SHARED = 48 << 10
-_streams: dict[tuple[int, int], Any] = {}
-_MOST_REMEMBERED = 4096
+_STREAMS: LRUCache[tuple[int, int], Any] = LRUCache(1024)
+_GRIDS = 256
+# Libraries by the digest of their binary and the shared memory they are allowed. They stay loaded until the process
+# ends: a launch may still be queued, and a captured graph replays its kernels at any later time, unknown to this.
+_LIBRARIES: dict[tuple[bytes, int], Any] = {}
+_LOADING = threading.Lock()
 _EARLY = "programmatic_stream_serialization"  # which cuda-core 1.0 does not know
 
 
 def _stream(handle: int, device: int) -> Any:
-    if len(_streams) >= _MOST_REMEMBERED:
-        _streams.clear()
-    stream = core().Stream.from_handle(handle)
-    _streams[(handle, device)] = stream
-    return stream
+    return _STREAMS.setdefault((handle, device), core().Stream.from_handle(handle))
+
+
+def _library(binary: bytes, shared: int, title: str) -> Any:
+    """Return the loaded library of a binary, the same one for kernels that use as much shared memory."""
+    key = sha256(binary).digest(), shared
+    with _LOADING:
+        if key not in _LIBRARIES:
+            _LIBRARIES[key] = core().ObjectCode.from_cubin(binary, name=title)
+        return _LIBRARIES[key]
 
 
 class Kernel:
@@ -52,13 +63,14 @@ class Kernel:
         self.title = title or entry
         self.threads, self.shared, self.early = threads, shared, early
         self._ready: set[int] = set()
-        self._configs: dict[int, Any] = {}
+        self._configs: LRUCache[int, Any] = LRUCache(_GRIDS)
         self._lock = threading.Lock()
         self._launch = core().launch
         try:
-            self._code = core().ObjectCode.from_cubin(binary, name=self.title)
-            self._kernel = self._code.get_kernel(entry)
+            self._kernel = _library(binary, shared, self.title).get_kernel(entry)
         except Exception as error:
+            if not is_from_cuda(error):
+                raise
             raise LaunchError(f"kernel {self.title!r} could not be loaded: {error}") from error
 
     def _prepare(self, device: int) -> None:
@@ -78,14 +90,11 @@ class Kernel:
             self._ready.add(device)
 
     def _config(self, blocks: int) -> Any:
-        if len(self._configs) >= _MOST_REMEMBERED:
-            self._configs.clear()
         config = core().LaunchConfig(
             grid=blocks, block=self.threads, shmem_size=self.shared,
             **({_EARLY: True} if self.early and hasattr(core().LaunchConfig, _EARLY) else {}),
         )  # fmt: skip
-        self._configs[blocks] = config
-        return config
+        return self._configs.setdefault(blocks, config)
 
     def occupancy(self) -> int:
         """Blocks of it that share a multiprocessor of the current device."""
@@ -97,8 +106,10 @@ class Kernel:
             self._prepare(device)
         config = self._configs.get(blocks) or self._config(blocks)
         try:
-            self._launch(_streams.get((stream, device)) or _stream(stream, device), config, self._kernel, *arguments)
+            self._launch(_STREAMS.get((stream, device)) or _stream(stream, device), config, self._kernel, *arguments)
         except Exception as error:
+            if not is_from_cuda(error):
+                raise
             raise LaunchError(
                 f"kernel {self.title!r} did not start with {blocks} blocks of {self.threads} threads: {error}"
             ) from error

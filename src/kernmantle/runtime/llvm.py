@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import pack
 from typing import Any
+from weakref import finalize
 
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding  # pyright: ignore[reportMissingTypeStubs]
@@ -41,7 +42,7 @@ class Host:
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """Machine code in memory; the engine lives as long as this does."""
+    """Machine code in memory, unloaded when nothing refers to this: who calls ``entry`` or ``address`` holds it."""
 
     entry: Callable[..., None]
     address: int
@@ -123,7 +124,14 @@ def _loaded(obj: bytes) -> LoadedKernel:
     address = engine.get_function_address(ENTRY)
     if not address:
         raise CompileError(f"object code without {ENTRY!r}")
-    return LoadedKernel(ctypes.CFUNCTYPE(None, *_SIGNATURE)(address), address, engine)
+    kernel = LoadedKernel(ctypes.CFUNCTYPE(None, *_SIGNATURE)(address), address, engine)
+    finalize(kernel, _unload, engine).atexit = False
+    return kernel
+
+
+def _unload(engine: Any) -> None:
+    with _LLVM:  # a fork waits for it, so that a child never finds llvmlite's own lock taken
+        engine.close()
 
 
 def _engine(obj: bytes) -> Any:

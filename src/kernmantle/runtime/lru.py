@@ -29,15 +29,17 @@ class LRUCache(Generic[K, V]):
     ----------
     capacity : int
         Most entries, at least 1.
+    clearable : bool
+        Whether ``clear_all`` empties it.
     on_evict : callable, optional
         Called as ``on_evict(key, value)``, without the lock, for every entry that is evicted, replaced or cleared.
         What it needs of an evicted value it has to hold: a reader may still use the value.
     """
 
-    def __init__(self, capacity: int, on_evict: Callable[[K, V], object] | None = None) -> None:
+    def __init__(self, capacity: int, clearable: bool = True, on_evict: Callable[[K, V], object] | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"a cache needs a capacity of at least 1, got {capacity}")
-        self.capacity = capacity
+        self.capacity, self.clearable = capacity, clearable
         self._on_evict = on_evict
         self._entries: dict[K, list[Any]] = {}
         self._heap: list[tuple[int, list[Any]]] = []
@@ -147,9 +149,10 @@ def caches() -> list[LRUCache[Any, Any]]:
 
 
 def clear_all() -> None:
-    """Empty every cache of the process."""
+    """Empty every clearable cache of the process."""
     for cache in caches():
-        cache.clear()
+        if cache.clearable:
+            cache.clear()
 
 
 def _in_child() -> None:

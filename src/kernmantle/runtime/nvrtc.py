@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from ..errors import BackendError, CompileError
-from .device import core
+from .device import core, is_from_cuda
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 _FIELDS = {
@@ -133,5 +133,7 @@ def compile_source(
         program = core().Program(inlined(source, headers), "c++", settings)
         code = program.compile("cubin", logs=log)
     except Exception as error:
+        if not is_from_cuda(error):
+            raise
         raise CompileError(f"kernel {name!r} did not compile for {arch}: {error}") from error
     return Cubin(bytes(code.code), arch, log.getvalue(), resources(log.getvalue()))

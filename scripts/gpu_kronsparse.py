@@ -23,7 +23,7 @@ from kernmantle.contraction.cuda_tiles import DeviceLimits
 from kernmantle.contraction.kronsparse_seconds import tile_seconds
 from kernmantle.ops import kronsparse_gpu
 from kernmantle.ops.gpu import job_for
-from kernmantle.ops.kronsparse_keep import Kept
+from kernmantle.ops.kronsparse_pack import PackedWeights
 from kernmantle.runtime.cache import current_cache
 
 H200 = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
@@ -117,11 +117,11 @@ def measure(given: plans.Problem, tile: plans.Tile, arrays: Arrays) -> dict[str,
     chosen = choice.plan(given, H200, tile)
     assert chosen is not None
     arrays.poison()
-    weights, kept = arrays.weight.stride(), Kept()
+    weights, packed = arrays.weight.stride(), PackedWeights()
     strides = (*arrays.x[0].stride(), *arrays.y[0].stride(), *weights, 0)
     run = kronsparse_gpu._wide(chosen, given, 0, weights, strides, False)
     assert run is not None
-    taken = microseconds(lambda i: run(arrays.x[i], arrays.weight, None, arrays.y[i], kept), arrays.sets)
+    taken = microseconds(lambda i: run(arrays.x[i], arrays.weight, None, arrays.y[i], packed), arrays.sets)
     return {
         "pattern": given.pattern, "dtype": given.dtype, "layout": "first" if given.x_first else "last",
         "tile": vars(tile), "us": taken, "error": arrays.error(), "model": 1e6 * tile_seconds(chosen, given, H200),

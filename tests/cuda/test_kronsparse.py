@@ -14,7 +14,7 @@ import torch
 import kernmantle as km
 from kernmantle.kronsparse import kron_sparse_matmul
 from kernmantle.ops import kronsparse_run
-from kernmantle.ops.kronsparse_run import route
+from kernmantle.ops.info import RunInfo
 from kernmantle.ops.launcher import collecting
 from kernmantle.testing import assert_close
 
@@ -120,8 +120,9 @@ def test_turned_rows(case: TurnCase) -> None:
 def test_products_over_turned_rows(pattern, dtype) -> None:
     for batch in (1, 129, 700):
         x, weight, bias = operands(pattern, batch, dtype, False)
-        found = kronsparse_run.by("turned", x[None], weight[None], bias[None], "", False, "", None, None)[0]
-        assert route().startswith("turned rows: ")
+        info = RunInfo()
+        found = kronsparse_run.by("turned", x[None], weight[None], bias[None], "", False, "", None, None, info)[0]
+        assert info.route.startswith("turned rows: ")
         wanted, terms = exact(x, weight, bias, False)
         rounded = 2 * terms * torch.finfo(dtype).eps  # of the sums, before the bias is added to them
         assert_close(found, wanted, depth=pattern[2], magnitude=terms + rounded)
@@ -228,12 +229,17 @@ def test_misaligned_and_strided_operands(dtype) -> None:
     )
 
 
+def route(x, weight, algorithm, precision) -> str:
+    """What a product runs as."""
+    info = RunInfo()
+    kronsparse_run.product(x[None], weight[None], None, "", False, algorithm, precision, info=info)
+    return info.route
+
+
 def test_tensor_cores_run_and_can_be_refused() -> None:
     x, weight, _ = operands((6, 64, 64, 1), 1024, torch.float32, False)
-    kron_sparse_matmul(x, weight, algorithm="kernel")
-    assert "3 x f16" in route()
-    kron_sparse_matmul(x, weight, algorithm="kernel", precision="ieee")
-    assert "f16" not in route()
+    assert "3 x f16" in route(x, weight, "kernel", "")
+    assert "f16" not in route(x, weight, "kernel", "ieee")
 
 
 def test_in_a_graph() -> None:
@@ -287,13 +293,13 @@ def test_weights_that_change_just_before_are_seen() -> None:
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @pytest.mark.parametrize("algorithm", ["kernel", "dense"])
-def test_prepacked_layers(algorithm, dtype, last) -> None:
+def test_packed_layers(algorithm, dtype, last) -> None:
     chain = [(3, 40, 24, 2), (1, 65, 60, 4)]
     other = km.KSLinear(144, 260, chain, batch_last=last, algorithm=algorithm, device="cuda", dtype=dtype)
     other.requires_grad_(False)
-    layer = copy.deepcopy(other).prepack()
     for batch in (1, 70, 513):
         x = torch.randn((144, batch) if last else (batch, 144), device="cuda").to(dtype)
+        layer = other.pack()
         assert torch.equal(layer(x), other(x))
         graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -305,15 +311,18 @@ def test_prepacked_layers(algorithm, dtype, last) -> None:
         x.normal_()
         graph.replay()
         assert torch.equal(found, other(x))
-        for own in (layer, other):
-            own.weights[0].mul_(-1)
-        assert torch.equal(layer(x), other(x))
+        wanted = other(x)
+        other.weights[0].mul_(-1)
+        graph.replay()
+        assert torch.equal(found, wanted)
+        assert torch.equal(layer(x), wanted)
+        assert torch.equal(other.pack()(x), other(x))
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"capturable": True}], ids=str)
-def test_prepacked_layers_follow_every_optimizer(options) -> None:
+def test_layers_follow_every_optimizer(options) -> None:
     torch.manual_seed(0)
-    layer = km.KSLinear(384, 1536, [(6, 64, 64, 1), (1, 768, 192, 2)], device="cuda", algorithm="kernel").prepack()
+    layer = km.KSLinear(384, 1536, [(6, 64, 64, 1), (1, 768, 192, 2)], device="cuda", algorithm="kernel")
     other, x = copy.deepcopy(layer).train(), torch.randn(70, 384, device="cuda")
     steps = torch.optim.AdamW(layer.parameters(), lr=0.01, **options)
     for _ in range(3):
@@ -336,13 +345,13 @@ def test_precision_of_a_layer_is_that_of_the_call() -> None:
         with km.config(precision="ieee"):
             layer(x)
             assert "f16" not in layer.info
-        layer.prepack()
+        packed = layer.pack()
         for _ in range(2):
-            layer(x)
-            assert "3 x f16" in layer.info
+            packed(x)
+            assert "3 x f16" in packed.info
         with km.config(precision="ieee"):
-            layer(x)
-            assert "f16" not in layer.info
+            packed(x)
+            assert "f16" not in packed.info
 
 
 KSMM = """
@@ -399,5 +408,5 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
         assert set(found.seconds) == set(ran)
         assert sum(way.startswith("kernel ") for way in ran) > 3
         assert all(0 < taken < 1 for taken in found.seconds.values())
-        kron_sparse_matmul(*operands(pattern, 550, torch.float32, False)[:2])
-    assert route().startswith("torch") != found.best.startswith(("kernel", "turned"))
+        ran = route(*operands(pattern, 550, torch.float32, False)[:2], "auto", "")
+    assert ran.startswith("torch") != found.best.startswith(("kernel", "turned"))

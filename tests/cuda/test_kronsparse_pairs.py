@@ -53,19 +53,20 @@ def test_the_comparison_can_fail() -> None:
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("chain", [MONARCH, *CHAINS[:2]], ids=str)
-def test_prepacked_layers(chain, dtype, batch_last, monkeypatch) -> None:
+def test_packed_layers(chain, dtype, batch_last, monkeypatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: (PAIR, x.shape[1]))
     (a, _, c, d), (p, q, _, r) = chain
     layer = km.KSLinear(a * c * d, p * q * r, chain, batch_last=batch_last, device="cuda", dtype=dtype)
-    layer.requires_grad_(False).prepack()
+    layer.requires_grad_(False)
     for batch, activation in itertools.product((1, 17, 300), (None, "gelu")):
         x = torch.randn(batch, a * c * d, device="cuda").to(dtype)
         wanted, terms = exact(x, layer.weights, layer.bias)
         wanted = torch.nn.functional.gelu(wanted) if activation else wanted
+        packed = layer.pack()
         for _ in range(2):
-            found = layer(x.T.contiguous() if batch_last else x, activation)
-            assert "pair" in layer.info
+            found = packed(x.T.contiguous() if batch_last else x, activation)
+            assert "pair" in packed.info
             assert_close(found.T if batch_last else found, wanted, dtype=dtype, depth=chain[1][2] + c, magnitude=terms)
         layer.weights[0].neg_()
 
@@ -83,7 +84,7 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
 
 def test_small_batches_go_as_one_and_replays_follow(monkeypatch) -> None:
     monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: (PAIR, x.shape[1]))
-    layer = km.KSLinear(384, 1536, MONARCH, device="cuda").requires_grad_(False).prepack()
+    layer = km.KSLinear(384, 1536, MONARCH, device="cuda").requires_grad_(False).pack()
     x = torch.randn(16, 384, device="cuda")
     layer(x)
     graph = torch.cuda.CUDAGraph()
@@ -100,19 +101,20 @@ def test_levels_of_a_butterfly_run_as_fewer(dtype, batch_last) -> None:
     torch.manual_seed(0)
     levels = butterfly(1024)
     layer = km.KSLinear(1024, 1024, levels, batch_last=batch_last, device="cuda", dtype=dtype)
-    layer.requires_grad_(False).prepack()
+    layer.requires_grad_(False)
+    packed = layer.pack()
     for batch in (5, 4096):
         x = torch.randn((1024, batch) if batch_last else (batch, 1024), device="cuda").to(dtype)
         steps, _ = kronsparse_steps.plan((x.T if batch_last else x)[None], list(layer.weights), "auto", True)
         assert len(steps) <= 4
         wanted, terms = exact(x.T if batch_last else x, layer.weights, layer.bias)
-        found = layer(x)
+        found = packed(x)
         assert_close(found.T if batch_last else found, wanted, dtype=dtype, depth=64, magnitude=terms)
 
 
 def test_a_transform_in_one_layer() -> None:
     chain = dft(256, device="cuda")
-    layer = km.KSLinear(256, 512, chain.patterns, False, chain.weights).requires_grad_(False).prepack()
+    layer = km.KSLinear(256, 512, chain.patterns, False, chain.weights).requires_grad_(False).pack()
     x = torch.randn(300, 256, device="cuda")
     wanted = torch.fft.fft(x.double())
     found = layer(x[:, chain.permutation]).double()

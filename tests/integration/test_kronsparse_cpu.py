@@ -12,9 +12,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import kernmantle as km
-from kernmantle.kronsparse import KSLinear
+from kernmantle.kronsparse import KSLinear, PackedKSLinear
 from kernmantle.ops import kronsparse_cpu, kronsparse_recall
-from kernmantle.ops.kronsparse_keep import Kept
+from kernmantle.ops.kronsparse_pack import PackedWeights
 from kernmantle.runtime import llvm
 from kernmantle.testing import assert_close
 
@@ -69,14 +69,14 @@ def exact(x, weight):
 def test_products(seed, dtype, machine):
     draw, (a, b, c, d), batch, numbers = case(seed, dtype)
     weight = numbers(a, c, b, d).transpose(1, 2) if draw.random() < 0.4 else numbers(a, b, c, d)
-    bias, kept = numbers(a * b * d) if draw.random() < 0.5 else None, Kept() if draw.random() < 0.5 else None
+    bias, packed = numbers(a * b * d) if draw.random() < 0.5 else None, PackedWeights() if draw.random() < 0.5 else None
     if draw.random() < 0.4:
         x, out = numbers(a * c * d, batch).T, torch.full((a * b * d, batch), torch.nan, dtype=dtype).T
     else:
         x = numbers(batch, a * c * d + 3)[:, 1 : a * c * d + 1]
         out = torch.full((batch, a * b * d), torch.nan, dtype=dtype)
     for _ in range(2):
-        ran = kronsparse_cpu.product(x[None], weight[None], None if bias is None else bias[None], out[None], kept)
+        ran = kronsparse_cpu.product(x[None], weight[None], None if bias is None else bias[None], out[None], packed)
         assert ran is not None
         value, terms = exact(x.double(), weight.double()), exact(x.double().abs(), weight.double().abs())
         if bias is not None:
@@ -110,8 +110,8 @@ def test_gradients_of_weights(seed, dtype, machine):
         ((2, 520, 7, 2), 1025, True),  # two blocks of rows
     ],
 )
-@pytest.mark.parametrize("kept", [False, True])
-def test_what_large_products_pack(pattern, batch, last, kept, machine):
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_large_products_pack(pattern, batch, last, packed, machine):
     source = torch.Generator().manual_seed(0)
     a, b, c, d = pattern
     weight, bias = torch.randn(pattern, generator=source), torch.randn(a * b * d, generator=source)
@@ -119,7 +119,7 @@ def test_what_large_products_pack(pattern, batch, last, kept, machine):
     out = torch.full((batch, a * b * d), torch.nan)
     if last:
         x, out = x.T.contiguous().T, out.T.contiguous().T
-    held = Kept() if kept else None
+    held = PackedWeights() if packed else None
     for threads in (1, 3):
         with km.config(threads=threads):
             assert kronsparse_cpu.product(x[None], weight[None], bias[None], out[None], held) is not None
@@ -166,17 +166,18 @@ def dense(layer, x):
 
 def is_known(layer, x, activation=None):
     """Whether a call goes straight to its kernels."""
-    given = tuple(layer.weights), layer.bias, activation, layer._way, layer._kept is not None
+    if isinstance(layer, PackedKSLinear):
+        given = layer._weights, layer._bias, activation, layer._options, True
+    else:
+        given = tuple(layer.weights), layer.bias, activation, layer._way, False
     look = kronsparse_recall.look_of(x, *given)
     return look is not None and kronsparse_recall._KNOWN.get(look) is not None
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("batch", [1, 16, 700])
-def test_a_layer_sees_its_weights_change(batch, packed, bias):
+def test_a_layer_sees_its_weights_change(batch, bias):
     layer, x = layer_of(bias), torch.randn(batch, 48, dtype=torch.float64)
-    layer = layer.eval().prepack() if packed else layer
     with torch.no_grad():
         for change in (
             lambda: None,
@@ -191,6 +192,9 @@ def test_a_layer_sees_its_weights_change(batch, packed, bias):
             for _ in range(2):
                 assert_close(layer(x), dense(layer, x), depth=64)
                 assert is_known(layer, x)
+                packed = layer.pack()
+                assert_close(packed(x), dense(layer, x), depth=64)
+                assert is_known(packed, x) or packed.info == "torch dense"
                 assert_close(layer(x, "gelu"), torch.nn.functional.gelu(dense(layer, x)), depth=64)
 
 
@@ -203,12 +207,11 @@ def test_known_calls_by_other_algorithms(packed, algorithm, batch_last, dtype):
     patterns = [(16, 2, 2, 1), (1, 2, 2, 16), (4, 8, 8, 1)]
     layer = KSLinear(32, 32, patterns, batch_last=batch_last, algorithm=algorithm, dtype=dtype)
     layer = layer.eval().requires_grad_(False)
-    layer = layer.prepack() if packed else layer
     for shape in ((32,), (32, 3), (32, 2, 5), (32, 900)):
         for _ in range(3):
             x = torch.randn(shape).to(dtype)
             value = dense(copy.deepcopy(layer).double(), x.reshape(32, -1).double().T.contiguous()).T.reshape(shape)
-            found = layer(x if batch_last else x.movedim(0, -1))
+            found = (layer.pack() if packed else layer)(x if batch_last else x.movedim(0, -1))
             assert_close(found if batch_last else found.movedim(-1, 0), value, depth=64, dtype=dtype)
             with torch.no_grad():
                 layer.weights[1].mul_(-1)
@@ -352,29 +355,10 @@ def test_results_of_a_known_layer_may_be_changed_in_place(batch):
     assert_close(found, wanted, depth=100)
 
 
-@pytest.mark.parametrize("activation", [None, "relu"])
-@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("algorithm", ["dense", "auto"])
-def test_a_matrix_that_is_kept_is_not_taken_where_gradients_are_recorded(algorithm, batch_last, activation):
-    torch.manual_seed(0)
-    layer = km.KSLinear(8, 12, [(2, 6, 4, 1)], algorithm=algorithm, batch_last=batch_last).eval().prepack()
-    x = torch.randn((8, 40) if batch_last else (40, 8))
-    with torch.no_grad():
-        for _ in range(2):
-            layer(x, activation)
-    assert layer.info == "torch dense"
-    matrix = layer.patterns[0].to_dense(layer.weights[0])
-    value = (matrix @ x).mT + layer.bias if batch_last else x @ matrix.T + layer.bias
-    (wanted,) = torch.autograd.grad((value.relu() if activation else value).sum(), layer.weights[0])
-    for _ in range(3):
-        (found,) = torch.autograd.grad(layer(x, activation).sum(), layer.weights[0])
-        assert_close(found, wanted, depth=40)
-
-
 def test_a_matrix_that_autocast_kept_is_not_taken_without_it():
     x = torch.randn(5, 8)
     for algorithm in ("dense", "auto"):
-        layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], algorithm=algorithm).eval().prepack()
+        layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], algorithm=algorithm).eval().pack()
         with torch.no_grad():
             for _ in range(3):
                 wanted = layer(x)

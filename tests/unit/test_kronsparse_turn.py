@@ -14,7 +14,8 @@ from kernmantle.contraction.kronsparse_plan import contiguous
 from kernmantle.contraction.kronsparse_tiles import expected_seconds
 from kernmantle.contraction.kronsparse_turn import inner, turned_seconds
 from kernmantle.ops import kronsparse_run, kronsparse_torch, kronsparse_turn
-from kernmantle.ops.kronsparse_keep import Kept
+from kernmantle.ops.info import RunInfo
+from kernmantle.ops.kronsparse_pack import PackedWeights
 from tests.backend.test_cuda_compile import CARDS
 
 BATCH = 25088
@@ -49,14 +50,15 @@ def test_products_over_turned_rows(monkeypatch, pattern) -> None:
     a, b, c, d = pattern
     monkeypatch.setattr(kronsparse_turn, "_turn", turned_by_torch)
     monkeypatch.setattr(kronsparse_turn, "way", lambda *_: "kernel")
-    for rows, kept in ((7, None), (3, Kept())):
+    for rows, packed in ((7, None), (3, PackedWeights())):
         monkeypatch.setattr(kronsparse_turn, "_MOST_BYTES", rows * 8 * a * d * max(b, c))
         x, weight, bias = made(pattern, 7)
         out = torch.full((1, 7, a * b * d), math.nan, dtype=torch.float64)
-        kronsparse_run.by("turned", x, weight, bias, "relu", False, "", out, kept)
+        info = RunInfo()
+        kronsparse_run.by("turned", x, weight, bias, "relu", False, "", out, packed, info)
         torch.testing.assert_close(out, torch.relu(exact(x, weight) + bias), rtol=1e-12, atol=1e-12)
-        assert kronsparse_run.route().startswith("turned rows: ")
-        kronsparse_run.by("turned", x, weight, None, "", False, "", out, kept)
+        assert info.route.startswith("turned rows: ")
+        kronsparse_run.by("turned", x, weight, None, "", False, "", out, packed)
         torch.testing.assert_close(out, exact(x, weight), rtol=1e-12, atol=1e-12)
 
 
@@ -90,7 +92,7 @@ def test_what_is_written_there_is_not_copied(monkeypatch) -> None:
         return there(given, factors, True, target)
 
     monkeypatch.setattr(kronsparse_run, "by_bmm", by_bmm)
-    found = kronsparse_run.by("bmm", x, weight, bias, "", True, "", out, Kept())
+    found = kronsparse_run.by("bmm", x, weight, bias, "", True, "", out, PackedWeights())
     assert found is out
     torch.testing.assert_close(out, exact(x, weight) + bias, rtol=1e-12, atol=1e-12)
 

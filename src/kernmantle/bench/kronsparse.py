@@ -146,7 +146,7 @@ def _packed(algorithm: str, last: bool) -> Prepare:
         pattern = KSPattern(*weight.shape)
         layer = KSLinear(
             pattern.in_features, pattern.out_features, [pattern], False, [weight], last, algorithm
-        ).prepack().requires_grad_(False)  # fmt: skip
+        ).pack()  # fmt: skip
         return graph(lambda: layer(x), x.device.type)
 
     return prepare
@@ -209,7 +209,7 @@ def _forward(make: Callable[[Arrays], nn.Module], captured: bool) -> Prepare:
     def prepare(given: Arrays) -> Callable[[], Any]:
         layer, x = make(given).requires_grad_(False), given["x"]
         if isinstance(layer, KSLinear):
-            layer.prepack()
+            layer = layer.pack()
         return graph(lambda: layer(x), x.device.type if captured else "")
 
     return prepare

@@ -79,9 +79,10 @@ def _models(kind: str, part: str, dtype: str, device: str) -> dict[str, nn.Modul
         for name, child in parent.named_children():
             if isinstance(child, KSLinear):
                 setattr(parent, name, _filled(child))
-    for module in sparse.modules():
-        if isinstance(module, KSLinear):
-            module.prepack()
+    for parent in list(sparse.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, KSLinear):
+                setattr(parent, name, child.pack())
     return {"sparse": sparse, "dense": full}
 
 

@@ -4,6 +4,7 @@ from .chains import block_diagonal, butterfly, low_rank_like, monarch
 from .choose import Choice, choose_patterns
 from .linear import KSLinear, LayerNormBatchLast, LinearBatchLast
 from .matmul import kron_sparse_matmul
+from .packed import PackedKSLinear
 from .pattern import KSPattern, fuse_weights
 from .projection import Projection, project
 from .surgery import Replaced, Report, replace_linears
@@ -16,6 +17,7 @@ __all__ = [
     "KSPattern",
     "LayerNormBatchLast",
     "LinearBatchLast",
+    "PackedKSLinear",
     "Projection",
     "Replaced",
     "Report",

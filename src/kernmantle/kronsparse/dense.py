@@ -11,6 +11,11 @@ from torch import nn
 from ..arrays import unwrap
 from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
 
+# Registered by users, by hook; removing one through its handle works on the old module alone.
+_HOOKS = (
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks",
+)  # fmt: skip
 _TRANSPOSED = "Conv1D"  # of transformers, which has weights (in_features, out_features)
 
 
@@ -31,6 +36,14 @@ def dense(layer: Any) -> Dense:
             f"the weight of a linear layer is a matrix, that of {_kind(layer)} has shape {tuple(weight.shape)}"
         )
     return Dense(weight.T if type(layer).__name__ == _TRANSPOSED else weight, getattr(layer, "bias", None))
+
+
+def carry_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Let a module that takes the place of another call its forward and backward hooks, in their order."""
+    for name in _HOOKS:
+        found = getattr(old, name, None)
+        if found:
+            getattr(new, name).update(found)
 
 
 def is_linear(module: nn.Module) -> bool:

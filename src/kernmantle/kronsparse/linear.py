@@ -12,12 +12,10 @@ from torch import nn
 from ..arrays import dtype_name, unwrap
 from ..config import current
 from ..errors import DtypeError, ShapeError
-from ..ops.autograd import PLAIN
-from ..ops.kronsparse_chain import chain, straight
-from ..ops.kronsparse_keep import KeptChain
+from ..ops.info import RunInfo
+from ..ops.kronsparse_chain import chain
 from ..ops.kronsparse_recall import learn, look_of, recalled
-from ..ops.kronsparse_run import route
-from .dense import dense
+from .dense import carry_hooks, dense
 from .matmul import (
     FLOATS,
     STORED,
@@ -28,6 +26,7 @@ from .matmul import (
     check_way,
     dense_of,
 )  # fmt: skip
+from .packed import PackedKSLinear
 from .pattern import KSPattern, check_chain, check_weights, positive
 from .picture import html
 from .projection import project
@@ -109,7 +108,6 @@ class KSLinear(nn.Module):
         self._way = check_way(batch_last, algorithm, None)._replace(precision="")
         self.projection_error: float | None = None
         self._route = ""
-        self._kept: KeptChain | None = None
         self._keys = tuple(map(str, range(len(self.patterns))))
         self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
         self.weights = nn.ParameterList(_parameters(self.patterns, weights, device, dtype))
@@ -143,24 +141,15 @@ class KSLinear(nn.Module):
             raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
         if x.layout is not torch.strided:
             unwrap(x, names=("x",))  # says so
-        given = self._factors()
-        way, offset, kept = self._way, self.bias, self._kept
+        given, way, offset = self._factors(), self._way, self.bias
         compiling = torch.compiler.is_compiling()
         if not compiling and current().precision:
             way = way._replace(precision=current().precision)
-        if kept is not None and not (way.precision or compiling) and kept.covers(x, given):
-            parameters = given if offset is None else (*given, offset)
-            found = straight(x, offset, check_activation(activation), way.batch_last, parameters, kept)
-            if found is not None:
-                self.__dict__["_route"] = route()
-                return found
-        look = None if compiling else look_of(x, given, offset, activation, way, kept is not None)
-        known = recalled(look, x, given, offset, kept)
-        if known is not None:
-            result, self.__dict__["_route"] = known
+        look = None if compiling else look_of(x, given, offset, activation, way, False)
+        hit = recalled(look, x, given, offset, None)
+        if hit is not None:
+            result, self.__dict__["_route"] = hit
             return result
-        if kept is not None and (compiling or not kept.renew(given)):
-            kept = None
         check_weights(self.patterns, given)
         own, weights, bias = check_types(x, given, offset, self._names)
         check_features(own, self.patterns, way.batch_last)
@@ -168,9 +157,10 @@ class KSLinear(nn.Module):
         final = check_activation(activation)
         if compiling:
             return chain(own, weights, bias, final, way)
-        result = chain(own, weights, bias, final, way, kept)
-        self.__dict__["_route"] = route()  # Module.__setattr__ takes 8 us
-        learn(look, own, weights, bias, way, kept)
+        info = RunInfo()
+        result = chain(own, weights, bias, final, way, None, info)
+        self.__dict__["_route"] = info.route  # Module.__setattr__ takes 8 us
+        learn(look, own, weights, bias, way, None)
         return result
 
     def _factors(self) -> tuple[torch.Tensor, ...]:
@@ -181,33 +171,41 @@ class KSLinear(nn.Module):
             hook(self.weights, ())
         return tuple(self.weights)
 
-    def prepack(self) -> KSLinear:
-        """Keep what is made of the weights before they are multiplied by, for inference; returns the layer.
+    def pack(self) -> PackedKSLinear:
+        """Return an immutable snapshot of the layer for inference.
 
-        The first call for each kind of tile rearranges the weights (or fills the dense matrix of a factor, or of all
-        of them, where "auto" finds that quicker) and waits for it; later ones use that as long as no gradient is
-        recorded. It is made anew where the weights change in place or move, except through ``.data``, in replays of a
-        captured graph, and where the weights were made in inference mode: call it again then, and after
-        ``fully_shard``. ``train()`` ends it. On an H200 it takes 3 us off each factor, and at most doubles the memory
-        of float32 weights for each kind of tile, dense matrices apart.
+        Its weights are copied now, and rearranged (or made into the dense matrix of a factor, or of all of them, where
+        "auto" finds that quicker) with the first call of each kind; later calls read what was made. The layer itself
+        stays as it is: what happens to its parameters does not reach the snapshot, so call ``pack`` again after they
+        change. On an H200 it takes 3 us off each factor. It needs memory for the copies, and at most as much again of
+        float32 weights for each kind of tile, dense matrices apart. Hooks of the layer are carried over.
+
+        Returns
+        -------
+        PackedKSLinear
+            A module without parameters, in the mode (``training``) of the layer.
+
+        Raises
+        ------
+        ShapeError
+            For weights that are no longer of their pattern.
 
         Examples
         --------
         >>> import torch, kernmantle as km
-        >>> layer = km.KSLinear(16, 16, [(4, 4, 4, 1), (1, 4, 4, 4)]).eval().prepack()
-        >>> with torch.no_grad():
-        ...     layer(torch.ones(2, 16)).shape
+        >>> packed = km.KSLinear(16, 16, [(4, 4, 4, 1), (1, 4, 4, 4)]).pack()
+        >>> packed(torch.ones(2, 16)).shape
         torch.Size([2, 16])
+        >>> len(list(packed.parameters()))
+        0
         """
-        sources = [own for own in self._factors() if type(own) not in PLAIN]  # sharded ones are gathered for each call
-        self._kept = KeptChain(len(self.patterns), sources)
-        return self
-
-    def train(self, mode: bool = True) -> KSLinear:
-        """Training mode, which ends what :meth:`prepack` began, or evaluation mode."""
-        if mode:
-            self._kept = None
-        return super().train(mode)
+        given = self._factors()
+        check_weights(self.patterns, given)
+        if self.bias is not None:
+            check_bias(self.bias, self.patterns[-1])
+        packed = PackedKSLinear(self.patterns, given, self.bias, self._way)
+        carry_hooks(self, packed)
+        return packed.train(self.training)
 
     def to_dense(self) -> torch.Tensor:
         """The matrix (out_features, in_features), differentiable."""
@@ -277,8 +275,6 @@ class KSLinear(nn.Module):
 
     def _go(self, batch_last: bool, algorithm: str) -> None:
         self._way = check_way(batch_last, algorithm, None)._replace(precision="")
-        if self._kept is not None:  # calls that were seen went the way before
-            self.prepack()
 
     @property
     def weight(self) -> torch.Tensor:

@@ -10,13 +10,14 @@ import torch
 from ..arrays import Wrap, check_same_device, dtype_name, unwrap
 from ..config import current
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
-from ..ops.autograd import plain
+from ..ops.autograd import plain, unwatched
 from ..ops.checks import autocasts, check_out, check_precision
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
+from ..ops.info import RunInfo
 from ..ops.kronsparse import Way, product
 from ..ops.kronsparse_chain import canonical, chain
-from ..ops.kronsparse_keep import KeptChain
+from ..ops.kronsparse_pack import PackedChain
 from ..ops.kronsparse_run import ACTIVATIONS
 from ..ops.kronsparse_run import product as run
 from ..ops.kronsparse_torch import ALGORITHMS
@@ -105,16 +106,17 @@ def kron_sparse_matmul(
 
 def multiply(
     x: Any, weight: Any, pattern: Any, bias: Any, activation: str | None, out: Any, way: Way,
-    kept: KeptChain | None = None,
+    packed: PackedChain | None = None, info: RunInfo | None = None,
 ) -> Any:  # fmt: skip
-    """The product, with what was made of the weights before where that is kept."""
+    """The product; ``packed`` belongs to weights that never change, ``info`` takes the route."""
     own, weights, offset, wrap = _checked(x, weight, pattern, bias, way.batch_last)
     if out is not None:
-        _into(out, own, weights, offset, activation, way)
+        _into(out, own, weights, offset, activation, way, info)
         return out
-    if kept is None or torch.compiler.is_compiling() or not kept.renew(weight):
-        return wrap(chain(own, weights, offset, check_activation(activation), way))
-    return wrap(chain(own, weights, offset, check_activation(activation), way, kept))
+    final = check_activation(activation)
+    if torch.compiler.is_compiling():
+        return wrap(chain(own, weights, offset, final, way))
+    return wrap(chain(own, weights, offset, final, way, packed if unwatched() else None, info))
 
 
 def _checked(
@@ -217,7 +219,7 @@ def dense_of(weights: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _into(
     out: Any, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, activation: str | None,
-    way: Way,
+    way: Way, info: RunInfo | None = None,
 ) -> None:  # fmt: skip
     """Write the product to ``out``."""
     operands = [x, *weights, *([] if bias is None else [bias])]
@@ -236,7 +238,7 @@ def _into(
         written = canonical(target, way.batch_last)
         if written.data_ptr() != target.data_ptr():
             written = torch.empty_like(written)
-        run(value, weights[-1][None], None if bias is None else bias[None], final, *way, out=written)
+        run(value, weights[-1][None], None if bias is None else bias[None], final, *way, out=written, info=info)
         if written.data_ptr() != target.data_ptr():
             target.copy_(written[0].mT.reshape(shape) if way.batch_last else written.reshape(shape))
     if not target.is_inference():

@@ -4,52 +4,74 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ..arrays import check_same_device, unwrap
-from ..errors import DtypeError, ParameterError
-from ..ops.kronsparse_keep import KeptChain
+from ..errors import DtypeError, GradientError, ParameterError
+from ..ops.info import RunInfo
+from ..ops.kronsparse_pack import PackedChain
 from .matmul import FLOATS, check_features, check_way, dense_of, multiply
-from .pattern import KSPattern, fuse_weights, positive
+from .packed import snapshot
+from .pattern import KSPattern, check_chain, fuse_weights, positive
 from .picture import html
 
 
-@dataclass(frozen=True, eq=False)
 class Chain:
-    """Factors whose product is a known matrix, behind a permutation of what they are applied to.
+    """Factors whose product is a fixed matrix, behind a permutation of what they are applied to.
 
-    Attributes
+    Parameters
     ----------
-    weights : tuple of tensors (a, b, c, d)
-        Applied from the first to the last.
-    permutation : tensor or None
-        The chain is applied to ``x[..., permutation]``.
+    weights : sequence of tensors (a, b, c, d)
+        Applied from the first to the last; copied.
+    permutation : tensor of indices, optional
+        The chain is applied to ``x[..., permutation]``; copied.
+
+    Raises
+    ------
+    GradientError
+        For weights that require gradients; ``KSLinear(..., weights=...)`` trains factors.
 
     Notes
     -----
-    What is made of the weights before they are multiplied by is kept, as :meth:`KSLinear.prepack` does it: the levels
-    of a transform run as the few factors that should be quickest.
+    A chain never changes: it holds copies, ``weights`` and ``permutation`` give copies, and what is made of them before
+    they are multiplied by is kept as in :class:`PackedKSLinear`: the levels of a transform run as the few factors that
+    should be quickest. ``info`` says what the last call ran as.
     """
 
-    weights: tuple[torch.Tensor, ...]
-    permutation: torch.Tensor | None = None
-    _kept: KeptChain = field(init=False, repr=False, compare=False)
+    def __init__(self, weights: Sequence[torch.Tensor], permutation: torch.Tensor | None = None) -> None:
+        if any(weight.requires_grad for weight in weights):
+            raise GradientError("a chain never changes: detach its weights, or train KSLinear(..., weights=weights)")
+        self._weights = tuple(map(snapshot, weights))
+        self._permutation = None if permutation is None else snapshot(permutation)
+        self._patterns = check_chain(weight.shape for weight in self._weights)
+        self._packed, self._info = PackedChain(len(self._weights)), ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_kept", KeptChain(len(self.weights)))
+    @property
+    def weights(self) -> tuple[torch.Tensor, ...]:
+        """Copies of the weights (a, b, c, d)."""
+        return tuple(weight.clone() for weight in self._weights)
+
+    @property
+    def permutation(self) -> torch.Tensor | None:
+        """A copy of the permutation, or None."""
+        return None if self._permutation is None else self._permutation.clone()
+
+    @property
+    def info(self) -> str:
+        """What the last call ran as; empty before the first."""
+        return self._info
 
     @property
     def patterns(self) -> tuple[KSPattern, ...]:
         """Shapes of the weights."""
-        return tuple(KSPattern(*weight.shape) for weight in self.weights)
+        return self._patterns
 
     @property
     def nnz(self) -> int:
         """Number of weights."""
-        return sum(weight.numel() for weight in self.weights)
+        return sum(weight.numel() for weight in self._weights)
 
     def __call__(
         self, x: Any, batch_last: bool = False, *, bias: Any = None, activation: str | None = None, out: Any = None,
@@ -57,24 +79,29 @@ class Chain:
     ) -> Any:  # fmt: skip
         """Apply the chain; options are those of :func:`kernmantle.kron_sparse_matmul`."""
         way = check_way(batch_last, algorithm, precision)
-        if self.permutation is None:
-            return multiply(x, self.weights, None, bias, activation, out, way, self._kept)
-        (own,), wrap = unwrap(x, names=("x",))
-        check_same_device((own, self.permutation), ("x", "the chain"))
-        check_features(own, self.patterns, batch_last)
-        moved = own.index_select(0 if batch_last else -1, self.permutation)
-        found = multiply(moved, self.weights, None, bias, activation, out, way, self._kept)
-        return wrap(found) if out is None else out
+        own, wrap = x, None
+        if self._permutation is not None:
+            (given,), wrap = unwrap(x, names=("x",))
+            check_same_device((given, self._permutation), ("x", "the chain"))
+            check_features(given, self._patterns, batch_last)
+            own = given.index_select(0 if batch_last else -1, self._permutation)
+        if torch.compiler.is_compiling():
+            found = multiply(own, self._weights, None, bias, activation, out, way)
+        else:
+            info = RunInfo()
+            found = multiply(own, self._weights, None, bias, activation, out, way, self._packed, info)
+            self._info = info.route
+        return found if wrap is None or out is not None else wrap(found)
 
     def to_dense(self) -> torch.Tensor:
-        """The matrix."""
-        matrix = dense_of(self.weights)
-        if self.permutation is None:
+        """Return the matrix."""
+        matrix = dense_of(self._weights)
+        if self._permutation is None:
             return matrix
-        return torch.empty_like(matrix).index_copy(1, self.permutation, matrix)
+        return torch.empty_like(matrix).index_copy(1, self._permutation, matrix)
 
     def __repr__(self) -> str:
-        behind = "" if self.permutation is None else ", behind a permutation"
+        behind = "" if self._permutation is None else ", behind a permutation"
         return f"Chain({', '.join(map(str, self.patterns))}{behind})"
 
     def _repr_html_(self) -> str:
@@ -84,12 +111,12 @@ class Chain:
         """The same matrix from fewer factors: every ``levels`` neighbours are multiplied."""
         levels = positive("levels", levels)
         weights: list[torch.Tensor] = []
-        for place, weight in enumerate(self.weights):
+        for place, weight in enumerate(self._weights):
             if place % levels:
                 weights[-1] = fuse_weights(weight, weights[-1])
             else:
                 weights.append(weight)
-        return replace(self, weights=tuple(weights))
+        return Chain(weights, self._permutation)
 
 
 def _floating(dtype: torch.dtype) -> torch.dtype:

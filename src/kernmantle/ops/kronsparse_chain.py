@@ -15,8 +15,9 @@ import torch
 from . import kronsparse_run, kronsparse_steps, kronsparse_train
 from .autograd import plain
 from .checks import autocasts
+from .info import RunInfo
 from .kronsparse import Maybe, Way, product, weight_gradient
-from .kronsparse_keep import KeptChain
+from .kronsparse_pack import PackedChain
 
 Weights = Sequence[torch.Tensor]
 
@@ -41,20 +42,22 @@ def _turned(weight: torch.Tensor) -> torch.Tensor:
 
 
 class Chain(torch.autograd.Function):
-    """``x``, ``bias`` and weights to their product, what is between the factors kept for the gradients of weights.
+    """``x``, ``bias`` and weights to their product, what is between the factors packed for the gradients of weights.
 
     For calls that nobody watches: forward mode, transforms and torch.compile go through each product.
     """
 
     @staticmethod
-    def forward(ctx: Any, by: tuple[Way, str], x: torch.Tensor, bias: Maybe, *weights: torch.Tensor) -> torch.Tensor:
-        way, kind = by
+    def forward(
+        ctx: Any, by: tuple[Way, str, RunInfo], x: torch.Tensor, bias: Maybe, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        way, kind, info = by
         value = canonical(x, way.batch_last)
         _, of_x, _, *wanted = ctx.needs_input_grad
         if kind == kronsparse_train.FACTORS:
-            found, between = _by_factors(value, weights, bias, way)
+            found, between = _by_factors(value, weights, bias, way, info)
         else:
-            found, between = kronsparse_train.forward(kind, value, weights, bias, way, of_x)
+            found, between = kronsparse_train.forward(kind, value, weights, bias, way, of_x, info)
         if kind != kronsparse_train.MATRIX:
             between = [each if needed else None for each, needed in zip(between, wanted[1:], strict=True)]
         ctx.way, ctx.kind, ctx.context = way, kind, copy_context()
@@ -67,13 +70,15 @@ class Chain(torch.autograd.Function):
         return ctx.context.copy().run(_backward, ctx, grads[0])
 
 
-def _by_factors(value: torch.Tensor, weights: Weights, bias: Maybe, way: Way) -> tuple[torch.Tensor, list[Maybe]]:
+def _by_factors(
+    value: torch.Tensor, weights: Weights, bias: Maybe, way: Way, info: RunInfo
+) -> tuple[torch.Tensor, list[Maybe]]:
     """One factor after the other, and what is between them."""
     between: list[Maybe] = []
     last = len(weights) - 1
     for place, weight in enumerate(weights):
         own = bias[None] if place == last and bias is not None else None
-        value = kronsparse_run.product(value, weight[None], own, "", *way)
+        value = kronsparse_run.product(value, weight[None], own, "", *way, info=info)
         between.append(value)
     return value, between[:-1]
 
@@ -132,46 +137,56 @@ def backward_of(ctx: Any, grad: torch.Tensor, anew: bool = False) -> tuple[Maybe
 
 
 def chain(
-    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way, kept: KeptChain | None = None
-) -> torch.Tensor:
-    """Product with each weight in turn; what it is given is checked already."""
-    parts = None if kept is None else kept.parts
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way, packed: PackedChain | None = None,
+    info: RunInfo | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Product with each weight in turn; what it is given is checked already.
+
+    ``packed`` belongs to weights that never change; ``info`` takes the route.
+    """
+    info = RunInfo() if info is None else info
+    parts = None if packed is None else packed.parts
     tensors = [x, *weights] if bias is None else [x, *weights, bias]
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if torch.compiler.is_compiling() or not plain(tensors):
+        info.route = f"under a transform, factor by factor: {way.algorithm}"
         return _one_by_one(x, weights, bias, activation, way)
     if tracked:
         kind = kronsparse_train.kind_of(canonical(x.detach(), way.batch_last), weights, way)
-        return kronsparse_run.ACTIVATIONS[activation](Chain.apply((way, kind), x, bias, *weights))  # pyright: ignore
+        return kronsparse_run.ACTIVATIONS[activation](Chain.apply((way, kind, info), x, bias, *weights))  # pyright: ignore
     value, last = canonical(x, way.batch_last), len(weights) - 1
     offset = None if bias is None else bias[None]
-    found = kronsparse_steps.plan(value, weights, way.algorithm, kept is not None and not way.precision)
+    found = kronsparse_steps.plan(value, weights, way.algorithm, packed is not None and not way.precision)
     if found is not None:
         matrix = kronsparse_steps.whole(found[0], x, weights, parts)
-        if matrix is not None and kept is not None:
-            kept.remember(x, -1)
+        if matrix is not None and packed is not None:
+            packed.go_direct(x, -1)
+            info.route = kronsparse_run.DENSE
             return kronsparse_run.through(x, matrix, bias, activation, way.batch_last)
-        return shaped(kronsparse_steps.run(*found, value, weights, offset, activation, way, parts), x, way.batch_last)
+        run = kronsparse_steps.run(*found, value, weights, offset, activation, way, parts, info)
+        return shaped(run, x, way.batch_last)
     for place, weight in enumerate(weights):
         final = place == last
         value = kronsparse_run.product(
             value, weight[None], offset if final else None, activation if final else "", *way,
-            kept=None if parts is None else parts[place],
+            packed=None if parts is None else parts[place], info=info,
         )  # fmt: skip
-    if kept is not None and last == 0 and kronsparse_run.route() == kronsparse_run.DENSE:
-        kept.remember(x, 0)
+    if packed is not None and last == 0 and info.route == kronsparse_run.DENSE:
+        packed.go_direct(x, 0)
     return shaped(value, x, way.batch_last)
 
 
-def straight(
-    x: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, parameters: Weights, kept: KeptChain
-) -> Maybe:
-    """The product through the matrix that an earlier call went through, None where somebody watches or records it."""
-    if kept.matrix is None or not plain([x]) or autocasts(x.device):
+def through_matrix(x: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, packed: PackedChain) -> Maybe:
+    """Return the product through the packed matrix that such calls go through.
+
+    None where there is none, or where somebody watches or records the call.
+    """
+    matrix = packed.matrix_for(x)
+    if matrix is None or not plain([x]) or autocasts(x.device):
         return None
-    if torch.is_grad_enabled() and (x.requires_grad or any(own.requires_grad for own in parameters)):
+    if x.requires_grad and torch.is_grad_enabled():
         return None
-    return kronsparse_run.through(x, kept.matrix, bias, activation, batch_last)
+    return kronsparse_run.through(x, matrix, bias, activation, batch_last)
 
 
 def _one_by_one(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, way: Way) -> torch.Tensor:

@@ -30,7 +30,7 @@ from ..runtime import llvm
 from ..runtime.threads import SCRATCH
 from .cpu import job_for
 from .dtypes import NAMES
-from .kronsparse_keep import Kept
+from .kronsparse_pack import PackedWeights
 from .kronsparse_torch import block_matrices
 from .launcher import collecting, fetch
 
@@ -52,7 +52,7 @@ _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the fi
 # With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
 _MANY, _HIGH, _REUSED = 1024, 516, 96
 # Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
-# fewer where panels of them are kept.
+# fewer where panels of them are packed.
 _FEW_TURNED, _LONG = 32, 16
 _FEW = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
 _LOADED: dict[tuple[str, Tile | None], llvm.LoadedKernel] = {}
@@ -185,20 +185,28 @@ def _multiple(count: int, least: int, most: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _first(
-    threads: int, pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool, kept: bool
+    threads: int,
+    pattern: Pattern,
+    batch: int,
+    dtype: str,
+    x: int,
+    weight: Strides,
+    out: int,
+    biased: bool,
+    packed: bool,
 ) -> Call:
     """Product with the features together, rows of x and of the result so far apart."""
     a, b, c, d = pattern
     group, size = _group(d, dtype), SIZES[dtype]
     whole = group == d and weight[2] == d
     long = c * d >= _LONG * (llvm.host().vector_bytes // size)
-    if whole and weight[1] > weight[2] and batch <= _FEW[long, kept]:
+    if whole and weight[1] > weight[2] and batch <= _FEW[long, packed]:
         return _dots(pattern, batch, dtype, x, weight, out, biased)
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
     lies = own.apart or (group == d and weight[1] == d)
     near = lies and batch <= _FEW_TURNED
     rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
-    ahead = not near and (kept or batch > rows)
+    ahead = not near and (packed or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
     # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
@@ -306,19 +314,19 @@ def _call(plan: Callable[..., Call], *about: Any) -> Call:
     return plan.__wrapped__(*about) if collecting() else plan(*about)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, kept: bool) -> Call:
+def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:
     """Product of rows x (..., N, a c d) by weights (..., a, b, c, d), to rows ``out`` apart."""
     strides, dtype = weight.stride()[-4:-1], NAMES[x.dtype]
-    return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, kept)
+    return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, packed)
 
 
-def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, kept: bool) -> Call:
+def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:
     """Product of x (..., N, a c d) with the batch together, to features ``out`` apart.
 
-    Where weights are kept and neighbours interleave, it reads what :func:`blocks` gives.
+    Where weights are packed and neighbours interleave, it reads what :func:`blocks` gives.
     """
     (_, b, c, d), strides = pattern, (*weight.stride()[-4:-1], 1)
-    if kept and d > 1:
+    if packed and d > 1:
         strides = b * c * d, c, 1, b * c
     return _call(_last, pattern, x.shape[-2], NAMES[x.dtype], x.stride(-1), strides, out, biased)
 
@@ -329,14 +337,14 @@ def summed(pattern: Pattern, x: torch.Tensor, grad: torch.Tensor) -> Call:
 
 
 def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, kept: Kept | None
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, packed: PackedWeights | None
 ) -> str | None:
     """Write the product to ``out`` and say how; None where there is no kernel for it."""
     if not ready(x.dtype):
         return None
     groups, ran = x.shape[0], None
     if groups == 1:
-        return _product(x, weight, bias, out, kept)
+        return _product(x, weight, bias, out, packed)
     for group in range(groups):
         place = slice(group, group + 1)
         own = weight if weight.shape[0] == 1 else weight[place]
@@ -348,7 +356,7 @@ def product(
 
 
 def _product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, kept: Kept | None
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, packed: PackedWeights | None
 ) -> str | None:
     _, a, b, c, d = weight.shape
     if d > 1 and weight.stride(4) != 1:
@@ -356,12 +364,12 @@ def _product(
     if bias is not None:
         bias = bias.contiguous()
     if x.stride(2) == 1 == out.stride(2):
-        call = first((a, b, c, d), x, weight, out.stride(1), bias is not None, kept is not None)
-        weight = operand(call, weight, kept)  # held until the kernel has run
+        call = first((a, b, c, d), x, weight, out.stride(1), bias is not None, packed is not None)
+        weight = operand(call, weight, packed)  # held until the kernel has run
         addresses = [x.data_ptr(), weight.data_ptr(), out.data_ptr()]
     elif x.stride(1) == 1 == out.stride(1):
-        call = last((a, b, c, d), x, weight, out.stride(2), bias is not None, kept is not None)
-        weight = blocks(weight, kept) if kept is not None and d > 1 else weight
+        call = last((a, b, c, d), x, weight, out.stride(2), bias is not None, packed is not None)
+        weight = blocks(weight, packed) if packed is not None and d > 1 else weight
         addresses = [weight.data_ptr(), x.data_ptr(), out.data_ptr()]
     else:
         return None
@@ -373,16 +381,20 @@ def _product(
     return call.route
 
 
-def operand(call: Call, weight: torch.Tensor, kept: Kept | None) -> torch.Tensor:
+def operand(call: Call, weight: torch.Tensor, packed: PackedWeights | None) -> torch.Tensor:
     """What a product reads its weights from: themselves, or these in the order in which they are read."""
     if call.pack is None:
         return weight
-    return _panels(call, weight) if kept is None else kept.of(call.key, lambda: _panels(call, weight), weight.device)
+    return (
+        _panels(call, weight)
+        if packed is None
+        else packed.get_or_pack(call.key, lambda: _panels(call, weight), weight.device)
+    )
 
 
-def blocks(weight: torch.Tensor, kept: Kept) -> torch.Tensor:
+def blocks(weight: torch.Tensor, packed: PackedWeights) -> torch.Tensor:
     """Weights (..., a, b, c, d) as matrices (..., a, d, b, c)."""
-    return kept.of(("bmm", weight.dtype), lambda: block_matrices(weight), weight.device)
+    return packed.get_or_pack(("bmm", weight.dtype), lambda: block_matrices(weight), weight.device)
 
 
 def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from .dtypes import NAMES
 from .execute import allocate
 from .gpu import index_of, job_for, limits, start
 from .gpu_tiles import session
-from .kronsparse_keep import Kept
+from .kronsparse_pack import PackedWeights
 from .kronsparse_ways import KERNEL, tile_of, tuned, ways
 from .kronsparse_ways import kept as kept_way
 from .launcher import collecting, fetch
@@ -176,14 +176,14 @@ def tune(
 
 def product(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor,
-    kept: Kept | None = None, way: str = KERNEL,
+    packed: PackedWeights | None = None, way: str = KERNEL,
 ) -> str | None:  # fmt: skip
     """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
-    found = bound(x, weight, bias, activation, precision, out, kept is None, way)
+    found = bound(x, weight, bias, activation, precision, out, packed is None, way)
     if found is None:
         return None
     if found.run is not None:
-        found.run(x, weight, None if bias is None else bias.contiguous(), out, kept)
+        found.run(x, weight, None if bias is None else bias.contiguous(), out, packed)
     return found.route
 
 
@@ -204,9 +204,9 @@ def bound(
 
 
 class Bound(NamedTuple):
-    """What runs products that look alike, from x, weights, bias, result and what is kept; nothing if only noted."""
+    """What runs products that look alike, from x, weights, bias, result and packed weights; nothing if only noted."""
 
-    run: Callable[[torch.Tensor, torch.Tensor, Maybe, torch.Tensor, Kept | None], None] | None
+    run: Callable[[torch.Tensor, torch.Tensor, Maybe, torch.Tensor, PackedWeights | None], None] | None
     route: str
 
 
@@ -278,8 +278,12 @@ def _wide(
         start(prepare, index, units, (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *rearranging))
         return image, scale
 
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, kept: Kept | None) -> None:
-        image, scale = made(weight) if kept is None else kept.of(arrangement, lambda: made(weight), x.device)
+    def run(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, packed: PackedWeights | None
+    ) -> None:
+        image, scale = (
+            made(weight) if packed is None else packed.get_or_pack(arrangement, lambda: made(weight), x.device)
+        )
         start(kernel, index, blocks, (*_pointers(x, weight, image, bias, scale, out), *rest))
 
     return run
@@ -295,7 +299,7 @@ def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int
     blocks, slots = chosen.grid(problem, limits(index))
     rest = (problem.batch, *problem.pattern, 0, slots, *strides)
 
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: Kept | None) -> None:
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
         start(loaded[0], index, blocks, (*_pointers(x, weight, None, bias, None, out), *rest))
 
     return run

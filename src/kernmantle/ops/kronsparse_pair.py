@@ -15,7 +15,7 @@ from .dtypes import NAMES
 from .execute import allocate
 from .gpu import index_of, limits, start
 from .kronsparse_gpu import OVERLAPS, load, looks, remember
-from .kronsparse_keep import Kept
+from .kronsparse_pack import PackedWeights
 from .launcher import collecting
 
 Maybe = torch.Tensor | None
@@ -51,7 +51,7 @@ def expected(
 
 def product(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor,
-    kept: Kept | None = None, chosen: PairPlan | None = None,
+    packed: PackedWeights | None = None, chosen: PairPlan | None = None,
 ) -> str | None:  # fmt: skip
     """Write the product with both weights to ``out``; returns what ran, None if the kernel does not take it."""
     first, second = weights
@@ -66,7 +66,7 @@ def product(
         return None
     if found.run is not None:
         whole = first.contiguous(), second.contiguous()
-        found.run(x, whole, None if bias is None else bias.contiguous(), out, kept)
+        found.run(x, whole, None if bias is None else bias.contiguous(), out, packed)
     return found.route
 
 
@@ -109,12 +109,12 @@ def _bound(problem: PairProblem, x: torch.Tensor, out: torch.Tensor, chosen: Pai
         return image, scale
 
     def run(
-        x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, out: torch.Tensor, kept: Kept | None
+        x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, out: torch.Tensor, packed: PackedWeights | None
     ) -> None:
         def made() -> list[tuple[torch.Tensor, torch.Tensor]]:
             return [prepared(weight, view) for weight, view in zip(weights, views, strict=True)]
 
-        one, two = made() if kept is None else kept.of((chosen.dtype, chosen.across), made, x.device)
+        one, two = made() if packed is None else packed.get_or_pack((chosen.dtype, chosen.across), made, x.device)
         pointers = (x, *weights, one[0], two[0], bias, one[1], two[1], out)
         at = (0 if tensor is None else tensor.data_ptr() for tensor in pointers)
         start(kernel, index, blocks, (*at, *rest))

@@ -20,17 +20,20 @@ from . import kronsparse_run, kronsparse_steps
 from .autograd import PLAIN, is_batched, plain, unwatched
 from .dtypes import NAMES
 from .execute import allocate
+from .info import RunInfo
 from .kronsparse import Maybe, Way
 from .kronsparse_chain import backward_of, canonical, shaped
-from .kronsparse_keep import Kept, KeptChain
+from .kronsparse_pack import PackedChain, PackedWeights
 from .kronsparse_torch import BLAS_FARTHEST
 from .launcher import collecting
 
 Look = tuple[Any, ...]
 Call = Any  # of kronsparse_cpu, which is loaded with the first product
 Order = tuple[tuple[int, bool], ...]
-Launched = Callable[[torch.Tensor, Sequence[torch.Tensor], Maybe, Sequence[Kept] | None], tuple[torch.Tensor, str]]
-Multiply = Callable[[torch.Tensor, torch.Tensor, Maybe, "Kept | None"], torch.Tensor]
+Launched = Callable[
+    [torch.Tensor, Sequence[torch.Tensor], Maybe, Sequence[PackedWeights] | None], tuple[torch.Tensor, str]
+]
+Multiply = Callable[[torch.Tensor, torch.Tensor, Maybe, "PackedWeights | None"], torch.Tensor]
 Sum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _LIMIT = 1024
 _KNOWN: dict[Look, Known | None] = {}
@@ -45,7 +48,7 @@ class Known(NamedTuple):
     shape: tuple[int, ...]
     activation: str
     way: Way
-    keeps: bool
+    packs: bool
     route: str
     sizes: tuple[int, ...] = ()  # features behind each factor
     ahead: Callable[..., None] | None = None  # all products in one call, and what of a backward pass is wanted
@@ -64,15 +67,15 @@ def _gpu() -> Any:
 
 
 def look_of(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str | None, way: Way, kept: bool
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str | None, way: Way, packed: bool
 ) -> Look | None:
     """What a call looks like; None if somebody watches it or it is none for this path."""
     if x.is_cuda and current().backend in ("auto", "cuda"):
-        return _gpu().look_of(x, weights, bias, activation, way, kept)
+        return _gpu().look_of(x, weights, bias, activation, way, packed)
     if not x.is_cpu or torch.is_autocast_enabled("cpu") or not unwatched() or collecting():
         return None
     settings, recorded = current(), torch.is_grad_enabled()
-    facts: list[Any] = [activation, way, kept, settings.backend, (settings.threads, torch.get_num_threads())]
+    facts: list[Any] = [activation, way, packed, settings.backend, (settings.threads, torch.get_num_threads())]
     for value in (x, *weights) if bias is None else (x, *weights, bias):
         if type(value) not in PLAIN or not value.is_cpu or value.is_neg() or is_batched(value):
             return None
@@ -86,44 +89,46 @@ def forget() -> None:
 
 
 def recalled(
-    look: Look | None, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, kept: KeptChain | None
+    look: Look | None, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, packed: PackedChain | None
 ) -> tuple[torch.Tensor, str] | None:
     """Result of a call that is known and its route, else None."""
     known = None if look is None else _KNOWN.get(look)
-    if known is None or (known.keeps and (kept is None or not kept.renew(weights))):
+    if known is None:
         return None
     if known.launched is not None:
-        return known.launched(x, weights, bias, kept.parts if known.keeps and kept is not None else None)
+        return known.launched(x, weights, bias, packed.parts if known.packs and packed is not None else None)
     if known.algorithms:
-        return _by_algorithms(known, x, weights, bias, kept), kronsparse_run.route()
+        info = RunInfo()
+        return _by_algorithms(known, x, weights, bias, packed, info), info.route
     if known.summed:
         result = _apply(known, x, bias, *weights)
         if not known.activation:
             return result, known.route
         return kronsparse_run.ACTIVATIONS[known.activation](result), known.route  # pyright: ignore
-    value = _forward(known, x, weights, bias, kept.parts if known.keeps and kept is not None else None)[-1]
+    value = _forward(known, x, weights, bias, packed.parts if known.packs and packed is not None else None)[-1]
     if known.activation:
         kronsparse_run.IN_PLACE[known.activation](value)
     return value if len(known.shape) == 2 else value.view(known.shape), known.route
 
 
 def _by_algorithms(
-    known: Known, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, kept: KeptChain | None
-) -> torch.Tensor:
+    known: Known, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, packed: PackedChain | None,
+    info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
     """The chain, each product by its algorithm."""
     last, batch_last = len(weights) - 1, known.way.batch_last
     value = canonical(x, batch_last)
     for place, (weight, algorithm) in enumerate(zip(weights, known.algorithms, strict=True)):
         ends = (None if bias is None else bias[None], known.activation) if place == last else (None, "")
-        part = kept.parts[place] if known.keeps and kept is not None else None
+        part = packed.parts[place] if known.packs and packed is not None else None
         value = kronsparse_run.product(
-            value, weight[None], *ends, batch_last, algorithm, known.way.precision, kept=part
+            value, weight[None], *ends, batch_last, algorithm, known.way.precision, packed=part, info=info
         )  # fmt: skip
     return shaped(value, x, batch_last)
 
 
 def _forward(
-    known: Known, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, parts: Sequence[Kept] | None
+    known: Known, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, parts: Sequence[PackedWeights] | None
 ) -> list[torch.Tensor]:
     """What follows each factor, as (N, features); turned where the batch is last."""
     value = x if x.dim() == 2 else x.reshape(len(x), -1) if known.way.batch_last else x.reshape(-1, x.shape[-1])
@@ -235,14 +240,19 @@ def _back_at_once(
 
 
 def learn(
-    look: Look | None, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way, kept: KeptChain | None
+    look: Look | None,
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    bias: Maybe,
+    way: Way,
+    packed: PackedChain | None,
 ) -> None:
     """Remember a call that went through all checks."""
     if look is None or look in _KNOWN:
         return
-    through = kept is not None and kept.matrix is not None and kept.seen == (x.shape, x.dtype, x.device)
-    if through and not way.precision and not any(look[8::4]):
-        return  # as the next such call does, which finds the matrix
+    direct = packed is not None and (packed.is_pending or packed.matrix_for(x) is not None)
+    if direct and not way.precision and not any(look[8::4]):
+        return  # the next such call goes through the matrix, or finds what is being packed now
     if len(_KNOWN) >= _LIMIT:
         _KNOWN.clear()
     if x.is_cuda:
@@ -257,8 +267,8 @@ def _known(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: M
     tensors = [*weights] if bias is None else [*weights, bias]
     if way.algorithm not in ("auto", "kernel") or not x.numel() or any(own.dtype != x.dtype for own in tensors):
         return None
-    kept, value = look[2] and not tracked, canonical(x, way.batch_last)
-    if not tracked and kronsparse_steps.plan(value, weights, way.algorithm, kept) is not None:
+    packed, value = look[2] and not tracked, canonical(x, way.batch_last)
+    if not tracked and kronsparse_steps.plan(value, weights, way.algorithm, packed) is not None:
         return None
     plain_rows = x.stride(-1) == 1 and (x.dim() == 2 or x.is_contiguous())
     if plain_rows and not way.batch_last and kronsparse_run.cpu().ready(x.dtype):
@@ -272,8 +282,8 @@ def _known(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: M
         found = _behind(look, x, weights, bias, way, names)
         if found is not None:
             return found
-    kept = look[2] and not {*names} <= {"bmm", "lines"}
-    return Known((), (), (), (), look[0] or "", way, kept, "", algorithms=names)
+    packed = look[2] and not {*names} <= {"bmm", "lines"}
+    return Known((), (), (), (), look[0] or "", way, packed, "", algorithms=names)
 
 
 def _names(look: Look, value: torch.Tensor, weights: Sequence[torch.Tensor], way: Way) -> tuple[str, ...]:
@@ -291,13 +301,13 @@ def _behind(
     look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way, names: Sequence[str]
 ) -> Known | None:
     """A call with the batch last whose products are by the kernel, or one of torch each."""
-    value, multiply, keeps, route = x.reshape(len(x), -1).T, list[Multiply](), False, ""
+    value, multiply, packs, route = x.reshape(len(x), -1).T, list[Multiply](), False, ""
     for weight, name in zip(weights, names, strict=True):
         a, b, _, d = weight.shape
         if name == "kernel" and kronsparse_run.cpu().ready(x.dtype):
             biased = bias is not None and len(multiply) == len(weights) - 1
             call = kronsparse_run.cpu().last(tuple(weight.shape), value, weight, len(value), biased, look[2])
-            keeps, route = keeps or (look[2] and d > 1), call.route
+            packs, route = packs or (look[2] and d > 1), call.route
             multiply.append(_lasting(call, d > 1))
         elif name == "bmm" and d == 1 and len(value) <= BLAS_FARTHEST:
             multiply.append(_batched)
@@ -306,23 +316,23 @@ def _behind(
             return None
         value = value.new_empty((a * b * d, len(value))).T
     shape = len(value.T), *x.shape[1:]
-    return Known(tuple(multiply), (), (), shape, look[0] or "", way, keeps, route)
+    return Known(tuple(multiply), (), (), shape, look[0] or "", way, packs, route)
 
 
 def _lasting(call: Call, arranged: bool) -> Multiply:
-    """A product by the kernel; where weights are kept, ``arranged`` as matrices."""
+    """A product by the kernel; where weights are packed, ``arranged`` as matrices."""
     start, blocks = call.start.run, kronsparse_run.cpu().blocks
 
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, kept: Kept | None) -> torch.Tensor:
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None) -> torch.Tensor:
         out = allocate((call.features, x.shape[1]), x.dtype, x.device)
-        own = blocks(weight[None], kept) if arranged and kept is not None else weight
+        own = blocks(weight[None], packed) if arranged and packed is not None else weight
         start(own.data_ptr(), x.data_ptr(), out.data_ptr(), *(() if bias is None else (bias.data_ptr(),)))
         return out
 
     return run
 
 
-def _batched(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, _: Kept | None) -> torch.Tensor:
+def _batched(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, _: PackedWeights | None) -> torch.Tensor:
     """Blocks of neighbours by blocks of rows."""
     a, b, c = weight.shape[:3]
     value = torch.bmm(weight.view(a, b, c), x.view(a, c, x.shape[1])).view(a * b, x.shape[1])
@@ -330,14 +340,14 @@ def _batched(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, _: Kept | None)
 
 
 def _prepared(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way) -> Known | None:
-    activation, _, kept, *_ = look
+    activation, _, packed, *_ = look
     tracked = any(look[8::4])
-    kept, rows = kept and not tracked, x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    packed, rows = packed and not tracked, x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     multiply, turned, summed = list[Call](), list[Call | None](), list[Call | None]()
     value = rows
     for place, weight in enumerate(weights):
         a, b, _, d = weight.shape
-        own = _multiply(value, weight, bias is not None and place == len(weights) - 1, way, kept)
+        own = _multiply(value, weight, bias is not None and place == len(weights) - 1, way, packed)
         if own is None:
             return None
         multiply.append(own)
@@ -355,28 +365,28 @@ def _prepared(look: Look, x: torch.Tensor, weights: Sequence[torch.Tensor], bias
         tuple(map(_multiplying, multiply)),
         tuple([_general(way) if call is None else _multiplying(call) for call in turned]),
         tuple([_summing(call, tuple(own.shape), way) for call, own in zip(summed, weights, strict=tracked)]),
-        (*x.shape[:-1], sizes[-1]), activation or "", way, any(kept and call.pack is not None for call in multiply),
+        (*x.shape[:-1], sizes[-1]), activation or "", way, any(packed and call.pack is not None for call in multiply),
         multiply[-1].route, sizes, row(multiply), row(chosen) if chosen and all(chosen) else None, (of_x, *wanted),
         order, fronts,
     )  # fmt: skip
 
 
-def _multiply(x: torch.Tensor, weight: torch.Tensor, biased: bool, way: Way, kept: bool) -> Call | None:
+def _multiply(x: torch.Tensor, weight: torch.Tensor, biased: bool, way: Way, packed: bool) -> Call | None:
     """The product by the kernel; None where another way is quicker."""
     a, b, c, d = weight.shape
     about = len(x), NAMES[x.dtype], "cpu", False
-    if way.algorithm == "auto" and quickest((a, b, c, d), *about, None, kept)[0] != "kernel":
+    if way.algorithm == "auto" and quickest((a, b, c, d), *about, None, packed)[0] != "kernel":
         return None
-    return kronsparse_run.cpu().first((a, b, c, d), x, weight, a * b * d, biased, kept)
+    return kronsparse_run.cpu().first((a, b, c, d), x, weight, a * b * d, biased, packed)
 
 
 def _multiplying(call: Call) -> Multiply:
     """A product by the kernel."""
     start, operand = call.start.run, kronsparse_run.cpu().operand
 
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, kept: Kept | None) -> torch.Tensor:
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None) -> torch.Tensor:
         out = allocate((len(x), call.features), x.dtype, x.device)
-        own = weight if call.pack is None else operand(call, weight, kept)
+        own = weight if call.pack is None else operand(call, weight, packed)
         if bias is None or call.adds_bias:
             start(x.data_ptr(), own.data_ptr(), out.data_ptr())
             return out if bias is None else out.add_(bias)

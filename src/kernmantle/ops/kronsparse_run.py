@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -20,8 +19,9 @@ from ..contraction.program import Operand, Program
 from ..contraction.semirings import REDUCTIONS
 from ..expr.node import Node, const, var
 from .dtypes import NAMES, compute_type
-from .execute import Types, allocate, execute, last_route
-from .kronsparse_keep import Kept
+from .execute import Types, allocate, prepare
+from .info import RunInfo
+from .kronsparse_pack import PackedWeights
 from .kronsparse_torch import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -48,7 +48,6 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 _INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
 DENSE = "torch dense"
-RAN = threading.local()
 
 
 def _times(left: Node, right: Node) -> Node:
@@ -79,11 +78,6 @@ def _turning() -> Any:
 
 def _on_gpu(x: torch.Tensor) -> bool:
     return x.is_cuda and current().backend in ("auto", "cuda")
-
-
-def route() -> str:
-    """What this thread's last product ran as."""
-    return getattr(RAN, "route", "")
 
 
 @lru_cache(maxsize=64)
@@ -143,7 +137,8 @@ def product(
     algorithm: str,
     precision: str,
     out: torch.Tensor | None = None,
-    kept: Kept | None = None,
+    packed: PackedWeights | None = None,
+    info: RunInfo | None = None,
 ) -> torch.Tensor:
     """``out[g, n, (i, j, l)] = activation(Σ_k weight[g, i, j, k, l] x[g, n, (i, k, l)] + bias[g, (i, j, l)])``."""
     _, a, b, _, d = weight.shape
@@ -154,45 +149,49 @@ def product(
         weight = weight.to(x.dtype)
     algorithm = _among(algorithm, x)
     if algorithm == "auto" and _on_gpu(x):
-        return _auto(x, weight, bias, activation, batch_last, precision, out, kept)
+        return _auto(x, weight, bias, activation, batch_last, precision, out, packed, info)
     if algorithm == "auto":
-        algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, kept is not None)[0]
-    return by(algorithm, x, weight, bias, activation, batch_last, precision, out, kept)
+        algorithm = quickest(tuple(weight.shape[1:]), *described(x), None, packed is not None)[0]
+    return by(algorithm, x, weight, bias, activation, batch_last, precision, out, packed, info)
 
 
 def _auto(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
-    precision: str, out: torch.Tensor | None, kept: Kept | None,
+    precision: str, out: torch.Tensor | None, packed: PackedWeights | None, info: RunInfo | None,
 ) -> torch.Tensor:  # fmt: skip
     """By what should be quickest on a GPU; while tuning, by what is."""
     target = empty(x, weight.shape[1] * weight.shape[2] * weight.shape[4], batch_last) if out is None else out
-    given = (x, weight, bias, activation, precision, target, kept is not None)
+    given = (x, weight, bias, activation, precision, target, packed is not None)
     way = _gpu().way(*given)
 
     def call(name: str) -> torch.Tensor:
         result = target if name.startswith(("kernel", TURNED)) else out
-        return by(name, x, weight, bias, activation, batch_last, precision, result, kept)
+        return by(name, x, weight, bias, activation, batch_last, precision, result, packed, info)
 
     return call(_gpu().tune(call, way, *given))
 
 
 def by(
     way: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
-    precision: str, out: torch.Tensor | None, kept: Kept | None,
+    precision: str, out: torch.Tensor | None, packed: PackedWeights | None, info: RunInfo | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """By an algorithm, by the kernel in a tile, or over turned rows."""
     features = weight.shape[1] * weight.shape[2] * weight.shape[4]
     if way.startswith("kernel"):
         out = empty(x, features, batch_last) if out is None else out
-        _by_kernel(x, weight, bias, activation, batch_last, precision, out, kept, way)
+        ran = _by_kernel(x, weight, bias, activation, batch_last, precision, out, packed, way)
+        if info is not None:
+            info.route = ran
         return out
     if way == TURNED:
         out = empty(x, features, batch_last) if out is None else out
-        _turning().product(x, weight, bias, activation, precision, out, kept, by)
-        RAN.route = f"turned rows: {RAN.route}"
+        _turning().product(x, weight, bias, activation, precision, out, packed, by, info)
+        if info is not None:
+            info.route = f"turned rows: {info.route}"
         return out
-    value = uncast(x.device.type, _by_torch, way, x, weight, bias, kept, out)
-    RAN.route = f"torch {way}"
+    value = uncast(x.device.type, _by_torch, way, x, weight, bias, packed, out)
+    if info is not None:
+        info.route = f"torch {way}"
     value = ACTIVATIONS[activation](value)
     if value is out:
         return value
@@ -212,7 +211,6 @@ def through(
         value = value.view(matrix.shape[0], *x.shape[1:])
     else:
         value = functional.linear(x, matrix, bias)
-    RAN.route = DENSE
     return ACTIVATIONS[activation](value)
 
 
@@ -222,13 +220,13 @@ def near(x: torch.Tensor) -> torch.Tensor:
 
 
 def _by_torch(
-    algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: Kept | None,
+    algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, packed: PackedWeights | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    """By one of torch's ways, through what is kept of the weights; to ``out`` where a way can write there."""
+    """By one of torch's ways, through the packed weights; to ``out`` where a way can write there."""
     x, made = near(x), None
-    if kept is not None and algorithm in MADE:
-        made = kept.of((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
+    if packed is not None and algorithm in MADE:
+        made = packed.get_or_pack((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
     if algorithm == "dense":
         return by_dense(x, weight, made, bias)
     if algorithm == "bmm":
@@ -248,24 +246,22 @@ def _by_kernel(
     batch_last: bool,
     precision: str,
     out: torch.Tensor,
-    kept: Kept | None,
+    packed: PackedWeights | None,
     way: str,
-) -> None:
+) -> str:
+    """Write the product by our kernels and return the route."""
     if _on_gpu(x):
-        ran = _gpu().product(x, weight, bias, activation, precision, out, kept, way)
+        ran = _gpu().product(x, weight, bias, activation, precision, out, packed, way)
         if ran is not None:
-            RAN.route = ran
-            return
+            return ran
     if x.device.type == "cpu":
-        ran = cpu().product(x, weight, bias, out, kept)
+        ran = cpu().product(x, weight, bias, out, packed)
         if ran is not None:
             IN_PLACE[activation](out)
-            RAN.route = ran
-            return
+            return ran
     if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _turns(x, weight):
-        _turned(x, weight, bias, activation, precision, out)
-    else:
-        _contract(x, weight, bias, activation, batch_last, precision, out)
+        return _turned(x, weight, bias, activation, precision, out)
+    return _contract(x, weight, bias, activation, batch_last, precision, out)
 
 
 def _turns(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -280,8 +276,9 @@ def _turned(
     activation: str,
     precision: str,
     out: torch.Tensor,
-) -> None:
+) -> str:
     """With the batch brought behind the features, a few rows at a time; torch turns matrices alone quickly."""
+    route = ""
     _, a, b, c, d = weight.shape
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TURNED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)
     for group, (own, target) in enumerate(zip(x, out, strict=True)):
@@ -290,8 +287,9 @@ def _turned(
         for begin in range(0, x.shape[1], rows):
             part = own[begin : begin + rows].T.contiguous()
             result = allocate((a * b * d, part.shape[1]), x.dtype, x.device)
-            _contract(part.T[None], given, offset, activation, True, precision, result.T[None])
+            route = _contract(part.T[None], given, offset, activation, True, precision, result.T[None])
             target[begin : begin + rows] = result.T
+    return route
 
 
 def _contract(
@@ -302,15 +300,23 @@ def _contract(
     last: bool,
     precision: str,
     out: torch.Tensor,
-) -> None:
+) -> str:
     """As any contraction is computed; with ``last`` the vectors run along the batch."""
     groups, (_, a, b, c, d) = x.shape[0], weight.shape
     tensors = [x.unflatten(2, (a, c, d)), weight.expand(groups, a, b, c, d)]
     if bias is not None:
         tensors.append(bias.expand(groups, a * b * d).unflatten(1, (a, b, d)))
     target = out.unflatten(2, (a, b, d)).permute((0, 2, 4, 3, 1) if last else (0, 2, 4, 1, 3))
-    execute(_product_program(bias is not None, activation, last), _types(x.dtype, precision), tensors, (), [target])
-    RAN.route = last_route()
+    program = _product_program(bias is not None, activation, last)
+    return _execute(program, _types(x.dtype, precision), tensors, target)
+
+
+def _execute(program: str, types: str, tensors: list[torch.Tensor], target: torch.Tensor) -> str:
+    """Run a contraction that writes ``target`` and return its route."""
+    tensors = [tensor.resolve_neg() for tensor in tensors]
+    found = prepare(program, types, tensors, [target])
+    found.run(tensors, (), [target])
+    return f"general contraction: {found.route}"
 
 
 def gradient(
@@ -340,5 +346,5 @@ def gradient(
             return found
     out = allocate((groups, a, b, c, d), x.dtype, x.device)
     tensors = [x.unflatten(2, (a, c, d)), grad.unflatten(2, (a, b, d))]
-    execute(_gradient_program(), _types(x.dtype, precision), tensors, (), [out.permute(0, 1, 4, 2, 3)])
+    _execute(_gradient_program(), _types(x.dtype, precision), tensors, out.permute(0, 1, 4, 2, 3))
     return out

@@ -14,8 +14,9 @@ from ..config import current
 from ..contraction.kronsparse_cost import dense_seconds, quickest
 from ..contraction.kronsparse_steps import Pattern, Step, steps
 from ..contraction.nest import BYTES
-from .kronsparse_keep import Kept
-from .kronsparse_run import RAN, described, empty, product
+from .info import RunInfo
+from .kronsparse_pack import PackedWeights
+from .kronsparse_run import described, empty, product
 from .kronsparse_torch import dense, fused
 
 _DEVICES = ("cpu", "cuda")
@@ -122,66 +123,70 @@ def _one(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
 
 
 def whole(
-    found: Sequence[Step], x: torch.Tensor, weights: Sequence[torch.Tensor], kept: Sequence[Kept] | None
+    found: Sequence[Step], x: torch.Tensor, weights: Sequence[torch.Tensor], packed: Sequence[PackedWeights] | None
 ) -> torch.Tensor | None:
     """The matrix that a chain goes through in one step, None where it takes others."""
-    if kept is None or found[0].kind != "dense" or len(found) > 1:
+    if packed is None or found[0].kind != "dense" or len(found) > 1:
         return None
-    return kept[-1].of(("dense", x.dtype), partial(joined, weights, x.dtype), x.device)
+    return packed[-1].get_or_pack(("dense", x.dtype), partial(joined, weights, x.dtype), x.device)
 
 
 def run(
     found: Sequence[Step], rows: int, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None,
-    activation: str, way: tuple[bool, str, str], kept: Sequence[Kept] | None,
+    activation: str, way: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
-    """The product with a chain in steps; ``kept`` has an entry for each weight and one for all."""
+    """The product with a chain in steps; ``packed`` has an entry for each weight and one for all."""
     batch = x.shape[1]
     if rows >= batch:
-        return _run(found, x, weights, bias, activation, way, kept, None)
+        return _run(found, x, weights, bias, activation, way, packed, info, None)
     a, b, _, d = weights[-1].shape
     out = empty(x, a * b * d, way[0])
     for begin in range(0, batch, rows):
         part = slice(begin, begin + rows)
-        _run(found, x[:, part], weights, bias, activation, way, kept, out[:, part])
-    RAN.route = f"{rows} rows at a time: {RAN.route}"
+        _run(found, x[:, part], weights, bias, activation, way, packed, info, out[:, part])
+    info.route = f"{rows} rows at a time: {info.route}"
     return out
 
 
 def _run(
     found: Sequence[Step], x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None,
-    activation: str, way: tuple[bool, str, str], kept: Sequence[Kept] | None, out: torch.Tensor | None,
+    activation: str, way: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
+    out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     for step in found:
         ends = (bias, activation, *way, out) if step.end == len(weights) else (None, "", *way, None)
-        x = _step(step, x, weights, ends, kept)
+        x = _step(step, x, weights, ends, packed, info)
     return x
 
 
 def _step(
-    step: Step, x: torch.Tensor, weights: Sequence[torch.Tensor], ends: tuple[Any, ...], kept: Sequence[Kept] | None
-) -> torch.Tensor:
+    step: Step, x: torch.Tensor, weights: Sequence[torch.Tensor], ends: tuple[Any, ...],
+    packed: Sequence[PackedWeights] | None, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
     begin, middle, end = step.begin, step.middle, step.end
     if step.kind == "factor" and end - begin == 1:
-        return product(x, weights[begin][None], *ends, kept=None if kept is None else kept[begin])
-    assert kept is not None
+        return product(x, weights[begin][None], *ends, packed=None if packed is None else packed[begin], info=info)
+    assert packed is not None
     parts = (weights[begin:end],) if step.kind == "factor" else (weights[begin:middle], weights[middle:end])
-    own, inner = kept[-1].of(
-        (begin, middle, end, x.dtype), lambda: ([_one(part, x.dtype) for part in parts], Kept()), x.device
+    own, inner = packed[-1].get_or_pack(
+        (begin, middle, end, x.dtype), lambda: ([_one(part, x.dtype) for part in parts], PackedWeights()), x.device
     )
     if len(own) == 2:
-        return _pair(x, own, ends, inner)
-    value = product(x, own[0][None], *ends, kept=inner)
-    RAN.route = f"factors {begin} to {end - 1} as one: {RAN.route}"
+        return _pair(x, own, ends, inner, info)
+    value = product(x, own[0][None], *ends, packed=inner, info=info)
+    info.route = f"factors {begin} to {end - 1} as one: {info.route}"
     return value
 
 
-def _pair(x: torch.Tensor, pair: list[torch.Tensor], ends: tuple[Any, ...], kept: Kept) -> torch.Tensor:
+def _pair(
+    x: torch.Tensor, pair: list[torch.Tensor], ends: tuple[Any, ...], packed: PackedWeights, info: RunInfo
+) -> torch.Tensor:
     bias, activation, batch_last, _, precision, out = ends
     a, b, _, d = pair[1].shape
     out = empty(x, a * b * d, batch_last) if out is None else out
-    ran = _pairs().product(x, pair, bias, activation, precision, out, kept)
+    ran = _pairs().product(x, pair, bias, activation, precision, out, packed)
     if ran is not None:
-        RAN.route = ran
+        info.route = ran
         return out
     between = product(x, pair[0][None], None, "", *ends[2:5])
-    return product(between, pair[1][None], *ends)
+    return product(between, pair[1][None], *ends, info=info)

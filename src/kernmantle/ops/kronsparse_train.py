@@ -20,7 +20,8 @@ from ..contraction.kronsparse_few import DTYPES, few_seconds, joined_seconds
 from ..contraction.kronsparse_steps import Pattern, fused, meets
 from . import kronsparse_steps
 from .dtypes import NAMES
-from .kronsparse_run import RAN, described, empty, near, uncast
+from .info import RunInfo
+from .kronsparse_run import DENSE, described, empty, near, uncast
 from .kronsparse_torch import by_dense
 
 Maybe = torch.Tensor | None
@@ -83,8 +84,9 @@ def expected(
 
 
 def forward(
-    kind: str, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: tuple[bool, str, str], of_x: bool
-) -> tuple[torch.Tensor, list[Maybe]]:
+    kind: str, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: tuple[bool, str, str], of_x: bool,
+    info: RunInfo,
+) -> tuple[torch.Tensor, list[Maybe]]:  # fmt: skip
     """The product, and what is kept for :func:`backward`."""
     own = [weight.detach().to(x.dtype) for weight in weights]
     bias = None if bias is None else bias.to(x.dtype)
@@ -93,14 +95,14 @@ def forward(
         value = uncast(
             x.device.type, by_dense, near(x), own[-1][None], matrix[None], None if bias is None else bias[None]
         )
-        RAN.route = "torch dense"
+        info.route = DENSE
         return _ordered(value, way[0]), [matrix if of_x else None]
     between: list[Maybe] = []
     for place, weight in enumerate(own):
         a, b, _, d = weight.shape
         out = empty(x, a * b * d, way[0])
         final = place == len(own) - 1
-        RAN.route = _few().forward(x, weight, bias if final else None, "", way[2], out)
+        info.route = _few().forward(x, weight, bias if final else None, "", way[2], out)
         between.append(out)
         x = out
     return x, between[:-1]

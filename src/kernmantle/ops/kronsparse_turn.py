@@ -12,15 +12,16 @@ from ..contraction.kronsparse_turn import turning
 from ..runtime.launch import Kernel
 from .execute import allocate
 from .gpu import index_of, limits, start
+from .info import RunInfo
 from .kronsparse_gpu import load, way
-from .kronsparse_keep import Kept
+from .kronsparse_pack import PackedWeights
 
 _MOST_BYTES = 4 << 30
 
 
 def product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str,
-    out: torch.Tensor, kept: Kept | None, by: Callable[..., torch.Tensor],
+    out: torch.Tensor, packed: PackedWeights | None, by: Callable[..., torch.Tensor], info: RunInfo | None = None,
 ) -> None:  # fmt: skip
     """The product of one group to ``out``, of its blocks ``by`` what should be quickest.
 
@@ -30,7 +31,7 @@ def product(
     count, size, wide = x.shape[1], x.element_size(), max(b, c)
     blocks = weight[0].permute(0, 3, 1, 2)[..., None]
     offset = None if bias is None else bias[0].view(a, b, d).mT.reshape(a, d * b)
-    own = None if kept is None else kept.of(TURNED, Kept, x.device)
+    own = None if packed is None else packed.get_or_pack(TURNED, PackedWeights, x.device)
     rows = max(1, min(count, _MOST_BYTES // (size * a * d * wide)))
     before, after = (allocate((rows, a * d * high), x.dtype, x.device) for high in (c, b))
     for begin in range(0, count, rows):
@@ -41,7 +42,7 @@ def product(
         )
         _turn(given, before, a, c, d)
         inner = (source, blocks, offset, activation, precision, result)
-        by(way(*inner, own is not None), source, blocks, offset, activation, False, precision, result, own)
+        by(way(*inner, own is not None), source, blocks, offset, activation, False, precision, result, own, info)
         _turn(after[:held], target, a, d, b)
 
 

@@ -1,0 +1,182 @@
+"""A layer for inference: a snapshot of a Kronecker-sparse layer in the order in which kernels read weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..arrays import unwrap
+from ..config import current
+from ..errors import DtypeError, ParameterError
+from ..ops.autograd import unwatched
+from ..ops.info import RunInfo
+from ..ops.kronsparse import Way
+from ..ops.kronsparse_chain import chain, through_matrix
+from ..ops.kronsparse_pack import PackedChain
+from ..ops.kronsparse_recall import learn, look_of, recalled
+from ..ops.kronsparse_run import DENSE
+from .matmul import check_activation, check_features, check_types, dense_of
+from .pattern import KSPattern
+
+
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the values of this moment in memory of its own; sharded tensors are gathered."""
+    with torch.inference_mode(False), torch.no_grad():
+        whole: Any = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
+        return whole.detach().clone(memory_format=torch.contiguous_format)
+
+
+class PackedKSLinear(nn.Module):
+    """Immutable snapshot of a :class:`KSLinear` for inference, made by :meth:`KSLinear.pack`.
+
+    It holds copies of the weights and the bias, and for each kind of kernel that a call takes their packed image, made
+    with the first such call. It has no parameters and no buffers: nothing that is done to the layer, to its parameters
+    or to all tensors of a model (``dist.broadcast``, ``.data``, numpy views, another thread) changes its results.
+
+    Attributes
+    ----------
+    patterns : tuple of KSPattern
+    in_features, out_features : int
+    batch_last : bool
+    algorithm : str
+        As of the layer; not to be set.
+
+    Notes
+    -----
+    Gradients of ``x`` are recorded, the weights have none. ``to``, ``half`` and the like convert the copies and pack
+    anew. ``state_dict`` has copies under the names of the layer; loading one raises: load it into the layer and call
+    ``pack`` again. Copies and pickles pack anew. CUDA graphs may be captured: images live as long as this object,
+    unless it is converted.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> layer = km.KSLinear(16, 16, [(4, 4, 4, 1), (1, 4, 4, 4)])
+    >>> packed, x = layer.pack(), torch.ones(2, 16)
+    >>> before = packed(x)
+    >>> _ = layer.weights[0].data.mul_(2)
+    >>> torch.equal(packed(x), before)
+    True
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[KSPattern],
+        weights: Sequence[torch.Tensor],
+        bias: torch.Tensor | None,
+        options: Way,
+    ) -> None:
+        super().__init__()
+        self.patterns = tuple(patterns)
+        self.in_features, self.out_features = self.patterns[0].in_features, self.patterns[-1].out_features
+        self._options = options._replace(precision="")
+        self._names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
+        self._route = ""
+        self._weights, self._bias = tuple(map(snapshot, weights)), None if bias is None else snapshot(bias)
+        self._packed = PackedChain(len(self.patterns))
+
+    def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
+        """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
+        if x.layout is not torch.strided:
+            unwrap(x, names=("x",))  # says so
+        weights, bias, options = self._weights, self._bias, self._options
+        if torch.compiler.is_compiling():
+            own, weights, bias = check_types(x, weights, bias, self._names)
+            check_features(own, self.patterns, options.batch_last)
+            return chain(own, weights, bias, check_activation(activation), options)
+        precision = current().precision
+        packed = self._packed if unwatched() else None
+        if precision:
+            options = options._replace(precision=precision)
+        elif packed is not None:
+            found = through_matrix(x, bias, check_activation(activation), options.batch_last, packed)
+            if found is not None:
+                self.__dict__["_route"] = DENSE
+                return found
+        look = look_of(x, weights, bias, activation, options, packed is not None)
+        hit = recalled(look, x, weights, bias, packed)
+        if hit is not None:
+            result, self.__dict__["_route"] = hit
+            return result
+        own, weights, bias = check_types(x, weights, bias, self._names)
+        check_features(own, self.patterns, options.batch_last)
+        final, info = check_activation(activation), RunInfo()
+        result = chain(own, weights, bias, final, options, packed, info)
+        self.__dict__["_route"] = info.route  # Module.__setattr__ takes 8 us
+        learn(look, own, weights, bias, options, packed)
+        return result
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedKSLinear:
+        super()._apply(fn, recurse)
+        with torch.inference_mode(False), torch.no_grad():
+            weights = tuple(fn(weight) for weight in self._weights)
+            bias = None if self._bias is None else fn(self._bias)
+        if bias is not self._bias or any(new is not old for new, old in zip(weights, self._weights, strict=True)):
+            self._weights, self._bias, self._packed = weights, bias, PackedChain(len(weights))
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, *_: Any) -> None:
+        for place, weight in enumerate(self._weights):
+            destination[f"{prefix}weights.{place}"] = weight.clone()
+        if self._bias is not None:
+            destination[f"{prefix}bias"] = self._bias.clone()
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        prefix: str = given[1]
+        raise ParameterError(
+            f"{prefix.rstrip('.') or 'the module'} is a packed layer, which never changes: load the state into the "
+            "KSLinear that it was packed from, then call pack() again"
+        )
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the matrix (out_features, in_features)."""
+        return dense_of(self._weights)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """:meth:`to_dense`, for models that read the weight of a linear layer, made at each access."""
+        return self.to_dense()
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """A copy of the bias (out_features,), or None."""
+        return None if self._bias is None else self._bias.clone()
+
+    @property
+    def batch_last(self) -> bool:
+        """Whether the batch is behind the features."""
+        return self._options.batch_last
+
+    @property
+    def algorithm(self) -> str:
+        """What computes the products."""
+        return self._options.algorithm
+
+    @property
+    def nnz(self) -> int:
+        """Number of weights, the bias not counted."""
+        return sum(pattern.nnz for pattern in self.patterns)
+
+    @property
+    def info(self) -> str:
+        """What the last call ran as; empty before the first."""
+        return self._route
+
+    def extra_repr(self) -> str:
+        """Describe the layer for repr."""
+        chain_text = " -> ".join(map(str, self.patterns))
+        weight = self._weights[0]
+        parts = [f"in_features={self.in_features}, out_features={self.out_features}, patterns={chain_text}"]
+        parts.append(f"bias={self._bias is not None}, dtype={weight.dtype}, device={weight.device}")
+        if self.batch_last:
+            parts.append("batch_last=True")
+        if self.algorithm != "auto":
+            parts.append(f"algorithm={self.algorithm!r}")
+        if self._route:
+            parts.append(f"ran as {self._route}")
+        return ", ".join(parts)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import scipy.spatial
 import sklearn.metrics
 import torch
 from sklearn.metrics import pairwise
@@ -44,16 +45,73 @@ def test_signatures_are_those_of_scikit_learn(ours, theirs):
     assert [(p.name, p.kind, p.default) for p in mine.values()] == [(p.name, p.kind, p.default) for p in other.values()]
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("pairs", [(X, Y), (X, None)], ids=["two sets", "one"])
-@pytest.mark.filterwarnings("ignore:Data was converted to boolean")
-def test_distances(metric, pairs):
-    x, y = (None if rows is None else rows * (np.abs(rows) > 0.5) for rows in pairs)
-    given = METRICS[metric] if y is None else {**METRICS[metric], **BETWEEN_TWO.get(metric, {})}
-    wanted = sklearn.metrics.pairwise_distances(x, y, metric, **given)
-    if metric == "russellrao" and y is None:
-        np.fill_diagonal(wanted, 1 - (x != 0).mean(1))
-    assert_close(km.pairwise_distances(x, y, metric, n_jobs=2, **given), wanted, depth=25)
+def with_holes(rows):
+    """Rows with zeros; two of nothing else, one constant."""
+    rows = rows * (np.abs(rows) > 0.5)
+    rows[1:3], rows[3] = 0, 1.5
+    return rows
+
+
+DATA = {
+    "dense": lambda rows: rows,
+    "holes": with_holes,
+    "integers": lambda rows: np.rint(3 * rows).astype(int),
+    "truths": lambda rows: rows > 0,
+}
+
+
+@pytest.mark.parametrize("metric", [*METRICS, "nan_euclidean", "haversine", "matching"])
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.filterwarnings("ignore:Data was converted to boolean", "ignore:invalid value")
+def test_distances(metric, data):
+    x, y = (DATA[data](rows)[:, : 2 if metric == "haversine" else None] for rows in (X, Y))
+    given, between = METRICS.get(metric, {}), BETWEEN_TWO.get(metric, {})
+    sets = {"one": (x, None, given), "the same": (x, x, given), "two": (x, y, {**given, **between})}
+    for name, (left, right, options) in sets.items():
+        if (metric, data) == ("mahalanobis", "holes") and name != "two":
+            left = right = None if right is None else X
+            left = X if left is None else left
+        wanted = sklearn.metrics.pairwise_distances(left, right, metric, **options)
+        found = km.pairwise_distances(left, right, metric, n_jobs=2, **options)
+        assert_close(found, wanted, depth=25)
+
+
+@pytest.mark.parametrize("metric", BETWEEN_TWO)
+def test_two_sets_need_their_scale(metric):
+    with pytest.raises(ValueError, match="is required"):
+        sklearn.metrics.pairwise_distances(X, Y, metric)
+    with pytest.raises(errors.ParameterError, match=r"VI? is required for metric .* two sets of rows"):
+        km.pairwise_distances(X, Y, metric)
+
+
+def test_a_singular_covariance_is_an_error_whatever_the_units():
+    for column in (X[:, 0] + 2 * X[:, 1], np.full(len(X), 3.0)):
+        rows = np.column_stack([X, column])
+        for call in (
+            lambda r: km.pairwise_distances(r, metric="mahalanobis"),
+            lambda r: km.cdist(r, metric="mahalanobis"),
+        ):
+            with pytest.raises(errors.ParameterError, match="singular"):
+                call(rows)
+    units = 10.0 ** np.arange(-10, 15, 5)
+    wanted = sklearn.metrics.pairwise_distances(X, metric="mahalanobis")
+    assert_close(km.pairwise_distances(X * units, metric="mahalanobis"), wanted, depth=100)
+
+
+def test_negative_weights_are_refused_as_scipy_does():
+    for function in (scipy.spatial.distance.cdist, km.cdist):
+        with pytest.raises(ValueError, match="negative"):
+            function(X, Y, metric="cityblock", w=np.array([1.0, -1, 1, 1, 1]))
+
+
+def test_distances_of_one_set_have_gradients_and_transforms():
+    x = torch.from_numpy(X[:4]).clone().requires_grad_()
+    for metric in ("cosine", "braycurtis", "seuclidean"):
+        assert torch.autograd.gradcheck(lambda x, m=metric: km.pairwise_distances(x, metric=m), (x,))
+    spoilt = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    km.pairwise_distances(spoilt, metric="cosine").sum().backward()
+    assert_close(spoilt.grad[0], np.zeros(2))
+    assert bool(spoilt.grad.isfinite().all())
 
 
 def test_options_of_metrics():
@@ -73,6 +131,8 @@ def test_missing_entries():
     x[0] = np.nan
     wanted = pairwise.nan_euclidean_distances(x, Y)
     assert_close(km.pairwise_distances(x, Y, "nan_euclidean"), wanted, depth=5)
+    wanted = pairwise.nan_euclidean_distances(x, squared=True)
+    assert_close(km.pairwise_distances(x, metric="nan_euclidean", squared=True), wanted, depth=5)
     with pytest.raises(errors.ParameterError, match="X holds infinity or NaN"):
         km.pairwise_distances(x, Y)
     assert np.isnan(km.pairwise_distances(x, Y, ensure_all_finite=False)[0]).all()
@@ -218,7 +278,7 @@ def test_argkmin_is_the_search_of_scikit_learn():
     [
         (lambda: km.pairwise_distances(X, metric="euclidian"), "did you mean 'euclidean'"),
         (lambda: km.pairwise_distances(X, metric="cosine", squared=True), "takes no squared"),
-        (lambda: km.pairwise_distances(X, metric="cosine", gamma=1.0), "takes no 'gamma'"),
+        (lambda: km.pairwise_distances(X, metric="cosine", gamma=1.0), "takes no gamma"),
         (lambda: km.pairwise_distances(X, metric="haversine", p=1.0), "takes no p"),
         (lambda: km.pairwise_distances(X, metric="haversine"), "two columns"),
         (lambda: km.pairwise_distances(X, metric=lambda a, b: 0), "km.contract"),

@@ -15,11 +15,11 @@ import torch
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
 from ..contraction.equation import broadcast
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
-from ..ops.autograd import plain as unwatched
 from ..ops.checks import autocasts, is_number, without_autocast
 from . import prepare
 from .forms import POWERS
 from .metric import Given, Metric, Ready
+from .prepare import readable
 from .table import ALIASES, METRICS
 
 _AXES = {"w": 1, "V": 1, "VI": 2, "p": 0, "base": 0}
@@ -100,11 +100,6 @@ def number_variant(p: Any) -> tuple[str, dict[str, Any]]:
     return ("steep" if value > STEEP else "power"), {"p": value}
 
 
-def readable(p: torch.Tensor) -> bool:
-    """Whether values can be looked at without waiting for a device, a compiler or a transform."""
-    return p.device.type == "cpu" and not torch.compiler.is_compiling() and unwatched([p])
-
-
 def _scalar(value: Any) -> Any:
     """Number of a constant 0-d tensor, as it costs nothing to read."""
     constant = isinstance(value, torch.Tensor) and value.dim() == 0 and not value.requires_grad
@@ -167,6 +162,12 @@ def check_shapes(tensors: Mapping[str, torch.Tensor]) -> None:
         raise ShapeError(f"batch axes do not broadcast: {_listing(tensors)}")
 
 
+def _check_weights(w: Any) -> None:
+    """ParameterError for negative weights of an array on the host; tensors are not read."""
+    if isinstance(w, np.ndarray) and w.size and w.min() < 0:
+        raise ParameterError(f"w must not be negative, it has {w.min()}")
+
+
 def _check_base(base: Any) -> None:
     if isinstance(base, torch.Tensor):
         fits = not readable(base) or bool((base.detach() > 1).all())
@@ -193,6 +194,7 @@ def request(
     """Check the arguments of a call; ``y`` is ``x`` itself where it was omitted."""
     p, base = _scalar(p), _scalar(base)
     check_options(row, {"p": p, "w": w, "V": V, "VI": VI, "base": base})
+    _check_weights(w)
     named = {"x": x, "y": None if y is x else y, "w": w, "V": V, "VI": VI}
     named |= {name: value for name, value in (("p", p), ("base", base)) if value is not None and not is_number(value)}
     inputs, wrap = _arrays(named)

@@ -52,7 +52,8 @@ device is not read on the host: where it is negative or NaN the result is NaN, e
 * Jensen-Shannon of a row of zeros is NaN where scipy gives infinity. Rows without columns are 0 apart by it, by cosine
   and by correlation.
 * Weighted dice is that of `scipy.spatial.distance.dice`; scipy's weighted cdist counts the entries that differ instead.
-* Weights are not checked for a sign, which would be read from the device. scipy refuses negative ones.
+* Negative weights in a numpy array are an error, as scipy has it. Tensors of weights are not checked for a sign, which
+  would be read from the device: the sum is taken as it is written.
 * `root=False` leaves the final root out; metrics that have none do not change.
 """
 

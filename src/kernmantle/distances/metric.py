@@ -20,11 +20,11 @@ class Given(NamedTuple):
 
     x: torch.Tensor
     y: torch.Tensor
-    w: torch.Tensor | None
-    V: torch.Tensor | None
-    VI: torch.Tensor | None
-    base: Any
-    condensed: bool
+    w: torch.Tensor | None = None
+    V: torch.Tensor | None = None
+    VI: torch.Tensor | None = None
+    base: Any = None
+    condensed: bool = False
 
 
 class Ready(NamedTuple):

@@ -9,9 +9,15 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError
+from ..ops.autograd import plain as plain_tensors
 from .metric import Given, Ready
 
 Rows = Callable[[torch.Tensor], torch.Tensor]
+
+
+def readable(p: torch.Tensor) -> bool:
+    """Whether values can be looked at without waiting for a device, a compiler or a transform."""
+    return p.device.type == "cpu" and not torch.compiler.is_compiling() and plain_tensors([p])
 
 
 def plain(given: Given, **parameters: Any) -> Ready:
@@ -121,13 +127,17 @@ def divided_by_variance(given: Given) -> Ready:
     """The rows, weighted by the reciprocals of V."""
     variance = given.V
     if variance is None:
-        rows = _stacked(given)
-        variance = _centred(rows).square().sum(-2) / (rows.shape[-2] - 1)
+        variance = variance_of(_stacked(given))
     return plain(given._replace(w=variance.reciprocal()))
 
 
-def _inverse_covariance(given: Given) -> torch.Tensor:
-    rows = _stacked(given)
+def variance_of(rows: torch.Tensor) -> torch.Tensor:
+    """Return the variance of every column, with one less than the number of rows as divisor."""
+    return _centred(rows).square().sum(-2) / (rows.shape[-2] - 1)
+
+
+def inverse_covariance_of(rows: torch.Tensor) -> torch.Tensor:
+    """Return the inverse covariance of the columns; a singular one is an error on the CPU, NaN elsewhere."""
     count, columns = rows.shape[-2:]
     if count <= columns:
         raise ParameterError(
@@ -135,12 +145,28 @@ def _inverse_covariance(given: Given) -> torch.Tensor:
             f"pass VI=, or at least {columns + 1} rows"
         )
     centred = _centred(rows)
-    return torch.linalg.inv_ex(centred.mT @ centred / (count - 1)).inverse
+    covariance = centred.mT @ centred / (count - 1)
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()
+    scale = torch.where(scale > 0, scale, 1.0)
+    scales = scale.unsqueeze(-1) * scale.unsqueeze(-2)
+    correlation = covariance / scales  # so that units of columns do not matter
+    inverse = torch.linalg.inv_ex(correlation).inverse
+    condition = _one_norm(correlation) * _one_norm(inverse)
+    regular = condition * columns * torch.finfo(rows.dtype).eps < 1
+    if readable(regular) and not bool((regular | rows.isnan().any((-2, -1))).all()):
+        raise ParameterError(
+            "the covariance is singular, a column is constant or depends on others: leave it out, or pass VI="
+        )
+    return torch.where(regular[..., None, None], inverse / scales, math.nan)
+
+
+def _one_norm(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.detach().abs().sum(-2).amax(-1)
 
 
 def multiplied_by_inverse(given: Given) -> Ready:
     """The rows and their products with VI, both moved towards the origin, which changes no difference."""
-    inverse = _inverse_covariance(given) if given.VI is None else given.VI
+    inverse = inverse_covariance_of(_stacked(given)) if given.VI is None else given.VI
     middle = given.x.detach().mean(tuple(range(given.x.dim() - 1))).nan_to_num(0.0, 0.0, 0.0)
     moved = _changed(given, lambda x: x - middle)
     u = moved.x @ inverse

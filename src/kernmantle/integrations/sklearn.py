@@ -15,6 +15,9 @@ import torch
 
 from ..arrays import Wrap, unwrap
 from ..distances import METRICS, cdist
+from ..distances.arguments import HALVES
+from ..distances.metric import Given
+from ..distances.prepare import directions, inverse_covariance_of, variance_of
 from ..errors import ParameterError, ShapeError
 from ..expr.functions import FUNCTIONS
 from ..kernels import CONSTRUCTORS, Kernel
@@ -43,7 +46,7 @@ def pairwise_distances(
     X : array or nested list, shape (m, k)
         Tensor, numpy, CuPy or DLPack array. With ``metric="precomputed"`` the distances themselves.
     Y : array or nested list, shape (n, k), optional
-        By default ``X``, for half the work.
+        By default ``X``, for half the work; passing X itself is the same.
     metric : str
         A name that scikit-learn or :func:`cdist` knows, ``"nan_euclidean"``, ``"haversine"`` or ``"precomputed"``.
     n_jobs : int, optional
@@ -51,7 +54,8 @@ def pairwise_distances(
     ensure_all_finite : bool or "allow-nan"
         Whether to refuse NaN and infinity. Arrays on a GPU are not looked at, which would wait for it.
     **kwds
-        ``p, w, V, VI, base`` as of :func:`cdist`; ``squared`` of euclidean.
+        ``p, w, V, VI, base`` as of :func:`cdist`; ``squared`` of euclidean and nan_euclidean. ``V`` of seuclidean and
+        ``VI`` of mahalanobis are by default those of X, and must be passed beside another Y.
 
     Returns
     -------
@@ -67,7 +71,8 @@ def pairwise_distances(
     -----
     One pass, memory of inputs and result. Gradients as of :func:`cdist`; of nan_euclidean and haversine too. float32
     stays float32 where scipy's metrics under scikit-learn's would give float64. Metrics of truths take what is not
-    0 for true. The diagonal of one set is what the metric says: of russellrao it is not 0, which scikit-learn writes.
+    0 for true. As in scikit-learn, and unlike :func:`cdist`, the cosine distance of a row of zeros to any other row is
+    1, and the diagonal of one set is 0 for every metric, also where the metric itself is not 0 or NaN there.
 
     Examples
     --------
@@ -76,29 +81,46 @@ def pairwise_distances(
     array([[0., 7.],
            [7., 0.]])
     """
-    if kwds.pop("squared", False):
-        if metric not in ("euclidean", "l2"):
-            raise ParameterError(f"metric {metric!r} takes no squared; it is for euclidean")
-        metric = "sqeuclidean"
+    squared = kwds.pop("squared", False)
+    if squared and metric not in ("euclidean", "l2", "nan_euclidean"):
+        raise ParameterError(f"metric {metric!r} takes no squared; it is for euclidean and nan_euclidean")
     missing = metric == "nan_euclidean"
     options = {name: kwds.pop(name) for name in _ARRAYS if kwds.get(name) is not None}
-    x, y, options, wrap = _arrays(X, Y, options, "allow-nan" if missing else ensure_all_finite)
+    x, y, options, wrap = _arrays(X, None if Y is X else Y, options, "allow-nan" if missing else ensure_all_finite)
     if metric == "precomputed":
         return wrap(_precomputed(x, y))
     if metric in _OWN:
         if kwds or options:
             raise ParameterError(f"metric {metric!r} takes no {next(iter([*kwds, *options]))}")
-        return wrap(_OWN[metric](x, x if y is None else y))
+        result = _OWN[metric](x, x if y is None else y)
+        return wrap(result.square() if squared else result)
     if metric in METRICS and METRICS[metric].boolean:
         x, y = _truths(x), None if y is None else _truths(y)
-    if y is None and metric == "seuclidean":
-        options.setdefault("V", x.var(0))
-    if y is None and metric == "mahalanobis":
-        options.setdefault("VI", torch.linalg.inv_ex(torch.cov(x.T).reshape(2 * x.shape[1:])).inverse)
+    options = {**options, **_of_one_set(metric, x, y, options)}
     unknown = next((name for name in kwds if name not in _NUMBERS), None)
     if unknown is not None:
         raise ParameterError(f"metric {metric!r} takes no {unknown!r}; there are {', '.join((*_NUMBERS, *_ARRAYS))}")
-    return wrap(cdist(x, y, metric=metric, **options, **kwds))
+    result = cdist(x, y, metric="sqeuclidean" if squared else metric, **options, **kwds)
+    return wrap(result.fill_diagonal_(0) if y is None and metric in _SET_DIAGONAL else result)
+
+
+_SET_DIAGONAL = ("braycurtis", "correlation", "dice", "russellrao", "sokalsneath")
+"""Metrics whose value between equal rows may be other than 0."""
+
+
+def _of_one_set(
+    metric: str, x: torch.Tensor, y: torch.Tensor | None, options: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """The variance or inverse covariance of the rows where it is not passed, which scikit-learn takes of X alone."""
+    name, find = _OF_ROWS.get(metric, ("", variance_of))
+    if not name or name in options:
+        return {}
+    if y is not None:
+        raise ParameterError(f"{name} is required for metric {metric!r} where Y is passed: there are two sets of rows")
+    return {name: find(x)}
+
+
+_OF_ROWS = {"seuclidean": ("V", variance_of), "mahalanobis": ("VI", inverse_covariance_of)}
 
 
 def pairwise_kernels(
@@ -240,7 +262,33 @@ def _haversine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _haversines()(x, y, *weights)
 
 
+@lru_cache(maxsize=1)
+def _cosines() -> Contraction:
+    return Contraction(
+        "mk,nk,zeros_x:m,zeros_y:n->mn", lambda a, b: (a - b) ** 2,
+        epilogue=lambda s, zeros_x, zeros_y: (s + zeros_x + zeros_y) / 2,
+    )  # fmt: skip
+
+
+def _cosine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Half the squared difference of rows of length 1; a row of zeros is at 1 from all others."""
+    wide = (x.float(), y.float()) if x.dtype in HALVES else (x, y)
+    left, none_left = _directions(wide[0])
+    right, none_right = (left, none_left) if x is y else _directions(wide[1])
+    found = _cosines()(left, right, zeros_x=none_left, zeros_y=none_right).to(x.dtype)
+    return found.fill_diagonal_(0) if x is y else found
+
+
+def _directions(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of length 1 or, where all entries are 0, of zeros; and 1 for these, else 0."""
+    none = (rows == 0).all(-1)
+    safe = torch.where(none[:, None], 1, rows)
+    unit, _ = directions(Given(safe, safe)).operands
+    return torch.where(none[:, None], 0, unit), none.to(rows.dtype)
+
+
 _OWN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "cosine": _cosine,
     "nan_euclidean": _nan_euclidean,
     "haversine": _haversine,
 }

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
+import math
+import os
+import sys
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +17,7 @@ import kernmantle as km
 from kernmantle.contraction.program import Operand, Program, elementwise
 from kernmantle.expr.node import var
 from kernmantle.ops.execute import execute
+from kernmantle.ops.oneshot import fingerprint
 from kernmantle.testing import assert_close
 
 P = torch.tensor([0.6, 0.4, 0.3], dtype=torch.float64)
@@ -77,3 +85,136 @@ def test_nested_programs_are_refused():
     outer = Program((Operand("x0", "m", inner=inner),), "m", inner.map, inner.reductions, inner.outputs)
     with pytest.raises(km.errors.BackendError, match="a program of its own"):
         execute(outer.text, "f64;f64;default", [ones(3)], [])
+
+
+SETTINGS = types.ModuleType("settings_of_a_test")
+TABLE = {"scale": 1.0}
+SCALE = 1.0
+
+
+def doubled(value):
+    return value * SCALE
+
+
+def with_import(a):
+    import settings_of_a_test
+
+    return a * settings_of_a_test.scale
+
+
+def with_environment(a):
+    return a * float(os.environ["KERNMANTLE_TEST_SCALE"])
+
+
+class Holder:
+    scale = 1.0
+
+    def __call__(self, a):
+        return a * self.scale
+
+
+HOLDER = Holder()
+
+
+def wrapped(scale):
+    @functools.wraps(torch.nn.functional.relu)
+    def helper(t):
+        return km.relu(t) * scale
+
+    return lambda a: 1 * helper(a)
+
+
+def through_a_default(scale):
+    def helper(t, c=scale):
+        return t * c
+
+    return lambda a: 1 * helper(a)
+
+
+READERS = {
+    "import": lambda scale: with_import,
+    "environment": lambda scale: with_environment,
+    "wrapped helper": wrapped,
+    "default of a helper": through_a_default,
+    "globals": lambda scale: lambda a: a * globals()["SCALE"],
+    "builtins": lambda scale: lambda a: a * scale_of_a_test,  # noqa: F821
+    "helper of a global": lambda scale: lambda a: 1 * doubled(a),
+    "dictionary": lambda scale: lambda a: a * TABLE["scale"],
+    "attribute": lambda scale: lambda a: a * HOLDER.scale,
+    "object": lambda scale: HOLDER,
+    "method": lambda scale: HOLDER.__call__,
+    "module": lambda scale: lambda a: a * SETTINGS.scale,
+    "nested function": lambda scale: lambda a: max([a], key=lambda b: SCALE) * SCALE,
+    "comprehension": lambda scale: lambda a: sum([a * c for c in (SCALE, 0)]),
+    "partial": lambda scale: functools.partial(lambda a, c: a * c, c=scale),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("role", ["map", "epilogue"])
+def test_a_lambda_computes_what_it_reads_now(name, role, monkeypatch):
+    monkeypatch.setitem(sys.modules, SETTINGS.__name__, SETTINGS)
+    x = ones(3)
+    for scale in (2.0, 3.0, 3.0, 2.0, 4.0):
+        monkeypatch.setattr(SETTINGS, "scale", scale, raising=False)
+        monkeypatch.setenv("KERNMANTLE_TEST_SCALE", str(scale))
+        monkeypatch.setitem(TABLE, "scale", scale)
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        monkeypatch.setattr(Holder, "scale", scale)
+        monkeypatch.setattr(builtins, "scale_of_a_test", scale, raising=False)
+        function = READERS[name](scale)
+        if role == "map":
+            found = km.contract("m->m", function, x)
+        else:
+            found = km.contract("m->m", lambda a: a, x, epilogue=function)
+        assert found.tolist() == [scale] * 3
+
+
+def test_a_patched_function_of_torch_is_seen(monkeypatch):
+    x = ones(3)
+
+    def call():
+        return km.contract("m->m", lambda a: torch.square(a) * math.pi, x)
+
+    assert_close(call(), np.full(3, math.pi))
+    monkeypatch.setattr(torch, "square", functools.wraps(torch.square)(lambda a: a * a * 5))
+    assert_close(call(), np.full(3, 5 * math.pi))
+    monkeypatch.setattr(math, "pi", 3.0)
+    assert_close(call(), np.full(3, 15.0))
+
+
+def test_ordinary_lambdas_are_found_again():
+    scale = 2.5
+    for first, second in [
+        [lambda a, b, p=2: abs(a - b) ** p for _ in range(2)],
+        [lambda a: km.exp(-a * scale) + torch.exp(a) * np.pi - math.sqrt(2.0) for _ in range(2)],
+        [lambda a: a.relu() + doubled(a) for _ in range(2)],
+        [lambda s, p: (+s) ** (1 / p) if scale > 0 else (s, p)[0] for _ in range(2)],
+    ]:
+        assert first is not second
+        assert fingerprint(first) is not None
+        assert fingerprint(first) == fingerprint(second)
+
+
+def test_signs_of_zero_and_types_are_told_apart():
+    def of(value):
+        return fingerprint(lambda a: a * value)
+
+    values = (0.0, -0.0, 0, False, 1, True, 1.0, math.nan)
+    assert len({of(value) for value in values}) == len(values)
+
+
+UNSEEN = {
+    "dictionary": (lambda x: km.contract("m->m", lambda a: a * TABLE["scale"], x), "global value 'TABLE'"),
+    "attribute": (lambda x: km.contract("m->m", lambda a: a * HOLDER.scale, x), "attribute 'scale' of 'HOLDER'"),
+    "helper": (lambda x: km.contract("m->m", lambda a: 1 * doubled(a), x), "global function 'doubled'"),
+    "import": (lambda x: km.contract("m->m", with_import, x), "IMPORT_NAME"),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_a_compiled_lambda_reads_is_refused(name):
+    call, reason = UNSEEN[name]
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=reason):
+        torch.compile(call, backend="eager")(ones(3))

@@ -20,7 +20,7 @@ from .autograd import Attributes, apply, assumed_constant, constant, no_gradient
 from .checks import Call, check_call, check_out, check_precision, check_terms, number_of
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, compute_type, name_of, stored_type
 from .execute import Types, execute
-from .oneshot import fingerprint, read_number
+from .oneshot import fingerprint, unseen
 from .recall import Bound, Recall
 
 
@@ -208,11 +208,11 @@ _TRACED = Attributes()
 def _traced(equation: str, map: Callable[..., Any] | None, reduce: Any, epilogue: Any) -> str:
     """Where the contraction of lambdas is kept that torch.compile comes upon; made while it traces."""
     for function in (map, epilogue):
-        changing = read_number(function)
-        if changing:
+        reason = unseen(function)
+        if reason:
             raise ParameterError(
-                f"a lambda reads the global number {changing!r}, whose changes torch.compile would not see; "
-                "pass it as a parameter, or make the Contraction beforehand"
+                f"a lambda {reason}, whose changes torch.compile would not see; "
+                "pass numbers as parameters, or make the Contraction beforehand"
             )
     key = (equation, map, reduce, epilogue)
     return _TRACED.name_of(key, lambda: Contraction(equation, map, reduce=reduce, epilogue=epilogue))
@@ -229,9 +229,10 @@ def _written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epil
                 "torch.compile does not see what a Semiring or Fold is: make the Contraction beforehand"
             )
         return getattr(_TRACED, _traced(equation, map, reduce, epilogue))
-    marks = (fingerprint(map), fingerprint(epilogue))
-    if None in marks or not isinstance(reduce, str):
-        return Contraction(equation, map, reduce=reduce, epilogue=epilogue)
+    marks = (fingerprint(map), fingerprint(epilogue)) if isinstance(reduce, str) else (None,)
+    if None in marks:
+        definition = define(equation, map, reduce, epilogue)
+        return _WRITTEN.get(definition.text) or _WRITTEN.setdefault(definition.text, Contraction.of(definition))
     key = (equation, reduce, *marks)
     found = _WRITTEN.get(key)
     if found is None:
@@ -253,7 +254,8 @@ def contract(
     """One fused contraction, ``Contraction(equation, map, ...)(*operands, ...)``.
 
     In a function for torch.compile the lambdas are traced once, while it traces: numbers that change go in as
-    parameters, not as what a lambda captures. A Semiring or Fold needs a :class:`Contraction` made beforehand.
+    parameters. A lambda that reads a global number, a helper, an attribute or an item is refused there, and so is a
+    Semiring or Fold: these need a :class:`Contraction` made beforehand.
 
     Parameters
     ----------
@@ -281,8 +283,10 @@ def contract(
 
     Notes
     -----
-    Cost, types and gradients are those of :class:`Contraction`. A lambda is traced at each call and its kernel found
-    again by what it computes, in some tens of microseconds; a :class:`Contraction` made once saves most of them.
+    Cost, types and gradients are those of :class:`Contraction`. A lambda of its arguments, numbers, helper functions
+    and functions of kernmantle, torch, numpy and math is found again by its code and what it captures, in some
+    microseconds. Any other (one that imports, reads attributes of objects or items of dictionaries) is traced at each
+    call, in a fraction of a millisecond; a :class:`Contraction` made once saves that.
 
     Examples
     --------

@@ -303,3 +303,23 @@ def test_batches_of_terms_broadcast():
     square = torch.eye(3).expand(2, 3, 3)
     with pytest.raises(km.errors.ShapeError, match=r"batch axes \(2,\), \(4,\) do not broadcast"):
         KroneckerProduct([square]) + KroneckerProduct([torch.eye(3).expand(4, 3, 3)])
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
+def test_singular_products_raise_our_errors(batch):
+    singular = torch.ones(*batch, 3, 3, dtype=torch.float64)
+    regular = torch.eye(2, dtype=torch.float64) + 1
+    operator = km.KroneckerProduct([regular, singular])
+    for call in (operator.inverse, lambda: operator.solve(torch.ones(6, 1, dtype=torch.float64))):
+        with pytest.raises(LinearAlgebraError, match=r"factor of shape .*3, 3\) is singular.* pinv\(\)"):
+            call()
+    with pytest.raises(LinearAlgebraError, match="is not positive definite"):
+        km.KroneckerProduct([regular, -singular]).cholesky()
+    with pytest.raises(LinearAlgebraError, match="scale is 0"):
+        (0 * km.KroneckerProduct([regular])).inverse()
+    wanted = torch.linalg.pinv(operator.to_dense())
+    assert_close(operator.pinv().to_dense(), wanted, depth=100)
+    zero = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    for scale in (0, zero):
+        own = km.KroneckerProduct([regular], scale)
+        assert_close(own.pinv().to_dense(), torch.linalg.pinv(own.to_dense()), depth=100)

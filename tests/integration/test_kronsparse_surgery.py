@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import kernmantle as km
 from kernmantle import errors
@@ -288,3 +289,65 @@ def test_layers_of_other_kinds():
     assert "parametrized" in reasons["1"]
     assert reasons["2"] == "Own is derived from Linear and may compute something else"
     assert "LazyLinear" in reasons["3"]
+
+
+def monarch_of(model, **options):
+    return km.replace_linears(model, lambda _, layer: km.kronsparse.monarch(layer, 4, 4), **options)
+
+
+@pytest.mark.parametrize("project", [False, True])
+@pytest.mark.parametrize("frozen", [(), ("weight",), ("bias",), ("weight", "bias")], ids=str)
+def test_frozen_layers_stay_frozen(frozen, project):
+    model = nn.Sequential(nn.Linear(32, 32))
+    for name in frozen:
+        getattr(model[0], name).requires_grad_(False)
+    monarch_of(model, project=project)
+    wanted = {name: name.removeprefix("0.").partition("s.")[0] not in frozen for name, _ in model.named_parameters()}
+    assert len(wanted) == 3
+    assert {name: own.requires_grad for name, own in model.named_parameters()} == wanted
+
+
+def test_new_layers_call_the_hooks_of_those_they_replace():
+    torch.manual_seed(0)
+    model, seen = nn.Sequential(nn.Linear(32, 32)), []
+    model[0].register_forward_pre_hook(lambda module, args: seen.append("before") or (2 * args[0],))
+    handle = model[0].register_forward_hook(lambda module, args, kwargs, result: result + 1, with_kwargs=True)
+    model[0].register_forward_hook(lambda *_: seen.append("always"), always_call=True)
+    model[0].register_full_backward_hook(lambda module, inner, outer: (3 * inner[0],))
+    model[0].register_full_backward_pre_hook(lambda module, outer: seen.append("backward"))
+    monarch_of(model)
+    x = torch.randn(5, 32, requires_grad=True)
+    layer = model[0]
+    with torch.no_grad():
+        plain_result = 2 * x @ layer.to_dense().T + layer.bias
+    found = model(x)
+    torch.testing.assert_close(found, plain_result + 1)
+    (slope,) = torch.autograd.grad(found.sum(), x)
+    torch.testing.assert_close(slope, (6 * layer.to_dense().sum(0)).expand(5, 32))
+    assert seen == ["before", "always", "backward"]
+    packed = layer.pack()
+    torch.testing.assert_close(packed(x), plain_result + 1)
+    handle.remove()
+    torch.testing.assert_close(model(x), plain_result)
+    torch.testing.assert_close(packed(x), plain_result + 1)
+
+
+def test_modules_that_the_rule_gives_call_hooks_once():
+    seen, old, wrapped = [], nn.Linear(8, 8), nn.Linear(8, 8)
+    for layer in (old, wrapped):
+        layer.register_forward_hook(lambda *_: seen.append(1))
+    model = nn.Sequential(old, wrapped)
+    km.replace_linears(model, {"0": nn.Identity(), "1": nn.Sequential(wrapped)})
+    model(torch.ones(2, 8))
+    assert len(seen) == 2
+
+
+def test_weights_that_hooks_make_are_left():
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32))
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    model[1].register_state_dict_post_hook(lambda *_: None)
+    report = monarch_of(model)
+    assert [layer.name for layer in report.layers] == ["2"]
+    assert [reason.split(";")[0] for _, reason in report.skipped] == [
+        "its weight is made by a hook", "its state_dict has hooks, which know the names of a dense layer",
+    ]  # fmt: skip

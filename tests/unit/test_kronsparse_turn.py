@@ -124,3 +124,19 @@ def test_batched_products_of_a_gpu_cost_no_copies_where_they_are_written_in_plac
     many = seconds((32, 256, 256, 32), BATCH, "bf16", "cuda", True, True)["bmm"]
     few = seconds((16, 256, 256, 64), BATCH, "bf16", "cuda", True, True)["bmm"]
     assert many > 1.5 * few
+
+
+@pytest.mark.parametrize("pattern", [(1, 5, 16, 3), (2, 3, 4, 5), (2, 4, 6, 3)], ids=str)
+@pytest.mark.parametrize("packed", [False, True])
+def test_blocks_of_one_entry_are_compressed_rows(monkeypatch, pattern, packed) -> None:
+    block_sparse = torch.sparse_bsr_tensor
+
+    def as_on_a_gpu(counts, places, values, *rest, **options):
+        assert values.shape[-1] > 1, "CUDA multiplies by no blocks of one entry"
+        return block_sparse(counts, places, values, *rest, **options)
+
+    monkeypatch.setattr(torch, "sparse_bsr_tensor", as_on_a_gpu)
+    x, weight, bias = made(pattern, 7, 1 if packed else 2)
+    for _ in range(2):
+        found = kronsparse_run.by("bsr", x, weight, bias, "", False, "", None, PackedWeights() if packed else None)
+        torch.testing.assert_close(found, exact(x, weight) + bias[:, None], rtol=1e-12, atol=1e-12)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from ..errors import ShapeError
+from ..errors import LinearAlgebraError, ShapeError
 
 Factor = torch.Tensor | int
 
@@ -80,3 +80,11 @@ def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Fact
         if first // max(size, 1) != 1:
             rest.insert(0, first // max(size, 1))
     return found if math.prod(rows for rows, _ in sizes(rest)) == 1 else None
+
+
+def decomposed(function: Callable[[torch.Tensor], torch.Tensor], factor: torch.Tensor, meaning: str) -> torch.Tensor:
+    """Return a decomposition of a factor, or LinearAlgebraError where torch finds that there is none."""
+    try:
+        return function(factor)
+    except torch.linalg.LinAlgError as error:
+        raise LinearAlgebraError(f"a factor of shape {tuple(factor.shape)} {meaning} ({error})") from error

@@ -10,9 +10,9 @@ import torch
 
 from ..arrays import check_same_device, check_same_dtype, dtype_name, unwrap
 from ..contraction.equation import broadcast
-from ..errors import ParameterError, ShapeError
+from ..errors import LinearAlgebraError, ParameterError, ShapeError
 from ..ops.kron_execute import last_route
-from .factors import Factor, described, listed, outer, sizes, spread
+from .factors import Factor, decomposed, described, listed, outer, sizes, spread
 from .matmul import kron_matmul
 from .sums import SumOfProducts
 
@@ -204,16 +204,28 @@ class KroneckerProduct:
         return torch.as_tensor(total, dtype=self.dtype, device=self.device)
 
     def inverse(self) -> KroneckerProduct:
-        """The inverse, from those of the factors; torch raises LinAlgError for a singular one."""
+        """Return the inverse, from those of the factors; LinearAlgebraError for a singular one, or a scale of 0."""
         self._square("inverse")
-        return self.like(self._each(torch.linalg.inv), 1 / self.scale)
+        if not isinstance(self.scale, torch.Tensor) and self.scale == 0:
+            raise LinearAlgebraError("the scale is 0, so there is no inverse; pinv() is the pseudoinverse")
+        meaning = "is singular: it has no inverse; pinv() is the pseudoinverse"
+        factors = self._each(lambda factor: decomposed(torch.linalg.inv, factor, meaning))
+        return self.like(factors, 1 / self.scale)
 
     def pinv(self) -> KroneckerProduct:
-        """The pseudoinverse, from those of the factors."""
-        return self.like(self._each(torch.linalg.pinv), 1 / self.scale)
+        """Return the pseudoinverse, from those of the factors; that of a scale of 0 is 0."""
+        scale: Any = self.scale
+        if isinstance(scale, torch.Tensor):
+            inverse = torch.where(scale == 0, scale, 1 / torch.where(scale == 0, torch.ones_like(scale), scale))
+        else:
+            inverse = scale if scale == 0 else 1 / scale
+        return self.like(self._each(torch.linalg.pinv), inverse)
 
     def solve(self, b: torch.Tensor) -> torch.Tensor:
-        """``x`` with ``self @ x = b`` for b (…, rows, m) or a vector: the product with the inverses of the factors."""
+        """Return ``x`` with ``self @ x = b`` for b (…, rows, m) or a vector, by the inverses of the factors.
+
+        LinearAlgebraError for a singular factor, or a scale of 0.
+        """
         return self.inverse() @ b
 
     def slogdet(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -235,11 +247,15 @@ class KroneckerProduct:
         return torch.where(sign < 0, torch.full_like(total, math.nan), total)
 
     def cholesky(self, *, upper: bool = False) -> KroneckerProduct:
-        """Product of the Cholesky factors; torch raises LinAlgError where one is not positive definite."""
+        """Return the product of the Cholesky factors; LinearAlgebraError where one is not positive definite."""
         self._square("cholesky")
         if not isinstance(self.scale, torch.Tensor) and not (isinstance(self.scale, (int, float)) and self.scale > 0):
             raise ParameterError(f"cholesky needs a positive scale, not {self.scale!r}")
-        factors = self._each(lambda factor: torch.linalg.cholesky(factor, upper=upper))
+
+        def lower_or_upper(factor: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.cholesky(factor, upper=upper)
+
+        factors = self._each(lambda factor: decomposed(lower_or_upper, factor, "is not positive definite"))
         return self.like(factors, self.scale**0.5)
 
     def eigh(self) -> tuple[torch.Tensor, KroneckerProduct]:

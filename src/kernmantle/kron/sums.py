@@ -10,7 +10,7 @@ import torch
 
 from ..contraction.equation import broadcast
 from ..errors import ParameterError, ShapeError
-from .factors import Factor, outer, repartitioned, sizes, spread
+from .factors import Factor, decomposed, outer, repartitioned, sizes, spread
 from .implicit import conjugate_gradients, solved
 from .matmul import kron_matmul
 
@@ -203,7 +203,7 @@ class SumOfProducts:
             matrix = torch.eye(own, dtype=self.dtype, device=self.device) if isinstance(own, int) else own
             lower = None
             if isinstance(other, torch.Tensor):
-                lower = torch.linalg.cholesky(other)
+                lower = decomposed(torch.linalg.cholesky, other, "is not positive definite")
                 half = torch.linalg.solve_triangular(lower, matrix, upper=False)
                 matrix = torch.linalg.solve_triangular(lower, half.mH, upper=False)
             found.append((matrix, lower))

@@ -11,7 +11,6 @@ from torch import nn
 from ..arrays import unwrap
 from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
 
-# Registered by users, by hook; removing one through its handle works on the old module alone.
 _HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks",
@@ -38,12 +37,19 @@ def dense(layer: Any) -> Dense:
     return Dense(weight.T if type(layer).__name__ == _TRANSPOSED else weight, getattr(layer, "bias", None))
 
 
-def carry_hooks(old: nn.Module, new: nn.Module) -> None:
-    """Let a module that takes the place of another call its forward and backward hooks, in their order."""
+def carry_hooks(old: nn.Module, new: nn.Module, share: bool = False) -> None:
+    """Let a module that replaces another call its forward and backward hooks, after its own.
+
+    ``share``: the old module is out of use, and handles that users have of its hooks remove them from the new one.
+    """
     for name in _HOOKS:
-        found = getattr(old, name, None)
-        if found:
-            getattr(new, name).update(found)
+        found, own = getattr(old, name), getattr(new, name)
+        if share and not own:
+            setattr(new, name, found)
+        elif found:
+            own.update(found)
+    if old._backward_hooks:
+        new._is_full_backward_hook = old._is_full_backward_hook
 
 
 def is_linear(module: nn.Module) -> bool:

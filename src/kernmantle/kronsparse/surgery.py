@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import KernmantleError, ParameterError
 from .choose import choose_patterns
-from .dense import dense, is_linear
+from .dense import carry_hooks, dense, is_linear
 from .linear import KSLinear, LinearBatchLast
 from .pattern import KSPattern, check_chain
 from .progress import shown
@@ -146,12 +146,14 @@ def replace_linears(
     -----
     Left as they are, with the reason in the report: layers of torch.nn.MultiheadAttention, which reads their weights
     itself, layers within adapters of peft, which are merged into their weights in place, layers that share their
-    weight with another module, and classes derived from torch.nn.Linear, parametrized ones among them, which may
-    compute something else. Hooks of layers that are replaced are lost.
+    weight with another module, layers whose weight is made by a hook (of ``torch.nn.utils.prune``, ``spectral_norm`` or
+    ``weight_norm``) or whose state_dict has hooks, and classes derived from torch.nn.Linear, parametrized ones among
+    them, which may compute something else. New layers call the forward and backward hooks of those they replace.
     torch.nn.TransformerEncoderLayer leaves its fast path, which knows dense layers only.
 
     Cost: one :func:`kernmantle.kronsparse.project` a layer with ``project``, shown where it takes longer than a
-    second. All layers are made before the first is put in its place. Their weights are parameters with gradients.
+    second. All layers are made before the first is put in its place. Their weights and biases require gradients where
+    those of the dense layer do; modules that the rule gives stay as they are.
 
     Examples
     --------
@@ -245,6 +247,10 @@ def _obstacle(parent: nn.Module, layer: nn.Module, shared: set[int]) -> str:
         return "it is parametrized; call torch.nn.utils.parametrize.remove_parametrizations first"
     if not is_linear(layer):
         return f"{type(layer).__name__} is derived from Linear and may compute something else"
+    if "weight" not in layer._parameters:
+        return "its weight is made by a hook; remove the pruning or the norm of torch.nn.utils first"
+    if layer._state_dict_hooks or layer._state_dict_pre_hooks or layer._load_state_dict_pre_hooks:
+        return "its state_dict has hooks, which know the names of a dense layer; remove them first"
     if any(id(parameter) in shared for parameter in layer.parameters(recurse=False)):
         return "its weight is shared with another module"
     return ""
@@ -268,6 +274,10 @@ def _replacement(
         new = KSLinear(
             columns, rows, wanted, bias is not None, None, last, algorithm, device=weight.device, dtype=weight.dtype
         )
+    if not isinstance(wanted, nn.Module):
+        _freeze(new, layer)
+    if not any(layer is module for module in new.modules()):
+        carry_hooks(layer, new, share=not isinstance(wanted, nn.Module))
     new.train(layer.training)
     known = isinstance(new, KSLinear)
     patterns = new.patterns if known else ()
@@ -275,6 +285,13 @@ def _replacement(
     return new, Replaced(
         name, (rows, columns), patterns, rows * columns, after, new.projection_error if known else None
     )
+
+
+def _freeze(new: nn.Module, layer: nn.Module) -> None:
+    """Let the parameters of a new layer require gradients where those of the dense one do."""
+    for name, own in new.named_parameters():
+        source = getattr(layer, "bias" if name == "bias" else "weight")
+        own.requires_grad_(own.requires_grad and source.requires_grad)
 
 
 def _wanted(name: str, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:

@@ -144,7 +144,10 @@ def by_bsr(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | Non
 
 
 def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
-    """The matrices, rows and columns of each (i, l) brought together, in block-sparse rows; torch's are square."""
+    """The matrices, rows and columns of each (i, l) brought together, in block-sparse rows; torch's are square.
+
+    Blocks of one entry are compressed sparse rows: CUDA multiplies by no block-sparse rows of such.
+    """
     groups, a, b, c, d = weight.shape
     side = math.gcd(b, c)
     high, wide = b // side, c // side
@@ -153,7 +156,10 @@ def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
     places = (first + torch.arange(wide, device=weight.device)).expand(-1, high, -1).reshape(-1)
     blocks = weight.reshape(groups, a, high, side, wide, side, d)
     values = blocks.permute(0, 1, 6, 2, 4, 3, 5).reshape(groups, -1, side, side).contiguous()
-    return _made(torch.sparse_bsr_tensor, counts, places, values, (a * b * d, a * c * d))
+    size = a * b * d, a * c * d
+    if side == 1:
+        return _made(torch.sparse_csr_tensor, counts, places, values.flatten(1), size)
+    return _made(torch.sparse_bsr_tensor, counts, places, values, size)
 
 
 @contextmanager

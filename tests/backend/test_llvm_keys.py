@@ -1,22 +1,25 @@
 """Keys of compiled kernels: all that emitted text follows from, without emitting it."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from kernmantle.codegen.sources import sources
+from kernmantle.codegen import sources as sources_module
+from kernmantle.codegen.sources import import_closure, sources
 from kernmantle.config import config
 from kernmantle.contraction import cpu_plan
 from kernmantle.ops import cpu
 from kernmantle.runtime.cache import current_cache
 
-from ..source import MODULES, PACKAGE, parsed
+from ..source import FILES, MODULES, PACKAGE, parsed
 from ..unit.test_canonical import planned
 from ..unit.test_layers import imports
 
-EMITTERS = [name for name in MODULES if name.startswith("kernmantle.codegen.") and "llvm" in name]
+TEXT = ("llvm", "kronsparse_dot", "kronsparse_vectors")
+EMITTERS = [name for name in MODULES if name.startswith("kernmantle.codegen.") and any(part in name for part in TEXT)]
 CALL = """
 import sys, torch, kernmantle as km
 x = torch.ones(3, 2)
@@ -41,28 +44,91 @@ def closure(name: str) -> set[str]:
 
 @pytest.mark.parametrize("emitter", EMITTERS)
 def test_text_follows_from_the_plan_and_the_sources_alone(emitter):
-    covered = {name.removesuffix(".py").replace("/", ".") for name in sources()}
-    outside = {name.removeprefix("kernmantle.") for name in closure(emitter)} - covered
-    assert outside <= {"kernmantle", "errors", "expr", "contraction", "codegen"}
+    covered = {f"kernmantle.{name.removesuffix('.py').replace('/', '.')}" for name in sources(emitter.split(".")[-1])}
+    packages = {name.rpartition(".")[0] for name in covered}
+    outside = {name for name in closure(emitter) if FILES[name].name != "__init__.py"} - covered
+    assert not outside - packages
 
 
-def test_the_sources_are_those_on_disk_but_for_other_targets():
-    on_disk = [path for room in ("codegen", "contraction", "expr") for path in (PACKAGE / room).rglob("*.py")]
-    found = {f"{path.parent.name}/{path.name}": path.read_bytes() for path in on_disk}
-    left = {name for name in found if name not in sources()}
-    assert sources() == {name: found[name] for name in found.keys() - left}
-    assert all("cuda" in name or name == "codegen/reference.py" for name in left)
+@pytest.mark.parametrize("emitter", EMITTERS)
+def test_sources_are_those_on_disk_and_no_others(emitter):
+    found = sources(emitter.split(".")[-1])
+    assert found == {name: (PACKAGE / name).read_bytes() for name in found}
+    names = [name.removesuffix(".py").replace("/", ".") for name in found if not name.endswith("__init__.py")]
+    modules = {f"kernmantle.{name}" for name in names}
+    assert modules <= closure(emitter)
 
 
-@pytest.mark.parametrize("name", ["codegen/llvm_math.py", "contraction/semirings.py", "expr/ops.py"])
-def test_a_changed_generator_makes_a_new_key(monkeypatch, name):
-    before = cpu.job(planned()).key
-    monkeypatch.setattr(cpu, "sources", lambda: {**sources(), name: sources()[name] + b"\n"})
-    cpu._emitters.cache_clear()
-    try:
-        assert cpu.job(planned()).key.digest != before.digest
-    finally:
-        cpu._emitters.cache_clear()
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """The package in a folder of its own, where files can be changed; what gives the keys reads it."""
+    package = tmp_path / "kernmantle"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("*.pyc", "__pycache__"))
+    monkeypatch.setattr(sources_module, "PACKAGE", package)
+
+    def keys():
+        sources.cache_clear()
+        cpu._digest.cache_clear()
+        emitters = [
+            "llvm:emit",
+            "llvm_apply:emit_rows",
+            "kron_llvm:emit",
+            "kronsparse_llvm:emit",
+            "kronsparse_dot:emit",
+        ]
+        return {emitter: cpu.job_for(emitter, (1,), "").key.digest for emitter in emitters}
+
+    yield package, keys
+    sources.cache_clear()
+    cpu._digest.cache_clear()
+
+
+def test_a_changed_file_of_the_gpu_leaves_every_key(copied):
+    package, keys = copied
+    before = keys()
+    used = {name for emitter in EMITTERS for name in sources(emitter.split(".")[-1])}
+    rooms = [path for room in ("codegen", "contraction") for path in (package / room).rglob("*")]
+    for path in rooms:
+        if path.is_file() and path.relative_to(package).as_posix() not in used:
+            path.write_bytes(path.read_bytes() + b"\n")
+    left = {"contraction/kronsparse_few.py", "codegen/kron_mma.py", "codegen/system_cuda.py", "codegen/kernels/mma.cuh"}
+    assert not left & used
+    assert keys() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "of_grams", "of_kron"),
+    [
+        ("codegen/llvm_math.py", True, False),
+        ("contraction/semirings.py", True, False),
+        ("codegen/llvm_text.py", True, True),
+        ("codegen/kron_llvm.py", False, True),
+    ],
+)
+def test_a_changed_generator_makes_new_keys_of_what_imports_it(copied, name, of_grams, of_kron):
+    package, keys = copied
+    before = keys()
+    (package / name).write_bytes((package / name).read_bytes() + b"\n")
+    after = keys()
+    assert (after["llvm:emit"] != before["llvm:emit"]) == of_grams
+    assert (after["kron_llvm:emit"] != before["kron_llvm:emit"]) == of_kron
+
+
+def test_imports_of_every_form_are_followed(tmp_path):
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "__init__.py").write_text("")
+    (tmp_path / "room" / "first.py").write_text(
+        "from . import second as other, VALUE\nfrom .deep.third import (  # why\n    one,\n)\n\n"
+        "def late():\n    from ..fourth import x\n    return x\n"
+    )
+    (tmp_path / "room" / "deep").mkdir()
+    for name in ("room/second", "room/deep/__init__", "room/deep/third", "fourth", "unused"):
+        (tmp_path / f"{name}.py").write_text("import os\n")
+    found = import_closure(tmp_path, "room/first.py")
+    assert set(found) == {
+        "room/__init__.py",
+        *(f"{n}.py" for n in ("room/first", "room/second", "room/deep/third", "fourth")),
+    }
 
 
 @pytest.mark.parametrize(("field", "value"), [("unroll", 7), ("lanes", 3), ("optimistic", False)])

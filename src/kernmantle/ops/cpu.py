@@ -73,21 +73,21 @@ def emitted(emitter: str, given: tuple[Any, ...]) -> str:
     return getattr(import_module(f"...codegen.{module}", __name__), function)(*given)
 
 
-@lru_cache(maxsize=1)
-def _emitters() -> str:
-    return fingerprint(sources())
+@lru_cache(maxsize=32)
+def _digest(module: str) -> str:
+    return fingerprint(sources(module))
 
 
 def job_for(emitter: str, given: tuple[Any, ...], title: str) -> Job:
     """What compiling takes that which an emitter writes when it is given plans, texts and numbers.
 
-    The key needs no source: that follows from what is given and from the modules that emit.
+    The key needs no source: that follows from what is given and from the emitter's module with all that it imports.
     """
     own = llvm.host()
     if current().dump_source is not None:
         dump(emitted(emitter, given), "ll")
-    options = (own.cpu, own.features)
-    key = Key(own.triple, llvm.version(), canonical((emitter, *given)), _emitters(), options, title)
+    options, digest = (own.cpu, own.features), _digest(emitter.partition(":")[0])
+    key = Key(own.triple, llvm.version(), canonical((emitter, *given)), digest, options, title)
     return Job(key, build, (emitter, given))
 
 

@@ -3,7 +3,6 @@
 ``python -m tests.backend.test_cuda_kron`` rewrites the golden files.
 """
 
-import json
 import sys
 from functools import cache
 
@@ -18,7 +17,7 @@ from kernmantle.contraction.kron_mma import STATIC_BYTES, MmaFacts, MmaPlan, Ten
 from kernmantle.contraction.kron_modes import Mode
 from kernmantle.runtime.nvrtc import Cubin, compile_source
 
-from .test_cuda_compile import CARDS, GOLDEN, REGISTER_SLACK, SPILL_FREE
+from .test_cuda_compile import CARDS, GOLDEN, SPILL_FREE
 
 TENSORS = {
     "f32": Tensor("f16", 3),
@@ -82,29 +81,6 @@ def emit(found: FmaPlan | MmaPlan) -> str:
 @cache
 def compiled(source: str, card: str) -> Cubin:
     return compile_source(source, card, headers(), "kron")
-
-
-def figures(name: str, card: str) -> dict[str, int | str]:
-    found = first_pass(name, card)
-    taken = compiled(emit(found), card).resources
-    return {
-        "plan": str(found), "threads": found.threads, "shared": found.shared,
-        "registers": taken.registers, "spilled": taken.spill_stores,
-    }  # fmt: skip
-
-
-CHECKED = [(name, "sm_90") for name in CASES] + [(name, card) for name in PORTABLE for card in CARDS if card != "sm_90"]
-
-
-@pytest.mark.parametrize(("name", "card"), CHECKED)
-def test_takes_what_the_golden_file_says(name: str, card: str) -> None:
-    want, got = json.loads((GOLDEN / "kron.json").read_text())[name][card], figures(name, card)
-    fixed = ("plan", "threads", "shared")
-    assert {key: got[key] for key in fixed} == {key: want[key] for key in fixed}
-    assert 0 < int(got["registers"]) <= want["registers"] + REGISTER_SLACK
-    assert int(got["spilled"]) <= want["spilled"] + SPILL_FREE
-    assert int(got["registers"]) * int(got["threads"]) <= CARDS[card].registers_per_sm
-    assert int(got["shared"]) <= CARDS[card].shared_per_block
 
 
 @pytest.mark.parametrize("name", ["64^2", "8^5"])
@@ -229,10 +205,6 @@ def test_a_plan_prints_what_it_does() -> None:
 
 
 if __name__ == "__main__":
-    table: dict[str, dict[str, dict[str, int | str]]] = {}
-    for each, card in CHECKED:
-        table.setdefault(each, {})[card] = figures(each, card)
-    (GOLDEN / "kron.json").write_text(json.dumps(table, indent=1) + "\n")
     for each in ("64^2", "8^5"):
         (GOLDEN / f"kron_{each.replace('^', '_')}.cu").write_text(emit(first_pass(each, "sm_90")))
     sys.exit(0)

@@ -1,0 +1,229 @@
+"""The kernels whose machine code is compared with a record: each family of CUDA templates, tile and arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernmantle.codegen import kron_back, kron_gram, kronsparse_cuda
+from kernmantle.codegen.cuda import emit
+from kernmantle.codegen.cuda_apply import emit_rows
+from kernmantle.codegen.cuda_pullback import emit as emit_vjp
+from kernmantle.codegen.system_cuda import emit as emit_system
+from kernmantle.contraction import kronsparse_few, kronsparse_tiles
+from kernmantle.contraction.cuda_system import SystemPlan
+from kernmantle.contraction.kron_back import THREADS, back
+from kernmantle.contraction.kron_gram import gram
+from kernmantle.contraction.kronsparse_narrow import narrow_plan
+from kernmantle.contraction.kronsparse_pair import contiguous, pair_plan
+from kernmantle.contraction.kronsparse_sum import sum_plan
+
+from ..backend import test_cuda_apply as rows
+from ..backend import test_cuda_compile as grams
+from ..backend import test_cuda_kron as kron
+from ..backend import test_cuda_squares as squares
+from ..backend import test_kronsparse_compile as kronsparse
+from ..backend import test_kronsparse_few as grouped
+from ..backend import test_kronsparse_pairs as fused
+from ..cuda.pull_nests import cases as vjp_cases
+
+CARDS = grams.CARDS
+COMPARED = ("sm_80", "sm_90", "sm_100")
+HOPPER = ("sm_90",)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The source of a module, and what its plan promises: threads, dynamic shared bytes, blocks a multiprocessor."""
+
+    source: str
+    plan: str
+    threads: int
+    shared: int
+    resident: int = 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A row of the record: what plans and emits it for a card, and the cards whose machine code is recorded."""
+
+    make: Callable[[str], Planned]
+    cards: tuple[str, ...] = COMPARED
+
+
+@dataclass
+class _Table:
+    rows: dict[str, Kernel] = field(default_factory=dict[str, Kernel])
+
+    def add(self, name: str, make: Callable[[str], Planned], cards: tuple[str, ...] = COMPARED) -> None:
+        assert name not in self.rows
+        self.rows[name] = Kernel(make, cards)
+
+
+def _gram(name: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = grams.planned(grams.HEADLINE[name], card)
+        return Planned(emit(plan), f"{plan.schema} {plan.tile.name}", plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
+def _squares(name: str, step: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = squares.steps(name, card)[step]
+        return Planned(emit(plan), f"{plan.schema} {plan.tile.name}", plan.threads, plan.shared)
+
+    return make
+
+
+def _rows(name: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = rows.HEADLINE[name].plan(CARDS[card])
+        return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
+def _vjp(name: str) -> Callable[[str], Planned]:
+    (case,) = [case for case in vjp_cases() if case.name == name]
+
+    def make(card: str) -> Planned:
+        plan = case.plan(CARDS[card])
+        assert plan is not None
+        shared = plan.tile.shared(plan.slope.kind)
+        resident = min(plan.tile.resident, CARDS[card].shared_per_sm // shared)
+        return Planned(emit_vjp(plan), plan.tile.name, plan.tile.threads, shared, resident)
+
+    return make
+
+
+def _system(plan: Callable[[str], SystemPlan]) -> Callable[[str], Planned]:
+    return lambda card: Planned(emit_system(plan(card)), str(plan(card)).replace(card, "card"), 128, 0)
+
+
+def _kron(name: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = kron.first_pass(name, card)
+        return Planned(kron.emit(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
+def _kron_gram(rows: int, columns: int, right: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = gram(rows, columns, right, dtype, True, card)
+        assert plan is not None
+        return Planned(kron_gram.emit(plan), f"gram {rows}x{columns}", plan.threads, plan.shared, 2)
+
+    return make
+
+
+def _kron_back(sizes: tuple[int, ...], step: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan, _ = back(sizes, 1, dtype, card, CARDS[card].shared_per_block)[step]
+        return Planned(kron_back.emit(plan), f"back {sizes} {step}", THREADS, plan.shared, plan.blocks)
+
+    return make
+
+
+def _kronsparse(pattern: tuple[int, ...], dtype: str, first: bool) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        given = kronsparse.problem(pattern, dtype=dtype, first=first)
+        plan = kronsparse_tiles.plan(given, CARDS[card])
+        assert plan is not None
+        shared, resident = plan.shared(given), plan.blocks_each(given, CARDS[card])
+        return Planned(kronsparse_cuda.emit(plan), plan.tile.name, plan.threads, shared, resident)
+
+    return make
+
+
+def _narrow(pattern: tuple[int, ...], dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = narrow_plan(kronsparse.problem(pattern, dtype=dtype), CARDS[card])
+        assert plan is not None
+        return Planned(kronsparse_cuda.emit_narrow(plan), str(plan), plan.threads, 0)
+
+    return make
+
+
+def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = sum_plan(card, d, dtype, first, True)
+        return Planned(kronsparse_cuda.emit_sum(plan), str(plan), plan.threads, plan.shared, plan.blocks_each)
+
+    return make
+
+
+def _fused(chain: Any, batch: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        problem = contiguous(*chain, batch, dtype, True)
+        plan = pair_plan(problem, CARDS[card])
+        assert plan is not None
+        return Planned(kronsparse_cuda.emit_pair(plan), str(plan), plan.threads, plan.shared(problem))
+
+    return make
+
+
+def _grouped(pattern: tuple[int, ...], rows: int, step: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        products = grouped.launches(pattern, rows, rows == 5)[step]
+        plan = kronsparse_few.few_plan(CARDS[card], dtype, products, "relu")
+        return Planned(kronsparse_cuda.emit_few(plan), f"{len(products)} products", plan.threads, plan.shared)
+
+    return make
+
+
+def _table() -> dict[str, Kernel]:
+    table = _Table()
+    for name in grams.HEADLINE:
+        table.add(f"gram {name}", _gram(name), tuple(CARDS))
+    for step in squares.STEPS:
+        table.add(f"squares {step}", _squares("squares", step), tuple(CARDS))
+    table.add("squares symmetric main", _squares("squares_symmetric", "main"), HOPPER)
+    for name in rows.HEADLINE:
+        table.add(f"row_reduce {name.removeprefix('rows_')}", _rows(name), tuple(CARDS))
+    for name, cards in {
+        "one_signs_1": tuple(CARDS), "sixteen_signs_1": tuple(CARDS), "four_powers_1": COMPARED,
+        "eight_plain_1": ("sm_80", "sm_90"), "eight_async_powers_1": HOPPER, "wide_async_signs_1": HOPPER,
+    }.items():  # fmt: skip
+        table.add(f"vjp {name}", _vjp(name), cards)
+    for name, dtype, steps in (
+        ("cholesky", "f64", (False, False, True, True)), ("lu", "f32", (True, False, True, True)),
+        ("transposed solve", "f64", (True, True, False, True)),
+    ):  # fmt: skip
+        table.add(f"system {name}", _system(lambda card, t=dtype, s=steps: SystemPlan(t, 32, *s, card)))
+    for name in kron.CASES:
+        table.add(f"kron {name}", _kron(name), tuple(CARDS) if name in kron.PORTABLE else HOPPER)
+    table.add("kron gram 64x64 f32", _kron_gram(64, 64, 64, "f32"))
+    table.add("kron gram 31x63 f32", _kron_gram(31, 63, 7, "f32"), HOPPER)
+    table.add("kron gram 128x128 f16", _kron_gram(128, 128, 1, "f16"), HOPPER)
+    for size, count in ((8, 5), (16, 4), (32, 3)):
+        table.add(f"kron back {size}^{count} f32", _kron_back((size,) * count, 0, "f32"), ("sm_80", "sm_90"))
+    table.add("kron back 16^4 f16", _kron_back((16,) * 4, 0, "f16"), HOPPER)
+    for pattern, dtype, first, cards in (
+        ((6, 64, 64, 1), "f32", True, COMPARED), ((6, 64, 64, 1), "bf16", False, COMPARED),
+        ((1, 768, 192, 2), "f16", True, HOPPER), ((1, 128, 128, 3), "f32", True, HOPPER),
+        ((1, 64, 64, 128), "f16", True, HOPPER), ((1, 64, 64, 128), "f32", False, COMPARED),
+        ((3, 37, 45, 5), "f32", True, ("sm_80", "sm_90")),
+    ):  # fmt: skip
+        order = "first" if first else "last"
+        table.add(f"kronsparse main {pattern} {dtype} batch {order}", _kronsparse(pattern, dtype, first), cards)
+    table.add("kronsparse fused (6,64,64,1) (1,768,192,2) f32", _fused(fused.MONARCH, 16, "f32"))
+    table.add("kronsparse fused (16,16,16,16) (1,16,16,256) bf16", _fused(fused.DEEP, 256, "bf16"), HOPPER)
+    table.add("kronsparse grouped forward f32", _grouped((6, 64, 64, 1), 200, 0, "f32"))
+    table.add("kronsparse grouped backward bf16", _grouped((1, 1024, 64, 4), 5, 1, "bf16"), HOPPER)
+    table.add("kronsparse grouped backward f32", _grouped((6, 64, 64, 1), 200, 1, "f32"), HOPPER)
+    table.add("kronsparse sum 4 f32", _sum(4, "f32", True))
+    table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
+    table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
+    for size, lanes in ((4, 4), (2, 32)):
+        source = kronsparse_cuda.emit_turn(size, lanes)
+        table.add(
+            f"kronsparse transpose {size} bytes {lanes} lanes",
+            lambda card, own=source: Planned(own, "transpose", 256, 0), COMPARED if lanes == 4 else HOPPER,
+        )  # fmt: skip
+    return table.rows
+
+
+KERNELS = _table()

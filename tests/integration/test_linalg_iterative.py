@@ -177,13 +177,15 @@ SPD = with_spectrum(torch.logspace(0, -4, 150))
 @pytest.mark.parametrize("columns", [None, 1, 8])
 def test_conjugate_gradients(dtype, columns):
     b = normal(150, seed=1) if columns is None else normal(150, columns, seed=1)
-    found = km.linalg.cg(SPD.to(dtype), b.to(dtype))
+    # At a condition of 1e4 rounding the solution to float32 alone leaves residuals above the tolerance.
+    a = SPD if dtype == torch.float64 else with_spectrum(torch.logspace(0, -3, 150))
+    found = km.linalg.cg(a.to(dtype), b.to(dtype))
     limit = 1e-5 if dtype == torch.float32 else 1e-8
     assert found.x.shape == b.shape
     assert found.converged.all()
     assert found.history.shape[0] == found.iterations + 1
-    assert float(found.history[-1].max()) <= limit < float(found.history[-2].max())
-    true = (b - SPD @ found.x.double()).norm(dim=0) / b.norm(dim=0)
+    assert max(float(found.residual.max()), float(found.history[-1].max())) <= limit < float(found.history[0].max())
+    true = (b - a @ found.x.double()).norm(dim=0) / b.norm(dim=0)
     assert_close(found.residual, true, dtype=dtype, depth=150, magnitude=found.x.double().norm(dim=0) / b.norm(dim=0))
 
 
@@ -228,7 +230,9 @@ def test_what_does_not_converge_is_said():
 
 def test_progress_is_shown_where_someone_looks(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys.modules["kernmantle.linalg.cg"], "tqdm", lambda **given: tqdm(**{**given, "delay": 0}))
+    monkeypatch.setattr(
+        sys.modules["kernmantle.linalg.block_cg"], "tqdm", lambda **given: tqdm(**{**given, "delay": 0})
+    )
     km.linalg.cg(SPD, normal(150))
     assert "iteration" in capsys.readouterr().err
     with km.config(progress=False):
@@ -448,7 +452,7 @@ def test_cg_of_float32_is_as_near_for_ten_columns_as_for_one(make):
     b = normal(400, 10, seed=5, dtype=torch.float32)
     exact = KERNEL(x.double()) + 1e-4 * torch.eye(400, dtype=torch.float64)
     wanted = torch.linalg.solve(exact, b.double())
-    found = km.linalg.solve_kernel(
-        KERNEL, x, b, 1e-4, method="cg", preconditioner=make(KERNEL.operator(x), 50, 1e-4), max_iterations=100
-    ).x
+    plan = make(KERNEL.operator(x), 50, 1e-4)
+    with pytest.warns(km.errors.KernmantleWarning, match="use float64"):
+        found = km.linalg.solve_kernel(KERNEL, x, b, 1e-4, method="cg", preconditioner=plan, max_iterations=100).x
     assert torch.linalg.vector_norm(found - wanted) < 0.2 * torch.linalg.vector_norm(wanted)

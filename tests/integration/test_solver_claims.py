@@ -83,3 +83,128 @@ def test_iterations_for_spectra_at_any_scale(dtype, exponents, largest):
         found = km.linalg.eigh(scaled, subset_by_index=index, method="iterative", tolerance=1e-5)
         assert torch.equal(found.w.double(), plain.w.double() * 2.0**e)
         assert torch.equal(found.residual, plain.residual)
+
+
+def true_residual(a, x, b):
+    """In float64, and for tiny and huge numbers alike."""
+    scale = b.double().abs().amax(0).clamp_min(5e-324)
+    gap = (b.double() - a.double() @ x.double()) / scale
+    return gap.norm(dim=0) / (b.double() / scale).norm(dim=0)
+
+
+@pytest.mark.parametrize(("dtype", "decades"), [(torch.float32, 6), (torch.float64, 12)])
+@pytest.mark.parametrize("columns", [1, 150])
+def test_cg_claims_what_its_solution_has(dtype, decades, columns):
+    a = with_spectrum(torch.logspace(0, -decades, 150, dtype=torch.float64)).to(dtype)
+    b = normal(150, columns, dtype=dtype, seed=1)
+    with pytest.warns(km.errors.KernmantleWarning, match="conjugate gradients stopped"):
+        found = km.linalg.cg(a, b)
+    true = true_residual(a, found.x, b)
+    limit = 1e-5 if dtype == torch.float32 else 1e-8
+    assert not found.converged.all()
+    assert torch.equal(found.converged, true <= limit)
+    assert (found.info[~found.converged] == (1 if columns == 1 else 2)).all()
+    assert_close(found.residual, true, dtype=dtype, depth=150, magnitude=(1 + 10 * true))
+    with pytest.raises(km.errors.LinearAlgebraError, match="conjugate gradients stopped"):
+        km.linalg.cg(a, b, check_errors=True)
+
+
+def test_cg_of_a_kernel_reaches_its_tolerance_where_the_recursion_drifts():
+    """float32 products of 1500 rows are off by more than the tolerance; residuals in float64 mend that."""
+    x = normal(1500, 10, dtype=torch.float32)
+    y = x.sum(1).sin()
+    k = km.Gaussian(3.0)
+    exact = torch.exp(-(torch.cdist(x.double(), x.double()) ** 2) / 18) + 1e-2 * torch.eye(1500, dtype=torch.float64)
+    for found in (
+        km.linalg.solve_kernel(k, x, y, 1e-2, method="cg").iterations,
+        km.linalg.cg(k.operator(x, diagonal=1e-2), y[:, None], tolerance=1e-4),
+        km.linalg.cg(k.operator(x.numpy(), diagonal=1e-2), y[:, None].numpy(), tolerance=1e-4),
+    ):
+        assert found.converged.all()
+        true = true_residual(exact, torch.as_tensor(found.x), y[:, None])
+        assert float(true.max()) <= 1e-4
+        assert_close(torch.as_tensor(found.residual), true, dtype=torch.float32, depth=1500)
+
+
+SMALLEST = {torch.float32: [-24, -30, 30], torch.float64: [-165, -300, 300]}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cg_of_right_hand_sides_and_matrices_at_any_scale(dtype):
+    a, b = with_spectrum(torch.linspace(1, 10, 150)), normal(150, 2, seed=1)
+    wanted = torch.linalg.solve(a, b)
+    limit = 1e-5 if dtype == torch.float32 else 1e-8
+    for power in SMALLEST[dtype]:
+        scale = 10.0**power
+        side = torch.stack([b[:, 0], b[:, 1] * scale], 1).to(dtype)
+        found = km.linalg.cg(a.to(dtype), side)
+        assert found.converged.all()
+        error = (found.x.double() / torch.tensor([1.0, scale], dtype=torch.float64) - wanted).norm(dim=0)
+        assert (error <= 10 * limit * wanted.norm(dim=0)).all()
+        part = 10.0 ** (power / 10 * 9)
+        found = km.linalg.cg((a * part).to(dtype), (b * part).to(dtype))
+        assert found.converged.all()
+        assert ((found.x.double() - wanted).norm(dim=0) <= 10 * limit * wanted.norm(dim=0)).all()
+
+
+def test_a_kernel_system_with_tiny_targets():
+    k, x = km.Gaussian(0.5), torch.linspace(0, 3, 50)[:, None]
+    y = x.sin()[:, 0] * 1e-24
+    found = km.linalg.solve_kernel(k, x, y, ridge=1e-2, method="cg")
+    exact = k(x.double(), diagonal=1e-2)
+    wanted = torch.linalg.solve(exact, y.double())
+    assert found.iterations.converged.all()
+    assert (found.x - wanted).norm() <= 1e-3 * wanted.norm()
+
+
+INDEFINITE = {
+    "negative": -with_spectrum(torch.linspace(1, 9, 60)),
+    "indefinite": with_spectrum(torch.linspace(-4, 9, 60)),
+    "nearly": with_spectrum(torch.cat([torch.linspace(1, 9, 58), torch.tensor([-1e-3, -1e-2])])),
+    "singular": with_spectrum(torch.cat([torch.zeros(20), torch.linspace(1, 9, 40)])),
+    "zero": torch.zeros(60, 60, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("kind", INDEFINITE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [1, 5])
+def test_cg_of_matrices_that_are_not_definite(kind, dtype, columns):
+    """Solved, or said: a warning, an info, and the best iterate."""
+    a, b = INDEFINITE[kind].to(dtype), normal(60, columns, dtype=dtype, seed=3)
+    with pytest.warns(km.errors.KernmantleWarning, match="conjugate gradients stopped"):
+        found = km.linalg.cg(a, b)
+    true = true_residual(a, found.x, b)
+    assert not found.converged.any()
+    assert (found.info > 0).all()
+    assert (true <= 1 + 1e-6).all()
+    assert_close(found.residual, true, dtype=dtype, depth=60, magnitude=10)
+
+
+def test_cg_keeps_columns_that_have_nan_apart():
+    a, b = with_spectrum(torch.linspace(1, 9, 60)), normal(60, 3)
+    b[3, 1] = float("nan")
+    with pytest.warns(km.errors.KernmantleWarning, match="NaN"):
+        found = km.linalg.cg(a, b)
+    assert found.info.tolist() == [0, 4, 0]
+    assert found.x[:, 1].isnan().all()
+    assert found.residual[1].isnan()
+    assert (true_residual(a, found.x, b)[[0, 2]] <= 1e-8).all()
+    a[2, 2] = float("nan")
+    with pytest.warns(km.errors.KernmantleWarning, match="NaN"):
+        found = km.linalg.cg(a, normal(60))
+    assert found.x.isnan().all()
+    assert found.info == 4
+
+
+def test_the_system_of_a_gradient_says_what_it_does_not_reach():
+    a = with_spectrum(torch.logspace(0, -12, 60, dtype=torch.float64))
+    b = (a @ normal(60, seed=1)).requires_grad_()
+    found = km.linalg.cg(a, b, tolerance=1e-3)
+    with pytest.warns(km.errors.KernmantleWarning, match="conjugate gradients stopped"):
+        found.x.backward(normal(60, seed=2))
+    easy = with_spectrum(torch.linspace(1, 9, 60))
+    side = normal(60).requires_grad_()
+    km.linalg.cg(easy, side).x.backward(1e-200 * normal(60, seed=2))
+    wanted = torch.linalg.solve(easy, normal(60, seed=2))
+    assert (side.grad * 1e200 - wanted).norm() <= 1e-7 * wanted.norm()

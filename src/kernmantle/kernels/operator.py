@@ -131,6 +131,20 @@ class Operator:
         matrix[..., indices, range(len(indices))] += spread(self._diagonal, matrix)
         return call.finished(matrix)
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient is recorded of products with it."""
+        call, _ = self._kernel.prepared(self._x, self._y)
+        diagonal = isinstance(self._diagonal, torch.Tensor) and self._diagonal.requires_grad
+        return call.is_tracked or (diagonal and torch.is_grad_enabled())
+
+    def double(self) -> Operator:
+        """The same of rows in float64."""
+        x, y = (rows.astype(np.float64) if isinstance(rows, np.ndarray) else rows.double() if rows is not None else None
+                for rows in (self._x, self._y))  # fmt: skip
+        diagonal = self._diagonal.double() if isinstance(self._diagonal, torch.Tensor) else self._diagonal
+        return Operator(self._kernel, x, y, diagonal)
+
     def dense(self) -> Any:
         """The matrix."""
         return self._kernel(self._x, self._y, diagonal=self._diagonal)

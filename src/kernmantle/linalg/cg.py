@@ -1,28 +1,36 @@
-"""Conjugate gradients for many right-hand sides at once, for matrices and operators that are only multiplied with."""
+"""Conjugate gradients for many right-hand sides at once, for matrices and operators that are only multiplied with.
+
+The recursion's residuals drift away from ``b - a x`` as rounding adds up. What is claimed comes from products with the
+result, in float64 where the operator can be had in it; where they say that the tolerance is not reached, the iteration
+starts again from there, as long as that helps (iterative refinement).
+"""
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from ..arrays import check_same_device, check_same_dtype, unwrap
-from ..config import current
 from ..errors import KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from .arguments import check_reverse
+from .block_cg import INDEFINITE, NOT_FINITE, Columns, iterate, read
 from .implicit import attached
 from .operators import Product, product_of
+from .scaling import exponent, shifted
 from .solution import Described
 
-Columns = Callable[[torch.Tensor], torch.Tensor]
-AHEAD = 4
-"""Iterations that the host may be ahead of a GPU, and that may so be run after convergence."""
+LIMIT, STAGNATED = 1, 2
+"""Infos: why the tolerance was not reached."""
+_WHY = {
+    LIMIT: "the iterations were spent",
+    STAGNATED: "rounding allows no less",
+    INDEFINITE: "directions p with pᵀ a p <= 0 were met, so a, or the preconditioner, is not positive definite, or not "
+    "to the digits of this type",
+    NOT_FINITE: "a, b, the preconditioner or the solution has NaN, infinities or numbers out of range",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,15 +42,19 @@ class Iterations(Described):
     x : array, shape (n,) or (n, c)
         The solution.
     residual : array, shape () or (c,)
-        ``‖b - a x‖ / ‖b‖`` of each column, from a product of its own after the last iteration.
+        ``‖b - a x‖ / ‖b‖`` of each column, from a product with x after the last iteration.
     history : array, shape (iterations + 1,) or (iterations + 1, c)
-        The same before each iteration and at the end, as the recursion has it.
+        What the recursion estimates it to be before each iteration and at the end; rounding makes that too small.
     iterations : int
         How many were run.
-    converged : array of bool
-        Whether the history ended within the tolerance, on the device.
+    converged : array of bool, shape () or (c,)
+        Whether ``residual`` is within the tolerance, on the device.
     ran : str
         What was used.
+    info : array of int32, shape () or (c,)
+        0 for columns that converged; else 1: ``max_iterations`` were run; 2: rounding allows no smaller residual;
+        3: ``pᵀ a p < 0`` for some p, so that a, or the preconditioner, is not positive definite; 4: NaN, infinities or
+        numbers out of range.
     """
 
     x: Any
@@ -51,167 +63,7 @@ class Iterations(Described):
     iterations: int
     converged: Any
     ran: str
-
-
-class _Watch:
-    """Reads the residuals of a few iterations ago, so that the device always has work."""
-
-    def __init__(self, device: torch.device, limit: int, dtype: torch.dtype) -> None:
-        self._cuda = device.type == "cuda"
-        self._blind = self._cuda and torch.cuda.is_current_stream_capturing()
-        self._kept = torch.empty(limit + 1, dtype=dtype, pin_memory=self._cuda and not self._blind)
-        self._events: list[torch.cuda.Event] = []
-        self._count = 0
-
-    def worst(self, residual: torch.Tensor) -> float:
-        """Largest residual that is known, infinite before any is."""
-        if self._blind:
-            return float("inf")
-        top = residual.amax() if residual.numel() else residual.new_zeros(())
-        self._kept[self._count].copy_(top, non_blocking=True)
-        self._count += 1
-        if self._cuda:
-            event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(residual.device))
-            self._events.append(event)
-        return self._read(self._count - 1 - (AHEAD if self._cuda else 0))
-
-    def last(self) -> float:
-        """The residual of the newest iteration; waits for it."""
-        return float("nan") if self._blind else self._read(self._count - 1)
-
-    def _read(self, place: int) -> float:
-        if place < 0:
-            return float("inf")
-        if self._cuda:
-            self._events[place].synchronize()
-        return float(self._kept[place])
-
-
-def _gram(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Products of columns in float64, since small systems of them have the square of the condition."""
-    return left.double().mT @ right.double()
-
-
-def _factor(gram: torch.Tensor, unit: float) -> torch.Tensor:
-    """Lower Cholesky factor of a Gram matrix that may be singular, to the digits of each of its columns.
-
-    One that rounding has made indefinite counts as a bound of it on the diagonal: short steps, none of them wrong.
-    """
-    lengths = gram.diagonal().sqrt()
-    lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
-    even = gram / lengths / lengths[:, None]
-    even.diagonal().add_(unit * (10 + gram.shape[-1]))
-    found, failed = torch.linalg.cholesky_ex(even)
-    apart = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device) * gram.shape[0] ** 0.5
-    return lengths[:, None] * torch.where(failed == 0, found, apart)
-
-
-def _solved(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    half = torch.linalg.solve_triangular(factor, columns, upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half, upper=True)
-
-
-def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.solve_triangular(factor.mT.to(columns.dtype), columns, upper=True, left=False)
-
-
-def _normal(
-    residual: torch.Tensor, turned: torch.Tensor, total: Columns
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A block, and what the preconditioner makes of it, orthonormal in its inner product; and what they were times.
-
-    Twice, since products of columns know only half the digits of how these depend on each other.
-    """
-    weights = torch.eye(residual.shape[1], dtype=torch.float64, device=residual.device)
-    for _ in range(2):
-        factor = _factor(total(_gram(residual, turned)), torch.finfo(residual.dtype).eps)
-        residual, turned, weights = _over(residual, factor), _over(turned, factor), factor.mT @ weights
-    return residual, turned, weights
-
-
-@dataclass
-class _State:
-    """Block conjugate gradients with orthonormalised residuals (Dubrulle 2001): ``b - a x = unit @ weights``.
-
-    The residual blocks are orthonormal in the inner product of the preconditioner, which keeps the small systems
-    well posed where columns converge at different times. Where columns depend on each other they cannot be quite
-    so: steps and directions are therefore made of the products that say how far x can go and what is conjugate, and
-    not of what these would be for orthonormal blocks.
-    """
-
-    multiply: Columns
-    precondition: Columns
-    total: Columns
-    x: torch.Tensor
-    unit: torch.Tensor
-    weights: torch.Tensor
-    direction: torch.Tensor
-
-    @staticmethod
-    def start(
-        multiply: Columns, precondition: Columns, total: Columns, b: torch.Tensor, lengths: torch.Tensor
-    ) -> _State:
-        """At x = 0."""
-        safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
-        residual = b / safe
-        unit, turned, weights = _normal(residual, precondition(residual), total)
-        return _State(multiply, precondition, total, torch.zeros_like(b), unit, weights * safe, turned)
-
-    def step(self) -> None:
-        """One iteration: one product."""
-        product = self.multiply(self.direction)
-        dtype = product.dtype
-        sums = [_gram(self.direction, product), _gram(self.direction, self.unit)]
-        curvature, slope = self.total(torch.stack(sums)).unbind()
-        small = _factor(curvature, torch.finfo(dtype).eps)
-        length = _solved(small, slope)
-        self.x = self.x + self.direction @ (length @ self.weights).to(dtype)
-        residual = self.unit - product @ length.to(dtype)
-        self.unit, turned, weights = _normal(residual, self.precondition(residual), self.total)
-        back = _solved(small, self.total(_gram(product, turned)))
-        self.direction = turned - self.direction @ back.to(dtype)
-        self.weights = weights @ self.weights
-
-    def lengths(self) -> torch.Tensor:
-        """Norms of the columns of ``b - a x``."""
-        return self.total((self.unit @ self.weights.to(self.unit.dtype)).square().sum(0)).sqrt()
-
-
-@contextmanager
-def _bar(limit: int) -> Iterator[Any]:
-    with tqdm(total=limit, unit="iteration", delay=1, disable=not current().progress or not sys.stderr.isatty()) as bar:
-        yield bar
-
-
-@dataclass
-class _Run:
-    x: torch.Tensor
-    history: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    worst: float = float("inf")
-
-
-def _iterate(
-    multiply: Columns, precondition: Columns, total: Columns, right: torch.Tensor, b: torch.Tensor, tolerance: float,
-    limit: int,
-) -> _Run:  # fmt: skip
-    """Solve for a right-hand side, with residuals relative to b."""
-    lengths = total(right.square().sum(0)).sqrt()
-    whole = total(b.square().sum(0)).sqrt()
-    safe = torch.where(whole > 0, whole, torch.ones_like(whole))
-    state = _State.start(multiply, precondition, total, right, lengths)
-    watch = _Watch(right.device, limit, right.dtype)
-    run = _Run(state.x, [lengths / safe])
-    known = watch.worst(run.history[0])
-    with _bar(limit) as bar:
-        while len(run.history) <= limit and (known > tolerance):
-            state.step()
-            run.history.append(state.lengths() / safe)
-            known = watch.worst(run.history[-1])
-            bar.set_postfix_str(f"residual {known:.2g}", refresh=False)
-            bar.update()
-    run.x, run.worst = state.x, known if known <= tolerance else watch.last()
-    return run
+    info: Any = None
 
 
 def cg(
@@ -251,6 +103,7 @@ def cg(
     Returns
     -------
     Iterations
+        Where the tolerance was not reached, x is the best that was found.
 
     Raises
     ------
@@ -261,10 +114,15 @@ def cg(
 
     Notes
     -----
+    What counts is ``b - a x`` of the x that is returned, rounded as it is: in float64 for matrices and for operators
+    with ``double()``, as kernels' operators have; on CUDA first in the type of a with norms in float64, and in float64
+    where that is not within the tolerance. Where it is not, the iteration starts again from this residual, until it is
+    or stops falling to half (``info`` 2): in float32 near the unit of float32 times ``‖a‖ ‖x‖ / ‖b‖``, where float64
+    goes on. Each column of b is scaled by a power of two, so that its size does not matter.
+
     On CUDA the host looks at residuals of four iterations ago, so that no iteration waits for it; up to four are run
-    after convergence, which do no harm. In a CUDA graph all ``max_iterations`` run. Memory: five blocks of the shape
-    of b. Residuals of float32 products end near the unit of float32 times the condition number, which ``residual``
-    shows where the recursion does not.
+    after convergence, which do no harm; for the final residual it waits once. In a CUDA graph all ``max_iterations``
+    run, once. Memory: five blocks of the shape of b, on CUDA nine.
 
     The first-order gradient exists by b and by whatever a depends on; it takes one more solve. Source of the method:
     Dubrulle, Retooling the method of block conjugate gradients, 2001.
@@ -293,13 +151,13 @@ def cg(
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
         raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
     columns, first = ((t.unsqueeze(-1) if given.dim() == 1 else t) for t in (given, start[0] if start else given))
-    found = _solve(operator, columns, first if start else None, preconditioner, reduce, limit, max_iterations)
-    _judge(found, limit, max_iterations, check_errors)
+    settings = _Settings(preconditioner, reduce, limit, max_iterations, check_errors)
+    found = _solve(operator, columns, first if start else None, settings)
     pick = (lambda t: t.squeeze(-1)) if given.dim() == 1 else (lambda t: t)
-    return Iterations(
-        wrap(pick(found.x)), wrap(pick(found.residual)), wrap(pick(found.history)), found.iterations,
-        wrap(pick(found.converged)), found.ran,
-    )  # fmt: skip
+    results = [wrap(pick(t)) for t in (found.x, found.residual, found.history, found.converged, found.info)]
+    x, residual, history, converged, info = results
+    ran = "block conjugate gradients" + (f", preconditioned by {preconditioner!r}" if preconditioner else "")
+    return Iterations(x, residual, history, found.history.shape[0] - 1, converged, ran, info)
 
 
 def _tolerance(given: float | None, dtype: torch.dtype) -> float:
@@ -310,30 +168,19 @@ def _tolerance(given: float | None, dtype: torch.dtype) -> float:
     return float(given)
 
 
-def _solve(
-    operator: Product, b: torch.Tensor, start: torch.Tensor | None, preconditioner: Columns | None,
-    reduce: Columns | None, tolerance: float, limit: int,
-) -> _Found:  # fmt: skip
-    precondition = preconditioner or (lambda v: v)
-    total = reduce or (lambda t: t)
+@dataclass(frozen=True)
+class _Settings:
+    preconditioner: Columns | None
+    reduce: Columns | None
+    tolerance: float
+    limit: int
+    check_errors: bool
 
-    def solve(side: torch.Tensor, whole: torch.Tensor) -> _Run:
-        with torch.no_grad():
-            return _iterate(operator.apply, precondition, total, side, whole, tolerance, limit)
+    def precondition(self, v: torch.Tensor) -> torch.Tensor:
+        return self.preconditioner(v) if self.preconditioner else v
 
-    with torch.no_grad():
-        right = b.detach() if start is None else b.detach() - operator.apply(start.detach())
-        run = solve(right, b.detach())
-        x = run.x if start is None else run.x + start.detach()
-    # Tracks whatever the operator depends on.
-    gap = b - operator.apply(x)
-    check_reverse(gap, "what a depends on")
-    lengths, rest = (total(t.detach().square().sum(0)).sqrt() for t in (b, gap))
-    history = torch.stack(run.history)
-    x = attached(x, gap, lambda g: solve(g, g).x)
-    ran = "block conjugate gradients" + (f", preconditioned by {preconditioner!r}" if preconditioner else "")
-    residual = rest / torch.where(lengths > 0, lengths, torch.ones_like(lengths))
-    return _Found(x, residual, history, len(run.history) - 1, history[-1] <= tolerance, ran, run.worst)
+    def total(self, t: torch.Tensor) -> torch.Tensor:
+        return self.reduce(t) if self.reduce else t
 
 
 @dataclass
@@ -341,24 +188,134 @@ class _Found:
     x: torch.Tensor
     residual: torch.Tensor
     history: torch.Tensor
-    iterations: int
     converged: torch.Tensor
-    ran: str
-    worst: float
+    info: torch.Tensor
 
 
-def _judge(found: _Found, tolerance: float, limit: int, check_errors: bool) -> None:
-    if found.worst <= tolerance or (found.worst != found.worst and found.x.is_cuda and not check_errors):
+@dataclass(frozen=True)
+class _Scaled:
+    """Right-hand sides times powers of two, of the order of one; those with NaN or infinities are zero here."""
+
+    b: torch.Tensor
+    lengths: torch.Tensor
+    exponents: torch.Tensor
+    zero: torch.Tensor
+    bad: torch.Tensor
+
+    @staticmethod
+    def of(b: torch.Tensor, settings: _Settings) -> _Scaled:
+        size = b.abs().amax(0) if b.shape[0] else b.new_zeros(b.shape[1])
+        # A sum over processes is as good: within their number of the largest.
+        size = settings.total(size)
+        bad, exponents = ~torch.isfinite(size), exponent(size)
+        scaled = shifted(b, -exponents).masked_fill(bad, 0)
+        lengths = settings.total(scaled.double().square().sum(0)).sqrt()
+        zero = lengths == 0
+        return _Scaled(scaled, lengths.masked_fill(zero, 1), exponents, zero, bad)
+
+    def down(self, x: torch.Tensor) -> torch.Tensor:
+        """Return columns on the scale of these."""
+        return shifted(x, -self.exponents)
+
+    def up(self, x: torch.Tensor) -> torch.Tensor:
+        """Return columns on the scale of b."""
+        return shifted(x, self.exponents)
+
+
+class _Best:
+    """The best columns so far, and the residuals of products with them."""
+
+    def __init__(self, operator: Product, side: _Scaled, settings: _Settings) -> None:
+        self._operator, self._side, self._settings = operator, side, settings
+        self.x, self.gap = torch.zeros_like(side.b), side.b.double()
+        self.rest = torch.ones_like(side.lengths).masked_fill(side.zero, 0)
+        self._finite = torch.ones_like(self.rest)
+
+    def offer(self, x: torch.Tensor) -> tuple[float, bool]:
+        """Take the columns that are better; return the largest residual, and whether what was offered was finite."""
+        x = self._side.down(self._side.up(x))
+        wide = self._operator.wide is not None
+        rest, gap = self._measured(x, wide and not x.is_cuda)
+        if wide and x.is_cuda and not read(rest.amax())[0] <= self._settings.tolerance:
+            rest, gap = self._measured(x, True)
+        better = rest < self.rest
+        self.x, self.gap = torch.where(better, x, self.x), torch.where(better, gap, self.gap)
+        self.rest = torch.where(better, rest, self.rest)
+        if not rest.numel():
+            return 0.0, True
+        worst, finite = read(torch.stack([self.rest.amax(), torch.isfinite(rest).all().double()]))
+        return worst, finite != 0
+
+    def _measured(self, x: torch.Tensor, wide: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        gap = self._operator.gap(self._side.b, x, wide)
+        check_reverse(gap, "what a depends on")
+        return self._settings.total(gap.square().sum(0)).sqrt() / self._side.lengths, gap
+
+
+def _refined(
+    operator: Product, side: _Scaled, start: torch.Tensor | None, settings: _Settings
+) -> tuple[_Best, list[torch.Tensor], int]:
+    """Return the best columns, the residuals of all recursions, and what ended them."""
+    best, history, worst, target = _Best(operator, side, settings), [], 1.0, settings.tolerance
+    if start is not None:
+        worst, _ = best.offer(side.down(start).masked_fill(side.zero, 0))
+    lengths = side.lengths.to(side.b.dtype)
+    while True:
+        right = best.gap.masked_fill(best.rest <= settings.tolerance, 0).to(side.b.dtype)
+        left = settings.limit - max(0, len(history) - 1)
+        run = iterate(operator.apply, settings.precondition, settings.total, right, lengths, target, left)
+        history += run.history[1:] if history else run.history
+        before, (worst, finite) = worst, best.offer(best.x + run.x)
+        if worst <= settings.tolerance or worst != worst:
+            return best, history, 0
+        if not finite or run.info == NOT_FINITE:
+            return best, history, NOT_FINITE
+        if len(history) > settings.limit:
+            return best, history, LIMIT
+        if not worst <= before / 2:
+            return best, history, run.info or STAGNATED
+        target = settings.tolerance / 4
+
+
+def _solve(operator: Product, b: torch.Tensor, start: torch.Tensor | None, settings: _Settings) -> _Found:
+    found = _columns(operator, b.detach(), None if start is None else start.detach(), settings)
+    if torch.is_grad_enabled() and (b.requires_grad or operator.requires_grad):
+        # Tracks whatever the operator depends on.
+        gap = b - operator.apply(found.x)
+        check_reverse(gap, "what a depends on")
+        found.x = attached(found.x, gap, lambda g: _columns(operator, g, None, settings).x)
+    return found
+
+
+def _columns(operator: Product, b: torch.Tensor, start: torch.Tensor | None, settings: _Settings) -> _Found:
+    with torch.no_grad():
+        side = _Scaled.of(b, settings)
+        best, history, why = _refined(operator, side, start, settings)
+        converged = (best.rest <= settings.tolerance) & ~side.bad
+        spoilt = side.bad if why != NOT_FINITE else ~converged
+        info = torch.where(converged, 0, why or LIMIT).masked_fill(spoilt, NOT_FINITE).to(torch.int32)
+        x = side.up(best.x).masked_fill(spoilt, float("nan"))
+        residual = best.rest.to(b.dtype).masked_fill(spoilt, float("nan"))
+        found = _Found(x, residual, torch.stack(history), converged, info)
+    _judge(found, settings)
+    return found
+
+
+def _judge(found: _Found, settings: _Settings) -> None:
+    """Warn, or raise, unless all columns converged; says nothing in a CUDA graph, where infos cannot be read."""
+    if not found.info.numel():
         return
-    why = (
-        "NaN: a, b or the preconditioner has NaN, or is not positive definite"
-        if found.worst != found.worst
-        else f"{found.worst:.2g}"
-    )
+    (why,) = read(found.info.amax().double())
+    if why != why or why == 0:
+        return
+    (worst,) = read(found.residual.amax().double())
+    advice = "raise max_iterations, the tolerance or the diagonal, or pass a preconditioner"
+    if found.x.dtype == torch.float32 and why == STAGNATED:
+        advice = "use float64, raise the tolerance or the diagonal, or pass a preconditioner"
     message = (
-        f"conjugate gradients stopped after {found.iterations} of {limit} iterations at a residual of {why}, where "
-        f"{tolerance:.2g} was asked; raise max_iterations, the tolerance or the diagonal, or pass a preconditioner"
+        f"conjugate gradients stopped after {found.history.shape[0] - 1} of {settings.limit} iterations at a residual "
+        f"of {worst:.2g}, where {settings.tolerance:.2g} was asked: {_WHY[int(why)]}; {advice}"
     )
-    if check_errors:
+    if settings.check_errors:
         raise LinearAlgebraError(message)
-    warnings.warn(message, KernmantleWarning, stacklevel=3)
+    warnings.warn(message, KernmantleWarning, stacklevel=5)

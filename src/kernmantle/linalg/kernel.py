@@ -60,6 +60,18 @@ class _Regularised:
             return self._kernel.matmul(self._x, None, v) + self._ridge[:, None] * v
         return self._kernel.matmul(self._x, None, v, diagonal=self._ridge)
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient is recorded of products with it."""
+        return self._kernel.prepared(self._x, None)[0].is_tracked or (
+            isinstance(self._ridge, torch.Tensor) and self._ridge.requires_grad
+        )
+
+    def double(self) -> _Regularised:
+        """The same of rows in float64."""
+        ridge = self._ridge.double() if isinstance(self._ridge, torch.Tensor) else self._ridge
+        return _Regularised(self._kernel, self._x.double(), ridge)
+
 
 def kernel_matrix(kernel: Kernel, x: torch.Tensor, ridge: Any) -> torch.Tensor:
     """The upper triangle of ``k(x, x)`` with the ridge on its diagonal; what is below it is not meant.

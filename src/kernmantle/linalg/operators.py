@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +14,55 @@ from ..arrays import Wrap, unwrap
 from ..errors import DtypeError, ShapeError
 from .arguments import check_dtype, check_reverse, check_square
 
+Apply = Callable[[torch.Tensor], torch.Tensor]
+CHUNK = 1 << 18
+"""Entries of a float32 matrix that are in float64 at a time: 2 MiB."""
+
 
 @dataclass(frozen=True)
 class Product:
-    """A square linear operator on tensors: ``apply`` multiplies columns (n, c)."""
+    """A square linear operator on tensors: ``apply`` multiplies columns (n, c).
 
-    apply: Callable[[torch.Tensor], torch.Tensor]
+    ``wide`` multiplies columns of float64, in float64, where the operator is of float32 and can be had so.
+    """
+
+    apply: Apply
     size: int
     dtype: torch.dtype
     device: torch.device
     wrap: Wrap
     source: Any
+    wide: Apply | None = None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the operator may depend on something that requires a gradient."""
+        return bool(getattr(self.source, "requires_grad", isinstance(self.source.dtype, torch.dtype)))
+
+    def gap(self, b: torch.Tensor, x: torch.Tensor, wide: bool) -> torch.Tensor:
+        """Return ``b - a x`` in float64, of a product in float64 or in the type of the operator."""
+        if wide and self.wide is not None:
+            return b.double() - self.wide(x.double())
+        return b.double() - self.apply(x).double()
+
+
+def _wide_matrix(a: torch.Tensor) -> Apply:
+    """Products in float64 of a float32 matrix, of which a few rows at a time are in float64."""
+    return lambda v: torch.cat([rows.double() @ v for rows in a.detach().split(max(1, CHUNK // max(1, a.shape[1])))])
+
+
+def _wide(a: Any, dtype: torch.dtype, apply: Callable[[Any, torch.Tensor], torch.Tensor]) -> Apply | None:
+    """Products of ``a.double()``, where there is such a thing."""
+    if dtype != torch.float32 or not callable(getattr(a, "double", None)):
+        return None
+    made: list[Any] = []
+
+    def multiply(v: torch.Tensor) -> torch.Tensor:
+        if not made:
+            made.append(a.double())
+        return apply(made[0], v)
+
+    return multiply
 
 
 def is_array(a: Any) -> bool:
@@ -39,7 +78,8 @@ def product_of(a: Any, name: str = "a") -> Product:
         check_reverse(tensor, name)
         if tensor.dim() != 2:
             raise ShapeError(f"{name} must be one matrix here, it has shape {tuple(tensor.shape)}; loop over the batch")
-        return Product(lambda v: tensor @ v, tensor.shape[-1], tensor.dtype, tensor.device, wrap, tensor)
+        wide = _wide_matrix(tensor) if tensor.dtype == torch.float32 else None
+        return Product(lambda v: tensor @ v, tensor.shape[-1], tensor.dtype, tensor.device, wrap, tensor, wide)
     shape = tuple(getattr(a, "shape", ()))
     if not hasattr(a, "__matmul__") or len(shape) != 2 or shape[0] != shape[1]:
         raise ShapeError(f"{name} must be a square matrix or operator with .shape and @, not {_shown(a, shape)}")
@@ -47,16 +87,27 @@ def product_of(a: Any, name: str = "a") -> Product:
     if isinstance(kind, torch.dtype):
         device = getattr(a, "device", torch.device("cpu"))
         check_dtype(torch.empty(0, dtype=kind), name)
-        return Product(lambda v: a @ v, shape[0], kind, torch.device(device), lambda result: result, a)
+        return Product(
+            lambda v: a @ v,
+            shape[0],
+            kind,
+            torch.device(device),
+            lambda result: result,
+            a,
+            _wide(a, kind, operator.matmul),
+        )
     try:
         dtype = torch.from_numpy(np.empty(0, kind)).dtype
     except TypeError as error:
         raise DtypeError(f"{name} has dtype {kind!r}; solvers take float32 and float64") from error
     check_dtype(torch.empty(0, dtype=dtype), name)
     _, wrap = unwrap(np.empty(0, kind), names=[name])
-    return Product(
-        lambda v: torch.from_numpy(np.ascontiguousarray(a @ v.numpy())), shape[0], dtype, torch.device("cpu"), wrap, a
-    )
+    wide = _wide(a, dtype, _by_numpy)
+    return Product(lambda v: _by_numpy(a, v), shape[0], dtype, torch.device("cpu"), wrap, a, wide)
+
+
+def _by_numpy(a: Any, v: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(a @ v.numpy()))
 
 
 def _shown(a: Any, shape: tuple[int, ...]) -> str:

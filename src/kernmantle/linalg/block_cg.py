@@ -1,0 +1,233 @@
+"""The recursion of block conjugate gradients, and how the host follows it without making a GPU wait."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..config import current
+
+Columns = Callable[[torch.Tensor], torch.Tensor]
+AHEAD = 4
+"""Iterations that the host may be ahead of a GPU, and that may so be run after convergence."""
+INDEFINITE, NOT_FINITE = 3, 4
+"""Infos: why a recursion broke down."""
+DIVERGED = 1e6
+"""Multiple of the smallest residual at which a recursion is given up."""
+
+
+class Watch:
+    """Reads the residuals of a few iterations ago, so that the device always has work."""
+
+    def __init__(self, device: torch.device, limit: int, dtype: torch.dtype) -> None:
+        self._cuda = device.type == "cuda"
+        self._blind = self._cuda and torch.cuda.is_current_stream_capturing()
+        self._kept = torch.empty(limit + 1, dtype=dtype, pin_memory=self._cuda and not self._blind)
+        self._events: list[torch.cuda.Event] = []
+        self._count = 0
+
+    @property
+    def delay(self) -> int:
+        """Iterations between what has been read and what has been asked for."""
+        return AHEAD if self._cuda else 0
+
+    def worst(self, residual: torch.Tensor) -> float:
+        """Return the largest residual of ``delay`` calls ago, infinite before there is one."""
+        if self._blind:
+            return float("inf")
+        top = residual.amax() if residual.numel() else residual.new_zeros(())
+        self._kept[self._count].copy_(top, non_blocking=True)
+        self._count += 1
+        if self._cuda:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(residual.device))
+            self._events.append(event)
+        return self._read(self._count - 1 - self.delay)
+
+    def last(self) -> float:
+        """Return the residual of the newest call; waits for it."""
+        return float("nan") if self._blind else self._read(self._count - 1)
+
+    def _read(self, index: int) -> float:
+        if index < 0:
+            return float("inf")
+        if self._cuda:
+            self._events[index].synchronize()
+        return float(self._kept[index])
+
+
+def _gram(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Products of columns in float64, since small systems of them have the square of the condition."""
+    return left.double().mT @ right.double()
+
+
+def _factor(gram: torch.Tensor, unit: float) -> torch.Tensor:
+    """Lower Cholesky factor of a Gram matrix that may be singular, to the digits of each of its columns.
+
+    One that rounding has made indefinite counts as a bound of it on the diagonal: short steps, none of them wrong.
+    """
+    lengths = gram.diagonal().sqrt()
+    lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
+    even = gram / lengths / lengths[:, None]
+    even.diagonal().add_(unit * (10 + gram.shape[-1]))
+    found, failed = torch.linalg.cholesky_ex(even)
+    apart = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device) * gram.shape[0] ** 0.5
+    return lengths[:, None] * torch.where(failed == 0, found, apart)
+
+
+def _solved(factor: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    half = torch.linalg.solve_triangular(factor, columns, upper=False)
+    return torch.linalg.solve_triangular(factor.mT, half, upper=True)
+
+
+def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.solve_triangular(factor.mT.to(columns.dtype), columns, upper=True, left=False)
+
+
+def _normal(
+    residual: torch.Tensor, turned: torch.Tensor, total: Columns
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A block, and what the preconditioner makes of it, orthonormal in its inner product; and what they were times.
+
+    Twice, since products of columns know only half the digits of how these depend on each other.
+    """
+    weights = torch.eye(residual.shape[1], dtype=torch.float64, device=residual.device)
+    for _ in range(2):
+        factor = _factor(total(_gram(residual, turned)), torch.finfo(residual.dtype).eps)
+        residual, turned, weights = _over(residual, factor), _over(turned, factor), factor.mT @ weights
+    return residual, turned, weights
+
+
+def _broken(gram: torch.Tensor) -> torch.Tensor:
+    """Return 0 for a diagonal without negative entries, -1 for one with some, NaN for one that is not finite."""
+    return (gram.diagonal().sum() * 0).sub((gram.diagonal() < 0).any().double())
+
+
+@dataclass
+class _State:
+    """Block conjugate gradients with orthonormalised residuals (Dubrulle 2001): ``b - a x = unit @ weights``.
+
+    The residual blocks are orthonormal in the inner product of the preconditioner, which keeps the small systems
+    well posed where columns converge at different times. Where columns depend on each other they cannot be quite
+    so: steps and directions are therefore made of the products that say how far x can go and what is conjugate, and
+    not of what these would be for orthonormal blocks.
+    """
+
+    multiply: Columns
+    precondition: Columns
+    total: Columns
+    x: torch.Tensor
+    unit: torch.Tensor
+    weights: torch.Tensor
+    direction: torch.Tensor
+    broken: torch.Tensor
+    """0, -1 where a direction p has had pᵀ a p < 0, or a preconditioned residual; NaN where numbers were not finite."""
+
+    @staticmethod
+    def start(
+        multiply: Columns, precondition: Columns, total: Columns, b: torch.Tensor, lengths: torch.Tensor
+    ) -> _State:
+        """At x = 0."""
+        safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
+        residual = b / safe
+        unit, turned, weights = _normal(residual, precondition(residual), total)
+        return _State(
+            multiply,
+            precondition,
+            total,
+            torch.zeros_like(b),
+            unit,
+            weights * safe,
+            turned,
+            torch.zeros_like(weights[0].sum()),
+        )
+
+    def step(self) -> None:
+        """One iteration: one product."""
+        product = self.multiply(self.direction)
+        dtype = product.dtype
+        sums = [_gram(self.direction, product), _gram(self.direction, self.unit)]
+        curvature, slope = self.total(torch.stack(sums)).unbind()
+        self.broken = _broken(curvature)
+        small = _factor(curvature, torch.finfo(dtype).eps)
+        length = _solved(small, slope)
+        self.x = self.x + self.direction @ (length @ self.weights).to(dtype)
+        residual = self.unit - product @ length.to(dtype)
+        self.unit, turned, weights = _normal(residual, self.precondition(residual), self.total)
+        back = _solved(small, self.total(_gram(product, turned)))
+        self.direction = turned - self.direction @ back.to(dtype)
+        self.weights = weights @ self.weights
+
+    def lengths(self) -> torch.Tensor:
+        """Norms of the columns of ``b - a x``."""
+        return self.total((self.unit @ self.weights.to(self.unit.dtype)).square().sum(0)).sqrt()
+
+
+@contextmanager
+def _bar(limit: int) -> Iterator[Any]:
+    with tqdm(total=limit, unit="iteration", delay=1, disable=not current().progress or not sys.stderr.isatty()) as bar:
+        yield bar
+
+
+def read(values: torch.Tensor) -> list[float]:
+    """Return numbers of a small tensor; waits for them, but in a CUDA graph, where they are NaN."""
+    if not values.is_cuda:
+        return values.reshape(-1).tolist()
+    if torch.cuda.is_current_stream_capturing():
+        return [float("nan")] * values.numel()
+    here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    here.copy_(values, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(values.device))
+    event.synchronize()
+    return here.reshape(-1).tolist()
+
+
+@dataclass
+class Run:
+    """Solution of one recursion, the residuals of its iterations, and 0 or why it broke down."""
+
+    x: torch.Tensor
+    history: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    info: int = 0
+
+
+def iterate(
+    multiply: Columns, precondition: Columns, total: Columns, right: torch.Tensor, whole: torch.Tensor,
+    tolerance: float, limit: int,
+) -> Run:  # fmt: skip
+    """Solve for a right-hand side, with residuals relative to the norms ``whole``, from 0.
+
+    A recursion that breaks down, diverges or does not get to the tolerance gives its best iterate.
+    """
+    lengths = total(right.square().sum(0)).sqrt()
+    state = _State.start(multiply, precondition, total, right, lengths)
+    watch = Watch(right.device, limit, right.dtype)
+    run = Run(state.x, [lengths / whole])
+    recent = deque([state.x], maxlen=watch.delay + 1)
+    known = best = watch.worst(run.history[0])
+    with _bar(limit) as bar:
+        while len(run.history) <= limit and not known <= tolerance:
+            state.step()
+            recent.append(state.x)
+            run.history.append(state.lengths() / whole)
+            # A negative one, or NaN, says that the recursion has broken down.
+            known = watch.worst(torch.where(state.broken == 0, run.history[-1], state.broken.to(right.dtype)))
+            if not known >= 0:
+                run.info = INDEFINITE if known < 0 else NOT_FINITE
+            if run.info or known > DIVERGED * best:
+                return run
+            if known < best:
+                best, run.x = known, recent[0]
+            bar.set_postfix_str(f"residual {known:.2g}", refresh=False)
+            bar.update()
+    if known <= tolerance or not watch.last() > best:
+        run.x = state.x
+    return run

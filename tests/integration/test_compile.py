@@ -156,10 +156,33 @@ def test_the_operator_is_registered_properly(reduce, backend, device):
     x, y = (value.detach() for value in inputs(device))
     types = execute.Types("f64", ("i64" if reduce == "argmin" else "f64",)).text
     operator = torch.ops.kernmantle.contract.default
-    torch.library.opcheck(operator, ([x, y], [1.5], [], contraction.program.text, types))
+    torch.library.opcheck(operator, ([x, y], [1.5], [], [], contraction.program.text, types))
     mixed = [x.expand(2, 4, 5), y.mT.contiguous().mT]
     value = torch.tensor(0.5, dtype=torch.float64)
-    torch.library.opcheck(operator, (mixed, [], [value], contraction.program.text, types))
+    torch.library.opcheck(operator, (mixed, [], [], [value], contraction.program.text, types))
+    if reduce == "sum":
+        moving = [tensor.clone().requires_grad_() for tensor in (x, y)]
+        torch.library.opcheck(operator, (moving, [], [2], [], contraction.program.text, types))
+
+
+@pytest.mark.parametrize("how", ["grad", "grad of vmap", "vmap of grad", "vmap"])
+def test_transforms_inside_what_is_compiled(how, device):
+    x, y = (torch.stack([value, 2 * value]).detach() for value in inputs(device))
+    v = y[..., :2] + 1
+    kernel = km.Laplace(1.5)
+
+    def value(x, y, v):
+        return km.cdist(x, y, p=1.3).sum() + kernel.matmul(x, y, v).sum()
+
+    total = {
+        "grad": torch.func.grad(lambda x: value(x[0], y[0], v[0])),
+        "grad of vmap": torch.func.grad(lambda x: torch.func.vmap(value)(x, y, v).sum()),
+        "vmap of grad": torch.func.vmap(torch.func.grad(lambda x: value(x, y[0], v[0]))),
+        "vmap": lambda x: torch.func.vmap(value)(x, y, v),
+    }[how]
+    found = torch.compile(total, backend="aot_eager", fullgraph=True)(x)
+    assert_close(found, total(x), depth=16)
+    assert found.abs().max() > 0.1
 
 
 def test_export(backend, device):

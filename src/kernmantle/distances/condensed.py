@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..ops.autograd import plain
 from ..ops.checks import check_precision
 from ..ops.execute import allocate
+from ..ops.torch_private import plain
 from .arguments import Request, find, request
 from .metric import Ready
 from .pairwise import checked, evaluate

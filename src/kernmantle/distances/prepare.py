@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError
-from ..ops.autograd import plain as plain_tensors
+from ..ops.torch_private import plain as plain_tensors
 from .metric import Given, Ready
 
 Rows = Callable[[torch.Tensor], torch.Tensor]

@@ -8,12 +8,12 @@ import torch
 
 from ..contraction.apply import PRODUCT
 from ..errors import ShapeError
-from ..ops.autograd import plain
 from ..ops.checks import check_out
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
+from ..ops.torch_private import is_recorded, plain
 from .call import Call
-from .rowwise import is_recorded, rowwise
+from .rowwise import rowwise
 from .tabled import product
 
 
@@ -27,7 +27,7 @@ def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
     shape = (*call.batch, call.x.shape[-2], call.y.shape[-2])
     types = Types(NAMES[call.dtype], (NAMES[call.dtype],)).text
     values = [call.x, call.y, *call.shared, *([diagonal] if isinstance(diagonal, torch.Tensor) else [])]
-    tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
+    tracked = is_recorded(values)
     (target,) = check_out(out, shape, types, [call.x, call.y], tracked, True)
     batch = tuple(target.shape[:-2])
     if isinstance(diagonal, torch.Tensor) and common_batch(batch, diagonal) != batch:
@@ -73,8 +73,7 @@ def add_diagonal(matrix: torch.Tensor, diagonal: Any, offsets: tuple[int, int]) 
         batch = common_batch(tuple(matrix.shape[:-2]), diagonal)
         if batch != matrix.shape[:-2]:
             matrix = matrix.expand(*batch, *matrix.shape[-2:]).clone()
-    moving = matrix.requires_grad or (isinstance(diagonal, torch.Tensor) and diagonal.requires_grad)
-    if moving and torch.is_grad_enabled():
+    if is_recorded([matrix, *([diagonal] if isinstance(diagonal, torch.Tensor) else [])]):
         entries, offset = _entries(matrix, offsets)
         return torch.diagonal_scatter(matrix, entries + spread(diagonal, matrix), offset, -2, -1)
     _add(matrix, diagonal, offsets)

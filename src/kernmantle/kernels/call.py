@@ -13,6 +13,7 @@ from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwr
 from ..distances.arguments import HALVES, check_rows
 from ..errors import DeviceError, DtypeError, ShapeError
 from ..ops.checks import autocasts, is_number
+from ..ops.torch_private import is_recorded
 from .form import Form, Squares, Table, diagonal, gram
 from .transform import multiplied
 
@@ -77,8 +78,8 @@ class Call:
 
     @property
     def is_tracked(self) -> bool:
-        """Whether a gradient is recorded."""
-        return torch.is_grad_enabled() and any(t.requires_grad for t in (self.x, self.y, *self.shared))
+        """Whether a derivative may be recorded, at any level."""
+        return is_recorded((self.x, self.y, *self.shared))
 
     def finished(self, result: torch.Tensor) -> Any:
         """The result in the dtype and kind of the caller's arrays."""

@@ -21,9 +21,9 @@ from ..errors import ShapeError
 from ..expr.differentiate import differentiate
 from ..expr.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..expr.simplify import simplify
-from ..ops.autograd import is_untracked
 from ..ops.checks import without_autocast
 from ..ops.contract import Contraction
+from ..ops.torch_private import is_untracked
 from .blocks import LARGEST, block_bytes
 from .call import Call
 from .differences import blocks, centred, products, sums

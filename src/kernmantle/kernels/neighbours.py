@@ -8,13 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from ..contraction.definition import Definition
 from ..contraction.equation import parse
 from ..errors import ParameterError
 from ..ops.apply import apply
 from ..ops.contract import Contraction
+from ..ops.torch_private import is_recorded
 from .call import Call
 from .form import gram
 
@@ -43,7 +43,7 @@ def nearest(
     alone = [operand.detach() for operand in operands]
     values, places = apply(contraction, how, alone, fixed, count=count, precision=precision)
     moving = [*operands, *(value for value in parameters.values() if isinstance(value, torch.Tensor))]
-    if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and any(t.requires_grad for t in moving)):
+    if is_recorded(moving):
         values = _pairs(contraction, operands, parameters, places, precision).to(values.dtype)
     return values, places
 

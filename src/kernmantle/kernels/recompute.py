@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..ops.autograd import unwatched
+from ..ops.torch_private import is_recorded, takes_functions, unwatched
 
 Tensors = Sequence[torch.Tensor]
 Function = Callable[..., tuple[torch.Tensor, ...]]
@@ -99,6 +99,6 @@ class _Recomputed(torch.autograd.Function):
 
 def recompute(function: Function, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Outputs of a function of tensors, which keeps nothing but its inputs for derivatives."""
-    if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
+    if takes_functions() and is_recorded(inputs):
         return _Recomputed.apply(function, *inputs)  # pyright: ignore[reportReturnType]
     return function(*inputs)

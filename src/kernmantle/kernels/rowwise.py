@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from ..contraction.apply import PRODUCT
 from ..ops.apply import apply
 from ..ops.row_blocks import REDUCE, block_shape, product, ranges
+from ..ops.torch_private import is_recorded, takes_functions
 from . import blocks
 from .call import Call
 from .form import gram, swapped
@@ -72,20 +72,11 @@ def rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor
     """The result with whatever derivative is being recorded; both arrays have rows."""
     task = Rowwise(call, how)
     tensors = (call.x, call.y, *([v] if v is not None else []), *call.shared)
-    if _goes_forward():
-        return task.in_blocks(*tensors)
     if is_recorded(tensors):
+        if not takes_functions():
+            return task.in_blocks(*tensors)
         return _Rowwise.apply(task, *tensors)  # pyright: ignore[reportReturnType]
     return _fused(how, call, v)
-
-
-def _goes_forward() -> bool:
-    return forward_ad._current_level >= 0
-
-
-def is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether a derivative by any of the tensors is being recorded."""
-    return _goes_forward() or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors))
 
 
 def _fused(how: str, call: Call, v: torch.Tensor | None) -> torch.Tensor:

@@ -15,9 +15,9 @@ from ..config import current
 from ..contraction.equation import broadcast
 from ..contraction.kron_modes import text_of
 from ..errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
-from ..ops.autograd import plain
 from ..ops.checks import autocasts, check_precision, overlap, shares_memory
 from ..ops.kron_execute import Number, factor_sizes, rows_of
+from ..ops.torch_private import plain
 from .factors import described, listed
 
 _LARGEST = 2**63 - 1

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 
 from ..errors import GradientError, ParameterError
-from ..ops.autograd import plain
 from ..ops.kron import in_two, product
 from ..ops.kron_execute import execute
+from ..ops.torch_private import plain
 from .arguments import Product, gather, target
 from .recall import Look, learn, look_of, recalled
 

@@ -15,11 +15,11 @@ import torch
 
 from ..config import current
 from ..contraction.kron_modes import parse, text_of
-from ..ops.autograd import PLAIN, unwatched
 from ..ops.checks import autocasts, reach
 from ..ops.execute import allocate
 from ..ops.kron_execute import Chosen, backend_for, factor_sizes, on_forget, prepared, start
 from ..ops.launcher import collecting
+from ..ops.torch_private import PLAIN, unwatched
 from .arguments import Product
 
 Look = tuple[Any, ...]

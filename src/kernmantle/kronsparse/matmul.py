@@ -10,7 +10,6 @@ import torch
 from ..arrays import Wrap, check_same_device, dtype_name, unwrap
 from ..config import current
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
-from ..ops.autograd import plain, unwatched
 from ..ops.checks import autocasts, check_out, check_precision
 from ..ops.dtypes import NAMES
 from ..ops.execute import Types
@@ -21,6 +20,7 @@ from ..ops.kronsparse_pack import PackedChain
 from ..ops.kronsparse_run import ACTIVATIONS
 from ..ops.kronsparse_run import product as run
 from ..ops.kronsparse_torch import ALGORITHMS
+from ..ops.torch_private import plain, unwatched
 from .pattern import KSPattern, check_chain, check_weights
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -11,13 +11,13 @@ from torch import nn
 from ..arrays import unwrap
 from ..config import current
 from ..errors import DtypeError, ParameterError
-from ..ops.autograd import unwatched
 from ..ops.info import RunInfo
 from ..ops.kronsparse import Way
 from ..ops.kronsparse_chain import chain, through_matrix
 from ..ops.kronsparse_pack import PackedChain
 from ..ops.kronsparse_recall import learn, look_of, recalled
 from ..ops.kronsparse_run import DENSE
+from ..ops.torch_private import unwatched
 from .matmul import check_activation, check_features, check_types, dense_of
 from .pattern import KSPattern
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ..ops import system_gpu
-from ..ops.autograd import is_untracked
 from ..ops.system_gpu import Arrays
+from ..ops.torch_private import is_untracked
 from .arguments import System, check_overwrite, compact, enough_memory
 from .solution import Solution, check_target, raise_for
 

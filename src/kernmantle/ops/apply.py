@@ -1,7 +1,7 @@
 """The front of applies: a contraction whose matrix is multiplied or reduced without being stored.
 
-``kernmantle::apply`` is the torch operator, autograd-free; its arguments are the canonical text of the apply and, for
-a product, v behind the tensors of the program.
+``kernmantle::apply`` is the torch operator, whose derivatives are taken around it; its arguments are the canonical text
+of the apply and, for a product, v behind the tensors of the program.
 """
 
 from __future__ import annotations
@@ -13,44 +13,49 @@ import torch
 
 from ..contraction.apply import Apply
 from ..contraction.definition import Definition, bind
+from ..errors import GradientError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
-from .autograd import constant, plain
+from .autograd import constant
 from .checks import Call, number_of
 from .contract import Contraction
 from .dtypes import DTYPES, compute_type, name_of
 from .execute import Types
-from .operator import front
+from .operator import NUMBERS, front, packed, read
 from .rows import run, shapes, whole_geometry
+from .torch_private import plain, register_derivative
 
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
-_LIBRARY.define("apply(Tensor[] tensors, Scalar[] numbers, Tensor? values, str apply, str types) -> Tensor[]")
-Values = torch.Tensor | None
+_LIBRARY.define(f"apply(Tensor[] tensors, {NUMBERS}, str apply, str types) -> Tensor[]")
 
 
-def _run(
-    tensors: list[torch.Tensor], numbers: list[float], values: Values, apply: str, types: str
-) -> list[torch.Tensor]:
-    return run(apply, types, tensors, numbers if values is None else values.tolist())[0]
+def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    *numbers, text, types = numbers_and_texts
+    return run(text, types, tensors, read(*numbers))[0]
 
 
-def _fake(
-    tensors: list[torch.Tensor], numbers: list[float], values: Values, apply: str, types: str
-) -> list[torch.Tensor]:
-    parsed = Apply.parse(apply)
+def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    text, types = numbers_and_texts[-2:]
+    parsed = Apply.parse(text)
     shape = shapes(parsed, whole_geometry(parsed, [tuple(t.shape) for t in tensors]))
     return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
 
 
+def _refused(*_: Any) -> Any:
+    raise GradientError(
+        "the operator kernmantle::apply has no derivative: call the matmul, sum, max, min, logsumexp or argkmin of a "
+        "kernel, or detach the tensors"
+    )
+
+
 for _key, _function in (("CPU", _run), ("CUDA", _run), ("Meta", _fake)):
     _LIBRARY.impl("apply", _function, _key)
+register_derivative(_LIBRARY, "apply", lambda tensors, *_: tensors, _refused)
 _operator = torch.ops.kernmantle.apply.default
 
 
-def _vmap(
-    info: Any, in_dims: Any, tensors: Any, numbers: list[float], values: Values, apply: str, types: str
-) -> tuple[Any, Any]:
-    parsed = Apply.parse(apply)
+def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:
+    parsed = Apply.parse(numbers_and_texts[-2])
     axes = [len(operand.axes) for operand in parsed.inner.tensors] + [2] * parsed.weighted
     dims: Sequence[int | None] = in_dims[0]
     ranks = [t.dim() - own - (dim is not None) for t, own, dim in zip(tensors, axes, dims, strict=True)]
@@ -58,7 +63,7 @@ def _vmap(
         tensor if dim is None else front(tensor.movedim(dim, 0), own, max(ranks))
         for tensor, own, dim in zip(tensors, axes, dims, strict=True)
     ]
-    results = _operator(moved, numbers, values, apply, types)
+    results = _operator(moved, *numbers_and_texts)
     return results, [0] * len(results)
 
 
@@ -123,8 +128,4 @@ def apply(
     if plain(tensors) and not torch.compiler.is_compiling():
         results, contraction.routes[how] = run(text, types, tensors, numbers)
         return tuple(results)
-    given: Values = None
-    if numbers and torch.compiler.is_compiling():
-        zero = torch.zeros((), dtype=torch.float64)
-        given, numbers = torch.stack([zero + number for number in numbers]), []
-    return tuple(_operator(tensors, numbers, given, text, types))
+    return tuple(_operator(tensors, *packed(numbers), text, types))

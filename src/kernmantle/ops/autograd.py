@@ -18,7 +18,18 @@ from ..errors import BackendError, GradientError
 from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .execute import Types, execute
-from .operator import contract
+from .operator import LIBRARY, contract, unpacked
+from .torch_private import (
+    apply_here,
+    goes_forward,
+    is_batched,
+    is_traced,
+    is_tracked,
+    one_level_down,
+    plain,
+    register_derivative,
+    tangents_of_tangents,
+)
 
 Tensors = Sequence[torch.Tensor]
 Values = Mapping[str, Any]
@@ -26,10 +37,6 @@ Rule = tuple[str, int, tuple[str, ...], tuple[str, ...]]
 
 
 _BATCH_LETTERS = "ABCDEFGHIJ"
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-_functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
-is_batched = _functorch.is_legacy_batchedtensor
-is_wrapped = _functorch.is_functorch_wrapped_tensor
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,6 +112,13 @@ def _saved(text: str) -> bool:
     """Whether derivatives read the accumulators."""
     program = Program.parse(text)
     return derivative.undifferentiable(program) is None and derivative.reads_accumulators(program)
+
+
+@constant
+def _missing(text: str) -> str:
+    """Name of a reduction that has no gradient; "" if all have one."""
+    reduction = derivative.undifferentiable(Program.parse(text))
+    return "" if reduction is None else reduction.name
 
 
 @constant
@@ -234,70 +248,60 @@ def _split(text: str, values: Sequence[Any]) -> tuple[Sequence[float], Tensors]:
 class Contract(torch.autograd.Function):
     """Outputs of a program, then its accumulators if they are not the outputs."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(text: str, full: str, types: str, *values: Any) -> tuple[torch.Tensor, ...]:
         numbers, tensors = _split(text, values)
-        return tuple(contract(list(tensors), list(numbers), full, types))
+        if plain(tensors):
+            return tuple(execute(full, types, tensors, numbers))
+        with one_level_down():
+            return tuple(contract(tensors, numbers, full, types))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        text, full, types, *values = inputs
-        numbers, tensors = _split(text, values)
-        ctx.text, ctx.full, ctx.types, ctx.numbers = text, full, types, numbers
+        text, _, ctx.types, *values = inputs
+        ctx.text = text
+        ctx.numbers, tensors = _split(text, values)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*[out for out in output if not out.is_floating_point()])
         saved = output[len(output) - _shape_of(text)[1] :] if _saved(text) else ()
         ctx.save_for_backward(*tensors, *saved)
+        if goes_forward():  # not otherwise: it holds the outputs, which hold this context
+            ctx.save_for_forward(*tensors, *saved)
         ctx.count = len(tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
-        tensors, accumulators = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        values = _values(ctx.text, tensors, ctx.numbers, accumulators)
-        through = _cotangents(ctx.text, ctx.types, values, grads)
-        present = (through, tuple(grad is not None for grad in grads[: _shape_of(ctx.text)[0]]))
-        results: list[torch.Tensor | None] = []
-        for name, needed in zip(_shape_of(ctx.text)[2], ctx.needs_input_grad[3 + len(ctx.numbers) :], strict=True):
-            results.append(_gradient(ctx.text, ctx.types, name, values, present) if needed else None)
-        return *(None,) * (3 + len(ctx.numbers)), *results
-
-
-class ContractWithJvp(Contract):
-    """With forward mode, which torch.compile does not accept in a Function."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        Contract.setup_context(ctx, inputs, output)
-        if forward_ad._current_level >= 0:  # not otherwise: it holds the outputs, which hold this context
-            text, _, _, *values = inputs
-            saved = output[len(output) - _shape_of(text)[1] :] if _saved(text) else ()
-            ctx.save_for_forward(*_split(text, values)[1], *saved)
         ctx.like = [(out.shape, out.dtype) for out in output]
         ctx.context = copy_context()
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         # In the configuration of the forward call: torch may run this in a thread of its own.
-        return ctx.context.copy().run(Contract.backward, ctx, *grads)
+        return ctx.context.copy().run(_backward, ctx, grads)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[torch.Tensor | None, ...]:
-        tensors, accumulators = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        reduction = derivative.undifferentiable(Program.parse(ctx.text))
-        if reduction is not None:
-            raise no_gradient(reduction.name)
-        values = _values(ctx.text, tensors, ctx.numbers, accumulators)
-        if not accumulators:  # where an operand of the outputs alone moves, their axes are known from these
-            shape, dtype = ctx.like[0]
-            none = values["x0"].new_zeros((), dtype=dtype).expand(shape)
-            values |= {f"a{i}": none for i in range(_shape_of(ctx.text)[1])}
-        results = _tangents(ctx.text, ctx.types, values, tangents[3 + len(ctx.numbers) :])
-        return tuple(
-            _shaped(value, values["x0"], *like) if like[1].is_floating_point else None
-            for value, like in zip(results, ctx.like, strict=False)
-        )
+        with tangents_of_tangents():
+            primals = [forward_ad.unpack_dual(saved).primal for saved in ctx.saved_tensors]
+            tensors, accumulators = primals[: ctx.count], primals[ctx.count :]
+            values = _values(ctx.text, tensors, ctx.numbers, accumulators)
+            if not accumulators:  # where an operand of the outputs alone moves, their axes are known from these
+                shape, dtype = ctx.like[0]
+                none = values["x0"].new_zeros((), dtype=dtype).expand(shape)
+                values |= {f"a{i}": none for i in range(_shape_of(ctx.text)[1])}
+            results = _tangents(ctx.text, ctx.types, values, tangents[3 + len(ctx.numbers) :])
+            return tuple(
+                _shaped(value, values["x0"], *like) if like[1].is_floating_point else None
+                for value, like in zip(results, ctx.like, strict=False)
+            )
+
+
+def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    tensors, accumulators = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    values = _values(ctx.text, tensors, ctx.numbers, accumulators)
+    through = _cotangents(ctx.text, ctx.types, values, grads)
+    present = (through, tuple(grad is not None for grad in grads[: _shape_of(ctx.text)[0]]))
+    results: list[torch.Tensor | None] = []
+    for name, needed in zip(_shape_of(ctx.text)[2], ctx.needs_input_grad[3 + len(ctx.numbers) :], strict=True):
+        results.append(_gradient(ctx.text, ctx.types, name, values, present) if needed else None)
+    return *(None,) * (3 + len(ctx.numbers)), *results
 
 
 def _shaped(value: torch.Tensor | None, near: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -334,42 +338,30 @@ def _tangents(
     return (*_call(rule, _typed(types, outputs), values), *inner)
 
 
-def unwatched() -> bool:
-    """Whether no transform, mode, forward AD or trace sees what runs."""
-    return (
-        _functorch.peek_interpreter_stack() is None
-        and torch._C._len_torch_dispatch_stack() == 0
-        and forward_ad._current_level < 0
-        and torch._C._get_tracing_state() is None
-    )
-
-
-def plain(tensors: Tensors) -> bool:
-    """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
-    return unwatched() and all(
-        type(tensor) in PLAIN and not tensor.is_neg() and not is_batched(tensor) for tensor in tensors
-    )
-
-
-def is_untracked(tensors: Tensors) -> bool:
-    """Whether nothing is watching and no gradient is recorded."""
-    return plain(tensors) and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-
-
 def apply(text: str, types: str, numbers: Sequence[float], tensors: Tensors) -> list[torch.Tensor]:
     """Outputs of a program, with whatever derivative is being recorded."""
-    compiling = torch.compiler.is_compiling()
-    tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if not tracked and not compiling and plain(tensors):
-        return execute(text, types, tensors, numbers)
-    if not any(tensor.is_floating_point() for tensor in tensors) or (compiling and not tracked):
-        return contract(list(tensors), list(numbers), text, types)
-    if not compiling and torch._C._get_tracing_state() is not None:
-        raise BackendError("torch.jit.trace cannot record a contraction; use torch.compile or torch.export")
-    if not compiling and any(map(is_batched, tensors)):
-        raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
+    if not torch.compiler.is_compiling():
+        if plain(tensors):
+            return (_recorded if is_tracked(tensors) else execute)(text, types, tensors, numbers)
+        if is_traced():
+            raise BackendError("torch.jit.trace cannot record a contraction; use torch.compile or torch.export")
+        if any(map(is_batched, tensors)):
+            raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
+    return contract(tensors, numbers, text, types)
+
+
+def _recorded(text: str, types: str, tensors: Tensors, numbers: Sequence[Any]) -> list[torch.Tensor]:
+    """Outputs of a program, with the derivative that is recorded at the level in hand."""
     full, extended = saving(text, types)
-    function = Contract if compiling else ContractWithJvp
-    if compiling:  # which takes no tensor twice in a Function
-        tensors = [t.view_as(t) if any(t is other for other in tensors[:i]) else t for i, t in enumerate(tensors)]
-    return list(function.apply(text, full, extended, *numbers, *tensors)[: _shape_of(text)[0]])
+    missing = _missing(text)
+    if missing:
+        raise no_gradient(missing)
+    return list(apply_here(Contract, text, full, extended, *numbers, *tensors)[: _shape_of(text)[0]])
+
+
+def _of_operator(tensors: Tensors, *numbers_and_texts: Any) -> list[torch.Tensor]:
+    *numbers, program, types = numbers_and_texts
+    return _recorded(program, types, tensors, unpacked(*numbers))
+
+
+register_derivative(LIBRARY, "contract", lambda tensors, *_: tensors, _of_operator)

@@ -16,12 +16,13 @@ from ..errors import GradientError, ParameterError, ShapeError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from ..runtime.lru import LRUCache
-from .autograd import Attributes, apply, assumed_constant, constant, no_gradient, plain
+from .autograd import Attributes, apply, assumed_constant, constant, no_gradient
 from .checks import Call, check_call, check_out, check_precision, check_terms, number_of
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, compute_type, name_of, stored_type
 from .execute import Types, execute
 from .oneshot import fingerprint, unseen
 from .recall import Bound, Recall
+from .torch_private import plain
 
 
 @constant

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from ..config import current
-from .autograd import is_untracked
+from .torch_private import is_untracked
 
 _LEAST = 1 << 32
 _RANGE, _SHORT_RANGE = 1024, 256

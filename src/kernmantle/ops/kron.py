@@ -12,11 +12,12 @@ from torch.autograd import forward_ad
 
 from ..contraction.kron_modes import Mode, columns, contracted, grouped, parse, rows, text_of
 from ..errors import BackendError, GradientError
-from .autograd import constant, is_batched, is_untracked, plain
+from .autograd import constant
 from .kron_execute import Number, Sizes, execute, factor_sizes
 from .kron_operator import kron
 from .kron_torch import batch_of
 from .targets import target_for
+from .torch_private import is_batched, is_untracked, plain
 
 Tensors = Sequence[torch.Tensor]
 # Neighbouring factors up to this size together share one gradient.

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import BackendError
 from . import kronsparse_run
-from .autograd import plain
+from .torch_private import plain
 
 Maybe = torch.Tensor | None
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from . import kronsparse_run, kronsparse_steps, kronsparse_train
-from .autograd import plain
 from .checks import autocasts
 from .info import RunInfo
 from .kronsparse import Maybe, Way, product, weight_gradient
 from .kronsparse_pack import PackedChain
+from .torch_private import plain
 
 Weights = Sequence[torch.Tensor]
 

@@ -17,7 +17,6 @@ import torch
 from ..config import current
 from ..contraction.kronsparse_cost import quickest, quickest_gradient
 from . import kronsparse_run, kronsparse_steps
-from .autograd import PLAIN, is_batched, plain, unwatched
 from .dtypes import NAMES
 from .execute import allocate
 from .info import RunInfo
@@ -26,6 +25,7 @@ from .kronsparse_chain import backward_of, canonical, shaped
 from .kronsparse_pack import PackedChain, PackedWeights
 from .kronsparse_torch import BLAS_FARTHEST
 from .launcher import collecting
+from .torch_private import PLAIN, is_batched, plain, unwatched
 
 Look = tuple[Any, ...]
 Call = Any  # of kronsparse_cpu, which is loaded with the first product

@@ -13,7 +13,6 @@ import torch
 from ..config import current
 from ..errors import OutOfMemoryError
 from . import kronsparse_gpu, kronsparse_run, kronsparse_steps
-from .autograd import PLAIN, is_batched, unwatched
 from .execute import allocate
 from .gpu_tiles import session
 from .info import RunInfo
@@ -21,6 +20,7 @@ from .kronsparse import Maybe, Way
 from .kronsparse_chain import canonical
 from .kronsparse_pack import PackedWeights
 from .launcher import collecting
+from .torch_private import PLAIN, is_batched, unwatched
 
 Step = Callable[[torch.Tensor, torch.Tensor, Maybe, "PackedWeights | None", RunInfo], torch.Tensor]
 _MOST_NUMBERS = 1 << 27  # of what stands behind a factor: 512 MiB of float32, more than 200 us of an H200

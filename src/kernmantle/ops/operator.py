@@ -1,4 +1,7 @@
-"""The torch operator ``kernmantle::contract``: autograd-free, its argument the canonical text of a program."""
+"""The torch operator ``kernmantle::contract``, its argument the canonical text of a program.
+
+Its derivatives are registered where they are made, in ``autograd``.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,47 @@ from .dtypes import DTYPES
 from .execute import Types, execute
 from .layout import geometry
 
-_LIBRARY = torch.library.Library("kernmantle", "DEF")
-_LIBRARY.define("contract(Tensor[] tensors, Scalar[] numbers, Tensor[] values, str program, str types) -> Tensor[]")
-# One tensor without axes for each number: of these alone may lie on the host beside others on a GPU.
-Values = list[torch.Tensor]
+LIBRARY = torch.library.Library("kernmantle", "DEF")
+NUMBERS = "float[] numbers, int[] integers, Tensor[] values"
+"""Numbers of a program in the schema of an operator: of the three lists one holds them all, see ``packed``."""
+LIBRARY.define(f"contract(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]")
+_INT64 = 1 << 63
 
 
-def _run(
-    tensors: list[torch.Tensor], numbers: list[float], values: Values, program: str, types: str
-) -> list[torch.Tensor]:
-    return execute(program, types, tensors, [value.item() for value in values] or numbers)
+def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[int], list[torch.Tensor]]:
+    """Numbers as an operator takes them: floats, or integers, which stay exact, or one tensor without axes for each.
+
+    Under torch.compile they travel in tensors on the host, made by additions: then they may change without compiling
+    anew, while a Python number that meets an operator is compiled in. Of tensors without axes alone may lie on the
+    host beside others on a GPU.
+    """
+    given: Any = list(numbers)
+    if any(isinstance(number, torch.Tensor) for number in given):
+        return [], [], given
+    whole = len(given) > 0 and all(isinstance(number, int) and -_INT64 <= number < _INT64 for number in given)
+    if given and torch.compiler.is_compiling():
+        zero = torch.zeros((), dtype=torch.int64 if whole else torch.float64)
+        return [], [], [zero + number for number in given]
+    return ([], given, []) if whole else ([float(number) for number in given], [], [])
 
 
-def _fake(
-    tensors: list[torch.Tensor], numbers: list[float], values: Values, program: str, types: str
-) -> list[torch.Tensor]:
+def unpacked(numbers: Sequence[float], integers: Sequence[int], values: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """Inverse of ``packed``; tensors as they are."""
+    return values or integers or numbers
+
+
+def read(numbers: Sequence[float], integers: Sequence[int], values: Sequence[torch.Tensor]) -> Sequence[float]:
+    """Python numbers of what ``packed`` gave."""
+    return [value.item() for value in values] or integers or numbers
+
+
+def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    *numbers, program, types = numbers_and_texts
+    return execute(program, types, tensors, read(*numbers))
+
+
+def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    program, types = numbers_and_texts[-2:]
     parsed = Program.parse(program)
     shape = geometry(parsed, [tuple(t.shape) for t in tensors]).out_shape(parsed.out)
     return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
@@ -34,7 +63,7 @@ def _fake(
 
 # Not register_fake, which spends 6 ms on finding the line that it is called from.
 for _key, _function in (("CPU", _run), ("CUDA", _run), ("Meta", _fake)):
-    _LIBRARY.impl("contract", _function, _key)
+    LIBRARY.impl("contract", _function, _key)
 
 
 def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:
@@ -43,10 +72,8 @@ def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[0], *(1,) * (batch_rank - lead), *tensor.shape[1:])
 
 
-def _vmap(
-    info: Any, in_dims: Any, tensors: Any, numbers: list[float], values: Values, program: str, types: str
-) -> tuple[Any, Any]:
-    operands = Program.parse(program).tensors
+def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:
+    operands = Program.parse(numbers_and_texts[-2]).tensors
     dims: Sequence[int | None] = in_dims[0]
     ranks = [
         tensor.dim() - len(operand.axes) - (dim is not None)
@@ -56,22 +83,17 @@ def _vmap(
         tensor if dim is None else front(tensor.movedim(dim, 0), len(operand.axes), max(ranks))
         for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
     ]
-    results = _operator(moved, numbers, values, program, types)
+    results = _operator(moved, *numbers_and_texts)
     return results, [0] * len(results)
 
 
-torch.library.register_vmap("kernmantle::contract", _vmap, lib=_LIBRARY)
+torch.library.register_vmap("kernmantle::contract", _vmap, lib=LIBRARY)
 
 _operator = torch.ops.kernmantle.contract.default
 
 
-def contract(tensors: Sequence[torch.Tensor], numbers: Sequence[float], program: str, types: str) -> list[torch.Tensor]:
-    """Outputs of a program, without derivatives.
-
-    Under torch.compile the numbers travel in tensors on the host, made by additions: then they may change without
-    compiling anew, while a Python number that meets an operator is compiled in.
-    """
-    if not numbers or not torch.compiler.is_compiling():
-        return _operator(list(tensors), list(numbers), [], program, types)
-    zero = torch.zeros((), dtype=torch.float64)
-    return _operator(list(tensors), [], [zero + number for number in numbers], program, types)
+def contract(
+    tensors: Sequence[torch.Tensor], numbers: Sequence[float | torch.Tensor], program: str, types: str
+) -> list[torch.Tensor]:
+    """Outputs of a program, with derivatives by the tensors at every level that records one."""
+    return _operator(list(tensors), *packed(numbers), program, types)

@@ -17,11 +17,11 @@ from ..contraction.definition import Definition
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from ..runtime.lru import LRUCache
-from .autograd import PLAIN, unwatched
 from .checks import autocasts, number_of
 from .dtypes import DTYPES
 from .execute import Prepared, Types, allocate, last_route, prepare
 from .launcher import collecting
+from .torch_private import PLAIN, unwatched
 
 _CAPACITY = 256
 _ALL: WeakSet[Recall] = WeakSet()

@@ -16,9 +16,9 @@ import torch
 
 from ...expr.functions import FUNCTIONS
 from ...kernels.differences import differences
-from ...ops.autograd import is_untracked
 from ...ops.contract import Contraction
 from ...ops.precompile import precompile
+from ...ops.torch_private import is_untracked
 from ..batches import batch_size, check_tensors, deliver, hyper_sizes
 from ..timer import CudaTimer as CudaTimer
 from .linalg import FillMode as FillMode

@@ -3,6 +3,9 @@
 import pickle
 import subprocess
 import sys
+import warnings
+from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ import sklearn.kernel_approximation
 import sklearn.kernel_ridge
 import sklearn.neighbors
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor as TheirProcess
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -20,10 +24,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import kernmantle as km
-from kernmantle import estimators
+from kernmantle import errors, estimators
 from kernmantle.estimators.solve import solve
 from kernmantle.testing import assert_close
 
+solve_module = import_module("kernmantle.estimators.solve")
 QUICK = {
     "GaussianProcessRegressor": {"max_iter": 3},
     "RecursiveFeatureMachine": {"n_iterations": 1},
@@ -277,3 +282,83 @@ except km.errors.BackendError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert "pip install" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("array", [np.asarray, torch.tensor])
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_what_was_fitted_stays_when_the_callers_arrays_change(name, array):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    x, held = array(rows.copy()), array(rows[:5] + 0.1)
+    y = array((rows[:, 0] > 0).astype(int) if "Classifier" in name else np.sin(rows[:, 0]))
+    kind = getattr(estimators, name)
+    machine = (kind(n_components=40, random_state=0) if name == "Nystroem" else kind()).fit(x, y)
+    found = machine.predict if hasattr(machine, "predict") else machine.transform
+    before = np.asarray(found(held)).copy()
+    x[:], y[:] = 0, 0
+    assert (np.asarray(found(held)) == before).all()
+
+
+def test_neighbours_by_a_distance_and_by_a_similarity_of_ones_own():
+    x, held, y, _ = data(load_iris)
+    theirs = sklearn.neighbors.KNeighborsClassifier(5, p=1, weights="distance").fit(x, y)
+    distance = km.Kernel(lambda a, b: abs(a - b))
+    ours = estimators.KNeighborsClassifier(5, metric=distance, weights="distance").fit(x, y)
+    assert_close(ours.predict_proba(held), theirs.predict_proba(held), depth=1000)
+    assert_close(km.argkmin(held, x, 5, metric=distance, return_values=True)[0], theirs.kneighbors(held)[0], depth=10)
+    similar = estimators.KNeighborsClassifier(5, similarity=km.Laplace(3.0, p=1)).fit(x, y)
+    distances = -3 * np.log(similar.kneighbors(held)[0])
+    assert_close(distances, theirs.kneighbors(held)[0], depth=1000)
+    assert similar.score(x, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metric": km.Laplace(1.0)}, "is a similarity.*pass it as similarity="),
+        ({"metric": 0.5 * km.Kernel(lambda a, b: abs(a - b)) + km.Gaussian(1.0)}, "is a similarity"),
+        ({"metric": km.Gaussian(1.0).transformed(np.ones(4))}, "is a similarity"),
+        ({"metric": "inner_product"}, "similarity=km.Linear"),
+        ({"metric": lambda a, b: abs(a - b)}, r"metric=km.Kernel\(lambda"),
+        ({"metric": "euclidian"}, "did you mean 'euclidean'"),
+        ({"metric": "cosine", "metric_params": {"p": 1}}, "takes no p"),
+        ({"metric_params": {"z": 1}}, "no option 'z'"),
+        ({"metric": km.Kernel(lambda a, b: abs(a - b)), "metric_params": {"p": 1}}, "hyperparameters of a kernel"),
+        ({"similarity": "laplace"}, "must be a km.Kernel"),
+        ({"similarity": km.Linear(), "metric": "cosine"}, "pass one of them"),
+    ],
+)
+def test_what_orders_neighbours_is_checked_by_fit(given, message):
+    x, _, y, _ = data(load_iris)
+    with pytest.raises(ValueError, match=message):
+        estimators.KNeighborsClassifier(**given).fit(x, y)
+
+
+def test_argkmin_refuses_similarities_and_functions():
+    x = np.eye(3)
+    with pytest.raises(errors.ParameterError, match=r"is a similarity.*k.argkmax"):
+        km.argkmin(x, metric=km.Gaussian(1.0))
+    with pytest.raises(errors.ParameterError, match=r"metric=km.Kernel"):
+        km.argkmin(x, metric=lambda a, b: abs(a - b))
+
+
+def test_an_iteration_that_does_not_converge_warns(monkeypatch):
+    x, _, y, _ = data(load_diabetes)
+    part = partial(solve_module.solve_kernel, max_iterations=2, preconditioner=None)
+    monkeypatch.setattr(solve_module, "solve_kernel", part)
+    with pytest.warns(ConvergenceWarning, match="stopped after 2 iterations at a relative residual of"):
+        found = estimators.KernelRidge(1e-3, solver="cg").fit(x, y)
+    assert np.isfinite(found.dual_coef_).all()
+
+
+def test_a_search_that_stops_early_or_runs_away_warns():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(60, 3))
+    y = np.sin(2 * x[:, 0]) + 0.1 * random.normal(size=60)
+    with pytest.warns(ConvergenceWarning, match="max_iter=1 steps"):
+        estimators.GaussianProcessRegressor(max_iter=1).fit(x, y)
+    with pytest.warns(ConvergenceWarning, match=r"bandwidths of the features \[1, 2\] became"):
+        estimators.GaussianProcessRegressor(ard=True).fit(x, np.sin(x[:, 0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        machine = estimators.GaussianProcessRegressor().fit(x[:, :1], y)
+    assert machine.noise_ >= 1e-6

@@ -13,9 +13,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 Back = Callable[[torch.Tensor], Any]
 
 
-def placed(estimator: BaseEstimator, array: np.ndarray) -> torch.Tensor:
-    """A numpy array on the device of the estimator."""
-    own = array if array.flags.writeable and array.flags.c_contiguous else array.copy()
+def placed(estimator: BaseEstimator, array: np.ndarray, *, copy: bool = False) -> torch.Tensor:
+    """A numpy array on the device of the estimator; a copy has memory of its own, for what a fit stores."""
+    own = array.copy() if copy or not (array.flags.writeable and array.flags.c_contiguous) else array
     tensor = torch.from_numpy(own)
     device = getattr(estimator, "device", None)
     return tensor if device is None else tensor.to(device)
@@ -42,34 +42,37 @@ def _checked(estimator: Any, rows: torch.Tensor, reset: bool) -> torch.Tensor:
     wide = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     if not torch.isfinite(wide).all():
         raise ValueError("X contains NaN or infinity")
-    return wide
+    return wide.clone() if reset and wide is rows else wide
 
 
 def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> tuple[torch.Tensor, Back]:
-    """Rows as a tensor, and how results go back."""
+    """Rows as a tensor, and how results go back; with ``reset``, for a fit, a copy that the caller cannot change."""
     if not reset:
         check_is_fitted(estimator)
     if isinstance(X, torch.Tensor):
         return _checked(estimator, X, reset), _same
     array: Any = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32])
-    return placed(estimator, array), _numpy
+    return placed(estimator, array, copy=reset), _numpy
 
 
 def rows_and_targets(
     estimator: Any, X: Any, y: Any, *, numeric: bool = True, multi_output: bool = True
 ) -> tuple[torch.Tensor, Any, Back]:
-    """Rows as a tensor, targets (a tensor where they are numbers, else an array of labels), and the way back."""
+    """Copies of the rows, as a tensor, and of the targets (numbers as a tensor, else labels); how results go back."""
     if isinstance(X, torch.Tensor):
         rows = _checked(estimator, X, True)
-        targets = y if isinstance(y, torch.Tensor) else torch.as_tensor(np.asarray(y)) if numeric else np.asarray(y)
+        targets = y if isinstance(y, torch.Tensor) else torch.as_tensor(np.asarray(y)) if numeric else np.array(y)
         if len(targets) != rows.shape[0]:
             raise ValueError(f"X has {rows.shape[0]} rows, y has {len(targets)}")
-        return rows, targets.to(rows) if isinstance(targets, torch.Tensor) and numeric else targets, _same
+        if isinstance(targets, torch.Tensor):
+            targets = targets.to(rows, copy=True) if numeric else targets.clone()
+        return rows, targets, _same
     checked: Any = validate_data(
         estimator, X, y, dtype=[np.float64, np.float32], y_numeric=numeric, multi_output=multi_output
     )
     array, target = checked
-    return placed(estimator, array), placed(estimator, target.astype(array.dtype)) if numeric else target, _numpy
+    own = placed(estimator, target.astype(array.dtype)) if numeric else np.array(target)
+    return placed(estimator, array, copy=True), own, _numpy
 
 
 def weights_of(sample_weight: Any, rows: torch.Tensor) -> torch.Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from tqdm import tqdm
 
@@ -20,6 +22,10 @@ from .data import rows_and_targets, rows_of
 from .ridge import check_positive
 
 LEAST_NOISE = 1e-6
+FLAT = 1e-3
+"""Largest derivative of the likelihood a row, by the logarithm of a hyperparameter, at what counts as a maximum."""
+FAR = 1e4
+"""Factor over the median distance of rows beyond which a bandwidth no longer describes the data."""
 WORSE = 10.0
 """By how much a place without a posterior is worse than the best, to a line search, which cannot step over NaN."""
 
@@ -72,7 +78,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     kernel_ : km.Kernel
         With its scale, in units of the variance of y.
     noise_ : float
-        Variance of the noise, in the same units.
+        Variance of the noise, in the same units, at least 1e-6.
     bandwidths_ : array
         Of each feature.
     n_iter_ : int
@@ -84,6 +90,12 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     ------
     ValueError
         From ``fit`` and ``predict``, as of :class:`KernelRidge`; and for a noise that is not above 0.
+
+    Warns
+    -----
+    ConvergenceWarning
+        Where ``max_iter`` ends the search before a maximum of the likelihood, or a bandwidth leaves the scale of the
+        data: more than 1e4 times, or less than 1e-4 of, where the search began.
 
     Notes
     -----
@@ -156,18 +168,33 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
             if posterior is None:
                 raise ValueError("the kernel matrix is not positive definite: raise noise, or take another kernel")
             self._posterior, self.log_marginal_likelihood_ = posterior, posterior.likelihood(scaled)
-        self.noise_, self.bandwidths_ = float(found), logs[2:].exp().cpu().numpy()
+        self.noise_, self.bandwidths_ = float(found) + LEAST_NOISE, logs[2:].exp().cpu().numpy()
+        if self.optimise:
+            self._warn_of_lengths(logs[2:] - math.log(begun))
         return self
+
+    def _warn_of_lengths(self, moved: torch.Tensor) -> None:
+        """Warn of bandwidths that left the scale of the data, by the logarithms of how far they went."""
+        gone = (moved.abs() > math.log(FAR)).nonzero()[:, 0].tolist()
+        if gone:
+            which = f"bandwidths of the features {gone}" if self.ard else "bandwidth"
+            values = ", ".join(f"{value:.2g}" for value in self.bandwidths_[gone])
+            warnings.warn(
+                f"the likelihood has no maximum within a factor of {FAR:g} of the distances in the data: the {which} "
+                f"became {values}; leave features out that do not matter, or take a larger noise",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     def _searched(self, logs: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The best logarithms that the search passes."""
-        best, least = logs.clone(), math.inf
+        best, least, slope = logs.clone(), math.inf, math.inf
         free = logs.clone().requires_grad_()
         search = torch.optim.LBFGS([free], lr=0.5, max_iter=int(self.max_iter), line_search_fn="strong_wolfe")
         with tqdm(desc="likelihood", disable=not self.verbose) as shown:
 
             def step() -> torch.Tensor:
-                nonlocal best, least
+                nonlocal best, least, slope
                 self.n_iter_ += 1
                 search.zero_grad()
                 matrix = self._matrix(free, rows)
@@ -178,12 +205,20 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
                     matrix.backward(-posterior.slope() / targets.shape[0])
                     value = -posterior.likelihood(targets) / targets.shape[0]
                     if value < least:
-                        best, least = free.detach().clone(), value
+                        assert free.grad is not None
+                        best, least, slope = free.detach().clone(), value, float(free.grad.abs().max())
                 shown.update()
                 shown.set_postfix(loss=f"{value:.4f}")
                 return matrix.new_tensor(value)
 
             search.step(step)
+        if slope > FLAT:
+            warnings.warn(
+                f"the search for hyperparameters stopped after max_iter={self.max_iter} steps, where the likelihood "
+                f"still has a slope of {slope:.2g} a row: raise max_iter",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         return best
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:

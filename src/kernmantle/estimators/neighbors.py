@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, Regre
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..kernels import Kernel, argkmin
+from ..kernels.argk import check_distance, check_metric
 from .classifier import named
 from .data import labels_as_array, rows_and_targets, rows_of
 
@@ -22,13 +23,14 @@ class _Neighbors(BaseEstimator):
 
     def __init__(
         self, n_neighbors: int = 5, *, weights: str = "uniform", metric: str | Kernel = "minkowski", p: float = 2.0,
-        metric_params: Mapping[str, Any] | None = None, device: str | None = None,
+        metric_params: Mapping[str, Any] | None = None, similarity: Kernel | None = None, device: str | None = None,
     ) -> None:  # fmt: skip
         self.n_neighbors = n_neighbors
         self.weights = weights
         self.metric = metric
         self.p = p
         self.metric_params = metric_params
+        self.similarity = similarity
         self.device = device
 
     def _keep(self, rows: torch.Tensor) -> None:
@@ -36,7 +38,21 @@ class _Neighbors(BaseEstimator):
             raise ValueError(f"weights={self.weights!r} is none of {', '.join(_WEIGHTS)}")
         if isinstance(self.n_neighbors, bool) or not isinstance(self.n_neighbors, (int, np.integer)):
             raise ValueError(f"n_neighbors must be an integer, got {self.n_neighbors!r}")
+        if self.similarity is not None:
+            if not isinstance(self.similarity, Kernel):
+                raise ValueError(f"similarity must be a km.Kernel or None, got {self.similarity!r}")
+            if self.metric != "minkowski" or self.metric_params:
+                raise ValueError("similarity and metric are two ways to order rows: pass one of them")
+        check_distance(self.metric, "pass it as similarity=")
+        if not isinstance(self.metric, Kernel):
+            check_metric(self.metric, self._options())
+        elif self.metric_params:
+            raise ValueError("metric_params are those of a metric's name: the hyperparameters of a kernel are its own")
         self._rows = rows
+
+    def _options(self) -> dict[str, Any]:
+        power = {"p": self.p} if self.metric == "minkowski" else {}
+        return {**power, **(self.metric_params or {})}
 
     def kneighbors(self, X: Any, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
         """Distances and indices of the nearest rows, (m, n_neighbors) each, or the indices alone."""
@@ -51,18 +67,16 @@ class _Neighbors(BaseEstimator):
             raise ValueError(
                 f"Expected n_neighbors <= n_samples_fit and > 0, but n_neighbors = {wanted}, n_samples_fit = {known}"
             )
-        if isinstance(self.metric, Kernel):
-            return self.metric.argkmax(rows, self._rows.to(rows), wanted, return_values=True)
-        options = dict(self.metric_params or {})
-        if self.metric == "minkowski":
-            options.setdefault("p", self.p)
+        if self.similarity is not None:
+            return self.similarity.argkmax(rows, self._rows.to(rows), wanted, return_values=True)
+        options = {} if isinstance(self.metric, Kernel) else self._options()
         return argkmin(rows, self._rows.to(rows), wanted, metric=self.metric, return_values=True, **options)
 
     def _shares(self, values: torch.Tensor) -> torch.Tensor:
         """Weight of each neighbour; those at distance 0 outweigh all others."""
         if self.weights == "uniform":
             return torch.full_like(values, 1 / values.shape[1])
-        if isinstance(self.metric, Kernel):
+        if self.similarity is not None:
             return values / values.sum(1, keepdim=True)
         zero = values == 0
         shares = torch.where(zero.any(1, keepdim=True), zero.to(values), 1 / values)
@@ -77,13 +91,16 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
     n_neighbors : int
         How many vote.
     weights : {"uniform", "distance"}
-        Equal votes, or those of the reciprocal distance (for a kernel its value).
+        Equal votes, or those of the reciprocal distance (of a similarity its value).
     metric : str or km.Kernel
-        A metric of :func:`km.cdist`, or a kernel, whose largest values are nearest.
+        A metric of :func:`km.cdist`, or a distance of one's own, ``km.Kernel(lambda x, y: abs(x - y))``, which is
+        summed over the columns. The smallest value is the nearest, as in :func:`km.argkmin`.
     p : float
         Power of the Minkowski distance.
     metric_params : dict, optional
         Further options of the metric.
+    similarity : km.Kernel, optional
+        A kernel whose largest value is the nearest, as ``km.Laplace(2.0)``, instead of a metric.
     device : str, optional
         Where arrays that are no tensors are computed; the CPU by default.
 
@@ -93,7 +110,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
         From ``fit`` and ``predict``: for parameters that make no sense, more neighbours than rows, rows with NaN or
         infinity or another number of features, and labels that are no classes.
     KernmantleError
-        For an unknown metric, or options that it does not have.
+        From ``fit``: for an unknown metric, options that it does not have, and a named kernel as metric.
 
     Notes
     -----
@@ -141,7 +158,7 @@ class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
 
     Parameters
     ----------
-    n_neighbors, weights, metric, p, metric_params, device
+    n_neighbors, weights, metric, p, metric_params, similarity, device
         As of :class:`KNeighborsClassifier`.
 
     Raises

@@ -55,10 +55,15 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
         From ``fit`` and ``predict``: for parameters that make no sense, rows with NaN or infinity or another number of
         features, and a matrix that is not positive definite with this ``alpha``.
 
+    Warns
+    -----
+    ConvergenceWarning
+        Where conjugate gradients stop above their tolerance.
+
     Notes
     -----
-    ``fit`` takes sample weights. Cost: n² kernel values and n³ / 3 multiplications with Cholesky, n² kernel
-    values an iteration with conjugate gradients.
+    ``fit`` copies the rows and takes sample weights. Cost: n² kernel values and n³ / 3 multiplications with
+    Cholesky, n² kernel values an iteration with conjugate gradients.
 
     Predictions are differentiable by tensors that are predicted. Source: Saunders, Gammerman and Vovk, Ridge regression
     learning algorithm in dual variables, 1998.

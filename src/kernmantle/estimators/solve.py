@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from ..config import config
-from ..errors import LinearAlgebraError
+from ..errors import KernmantleWarning, LinearAlgebraError
 from ..kernels import Kernel
-from ..linalg import solve_kernel
+from ..linalg import Iterations, solve_kernel
+from ..linalg.cholesky import MEANING
 from ..linalg.kernel import Method
+from ..linalg.solution import raise_for
 
 SOLVERS: dict[str, Method] = {"auto": "auto", "cholesky": "cholesky", "cg": "cg"}
 
@@ -62,11 +66,28 @@ def _solved(
     kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str,
     verbose: bool,
 ) -> Solution:  # fmt: skip
+    with config(progress=verbose), warnings.catch_warnings():
+        warnings.simplefilter("ignore", KernmantleWarning)  # of an iteration that did not converge: said below
+        found = solve_kernel(kernel, rows, targets, diagonal, method=SOLVERS[solver])
+    if found.iterations is not None:
+        _check_iterations(found.iterations)
+        return Solution(found.x, None)
+    assert found.factor is not None
     try:
-        with config(progress=verbose):
-            found = solve_kernel(kernel, rows, targets, diagonal, method=SOLVERS[solver], check_errors=True)
+        raise_for(found.factor.info, MEANING)
     except LinearAlgebraError as error:
         raise ValueError(f"the system of the kernel matrix was not solved, raise alpha: {error}") from error
-    if found.factor is None:
-        return Solution(found.x, None)
     return Solution(found.x, found.factor.factor if found.factor.lower else found.factor.factor.mT)
+
+
+def _check_iterations(found: Iterations) -> None:
+    """Warn where the iteration stopped above its tolerance; ValueError where there is no solution at all."""
+    if not bool(torch.isfinite(found.x).all()):
+        raise ValueError("the system of the kernel matrix was not solved, raise alpha: the iteration gave NaN")
+    if not bool(found.converged.all()):
+        warnings.warn(
+            f"conjugate gradients stopped after {found.iterations} iterations at a relative residual of "
+            f"{float(found.residual.max()):.2g}, above the tolerance: raise alpha, or take solver='cholesky'",
+            ConvergenceWarning,
+            stacklevel=5,
+        )

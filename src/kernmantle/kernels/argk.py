@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..distances.arguments import find, request
+from ..distances.arguments import check_options, find, request
 from ..distances.pairwise import contraction
 from ..errors import ParameterError
 from .kernel import Kernel
@@ -34,7 +34,9 @@ def argkmin(
     count : int
         At most n.
     metric : str or Kernel
-        A metric of :func:`cdist`, or a kernel whose smallest values are wanted (its largest: ``k.argkmax``).
+        A metric of :func:`cdist`, or a distance of one's own as ``km.Kernel(lambda x, y: ...)``. The smallest value
+        is the nearest. A named kernel is a similarity, whose largest values are near, and refused here: use
+        ``k.argkmax``.
     return_values : bool
         Whether the distances are returned as well.
     **options
@@ -66,14 +68,44 @@ def argkmin(
     if isinstance(metric, Kernel):
         if options:
             raise ParameterError(f"a kernel takes no {next(iter(options))}; its hyperparameters are its own")
+        check_distance(metric, "call k.argkmax(x, y, count) on it; k.argkmin finds its smallest values")
         return metric.argkmin(x, y, count, return_values=return_values)
+    check_distance(metric, "")
     return _by_metric(x, y, count, metric, return_values, options)
 
 
-def _by_metric(x: Any, y: Any, count: int, metric: str, return_values: bool, options: Mapping[str, Any]) -> Any:
+def check_distance(metric: Any, instead: str) -> None:
+    """ParameterError for what is no distance: similarities, and functions that are not traced yet."""
+    if isinstance(metric, Kernel):
+        if metric.is_similarity:
+            raise ParameterError(
+                f"metric= is a distance, whose smallest value is the nearest; {metric!r} is a similarity, larger where "
+                f"rows are nearer: {instead}"
+            )
+    elif callable(metric):
+        raise ParameterError(
+            "metric= is a name or a km.Kernel, not a function; for a distance of your own, summed over the columns, "
+            "pass metric=km.Kernel(lambda x, y: abs(x - y))"
+        )
+
+
+def check_metric(metric: str, options: Mapping[str, Any]) -> None:
+    """ParameterError for an unknown metric, or options that it does not take."""
+    _check_names(options)
+    row = find(metric)
+    check_options(row, options)
+    if row.name == "inner_product":
+        raise ParameterError("metric= is a distance; 'inner_product' is a similarity: pass similarity=km.Linear()")
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
     unknown = next((name for name in options if name not in _OPTIONS), None)
     if unknown is not None:
-        raise ParameterError(f"argkmin has no option {unknown!r}; it has {', '.join(_OPTIONS)}")
+        raise ParameterError(f"nearest neighbours have no option {unknown!r}; there are {', '.join(_OPTIONS)}")
+
+
+def _by_metric(x: Any, y: Any, count: int, metric: str, return_values: bool, options: Mapping[str, Any]) -> Any:
+    _check_names(options)
     p, w, V, VI, base = (options.get(name) for name in _OPTIONS)
     wanted = request(find(metric), x, x if y is None else y, p=p, w=w, V=V, VI=VI, base=base)
     ready = wanted.prepared()

@@ -80,7 +80,7 @@ def make(row: Row, given: Mapping[str, Any]) -> Kernel:
     weights = _lengths(row, given.get(LENGTHS))
     form = form_of(row, literals, options, isinstance(values.get("p"), torch.Tensor), bool(weights))
     kept = {name: values[name] for name in form.parameters}
-    return Kernel.made(form, kept, weights, _text(row, given))
+    return Kernel.made(form, kept, weights, _text(row, given), named=True)
 
 
 def _signature(row: Row) -> Signature:

@@ -117,6 +117,20 @@ def _floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
     return tensor.to(torch.float64 if host else torch.float32)
 
 
+def is_direct(form: Form, values: Mapping[str, Value], x: Any, y: Any) -> bool:
+    """Whether tensors can go to the contraction as they are."""
+    if not isinstance(x, torch.Tensor) or form.operands or x.dim() != 2:
+        return False
+    if any(type(value) is not float and type(value) is not int for value in values.values()):
+        return False
+    if y is not None and (
+        not isinstance(y, torch.Tensor) or y.dim() != 2 or y.dtype != x.dtype or y.device != x.device
+        or y.shape[1] != x.shape[1]
+    ):  # fmt: skip
+        return False
+    return x.dtype in (torch.float32, torch.float64)
+
+
 def prepare(
     form: Form,
     values: Mapping[str, Value],

@@ -12,7 +12,7 @@ from ..contraction.definition import define
 from ..errors import ParameterError
 from ..expr.node import variables
 from . import agop, apply, gradient, neighbours, tabled
-from .call import Call, Value, prepare
+from .call import Call, Value, is_direct, prepare
 from .form import Form, changed, combine, gram, is_stationary, is_symmetric, raised, swapped
 from .operator import Operator
 from .row import literal
@@ -52,7 +52,7 @@ class Kernel:
            [0.5, 1. ]])
     """
 
-    __slots__ = ("_form", "_level", "_numbers", "_text", "_transform", "_values", "_weights")
+    __slots__ = ("_form", "_level", "_named", "_text", "_transform", "_values", "_weights")
     __array_ufunc__ = None
 
     def __init__(
@@ -82,28 +82,28 @@ class Kernel:
 
     def _set(
         self, form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int,
-        transform: torch.Tensor | None = None,
+        transform: torch.Tensor | None = None, named: bool = False,
     ) -> None:  # fmt: skip
-        self._form, self._text, self._level, self._transform = form, text, level, transform
+        self._form, self._text, self._level, self._transform, self._named = form, text, level, transform, named
         self._values, self._weights = dict(values), dict(weights)
-        self._numbers: dict[str, Any] = self._values
 
     @staticmethod
     def made(
         form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int = _ATOM,
-        transform: torch.Tensor | None = None,
+        transform: torch.Tensor | None = None, named: bool = False,
     ) -> Kernel:  # fmt: skip
-        """A kernel of a form and the values of its parameters and weights."""
+        """A kernel of a form and the values of its parameters and weights; ``named`` is that of ``is_similarity``."""
         self = Kernel.__new__(Kernel)
-        self._set(form, values, weights, text, level, transform)
+        self._set(form, values, weights, text, level, transform, named)
         return self
 
     def _like(self, form: Form, text: str, level: int, values: Mapping[str, Value] | None = None) -> Kernel:
         own = self._values if values is None else values
-        return Kernel.made(form, own, self._weights, text, level, self._transform)
+        return Kernel.made(form, own, self._weights, text, level, self._transform, self._named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kernel.made, (self._form, self._values, self._weights, self._text, self._level, self._transform)
+        own = self._form, self._values, self._weights, self._text, self._level, self._transform, self._named
+        return Kernel.made, own
 
     def __repr__(self) -> str:
         return self._text
@@ -129,6 +129,11 @@ class Kernel:
     def is_stationary(self) -> bool:
         """Whether k(x, y) is seen to depend on x - y alone."""
         return is_stationary(self._form)
+
+    @property
+    def is_similarity(self) -> bool:
+        """Whether it is made of named kernels, whose values grow as rows come nearer; unknown of one's own maps."""
+        return self._named
 
     @property
     def transform(self) -> torch.Tensor | None:
@@ -191,25 +196,12 @@ class Kernel:
         array, shape (..., m, n)
             Of the kind and dtype of x; integers are computed and returned as floating point.
         """
-        if diagonal is None and table is None and self._is_direct(x, y):
-            return gram(self._form)(x, x if y is None else y, out=out, precision=precision, **self._numbers)
+        if diagonal is None and table is None and self._transform is None and is_direct(self._form, self._values, x, y):
+            return gram(self._form)(x, x if y is None else y, out=out, precision=precision, **self._values)
         call, _ = self._tabled(x, y, table, precision)
         if diagonal is not None:
             diagonal = value_of(diagonal, "diagonal")
         return apply.dense(call, out, diagonal, offsets)
-
-    def _is_direct(self, x: Any, y: Any) -> bool:
-        """Whether tensors can go to the contraction as they are."""
-        if not isinstance(x, torch.Tensor) or self._form.operands or x.dim() != 2 or self._transform is not None:
-            return False
-        if any(type(value) is not float and type(value) is not int for value in self._values.values()):
-            return False
-        if y is not None and (
-            not isinstance(y, torch.Tensor) or y.dim() != 2 or y.dtype != x.dtype or y.device != x.device
-            or y.shape[1] != x.shape[1]
-        ):  # fmt: skip
-            return False
-        return x.dtype in (torch.float32, torch.float64)
 
     def diagonal(self, x: Any) -> Any:
         """k(x_i, x_i) of every row: shape (..., m)."""
@@ -367,11 +359,12 @@ class Kernel:
         """
         chosen = check_transform(value_of(matrix, "matrix"))
         text = f"{_bracketed(self, _ATOM)}.transformed({shown(chosen)})"
-        return Kernel.made(self._form, self._values, self._weights, text, _ATOM, composed(chosen, self._transform))
+        both = composed(chosen, self._transform)
+        return Kernel.made(self._form, self._values, self._weights, text, _ATOM, both, self._named)
 
     def of_transformed(self) -> Kernel:
         """The kernel of rows that have been multiplied by the transform already."""
-        return Kernel.made(self._form, self._values, self._weights, self._text, self._level)
+        return Kernel.made(self._form, self._values, self._weights, self._text, self._level, None, self._named)
 
     def transposed(self) -> Kernel:
         """The kernel k(y, x), this one where it is symmetric."""
@@ -398,7 +391,8 @@ class Kernel:
         values = self._values | {names[name]: value for name, value in other._values.items()}
         weights = self._weights | {names[name]: value for name, value in other._weights.items()}
         text = f"{_bracketed(self, level)} {sign} {_bracketed(other, level + (sign == '-'))}"
-        return Kernel.made(form, values, weights, text, level, self._transform)
+        named = self._named or other._named
+        return Kernel.made(form, values, weights, text, level, self._transform, named)
 
     def _with(self, op: str, name: str, value: Any, first: bool = False) -> tuple[Form, dict[str, Value]]:
         form, name = changed(self._form, op, name, first)
@@ -410,8 +404,7 @@ class Kernel:
         form, values = self._with("add", "offset", other)
         return self._like(form, f"{self._text} + {shown(other)}", _SUM, values)
 
-    def __radd__(self, other: Any) -> Kernel:
-        return self + other
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Kernel:
         if isinstance(other, Kernel):
@@ -425,8 +418,7 @@ class Kernel:
         form, values = self._with("mul", "scale", other, first=True)
         return self._like(form, f"{shown(other)} * {_bracketed(self, _PRODUCT)}", _PRODUCT, values)
 
-    def __rmul__(self, other: Any) -> Kernel:
-        return self * other
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Kernel:
         if isinstance(other, Kernel):

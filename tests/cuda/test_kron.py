@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.ops.kron_execute import last_route
+from kernmantle.kron.matmul import multiply
+from kernmantle.ops.info import RunInfo
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
@@ -179,8 +180,9 @@ def test_precision_says_which_arithmetic_runs():
     wanted = oracle(x, factors)
     routes = {}
     for precision in (None, "ieee", "tf32"):
-        found = km.kron_matmul(x, factors, precision=precision)
-        routes[precision] = last_route()
+        info = RunInfo()
+        found = multiply(x, factors, precision=precision, info=info)
+        routes[precision] = info.route
         kind, size = (torch.float16, rounded(x, factors)) if precision == "tf32" else (torch.float32, None)
         assert_close(found.cpu(), wanted, dtype=kind, depth=64, magnitude=size)
     assert "3 products of scaled f16 halves" in routes[None]

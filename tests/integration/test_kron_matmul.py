@@ -75,7 +75,9 @@ def test_backends(backend):
     x, factors = drawn((5, [(8, 7), (3, 4), (6, 6)]), torch.float32)
     with km.config(backend=backend):
         _check(x, factors)
-    assert kron_execute.last_route().partition(":")[0] == {"auto": "llvm", "reference": "torch"}[backend]
+        operator = km.KroneckerProduct(factors)
+        x @ operator
+    assert operator.info.partition(":")[0] == {"auto": "llvm", "reference": "torch"}[backend]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

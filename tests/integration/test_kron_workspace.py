@@ -5,7 +5,8 @@ import torch
 
 import kernmantle as km
 from kernmantle.errors import DeviceError, ParameterError, ShapeError
-from kernmantle.ops.kron_execute import last_route
+from kernmantle.kron.matmul import multiply
+from kernmantle.ops.info import RunInfo
 
 LARGE = [(96, 96)] * 3
 CASES = {
@@ -48,7 +49,9 @@ def test_what_is_allocated(name):
     x, matrices = arrays(shape, factors, dtype, "cpu")
     result = km.kron_matmul(x, matrices, **options)
     assert asked.shape == tuple(result.shape)
-    assert asked.route == last_route()
+    info = RunInfo()
+    multiply(x, matrices, info=info, **options)
+    assert asked.route == info.route
     del result
     found = most_at_once(lambda: km.kron_matmul(x, matrices, **options))
     assert asked.bytes == found - torch.Size(asked.shape).numel() * dtype.itemsize

@@ -16,7 +16,7 @@ from ..contraction.equation import broadcast
 from ..contraction.kron_modes import text_of
 from ..errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
 from ..ops.checks import autocasts, check_precision, overlap, shares_memory
-from ..ops.kron_execute import Number, factor_sizes, rows_of
+from ..ops.kron_execute import Number, rows_of
 from ..ops.torch_private import plain
 from .factors import described, listed
 
@@ -203,7 +203,7 @@ def _shape(modes: str, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torc
     if batch is None:
         shapes = ", ".join(str(tuple(tensor.shape[:-2])) for tensor in tensors)
         raise ShapeError(f"the batch axes {shapes} of x, the factors and y do not broadcast")
-    shape = (*batch, rows_of(modes, factor_sizes(factors)), x.shape[-1])
+    shape = (*batch, rows_of(modes, factors), x.shape[-1])
     if y is not None and (y.shape[-2] not in (1, shape[-2]) or y.shape[-1] not in (1, shape[-1])):
         raise ShapeError(f"y {tuple(y.shape[-2:])} does not broadcast to the result {shape[-2:]}")
     return shape

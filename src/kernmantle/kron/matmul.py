@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import GradientError, ParameterError
+from ..ops.info import RunInfo
 from ..ops.kron import in_two, product
 from ..ops.kron_execute import execute
 from ..ops.torch_private import plain
@@ -103,26 +104,34 @@ def kron_matmul(
     >>> km.kron_matmul(x, [2, g])
     array([[0., 1., 0., 2.]])
     """
+    return multiply(x, factors, side, alpha, beta, y, out, precision, fuse, store)
+
+
+def multiply(
+    x: Any, factors: Sequence[Any], side: Any = "right", alpha: Any = 1, beta: Any = 0, y: Any = None, out: Any = None,
+    precision: Any = None, fuse: Any = True, store: Any = False, info: RunInfo | None = None,
+) -> Any:  # fmt: skip
+    """Return the product as :func:`kron_matmul` does; ``info`` takes the route."""
     if type(store) is not bool:
         raise ParameterError(f"store must be True or False, not {store!r}")
     look = look_of(x, factors, y, out, side, alpha, beta, precision, fuse)
-    known = recalled(look, x, factors, y, out, alpha, beta)
+    known = recalled(look, x, factors, y, out, alpha, beta, info)
     if known is not None:
         return known
     call = gather(x, factors, side, alpha, beta, y, precision, fuse)
     if out is not None:
-        return _written(call, out, look)
+        return _written(call, out, look, info)
     way = in_two if store else product
-    result = way(call.modes, call.options, call.numbers, call.x, call.factors, call.y)
+    result = way(call.modes, call.options, call.numbers, call.x, call.factors, call.y, info)
     learn(look, call, result)
     return call.wrap(call.restored(result))
 
 
-def _written(call: Product, out: Any, look: Look | None) -> Any:
+def _written(call: Product, out: Any, look: Look | None, info: RunInfo | None) -> Any:
     if not plain(call.values):
         raise GradientError("out= cannot be combined with a transform of torch.func; drop out=")
     into = target(out, call)
-    execute(call.modes, call.options, call.numbers, call.x, call.factors, call.y, into)
+    execute(call.modes, call.options, call.numbers, call.x, call.factors, call.y, into, info)
     learn(look, call, into)
     if not into.is_inference():
         torch.autograd.graph.increment_version([into])

@@ -11,9 +11,9 @@ import torch
 from ..arrays import check_same_device, check_same_dtype, dtype_name, unwrap
 from ..contraction.equation import broadcast
 from ..errors import LinearAlgebraError, ParameterError, ShapeError
-from ..ops.kron_execute import last_route
+from ..ops.info import RunInfo
 from .factors import Factor, decomposed, described, listed, outer, sizes, spread
-from .matmul import kron_matmul
+from .matmul import multiply
 from .sums import SumOfProducts
 
 
@@ -38,6 +38,8 @@ class KroneckerProduct:
     factors : tuple of tensors and int
     shape : tuple of int
         Batch axes, rows, columns.
+    info : str
+        What the last product with this operator ran as; empty before the first.
 
     Raises
     ------
@@ -78,6 +80,7 @@ class KroneckerProduct:
             like = own[0]
         self.factors: tuple[Factor, ...] = tuple(given)
         self.scale = scale
+        self.info = ""
         self.device = torch.device("cpu") if like is None else like.device
         self.dtype = torch.float32 if like is None else like.dtype
         leading = [*(tuple(factor.shape[:-2]) for factor in own), tuple(getattr(scale, "shape", ()))]
@@ -97,7 +100,7 @@ class KroneckerProduct:
         return (self,)
 
     def __repr__(self) -> str:
-        ran = f", ran as {last_route()}" if last_route() else ""
+        ran = f", ran as {self.info}" if self.info else ""
         scale = "" if _is_one(self.scale) else "scale * "
         return f"KroneckerProduct({scale}{described(self.factors)}, {dtype_name(self.dtype)} on {self.device}{ran})"
 
@@ -107,8 +110,16 @@ class KroneckerProduct:
         return KroneckerProduct(factors, scale, like=like)
 
     def matmul(self, v: Any, **options: Any) -> Any:
-        """``self @ v`` with the options of :func:`kron_matmul`."""
-        return kron_matmul(v, self.factors, side="left", alpha=self.scale, **options)
+        """Return ``self @ v`` with the options of :func:`kron_matmul` from ``beta`` on."""
+        return self._product(v, "left", options)
+
+    def _product(self, v: Any, side: str, options: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling():
+            return multiply(v, self.factors, side, self.scale, **options)
+        info = RunInfo()
+        result = multiply(v, self.factors, side, self.scale, info=info, **options)
+        self.info = info.route
+        return result
 
     def __matmul__(self, other: Any) -> Any:
         if not isinstance(other, KroneckerProduct):
@@ -124,7 +135,7 @@ class KroneckerProduct:
         return self.like(factors, _times(self.scale, other.scale))
 
     def __rmatmul__(self, v: Any) -> Any:
-        return kron_matmul(v, self.factors, alpha=self.scale)
+        return self._product(v, "right", {})
 
     def __mul__(self, scalar: Any) -> KroneckerProduct:
         if not isinstance(scalar, (int, float, complex, torch.Tensor)):

@@ -17,6 +17,7 @@ from ..config import current
 from ..contraction.kron_modes import parse, text_of
 from ..ops.checks import autocasts, reach
 from ..ops.execute import allocate
+from ..ops.info import RunInfo
 from ..ops.kron_execute import Chosen, backend_for, factor_sizes, on_forget, prepared, start
 from ..ops.launcher import collecting
 from ..ops.torch_private import PLAIN, unwatched
@@ -90,10 +91,16 @@ def look_of(
     return tuple(facts)
 
 
-def recalled(look: Look | None, x: Any, factors: Sequence[Any], y: Any, out: Any, alpha: Any, beta: Any) -> Any:
+def recalled(
+    look: Look | None, x: Any, factors: Sequence[Any], y: Any, out: Any, alpha: Any, beta: Any, info: RunInfo | None
+) -> Any:
     """Result of a call that is known, else None."""
     known = None if look is None else _KNOWN.get(look)
-    return None if known is None else known.run(x, factors, y, out, alpha, beta)
+    if known is None:
+        return None
+    if info is not None:
+        info.route = known.chosen.route
+    return known.run(x, factors, y, out, alpha, beta)
 
 
 def learn(look: Look | None, call: Product, result: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from ..contraction.kron_modes import Mode, columns, contracted, grouped, parse, rows, text_of
 from ..errors import BackendError, GradientError
 from .autograd import constant
+from .info import RunInfo
 from .kron_execute import Number, Sizes, execute, factor_sizes
 from .kron_operator import kron
 from .kron_torch import batch_of
@@ -24,6 +25,7 @@ Tensors = Sequence[torch.Tensor]
 JOINT = 64
 # The last factors up to this size together are the second step of a product that keeps what lies between its steps.
 TOGETHER = 4096
+_HEAD = 6  # arguments of the Function before its tensors
 
 
 @constant
@@ -226,13 +228,15 @@ class Kron(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(text: str, options: str, alpha: Number, beta: Number, added: bool, *values: Any) -> torch.Tensor:
+    def forward(
+        text: str, options: str, alpha: Number, beta: Number, added: bool, info: RunInfo | None, *values: Any
+    ) -> torch.Tensor:
         last = values[-1] if added else None
         return kron(values[0], list(values[1 : len(values) - added]), last, alpha, beta, text, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.text, ctx.options, ctx.alpha, ctx.beta, ctx.added, *values = inputs
+        ctx.text, ctx.options, ctx.alpha, ctx.beta, ctx.added, _, *values = inputs
         ctx.save_for_backward(*values[: len(values) - ctx.added])
         ctx.y_shape = values[-1].shape if ctx.added else None
 
@@ -240,7 +244,7 @@ class Kron(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         (grad,) = grads
         x, *factors = ctx.saved_tensors
-        needed = ctx.needs_input_grad[5:]
+        needed = ctx.needs_input_grad[_HEAD:]
         slope = _conjugate(ctx.alpha)
         results: list[torch.Tensor | None] = [None]
         wanted = needed[1 : 1 + len(factors)]
@@ -261,17 +265,26 @@ class Kron(torch.autograd.Function):
         results += [part if part is None or slope == 1 else part * slope for part in parts]
         if ctx.added:
             results.append((grad * _conjugate(ctx.beta)).sum_to_size(ctx.y_shape) if needed[-1] else None)
-        return (None,) * 5 + tuple(results)
+        return (None,) * _HEAD + tuple(results)
 
 
 class KronWithJvp(Kron):
     """With forward mode, which torch.compile does not accept in a Function."""
 
     @staticmethod
+    def forward(
+        text: str, options: str, alpha: Number, beta: Number, added: bool, info: RunInfo | None, *values: Any
+    ) -> torch.Tensor:
+        if not plain(values):
+            return Kron.forward(text, options, alpha, beta, added, info, *values)
+        last = values[-1] if added else None
+        return execute(text, options, (alpha, beta), values[0], values[1 : len(values) - added], last, None, info)
+
+    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         Kron.setup_context(ctx, inputs, output)
         if forward_ad._current_level >= 0:  # not otherwise: it would hold on to tensors that nothing asks for
-            ctx.save_for_forward(*inputs[5 : len(inputs) - inputs[4]])
+            ctx.save_for_forward(*inputs[_HEAD : len(inputs) - inputs[4]])
         ctx.shape = output.shape
         ctx.context = copy_context()
 
@@ -283,7 +296,7 @@ class KronWithJvp(Kron):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> torch.Tensor | None:
         x, *factors = ctx.saved_tensors
-        moves = tangents[5:]
+        moves = tangents[_HEAD:]
         terms: list[torch.Tensor] = []
         if moves[0] is not None:
             terms.append(product(ctx.text, ctx.options, (ctx.alpha, 0), moves[0], factors))
@@ -307,13 +320,16 @@ def product(
     x: torch.Tensor,
     factors: Tensors,
     y: torch.Tensor | None = None,
+    info: RunInfo | None = None,
 ) -> torch.Tensor:
-    """The product with whatever derivative is being recorded."""
+    """The product with whatever derivative is being recorded; ``info`` takes the route."""
     values = [x, *factors] if y is None else [x, *factors, y]
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in values)
     if not tracked and not compiling and plain(values):
-        return execute(text, options, numbers, x, factors, y)
+        return execute(text, options, numbers, x, factors, y, None, info)
+    if info is not None:
+        info.route = "under a transform"  # unless it turns out that nobody watches
     if not (x.is_floating_point() or x.is_complex()) or (compiling and not tracked):
         return kron(x, list(factors), y, *numbers, text, options)
     if not compiling and torch._C._get_tracing_state() is not None:
@@ -321,7 +337,7 @@ def product(
     if not compiling and any(map(is_batched, values)):
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     function = Kron if compiling else KronWithJvp
-    return function.apply(text, options, *numbers, y is not None, *values)
+    return function.apply(text, options, *numbers, y is not None, info, *values)
 
 
 def in_two(
@@ -331,6 +347,7 @@ def in_two(
     x: torch.Tensor,
     factors: Tensors,
     y: torch.Tensor | None = None,
+    info: RunInfo | None = None,
 ) -> torch.Tensor:
     """The same in two steps where there is more than a pass of factors: what lies between is kept for the gradients."""
     shapes = factor_sizes(factors)
@@ -339,7 +356,7 @@ def in_two(
         first = tuple([place for place in places if place not in last])
         x = product(_partial(text, shapes, last, (), False), options, (1, 0), x, factors)
         text = _partial(text, shapes, first, last, False)
-    return product(text, options, numbers, x, factors, y)
+    return product(text, options, numbers, x, factors, y, info)
 
 
 @constant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from typing import Any
 import torch
 
 from ..config import current
-from ..contraction.kron_modes import Mode, contracted, parse, rows
+from ..contraction.kron_modes import Mode, contracted, parse
 from ..contraction.kron_passes import Pass
 from ..errors import KernmantleWarning
-from .autograd import constant
 from .execute import allocate
+from .info import RunInfo
 from .kron_layout import arranged
 from .kron_run import Prepare, Prepared, prepare, run
 from .kron_torch import batch_of, product
@@ -29,30 +28,28 @@ _HALVES = (torch.float16, torch.bfloat16)
 KERNELS = (*_HALVES, torch.float32, torch.float64)
 # Loaded when the first tensor of that device comes: neither compiler is needed on a machine without the other.
 _DOORS = {"llvm": ".kron_cpu", "cuda": ".kron_gpu"}
-_RAN = threading.local()
 _WARNED: set[str] = set()
 
 
-def last_route() -> str:
-    """What this thread ran last."""
-    return getattr(_RAN, "route", "")
-
-
 def factor_sizes(factors: Sequence[torch.Tensor]) -> Sizes:
-    """Rows and columns of every factor."""
+    """Return rows and columns of every factor, as plain integers also of sizes that torch.compile traces."""
+    if torch.compiler.is_compiling():  # a range guards on its length, where int() leaves it symbolic
+        return tuple([(len(range(f.shape[-2])), len(range(f.shape[-1]))) for f in factors])
     return tuple((int(factor.shape[-2]), int(factor.shape[-1])) for factor in factors)
 
 
-@constant
-def rows_of(text: str, shapes: Sizes) -> int:
-    """Rows of the product of factors of these sizes."""
-    return rows(parse(text, shapes))
+def rows_of(text: str, factors: Sequence[torch.Tensor]) -> int:
+    """Return the rows of the product, symbolic where sizes are."""
+    total = 1
+    for entry in text.split(" "):
+        total = total * (int(entry[1:]) if entry.startswith("i") else factors[int(entry)].shape[-2])
+    return total
 
 
 def out_shape(text: str, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None) -> tuple[int, ...]:
     """Shape of the result: batch axes, rows of the product, columns of x."""
     tensors = [x, *factors] if y is None else [x, *factors, y]
-    return (*batch_of(tensors), rows_of(text, factor_sizes(factors)), x.shape[-1])
+    return (*batch_of(tensors), rows_of(text, factors), x.shape[-1])
 
 
 def execute(
@@ -63,26 +60,30 @@ def execute(
     factors: Sequence[torch.Tensor],
     y: torch.Tensor | None,
     out: torch.Tensor | None = None,
+    info: RunInfo | None = None,
 ) -> torch.Tensor:
-    """``alpha`` times the product of x (…, columns, c), plus ``beta`` y; ``out`` is written in place when given."""
+    """``alpha`` times the product of x (…, columns, c), plus ``beta`` y; ``out`` is written in place when given.
+
+    ``info`` takes the route.
+    """
+    info = RunInfo() if info is None else info
     if out is None:
         out = allocate(out_shape(text, x, factors, y), x.dtype, x.device)
     if not out.numel():
-        _RAN.route = "nothing: the result is empty"
+        info.route = "nothing: the result is empty"
         return out
     modes = parse(text, factor_sizes(factors))
     backend = backend_for(x, modes)
     if backend is None:
-        _by_torch(modes, numbers, x, factors, y, out)
-        _RAN.route = "torch"
+        info.route = _by_torch(modes, numbers, x, factors, y, out)
         return out
     x, factors = x.resolve_neg(), [factor.resolve_neg() for factor in factors]
     y = None if y is None else y.resolve_neg()
     alpha, beta = float(numbers[0].real), float(numbers[1].real)
     chosen = prepared(text, options, x, factors, y, out)
+    info.route = chosen.route
     if chosen.prepared is None:
         run(chosen.passes, modes, (alpha, beta), arranged(x, factors, y, out), chosen.kernel)
-        _RAN.route = chosen.route
     else:
         start(chosen, x, factors, y, out, (alpha, beta))
     return out
@@ -105,7 +106,6 @@ def start(
     """Start the prepared kernels of arrays that look like those they were chosen for."""
     assert chosen.prepared is not None
     chosen.prepared(x, factors, y, out, numbers)
-    _RAN.route = chosen.route
 
 
 _CHOSEN: dict[tuple[object, ...], Chosen] = {}
@@ -170,14 +170,18 @@ def _by_torch(
     factors: Sequence[torch.Tensor],
     y: torch.Tensor | None,
     out: torch.Tensor,
-) -> None:
+) -> str:
+    """Write the product by torch's operations and return the route."""
     alpha, beta = numbers
-    if x.is_complex() and "complex" not in _WARNED:
-        _WARNED.add("complex")
-        warnings.warn(
-            "complex Kronecker products are computed by matrix products, one factor at a time",
-            KernmantleWarning,
-            stacklevel=2,
+    route = "torch"
+    if x.is_complex():
+        _warn_once("complex", "complex Kronecker products are computed by matrix products, one factor at a time")
+    elif x.is_cuda and not x.is_floating_point():
+        route = "torch: integers, one multiplication for each column of a factor"
+        _warn_once(
+            "integers",
+            "Kronecker products of integers on a GPU are computed by one elementwise operation for each column of a "
+            "factor; convert x and the factors to float64 where their sums stay below 2**53",
         )
     wide = torch.float32 if x.dtype in _HALVES else x.dtype
     result = product(x.to(wide), [factor.to(wide) for factor in factors], modes)
@@ -186,3 +190,10 @@ def _by_torch(
     if y is not None and beta != 0:
         result = result + y.to(wide) * beta
     out.copy_(result)
+    return route
+
+
+def _warn_once(kind: str, message: str) -> None:
+    if kind not in _WARNED:
+        _WARNED.add(kind)
+        warnings.warn(message, KernmantleWarning, stacklevel=2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..config import current
 from .kron_execute import Number, execute, out_shape
 
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
@@ -19,7 +20,13 @@ def _run(
     x: torch.Tensor, factors: list[torch.Tensor], y: torch.Tensor | None,
     alpha: Number, beta: Number, modes: str, options: str,
 ) -> torch.Tensor:  # fmt: skip
-    return execute(modes, options, (alpha, beta), x, factors, y)
+    return execute(modes, configured(options), (alpha, beta), x, factors, y)
+
+
+def configured(options: str) -> str:
+    """Return options with the precision in force where a traced call, which cannot read it, left that open."""
+    precision, fuse = options.split(" ")
+    return f"{current().precision or precision} {fuse}" if precision == "default" else options
 
 
 for _key in ("CPU", "CUDA"):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..config import current
 from ..errors import BackendError
 from . import kronsparse_run
 from .torch_private import plain
@@ -40,11 +41,20 @@ class Way(NamedTuple):
 def _run_weight(
     x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, algorithm: str, precision: str
 ) -> torch.Tensor:
-    return kronsparse_run.gradient(x, grad, (a, b, c, d), algorithm, precision)
+    return kronsparse_run.gradient(x, grad, (a, b, c, d), algorithm, precision or current().precision or "")
+
+
+def _run(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, algorithm: str,
+    precision: str,
+) -> torch.Tensor:  # fmt: skip
+    """Run the product in the precision in force where a traced call, which cannot read it, left that open."""
+    precision = precision or current().precision or ""
+    return kronsparse_run.product(x, weight, bias, activation, batch_last, algorithm, precision)
 
 
 for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("kron_sparse", kronsparse_run.product, _key)
+    _LIBRARY.impl("kron_sparse", _run, _key)
     _LIBRARY.impl("kron_sparse_weight", _run_weight, _key)
 
 

@@ -1,0 +1,107 @@
+"""Compiled products with Kronecker and Kronecker-sparse matrices, and the routes of operators."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.ops import kron_execute, kronsparse_run
+from kernmantle.testing import assert_close
+
+SIZES = ((5, 2, 3, 4, 2), (5, 3, 4, 2, 2), (6, 3, 4, 5, 2), (9, 4, 2, 3, 5))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_kronecker_products_of_further_sizes_compile_whole(dynamic, recorded):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(module, _):
+        graphs.append(module)
+        return module.forward
+
+    compiled = torch.compile(
+        lambda x, f, g: km.kron_matmul(x, [f, 2, g, f]), fullgraph=True, dynamic=dynamic,
+        backend="aot_eager" if recorded else backend,
+    )  # fmt: skip
+    two = torch.eye(2, dtype=torch.float64)
+    for rows, a, b, p, q in SIZES:
+        shapes = (rows, a * 2 * p * a), (a, b), (p, q)
+        x, f, g = given = [torch.randn(shape, dtype=torch.float64, requires_grad=recorded) for shape in shapes]
+        found, wanted = compiled(*given), x @ torch.kron(torch.kron(torch.kron(f, two), g), f)
+        assert_close(found.detach(), wanted.detach(), depth=200)
+        if recorded:
+            slopes = [torch.autograd.grad(value.square().sum(), given) for value in (found, wanted)]
+            for one, other in zip(*slopes, strict=True):
+                assert_close(one, other, depth=20000)
+    assert recorded or not dynamic or len(graphs) <= 2
+
+
+def test_compiled_products_see_the_configuration(monkeypatch):
+    torch._dynamo.reset()
+    seen, prepared, product = [], kron_execute.prepared, kronsparse_run.product
+
+    def noted_prepared(text, options, *rest):
+        seen.append(options)
+        return prepared(text, options, *rest)
+
+    def noted_product(x, weight, bias, activation, batch_last, algorithm, precision, *rest, **named):
+        seen.append(precision)
+        return product(x, weight, bias, activation, batch_last, algorithm, precision, *rest, **named)
+
+    monkeypatch.setattr(kron_execute, "prepared", noted_prepared)
+    monkeypatch.setattr(kronsparse_run, "product", noted_product)
+    f, x = torch.randn(4, 4), torch.randn(3, 16)
+    layer = km.KSLinear(16, 16, [(4, 4, 4, 1)], algorithm="kernel")
+    compiled = [
+        torch.compile(call, fullgraph=True, backend="eager")
+        for call in (lambda x: km.kron_matmul(x, [f, f]), layer, layer.pack(), km.kronsparse.hadamard(16))
+    ]
+    for precision in ("ieee", None, "tf32"):
+        with torch.no_grad(), km.config(precision=precision):
+            for call in compiled:
+                seen.clear()
+                call(x)
+                assert {option.split(" ")[0] for option in seen} <= {precision or "default", precision or ""}
+                assert seen
+
+
+def test_routes_belong_to_operators():
+    used, other = km.KroneckerProduct([torch.randn(8, 8)] * 3), km.KroneckerProduct([torch.randn(5, 5)] * 2)
+    for _ in range(3):
+        used @ torch.randn(512, 4)
+        assert used.info.startswith("llvm: ")
+        assert f"ran as {used.info}" in repr(used)
+    assert other.info == ""
+    assert "ran as" not in repr(other)
+    assert "ran as" not in repr(used.T)
+    recorded = km.KroneckerProduct([torch.randn(8, 8, requires_grad=True)] * 3)
+    (torch.randn(4, 512) @ recorded).sum().backward()
+    assert recorded.info.startswith("llvm: ")
+    torch.func.vmap(other.matmul)(torch.randn(2, 25, 3))
+    assert other.info == "under a transform"
+    with warnings.catch_warnings(record=True):
+        integers = km.KroneckerProduct([torch.ones(2, 2, dtype=torch.int64)])
+        integers @ torch.ones(2, dtype=torch.int64)
+    assert integers.info == "torch"
+
+
+def test_layers_show_their_own_route_alone():
+    layers = [km.KSLinear(16, 16, [(4, 4, 4, 1)], algorithm=name) for name in ("bmm", "dense", "kernel")]
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        layers[0](x)
+        layers[1](x)
+        assert [layer.info for layer in layers] == ["torch bmm", "torch dense", ""]
+        layers[2](x)
+        assert layers[2].info.startswith("llvm: ")
+    torch.func.vmap(layers[0])(x)
+    assert layers[0].info.startswith("under a transform")
+    chain = km.kronsparse.hadamard(16)
+    assert chain.info == ""
+    chain(x, algorithm="einsum")
+    assert chain.info == "torch einsum"

@@ -96,6 +96,87 @@ def test_training_and_prediction_follow_those_of_gpytorch(cholesky_size):
     assert (means[0] - means[1]).abs().max() < 0.02
 
 
+def test_hyperparameters_are_registered_and_have_the_gradients_of_the_formula():
+    bandwidth = torch.nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+    kernel = FusedKernel(0.5 * km.Gaussian(1.2) + km.Laplace(bandwidth)).double()
+    kernel.lengthscale = 1.5
+    names = {name for name, _ in kernel.named_parameters()}
+    assert names == {"raw_lengthscale", "raw_scale", "raw_bandwidth", "bandwidth_2"}
+    assert kernel.bandwidth_2 is bandwidth
+    x, y, v = rows(11, 3), rows(7, 3, seed=1), rows(7, 2, seed=2)
+    wanted = [kernel.raw_scale, kernel.raw_bandwidth, bandwidth, kernel.raw_lengthscale]
+
+    def dense():
+        scale, first, length = (torch.nn.functional.softplus(raw) for raw in (wanted[0], wanted[1], wanted[3]))
+        differences = (x[:, None] - y) / length.reshape(())
+        squares, absolutes = differences.square().sum(-1), differences.abs().sum(-1)
+        return scale * torch.exp(-squares / (2 * first**2)) + torch.exp(-absolutes / bandwidth)
+
+    found = (
+        (kernel(x, y).evaluate_kernel() @ v, dense() @ v),
+        (kernel(x, y).to_dense(), dense()),
+        (kernel(x, x + 0.1, diag=True)[:7], None),
+    )
+    for ours, oracle in found:
+        if oracle is None:
+            assert_close(ours.detach(), kernel(x, x + 0.1).to_dense().detach().diagonal()[:7], depth=100)
+            continue
+        assert_close(ours.detach(), oracle.detach(), depth=1000)
+        gradients = [torch.autograd.grad(value.square().sum(), wanted) for value in (ours, oracle)]
+        for mine, theirs in zip(*gradients, strict=True):
+            assert_close(mine, theirs, depth=10**4)
+
+
+@pytest.mark.parametrize("cholesky_size", [800, 1])
+def test_every_hyperparameter_moves_in_training(cholesky_size):
+    x = torch.linspace(0, 6, 30, dtype=torch.float64)[:, None]
+    y = torch.sin(x[:, 0])
+    kernel = FusedKernel(0.5 * km.Gaussian(1.0) + km.Laplace(torch.nn.Parameter(torch.tensor(2.0)))).double()
+    model = Model(x, y, kernel).double()
+    marginal = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+    before = {name: value.detach().clone() for name, value in kernel.named_parameters()}
+    search = torch.optim.Adam(model.parameters(), lr=0.1)
+    with gpytorch.settings.max_cholesky_size(cholesky_size):
+        for _ in range(3):
+            search.zero_grad()
+            (-marginal(model(x), y)).backward()
+            search.step()
+    assert all(not torch.equal(value, before[name]) for name, value in kernel.named_parameters())
+    again = FusedKernel(0.5 * km.Gaussian(1.0) + km.Laplace(torch.nn.Parameter(torch.tensor(9.0)))).double()
+    again.load_state_dict(kernel.state_dict())
+    values = again.hyperparameters
+    k = values["scale"] * km.Gaussian(values["bandwidth"]) + km.Laplace(values["bandwidth_2"])
+    assert_close(kernel(x).to_dense().detach(), k(x / kernel.lengthscale).detach(), depth=100)
+
+
+def test_batches_and_columns_of_hyperparameters():
+    x, y = rows(5, 3), rows(4, 3, seed=1)
+    kernel = FusedKernel(0.5 * km.Gaussian(1.0) + km.Laplace(2.0), batch_shape=torch.Size([2])).double()
+    kernel.raw_scale.data[1] += 1.0
+    scale = kernel.hyperparameters["scale"].detach()
+    wanted = [s * km.Gaussian(1.0)(x / l, y / l) + km.Laplace(2.0)(x / l, y / l)
+              for s, l in zip(scale, kernel.lengthscale.detach(), strict=True)]  # fmt: skip
+    assert_close(kernel(x, y).to_dense().detach(), torch.stack(wanted), depth=100)
+    assert_close(kernel(x, diag=True).detach(), (scale + 1)[:, None].expand(2, 5), depth=100)
+    lengths = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    kernel = FusedKernel(km.Gaussian(1.5, lengthscales=lengths) + km.Linear(0.3)).double()
+    assert dict(kernel.named_buffers())["lengthscales"] is not None
+    kernel.lengthscale = 1.0
+    assert_close(
+        kernel(x, y).to_dense().detach(), (km.Gaussian(1.5, lengthscales=lengths) + km.Linear(0.3))(x, y), depth=100
+    )
+    assert_close(kernel(x, diag=True).detach(), 1.3 + x.square().sum(1), depth=100)
+
+
+def test_what_cannot_be_trained_is_an_error():
+    log = torch.zeros((), requires_grad=True)
+    with pytest.raises(errors.ParameterError, match=r"'bandwidth' requires a gradient and is no nn.Parameter"):
+        FusedKernel(km.Gaussian(log.exp()))
+    with pytest.raises(errors.ParameterError, match="transform is not trained"):
+        FusedKernel(km.Gaussian(1.0).transformed(torch.eye(3, requires_grad=True)))
+    assert [name for name, _ in FusedKernel(km.Laplace(2.0, p=1.3)).named_parameters()] == ["raw_lengthscale"]
+
+
 def test_laplace_is_of_any_power():
     x = rows(6, 3)
     kernel = LaplaceKernel(p=1.3).double()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gpytorch
@@ -14,41 +15,74 @@ from linear_operator.operators import KernelLinearOperator
 from .. import kernels as own
 from ..errors import ParameterError
 from ..kernels import Kernel
+from ..kernels.build import LENGTHS, exponents, is_positive, replaced
+
+_PREFIX = "value_"
+
+
+def _bound(kernel: Kernel, values: Mapping[str, torch.Tensor]) -> Kernel:
+    """The kernel with the values that an operator carries."""
+    return replaced(kernel, {name.removeprefix(_PREFIX): value for name, value in values.items()}) if values else kernel
+
+
+def _dense(x1: torch.Tensor, x2: torch.Tensor, kernel: Kernel, **values: torch.Tensor) -> torch.Tensor:
+    return _bound(kernel, values)(x1, x2)
 
 
 class FusedKernelOperator(KernelLinearOperator):
     """``k(x1, x2)``; products with it, and their derivatives, do not form it."""
 
     def _matmul(self, rhs: torch.Tensor) -> torch.Tensor:
-        return self.nontensor_params["kernel"].matmul(self.x1, self.x2, rhs.contiguous())
-
-
-def _dense(x1: torch.Tensor, x2: torch.Tensor, kernel: Kernel) -> torch.Tensor:
-    return kernel(x1, x2)
+        kernel = _bound(self.nontensor_params["kernel"], self.tensor_params)
+        return kernel.matmul(self.x1, self.x2, rhs.contiguous())
 
 
 class FusedKernel(gpytorch.kernels.Kernel):
     """A kernel of this library over rows divided by a length scale that GPyTorch learns.
 
+    Weights, bandwidths and the other hyperparameters of the kernel are parameters of the module:
+
+    * a number, as ``raw_<name>`` with a constraint where it must be positive, of shape ``batch_shape``;
+    * an ``nn.Parameter``, as it is under its own name, without a constraint;
+    * a tensor that requires no gradient, as a buffer, which is not trained.
+
+    A number that is an exponent (``p``, ``q``, ``degree``) is part of the compiled expression and stays, as does the
+    bandwidth of a kernel that has only this one length, in whose place the length scale is learned.
+
     Parameters
     ----------
     kernel : km.Kernel
-        Of bandwidth 1 where it has one. Kernels composed with ``+`` and ``*`` are one kernel.
+        Kernels composed with ``+`` and ``*`` are one kernel. Its hyperparameters are where training begins.
     ard_num_dims, batch_shape, active_dims, lengthscale_prior, lengthscale_constraint
         As of :class:`gpytorch.kernels.Kernel`.
 
+    Attributes
+    ----------
+    hyperparameters : dict
+        Names and present values of the hyperparameters of the kernel, constraints applied.
+
+    Raises
+    ------
+    ParameterError
+        If ``kernel`` is no km.Kernel, or has a tensor that requires a gradient and is no ``nn.Parameter``, or a
+        transform that requires one: GPyTorch could not train them.
+
     Notes
     -----
-    Gradients exist for the rows, the length scales and what surrounds the kernel. Below GPyTorch's
-    ``settings.max_cholesky_size`` rows the matrix is made and factored, as always there.
+    Gradients exist for the rows, the length scales, the hyperparameters and what surrounds the kernel. Where bandwidths
+    and the length scale are learned together, their common factor is learned twice;
+    ``kernel.raw_lengthscale.requires_grad_(False)`` fixes it. Below GPyTorch's ``settings.max_cholesky_size`` rows the
+    matrix is made and factored, as always there.
 
     Examples
     --------
     >>> import torch, kernmantle as km
     >>> from kernmantle.integrations.gpytorch import FusedKernel
-    >>> covariance = FusedKernel(0.5 * km.Gaussian(1.0) + km.Laplace(2.0))(torch.randn(5, 3))
-    >>> covariance.shape
+    >>> kernel = FusedKernel(0.5 * km.Gaussian(1.0) + km.Laplace(2.0))
+    >>> kernel(torch.randn(5, 3)).shape
     torch.Size([5, 5])
+    >>> sorted(name for name, _ in kernel.named_parameters())
+    ['raw_bandwidth', 'raw_bandwidth_2', 'raw_lengthscale', 'raw_scale']
     """
 
     has_lengthscale = True
@@ -58,6 +92,49 @@ class FusedKernel(gpytorch.kernels.Kernel):
         if not isinstance(kernel, Kernel):
             raise ParameterError(f"kernel must be a km.Kernel, not {type(kernel).__name__}")
         self.kernel = kernel
+        self._attributes: dict[str, str] = {}
+        fixed = exponents(kernel) | _only_length(kernel)
+        for name, value in kernel.hyperparameters.items():
+            if isinstance(value, torch.Tensor):
+                self._register_tensor(name, value)
+            elif name not in fixed and not isinstance(value, str):
+                self._register_number(name, float(value))
+
+    def _register_tensor(self, name: str, value: torch.Tensor) -> None:
+        if name == "transform":
+            if value.requires_grad:
+                raise ParameterError("a transform is not trained here: multiply the rows by it in a module before")
+            return
+        self._attributes[name] = attribute = f"kernel_{name}" if hasattr(self, name) else name
+        if isinstance(value, torch.nn.Parameter):
+            self.register_parameter(attribute, value)
+        elif value.requires_grad:
+            raise ParameterError(
+                f"hyperparameter {name!r} requires a gradient and is no nn.Parameter, so GPyTorch would not train it: "
+                "pass torch.nn.Parameter(value), or a number, which becomes one"
+            )
+        else:
+            self.register_buffer(attribute, value)
+
+    def _register_number(self, name: str, value: float) -> None:
+        self._attributes[name] = attribute = f"raw_{name}"
+        raw = torch.full(self.batch_shape, value, dtype=torch.float64)
+        constraint = gpytorch.constraints.Positive() if value > 0 and is_positive(_base(name)) else None
+        if constraint is not None:
+            raw = constraint.inverse_transform(raw)
+        self.register_parameter(attribute, torch.nn.Parameter(raw))
+        if constraint is not None:
+            self.register_constraint(attribute, constraint)
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """Present values of the hyperparameters of the kernel by name."""
+        found = dict(self.kernel.hyperparameters)
+        for name, attribute in self._attributes.items():
+            raw = getattr(self, attribute)
+            constraint = self._constraints.get(f"{attribute}_constraint")
+            found[name] = raw if constraint is None else constraint.transform(raw)
+        return found
 
     @property
     def is_stationary(self) -> bool:
@@ -71,9 +148,29 @@ class FusedKernel(gpytorch.kernels.Kernel):
         if last_dim_is_batch:
             raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
         left, right = x1 / self.lengthscale, x2 / self.lengthscale
+        present = self.hyperparameters
+        values = {name: present[name].to(left.dtype) for name in self._attributes}
+        own = {name: int(_base(name) == LENGTHS) for name in values}  # axes of each beside its batch
         if diag:
-            return self.kernel(left.unsqueeze(-2), right.unsqueeze(-2))[..., 0, 0]
-        return FusedKernelOperator(left, right, covar_func=_dense, kernel=self.kernel)
+            values = {name: value.unsqueeze(-1 - own[name]) for name, value in values.items()}
+            return replaced(self.kernel, values)(left.unsqueeze(-2), right.unsqueeze(-2))[..., 0, 0]
+        return FusedKernelOperator(
+            left, right, covar_func=_dense, kernel=self.kernel,
+            num_nonbatch_dimensions={_PREFIX + name: axes for name, axes in own.items()},
+            **{_PREFIX + name: value for name, value in values.items()},
+        )  # fmt: skip
+
+
+def _base(name: str) -> str:
+    """The name of a hyperparameter in the table, without the number of the part that it is of."""
+    base, _, number = name.rpartition("_")
+    return base if number.isdigit() else name
+
+
+def _only_length(kernel: Kernel) -> set[str]:
+    """The bandwidth, where it is the only length of the kernel and a number."""
+    lengths = [name for name in kernel.hyperparameters if _base(name) in ("bandwidth", LENGTHS)]
+    return set(lengths) if lengths == ["bandwidth"] else set()
 
 
 class RBFKernel(FusedKernel):

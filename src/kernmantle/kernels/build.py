@@ -12,7 +12,7 @@ import torch
 
 from ..distances.arguments import readable
 from ..errors import GradientError, ParameterError, ShapeError
-from .form import WEIGHT
+from .form import WEIGHT, gram
 from .kernel import Kernel
 from .row import RANGES, Hyper, Row, form_of, literal
 from .table import KERNELS
@@ -81,6 +81,25 @@ def make(row: Row, given: Mapping[str, Any]) -> Kernel:
     form = form_of(row, literals, options, isinstance(values.get("p"), torch.Tensor), bool(weights))
     kept = {name: values[name] for name in form.parameters}
     return Kernel.made(form, kept, weights, _text(row, given), named=True)
+
+
+def replaced(kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
+    """Return the kernel with other values of the hyperparameters that are named, as in ``hyperparameters``."""
+    form, own, weights, *rest = kernel.__reduce__()[1]
+    lengths = [name for name in kernel.hyperparameters if name.startswith(LENGTHS)]
+    scales = {weight: values.get(name, weights[weight]) for name, weight in zip(lengths, weights, strict=True)}
+    return Kernel.made(form, {name: values.get(name, value) for name, value in own.items()}, scales, *rest)
+
+
+def exponents(kernel: Kernel) -> frozenset[str]:
+    """Return the hyperparameters that are powers, of which numbers are part of the compiled expression."""
+    return gram(kernel.form).definition.exponents
+
+
+def is_positive(name: str) -> bool:
+    """Return whether a hyperparameter is positive wherever the table has it; ``scale`` is the weight of a kernel."""
+    ranges = {hyper.range for row in KERNELS.values() for hyper in row.hyper if hyper.name == name}
+    return ranges == {"positive"} or name in ("scale", "divisor", LENGTHS)
 
 
 def _signature(row: Row) -> Signature:

@@ -188,7 +188,7 @@ def test_jitter_is_the_least_that_suffices(lower):
     eye = torch.eye(4, dtype=torch.float64)
     a = torch.stack([eye, 0 * eye + 1, torch.ones(4, 4).double() - 0.01 * eye, -eye])
     b = normal(4, 4, 1)
-    found = km.linalg.solve_cholesky(a, b, jitter=(1e-3, 0.1), lower=lower)
+    found = km.linalg.solve_cholesky(a, b, jitter=(1e-3, 0.1), lower=lower, check_errors=False)
     assert found.info.tolist() == [0, 0, 0, 1]
     assert_close(found.jitter, torch.tensor([0, 1e-3, 0.099, 0], dtype=torch.float64))
     assert found.x[3].isnan().all()
@@ -198,9 +198,10 @@ def test_jitter_is_the_least_that_suffices(lower):
 
 def test_infos_are_those_of_lapack():
     a = torch.diag(torch.tensor([2.0, 1.0, -1.0, 3.0])).double()
-    assert km.linalg.solve_cholesky(a, torch.ones(4).double()).info == scipy.linalg.lapack.dpotrf(a.numpy())[1] == 3
+    found = km.linalg.solve_cholesky(a, torch.ones(4).double(), check_errors=False)
+    assert found.info == scipy.linalg.lapack.dpotrf(a.numpy())[1] == 3
     singular = torch.tensor([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 1.0]]).double()
-    found = km.linalg.solve_lu(singular, torch.ones(3).double())
+    found = km.linalg.solve_lu(singular, torch.ones(3).double(), check_errors=False)
     assert found.info == scipy.linalg.lapack.dgetrf(singular.numpy())[2]
     assert found.x.isnan().all()
     with pytest.raises(km.errors.LinearAlgebraError, match=r"item 1 .*order 3"):
@@ -215,9 +216,10 @@ def test_nan_spoils_its_item_alone():
     root = normal(2, 4, 4)
     a = root @ root.mT + torch.eye(4)
     a[1, 2, 1] = float("nan")
-    assert km.linalg.solve_cholesky(a, normal(4, 1)).x.isnan().flatten(1).any(1).tolist() == [False, True]
+    found = km.linalg.solve_cholesky(a, normal(4, 1), check_errors=False)
+    assert found.x.isnan().flatten(1).any(1).tolist() == [False, True]
     assert km.linalg.solve_lu(a, normal(4, 1)).x.isnan().flatten(1).any(1).tolist() == [False, True]
-    found = km.linalg.eigh(a)
+    found = km.linalg.eigh(a, check_errors=False)
     assert found.w.isnan().all(1).tolist() == [False, True]
     assert found.v.isnan().flatten(1).all(1).tolist() == [False, True]
     assert found.info.tolist() == [0, 5]
@@ -259,7 +261,7 @@ def test_determinants_and_inverses():
     a = root @ root.mT + torch.eye(5)
     assert_close(km.linalg.logdet_spd(a), torch.linalg.slogdet(a).logabsdet, depth=100)
     assert_close(km.linalg.inverse_spd(a).x, torch.linalg.inv(a), depth=1000)
-    assert km.linalg.logdet_spd(-a).isnan().all()
+    assert km.linalg.logdet_spd(-a, check_errors=False).isnan().all()
     assert isinstance(km.linalg.inverse_spd(a.numpy()).x, np.ndarray)
 
 

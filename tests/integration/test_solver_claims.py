@@ -208,3 +208,65 @@ def test_the_system_of_a_gradient_says_what_it_does_not_reach():
     km.linalg.cg(easy, side).x.backward(1e-200 * normal(60, seed=2))
     wanted = torch.linalg.solve(easy, normal(60, seed=2))
     assert (side.grad * 1e200 - wanted).norm() <= 1e-7 * wanted.norm()
+
+
+BAD_SPD = torch.diag(torch.tensor([2.0, 1.0, -1.0, 3.0])).double()
+SINGULAR = torch.tensor([[1.0, 2.0], [2.0, 4.0]]).double()
+FAILING = [
+    (lambda **o: km.linalg.solve_cholesky(BAD_SPD, torch.ones(4).double(), **o).info, "order 3"),
+    (lambda **o: km.linalg.cholesky_factor(BAD_SPD, **o).info, "order 3"),
+    (lambda **o: km.linalg.inverse_spd(BAD_SPD, **o).info, "order 3"),
+    (lambda **o: km.linalg.logdet_spd(BAD_SPD, **o).isnan(), "order 3"),
+    (lambda **o: km.linalg.solve_lu(SINGULAR, torch.ones(2).double(), **o).info, "singular"),
+    (lambda **o: km.linalg.lu_factor(SINGULAR, **o).info, "singular"),
+    (lambda **o: km.linalg.eigh(SINGULAR * float("nan"), **o).info, "NaN"),
+    (lambda **o: km.linalg.solve_kernel(-1 * km.Gaussian(1.0), normal(5, 2), normal(5), 0.1, **o).factor.info, "minor"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(FAILING)))
+def test_on_the_cpu_failures_are_raised_unless_asked_otherwise(case):
+    solve, words = FAILING[case]
+    with pytest.raises(km.errors.LinearAlgebraError, match=words):
+        solve()
+    with pytest.raises(km.errors.LinearAlgebraError, match=words):
+        solve(check_errors=True)
+    assert solve(check_errors=False) != 0
+
+
+def test_transforms_and_compiled_calls_leave_it_at_infos():
+    stack = torch.stack([BAD_SPD, -BAD_SPD])
+    found = torch.vmap(lambda a: km.linalg.solve_cholesky(a, torch.ones(4).double()).info)(stack)
+    assert found.tolist() == [3, 1]
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a: km.linalg.solve_lu(a, torch.ones(2).double()).x, backend="eager")
+    assert compiled(SINGULAR).isnan().all()
+
+
+@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])
+@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1e-40, 1.0, 1e40, 1e150, 1e300])
+def test_refinement_at_any_scale(solve, scale):
+    root, b = normal(2, 50, 50), normal(2, 50, 3, seed=1)
+    a = root @ root.mT + 50 * torch.eye(50)
+    wanted = torch.linalg.solve(a, b)
+    for side in (1.0, 1e-200 if scale < 1 else 1e200):
+        found = solve(a * scale, b * side, refine=3)
+        assert found.info.tolist() == [0, 0]
+        assert_close(found.x * scale / side if scale > 1 else found.x / side * scale, wanted, depth=50**2)
+        assert (found.residual <= 1e-13).all()
+
+
+@pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])
+def test_refinement_that_gains_no_digits_is_said(solve):
+    a = with_spectrum(torch.logspace(0, -9, 60, dtype=torch.float64)) + 1e-7 * torch.eye(60)
+    easy = with_spectrum(torch.linspace(1, 2, 60))
+    b = normal(60, 2)
+    found = solve(torch.stack([easy, a]), b, refine=4, check_errors=False)
+    assert found.info[0] == 0
+    for item, info in zip((easy, a), found.info.tolist(), strict=True):
+        x = found.x[0] if item is easy else found.x[1]
+        backward = (item @ x - b).norm() / (item.norm() * x.norm())
+        assert info != 0 or backward <= 60 * torch.finfo(torch.float32).eps
+    hard = with_spectrum(torch.logspace(0, -13, 60, dtype=torch.float64))
+    with pytest.raises(km.errors.LinearAlgebraError):
+        solve(hard, b, refine=2)

@@ -177,7 +177,7 @@ def test_jitter_is_tried_in_place_until_it_suffices(bindings, monkeypatch, lower
     exact = torch.stack([good, singular, negative, hopeless])
     b = normal(4, 5, 2)
     a = layout(other_triangle_spoilt(exact, lower), which)
-    found = km.linalg.solve_cholesky(a, b, lower=lower, jitter=(1e-3, 0.1), overwrite_a=True)
+    found = km.linalg.solve_cholesky(a, b, lower=lower, jitter=(1e-3, 0.1), overwrite_a=True, check_errors=False)
     added = torch.tensor([0, 1e-3, 0.1 * 0.99, 0], dtype=torch.float64)
     assert_close(found.jitter, added)
     assert found.info.tolist() == [0, 0, 0, 1]
@@ -185,18 +185,18 @@ def test_jitter_is_tried_in_place_until_it_suffices(bindings, monkeypatch, lower
     raised = exact[:3] + added[:3, None, None] * eye
     for i, (matrix, side) in enumerate(zip(raised, b, strict=False)):
         assert_close(matrix @ found.x[i], side, magnitude=matrix.abs() @ found.x[i].abs(), depth=25)
-    factor = km.linalg.cholesky_factor(exact.clone(), lower=lower, jitter=(1e-3, 0.1)).factor[:3]
+    factor = km.linalg.cholesky_factor(exact.clone(), lower=lower, jitter=(1e-3, 0.1), check_errors=False).factor[:3]
     product = factor @ factor.mT if lower else factor.mT @ factor
     assert_close(product, raised, depth=25)
 
 
 def test_infos_stay_and_spoil_their_items_alone(bindings):
     a = torch.stack([spd(3, 3), -spd(3, 3), torch.diag(torch.tensor([1.0, 1.0, -1.0]).double())])
-    found = km.linalg.solve_cholesky(a, normal(3, 3, 2))
+    found = km.linalg.solve_cholesky(a, normal(3, 3, 2), check_errors=False)
     assert found.info.tolist() == [0, 1, 3]
     assert found.x.isnan().flatten(1).all(1).tolist() == [False, True, True]
     singular = torch.tensor([[1.0, 2.0], [2.0, 4.0]]).double()
-    found = km.linalg.solve_lu(singular, normal(2))
+    found = km.linalg.solve_lu(singular, normal(2), check_errors=False)
     assert found.info.item() == 2
     assert found.x.isnan().all()
     with pytest.raises(km.errors.LinearAlgebraError, match=r"U\[2, 2\].*info 2"):

@@ -50,6 +50,13 @@ def watched(*tensors: torch.Tensor) -> bool:
     return any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
+def raises(check_errors: bool | None, tensor: torch.Tensor) -> bool:
+    """Whether infos are to be raised for: as asked, by default on the CPU, where nothing has to be waited for."""
+    if check_errors is None:
+        return not (tensor.is_cuda or torch.compiler.is_compiling() or watched(tensor))
+    return check_errors
+
+
 def check_reverse(tensor: torch.Tensor, name: str) -> None:
     """GradientError for what torch.func or forward-mode differentiation has wrapped, where a method is not for that."""
     if watched(tensor):

@@ -25,9 +25,10 @@ from .arguments import (
     matrix,
     paired,
     placed_columns,
+    raises,
     system,
 )
-from .refine import Refined, Relative
+from .refine import UNREFINED, Refined, Relative
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 from .triangles import clear_triangle, copy_triangle
 
@@ -247,7 +248,7 @@ def cholesky_factor(
     overwrite_a: bool = False,
     jitter: Sequence[float] | float | None = None,
     check: bool = False,
-    check_errors: bool = False,
+    check_errors: bool | None = None,
 ) -> CholeskyFactor:
     """Cholesky factor of symmetric positive definite matrices, for :func:`cholesky_solve`.
 
@@ -266,8 +267,9 @@ def cholesky_factor(
         are tried, since nothing waits to know: each costs one more factorisation.
     check : bool
         Wait to see that a is finite and symmetric.
-    check_errors : bool
-        Wait for the infos and raise for the first that is not 0.
+    check_errors : bool, optional
+        Wait for the infos and raise for the first that is not 0. By default on the CPU, where nothing has to be waited
+        for, outside of torch.compile and the transforms of torch.func.
 
     Returns
     -------
@@ -277,7 +279,8 @@ def cholesky_factor(
     Raises
     ------
     LinearAlgebraError
-        With ``check_errors``, naming the item and the order of the minor.
+        Where the matrix is not positive definite, naming the item and the order of the minor; on CUDA with
+        ``check_errors``.
     ShapeError, DtypeError, GradientError
         For what is no square matrix of float32 or float64, or needs a gradient.
 
@@ -296,7 +299,7 @@ def cholesky_factor(
     amounts = check_jitter(jitter)
     with torch.no_grad(), enough_memory("cholesky", given):
         found = factorise(_prepared(given, overwrite_a, check), lower, overwrite_a, amounts)
-    if check_errors:
+    if raises(check_errors, given):
         raise_for(found.info, MEANING)
     batch = given.shape[:-2]
     added = None if found.jitter is None else wrap(found.jitter.expand(batch))
@@ -357,7 +360,7 @@ def solve_cholesky(
     jitter: Sequence[float] | float | None = None,
     refine: int = 0,
     check: bool = False,
-    check_errors: bool = False,
+    check_errors: bool | None = None,
 ) -> Solution:
     """Solve ``a x = b`` for symmetric positive definite matrices by Cholesky factors.
 
@@ -374,17 +377,19 @@ def solve_cholesky(
     refine : int
         For float64: factor in float32, which takes half the memory and time, and refine the solution so many
         times with residuals in float64, for which both triangles are read; each step gains the digits that
-        float32 has left after the condition number.
+        float32 has left after the condition number. Where a step gained none and digits are lacking, ``info`` is -1 and
+        x the best of all steps.
 
     Returns
     -------
     Solution
-        ``x``, and ``info`` on the device; nothing waits for it unless asked.
+        ``x``, and ``info`` on the device; on CUDA nothing waits for it unless asked.
 
     Raises
     ------
     LinearAlgebraError
-        With ``check_errors``, naming the item and the order of the minor.
+        Where the matrix is not positive definite, naming the item and the order of the minor; on CUDA with
+        ``check_errors``.
     ShapeError, DtypeError, DeviceError
         For arrays that do not fit together, before anything runs.
 
@@ -404,7 +409,7 @@ def solve_cholesky(
     >>> a = torch.tensor([[4.0, 2.0], [2.0, 5.0]])
     >>> km.linalg.solve_cholesky(a, torch.tensor([8.0, 12.0])).x
     tensor([1., 2.])
-    >>> km.linalg.solve_cholesky(-a, torch.tensor([8.0, 12.0])).info
+    >>> km.linalg.solve_cholesky(-a, torch.tensor([8.0, 12.0]), check_errors=False).info
     tensor(1, dtype=torch.int32)
     """
     pair = system(a, b)
@@ -422,13 +427,15 @@ def solve_cholesky(
     with torch.no_grad(), enough_memory("cholesky", pair.a):
         given = _prepared(pair.a, overwrite_a, check)
         found = factorise(refined.narrowed(given), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
-    if check_errors:
+    if raises(check_errors, pair.a):
         raise_for(found.info, MEANING)
-    triangle = Triangle(found.factor, found.lower)
+    triangle, batch = Triangle(found.factor, found.lower), pair.a.shape[:-2]
     with enough_memory("cholesky", pair.a):
         solver = refined.solver(given, triangle)
         x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
+    info = refined.judged(solver, found.info.expand(batch))
+    if refined.steps and raises(check_errors, pair.a):
+        raise_for(info, UNREFINED)
     residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
-    batch = pair.a.shape[:-2]
     added = None if found.jitter is None else pair.wrap(found.jitter.expand(batch))
-    return Solution(pair.finished(x), pair.wrap(found.info.expand(batch)), found.ran, added, residual)
+    return Solution(pair.finished(x), pair.wrap(info), found.ran, added, residual)

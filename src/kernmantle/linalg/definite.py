@@ -10,20 +10,22 @@ from typing import Any
 import torch
 
 from . import transformed
-from .arguments import enough_memory, matrix, watched
-from .cholesky import Triangle, at_once, check_jitter, factorise, solve_cholesky
+from .arguments import enough_memory, matrix, raises, watched
+from .cholesky import MEANING, Triangle, at_once, check_jitter, factorise, solve_cholesky
 from .implicit import log_determinant
-from .solution import Solution, nan_where_failed
+from .solution import Solution, nan_where_failed, raise_for
 
 
-def inverse_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None) -> Solution:
+def inverse_spd(
+    a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None, check_errors: bool | None = None
+) -> Solution:
     """Inverse of symmetric positive definite matrices, ``a⁻¹``.
 
     Parameters
     ----------
     a : array, shape (..., n, n)
         float32 or float64; one triangle is read.
-    lower, jitter
+    lower, jitter, check_errors
         As of :func:`cholesky_factor`.
 
     Returns
@@ -33,6 +35,8 @@ def inverse_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float |
 
     Raises
     ------
+    LinearAlgebraError
+        As of :func:`cholesky_factor`.
     ShapeError, DtypeError
         For what is no square matrix of float32 or float64.
 
@@ -50,11 +54,13 @@ def inverse_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float |
     given, wrap = matrix(a)
     with enough_memory("cholesky", given, "and twice as much again"):
         eye = torch.eye(given.shape[-1], dtype=given.dtype, device=given.device)
-        found = solve_cholesky(given, eye.expand(given.shape), lower=lower, jitter=jitter)
+        found = solve_cholesky(given, eye.expand(given.shape), lower=lower, jitter=jitter, check_errors=check_errors)
     return replace(found, x=wrap(found.x), info=wrap(found.info), jitter=wrap(found.jitter))
 
 
-def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None) -> Any:
+def logdet_spd(
+    a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None, check_errors: bool | None = None
+) -> Any:
     """Logarithm of the determinant of symmetric positive definite matrices, NaN where they are not.
 
     ``2 Σ log Lᵢᵢ`` of the Cholesky factor; the gradient by a, of every order, is ``a⁻¹``.
@@ -63,7 +69,7 @@ def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | 
     ----------
     a : array, shape (..., n, n)
         float32 or float64; one triangle is read.
-    lower, jitter
+    lower, jitter, check_errors
         As of :func:`cholesky_factor`.
 
     Returns
@@ -72,6 +78,8 @@ def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | 
 
     Raises
     ------
+    LinearAlgebraError
+        As of :func:`cholesky_factor`.
     ShapeError, DtypeError
         For what is no square matrix of float32 or float64.
 
@@ -88,16 +96,20 @@ def logdet_spd(a: Any, *, lower: bool = True, jitter: Sequence[float] | float | 
     given, wrap = matrix(a)
     amounts = check_jitter(jitter)
     if watched(given):
-        transformed.refuse(jitter=amounts)
+        transformed.refuse(jitter=amounts, check_errors=check_errors)
         run = partial(at_once, lower=lower)
         return wrap(transformed.log_determinant(given, lambda a: _logarithm(a, lower)[0], run))
-    value, triangle = _logarithm(given, lower, amounts)
+    value, triangle = _logarithm(given, lower, amounts, raises(check_errors, given))
     return wrap(log_determinant(given, value, triangle))
 
 
-def _logarithm(a: torch.Tensor, lower: bool, amounts: Sequence[float] = ()) -> tuple[torch.Tensor, Triangle]:
+def _logarithm(
+    a: torch.Tensor, lower: bool, amounts: Sequence[float] = (), check_errors: bool = False
+) -> tuple[torch.Tensor, Triangle]:
     """That of the determinant, and the factor."""
     with torch.no_grad(), enough_memory("cholesky", a):
         found = factorise(a.detach(), lower, False, amounts, clean=False)
+        if check_errors:
+            raise_for(found.info, MEANING)
         triangle = Triangle(found.factor, found.lower)
         return nan_where_failed(triangle.log_determinant(), found.info), triangle

@@ -11,7 +11,17 @@ import torch
 from ..arrays import Wrap
 from ..errors import GradientError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from . import cusolver, spectrum
-from .arguments import Work, check_overwrite, check_reverse, check_values, compact, enough_memory, matrix, watched
+from .arguments import (
+    Work,
+    check_overwrite,
+    check_reverse,
+    check_values,
+    compact,
+    enough_memory,
+    matrix,
+    raises,
+    watched,
+)
 from .implicit import with_gradient_of
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
 from .operators import Product, is_array, product_of
@@ -161,7 +171,7 @@ def eigh(
     method: Method = "auto",
     tolerance: float | None = None,
     check: bool = False,
-    check_errors: bool = False,
+    check_errors: bool | None = None,
 ) -> Any:
     """Eigenvalues in ascending order, and vectors, of symmetric matrices; or some of them.
 
@@ -190,8 +200,9 @@ def eigh(
         methods end.
     check : bool
         Wait to see that a matrix is finite and symmetric.
-    check_errors : bool
-        Wait for the infos and raise for the first that is not 0.
+    check_errors : bool, optional
+        Wait for the infos and raise for the first that is not 0. By default on the CPU, where nothing has to be waited
+        for, outside of torch.compile and the transforms of torch.func.
 
     Returns
     -------
@@ -204,7 +215,8 @@ def eigh(
     ParameterError
         For a subset out of range, or one that an iteration cannot give.
     LinearAlgebraError
-        With ``check_errors``; and for an operator whose iteration did not converge and that has no ``dense()``.
+        Where a decomposition did not converge, on CUDA with ``check_errors``; and for an operator whose iteration did
+        not converge and that has no ``dense()``.
     BackendError
         In a CUDA graph, for what waits: orders above 300, ``subset_by_value``, the iteration.
 
@@ -267,8 +279,10 @@ def _of_array(
         return _direct(given, lower, overwrite, not eigvals_only, index, value), None
 
 
-def _result(found: Found, residual: torch.Tensor | None, wrap: Wrap, eigvals_only: bool, check_errors: bool) -> Any:
-    if check_errors:
+def _result(
+    found: Found, residual: torch.Tensor | None, wrap: Wrap, eigvals_only: bool, check_errors: bool | None
+) -> Any:
+    if raises(check_errors, found.w):
         raise_for(found.info, MEANING)
     w = nan_where_failed(found.w, found.info)
     if eigvals_only:

@@ -12,7 +12,7 @@ from ..arrays import Wrap
 from ..errors import ParameterError, ShapeError
 from ..kernels import Kernel
 from ..kernels.call import Call
-from .arguments import check_dtype, enough_memory
+from .arguments import check_dtype, enough_memory, raises
 from .cg import Iterations, cg
 from .cholesky import MEANING, CholeskyFactor, Triangle, check_jitter, factorise
 from .implicit import attached
@@ -99,7 +99,7 @@ def solve_kernel(
     tolerance: float | None = None,
     max_iterations: int = 1000,
     jitter: Sequence[float] | float | None = None,
-    check_errors: bool = False,
+    check_errors: bool | None = None,
 ) -> KernelSolution:
     """Solve ``(k(x, x) + ridge I) c = y``: kernel ridge regression, or the mean of a Gaussian process.
 
@@ -124,8 +124,9 @@ def solve_kernel(
         As of :func:`cg`; the default tolerance is 1e-4 for float32 and 1e-6 for float64.
     jitter
         As of :func:`cholesky_factor`.
-    check_errors : bool
-        Wait, and raise where the matrix is not positive definite or the iteration did not converge.
+    check_errors : bool, optional
+        Wait, and raise where the matrix is not positive definite or the iteration did not converge. By default on the
+        CPU for the first; an iteration that does not converge is a warning then, and said in ``.iterations``.
 
     Returns
     -------
@@ -135,7 +136,7 @@ def solve_kernel(
     Raises
     ------
     LinearAlgebraError
-        With ``check_errors``.
+        As ``check_errors`` says.
     ShapeError, DtypeError, ParameterError
         For arrays and options that do not fit, before anything runs.
 
@@ -168,7 +169,7 @@ def solve_kernel(
         approximate = _preconditioner(kernel, rows, ridge, preconditioner, rank)
         found = cg(
             _Regularised(kernel, rows, ridge), columns, preconditioner=approximate, tolerance=limit,
-            max_iterations=max_iterations, check_errors=check_errors,
+            max_iterations=max_iterations, check_errors=bool(check_errors),
         )  # fmt: skip
         result = found.x.squeeze(-1) if vector else found.x
         return KernelSolution(call.wrap(result), found.ran, iterations=found)
@@ -177,13 +178,19 @@ def solve_kernel(
 
 
 def _factored(
-    kernel: Kernel, rows: torch.Tensor, columns: torch.Tensor, ridge: Any, jitter: Any, check_errors: bool, wrap: Wrap
+    kernel: Kernel,
+    rows: torch.Tensor,
+    columns: torch.Tensor,
+    ridge: Any,
+    jitter: Any,
+    check_errors: bool | None,
+    wrap: Wrap,
 ) -> tuple[torch.Tensor, CholeskyFactor]:
     whole = rows.detach().new_empty(1).expand(len(rows), len(rows))
     with torch.no_grad(), enough_memory("cholesky", whole, "method='cg' forms none"):
         matrix = kernel_matrix(kernel, rows.detach(), ridge.detach() if isinstance(ridge, torch.Tensor) else ridge)
         made = factorise(matrix, False, True, check_jitter(jitter))
-    if check_errors:
+    if raises(check_errors, rows):
         raise_for(made.info, MEANING)
     triangle = Triangle(made.factor, made.lower)
     solution = triangle.solve(columns.detach())

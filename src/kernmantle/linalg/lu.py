@@ -22,9 +22,10 @@ from .arguments import (
     matrix,
     paired,
     placed_columns,
+    raises,
     system,
 )
-from .refine import Refined, Relative
+from .refine import UNREFINED, Refined, Relative
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 
 SMALL = 512
@@ -119,7 +120,7 @@ def _at_once(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
         return nan_where_failed(x, info[(None,) * (x.dim() - a.dim())]), info
 
 
-def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_errors: bool = False) -> LUFactor:
+def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_errors: bool | None = None) -> LUFactor:
     """LU factors with row exchanges, ``a = P L U``, for :func:`lu_solve`.
 
     Parameters
@@ -130,8 +131,9 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
         Let the factors take the place of a, which then needs no second matrix where a is row- or column-major.
     check : bool
         Wait to see that a is finite.
-    check_errors : bool
-        Wait for the infos and raise for the first that is not 0.
+    check_errors : bool, optional
+        Wait for the infos and raise for the first that is not 0. By default on the CPU, where nothing has to be waited
+        for, outside of torch.compile and the transforms of torch.func.
 
     Returns
     -------
@@ -141,7 +143,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     Raises
     ------
     LinearAlgebraError
-        With ``check_errors``, naming the item and the pivot.
+        Where a pivot is zero, naming it and the item; on CUDA with ``check_errors``.
     ShapeError, DtypeError, GradientError
         For what is no square matrix of float32 or float64, or needs a gradient, before anything runs.
 
@@ -164,7 +166,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
         check_values(given, symmetric=False)
     with torch.no_grad(), enough_memory("lu", given):
         work, pivots, info, ran = _factorise(given.detach(), overwrite_a)
-    if check_errors:
+    if raises(check_errors, given):
         raise_for(info, MEANING)
     return LUFactor(wrap(work.matrix), wrap(pivots), wrap(info), work.flipped, ran)
 
@@ -225,7 +227,7 @@ def solve_lu(
     overwrite_b: bool = False,
     refine: int = 0,
     check: bool = False,
-    check_errors: bool = False,
+    check_errors: bool | None = None,
 ) -> Solution:
     """Solve ``a x = b`` for square matrices by LU factors with row exchanges.
 
@@ -245,12 +247,12 @@ def solve_lu(
     Returns
     -------
     Solution
-        ``x``, and ``info`` on the device; nothing waits for it unless asked.
+        ``x``, and ``info`` on the device; on CUDA nothing waits for it unless asked.
 
     Raises
     ------
     LinearAlgebraError
-        With ``check_errors``, naming the item and the pivot.
+        Where a pivot is zero, naming it and the item; on CUDA with ``check_errors``.
     ShapeError, DtypeError, DeviceError
         For arrays that do not fit together, before anything runs.
 
@@ -286,10 +288,13 @@ def solve_lu(
     with torch.no_grad(), enough_memory("lu", pair.a):
         given = pair.a.detach() if overwrite_a else compact(pair.a.detach())
         work, pivots, info, ran = _factorise(refined.narrowed(given), overwrite_a or refined.steps > 0)
-    if check_errors:
+    if raises(check_errors, pair.a):
         raise_for(info, MEANING)
     with enough_memory("lu", pair.a):
         solver = refined.solver(given, Factors(work.memory, pivots, work.flipped))
         x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, info)
+    info = refined.judged(solver, info.expand(pair.a.shape[:-2]))
+    if refined.steps and raises(check_errors, pair.a):
+        raise_for(info, UNREFINED)
     residual = pair.wrap(solver.relative) if isinstance(solver, Relative) else None
-    return Solution(pair.finished(x), pair.wrap(info.expand(pair.a.shape[:-2])), ran, residual=residual)
+    return Solution(pair.finished(x), pair.wrap(info), ran, residual=residual)

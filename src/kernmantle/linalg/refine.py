@@ -9,6 +9,9 @@ import torch
 
 from ..errors import DtypeError, ParameterError
 from .implicit import Solver
+from .scaling import exponent, shifted
+
+UNREFINED = "refinement with a factor in float32 did not get to the digits of float64; drop refine"
 
 
 @dataclass(frozen=True)
@@ -29,41 +32,79 @@ class Refined:
         return Refined(steps)
 
     def narrowed(self, a: torch.Tensor) -> torch.Tensor:
-        """The matrix in the type it is factored in: a copy where that is another."""
-        return a.float() if self.steps else a
+        """The matrix in the type it is factored in: a copy where that is another, scaled to its range."""
+        return shifted(a, -_exponent(a)).float() if self.steps else a
 
     def solver(self, a: torch.Tensor, factored: Solver) -> Solver:
         """The solver itself, or one that refines with residuals of a."""
-        return Relative(a, factored, self.steps, factored.symmetric) if self.steps else factored
+        if not self.steps:
+            return factored
+        return Relative(a, factored, self.steps, factored.symmetric, _exponent(a))
+
+    def judged(self, solver: Solver, info: torch.Tensor) -> torch.Tensor:
+        """The infos, with -1 for items whose refinement did not get to the digits of float64."""
+        if not isinstance(solver, Relative) or solver.failed is None:
+            return info
+        failed = solver.failed.to(torch.int32).sum_to_size(info.shape) > 0
+        return torch.where((info == 0) & failed, -1, info).to(torch.int32)
+
+
+def _exponent(a: torch.Tensor) -> torch.Tensor:
+    """Exponents (..., 1, 1) of the largest entries."""
+    top = a.abs().amax((-2, -1), keepdim=True) if a.numel() else a.new_zeros((*a.shape[:-2], 1, 1))
+    return exponent(top)
+
+
+def _norms(columns: torch.Tensor) -> torch.Tensor:
+    """Norms of columns of any scale."""
+    top = columns.abs().amax(-2, keepdim=True) if columns.shape[-2] else columns.sum(-2, keepdim=True)
+    size = exponent(top)
+    return shifted(shifted(columns, -size).norm(dim=-2), size.squeeze(-2))
 
 
 @dataclass
 class Relative:
-    """A solver that refines, and keeps the relative residuals of its last solution."""
+    """A solver that refines, and keeps the relative residuals of its last solution.
+
+    ``failed`` says for which items a residual was above what rounding in float64 explains and stopped falling.
+    """
 
     a: torch.Tensor
     narrow: Solver
     steps: int
     symmetric: bool
+    exponents: torch.Tensor
     relative: torch.Tensor | None = None
+    failed: torch.Tensor | None = None
 
     def _step(self, gap: torch.Tensor) -> torch.Tensor:
         """Correction for a residual, scaled so that nothing leaves the range of float32."""
         top = gap.abs().amax(-2, keepdim=True) if gap.numel() else gap.sum(-2, keepdim=True)
-        top = torch.where(top > 0, top, torch.ones_like(top))
-        return self.narrow.solve((gap / top).float()).double() * top
+        size = exponent(top)
+        found = self.narrow.solve(shifted(gap, -size).float()).double()
+        return shifted(found, size - self.exponents)
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:  # noqa: ARG002
-        """Solution in float64."""
+        """Solution in float64: the best of all steps, column by column."""
         x = self._step(b)
         gap = b - self.a @ x
+        rest, scale = _norms(gap), _norms(b)
+        stopped = ~torch.isfinite(rest)
         for _ in range(self.steps):
-            x = x + self._step(gap)
-            gap = b - self.a @ x
-        scale = b.norm(dim=-2)
-        self.relative = gap.norm(dim=-2) / torch.where(scale > 0, scale, torch.ones_like(scale))
+            new = x + self._step(gap)
+            left = b - self.a @ new
+            now = _norms(left)
+            stopped = ~(now <= rest / 2)
+            better = (now < rest)[..., None, :]
+            x, gap = torch.where(better, new, x), torch.where(better, left, gap)
+            rest = torch.where(now < rest, now, rest)
+        self.relative = rest / torch.where(scale > 0, scale, torch.ones_like(scale))
+        explained = self.a.shape[-1] * torch.finfo(x.dtype).eps
+        rounding = shifted(torch.full_like(rest, explained), self.exponents.squeeze(-1)) * self.a.shape[-1] * _norms(x)
+        self.failed = (stopped & ~(rest <= rounding + explained * scale)).any(-1)
         return x
 
     def adjoint(self) -> Solver:
         """Of the transposed matrix."""
-        return Relative(self.a if self.symmetric else self.a.mT, self.narrow.adjoint(), self.steps, self.symmetric)
+        a = self.a if self.symmetric else self.a.mT
+        return Relative(a, self.narrow.adjoint(), self.steps, self.symmetric, self.exponents)

@@ -37,10 +37,11 @@ class Solution(Described):
     Attributes
     ----------
     x : array
-        The solution, NaN where ``info`` is not 0.
+        The solution, NaN where ``info`` is positive.
     info : array of int32, shape (...)
         On the device. 0, or as LAPACK means it: for Cholesky the order of the leading minor that is not positive
-        definite, for LU the place of an exact zero on the diagonal of U, counted from 1.
+        definite, for LU the place of an exact zero on the diagonal of U, counted from 1. -1 where ``refine`` did not
+        get to the digits of float64.
     ran : str
         The routine that was used.
     jitter : array or None

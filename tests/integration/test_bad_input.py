@@ -165,6 +165,13 @@ def test_out_with_a_gradient_of_an_operand():
         (km.Semiring(lambda a, b: (a, b), 0), "the plus of the semiring returns 2 values"),
         (km.Semiring(lambda a, b: a + b, "0"), "zero must be a number, not '0'"),
         (km.Semiring(lambda a, b: a + b, math.nan), "zero is NaN"),
+        (km.Semiring(km.maximum, 0.0), r"zero=0.0 is no identity .* pass -inf"),
+        (km.Semiring(km.minimum, 0), r"zero=0 is no identity .* pass inf"),
+        (km.Semiring(lambda a, b: a * b, 0), "pass 1, which is one"),
+        (km.Semiring(lambda a, b: a + b, 1), "pass 0, which is one"),
+        (km.Semiring(lambda a, b: km.logaddexp(a, b), 0), "pass -inf, which is one"),  # noqa: PLW0108
+        (km.Semiring(lambda a, b: (a + b) / 2, 0), "none of 0, 1, inf, -inf is one"),
+        (km.Semiring(lambda a, b: km.where(a != 0, a, b), 0), "depends on the order"),
     ],
 )
 def test_reductions(reduce, pattern):
@@ -377,7 +384,7 @@ INTEGERS = {
         "sum",
         "parameter 'c' is floating point, the operands are",
     ),
-    "zero": (lambda a, b: a * b, {}, km.Semiring(lambda a, b: km.maximum(a, b), 0.5), "the number 0.5 meets integer"),  # noqa: PLW0108
+    "zero": (lambda a, b: a * b, {}, km.Semiring(lambda a, b: 2 * a * b, 0.5), "the number 0.5 meets integer"),
     "too large": (lambda a, b, c: a * c, {"c": 2**60 + 1}, "sum", "is too large for integer operands"),
 }
 

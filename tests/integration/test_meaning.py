@@ -218,3 +218,28 @@ def test_what_a_compiled_lambda_reads_is_refused(name):
     torch._dynamo.reset()
     with pytest.raises(Exception, match=reason):
         torch.compile(call, backend="eager")(ones(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "min", "max"])
+def test_literals_of_any_sign_meet_an_empty_axis(dtype, reduce):
+    found = km.contract("ak->k", lambda a: a * -2 + 300, torch.ones(0, 5, dtype=dtype), reduce=reduce)
+    limits = torch.iinfo(dtype)
+    wanted = {"sum": 0, "prod": 1, "min": limits.max, "max": limits.min}[reduce]
+    assert found.equal(torch.full((5,), wanted, dtype=dtype))
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**60])
+def test_integers_that_a_float64_cannot_hold_are_refused(number):
+    x = torch.zeros(1, dtype=torch.int64)
+    parameter = km.Contraction("m->m", lambda a, p=number: a + p)
+    for call in (
+        lambda: km.contract("m->m", lambda a: a + number, x),
+        lambda: km.contract("m->m", lambda a, p: a + p, x, p=number),
+        lambda: parameter(x),
+        lambda: km.Contraction.of(type(parameter.definition).parse(parameter.text))(x),
+    ):
+        with pytest.raises(km.errors.DtypeError, match="too large for integer operands; pass it as an int64 tensor"):
+            call()
+    assert km.contract("m->m", lambda a, p: a + p, x, p=torch.tensor(number)).tolist() == [number]
+    assert km.contract("m->m", lambda a: a + (2**53 - 1), x).tolist() == [2**53 - 1]

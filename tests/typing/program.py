@@ -24,7 +24,7 @@ def distances(x: np.ndarray) -> np.ndarray:
 def own(x: torch.Tensor) -> torch.Tensor:
     """A contraction of one's own."""
     shape = km.Contraction("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, epilogue=lambda s, p: s ** (1 / p))
-    hat = km.contract("mk->m", lambda a: km.maximum(1 - km.exp(a), 0), x, reduce=km.Semiring(km.maximum, 0.0))
+    hat = km.contract("mk->m", lambda a: km.maximum(1 - km.exp(a), 0), x, reduce=km.Semiring(km.maximum, float("-inf")))
     return shape(x, x, p=1.3) + hat
 
 

@@ -13,11 +13,12 @@ from typing import Any
 from ..errors import EquationError, ParameterError
 from ..expr.differentiate import is_symmetric
 from ..expr.node import Node, Number, const, substitute, var, variables
-from ..expr.show import from_ssa, to_ssa
+from ..expr.show import from_ssa, number_of, to_ssa
 from ..expr.simplify import exponents, lift, simplify
 from ..expr.trace import Trace, signature, trace
 from ..expr.traced import is_number, to_number
 from .equation import Equation, parse
+from .laws import broken_law
 from .program import Operand, Program, reduction_document, reduction_of
 from .semirings import REDUCTIONS, Reduction, fold, semiring
 
@@ -39,12 +40,14 @@ class Semiring:
     Raises
     ------
     TraceError, ParameterError
-        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is no number.
+        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is no number or no
+        identity, a ``plus`` that depends on the order. Both laws are tested on samples of what ``plus`` returns.
     GradientError
         When an operand requires a gradient.
 
     Notes
     -----
+    Edges of tiles are padded with ``zero``, so a value that is no identity would change results.
     Cost: one ``plus`` for every element of all axes, in any order, so that floating point results may differ in their
     last bits from machine to machine.
 
@@ -146,7 +149,7 @@ def _parse(text: str) -> Definition:
     equation, maps, reductions, outputs, single, parameters, defaults = json.loads(text)
     return Definition(
         parse(equation), from_ssa(maps), tuple(map(reduction_of, reductions)), from_ssa(outputs), single,
-        tuple(parameters), tuple((name, float(value)) for name, value in defaults),
+        tuple(parameters), tuple((name, number_of(value)) for name, value in defaults),
     )  # fmt: skip
 
 
@@ -171,7 +174,11 @@ class Binding:
 def _reduction(entry: object) -> Reduction:
     if isinstance(entry, Semiring):
         traced = trace(entry.plus, [var("s0"), var("t")], {}, what="plus of the semiring")
-        return semiring(simplify([_only(traced, "plus of the semiring")])[0], _finite_or_inf(entry.zero, "zero"))
+        plus, zero = simplify([_only(traced, "plus of the semiring")])[0], _finite_or_inf(entry.zero, "zero")
+        problem = broken_law(plus, zero)
+        if problem:
+            raise ParameterError(problem)
+        return semiring(plus, zero)
     if isinstance(entry, str) and entry in REDUCTIONS:
         return REDUCTIONS[entry]
     if isinstance(entry, Fold):

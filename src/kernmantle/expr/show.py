@@ -30,7 +30,8 @@ def _literal(value: Number) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
 
 
-def _number(text: str) -> Number:
+def number_of(text: str) -> Number:
+    """Number of its text: integers stay integers."""
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.lstrip("-").isdigit() else float(text)
@@ -59,7 +60,7 @@ def from_ssa(text: str) -> tuple[Node, ...]:
         if token.startswith("%"):
             return built[int(token[1:])]
         if token in ("true", "false") or _NUMBER.fullmatch(token):
-            return const(_number(token))
+            return const(number_of(token))
         return var(token.removeprefix("$"))
 
     *lines, last = text.split(";")

@@ -150,11 +150,12 @@ class Contraction:
         geometry = check_call(self.definition.equation, call)
         check_terms(self.definition, geometry.axes)
         check_precision(precision)
-        bound, values, numbers = self._bind(call)
+        bound, values, exact = self._bind(call)
         stored = tuple(name_of(tensor.dtype, label) for tensor, label in zip(call.tensors, call.labels, strict=True))
         _logic(bound.text, tuple(NAMES[value.dtype] for value in values))
         if not tensors[0].is_floating_point():
-            check_numbers(numbers, _arithmetic(bound.text, stored))
+            check_numbers(exact, _arithmetic(bound.text, stored))
+        numbers = [float(number) for number in exact]
         types = _types(bound.text, stored[: call.count], precision or "default")
         shape = geometry.batch + tuple(geometry.axes[axis] for axis in self.definition.equation.out)
         tracked = torch.is_grad_enabled() and any(value.requires_grad for value in values)
@@ -190,7 +191,7 @@ class Contraction:
             raise ParameterError(f"parameter {sorted(missing)[0]!r} is missing: pass it by name or in params=")
         return Call.of(definition, operands, given)
 
-    def _bind(self, call: Call) -> tuple[Bound, list[torch.Tensor], list[float]]:
+    def _bind(self, call: Call) -> tuple[Bound, list[torch.Tensor], list[Number]]:
         values = {name: number_of(value, name) for name, value in call.numbers.items()}
         twin = self.is_symmetric and call.operands[0] is call.operands[1]
         exponents = {name: value for name, value in values.items() if name in self._exponents}
@@ -198,8 +199,7 @@ class Contraction:
         bound = _bound(self.text, call.names, tuple(literals), twin)
         operands = [tensor for place, tensor in enumerate(call.operands) if not (twin and place == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]
-        numbers = [float(values[entry]) if isinstance(entry, str) else float(entry) for entry in bound.numbers]
-        return bound, tensors, numbers
+        return bound, tensors, [values[entry] if isinstance(entry, str) else entry for entry in bound.numbers]
 
 
 _TRACED = Attributes()

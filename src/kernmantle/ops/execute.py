@@ -138,7 +138,9 @@ def _prepare(program: Program, types: Types, tensors: Tensors, outs: Tensors | N
     if 0 in shape:
         return Prepared(_no_work, shape, "nothing: the result is empty")
     if any(geo.sizes[axis] == 0 for axis in program.reduced):
-        return Prepared(_reference_runner(program, _of_nothing(types), geo), shape, "reference: an axis is empty")
+        return Prepared(
+            _reference_runner(program, types, geo, _stored_integer(types)), shape, "reference: an axis is empty"
+        )
     product = recognise.matmul(program)
     if product is not None and types.compute in ("f32", "f64") and types.precision != "ieee":
         return Prepared(_matmul_runner(program, product, types), shape, "matmul")
@@ -152,10 +154,10 @@ def _no_work(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
     pass
 
 
-def _of_nothing(types: Types) -> Types:
-    """Types of a reduction over an empty axis: identities are extremes of the stored integers, not of wider ones."""
+def _stored_integer(types: Types) -> torch.dtype | None:
+    """Integer type of the results, whose extremes are the smallest and largest of nothing, or None."""
     integers = [name for name in types.outs if name != "bool"] if types.compute in ("i32", "i64") else []
-    return replace(types, compute=integers[0]) if integers else types
+    return DTYPES[integers[0]] if integers else None
 
 
 def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -164,10 +166,10 @@ def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
     return named | ({"x1": named["x0"]} if program.symmetric else {})
 
 
-def _reference_runner(program: Program, types: Types, geo: Geometry) -> Runner:
+def _reference_runner(program: Program, types: Types, geo: Geometry, extremes: torch.dtype | None = None) -> Runner:
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         compute = DTYPES[types.compute]
-        ns = torch_namespace(compute, tensors[0].device)
+        ns = torch_namespace(compute, tensors[0].device, extremes)
         arrays = {name: t if t.dtype == torch.bool else t.to(compute) for name, t in _paired(program, tensors).items()}
         for operand, number in zip(program.numbers, numbers, strict=True):
             arrays[operand.name] = ns.full((), number, "value")

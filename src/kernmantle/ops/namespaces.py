@@ -27,13 +27,13 @@ def _extreme(number: Any, limits: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def torch_namespace(dtype: torch.dtype, device: torch.device) -> Namespace:
-    """Torch arithmetic in ``dtype`` on ``device``."""
+def torch_namespace(dtype: torch.dtype, device: torch.device, stored: torch.dtype | None = None) -> Namespace:
+    """Torch arithmetic in ``dtype`` on ``device``; infinities are the extremes of the integer type ``stored``."""
     kinds = {"value": dtype, "bool": torch.bool, "index": torch.int64}
 
     def full(shape: tuple[int, ...], number: Any, kind: str) -> torch.Tensor:
         if not kinds[kind].is_floating_point and kind != "bool":
-            number = _extreme(number, torch.iinfo(kinds[kind]))
+            number = _extreme(number, torch.iinfo(stored if stored is not None and kind == "value" else kinds[kind]))
         return torch.full(shape, number, dtype=kinds[kind], device=device)
 
     def cast(array: torch.Tensor, kind: str) -> torch.Tensor:

@@ -234,13 +234,54 @@ def test_on_the_cpu_failures_are_raised_unless_asked_otherwise(case):
     assert solve(check_errors=False) != 0
 
 
-def test_transforms_and_compiled_calls_leave_it_at_infos():
+def test_transforms_leave_it_at_infos():
     stack = torch.stack([BAD_SPD, -BAD_SPD])
     found = torch.vmap(lambda a: km.linalg.solve_cholesky(a, torch.ones(4).double()).info)(stack)
     assert found.tolist() == [3, 1]
+
+
+def test_compiled_solvers_are_those_of_eager_calls_at_every_size():
+    """Values, gradients and errors; graphs end before them and go on after them."""
+    k = km.Gaussian(1.0)
+    functions = [
+        lambda a, b: km.linalg.solve_cholesky(a @ a.mT + 9 * torch.eye(len(a)), b).x,
+        lambda a, b: km.linalg.solve_lu(a @ a.mT + 9 * torch.eye(len(a)), 2 * b).x,
+        lambda a, b: km.linalg.solve_kernel(k, 2 * a, b, ridge=1.0).x,
+        lambda a, b: km.linalg.solve_kernel(k, 2 * a, b, ridge=1.0, method="cg").x,
+        lambda a, b: km.linalg.eigh(a @ a.mT).w * b.sum(),
+    ]
+    for function in functions:
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="aot_eager")
+        for n in (7, 12, 9):
+            a, b = normal(n, 5).requires_grad_(), normal(n, 2, seed=1).requires_grad_()
+            found, wanted = compiled(a, b), function(a, b)
+            assert torch.equal(found, wanted)
+            weights = normal(*wanted.shape, seed=2)
+            for one, other in zip(*(torch.autograd.grad(x, (a, b), weights) for x in (found, wanted)), strict=True):
+                assert torch.equal(one, other)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda a: km.linalg.solve_lu(a, torch.ones(2).double()).x, backend="eager")
-    assert compiled(SINGULAR).isnan().all()
+    with pytest.raises(km.errors.LinearAlgebraError, match="singular"):
+        torch.compile(lambda a: km.linalg.solve_lu(a, torch.ones(2).double()).x, backend="eager")(SINGULAR)
+
+
+@pytest.mark.parametrize("method", ["cholesky", "cg"])
+def test_kernel_systems_under_transforms_raise_with_the_reason(method):
+    x, y, k = normal(7, 3), normal(7), km.Gaussian(1.0)
+
+    def solved(q, t, h):
+        return km.linalg.solve_kernel(km.Gaussian(h) if h is not None else k, q, t, ridge=0.5, method=method).x.sum()
+
+    h = torch.tensor(1.0, dtype=torch.float64)
+    for call in (
+        lambda: torch.func.grad(lambda q: solved(q, y, None))(x),
+        lambda: torch.func.grad(lambda t: solved(x, t, None))(y),
+        lambda: torch.func.grad(lambda h: solved(x, y, h))(h),
+        lambda: torch.vmap(lambda q: solved(q, y, None))(x.expand(2, 7, 3)),
+        lambda: torch.func.jvp(lambda q: solved(q, y, None), (x,), (x,)),
+    ):
+        with pytest.raises(km.errors.GradientError, match=r"torch\.func"):
+            call()
 
 
 @pytest.mark.parametrize("solve", [km.linalg.solve_cholesky, km.linalg.solve_lu])

@@ -19,6 +19,7 @@ from .arguments import check_reverse
 from .block_cg import INDEFINITE, NOT_FINITE, Columns, iterate, read
 from .implicit import attached
 from .operators import Product, product_of
+from .outside import outside
 from .scaling import exponent, shifted
 from .solution import Described
 
@@ -66,6 +67,7 @@ class Iterations(Described):
     info: Any = None
 
 
+@outside
 def cg(
     a: Any,
     b: Any,
@@ -318,4 +320,4 @@ def _judge(found: _Found, settings: _Settings) -> None:
     )
     if settings.check_errors:
         raise LinearAlgebraError(message)
-    warnings.warn(message, KernmantleWarning, stacklevel=5)
+    warnings.warn(message, KernmantleWarning, stacklevel=6)

@@ -28,6 +28,7 @@ from .arguments import (
     raises,
     system,
 )
+from .outside import outside
 from .refine import UNREFINED, Refined, Relative
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 from .triangles import clear_triangle, copy_triangle
@@ -241,6 +242,7 @@ def at_once(a: torch.Tensor, b: torch.Tensor, lower: bool) -> tuple[torch.Tensor
         return nan_where_failed(x, info[(None,) * (x.dim() - a.dim())]), info
 
 
+@outside
 def cholesky_factor(
     a: Any,
     *,
@@ -269,7 +271,7 @@ def cholesky_factor(
         Wait to see that a is finite and symmetric.
     check_errors : bool, optional
         Wait for the infos and raise for the first that is not 0. By default on the CPU, where nothing has to be waited
-        for, outside of torch.compile and the transforms of torch.func.
+        for, but not under the transforms of torch.func.
 
     Returns
     -------
@@ -308,6 +310,7 @@ def cholesky_factor(
     )
 
 
+@outside
 def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False) -> Solution:
     """Solve ``a x = b`` with a factor of :func:`cholesky_factor`.
 
@@ -350,6 +353,7 @@ def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False)
     return Solution(pair.finished(x), factor.info, factor.ran, factor.jitter)
 
 
+@outside
 def solve_cholesky(
     a: Any,
     b: Any,

@@ -13,9 +13,11 @@ from . import transformed
 from .arguments import enough_memory, matrix, raises, watched
 from .cholesky import MEANING, Triangle, at_once, check_jitter, factorise, solve_cholesky
 from .implicit import log_determinant
+from .outside import outside
 from .solution import Solution, nan_where_failed, raise_for
 
 
+@outside
 def inverse_spd(
     a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None, check_errors: bool | None = None
 ) -> Solution:
@@ -58,6 +60,7 @@ def inverse_spd(
     return replace(found, x=wrap(found.x), info=wrap(found.info), jitter=wrap(found.jitter))
 
 
+@outside
 def logdet_spd(
     a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None, check_errors: bool | None = None
 ) -> Any:

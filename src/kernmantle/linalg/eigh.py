@@ -25,6 +25,7 @@ from .arguments import (
 from .implicit import with_gradient_of
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
 from .operators import Product, is_array, product_of
+from .outside import outside
 from .solution import described, nan_where_failed, raise_for
 from .spectrum import Found, Index, Value
 from .transformed import check_one_forward, refuse, symmetrised
@@ -160,6 +161,7 @@ def _value(subset: Any) -> Value | None:
     return float(subset[0]), float(subset[1])
 
 
+@outside
 def eigh(
     a: Any,
     *,
@@ -202,7 +204,7 @@ def eigh(
         Wait to see that a matrix is finite and symmetric.
     check_errors : bool, optional
         Wait for the infos and raise for the first that is not 0. By default on the CPU, where nothing has to be waited
-        for, outside of torch.compile and the transforms of torch.func.
+        for, but not under the transforms of torch.func.
 
     Returns
     -------
@@ -380,7 +382,7 @@ def _warn(pairs: Pairs, limit: float, instead: str) -> None:
         f"the iteration stopped at residuals of {float(pairs.residual.max()):.2g} where {limit:.2g} was asked, after "
         f"{pairs.products} columns of products; {instead}",
         KernmantleWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
 
 

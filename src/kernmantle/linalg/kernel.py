@@ -12,10 +12,11 @@ from ..arrays import Wrap
 from ..errors import ParameterError, ShapeError
 from ..kernels import Kernel
 from ..kernels.call import Call
-from .arguments import check_dtype, enough_memory, raises
+from .arguments import check_dtype, check_reverse, enough_memory, raises
 from .cg import Iterations, cg
 from .cholesky import MEANING, CholeskyFactor, Triangle, check_jitter, factorise
 from .implicit import attached
+from .outside import outside
 from .preconditioners import LowRank, nystrom, pivoted_cholesky
 from .solution import Described, nan_where_failed, raise_for
 
@@ -87,6 +88,7 @@ def kernel_matrix(kernel: Kernel, x: torch.Tensor, ridge: Any) -> torch.Tensor:
     return matrix
 
 
+@outside
 def solve_kernel(
     kernel: Kernel,
     x: Any,
@@ -161,6 +163,9 @@ def solve_kernel(
         raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
     call, (targets,) = kernel.prepared(x, None, None, **{"the targets y": y})
     ridge = _checked(call, targets, ridge)
+    for name, value in (("x", call.x), ("y", targets), ("ridge", ridge), *(("the kernel", t) for t in call.shared)):
+        if isinstance(value, torch.Tensor):
+            check_reverse(value, name)
     kernel, rows, vector = kernel.of_transformed(), call.x, targets.dim() == 1
     columns = targets.unsqueeze(-1) if vector else targets
     large = rows.shape[0] >= LARGE.get(rows.device.type, 0)

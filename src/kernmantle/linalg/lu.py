@@ -25,6 +25,7 @@ from .arguments import (
     raises,
     system,
 )
+from .outside import outside
 from .refine import UNREFINED, Refined, Relative
 from .solution import Described, Solution, delivered, nan_where_failed, raise_for, solution
 
@@ -120,6 +121,7 @@ def _at_once(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
         return nan_where_failed(x, info[(None,) * (x.dim() - a.dim())]), info
 
 
+@outside
 def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_errors: bool | None = None) -> LUFactor:
     """LU factors with row exchanges, ``a = P L U``, for :func:`lu_solve`.
 
@@ -133,7 +135,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
         Wait to see that a is finite.
     check_errors : bool, optional
         Wait for the infos and raise for the first that is not 0. By default on the CPU, where nothing has to be waited
-        for, outside of torch.compile and the transforms of torch.func.
+        for, but not under the transforms of torch.func.
 
     Returns
     -------
@@ -171,6 +173,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     return LUFactor(wrap(work.matrix), wrap(pivots), wrap(info), work.flipped, ran)
 
 
+@outside
 def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: bool = False) -> Solution:
     """Solve ``a x = b``, or ``aᵀ x = b``, with factors of :func:`lu_factor`.
 
@@ -219,6 +222,7 @@ def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: 
     return Solution(pair.finished(delivered(x, pair.b, overwrite_b, info)), factor.info, factor.ran)
 
 
+@outside
 def solve_lu(
     a: Any,
     b: Any,

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ParameterError
 from .operators import Product, product_of
+from .outside import outside
 from .spectrum import pairs
 
 
@@ -90,6 +91,7 @@ def _check_ridge(ridge: Any, operator: Product) -> torch.Tensor:
     return diagonal
 
 
+@outside
 def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None = None) -> LowRank:
     """Preconditioner of ``a + ridge I`` by the Nyström approximation of a.
 
@@ -157,6 +159,7 @@ def over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
     return sketch @ (turns * roots @ turns.mT)
 
 
+@outside
 def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
     """Preconditioner of ``a + ridge I`` by a Cholesky factorisation of a that is stopped early.
 

@@ -12,6 +12,7 @@ from ..errors import ParameterError
 from .implicit import with_gradient_of
 from .operators import Product, product_of
 from .orthogonal import orthonormal
+from .outside import outside
 from .preconditioners import LowRank
 from .solution import Described
 from .spectrum import pairs
@@ -97,6 +98,7 @@ def _estimate(samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return samples.mean(), error
 
 
+@outside
 def logdet(
     a: Any,
     *,
@@ -167,6 +169,7 @@ def logdet(
     return Estimate(operator.wrap(with_gradient_of(value, surrogate)), operator.wrap(error))
 
 
+@outside
 def trace(a: Any, *, probes: int = 32, generator: torch.Generator | None = None) -> Estimate:
     """Estimate the trace of a symmetric operator from products (Hutch++).
 

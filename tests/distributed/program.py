@@ -67,6 +67,41 @@ def gram():
     assert_close(spread.gram(KERNEL, part(x), diagonal=0.5), part(KERNEL(x, diagonal=0.5)), depth=COLUMNS)
 
 
+def refuses(kind, words, call, *tensors, **options):
+    with pytest.raises(kind, match=words):
+        call(*tensors, **options)
+
+
+@check
+def tensors_that_disagree_are_an_error_on_every_process():
+    last = dist.get_rank() == dist.get_world_size() - 1
+    x, v = torch.ones(5, COLUMNS, dtype=torch.float64), torch.ones(5, 2, dtype=torch.float64)
+    narrow, single = x[:, 1:] if last else x, x.float() if last else x
+    errors = km.errors
+    for call in (
+        lambda x: spread.matmul(KERNEL, x, None, v), lambda y: spread.matmul(KERNEL, x, y, v),
+        lambda x: spread.gram(KERNEL, x), lambda y: spread.gram(KERNEL, x, y),
+        lambda x: spread.agop(KERNEL, x, None, v), lambda x: spread.operator(KERNEL, x),
+        lambda x: spread.solve_kernel(KERNEL, x, v, 1.0), lambda x: spread.nystrom(KERNEL, x, 2, 1.0),
+        lambda x: spread.from_local(x, init_device_mesh("cpu", (dist.get_world_size(),))),
+    ):  # fmt: skip
+        refuses(errors.ShapeError, "other axes|as many columns on every process", call, narrow)
+        refuses((errors.DtypeError, errors.ShapeError), "another dtype|one dtype on every process", call, single)
+    vector = v[:, 0] if last else v
+    refuses(errors.ShapeError, "v must have as many columns .*a vector", spread.matmul, KERNEL, x, None, vector)
+    refuses(errors.ShapeError, "matrices with as many columns", spread.matmul, KERNEL, x, x[:, 1:], v)
+    refuses(errors.DtypeError, "v is torch.float32", spread.matmul, KERNEL, x, None, v.float())
+    bad = x.clone().requires_grad_() if last else x
+    refuses(
+        errors.GradientError if last else errors.WorkerError, "gradient|is refused by process", spread.gram, KERNEL, bad
+    )
+    given = (x, x, v) if last else (x, None, v)
+    refuses(errors.ShapeError, "different arguments", spread.matmul, KERNEL, *given)
+    equal = torch.ones(5, COLUMNS, dtype=torch.float64)
+    total = 5.0 * dist.get_world_size()
+    assert_close(spread.matmul(KERNEL, equal, None, v), torch.full((5, 2), total, dtype=torch.float64), depth=20)
+
+
 @check
 def matmul():
     x, y, v = normal(N, COLUMNS), normal(29, COLUMNS, seed=1), normal(29, 2, seed=2)

@@ -1,8 +1,11 @@
 """mm-kermac's programs: its stack bodies unchanged, against float64 formulas."""
 
+import itertools
+import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -195,3 +198,32 @@ print("ran")
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert done.stdout == "ran\n", done.stderr
     assert mm_kermac.Stack is Stack
+
+
+def test_submodules_of_existing_programs():
+    from kernmantle.compat.mm_kermac import Stack, stack_ptx_types
+
+    assert stack_ptx_types.Stack is Stack
+    assert stack_ptx_types.ArgType.f32.value is Stack.f32
+    with pytest.raises(AttributeError, match="no PTX text"):
+        _ = stack_ptx_types.compiler
+
+
+def test_formulas_that_examples_compare_with(capsys):
+    from kernmantle.compat.mm_kermac import helpers
+
+    x, z, coefs, matrix = rows(2, 3, 5), rows(2, 3, 4, seed=1), rows(2, 6, 5, seed=2), rows(2, 5, 4, seed=3)
+    x, z, coefs, matrix = (value.double() for value in (x, z, coefs, matrix))
+    wanted = torch.zeros(2, 6, 3, 4, dtype=torch.float64)
+    power = torch.zeros_like(wanted)
+    for b, o, d, j, i in itertools.product(range(2), range(6), range(3), range(4), range(5)):
+        u = float(z[b, d, j] - x[b, d, i])
+        scale = float(coefs[b, o, i] * matrix[b, i, j])
+        wanted[b, o, d, j] += scale * u
+        power[b, o, d, j] += scale * math.copysign(max(abs(u), 0.1) ** 0.3, u)
+    assert_close(helpers.torch_einsum_L2_norm(x, z, coefs, matrix), wanted, depth=50)
+    assert_close(helpers.torch_inefficient_p_norm(x, z, coefs, matrix, 2.0), wanted, depth=50)
+    assert_close(helpers.torch_inefficient_p_norm(x, z, coefs, matrix, 1.3, 0.1), power, depth=50)
+    helpers.compare_tensors(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+    numbers = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert_close(np.array(numbers), np.array([2**0.5, 2.0, 1.0]), dtype=torch.float32)

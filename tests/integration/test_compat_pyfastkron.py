@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 import kernmantle
 from kernmantle.compat import install
-from kernmantle.compat.pyfastkron import gekmm, gemkm
+from kernmantle.compat.pyfastkron import KMM, MKM, gekmm, gemkm
 from kernmantle.testing import assert_close
 
 from ..kron_oracle import drawn, oracle
@@ -43,6 +44,19 @@ def test_scalars_and_y_count_when_a_gradient_is_recorded():
     result = gemkm(x, factors, 0.5, 2.0, y)
     assert_close(result, 0.5 * oracle(x, factors) + 2, depth=30)
     assert_close(torch.autograd.grad(result.sum(), y)[0], torch.full((5, 18), 2.0))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_autograd_functions_of_both_sides(side):
+    x, factors = drawn(SIZE, torch.float64, side)
+    tensors = [value.requires_grad_() for value in (x, *factors)]
+    whole = functools.reduce(torch.kron, factors)
+    wanted = x @ whole if side == "right" else whole @ x
+    found = (MKM if side == "right" else KMM).apply(x, *factors)
+    assert_close(found.detach(), wanted.detach(), depth=30)
+    pairs = zip(*(torch.autograd.grad(v.square().sum(), tensors) for v in (found, wanted)), strict=True)
+    for ours, theirs in pairs:
+        assert_close(ours, theirs, depth=1000)
 
 
 def test_installed_under_its_name(monkeypatch):

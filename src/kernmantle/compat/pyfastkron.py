@@ -16,7 +16,7 @@ from ..kron import kron_matmul
 # What programs import, each of them this module.
 SUBMODULES = ("fastkrontorch", "fastkronnumpy", "version")
 
-__all__ = ["__version__", "gekmm", "gemkm"]
+__all__ = ["KMM", "MKM", "__version__", "gekmm", "gemkm"]
 
 
 def gemkm(x: Any, fs: Sequence[Any], alpha: Any = 1.0, beta: Any = 0.0, y: Any = None) -> Any:
@@ -82,3 +82,37 @@ def gekmm(fs: Sequence[Any], x: Any, alpha: Any = 1.0, beta: Any = 0.0, y: Any =
     array([[2., 2., 2., 2.]])
     """
     return kron_matmul(x, list(fs), side="left", alpha=alpha, beta=0 if y is None else beta, y=y)
+
+
+class MKM:
+    """``x @ (fs[0] ⊗ fs[1] ⊗ …)`` as ``MKM.apply(x, *fs)``; differentiable by x and the factors, to any order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.compat.pyfastkron import MKM
+    >>> MKM.apply(np.ones((1, 4)), np.eye(2), 2 * np.eye(2))
+    array([[2., 2., 2., 2.]])
+    """
+
+    @staticmethod
+    def apply(x: Any, *fs: Any) -> Any:
+        """Return the product, (…, m, ∏q) of x (…, m, ∏p)."""
+        return gemkm(x, fs)
+
+
+class KMM:
+    """``(fs[0] ⊗ fs[1] ⊗ …) @ x`` as ``KMM.apply(x, *fs)``; differentiable by x and the factors, to any order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.compat.pyfastkron import KMM
+    >>> KMM.apply(np.ones((4, 1)), np.eye(2), 2 * np.eye(2)).T
+    array([[2., 2., 2., 2.]])
+    """
+
+    @staticmethod
+    def apply(x: Any, *fs: Any) -> Any:
+        """Return the product, (…, ∏p, m) of x (…, ∏q, m)."""
+        return gekmm(fs, x)

@@ -26,13 +26,18 @@ def answering(what: str) -> Iterator[None]:
         ) from error
 
 
+def gathered(numbers: Sequence[int], device: torch.device, group: Any) -> list[tuple[int, ...]]:
+    """Some numbers of every process, as many on each."""
+    with answering("comparing shapes"):
+        own = torch.tensor(numbers, dtype=torch.int64, device=device)
+        found = own.new_empty(dist.get_world_size(group), len(numbers))
+        dist.all_gather(list(found.unbind(0)), own, group=group)
+        return [tuple(each) for each in found.tolist()]
+
+
 def gathered_counts(count: int, device: torch.device, group: Any) -> tuple[int, ...]:
     """One number of every process."""
-    with answering("comparing shapes"):
-        own = torch.tensor([count], dtype=torch.int64, device=device)
-        found = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(found, own, group=group)
-        return tuple(int(each) for each in found)
+    return tuple(each for (each,) in gathered([count], device, group))
 
 
 def total(group: Any) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from ..errors import ShapeError
 from ..kernels import Kernel
 from .exchange import largest, ring, total
-from .rows import Rows, check_together, rows
+from .rows import Rows, check_columns, check_one_dtype, check_together, rows
 
 CHUNK_BYTES = 64 << 20
 
@@ -34,8 +33,10 @@ def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None
 
     Raises
     ------
+    ShapeError, DtypeError
+        On every process, where the columns or dtypes of two of them differ; before anything is exchanged.
     WorkerError
-        If a process is gone or does not answer within the group's timeout.
+        If a process is gone, refuses its own tensors or does not answer within the group's timeout.
     GradientError
         For a tensor that requires a gradient.
 
@@ -57,6 +58,8 @@ def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None
     """
     mine = rows(x, "x", group)
     other = mine if y is None else rows(y, "y", mine.group)
+    check_columns(mine, "x", other, "y")
+    check_one_dtype(x=mine, y=other)
     starts = _starts(other)
     out = mine.local.new_empty(mine.local.shape[0], other.total)
     for owner, (shard,) in ring([other.local], other.counts, mine.group):
@@ -89,8 +92,10 @@ def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = N
 
     Raises
     ------
+    ShapeError, DtypeError
+        On every process, where the columns or dtypes of two of them differ; before anything is exchanged.
     WorkerError
-        If a process is gone or does not answer within the group's timeout.
+        If a process is gone, refuses its own tensors or does not answer within the group's timeout.
     GradientError
         For a tensor that requires a gradient.
 
@@ -112,6 +117,8 @@ def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = N
     mine = rows(x, "x", group)
     other = mine if y is None else rows(y, "y", mine.group)
     factor = rows(v, "v", mine.group)
+    check_columns(mine, "x", other, "y")
+    check_one_dtype(x=mine, y=other, v=factor)
     check_together(other, "x" if y is None else "y", factor, "v")
     if diagonal is not None:
         check_together(mine, "x", factor, "v")
@@ -149,8 +156,10 @@ def agop(
 
     Raises
     ------
+    ShapeError, DtypeError
+        On every process, where the columns or dtypes of two of them differ; before anything is exchanged.
     WorkerError
-        If a process is gone or does not answer within the group's timeout.
+        If a process is gone, refuses its own tensors or does not answer within the group's timeout.
     GradientError
         For a tensor that requires a gradient.
 
@@ -175,9 +184,9 @@ def agop(
     points = rows(z, "z", group)
     other = points if x is None else rows(x, "x", points.group)
     weights = rows(coef, "coef", points.group)
+    check_columns(points, "z", other, "x")
+    check_one_dtype(z=points, x=other, coef=weights)
     check_together(other, "z" if x is None else "x", weights, "coef")
-    if points.local.dim() != 2:
-        raise ShapeError(f"z must have two axes, it has shape {tuple(points.local.shape)}")
     outputs = weights.local if weights.local.dim() == 2 else weights.local.unsqueeze(-1)
     columns = points.local.shape[1]
     result = points.local.new_zeros((columns,) if diagonal else (columns, columns))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from ..errors import BackendError, DeviceError, DtypeError, GradientError, ParameterError, ShapeError
-from .exchange import gathered_counts
+from ..errors import BackendError, DeviceError, DtypeError, GradientError, ParameterError, ShapeError, WorkerError
+from .exchange import gathered
 
 
 @dataclass(frozen=True)
@@ -81,20 +82,80 @@ def rows(value: Any, name: str, group: Any = None) -> Rows:
             "there is no process group: start with torchrun and call torch.distributed.init_process_group"
         )
     mesh: DeviceMesh | None = None
+    local: Any = value
     if isinstance(value, DTensor):
         local, group, mesh = _of_mesh(value, name)
-    elif isinstance(value, torch.Tensor):
-        local = value
-    else:
-        raise DtypeError(f"{name} must be a tensor or a DTensor, not {type(value).__name__}")
+    problem = _problem(local, name, group)
+    described = _described(local, name, problem)
+    device = local.device if isinstance(local, torch.Tensor) and not isinstance(problem, DeviceError) else None
+    found = gathered(described, device or _device_of(group), group)
+    if problem is not None:
+        raise problem
+    _check_alike(described, found, name)
+    return Rows(local, tuple(numbers[0] for numbers in found), group, mesh)
+
+
+_DTYPES = sorted({str(d) for d in vars(torch).values() if isinstance(d, torch.dtype)})
+
+
+def _problem(local: Any, name: str, group: Any) -> Exception | None:
+    """What is wrong with the tensor of this process, which the others must hear of before it is raised."""
+    if not isinstance(local, torch.Tensor):
+        return DtypeError(f"{name} must be a tensor or a DTensor, not {type(local).__name__}")
     if local.dim() not in (1, 2):
-        raise ShapeError(f"{name} must have one or two axes, it has shape {tuple(local.shape)}")
+        return ShapeError(f"{name} must have one or two axes, it has shape {tuple(local.shape)}")
     if torch.is_grad_enabled() and local.requires_grad:
-        raise GradientError(f"{name} requires a gradient; distributed functions have none: use torch.no_grad()")
+        return GradientError(f"{name} requires a gradient; distributed functions have none: use torch.no_grad()")
     backends = str(dist.get_backend(group))
     if local.is_cuda != ("nccl" in backends) and "gloo" not in backends:
-        raise DeviceError(f"{name} is on {local.device}, the process group uses {backends}")
-    return Rows(local, gathered_counts(local.shape[0], local.device, group), group, mesh)
+        return DeviceError(f"{name} is on {local.device}, the process group uses {backends}")
+    return None
+
+
+def _device_of(group: Any) -> torch.device:
+    """A device that the group can exchange numbers on."""
+    return torch.device("cuda" if str(dist.get_backend(group)) == "nccl" else "cpu")
+
+
+def _described(local: Any, name: str, problem: Exception | None) -> tuple[int, ...]:
+    """Rows, columns (-1 of a vector), dtype, the argument, and whether it is refused, as numbers to compare."""
+    if problem is not None:
+        return (0, 0, 0, crc32(name.encode()), 1)
+    columns = local.shape[1] if local.dim() == 2 else -1
+    return (local.shape[0], columns, _DTYPES.index(str(local.dtype)), crc32(name.encode()), 0)
+
+
+def _check_alike(mine: Sequence[int], all_of_them: Sequence[Sequence[int]], name: str) -> None:
+    """Raise on every process where one of them has other columns or another dtype, or refuses its tensor."""
+    refused = [rank for rank, numbers in enumerate(all_of_them) if numbers[4]]
+    if refused:
+        raise WorkerError(f"{name} is refused by process {refused[0]}: see the error that it raised")
+    if any(numbers[3] != mine[3] for numbers in all_of_them):
+        raise ShapeError(f"the processes call with different arguments: this one is at {name}, others are not")
+    if any(numbers[1] != mine[1] for numbers in all_of_them):
+        widths = ["a vector" if numbers[1] < 0 else numbers[1] for numbers in all_of_them]
+        raise ShapeError(f"{name} must have as many columns on every process; they have {widths}, in order of rank")
+    if any(numbers[2] != mine[2] for numbers in all_of_them):
+        dtypes = [_DTYPES[numbers[2]] for numbers in all_of_them]
+        raise DtypeError(f"{name} must have one dtype on every process; they have {dtypes}, in order of rank")
+
+
+def check_one_dtype(**given: Rows) -> None:
+    """DtypeError unless all have one dtype, before anything is exchanged."""
+    (first, one), *others = given.items()
+    for name, other in others:
+        if other.local.dtype != one.local.dtype:
+            raise DtypeError(f"{first} is {one.local.dtype} but {name} is {other.local.dtype}; convert one of them")
+
+
+def check_columns(first: Rows, first_name: str, other: Rows, name: str) -> None:
+    """ShapeError unless both are matrices with as many columns, before anything is exchanged."""
+    shapes = first.local.shape, other.local.shape
+    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:
+        raise ShapeError(
+            f"{first_name} and {name} must be matrices with as many columns; here they have shapes {tuple(shapes[0])} "
+            f"and {tuple(shapes[1])}"
+        )
 
 
 def check_together(first: Rows, first_name: str, other: Rows, name: str) -> None:
@@ -123,8 +184,8 @@ def from_local(local: torch.Tensor, mesh: DeviceMesh) -> DTensor:
 
     Raises
     ------
-    ParameterError, WorkerError
-        For a mesh that has not one axis; if a process is gone.
+    ParameterError, ShapeError, WorkerError
+        For a mesh that has not one axis; where processes differ in dtype or the axes after the first; if one is gone.
 
     Notes
     -----
@@ -142,8 +203,14 @@ def from_local(local: torch.Tensor, mesh: DeviceMesh) -> DTensor:
     torch.Size([3, 2])
     >>> dist.destroy_process_group()
     """
-    counts = gathered_counts(local.shape[0], local.device, mesh.get_group())
-    return Rows(local, counts, mesh.get_group(), mesh).like(local)
+    kind = crc32(repr((tuple(local.shape[1:]), local.dtype)).encode())
+    found = gathered((local.shape[0], kind), local.device, mesh.get_group())
+    if any(other != kind for _, other in found):
+        raise ShapeError(
+            f"local has shape {tuple(local.shape)} and is {local.dtype} here; other processes have it of another dtype "
+            "or of other axes after the first"
+        )
+    return Rows(local, tuple(count for count, _ in found), mesh.get_group(), mesh).like(local)
 
 
 def to_local(value: Any) -> torch.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernmantle.compat import mm_kermac
+from kernmantle.compat import install, mm_kermac
 from kernmantle.compat.mm_kermac import PtxInstruction, Stack, hyper_semiring, hyper_semiring_gradient
 from kernmantle.compat.mm_kermac.stack import value_of
 from kernmantle.expr.node import var
@@ -209,8 +209,21 @@ def test_submodules_of_existing_programs():
         _ = stack_ptx_types.compiler
 
 
+def test_helpers_are_found_under_their_name(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mm_kermac"]:
+        monkeypatch.delitem(sys.modules, name)
+    install("mm_kermac")
+    from mm_kermac.helpers import compare_tensors
+    from mm_kermac.stack_ptx_types import PtxInstruction as found
+
+    assert found is PtxInstruction
+    assert callable(compare_tensors)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mm_kermac"]:
+        del sys.modules[name]
+
+
 def test_formulas_that_examples_compare_with(capsys):
-    from kernmantle.compat.mm_kermac import helpers
+    from kernmantle.compat.mm_kermac import formulas as helpers
 
     x, z, coefs, matrix = rows(2, 3, 5), rows(2, 3, 4, seed=1), rows(2, 6, 5, seed=2), rows(2, 5, 4, seed=3)
     x, z, coefs, matrix = (value.double() for value in (x, z, coefs, matrix))

@@ -58,6 +58,9 @@ def install(name: str) -> ModuleType:
     sys.modules[name] = module
     for part in pkgutil.iter_modules(getattr(module, "__path__", ())):
         sys.modules[f"{name}.{part.name}"] = importlib.import_module(f"{module.__name__}.{part.name}")
+    for part, own in getattr(module, "RENAMED", {}).items():
+        sys.modules[f"{name}.{part}"] = importlib.import_module(f"{module.__name__}.{own}")
+        setattr(module, part, sys.modules[f"{name}.{part}"])
     for part in getattr(module, "SUBMODULES", ()):
         sys.modules[f"{name}.{part}"] = module
         setattr(module, part.rpartition(".")[2], module)

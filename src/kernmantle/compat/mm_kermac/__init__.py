@@ -3,4 +3,7 @@
 from ..timer import CudaTimer
 from .stack import PtxInstruction, Stack
 
+# What programs import, and the module here.
+RENAMED = {"helpers": "formulas"}
+
 __all__ = ["CudaTimer", "PtxInstruction", "Stack"]

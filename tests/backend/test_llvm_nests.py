@@ -38,7 +38,16 @@ def nest(
     results = outs or tuple(var(f"s{i}") for i in range(len(maps)))
     dtypes = (out_dtypes or ",".join([compute] * len(results))).split(",")
     ports = tuple(Port(f"out{i}", out, dtype) for i, dtype in enumerate(dtypes))
-    return Nest(operands, ("p",), ports, maps, (REDUCTIONS[reduce],) * len(maps), results, compute, **flags)
+    return Nest(
+        operands,
+        ("p",),
+        ports,
+        maps,
+        (REDUCTIONS[reduce],) * len(maps),
+        results,
+        compute,
+        **flags | {"reproducible": REDUCTIONS[reduce].reproducible},
+    )
 
 
 def data(one: Nest, sizes: dict[str, int], seed: int = 0) -> list[np.ndarray]:

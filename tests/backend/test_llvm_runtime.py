@@ -56,7 +56,16 @@ done:
 def gram(reduce: str = "sum", mapped: Node = DISTANCE, dtype: str = "f32", out: str | None = None, **flags) -> Nest:
     ports = Port("x0", "mk", dtype), Port("x1", "nk", dtype)
     outs = (Port("out0", "mn", out or dtype),)
-    return Nest(ports, ("p",), outs, (mapped,), (REDUCTIONS[reduce],), (var("s0"),), dtype, **flags)
+    return Nest(
+        ports,
+        ("p",),
+        outs,
+        (mapped,),
+        (REDUCTIONS[reduce],),
+        (var("s0"),),
+        dtype,
+        **flags | {"reproducible": REDUCTIONS[reduce].reproducible},
+    )
 
 
 CASES = {

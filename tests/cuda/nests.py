@@ -209,6 +209,7 @@ def gram(
     return Nest(
         tuple(ports), tuple(flags.get("numbers", ())), outs, maps, reduced, () if flags.get("partial") else roots,
         compute, flags.get("symmetric", False), flags.get("partial", False),
+        reproducible=any(reduction.reproducible for reduction in reduced),
     )  # fmt: skip
 
 

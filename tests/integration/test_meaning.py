@@ -243,3 +243,33 @@ def test_integers_that_a_float64_cannot_hold_are_refused(number):
             call()
     assert km.contract("m->m", lambda a, p: a + p, x, p=torch.tensor(number)).tolist() == [number]
     assert km.contract("m->m", lambda a: a + (2**53 - 1), x).tolist() == [2**53 - 1]
+
+
+@pytest.mark.parametrize("zeros", range(6))
+def test_derivatives_of_a_product_with_zeros(zeros):
+    start = torch.tensor([1.5, -0.7, 2.0, 0.3, -1.1], dtype=torch.float64)
+    start[:zeros] = 0
+
+    def total(product, order):
+        x = start.clone().requires_grad_()
+        value = product(x)
+        for step in range(order):
+            (slope,) = torch.autograd.grad(value, x, create_graph=True)
+            value = (slope * torch.cos(torch.arange(5.0) + step)).sum()
+        return value
+
+    for order in (0, 1, 2, 3):
+        found = total(lambda x: km.contract("k->", lambda a: a, x, reduce="prod"), order)
+        assert_close(found.detach(), total(torch.prod, order).detach().numpy(), depth=100, magnitude=10.0)
+    with pytest.raises(km.errors.GradientError, match="prod has derivatives up to order 3"):
+        total(lambda x: km.contract("k->", lambda a: a, x, reduce="prod"), 4)
+    with pytest.raises(km.errors.GradientError, match="prod has derivatives up to order 3"):
+        total(lambda x: km.contract("k->", lambda a: torch.exp(a) - 1, x, reduce="prod", epilogue=torch.exp), 4)
+
+
+def test_other_reductions_have_a_fourth_derivative():
+    x = torch.tensor([0.3, -0.2], dtype=torch.float64, requires_grad=True)
+    value, wanted = km.contract("k->", torch.exp, x), x.exp().sum()
+    for _ in range(5):
+        value, wanted = (torch.autograd.grad(part, x, create_graph=True)[0].sum() for part in (value, wanted))
+    assert_close(value.detach(), wanted.detach().numpy(), depth=100)

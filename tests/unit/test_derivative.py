@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
+import kernmantle as km
 from kernmantle.codegen import reference
 from kernmantle.contraction import derivative
 from kernmantle.contraction.definition import bind, define
+from kernmantle.contraction.lower import lower
 from kernmantle.contraction.program import Program
 from kernmantle.contraction.semirings import REDUCTIONS
 from kernmantle.expr.functions import FUNCTIONS
@@ -227,3 +229,25 @@ def test_a_tangent_is_the_gradient_seen_from_the_other_side():
     backward = gradients(program, arrays, [cotangent])
     total = sum((tangents[f"t_{name}"] * backward[name]).sum() for name in moving)
     assert_close(np.array((forward * cotangent).sum()), np.array(total), depth=50, magnitude=1.0)
+
+
+def test_only_derivatives_that_compare_ask_to_round_alike():
+    def program(function, reduce="sum"):
+        return bind(define("mk,nk->mn", function, reduce), frozenset()).program
+
+    for function in (km.xlogy, km.hypot, km.logaddexp, lambda a, b: km.where(a == b, a, b), km.maximum):
+        forward = program(function)
+        assert not forward.rounds_alike
+        assert not lower(forward, {"m": 3, "n": 3, "k": 3}, ("f32",) * 2, ("f32",), "f32").nest.reproducible
+        assert not derivative.pullback(forward, "x0", (True,)).rounds_alike
+    for reduce in ("min", "max"):
+        forward = program(lambda a, b: a * b, reduce)
+        assert lower(forward, {"m": 3, "n": 3, "k": 3}, ("f32",) * 2, ("f32",), "f32").nest.reproducible
+        for derived in (
+            derivative.pullback(forward, "x0", (True,)), derivative.statistics(forward, 0),
+            derivative.tangent(forward, 0, ("x0",)),
+        ):  # fmt: skip
+            assert derived.reproducible
+            assert Program.parse(derived.text) == derived
+        assert derivative.pullback(derivative.pullback(forward, "x0", (True,)), "x1", (True,)).rounds_alike
+    assert not derivative.pullback(program(lambda a, b: a * b, "logsumexp"), "x0", (True,)).rounds_alike

@@ -169,7 +169,7 @@ def lower_rows(
     entry = (Port("w", "mn", compute),)
     matrix = Nest(
         ports, numbers + folded.names, entry, inner.map, inner.reductions, folded.outputs, compute,
-        precision="default" if binary else "ieee",
+        precision="default" if binary else "ieee", reproducible=inner.rounds_alike,
     )  # fmt: skip
     roles |= {COLUMNS: "l"}
     tile = "".join(roles[axis] for axis in apply.out)

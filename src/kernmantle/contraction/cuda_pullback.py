@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..expr.node import Node, const, postorder, variables
+from ..expr.node import Node, const, variables
 from ..expr.ops import evaluate
 from .cuda_plan import Facts
 from .cuda_power import is_good, mantissa_polynomial, root_or_power
@@ -203,8 +203,7 @@ def pulls(found: Pullback, program: Program, sizes: Mapping[str, int], compute: 
     """Whether these kernels know a pullback, and whether its extents are worth several of them."""
     roles = found.roles
     over = {op.name: "".join(roles.get(axis, "") for axis in op.axes) for op in program.operands if not op.number}
-    compared = any(node.op == "eq" and all(arg.number is None for arg in node.args) for node in postorder(program.map))
-    if compute != "f32" or compared or _sorted_operands(found, over) is None:
+    if compute != "f32" or program.rounds_alike or _sorted_operands(found, over) is None:
         return False
     columns = sizes[found.columns]
     pairs = sizes[found.points] * columns * sizes[found.rows]

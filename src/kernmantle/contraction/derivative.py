@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ..errors import GradientError
 from ..expr.differentiate import differentiate
 from ..expr.node import Node, const, substitute, var, variables
 from ..expr.simplify import simplify
@@ -26,6 +27,7 @@ from .semirings import REDUCTIONS, Reduction
 
 SUM = REDUCTIONS["sum"]
 STATISTICS = "bzyq"
+HIGHEST_PRODUCT_ORDER = 3
 _SLACK = 1 / 16
 
 
@@ -85,6 +87,7 @@ def _cofactor(value: Node, _: Node, others: Node, zeros: Node, total: Node, squa
 
     ``total`` and ``squares`` are sums over the factors that are zero: they add no value, but the slopes by which
     zero factors move the cofactors of the others, so that second and third derivatives are right at zeros too.
+    The next order would need their sum of cubes: HIGHEST_PRODUCT_ORDER.
     """
     rest = _op("sub", total, value), _op("sub", squares, _op("mul", value, value))
     at_zero = _by_count(zeros, const(0), others, _op("mul", others, rest[0]), _op("mul", others, _pairs(*rest)))
@@ -123,6 +126,18 @@ _WEIGHTS: dict[str, Weight] = {
     "logsumexp": Weight(_softmax, reads_accumulator=True),
     "prod": Weight(_cofactor, (("prod", _non_zero), ("sum", _zero), ("sum", _zero_value), ("sum", _zero_square))),
 }
+
+
+def _descended(derived: Program, program: Program) -> Program:
+    """A derivative with what it inherits of the program that it is one of."""
+    order = program.product_order
+    if order == HIGHEST_PRODUCT_ORDER:
+        raise GradientError(
+            f"a reduction by prod has derivatives up to order {order}: beyond, factors of zero would lose terms; "
+            "multiply with torch.prod where higher ones are needed"
+        )
+    multiplies = order > 0 or any(reduction.name == "prod" for reduction in program.reductions)
+    return replace(derived, reproducible=program.rounds_alike, product_order=order + multiplies)
 
 
 def undifferentiable(program: Program) -> Reduction | None:
@@ -214,7 +229,8 @@ def statistics(program: Program, accumulator: int) -> Program | None:
     reductions = tuple(REDUCTIONS[name] for name, _ in weight.statistics)
     operands = (*program.operands, Operand(saved.name, program.out))
     outputs = tuple(var(f"s{i}") for i in range(len(maps)))
-    return Program(operands, program.out, simplify(maps), reductions, outputs).pruned()
+    derived = Program(operands, program.out, simplify(maps), reductions, outputs).pruned()
+    return _descended(derived, program)
 
 
 def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | None:
@@ -235,7 +251,8 @@ def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | 
     (total,) = simplify([total], finite=True)
     if total.number == 0:
         return None
-    return Program(tuple(operands), program.operand(name).axes, (total,), (SUM,), (var("s0"),)).pruned()
+    derived = Program(tuple(operands), program.operand(name).axes, (total,), (SUM,), (var("s0"),)).pruned()
+    return _descended(derived, program)
 
 
 def tangent(program: Program, accumulator: int, moving: Sequence[str]) -> Program | None:
@@ -252,7 +269,8 @@ def tangent(program: Program, accumulator: int, moving: Sequence[str]) -> Progra
         return None
     extra = [Operand(f"t_{name}", program.operand(name).axes) for name in moving]
     operands = (*program.operands, *extra, *(Operand(saved, program.out) for saved in names))
-    return Program(operands, program.out, (total,), (SUM,), (var("s0"),)).pruned()
+    derived = Program(operands, program.out, (total,), (SUM,), (var("s0"),)).pruned()
+    return _descended(derived, program)
 
 
 def output_tangent(program: Program, moving: Sequence[str], present: Sequence[bool]) -> Program:

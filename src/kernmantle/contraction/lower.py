@@ -117,5 +117,6 @@ def lower(
         program.symmetric,
         joined,
         pulled=pulled is not None,
+        reproducible=program.rounds_alike,
     )
     return Lowering(nest, roles, batch, partial, splits)

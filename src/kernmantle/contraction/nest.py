@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..expr.node import Node, postorder
+from ..expr.node import Node
 from .semirings import Reduction
 
 BATCH = "abc"
@@ -42,6 +42,8 @@ class Nest:
     ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
     With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it. ``precision`` says
     how products may be taken: "ieee" as they are written, "default" by any means as accurate as float32, "tf32" once.
+    With ``reproducible`` mapped values round as in every other such kernel: backends neither fuse multiplications
+    into additions nor use quicker forms of functions.
     """
 
     operands: tuple[Port, ...]
@@ -55,17 +57,7 @@ class Nest:
     partial: bool = False
     precision: str = "ieee"
     pulled: bool = False
-
-    @property
-    def reproducible(self) -> bool:
-        """Whether mapped values must round as in another kernel that computes them again.
-
-        The gradient of a smallest or largest value looks for the terms that are equal to it; backends then neither
-        fuse multiplications into additions nor use quicker forms of functions.
-        """
-        equations = (node for node in postorder(self.map) if node.op == "eq")
-        compared = any(all(arg.number is None for arg in node.args) for node in equations)
-        return compared or any(reduction.name in ("min", "max") for reduction in self.reductions)
+    reproducible: bool = False
 
     @property
     def mirrors(self) -> bool:

@@ -34,7 +34,9 @@ class Program:
 
     ``map`` has one entry per accumulator, reduced by the entry of ``reductions`` at the same place; ``outputs``
     are expressions over the accumulators s0, s1, ... and the operands without a reduced axis. With
-    ``symmetric`` the operands x0 and x1 are one tensor, given once.
+    ``symmetric`` the operands x0 and x1 are one tensor, given once. With ``reproducible`` mapped values round as in
+    every other such program, because they are compared with a result of one. ``product_order``
+    counts the derivatives of a product that led to the program.
     """
 
     operands: tuple[Operand, ...]
@@ -43,6 +45,8 @@ class Program:
     reductions: tuple[Reduction, ...]
     outputs: tuple[Node, ...]
     symmetric: bool = False
+    reproducible: bool = False
+    product_order: int = 0
 
     @property
     def axes(self) -> str:
@@ -54,6 +58,11 @@ class Program:
     def reduced(self) -> str:
         """The axes that are reduced away."""
         return self.axes[len(self.out) :]
+
+    @property
+    def rounds_alike(self) -> bool:
+        """Whether mapped values must round as in other programs: on request, or because a reduction asks for it."""
+        return self.reproducible or any(reduction.reproducible for reduction in self.reductions)
 
     @property
     def tensors(self) -> tuple[Operand, ...]:
@@ -160,6 +169,8 @@ def _document(program: Program) -> dict[str, object]:
         "reduce": [reduction_document(reduction) for reduction in program.reductions],
         "outputs": to_ssa(program.outputs),
         **({"symmetric": True} if program.symmetric else {}),
+        **({"reproducible": True} if program.reproducible else {}),
+        **({"product_order": program.product_order} if program.product_order else {}),
     }
 
 
@@ -171,6 +182,8 @@ def _program(document: dict[str, Any]) -> Program:
         tuple(reduction_of(entry) for entry in document["reduce"]),
         from_ssa(document["outputs"]),
         document.get("symmetric", False),
+        document.get("reproducible", False),
+        document.get("product_order", 0),
     )
 
 

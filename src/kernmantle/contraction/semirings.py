@@ -17,7 +17,11 @@ S0, S1, R0, R1, T, INDEX = map(var, ("s0", "s1", "r0", "r1", "t", "index"))
 
 @dataclass(frozen=True)
 class Reduction:
-    """One way to reduce; ``kinds`` are the types of its registers ("value", "bool" or "index")."""
+    """One way to reduce; ``kinds`` are the types of its registers ("value", "bool" or "index").
+
+    ``reproducible`` asks that mapped values round alike in every kernel: the gradient looks for those that are equal
+    to the result.
+    """
 
     name: str
     init: tuple[Number, ...]
@@ -29,6 +33,7 @@ class Reduction:
     differentiable: bool = False
     floating: bool = False
     meaning: str = ""
+    reproducible: bool = False
 
     @property
     def is_fold(self) -> bool:
@@ -40,10 +45,11 @@ def _op(name: str, *args: Node) -> Node:
     return Node(name, args)
 
 
-def _monoid(name: str, plus: str, zero: Number, meaning: str, differentiable: bool = False) -> Reduction:
+def _monoid(name: str, plus: str, zero: Number, meaning: str, reproducible: bool = False) -> Reduction:
     return Reduction(
-        name, (zero,), (_op(plus, S0, T),), (_op(plus, S0, R0),), meaning=meaning, differentiable=differentiable
-    )
+        name, (zero,), (_op(plus, S0, T),), (_op(plus, S0, R0),), meaning=meaning, differentiable=True,
+        reproducible=reproducible,
+    )  # fmt: skip
 
 
 def _logical(name: str, plus: str, zero: bool, meaning: str) -> Reduction:
@@ -81,10 +87,10 @@ def _logsumexp() -> Reduction:
 
 
 _ROWS = (
-    _monoid("sum", "add", 0, "sum", differentiable=True),
-    _monoid("prod", "mul", 1, "product", differentiable=True),
-    _monoid("min", "min", math.inf, "smallest", differentiable=True),
-    _monoid("max", "max", -math.inf, "largest", differentiable=True),
+    _monoid("sum", "add", 0, "sum"),
+    _monoid("prod", "mul", 1, "product"),
+    _monoid("min", "min", math.inf, "smallest", reproducible=True),
+    _monoid("max", "max", -math.inf, "largest", reproducible=True),
     _logsumexp(),
     _logical("any", "or", False, "whether any is true"),
     _logical("all", "and", True, "whether all are true"),

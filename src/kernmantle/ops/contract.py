@@ -78,8 +78,8 @@ class Contraction:
     or DLPack arrays of one dtype and device, of shape (..., axes of the equation); the result is of the same
     kind. float16 and bfloat16 are computed in float32, integers in their own type. Parameters are numbers or
     (batched) tensors and never compile anew. Gradients of every order exist for operands and parameters under
-    sum, prod, min, max and logsumexp. One evaluation of the map per element of all axes, memory of inputs and
-    output only.
+    sum, min, max and logsumexp, and up to the third under prod; beyond, a GradientError says so. One evaluation of
+    the map per element of all axes, memory of inputs and output only.
 
     Examples
     --------

@@ -7,6 +7,7 @@ import kernmantle as km
 from kernmantle.errors import OutputError, ParameterError, ShapeError
 from kernmantle.kron import recall
 from kernmantle.kron.arguments import gather
+from kernmantle.runtime.lru import LRUCache
 from kernmantle.testing import assert_close
 
 
@@ -161,3 +162,17 @@ def test_the_configured_precision_is_that_of_calls_without_their_own():
     with km.config(precision="ieee"):
         assert gather(x, [f], "right", 1, 0, None, None, True).options == "ieee fuse"
     assert gather(x, [f], "right", 1, 0, None, None, True).options == "default fuse"
+
+
+def test_the_least_recently_used_calls_leave_one_by_one(monkeypatch):
+    calls = LRUCache(4)
+    monkeypatch.setattr(recall, "_KNOWN", calls)
+    factors = [torch.randn(3, 3, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64)]
+    matrix, often = torch.kron(*factors), torch.randn(50, 6, dtype=torch.float64)
+    km.kron_matmul(often, factors)
+    (first,) = calls
+    for rows in range(1, 20):
+        for x in (torch.randn(rows, 6, dtype=torch.float64), often):
+            assert_close(km.kron_matmul(x, factors), x @ matrix, depth=12)
+        assert len(calls) == min(4, rows + 1)
+        assert first in calls

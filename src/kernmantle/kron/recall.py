@@ -21,12 +21,12 @@ from ..ops.info import RunInfo
 from ..ops.kron_execute import Chosen, backend_for, factor_sizes, on_forget, prepared, start
 from ..ops.launcher import collecting
 from ..ops.torch_private import PLAIN, unwatched
+from ..runtime.lru import LRUCache
 from .arguments import Product
 
 Look = tuple[Any, ...]
-_LIMIT = 1024
 _NUMBERS = (int, float)
-_KNOWN: dict[Look, Known] = {}
+_KNOWN: LRUCache[Look, Known] = LRUCache(1024)
 on_forget(_KNOWN.clear)
 
 
@@ -116,8 +116,6 @@ def learn(look: Look | None, call: Product, result: torch.Tensor) -> None:
     chosen = prepared(text, call.options, call.x, own, call.y, result)
     if chosen.prepared is None:
         return
-    if len(_KNOWN) >= _LIMIT:
-        _KNOWN.clear()
     sizes = tuple(reach(tensor) for tensor in [call.x, *own, *([] if call.y is None else [call.y])])
     shape = call.shape if call.form == "column" else call.shape[:-1]
     _KNOWN[look] = Known(chosen, places, shape, call.y is not None, sizes, reach(result))

@@ -11,12 +11,13 @@ from ..codegen import kron_back
 from ..contraction.kron_back import THREADS, BackPlan, Groups, back
 from ..contraction.kron_modes import Mode
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .gpu import index_of, job_for, limits, start
 from .kron_gpu import resident
 from .launcher import collecting, fetch
 
-_LOADED: dict[BackPlan, Kernel] = {}
+_LOADED: LRUCache[BackPlan, Kernel] = LRUCache(1024)
 Apply = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 """Factors at the places from the first of some on, applied to x."""
 

@@ -28,6 +28,7 @@ from ..contraction.kron_cpu import (
 from ..contraction.kron_modes import Mode
 from ..contraction.kron_passes import Pass
 from ..runtime import llvm
+from ..runtime.lru import LRUCache
 from .cpu import job_for
 from .dtypes import NAMES
 from .kron_layout import Arrays
@@ -41,7 +42,7 @@ _GRAIN, _ALONE = 1 << 20, 1 << 25
 _MOVED = 8
 
 NAME = "llvm"
-_LOADED: dict[tuple[str, str], llvm.LoadedKernel] = {}
+_LOADED: LRUCache[tuple[str, str], llvm.LoadedKernel] = LRUCache(1024)
 
 
 def _kernel(stored: str, compute: str) -> llvm.LoadedKernel | None:

@@ -14,6 +14,7 @@ from ..config import current
 from ..contraction.kron_modes import Mode, contracted, parse
 from ..contraction.kron_passes import Pass
 from ..errors import KernmantleWarning
+from ..runtime.lru import LRUCache
 from .execute import allocate
 from .info import RunInfo
 from .kron_layout import arranged
@@ -108,8 +109,7 @@ def start(
     chosen.prepared(x, factors, y, out, numbers)
 
 
-_CHOSEN: dict[tuple[object, ...], Chosen] = {}
-_CHOSEN_LIMIT = 4096
+_CHOSEN: LRUCache[tuple[object, ...], Chosen] = LRUCache(4096)
 _KEEPERS: list[Callable[[], None]] = []
 
 
@@ -143,8 +143,6 @@ def prepared(
         ready = prepare(plan.passes, modes, arrays, kernel)
         found = Chosen(plan.passes, kernel, ready, f"{backend.NAME}: {plan}")
         if not collecting():
-            if len(_CHOSEN) >= _CHOSEN_LIMIT:
-                _CHOSEN.clear()
             _CHOSEN[key] = found
     return found
 

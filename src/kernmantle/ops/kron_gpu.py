@@ -16,6 +16,7 @@ from ..contraction.kron_mma import DOUBLES, MmaFacts, MmaPlan, Tensor, mma_candi
 from ..contraction.kron_modes import Mode
 from ..runtime.device import core, gpu
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .gpu import index_of, job_for, limits, start
 from .kron_layout import Arrays, Port
@@ -26,7 +27,7 @@ from .launcher import collecting, fetch
 NAME = "cuda"
 # Plans that are measured when a product is tuned.
 TRIED = 10
-_LOADED: dict[FmaPlan | MmaPlan, Kernel] = {}
+_LOADED: LRUCache[FmaPlan | MmaPlan, Kernel] = LRUCache(1024)
 
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:

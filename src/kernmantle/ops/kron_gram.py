@@ -7,12 +7,13 @@ import torch
 from ..codegen import kron_gram
 from ..contraction.kron_gram import GramPlan, gram
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .gpu import index_of, job_for, limits, start
 from .kron_gpu import resident
 from .launcher import collecting, fetch
 
-_LOADED: dict[GramPlan, Kernel] = {}
+_LOADED: LRUCache[GramPlan, Kernel] = LRUCache(1024)
 
 
 def summed(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:

@@ -27,6 +27,7 @@ from ..contraction.kronsparse_cpu import (
     whole_rows,
 )
 from ..runtime import llvm
+from ..runtime.lru import LRUCache
 from ..runtime.threads import SCRATCH
 from .cpu import job_for
 from .dtypes import NAMES
@@ -55,7 +56,7 @@ _MANY, _HIGH, _REUSED = 1024, 516, 96
 # fewer where panels of them are packed.
 _FEW_TURNED, _LONG = 32, 16
 _FEW = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
-_LOADED: dict[tuple[str, Tile | None], llvm.LoadedKernel] = {}
+_LOADED: LRUCache[tuple[str, Tile | None], llvm.LoadedKernel] = LRUCache(1024)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _starting(
     entry, packed, none = kernel.entry, Struct(f"{ports}Q").pack, b""
     grain = max(1, _GRAIN * items // max(work, 1))
 
-    def run_alone(*pointers: int) -> None:
+    def run_alone(*pointers: int, _: object = kernel) -> None:  # machine code lives as long as what holds it
         entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(room))
 
     def run(*pointers: int) -> None:
@@ -146,7 +147,7 @@ def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
         dtype=np.int64,
     ).tobytes()
     entry, count, room = row.entry, len(starts), max(own.room for own in starts)
-    packed, held = Struct(f"{places[-1]}Q").pack, (integers, starts)
+    packed, held = Struct(f"{places[-1]}Q").pack, (integers, starts, row)
 
     def run(*pointers: int, _: object = held) -> None:
         entry(packed(*pointers), records, b"", 0, count, SCRATCH.take(room))

@@ -22,13 +22,14 @@ from ..contraction.kronsparse_few import (
     numbers_of,
     sums,
 )
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .gpu import index_of, limits, start
-from .kronsparse_gpu import OVERLAPS, load, remember
+from .kronsparse_gpu import OVERLAPS, load
 
 Maybe = torch.Tensor | None
 Given = tuple[Maybe, Maybe, torch.Tensor, Maybe]  # left, right, out, bias of a product
-_BOUND: dict[tuple[Any, ...], _Bound] = {}
+_BOUND: LRUCache[tuple[Any, ...], _Bound] = LRUCache(4096)
 
 
 class _Bound(NamedTuple):
@@ -153,7 +154,7 @@ def _start(
     found = _BOUND.get(key)
     if found is None:
         found = _bound(made(), out, activation, precision)
-        remember(_BOUND, key, found)
+        _BOUND[key] = found
     if found.run is not None:
         found.run([0 if tensor is None else tensor.data_ptr() for each in given for tensor in each])
     return found.route

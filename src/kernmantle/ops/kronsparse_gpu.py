@@ -20,6 +20,7 @@ from ..contraction.kronsparse_turn import turned_seconds
 from ..runtime.cache import current_cache
 from ..runtime.device import gpu
 from ..runtime.launch import Kernel
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .execute import allocate
 from .gpu import index_of, job_for, limits, start
@@ -31,11 +32,10 @@ from .launcher import collecting, fetch
 
 Maybe = torch.Tensor | None
 OVERLAPS = 90  # from this capability on a kernel may start while the one before it ends
-_LOADED: dict[tuple[Any, ...], tuple[Kernel, ...]] = {}
-_PROBLEMS: dict[tuple[Any, ...], Problem | None] = {}
-_WAYS: dict[tuple[Any, ...], str] = {}
-_BOUND: dict[tuple[Any, ...], Bound | None] = {}
-_MOST_REMEMBERED = 4096
+_LOADED: LRUCache[tuple[Any, ...], tuple[Kernel, ...]] = LRUCache(1024)
+_PROBLEMS: LRUCache[tuple[Any, ...], Problem | None] = LRUCache(4096)
+_WAYS: LRUCache[tuple[Any, ...], str] = LRUCache(4096)
+_BOUND: LRUCache[tuple[Any, ...], Bound | None] = LRUCache(4096)
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
@@ -52,13 +52,6 @@ def looks(
     return x.shape, x.stride(), out.stride(), places, x.dtype, weight.shape, bias is None, activation, precision
 
 
-def remember(known: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
-    """Keep what was worked out for a key, and not more than a few thousands."""
-    if len(known) >= _MOST_REMEMBERED:
-        known.clear()
-    known[key] = value
-
-
 def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
@@ -67,7 +60,7 @@ def problem_of(
     found = _PROBLEMS.get(key, False)
     if isinstance(found, bool):
         found = _problem_of(x, weight, bias, activation, precision, out)
-        remember(_PROBLEMS, key, found)
+        _PROBLEMS[key] = found
     return found
 
 
@@ -111,7 +104,7 @@ def way(
     found = _WAYS.get(key)
     if found is None:
         found = _way(*given, ready)
-        remember(_WAYS, key, found)
+        _WAYS[key] = found
     return found
 
 
@@ -199,7 +192,7 @@ def bound(
         problem = problem_of(x, weight, bias, activation, precision, out)
         found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, way)
         if not collecting():
-            remember(_BOUND, key, found)
+            _BOUND[key] = found
     return found
 
 

@@ -11,15 +11,16 @@ import torch
 from ..codegen import kronsparse_cuda
 from ..contraction.kronsparse_pair import DTYPES, PairPlan, PairProblem, contiguous, expected_pair, pair_plan, run_of
 from ..contraction.kronsparse_steps import meets
+from ..runtime.lru import LRUCache
 from .dtypes import NAMES
 from .execute import allocate
 from .gpu import index_of, limits, start
-from .kronsparse_gpu import OVERLAPS, load, looks, remember
+from .kronsparse_gpu import OVERLAPS, load, looks
 from .kronsparse_pack import PackedWeights
 from .launcher import collecting
 
 Maybe = torch.Tensor | None
-_BOUND: dict[tuple[Any, ...], Any] = {}
+_BOUND: LRUCache[tuple[Any, ...], Any] = LRUCache(4096)
 
 
 def problem_of(
@@ -61,7 +62,7 @@ def product(
         problem = problem_of(x, weights, bias, activation, precision, out)
         found = None if problem is None else _bound(problem, x, out, chosen)
         if not collecting():
-            remember(_BOUND, key, found)
+            _BOUND[key] = found
     if found is None:
         return None
     if found.run is not None:

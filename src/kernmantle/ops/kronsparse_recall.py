@@ -16,6 +16,7 @@ import torch
 
 from ..config import current
 from ..contraction.kronsparse_cost import quickest, quickest_gradient
+from ..runtime.lru import LRUCache
 from . import kronsparse_run, kronsparse_steps
 from .dtypes import NAMES
 from .execute import allocate
@@ -35,8 +36,7 @@ Launched = Callable[
 ]
 Multiply = Callable[[torch.Tensor, torch.Tensor, Maybe, "PackedWeights | None"], torch.Tensor]
 Sum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-_LIMIT = 1024
-_KNOWN: dict[Look, Known | None] = {}
+_KNOWN: LRUCache[Look, Known | None] = LRUCache(1024)
 
 
 class Known(NamedTuple):
@@ -253,8 +253,6 @@ def learn(
     direct = packed is not None and (packed.is_pending or packed.matrix_for(x) is not None)
     if direct and not way.precision and not any(look[8::4]):
         return  # the next such call goes through the matrix, or finds what is being packed now
-    if len(_KNOWN) >= _LIMIT:
-        _KNOWN.clear()
     if x.is_cuda:
         launched = _gpu().launched(x, weights, bias, look[0] or "", way, look[2])
         _KNOWN[look] = None if launched is None else Known((), (), (), (), "", way, look[2], "", launched=launched)

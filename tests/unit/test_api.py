@@ -15,7 +15,11 @@ import kernmantle as km
 from ..source import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "api.json"
-ROOMS = ("", "distributed", "estimators", "kronsparse", "linalg", "testing")
+ROOMS = (
+    "", "distributed", "estimators", "kronsparse", "linalg", "testing", "integrations.gpytorch",
+    "integrations.linear_operator", "integrations.sklearn", "compat.kermac", "compat.kermac.linalg",
+    "compat.kernel_tools.kernels", "compat.kernel_tools.linalg", "compat.ksmm", "compat.mm_kermac", "compat.pyfastkron",
+)  # fmt: skip
 
 
 def described(thing):
@@ -33,13 +37,37 @@ def described(thing):
     return found
 
 
-def public():
-    """Every public name with its parameters."""
+def names_of(module):
+    """Names that a module offers: of ``__all__``, else the classes and functions of its own folder."""
+    if hasattr(module, "__all__"):
+        return sorted(set(module.__all__) - {"__version__", "errors"})
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "").startswith(module.__name__)]
+    return sorted(name for name in own if not name.startswith("_"))
+
+
+def members(owner, others):
+    """Methods and properties of a class that none of the other classes defines, nor torch or scikit-learn."""
     found = {}
+    for name in dir(owner):
+        origin = next((base for base in owner.__mro__ if name in vars(base)), None)
+        if name.startswith("_") or origin is None or not origin.__module__.startswith("kernmantle"):
+            continue
+        if origin is owner or origin not in others:
+            found[name] = described(getattr(owner, name))
+    return found
+
+
+def public():
+    """Every public name with its parameters, and those of the methods of public classes."""
+    things, found = {}, {}
     for room in ROOMS:
         module = import_module(f"kernmantle.{room}" if room else "kernmantle")
-        for name in sorted(set(module.__all__) - {"__version__", "errors"}):
-            found[f"{room}.{name}" if room else name] = described(getattr(module, name))
+        things |= {f"{room}.{name}" if room else name: getattr(module, name) for name in names_of(module)}
+    classes = {thing for thing in things.values() if isinstance(thing, type)}
+    for name, thing in things.items():
+        found[name] = described(thing)
+        if isinstance(thing, type):
+            found |= {f"{name}.{member}": own for member, own in members(thing, classes).items()}
     for name, value in vars(km.errors).items():
         if isinstance(value, type) and issubclass(value, (km.errors.KernmantleError, Warning)):
             found[f"errors.{name}"] = None
@@ -90,6 +118,15 @@ def test_what_was_public_still_is():
 def test_a_break_is_found(after, message):
     before = {"f": [["a", "POSITIONAL_OR_KEYWORD", None], ["b", "KEYWORD_ONLY", "1"]]}
     assert any(message in line for line in breaks(before, after))
+
+
+def test_methods_and_submodules_are_covered():
+    found = public()
+    for name in ("Kernel.matmul", "KSLinear.forward", "KroneckerProduct.solve",
+                 "estimators.KernelRidge.fit", "compat.kermac.cdist", "compat.pyfastkron.gekmm"):  # fmt: skip
+        assert name in found, name
+    assert [one[0] for one in found["Kernel.matmul"]][:4] == ["self", "x", "y", "v"]
+    assert "Gaussian.matmul" not in found
 
 
 def test_additions_break_nothing():

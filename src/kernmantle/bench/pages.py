@@ -23,8 +23,10 @@ TITLES = {
     "apply": "Products with a kernel's matrix", "apply-cpu": "Products with a kernel's matrix",
     "compile": "Compiling", "contraction": "Distances and contractions", "cpu": "Distances and contractions",
     "estimators": "Estimators", "estimators-cpu": "Estimators", "gradient": "Gradients of predictors",
-    "host": "Kernel systems", "kron": "Kronecker products", "kronsparse": "Kronecker-sparse products",
+    "host": "Time of the host", "host-cuda": "Time of the host",
+    "kron": "Kronecker products", "kronsparse": "Kronecker-sparse products",
     "kronsparse-models": "Models with Kronecker-sparse layers", "many": "Several GPUs", "solvers": "Solvers",
+    "solvers-cpu": "Kernel systems",
     "tables": "Rows of the tables", "xrfm": "Feature learning",
 }  # fmt: skip
 LARGE = {"kronsparse": kronsparse}  # suites of more rows than a table takes

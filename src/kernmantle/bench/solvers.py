@@ -261,4 +261,4 @@ _SPECTRA = tuple(_spectrum_case(n, dtype) for n in (5_000, 10_000, DENSE) for dt
 _WHOLE = tuple(_whole_case(n, dtype) for n in (5_000, DENSE) for dtype in ("f32", "f64"))
 
 SUITE = Suite("solvers", "cuda", (*_FACTORS, *_BATCHES, *_SPECTRA, *_WHOLE, _system_case(200_000, 10, 3.0, 894)))
-HOST = Suite("host", "cpu", (_system_case(50_000, 54, 6.0, 300),))
+CPU_SUITE = Suite("solvers-cpu", "cpu", (_system_case(50_000, 54, 6.0, 300),))

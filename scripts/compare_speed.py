@@ -1,0 +1,280 @@
+"""Compare the speed of warm eager calls between two checkouts: ``python scripts/compare_speed.py BASE NEW``.
+
+One process of each checkout runs the same calls in turns, a sample of one after a sample of the other in random order,
+on one thread; processes are started anew each round. The table has the least times and the ratios new / base: of the
+least times and of the medians, and the spread (20 and 80 % of the ratios of samples next to each other). A row that is
+slower by more than ``--limit`` in both ratios is marked, and the exit status is 1 if there is one. The clock is the
+processor's on a CPU (other programs disturb it less), and on a GPU the wall's until it is done; ``--clock host`` stops
+when the calls have returned.
+
+    python scripts/compare_speed.py ../base . --device cuda --clock host --case KSLinear
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+Call = Callable[[], Any]
+
+
+def _steps(function: Callable[..., Any], *leaves: Any, layer: Any = None) -> dict[str, Call]:
+    """Calls without and with gradients of the given tensors and of a layer's parameters."""
+    torch: Any = import_module("torch")
+
+    tracked = [each.detach().clone().requires_grad_() for each in leaves]
+    parameters = [*tracked, *(layer.parameters() if layer is not None else ())]
+    cotangent = torch.ones_like(function(*leaves))
+
+    def forward() -> None:
+        with torch.no_grad():
+            function(*leaves)
+
+    def step() -> None:
+        for each in parameters:
+            each.grad = None
+        function(*tracked).backward(cotangent)
+
+    return {"forward": forward, "step": step}
+
+
+def cases(device: str) -> dict[str, Callable[[], dict[str, Call]]]:
+    """What is compared, by public names that both checkouts have."""
+    torch, km = import_module("torch"), import_module("kernmantle")
+
+    torch.manual_seed(0)
+
+    def array(*shape: int) -> Any:
+        return (torch.randn(*shape) / shape[-1] ** 0.5).to(device)
+
+    def gram(m: int, n: int, k: int, p: float) -> Callable[[], dict[str, Call]]:
+        y = array(n, k)
+        return lambda: _steps(lambda x: km.cdist(x, y, p=p), array(m, k))
+
+    def metric() -> dict[str, Call]:
+        x, y = array(16, 4), array(16, 4)
+        out = torch.empty(16, 16, device=device)
+        return {
+            "canberra": lambda: km.cdist(x, y, metric="canberra"), "symmetric": lambda: km.cdist(x, p=1),
+            "out": lambda: km.cdist(x, y, p=1, out=out), "power": lambda: km.cdist(x, y, p=1.3),
+        }  # fmt: skip
+
+    def contract() -> dict[str, Call]:
+        l1, y, w = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b)), array(64, 16), array(16).abs()
+        found = _steps(lambda x: l1(x, y), array(64, 16))
+        x, out = array(64, 16), torch.empty(64, 64, device=device)
+        found["out"] = lambda: l1(x, y, out=out)
+        found["lambda"] = lambda: km.contract("mk,nk->mn", lambda a, b: abs(a - b), x, y)
+        found["named"] = lambda: km.contract("mk,nk,k->mn", lambda a, b, c: abs(a - b) * c, x, y, w)
+        return found
+
+    def kernel(m: int, k: int, columns: int) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            own, y, v = km.Gaussian(1.0), array(m, k), array(m, columns)
+            return _steps(lambda x: own.matmul(x, y, v), array(m, k))
+
+        return make
+
+    def dense_kernel() -> dict[str, Call]:
+        own, y = km.Laplace(1.0, p=1), array(64, 8)
+        return _steps(lambda x: own(x, y), array(64, 8))
+
+    def kron(rows: int, size: int, count: int) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            factors = [array(size, size) for _ in range(count)]
+            return _steps(lambda x, *own: km.kron_matmul(x, own), array(rows, size**count), *factors)
+
+        return make
+
+    def kronsparse() -> dict[str, Call]:
+        return _steps(km.kron_sparse_matmul, array(16, 384), array(6, 64, 64, 1))
+
+    def layer(rows: int, dtype: str = "float32") -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            kind = getattr(torch, dtype)
+            own = km.KSLinear(384, 1536, [(6, 64, 64, 1), (1, 768, 192, 2)], device=device, dtype=kind)
+            return _steps(own, array(rows, 384).to(kind), layer=own)
+
+        return make
+
+    def cholesky() -> dict[str, Call]:
+        thin = array(32, 32)
+        a = thin @ thin.mT + torch.eye(32, device=device)
+        return _steps(lambda b: km.linalg.solve_cholesky(a, b).x, array(32, 1))
+
+    large = 8 if device == "cuda" else 1
+    found: dict[str, Callable[[], dict[str, Call]]] = {
+        "cdist 16 x 16 x 4": gram(16, 16, 4, 1.0), "cdist p=2 64 x 64 x 32": gram(64, 64, 32, 2.0), "metrics": metric,
+        "contract 64 x 64 x 16": contract, "k.matmul 64 x 8": kernel(64, 8, 1), "k(x, y) 64 x 8": dense_kernel,
+        "kron_matmul 16 x 8^3": kron(16, 8, 3), "kron_matmul 16 x 64^2": kron(16, 64, 2),
+        "kron_sparse_matmul 16": kronsparse, "KSLinear 16": layer(16), "KSLinear 256": layer(256),
+        "solve_cholesky 32": cholesky, f"cdist {1024 * large} squared x 64": gram(1024 * large, 1024 * large, 64, 1.0),
+        f"k.matmul {1024 * large} x 16": kernel(1024 * large, 16, 4),
+    }  # fmt: skip
+    if device == "cuda":
+        found |= {"KSLinear 256 bf16": layer(256, "bfloat16"), "KSLinear 4096": layer(4096)}
+    return found
+
+
+def timed(call: Call, seconds: float, clock: str, device: str) -> float:
+    """Seconds a call of a sample that lasts about so long."""
+    torch: Any = import_module("torch")
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    now = time.process_time if clock == "cpu" else time.perf_counter
+    count, taken = 1, 0.0
+    while True:
+        wait()
+        begin = now()
+        for _ in range(count):
+            call()
+        if clock == "wall":
+            wait()
+        taken = now() - begin
+        if taken >= seconds / 2 or (clock == "host" and count >= 200):
+            wait()
+            return taken / count
+        count = max(count + 1, min(10 * count, int(count * seconds / max(taken, 1e-9))))
+        if clock == "host":
+            count = min(count, 200)
+
+
+def work(device: str, clock: str) -> None:
+    """Answer on standard output what is asked for on standard input: names, or [case, call, seconds]."""
+    torch, kernmantle = import_module("torch"), import_module("kernmantle")
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    known, made = cases(device), {}
+    answers.write(json.dumps([kernmantle.__file__, list(known)]) + "\n")
+    answers.flush()
+    for line in sys.stdin:
+        name, call, seconds = json.loads(line)
+        if name not in made:
+            made.clear()
+            made[name] = known[name]()
+        found: Any = timed(made[name][call], seconds, clock, device) if call else list(made[name])
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+
+class Worker:
+    """A process that runs the calls of a checkout."""
+
+    def __init__(self, tree: Path, cache: Path, options: argparse.Namespace) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": str(tree / "src"), "KERNMANTLE_CACHE_DIR": str(cache),
+            "OMP_NUM_THREADS": str(options.threads),
+        }  # fmt: skip
+        command = [sys.executable, __file__, "--worker", "--device", options.device, "--clock", options.clock, "", ""]
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=cache, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        file, self.cases = self._answer()
+        assert Path(file).is_relative_to(tree), f"{tree} is not what was imported, but {file}"
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("a worker ended; its message is above")
+        return json.loads(line)
+
+    def ask(self, name: str, call: str = "", seconds: float = 0.0) -> Any:
+        """Names of the calls of a case, or the seconds that one takes."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([name, call, seconds]) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compared(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of (base, new) of every call, sample by sample, over all rounds."""
+    order, found = random.Random(0), {}
+    with tempfile.TemporaryDirectory() as folder:
+        caches = [Path(folder, side) for side in ("base", "new")]
+        for cache in caches:
+            cache.mkdir()
+        for _ in range(options.rounds):
+            both = [Worker(tree.resolve(), cache, options) for tree, cache in zip(options.trees, caches, strict=True)]
+            for name in both[0].cases:
+                if options.case and not any(word in name for word in options.case):
+                    continue
+                calls = both[0].ask(name)
+                for call in calls:
+                    for worker in both:
+                        worker.ask(name, call, options.seconds)
+                    samples = found.setdefault(f"{name}, {call}", [])
+                    for _ in range(options.samples):
+                        taken = [0.0, 0.0]
+                        for place in order.sample((0, 1), 2):
+                            taken[place] = both[place].ask(name, call, options.seconds)
+                        samples.append(tuple(taken))
+            for worker in both:
+                worker.end()
+    return found
+
+
+def main() -> int:
+    """Compare and report; 1 if a call is slower by more than the limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trees", nargs=2, type=Path, metavar="BASE NEW", help="checkouts")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--clock", choices=("cpu", "wall", "host"), help="cpu on a CPU and wall on a GPU by default")
+    parser.add_argument(
+        "--case", action="append", default=[], help="only cases whose name contains this; may be repeated"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often the processes are started anew")
+    parser.add_argument("--samples", type=int, default=12, help="of each call in a round")
+    parser.add_argument("--seconds", type=float, default=0.02, help="of a sample")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=0.02, help="how much slower is marked")
+    parser.add_argument("--output", type=Path, help="file for the samples, as JSON")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.clock = options.clock or ("cpu" if options.device == "cpu" else "wall")
+    if options.worker:
+        work(options.device, options.clock)
+        return 0
+    found, slower = compared(options), 0
+    sys.stdout.write(f"{'':45s} {'base us':>10s} {'new us':>10s} {'least':>7s} {'median':>7s} spread\n")
+    for name, samples in found.items():
+        base, new = ([sample[side] for sample in samples] for side in (0, 1))
+        ratios = sorted(b / a for a, b in samples)
+        least, middle = min(new) / min(base), statistics.median(ratios)
+        marked = min(least, middle) > 1 + options.limit
+        slower += marked
+        low, high = ratios[len(ratios) // 5], ratios[-1 - len(ratios) // 5]
+        sys.stdout.write(
+            f"{name:45s} {min(base) * 1e6:10.2f} {min(new) * 1e6:10.2f} {least:7.3f} {middle:7.3f} "
+            f"{low:.3f}-{high:.3f}{'  SLOWER' if marked else ''}\n"
+        )
+    if options.output:
+        options.output.write_text(json.dumps(found))
+    sys.stdout.write(f"{slower} of {len(found)} slower by more than {options.limit:.0%}\n")
+    return int(slower > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -160,14 +160,14 @@ def work(device: str, clock: str) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     answers = sys.stdout
     sys.stdout = sys.stderr
-    known, made = cases(device), {}
-    answers.write(json.dumps([kernmantle.__file__, list(known)]) + "\n")
+    available, made = cases(device), {}
+    answers.write(json.dumps([kernmantle.__file__, list(available)]) + "\n")
     answers.flush()
     for line in sys.stdin:
         name, call, seconds = json.loads(line)
         if name not in made:
             made.clear()
-            made[name] = known[name]()
+            made[name] = available[name]()
         found: Any = timed(made[name][call], seconds, clock, device) if call else list(made[name])
         answers.write(json.dumps(found) + "\n")
         answers.flush()
@@ -228,8 +228,8 @@ def compared(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]
                     samples = found.setdefault(f"{name}, {call}", [])
                     for _ in range(options.samples):
                         taken = [0.0, 0.0]
-                        for place in order.sample((0, 1), 2):
-                            taken[place] = both[place].ask(name, call, options.seconds)
+                        for side in order.sample((0, 1), 2):
+                            taken[side] = both[side].ask(name, call, options.seconds)
                         samples.append(tuple(taken))
             for worker in both:
                 worker.end()
@@ -239,7 +239,7 @@ def compared(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]
 def main() -> int:
     """Compare and report; 1 if a call is slower by more than the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trees", nargs=2, type=Path, metavar="BASE NEW", help="checkouts")
+    parser.add_argument("trees", nargs=2, type=Path, metavar=("BASE", "NEW"), help="checkouts")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--clock", choices=("cpu", "wall", "host"), help="cpu on a CPU and wall on a GPU by default")
     parser.add_argument(

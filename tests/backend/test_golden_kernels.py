@@ -1,6 +1,6 @@
-"""The machine code of the representative kernels is no worse than recorded; ``cuda_facts`` says by which rule.
+"""The machine code of the representative kernels is no worse than recorded; ``cuda_code`` says by which rule.
 
-``python -m tests.golden.cuda_facts`` records what changed.
+``python -m tests.golden.cuda_code`` records what changed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from kernmantle.codegen.cuda import headers
 from kernmantle.runtime.nvrtc import compile_source, inlined
 
-from ..golden import cuda_facts
-from ..golden.cuda_facts import COMMAND, cards, class_of, compiler, digest, disassembled, launch, measured, read, worse
+from ..golden import cuda_code
+from ..golden.cuda_code import COMMAND, cards, class_of, compiler, digest, disassembled, launch, measured, read, worse
 from ..golden.cuda_kernels import CARDS, COMPARED, KERNELS
 
 ROWS = [(name, card) for name, kernel in KERNELS.items() for card in kernel.cards]
@@ -22,7 +22,7 @@ COMPILED = [(name, card) for name, card in ROWS if card in COMPARED][::17]
 record = cache(read)
 
 
-def check(name: str, card: str, want: cuda_facts.Record) -> None:
+def check(name: str, card: str, want: cuda_code.Record) -> None:
     """Compare a kernel with its row: by the text, else by what the compiler makes of it."""
     planned = KERNELS[name].make(card)
     if digest(planned.source, card) == want["text"]:

@@ -34,7 +34,7 @@ class Operation:
     """A function of tensors (the first x), ours and the plain way of torch, which in float64 is the oracle.
 
     ``shapes`` are those of the tensors, ``linear`` the rows, inputs and outputs of the layer beside it, ``trained`` the
-    tensors that have gradients. ``ours`` is given the tensors to make a function of x alone, a module too.
+    tensors that have gradients. ``ours`` is arrays the tensors to make a function of x alone, a module too.
     """
 
     name: str
@@ -53,15 +53,15 @@ class Operation:
         if self.make is not None:
             return self.make(device)
         return {
-            f"t{place}": (normal(shape[0], int(np.prod(shape[1:])), "f32", device, place + 1) / shape[-1] ** 0.5)
+            f"t{index}": (normal(shape[0], int(np.prod(shape[1:])), "f32", device, index + 1) / shape[-1] ** 0.5)
             .reshape(shape)
             .to(DTYPES[self.dtype])
-            for place, shape in enumerate(self.shapes)
+            for index, shape in enumerate(self.shapes)
         }
 
 
-def _tensors(operation: Operation, given: Arrays) -> list[torch.Tensor]:
-    return [given[f"t{place}"].detach().clone() for place in range(len(operation.shapes))]
+def _tensors(operation: Operation, arrays: Arrays) -> list[torch.Tensor]:
+    return [arrays[f"t{index}"].detach().clone() for index in range(len(operation.shapes))]
 
 
 def _cotangent(out: torch.Tensor) -> torch.Tensor:
@@ -69,8 +69,8 @@ def _cotangent(out: torch.Tensor) -> torch.Tensor:
 
 
 def _forward(operation: Operation, function: Callable[[Sequence[torch.Tensor]], Function]) -> Prepare:
-    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
-        tensors = _tensors(operation, given)
+    def prepare(arrays: Arrays) -> Callable[[], torch.Tensor]:
+        tensors = _tensors(operation, arrays)
         own = function(tensors)
 
         def call() -> torch.Tensor:
@@ -85,14 +85,14 @@ def _forward(operation: Operation, function: Callable[[Sequence[torch.Tensor]], 
 def _step(operation: Operation, function: Callable[[Sequence[torch.Tensor]], Function]) -> Prepare:
     """Forward and backward; what is returned is the gradient by x."""
 
-    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
-        tensors = _tensors(operation, given)
-        for place in operation.trained:
-            tensors[place].requires_grad_()
+    def prepare(arrays: Arrays) -> Callable[[], torch.Tensor]:
+        tensors = _tensors(operation, arrays)
+        for index in operation.trained:
+            tensors[index].requires_grad_()
         own = function(tensors)
         cotangent = _cotangent(own(tensors[0]))
         layers = list(own.parameters()) if isinstance(own, torch.nn.Module) else []
-        leaves = [*(tensors[place] for place in operation.trained), *layers]
+        leaves = [*(tensors[index] for index in operation.trained), *layers]
 
         def call() -> torch.Tensor:
             for leaf in leaves:
@@ -108,8 +108,8 @@ def _step(operation: Operation, function: Callable[[Sequence[torch.Tensor]], Fun
 
 
 def _exact(operation: Operation, backward: bool) -> Callable[[Exact, Picks], np.ndarray[Any, Any]]:
-    def exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
-        tensors = [torch.from_numpy(given[f"t{place}"]) for place in range(len(operation.shapes))]
+    def exact(arrays: Exact, picks: Picks) -> np.ndarray[Any, Any]:
+        tensors = [torch.from_numpy(arrays[f"t{index}"]) for index in range(len(operation.shapes))]
         x = tensors[0].requires_grad_(backward)
         out = operation.plain(*tensors)
         result = torch.autograd.grad(out, x, _cotangent(out))[0] if backward else out
@@ -118,16 +118,16 @@ def _exact(operation: Operation, backward: bool) -> Callable[[Exact, Picks], np.
     return exact
 
 
-def _beside(operation: Operation, backward: bool) -> Prepare:
-    """Run a layer of torch's in the place of the function, and return what the plain way gave once before."""
+def _yardstick(operation: Operation, backward: bool) -> Prepare:
+    """Run a layer of torch's in the index of the function, and return what the plain way gave once before."""
 
-    def prepare(given: Arrays) -> Callable[[], torch.Tensor]:
+    def prepare(arrays: Arrays) -> Callable[[], torch.Tensor]:
         rows, inputs, outputs = operation.linear
-        device, dtype = given["t0"].device, given["t0"].dtype
+        device, dtype = arrays["t0"].device, arrays["t0"].dtype
         layer = torch.nn.Linear(inputs, outputs, device=device, dtype=dtype)
         x = normal(rows, inputs, "f32", str(device), 1).to(dtype)
         leaves = [x.clone().requires_grad_(backward), *layer.parameters()]
-        result = (_step if backward else _forward)(operation, _plain(operation.plain))(given)()
+        result = (_step if backward else _forward)(operation, _plain(operation.plain))(arrays)()
         cotangent = _cotangent(layer(x))
 
         def call() -> torch.Tensor:
@@ -169,7 +169,7 @@ def _cases(operation: Operation, device: str) -> list[Case]:
             found.append(
                 Case(
                     f"{title}{suffix}", f"{title}{suffix}", problem, ours,
-                    (*peers, Peer(YARDSTICK, _beside(operation, backward))), Work(), (), clock, roundings=ROUNDINGS,
+                    (*peers, Peer(YARDSTICK, _yardstick(operation, backward))), Work(), (), clock, roundings=ROUNDINGS,
                 )
             )  # fmt: skip
     return found

@@ -1,11 +1,11 @@
 """What the compiler makes of the kernels, recorded for each GPU generation, and the rule by which it may change.
 
-``python -m tests.golden.cuda_facts`` records what changed; ``--all`` compiles every kernel anew.
+``python -m tests.golden.cuda_code`` records what changed; ``--all`` compiles every kernel anew.
 
 A kernel passes if its text is the recorded one: the compiler is deterministic. If the text changed it is compiled, and
-its facts must be no worse: registers, stack, spilled bytes and static shared bytes not above the record, threads,
+the result must be no worse: registers, stack, spilled bytes and static shared bytes not above the record, threads,
 blocks and dynamic shared bytes equal, and of each class of instructions in ``WORK`` at most 2 % (or 2) more, of all
-instructions at most 5 % (or 16) more. Facts depend on the compiler, so its version is part of the record, and with
+instructions at most 5 % (or 16) more. That depends on the compiler, so its version is part of the record, and with
 another version only the text can be compared.
 """
 
@@ -34,7 +34,7 @@ from kernmantle.runtime.nvrtc import Cubin, compile_source, compiler_version, in
 from .cuda_kernels import KERNELS, Planned
 
 FOLDER = Path(__file__).parent / "cuda"
-COMMAND = "python -m tests.golden.cuda_facts"
+COMMAND = "python -m tests.golden.cuda_code"
 Record = dict[str, Any]
 
 # Class of SASS instructions: the opcodes that it counts. A name that ends in * stands for all that begin so.
@@ -135,7 +135,7 @@ def digest(source: str, card: str) -> str:
 
 
 def entries(cubin: Cubin) -> dict[str, Record]:
-    """Return the facts of each kernel in a module."""
+    """Return registers, memory and instructions of each kernel in a module."""
     opcodes = disassembled(cubin.binary)
     found: dict[str, Record] = {}
     for name, stack, stores, loads, registers, rest in _ENTRY.findall(cubin.log):
@@ -173,15 +173,15 @@ def worse(want: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
     ]
     if got["entries"].keys() != want["entries"].keys():
         return [*found, f"kernels: {sorted(got['entries'])}, recorded {sorted(want['entries'])}"]
-    for entry, facts in got["entries"].items():
+    for entry, made in got["entries"].items():
         before = want["entries"][entry]
         sizes = ("registers", "stack", "spill_stores", "spill_loads", "static_shared")
-        found += [f"{entry}: {key} {before[key]} -> {facts[key]}" for key in sizes if facts[key] > before[key]]
+        found += [f"{entry}: {key} {before[key]} -> {made[key]}" for key in sizes if made[key] > before[key]]
         for key in WORK:
-            old, new = before.get(key, 0), facts.get(key, 0)
+            old, new = before.get(key, 0), made.get(key, 0)
             if new > old + max(2, old // 50):
                 found.append(f"{entry}: {key} instructions {old} -> {new}")
-        old, new = before["instructions"], facts["instructions"]
+        old, new = before["instructions"], made["instructions"]
         if new > old + max(16, old // 20):
             found.append(f"{entry}: instructions {old} -> {new}")
     return found
@@ -189,7 +189,7 @@ def worse(want: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
 
 def path(card: str) -> Path:
     """Return the file of a card's record."""
-    return FOLDER / f"facts_{card}.json"
+    return FOLDER / f"code_{card}.json"
 
 
 def read(card: str) -> Record:
@@ -201,7 +201,7 @@ def written(compiled_with: str, kernels: Mapping[str, Record]) -> str:
     """Return a record as text, a line for each launch and each kernel."""
     rows = []
     for name, row in kernels.items():
-        inside = [f"  {json.dumps(entry)}: {json.dumps(facts)}" for entry, facts in row["entries"].items()]
+        inside = [f"  {json.dumps(entry)}: {json.dumps(made)}" for entry, made in row["entries"].items()]
         head = json.dumps({key: value for key, value in row.items() if key != "entries"})[:-1]
         rows.append(f' {json.dumps(name)}: {head}, "entries": {{\n' + ",\n".join(inside) + "}}")
     return f'{{"compiler": {json.dumps(compiled_with)}, "kernels": {{\n' + ",\n".join(rows) + "}}\n"
@@ -214,21 +214,21 @@ def cards() -> list[str]:
 
 def _update(card: str, everything: bool, pool: ProcessPoolExecutor) -> Iterable[str]:
     old: Record = {} if everything or not path(card).exists() else read(card)
-    kept: Record = old.get("kernels", {}) if old.get("compiler") == compiler() else {}
+    recorded: Record = old.get("kernels", {}) if old.get("compiler") == compiler() else {}
     futures = {}
     for name, kernel in KERNELS.items():
         if card in kernel.cards:
             planned = kernel.make(card)
             fresh = {"text": digest(planned.source, card), **launch(planned)}
-            same = name in kept and all(kept[name][key] == value for key, value in fresh.items())
-            futures[name] = kept[name] if same else pool.submit(measured, name, card)
+            same = name in recorded and all(recorded[name][key] == value for key, value in fresh.items())
+            futures[name] = recorded[name] if same else pool.submit(measured, name, card)
     rows = {name: each if isinstance(each, dict) else each.result() for name, each in futures.items()}
     path(card).write_text(written(compiler(), rows))
     for name, row in rows.items():
-        if name in kept and kept[name] != row:
-            change = worse(kept[name], row)
+        if name in recorded and recorded[name] != row:
+            change = worse(recorded[name], row)
             yield f"{card} {name}: " + ("; ".join(change) if change else "other text, nothing worse")
-        elif name not in kept:
+        elif name not in recorded:
             yield f"{card} {name}: recorded"
 
 

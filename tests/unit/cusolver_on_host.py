@@ -32,6 +32,11 @@ class Streams:
 
     def __init__(self):
         self.widths = []
+        self.finished = 0
+
+    def finish(self, device):
+        self.finished += 1
+        return True
 
     def unrecorded(self):
         return contextlib.nullcontext()

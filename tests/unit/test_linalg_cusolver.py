@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -141,6 +143,59 @@ def test_every_device_and_stream_has_a_handle_of_its_own(bindings):
     handles = [library._handle(*place) for place in places]
     assert len({id(handle) for handle in handles}) == 4
     assert [library._handle(*place) for place in places] == handles
+
+
+def test_streams_beyond_a_number_take_the_handle_that_was_used_least_recently(bindings, monkeypatch):
+    monkeypatch.setattr(cusolver, "HANDLES", 3)
+    streams = Streams()
+    library, device = cusolver.Library(bindings, streams), torch.device("cuda", 0)
+
+    def use(stream):
+        handle = library._handle(device, stream)
+        library._release([handle])
+        return handle
+
+    first, second, _ = (use(stream) for stream in (11, 12, 13))
+    assert use(11) is first
+    assert use(14) is second
+    assert use(11) is first
+    busy = [library._handle(device, stream) for stream in (11, 13, 14)]
+    assert library._handle(device, 15) not in busy
+    assert streams.finished == 2
+    for stream in range(20, 60):
+        use(stream)
+    assert bindings.handles == 5
+    assert len(library._handles) == 5
+
+
+def test_a_library_that_is_not_found_is_looked_for_again_and_a_missing_package_is_not(monkeypatch):
+    now, fails, asked = [100.0], [RuntimeError("no libcusolver.so")], []
+
+    def importing(name):
+        asked.append(name)
+        if fails:
+            raise fails[0]
+        return SimpleNamespace(get_property=lambda which: 0)
+
+    monkeypatch.setattr(cusolver, "import_module", importing)
+    monkeypatch.setattr(cusolver, "monotonic", lambda: now[0])
+    loader = cusolver._Loader()
+    assert "finds no cuSOLVER (RuntimeError: no libcusolver.so)" in loader.load()
+    assert loader.load() == loader.load()
+    assert len(asked) == 1
+    now[0] += cusolver.RETRY
+    fails.clear()
+    found = loader.load()
+    assert isinstance(found, cusolver.Library)
+    assert loader.load() is found
+    gone = cusolver._Loader()
+    fails.append(ModuleNotFoundError("nvmath"))
+    assert "not installed" in gone.load()
+    now[0] += 1e9
+    assert "not installed" in gone.load()
+    fails[0] = KeyError("a fault of ours")
+    with pytest.raises(KeyError):
+        cusolver._Loader().load()
 
 
 def test_items_go_round_on_eight_streams(bindings):

@@ -20,6 +20,7 @@ from rich.table import Table
 from .._version import __version__
 from ..config import config
 from ..errors import KernmantleError
+from ..linalg import cusolver
 from ..ops.contract import contract
 from ..runtime.cache import Cache, current_cache
 from . import check
@@ -77,7 +78,15 @@ def devices() -> Rows:
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
         rows.append((f"cuda:{index}", f"{card.name}, sm_{card.major}{card.minor}, {decimal(card.total_memory)}"))
-    return rows
+    return [*rows, ("dense solvers", solver_state())]
+
+
+def solver_state() -> str:
+    """Which library solves dense systems on GPUs, or why cuSOLVER does not."""
+    if not torch.cuda.is_available():
+        return "LAPACK; torch finds no GPU for cuSOLVER"
+    found = cusolver.load()
+    return f"torch.linalg on GPUs: {found}" if isinstance(found, str) else "cuSOLVER through nvmath-python on GPUs"
 
 
 def backend_state(name: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib import import_module
 from itertools import product
 from threading import Lock, RLock
+from time import monotonic
 from typing import Any
 
 import torch
@@ -21,6 +21,10 @@ from ..errors import LaunchError
 from .arguments import items
 
 LANES = 8
+HANDLES = 128
+"""Handles at most, one a stream, with a few MiB each; beyond them the least recently used is taken over."""
+RETRY = 60.0
+"""Seconds after which a library that was not found is looked for again."""
 _BATCHED_ELEMENTS = 2**31 - 1
 _TYPES = {torch.float32: 0, torch.float64: 1}
 _ALL, _BY_INDEX, _BY_VALUE = 1001, 1002, 1003
@@ -35,6 +39,8 @@ class Handle:
     lock: RLock = field(default_factory=RLock)
     host: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     outgrown: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    users: int = 0
+    """Calls that have it, or wait for its lock."""
 
     def host_space(self, size: int) -> int:
         """Address of host memory that lives as long as the handle; work under way may still use earlier ones."""
@@ -67,6 +73,13 @@ class CudaStreams:
             yield
         finally:
             runtime.cudaThreadExchangeStreamCaptureMode(before)
+
+    def finish(self, device: torch.device) -> bool:
+        """Wait for all work of a device; not while a CUDA graph is captured, where that cannot be."""
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        torch.cuda.synchronize(device)
+        return True
 
     @contextmanager
     def fork(self, device: torch.device, count: int) -> Iterator[list[int]]:
@@ -109,13 +122,29 @@ class Library:
 
     def _handle(self, device: torch.device, stream: int) -> Handle:
         with self._lock:
-            found = self._handles.get((device, stream))
+            found = self._handles.pop((device, stream), None)
             if found is None:
                 with self._streams.unrecorded():
-                    found = Handle(self._bindings.create(), self._bindings.create_params())
+                    found = self._spare(device) or Handle(self._bindings.create(), self._bindings.create_params())
                     self._bindings.set_stream(found.solver, stream)
-                self._handles[device, stream] = found
+            self._handles[device, stream] = found
+            found.users += 1
         return found
+
+    def _release(self, handles: Sequence[Handle]) -> None:
+        with self._lock:
+            for handle in handles:
+                handle.users -= 1
+
+    def _spare(self, device: torch.device) -> Handle | None:
+        """Take the handle of the stream that was used least recently, if there are enough, when its work is done."""
+        if len(self._handles) < HANDLES or not self._streams.finish(device):
+            return None
+        for key, handle in self._handles.items():
+            if key[0] == device and not handle.users:
+                handle.outgrown.clear()
+                return self._handles.pop(key)
+        return None
 
     def _each(self, like: torch.Tensor, count: int, sizes: tuple[int, int], body: Body, name: str) -> None:
         """Call ``body(handle, item, device memory, host memory)`` for each item, on as many streams as there are."""
@@ -125,6 +154,7 @@ class Library:
         with self._streams.on(like.device), self._streams.fork(like.device, lanes) as streams:
             handles = [self._handle(like.device, stream) for stream in streams]
             with ExitStack() as held:
+                held.callback(self._release, handles)
                 for handle in handles:
                     held.enter_context(handle.lock)
                 for item in range(count):
@@ -137,8 +167,11 @@ class Library:
     def _sizes(self, device: torch.device, ask: Callable[[Handle], tuple[int, int]]) -> tuple[int, int]:
         with self._streams.on(device), self._streams.fork(device, 1) as streams:
             handle = self._handle(device, streams[0])
-            with handle.lock:
-                device_bytes, host_bytes = ask(handle)
+            try:
+                with handle.lock:
+                    device_bytes, host_bytes = ask(handle)
+            finally:
+                self._release([handle])
         return int(device_bytes), int(host_bytes)
 
     def potrf_sizes(self, device: torch.device, n: int, dtype: torch.dtype, lda: int = 0) -> tuple[int, int]:
@@ -331,17 +364,38 @@ class Library:
         return values, info
 
 
-@lru_cache(maxsize=1)
-def load() -> Library | str:
-    """The library, or why there is none."""
-    try:
-        bindings = import_module("nvmath.bindings.cusolverDn")
-        import_module("nvmath.bindings.cusolver").get_property(0)
-    except ImportError as error:
-        return f"nvmath-python is not installed ({error})"
-    except Exception as error:  # noqa: BLE001
-        return f"nvmath-python finds no cuSOLVER ({error})"
-    return Library(bindings, CudaStreams())
+class _Loader:
+    """The library once it is loaded, or why it was not, with the time when that is tried again."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._found: Library | str = ""
+        self._again = 0.0
+
+    def load(self) -> Library | str:
+        """Return the library, or the reason; a missing package is final, a library that was not found is not."""
+        if isinstance(self._found, Library) or monotonic() < self._again:
+            return self._found
+        with self._lock:
+            if not isinstance(self._found, Library) and monotonic() >= self._again:
+                self._found = self._loaded()
+        return self._found
+
+    def _loaded(self) -> Library | str:
+        try:
+            bindings = import_module("nvmath.bindings.cusolverDn")
+            import_module("nvmath.bindings.cusolver").get_property(0)
+        except ModuleNotFoundError as error:
+            self._again = float("inf")
+            return f"nvmath-python is not installed ({error})"
+        except (ImportError, OSError, RuntimeError) as error:
+            # RuntimeError is what nvmath-python raises for a library, or a function of it, that it does not find.
+            self._again = monotonic() + RETRY
+            return f"nvmath-python finds no cuSOLVER ({type(error).__name__}: {error})"
+        return Library(bindings, CudaStreams())
+
+
+load = _Loader().load
 
 
 def library(tensor: torch.Tensor) -> Library | None:

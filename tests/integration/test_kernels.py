@@ -431,3 +431,20 @@ def test_a_repr_can_be_read_back():
     ):
         names = {name: getattr(km, name) for name in NAMES}
         assert repr(eval(text, names)) == text
+
+
+@pytest.mark.parametrize(
+    "make", [km.Gaussian, lambda b: 0.5 * km.Linear() + km.Laplace(b), lambda b: km.Periodic(period=b)]
+)
+def test_a_length_for_every_column_is_not_taken_for_a_batch(make):
+    x, lengths = rows(6, 4), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    kernel = make(lengths)
+    for call in (lambda: kernel(x), lambda: kernel(x, x[:3]), lambda: kernel.matmul(x, None, x[:, 0])):
+        with pytest.raises(errors.ParameterError, match=r"lengthscales= instead of .* the rows as x\[None\]"):
+            call()
+    wanted = torch.stack([make(float(value))(x) for value in lengths])
+    assert_close(kernel(x[None]), wanted, depth=32)
+    assert_close(make(lengths[:3])(x), wanted[:3], depth=32)
+    assert_close(km.Gaussian(lengthscales=lengths)(x), km.Gaussian()(x / lengths), depth=32)
+    assert km.Gaussian(lengths, lengthscales=lengths)(x).shape == (4, 6, 6)
+    assert (lengths * km.Gaussian())(x).shape == (4, 6, 6)

@@ -147,6 +147,22 @@ def test_inspect_prints_expression_derivative_plans_and_sources(capsys):
     assert "define" in out
 
 
+def test_inspect_takes_a_lambda_as_it_is_written_in_a_program(capsys):
+    texts = []
+    for text in ("abs(a - b) ** p", "lambda x, y, p: abs(x - y) ** p", "lambda x, y, *, p: abs(x - y) ** p"):
+        assert main(["inspect", text, "--source", "none"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_the_demonstration_on_a_device_that_is_not_there_is_one_line(capsys):
+    for device, message in ((f"cuda:{torch.cuda.device_count()}", "CUDA devices here"), ("tpu", "not 'tpu'")):
+        assert main(["demo", "--device", device]) == 1
+        said = capsys.readouterr().err
+        assert message in said
+        assert len(said.splitlines()) == 1
+
+
 def test_inspect_of_what_has_no_derivative(capsys):
     assert main(["inspect", "a + b", "--reduce", "argmin", "--source", "none", "--card", "sm_120"]) == 0
     out = capsys.readouterr().out
@@ -159,6 +175,8 @@ def test_inspect_of_what_has_no_derivative(capsys):
     ("text", "message"),
     [
         ("a +", "no expression"),
+        ("x - y", "uses none of the operands a, b"),
+        ("lambda a: a", "must take 2 operands"),
         ("a.real + b", "Attribute"),
         ("open(a)", "calls 'open'"),
         ("[a for a in b]", "ListComp"),

@@ -18,6 +18,7 @@ from .._version import __version__
 from ..bench import machine
 from ..bench.report import duration
 from ..config import current
+from ..errors import DeviceError
 from . import demo_learning as learning
 from . import demo_picture, demo_times
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     begin = time.perf_counter()
+    _check_device(options.device)
     hardware = _hardware(options.device)
     console.print(f"[bold]kernmantle {__version__}[/] on {hardware}", highlight=False)
     digits, diabetes = learning.load(options.device)
@@ -63,6 +65,15 @@ def main(arguments: Sequence[str]) -> int:
     _picture(options.output, digits, scores, learned, times, hardware, console)
     console.print(f"{time.perf_counter() - begin:.0f} s in all", highlight=False)
     return 0
+
+
+def _check_device(device: str) -> None:
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise DeviceError(f"--device is cpu, cuda or cuda:<number>, not {device!r}")
+    count = torch.cuda.device_count()
+    if kind == "cuda" and int(index or 0) >= count:
+        raise DeviceError(f"--device {device}: there are {count} CUDA devices here; use --device cpu")
 
 
 def _hardware(device: str) -> str:

@@ -1,6 +1,6 @@
 """``kernmantle inspect "abs(a - b) ** p"``: what a map becomes, down to the sources that run.
 
-Operands are called a, b, c, ... in the equation's order; every other name is a parameter.
+Operands are called a, b, c, ... in the equation's order, or as a lambda names them; every other name is a parameter.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:
         raise ParameterError(f"{text!r} is no expression: {error.msg}") from None
+    own = list(operands)
+    parameters: list[str] = []
+    if isinstance(tree.body, ast.Lambda):
+        tree, own, parameters = _opened(text, tree.body, len(own))
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names: list[str] = []
     for node in ast.walk(tree):
@@ -79,8 +83,9 @@ def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
                 raise ParameterError(f"{text!r} calls {node.id!r}; there are {', '.join(sorted(_KNOWN))}")
             if id(node) not in called:
                 names.append(node.id)
-    own = list(operands)
-    parameters = [name for name in dict.fromkeys(names) if name not in own]
+    if names and not set(names) & set(own):
+        raise ParameterError(f"{text!r} uses none of the operands {', '.join(own)}; other names are parameters")
+    parameters += [name for name in dict.fromkeys(names) if name not in (*own, *parameters)]
     code = compile(tree, "<map>", "eval")
 
     def call(*values: Any, **further: Any) -> Any:
@@ -90,6 +95,15 @@ def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
     kinds += [(name, Parameter.KEYWORD_ONLY) for name in parameters]
     call.__signature__ = Signature([Parameter(name, kind) for name, kind in kinds])  # pyright: ignore[reportFunctionMemberAccess]
     return call
+
+
+def _opened(text: str, given: ast.Lambda, count: int) -> tuple[ast.Expression, list[str], list[str]]:
+    """The expression inside a lambda, the names of its operands, and those of its parameters."""
+    names = [argument.arg for argument in (*given.args.posonlyargs, *given.args.args)]
+    if len(names) < count or given.args.vararg or given.args.kwarg:
+        raise ParameterError(f"{text!r} must take {count} operands, then parameters by name")
+    further = [argument.arg for argument in given.args.kwonlyargs]
+    return ast.Expression(given.body), names[:count], [*names[count:], *further]
 
 
 def described(program: Program) -> list[tuple[str, str]]:

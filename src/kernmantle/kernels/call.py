@@ -11,13 +11,15 @@ import torch
 
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
 from ..distances.arguments import HALVES, check_rows
-from ..errors import DeviceError, DtypeError, ShapeError
+from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
 from ..ops.checks import autocasts, is_number
 from ..ops.torch_private import is_recorded
 from .form import Form, Squares, Table, diagonal, gram
 from .transform import multiplied
 
 Value = float | str | torch.Tensor
+LENGTHS = ("bandwidth", "period")
+"""Hyperparameters that are lengths along every column, of which one for each column is another thing."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,18 @@ def prepare(
     return call, [placed[name] for name in others]
 
 
+def _check_not_lengthscales(name: str, value: torch.Tensor, x: torch.Tensor) -> None:
+    """ParameterError for a batch of lengths that has as many entries as the rows have columns."""
+    base = name.rstrip("0123456789").rstrip("_")
+    if base not in LENGTHS:
+        return
+    count = value.shape[0]
+    raise ParameterError(
+        f"{name} has shape ({count},), the rows have {count} columns, shape {tuple(x.shape)}: one length a column is "
+        f"lengthscales= instead of {base}=, a batch of {count} kernels takes the rows as x[None]"
+    )
+
+
 def _with_values(
     form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor,
     dtype: torch.dtype, wrap: Wrap, precision: str | None,
@@ -193,6 +207,8 @@ def _with_values(
     numbers: dict[str, float] = {}
     for name, value in wanted.items():
         if isinstance(value, torch.Tensor):
+            if value.dim() == 1 and value.shape[0] == columns > 1 and x.dim() == y.dim() == 2 and not scales:
+                _check_not_lengthscales(name, value, x)
             parameters[name] = value.to(kind)
         else:
             numbers[name] = value

@@ -174,6 +174,7 @@ SIMPLE: dict[str, Callable[[float, float], float]] = {
     "sign": lambda a, _: math.copysign(1, a) if a and not math.isnan(a) else a,
     "floor": lambda a, _: math.floor(a) if math.isfinite(a) else a,
     "copysign": math.copysign,
+    "fmod": lambda a, b: NAN if math.isinf(a) or b == 0 else math.fmod(a, b),
     "min": lambda a, b: _nan_if(a, b, min(a, b)),
     "max": lambda a, b: _nan_if(a, b, max(a, b)),
     "not": lambda a, _: float(not a),

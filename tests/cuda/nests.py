@@ -21,7 +21,8 @@ NUMPY = {
 }  # fmt: skip
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 VALUES: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "neg": np.negative,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "fmod": np.fmod, "pow": np.power,
+    "neg": np.negative,
     "abs": np.abs, "sign": np.sign, "copysign": np.copysign, "min": np.minimum, "max": np.maximum, "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1,
     "log": np.log, "log2": np.log2, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
@@ -271,6 +272,7 @@ def _operand_cases() -> list[Case]:
         Case("outer", outer, {"m": 33, "n": 9, "k": 6, "l": 18}),
         Case("power", power, SMALL, (1.3,)),
         Case("canberra", gram(CANBERRA), SMALL),
+        Case("remainders", gram(op("fmod", X, Y)), SMALL),
         Case("scalar_port", gram(op("mul", G, L1), g=""), SMALL),
     ]
 

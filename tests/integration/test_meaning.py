@@ -273,3 +273,20 @@ def test_other_reductions_have_a_fourth_derivative():
     for _ in range(5):
         value, wanted = (torch.autograd.grad(part, x, create_graph=True)[0].sum() for part in (value, wanted))
     assert_close(value.detach(), wanted.detach().numpy(), depth=100)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_remainders_are_exact(dtype, backend, device):
+    random = np.random.default_rng(3)
+    a = np.concatenate(
+        [[1e10, -1e10, 1e30, 2.0**60, 7.5, -7.5, 0.0], random.normal(size=200) * 10 ** random.uniform(0, 30, 200)]
+    )
+    x = torch.tensor(a, dtype=dtype, device=device)
+    for divisor in (3.0, -3.0, 0.7):
+        small = float(torch.tensor(divisor, dtype=dtype))
+        found = km.contract("m->m", lambda a, b: a % b, x, b=divisor).cpu()
+        wanted = np.remainder(x.cpu().double().numpy(), small)
+        assert_close(found, wanted)
+        assert ((found / small >= 0) & (found / small <= 1)).all()
+    exact = km.contract("m->m", lambda a, b: km.fmod(a, b), x, b=0.7).cpu()  # noqa: PLW0108
+    assert_close(exact, np.fmod(x.cpu().double().numpy(), float(torch.tensor(0.7, dtype=dtype))), magnitude=0)

@@ -23,6 +23,7 @@ MARGIN = 0.0625
 DIFFERENTIABLE = [row for row in OPS.values() if row.slopes]
 SINGULAR = {
     "div": [(1.5, 0.0), (0.0, 0.0), (-2.0, -0.0)],
+    "fmod": [(1.5, 0.0), (0.0, 0.0), (-2.0, -0.0)],
     "pow": [(0.0, p) for p in (0.25, 0.5, 1, 1.5, 2, 2.5, 0, -1.5)],
     "abs": [(0.0,), (-0.0,)],
     "copysign": [(0.0, 1.0), (-0.0, -1.0), (0.0, 0.0), (2.0, -0.0)],
@@ -146,7 +147,7 @@ def test_nothing_leaks_from_what_is_not_selected(function, place, expected):
 
 def test_nan_in_nan_out():
     for row in DIFFERENTIABLE:
-        if row.name not in ("floor", "sign", "where", "min", "max", "add", "sub", "neg", "copysign"):
+        if row.name not in ("floor", "sign", "where", "min", "max", "add", "sub", "neg", "copysign", "fmod"):
             node, names = applied(row)
             values = evaluate(differentiate(node, names), dict.fromkeys(names, math.nan))
             assert all(map(math.isnan, values)), row.name

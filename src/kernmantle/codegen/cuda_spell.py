@@ -13,6 +13,7 @@ from ..expr.ops import OPS
 # A name is a function of namespace km; anything with braces is a pattern over the arguments.
 SPELLINGS: dict[str, str] = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}", "pow": "pow",
+    "fmod": "::fmod({}, {})",
     "abs": "abs", "sign": "sign", "copysign": "copysign", "min": "min", "max": "max", "sqrt": "sqrt",
     "rsqrt": "rsqrt", "rcp": "rcp", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2",
     "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "acos": "acos", "tanh": "tanh", "erf": "erf",

@@ -243,6 +243,7 @@ _FLOATING: dict[str, _Row] = {
     "sub": _fast("fsub"),
     "mul": _fast("fmul"),
     "div": _plain("fdiv"),
+    "fmod": _plain("frem"),
     "neg": _plain("fneg"),
     "abs": _intrinsic("fabs"),
     "sign": _sign,

@@ -171,10 +171,9 @@ def _floor_divide(a: Node, b: Node) -> Node:
 
 
 def _remainder(a: Node, b: Node) -> Node:
-    """Of the sign of b also where the quotient was rounded up to a whole number."""
-    rest = _op("sub", a, _op("mul", _op("floor", _op("div", a, b)), b))
-    rest = _op("where", _opposite(rest, b), _op("add", rest, b), rest)
-    return _op("where", _beyond(a, b), _op("where", _opposite(a, b), b, a), rest)
+    """Exact up to the one addition that gives it the sign of b; a itself, or b, for b infinite."""
+    rest = _op("fmod", a, b)
+    return _op("where", _opposite(rest, b), _op("add", rest, b), rest)
 
 
 def _truth(x: Node) -> Node:

@@ -40,6 +40,14 @@ def divide(a: float, b: float) -> float:
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
+def fmod(a: float, b: float) -> float:
+    """Rest of a division whose quotient is rounded towards zero; exact."""
+    try:
+        return math.fmod(a, b)
+    except ValueError:
+        return math.nan
+
+
 def power(base: float, exponent: float) -> float:
     """Power as C's ``pow``; exact for integers of moderate size."""
     whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0

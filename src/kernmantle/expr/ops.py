@@ -82,6 +82,7 @@ def _arithmetic() -> tuple[Op, ...]:
         return abs(a)
 
     less, more = (f"where(eq(a,b),0.5,where(lt({order}),1,0))" for order in ("a,b", "b,a"))
+    whole = "where(eq(b,0),0,neg(copysign(floor(add(abs(div(sub(a,n),b)),0.5)),div(a,b))))"
     ratio = "where(eq(b,0),0,rcp(b))", "where(eq(b,0),0,neg(div(n,b)))"
     power = "where(and(eq(a,0),lt(b,1)),0,mul(b,pow(a,sub(b,1))))", "where(eq(a,0),0,mul(n,log(a)))"
     copied = "mul(sign(a),copysign(1,b))", ""
@@ -101,6 +102,7 @@ def _arithmetic() -> tuple[Op, ...]:
             "div", 2, ieee.divide, ratio, "/", "divide", ("div", "divide", "true_divide"), (REAL, POSITIVE),
             singular=at_b,
         ),
+        Op("fmod", 2, ieee.fmod, ("1", whole), None, "fmod", ("fmod",), (REAL, POSITIVE), singular=at_b),
         Op("pow", 2, ieee.power, power, "**", "power", ("pow",), (POSITIVE, REAL), singular=at_a),
         Op("copysign", 2, math.copysign, copied, None, "copysign", ("copysign",), singular="a = 0: slope 0"),
         Op("rcp", 1, rcp, (inverse,), None, "reciprocal", ("reciprocal",), (POSITIVE,), singular=zero),

@@ -342,3 +342,18 @@ def test_errors_of_log_determinants_cover_the_truth(dtype):
     few = km.linalg.logdet(torch.diag(torch.linspace(1, 3, 50)), steps=5)
     assert few.error == float("inf")
     assert km.linalg.logdet(torch.diag(torch.tensor([1.0, 2.0, 3.0])), steps=5).error < 1e-5
+
+
+@pytest.mark.parametrize("exponent", [-66, -90, 60, 90])
+@pytest.mark.parametrize("subset", [{"subset_by_index": (0, 3)}, {"subset_by_value": (0.05, 0.5)}], ids=str)
+def test_parts_of_a_spectrum_are_the_same_at_any_scale(exponent, subset):
+    """LAPACK's syevr loses half the digits of float32 at 1e-20."""
+    a = with_spectrum(torch.logspace(0, -5, 24, dtype=torch.float64)).float()
+    w, v = km.linalg.eigh(a, **subset)
+    found = km.linalg.eigh(a * 2.0**exponent, **{
+        name: ends if name == "subset_by_index" else tuple(end * 2.0**exponent for end in ends)
+        for name, ends in subset.items()
+    })  # fmt: skip
+    assert_close(found.w.double() * 2.0**-exponent, w, dtype=torch.float32, depth=24**2, magnitude=1)
+    assert_close(a.double() @ found.v.double(), found.v.double() * w, dtype=torch.float32, depth=24**2, magnitude=1)
+    assert found.v.shape == v.shape

@@ -12,6 +12,7 @@ import torch
 from ..errors import BackendError, ShapeError
 from . import cusolver
 from .arguments import Work
+from .scaling import exponent, shifted
 
 SMALL = 1024
 CAPTURED = 300
@@ -19,6 +20,8 @@ CAPTURED = 300
 for one matrix of order 1024, it was seen to wait on an H200."""
 _ROTATED = range(32, 513)
 """Orders for which torch takes Jacobi rotations for float32: residuals of 38 n eps ‖a‖ were seen there on an H200."""
+_ORDINARY = 8
+"""Binary exponents of the largest entry up to which a matrix goes to syevr as it is."""
 _SYEVR = "LAPACK syevr through scipy"
 
 Index = tuple[int, int]
@@ -202,13 +205,19 @@ def _by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, 
 def _some_by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, value: Value | None) -> Found:
     """Some pairs of one matrix by syevr, which may find fewer than it is asked for where eigenvalues are clustered.
 
-    Such matrices, and those where it does not converge, are taken by the method for all pairs.
+    Such matrices, and those where it does not converge, are taken by the method for all pairs. Matrices whose largest
+    entry is far from one lose digits there, and are scaled by a power of two.
     """
     linalg: Any = import_module("scipy.linalg")
+    size = exponent(a.abs().amax())
+    scaled = abs(int(size)) > _ORDINARY
+    given = shifted(a, -size) if scaled else a
+    half = -int(size) // 2
+    ends = value if value is None or not scaled else tuple(e * 2.0**half * 2.0 ** (-int(size) - half) for e in value)
     try:
         result = linalg.eigh(
-            a.numpy(), lower=lower, eigvals_only=not vectors, check_finite=False, subset_by_index=index,
-            subset_by_value=value,
+            given.numpy(), lower=lower, eigvals_only=not vectors, check_finite=False, subset_by_index=index,
+            subset_by_value=ends,
         )  # fmt: skip
     except linalg.LinAlgError:
         return _by_torch(a, lower, vectors, index, value)
@@ -216,4 +225,5 @@ def _some_by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | N
     if index is not None and w.shape[0] != index[1] - index[0] + 1:
         return _by_torch(a, lower, vectors, index, value)
     found = None if v is None else torch.from_numpy(v)
-    return Found(torch.from_numpy(w), found, torch.zeros((), dtype=torch.int32), _SYEVR)
+    values = torch.from_numpy(w)
+    return Found(shifted(values, size) if scaled else values, found, torch.zeros((), dtype=torch.int32), _SYEVR)

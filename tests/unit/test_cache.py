@@ -162,6 +162,10 @@ def spoil_list_meta(entry: Path) -> None:
     (entry / "meta.json").write_text("[1]")
 
 
+def spoil_nested_meta(entry: Path) -> None:
+    (entry / "meta.json").write_text("[" * 200_000)
+
+
 def spoil_no_binary(entry: Path) -> None:
     (entry / "binary").unlink()
 
@@ -178,6 +182,7 @@ def spoil_no_meta(entry: Path) -> None:
         spoil_empty_meta,
         spoil_foreign_meta,
         spoil_list_meta,
+        spoil_nested_meta,
         spoil_no_binary,
         spoil_no_meta,
     ],
@@ -253,7 +258,7 @@ def test_a_read_only_directory_is_still_read(kept, monkeypatch):
     def fail(*arguments, **options):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(store_module.tempfile, "mkdtemp", fail)
+    monkeypatch.setattr(store_module.os, "mkdir", fail)
     monkeypatch.setattr(store_module.os, "utime", fail)
     cache = Cache(kept)
     assert cache.fetch(KEY, never) == BINARY

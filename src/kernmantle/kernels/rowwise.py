@@ -22,7 +22,7 @@ import torch
 from ..contraction.apply import PRODUCT
 from ..ops.apply import apply
 from ..ops.row_blocks import REDUCE, block_shape, product, ranges
-from ..ops.torch_private import is_recorded, takes_functions
+from ..ops.torch_private import is_recorded, takes_functions, unwatched
 from . import blocks
 from .call import Call
 from .form import gram, swapped
@@ -142,11 +142,9 @@ def _through_blocks(
     """Gradients by x, y and the shared tensors, those that are wanted, added up over blocks."""
     height, width = block_shape(call.x.shape[-2], call.y.shape[-2], _entries(call), call.device)
     kept = _extremum(how, call, height, width) if how in ("max", "min") else (result,) if how == "logsumexp" else ()
-    of_rows: list[torch.Tensor] = []
-    of_columns: dict[int, torch.Tensor] = {}
+    of_rows, of_columns = _Sum(call.x.shape[-2], -2), _Sum(call.y.shape[-2], -2)
     of_shared: list[torch.Tensor] = []
     for rows in ranges(call.x.shape[-2], height):
-        of_row: torch.Tensor | None = None
         for columns in ranges(call.y.shape[-2], width):
             if v is None:
                 along = (cotangent[..., rows], *(value[..., rows] for value in kept))
@@ -155,15 +153,41 @@ def _through_blocks(
             part = (call.x[..., rows, :], call.y[..., columns, :], *call.shared, *along)
             found = list(recompute(partial(_block, how, call, wanted), *part))
             if wanted[0]:
-                of_row = _added(of_row, found.pop(0))
+                of_rows.add(rows, found.pop(0))
             if wanted[1]:
-                of_columns[columns.start] = _added(of_columns.get(columns.start), found.pop(0))
+                of_columns.add(columns, found.pop(0))
             of_shared = [_added(old, new) for old, new in zip(of_shared, found, strict=True)] if of_shared else found
-        if of_row is not None:
-            of_rows.append(of_row)
-    gradients = [torch.cat(of_rows, -2)] if wanted[0] else []
-    gradients += [torch.cat(list(of_columns.values()), -2)] if wanted[1] else []
+    gradients = [of_rows.whole()] if wanted[0] else []
+    gradients += [of_columns.whole()] if wanted[1] else []
     return gradients + of_shared
+
+
+class _Sum:
+    """Parts of a tensor, added up by their range of one axis.
+
+    Where no derivative is recorded and no transform watches they are written into one tensor that is allocated first:
+    parts that stay among the blocks would hold the heap at the size of the whole matrix.
+    """
+
+    def __init__(self, extent: int, axis: int) -> None:
+        self._extent, self._axis = extent, axis
+        self._parts: dict[int, torch.Tensor] = {}
+        self._whole: torch.Tensor | None = None
+
+    def add(self, where: slice, part: torch.Tensor) -> None:
+        """Add a part that covers a range of the axis."""
+        if torch.is_grad_enabled() or not unwatched():
+            self._parts[where.start] = _added(self._parts.get(where.start), part)
+            return
+        if self._whole is None:
+            shape = list(part.shape)
+            shape[self._axis] = self._extent
+            self._whole = part.new_zeros(shape)
+        self._whole.narrow(self._axis, where.start, where.stop - where.start).add_(part)
+
+    def whole(self) -> torch.Tensor:
+        """Return the tensor of all ranges."""
+        return self._whole if self._whole is not None else torch.cat(list(self._parts.values()), self._axis)
 
 
 def _added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
@@ -219,8 +243,7 @@ def _tied(entries: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
 
 def _extremum(how: str, call: Call, height: int, width: int) -> Tensors:
     """Extremum of every row and how many entries are equal to it, as blocks of this shape give them."""
-    bests: list[torch.Tensor] = []
-    counts: list[torch.Tensor] = []
+    bests, counts = _Sum(call.x.shape[-2], -1), _Sum(call.x.shape[-2], -1)
     with torch.no_grad():
         for rows in ranges(call.x.shape[-2], height):
             best: torch.Tensor | None = None
@@ -236,6 +259,6 @@ def _extremum(how: str, call: Call, height: int, width: int) -> Tensors:
                         best = found if best is None else REDUCE[how][1](best, found)
             assert best is not None
             assert count is not None
-            bests.append(best)
-            counts.append(count)
-    return torch.cat(bests, -1), torch.cat(counts, -1)
+            bests.add(rows, best)
+            counts.add(rows, count)
+    return bests.whole(), counts.whole()

@@ -28,6 +28,8 @@ from .store import Corrupt, Entry, Store, sha256
 
 SCHEMA = 1
 _MEMORY_BYTES = 64 << 20
+_LOCK_SECONDS = 60.0
+"""How long a process waits for another that compiles the same kernel, which takes up to some ten seconds."""
 Fact = str | int | float | bool
 _CACHES: WeakSet[Cache] = WeakSet()
 
@@ -81,8 +83,8 @@ class Cache:
     """Compiled kernels in memory and, where it can be had, on disk.
 
     A damaged entry counts as absent, with a ``CacheWarning``. A directory that cannot be written or read is
-    reported once and done without. Threads that want one kernel build it once; processes may each build it, and
-    the first to finish is kept.
+    reported once and done without. Threads that want one kernel build it once, and so do processes, but none waits
+    longer than ``_LOCK_SECONDS`` for another.
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
@@ -99,6 +101,7 @@ class Cache:
         """In a forked process: forget the threads of the parent, which release nothing here."""
         self._lock = threading.Lock()
         self._building.clear()
+        self._store.forget_locks()
 
     def fetch(self, key: Key, build: Callable[[], Built]) -> bytes:
         """Binary of a key, built and kept where it is not there yet."""
@@ -115,17 +118,25 @@ class Cache:
             with turn:
                 found = self.find(key)
                 if found is None:
-                    begun = time.perf_counter()
-                    built = build()
-                    if current().verbose:
-                        _tell(key, built, time.perf_counter() - begun)
-                    found = Built(built.binary, built.info)
-                    self._remember(key.digest, found)
-                    self._save(key, built)
+                    found = self._build(key, build)
                 return found
         finally:
             with self._lock:
                 self._building.pop(key.digest, None)
+
+    def _build(self, key: Key, build: Callable[[], Built]) -> Built:
+        """Build a kernel, unless another process does so at this moment."""
+        with self._store.locked(key.digest, 0.0 if self._warned else _LOCK_SECONDS):
+            found = self._made_meanwhile(key)
+            if found is None:
+                begun = time.perf_counter()
+                built = build()
+                if current().verbose:
+                    _tell(key, built, time.perf_counter() - begun)
+                found = Built(built.binary, built.info)
+                self._remember(key.digest, found)
+                self._save(key, built)
+        return found
 
     def find(self, key: Key) -> Built | None:
         """What is kept under a key, None where nothing is."""
@@ -146,6 +157,17 @@ class Cache:
         self._remember(key.digest, found)
         return found
 
+    def _made_meanwhile(self, key: Key) -> Built | None:
+        """What another process stored while this one waited for its lock; damage was reported before."""
+        stored = None
+        with suppress(OSError, Corrupt):
+            stored = self._store.read(key.digest)
+        if stored is None:
+            return None
+        found = Built(stored[0], stored[1].get("info", {}))
+        self._remember(key.digest, found)
+        return found
+
     def put(self, key: Key, built: Built) -> None:
         """Keep something under a key in place of what is there."""
         with self._lock:
@@ -158,11 +180,19 @@ class Cache:
 
     def entries(self) -> list[Entry]:
         """Kept kernels, the most recently used first."""
-        return sorted(self._store.entries(), key=lambda entry: -entry.used)
+        try:
+            return sorted(self._store.entries(), key=lambda entry: -entry.used)
+        except OSError as error:
+            self._without_disk(error)
+            return []
 
     def size(self) -> int:
         """Bytes on disk."""
-        return self._store.size()
+        try:
+            return self._store.size()
+        except OSError as error:
+            self._without_disk(error)
+            return 0
 
     def clear(self) -> int:
         """Forget everything; returns the bytes freed on disk."""
@@ -170,12 +200,16 @@ class Cache:
             self._memory.clear()
             self._held = 0
         before = self.size()
-        self._store.clear()
+        try:
+            self._store.clear()
+        except OSError as error:
+            self._without_disk(error)
         return before - self.size()
 
     def prune(self, max_bytes: int) -> list[Entry]:
         """Remove the least recently used kernels until the rest fits; returns what went."""
-        self._store.sweep()
+        with suppress(OSError):
+            self._store.sweep()
         gone: list[Entry] = []
         total = 0
         for entry in self.entries():

@@ -2,7 +2,8 @@
 
 An entry is written under a temporary name, synced and renamed, so a reader never sees half of one. What is read
 is checked against the digests in its ``meta.json``. Entries live in a directory of the user's own inside the
-cache directory, so several users may share one without running each other's machine code.
+cache directory, so several users may share one without running each other's machine code: it has to be theirs, writable
+by nobody else and no link, and so has every entry in it; nothing else is read or deleted.
 """
 
 from __future__ import annotations
@@ -11,20 +12,29 @@ import errno
 import hashlib
 import json
 import os
-import shutil
-import tempfile
+import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .directory import Directory, opened
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 BINARY, SOURCE, META = "binary", "source", "meta.json"
 _TEMPORARY = "tmp-"
 _STALE_SECONDS = 3600.0
+_POLL_SECONDS = 0.02
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _ATTEMPTS = 8
-_OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.EACCES} if os.name == "nt" else {errno.EEXIST, errno.ENOTEMPTY}
+_OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, *([errno.EACCES] if os.name == "nt" else [])}
 
 
 class Corrupt(Exception):
@@ -55,141 +65,241 @@ class Store:
     def __init__(self, directory: Path, schema: int) -> None:
         owner = str(os.getuid()) if hasattr(os, "getuid") else "local"
         self.root = directory / f"kernels-{schema}-{owner}"
+        self._locks: set[int] = set()
+
+    @contextmanager
+    def _opened(self, make: bool = False) -> Iterator[Directory]:
+        """The user's own directory; FileNotFoundError where there is none."""
+        if make:
+            self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        parent = opened(self.root.parent)
+        try:
+            if make:
+                with suppress(FileExistsError):
+                    parent.make(self.root.name)
+            with parent.inside(self.root.name) as root:
+                yield root
+        finally:
+            parent.close()
 
     def read(self, digest: str) -> tuple[bytes, dict[str, Any]] | None:
         """Binary and meta of an entry, None where there is none."""
+        try:
+            with self._opened() as root:
+                return self._read(root, digest)
+        except FileNotFoundError:
+            return None
+
+    def _read(self, root: Directory, digest: str) -> tuple[bytes, dict[str, Any]] | None:
         path = self.root / digest
         for attempt in (0, 1):
             try:
-                self._check_owner()
-                meta = _parse(digest, (path / META).read_bytes())
-                binary = (path / BINARY).read_bytes()
-                if sha256(binary) != meta["sha256"]:
-                    raise Corrupt(f"{path} does not hold what its {META} says")
+                with root.inside(digest) as entry:
+                    meta = _parse(digest, entry.read(META))
+                    binary = entry.read(BINARY)
+                    if sha256(binary) != meta["sha256"]:
+                        raise Corrupt(f"{path} does not hold what its {META} says")
+                    with suppress(OSError):
+                        entry.touch(META)
+                    return binary, meta
             except FileNotFoundError as error:
-                if not path.is_dir():
+                try:
+                    root.status(digest)
+                except FileNotFoundError:
                     return None
                 # Another process may be swapping this very entry: look again before calling it broken.
                 if attempt:
                     raise Corrupt(f"{path} lacks {Path(error.filename).name}") from None
+            except (PermissionError, NotADirectoryError) as error:
+                raise Corrupt(f"{path} is not used: {error}") from None
             except Corrupt:
                 if attempt:
                     raise
-            else:
-                with suppress(OSError):
-                    os.utime(path / META)
-                return binary, meta
         return None
 
     def write(self, digest: str, name: str, source: str, binary: bytes, meta: Mapping[str, Any]) -> None:
         """Add an entry, or replace it; when another process was first, its entry stays."""
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._check_owner()
         document = {**meta, "digest": digest, "name": name, "sha256": sha256(binary), "created": time.time()}
         files = {SOURCE: source.encode(), BINARY: binary, META: json.dumps(document, indent=1).encode()}
-        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.root))
-        try:
-            for file, data in files.items():
-                with (temporary / file).open("wb") as stream:
-                    stream.write(data)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-            self._install(temporary, digest)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with self._opened(make=True) as root:
+            temporary = _fresh(root)
+            try:
+                with root.inside(temporary) as entry:
+                    for file, data in files.items():
+                        entry.write(file, data)
+                self._install(root, temporary, digest)
+            finally:
+                root.delete(temporary)
 
-    def _install(self, temporary: Path, digest: str) -> None:
-        final = self.root / digest
+    def _install(self, root: Directory, temporary: str, digest: str) -> None:
         for _ in range(_ATTEMPTS):
             try:
-                temporary.rename(final)
+                root.rename(temporary, root, digest)
             except OSError as error:
                 if error.errno not in _OCCUPIED:
                     raise
             else:
-                _sync(self.root)
+                root.sync()
                 return
-            if self._intact(digest):
+            if self._intact(root, digest):
                 return
-            self.remove(digest)
-        raise FileExistsError(f"{final} cannot be replaced")
+            _remove(root, digest)
+        raise FileExistsError(f"{self.root / digest} cannot be replaced")
 
-    def _intact(self, digest: str) -> bool:
+    def _intact(self, root: Directory, digest: str) -> bool:
         try:
-            return self.read(digest) is not None
+            return self._read(root, digest) is not None
         except Corrupt:
             return False
 
+    @contextmanager
+    def locked(self, digest: str, seconds: float) -> Iterator[None]:
+        """Hold the lock of an entry among processes; without it after so many seconds, or where there is none.
+
+        It ends with the process that holds it. A lock is needed for no result: it only saves work.
+        """
+        handle, name = -1, f"{_TEMPORARY}lock-{digest}"
+        with suppress(OSError):
+            handle = self._lock(name, time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            if handle >= 0:
+                self._locks.discard(handle)
+                with suppress(OSError), self._opened() as root:
+                    root.delete(name)
+                os.close(handle)
+
+    def _lock(self, name: str, end: float) -> int:
+        if fcntl is None:
+            return -1
+        with self._opened(make=True) as root:
+            while True:
+                with suppress(FileExistsError):
+                    os.close(root.create(name))
+                try:
+                    handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root.descriptor)
+                except FileNotFoundError:  # its holder has just finished
+                    continue
+                self._locks.add(handle)
+                try:
+                    while not _flock(handle):
+                        if time.monotonic() > end:
+                            raise TimeoutError(f"another process holds {name}")
+                        time.sleep(_POLL_SECONDS)
+                    if _is_same(os.fstat(handle), root, name):
+                        return handle
+                except BaseException:
+                    self._close_lock(handle)
+                    raise
+                self._close_lock(handle)
+
+    def _close_lock(self, handle: int) -> None:
+        self._locks.discard(handle)
+        os.close(handle)
+
+    def forget_locks(self) -> None:
+        """In a forked process: close the locks of the parent, which keeps them."""
+        for handle in self._locks:
+            with suppress(OSError):
+                os.close(handle)
+        self._locks.clear()
+
     def remove(self, digest: str) -> None:
         """Take an entry away at once, under whatever state it is in."""
-        trash = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.root))
-        with suppress(FileNotFoundError):
-            (self.root / digest).rename(trash / digest)
-        shutil.rmtree(trash, ignore_errors=True)
+        with suppress(FileNotFoundError), self._opened() as root:
+            _remove(root, digest)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> list[Entry]:
         """Every readable entry."""
-        for path in self._directories():
-            with suppress(OSError, Corrupt):
-                if path.name.startswith(_TEMPORARY):
-                    continue
-                meta = _parse(path.name, (path / META).read_bytes())
-                used = (path / META).stat().st_mtime
-                name, target, compiler = (str(meta.get(field, "")) for field in ("name", "target", "compiler"))
-                yield Entry(path.name, name, target, compiler, _size(path), used, path)
+        found: list[Entry] = []
+        with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
+            for digest in filter(_DIGEST.fullmatch, root.names()):
+                with suppress(OSError, Corrupt), root.inside(digest) as entry:
+                    meta, used = _parse(digest, entry.read(META)), entry.status(META).st_mtime
+                    name, target, compiler = (str(meta.get(field, "")) for field in ("name", "target", "compiler"))
+                    found.append(Entry(digest, name, target, compiler, _size(entry), used, entry.path))
+        return found
 
     def size(self) -> int:
         """Bytes taken, broken and half-written entries included."""
-        return sum(map(_size, self._directories()))
+        total = 0
+        with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
+            for name in filter(_is_own, root.names()):
+                with suppress(OSError), root.inside(name) as entry:
+                    total += _size(entry)
+        return total
 
     def sweep(self) -> None:
         """Remove what interrupted writers left behind; those still at work are let finish."""
-        for path in self._directories():
-            with suppress(OSError):
-                if path.name.startswith(_TEMPORARY) and time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(path, ignore_errors=True)
+        with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
+            _sweep(root)
 
     def clear(self) -> None:
         """Remove every entry of this store, and nothing else of the cache directory."""
-        self.sweep()
-        for path in self._directories():
-            if not path.name.startswith(_TEMPORARY):
-                self.remove(path.name)
+        with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
+            _sweep(root)
+            for digest in filter(_DIGEST.fullmatch, root.names()):
+                _remove(root, digest)
 
-    def _directories(self) -> list[Path]:
-        try:
-            return [path for path in self.root.iterdir() if path.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
-    def _check_owner(self) -> None:
-        if hasattr(os, "getuid") and self.root.stat().st_uid != os.getuid():
-            raise PermissionError(f"{self.root} belongs to another user")
+def _is_own(name: str) -> bool:
+    return name.startswith(_TEMPORARY) or _DIGEST.fullmatch(name) is not None
+
+
+def _fresh(root: Directory) -> str:
+    """Make a directory of a new name."""
+    name = f"{_TEMPORARY}{secrets.token_hex(8)}"
+    root.make(name)
+    return name
+
+
+def _remove(root: Directory, digest: str) -> None:
+    trash = _fresh(root)
+    try:
+        with root.inside(trash) as bin_, suppress(FileNotFoundError):
+            root.rename(digest, bin_, digest)
+    finally:
+        root.delete(trash)
+
+
+def _sweep(root: Directory) -> None:
+    for name in root.names():
+        with suppress(OSError):
+            if name.startswith(_TEMPORARY) and time.time() - root.status(name).st_mtime > _STALE_SECONDS:
+                root.delete(name)
+
+
+def _flock(handle: int) -> bool:
+    assert fcntl is not None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same(status: os.stat_result, root: Directory, name: str) -> bool:
+    """Whether a name is still that of an open file."""
+    try:
+        return os.path.samestat(status, root.status(name))
+    except FileNotFoundError:
+        return False
 
 
 def _parse(digest: str, data: bytes) -> dict[str, Any]:
     try:
         meta = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Corrupt(f"{META} of {digest} is not readable") from None
     if not isinstance(meta, dict) or meta.get("digest") != digest or "sha256" not in meta:  # pyright: ignore[reportUnknownMemberType]
         raise Corrupt(f"{META} of {digest} describes something else")
     return meta  # pyright: ignore[reportUnknownVariableType]
 
 
-def _size(path: Path) -> int:
+def _size(entry: Directory) -> int:
     total = 0
     with suppress(OSError):
-        for file in path.iterdir():
-            total += file.stat().st_size
+        for name in entry.names():
+            total += entry.status(name).st_size
     return total
-
-
-def _sync(directory: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

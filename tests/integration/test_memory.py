@@ -1,0 +1,81 @@
+"""Memory that a process takes: of backward passes, of many kernels, and after ``clear_cache``."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+
+BACKWARD = """
+import resource, sys, torch, kernmantle as km
+torch.set_num_threads(1)
+m, n, how = int(sys.argv[1]), 60_000, sys.argv[2]
+k = km.Gaussian(3.0)
+def once(rows, others):
+    a = x[:rows].clone().requires_grad_()
+    found = k.matmul(a, x[:others], v[:others]) if how == "matmul" else getattr(k, how)(a, x[:others])
+    found.sum().backward()
+    return a.grad
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+x, v = torch.randn(n, 20), torch.randn(n, 2)
+once(100, 1000)
+before = peak()
+once(m, n)
+print(peak() - before)
+"""
+KERNELS = """
+import gc, torch, kernmantle as km
+from kernmantle.ops import cpu, execute
+from kernmantle.runtime.lru import LRUCache
+cpu._LOADED.capacity = execute._PREPARED.capacity = 6
+torch.set_num_threads(1)
+ops = [abs, km.sqrt, lambda t: t * t, lambda t: -t, lambda t: t + 1]
+def make(i):
+    def f(a, b):
+        t = a - b
+        for j in range(4): t = ops[i // 5**j % 5](t) + a
+        return t
+    return f
+def run(first, last):
+    for i in range(first, last):
+        km.Contraction("mk,nk->mn", make(i))(x, y)
+    gc.collect()
+maps = lambda: sum(1 for _ in open("/proc/self/maps"))
+rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+x, y = torch.randn(5, 3), torch.randn(4, 3)
+begin = maps()
+run(0, 12)
+full, bytes_full = maps(), rss()
+run(12, 42)
+print(full - begin, maps() - full, (rss() - bytes_full) / 30)
+km.clear_cache()
+gc.collect()
+print(maps() - begin)
+"""
+
+
+def run(code, tmp_path, *arguments):
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KERNMANTLE_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=given)
+    assert done.returncode == 0, done.stderr
+    return [float(word) for word in done.stdout.split()]
+
+
+@pytest.mark.parametrize("how", ["matmul", "logsumexp"])
+def test_a_backward_pass_has_blocks_and_not_the_matrix(how, tmp_path):
+    rows = 1200
+    (peak,) = run(BACKWARD, tmp_path, rows, how)
+    matrix, promised, vectors = rows * 60_000 * 4, 64 << 20, 4 * 60_000 * 20 * 4
+    assert peak < promised + vectors < 0.4 * matrix
+
+
+def test_kernels_that_nobody_uses_are_unloaded(tmp_path):
+    loaded, more, each, left = run(KERNELS, tmp_path)
+    assert loaded <= 3 * 6 + 20
+    assert abs(more) <= 20
+    assert each < 100e3
+    assert left <= 20

@@ -28,7 +28,7 @@ from .store import Corrupt, Entry, Store, sha256
 
 SCHEMA = 1
 _MEMORY_BYTES = 64 << 20
-_LOCK_SECONDS = 60.0
+_LOCK_SECONDS = 20.0
 """How long a process waits for another that compiles the same kernel, which takes up to some ten seconds."""
 Fact = str | int | float | bool
 _CACHES: WeakSet[Cache] = WeakSet()
@@ -94,12 +94,14 @@ class Cache:
         self._held = 0
         self._lock = threading.Lock()
         self._building: dict[str, threading.Lock] = {}
+        self._left: set[str] = set()  # what the parent of a forked process was building
         self._warned = False
         _CACHES.add(self)
 
     def renew_locks(self) -> None:
         """In a forked process: forget the threads of the parent, which release nothing here."""
         self._lock = threading.Lock()
+        self._left = {*self._left, *self._building}
         self._building.clear()
         self._store.forget_locks()
 
@@ -126,7 +128,7 @@ class Cache:
 
     def _build(self, key: Key, build: Callable[[], Built]) -> Built:
         """Build a kernel, unless another process does so at this moment."""
-        with self._store.locked(key.digest, 0.0 if self._warned else _LOCK_SECONDS):
+        with self._store.locked(key.digest, 0.0 if self._warned or key.digest in self._left else _LOCK_SECONDS):
             found = self._made_meanwhile(key)
             if found is None:
                 begun = time.perf_counter()

@@ -23,6 +23,7 @@ from ..expr.functions import FUNCTIONS
 from ..kernels import CONSTRUCTORS, Kernel
 from ..ops.checks import is_number
 from ..ops.contract import Contraction
+from ..ops.torch_private import underlying
 
 _ARRAYS, _NUMBERS = ("w", "V", "VI"), ("p", "base")
 _where, _isnan, _sin, _asin, _sqrt, _exp, _or = (
@@ -322,7 +323,7 @@ def _array(value: Any, name: str) -> Any:
 def _check_finite(rows: torch.Tensor, name: str, finite: bool | str) -> None:
     if finite is False or rows.device.type != "cpu":
         return
-    values, what = rows.detach(), "infinity" if finite == "allow-nan" else "infinity or NaN"
+    values, what = underlying(rows).detach(), "infinity" if finite == "allow-nan" else "infinity or NaN"
     wrong = values.isinf() if finite == "allow-nan" else ~values.isfinite()
     if bool(wrong.any()):
         raise ParameterError(f"{name} holds {what}; ensure_all_finite=False lets it pass")

@@ -15,12 +15,12 @@ from .tabled import at_points
 
 
 def _outer(
-    call: Call, diagonal: bool, shift: torch.Tensor | None, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor,
+    call: Call, diagonal: bool, centred: bool, z: torch.Tensor, x: torch.Tensor, coef: torch.Tensor,
     *shared: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Sums over outputs and points of g gᵀ, and over points of g; g minus ``shift``."""
-    (found,) = rows(call, z, x, coef, *shared)
-    found = found if shift is None else found - shift
+    """Sums over outputs and points of g gᵀ, and over points of g; g minus a shift, the last tensor, if ``centred``."""
+    (found,) = rows(call, z, x, coef, *(shared[:-1] if centred else shared))
+    found = found - shared[-1] if centred else found
     sums = found.sum(-2)
     if diagonal:
         return found.square().sum((-3, -2)), sums
@@ -36,13 +36,14 @@ def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal:
     batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
     total = call.x.new_zeros((*batch, *(columns,) * (1 if diagonal else 2)))
     sums = call.x.new_zeros((*batch, coef.shape[-1], columns))
-    shift: torch.Tensor | None = None
+    shift: tuple[torch.Tensor, ...] = ()
     for chosen in ranges(call, coef, coef.shape[-1] * columns):
         z = call.x[..., chosen, :]
-        if centred and shift is None:
+        if centred and not shift:
             with torch.no_grad():
-                shift = rows(call, z, call.y, coef, *at_points(call, chosen))[0].mean(-2, keepdim=True)
-        part, found = recompute(partial(_outer, call, diagonal, shift), z, call.y, coef, *at_points(call, chosen))
+                shift = (rows(call, z, call.y, coef, *at_points(call, chosen))[0].mean(-2, keepdim=True),)
+        function = partial(_outer, call, diagonal, centred)
+        part, found = recompute(function, z, call.y, coef, *at_points(call, chosen), *shift)
         total, sums = total + part, sums + found
     if centred and points:
         with without_autocast(sums.device):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..contraction.definition import Definition
 from ..contraction.equation import parse
 from ..errors import ParameterError
 from ..ops.apply import apply
+from ..ops.autograd import Attributes, assumed_constant
 from ..ops.contract import Contraction
 from ..ops.torch_private import is_recorded
 from .call import Call
@@ -52,8 +53,15 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-@lru_cache(maxsize=256)
-def _paired(text: str) -> Contraction:
+_PAIRED = Attributes()
+
+
+@assumed_constant
+def _name(text: str) -> str:
+    return _PAIRED.name_of(text, partial(_of_rows, text))
+
+
+def _of_rows(text: str) -> Contraction:
     """Of a contraction over all pairs the one of every row with the row of the same index."""
     definition = Definition.parse(text)
     row, column = definition.equation.out
@@ -80,7 +88,8 @@ def _pairs(
             place = axes.index(row) - len(axes)
             operand = operand.repeat_interleave(count, place)
         given.append(operand)
-    return _paired(contraction.text)(*given, precision=precision, **parameters).unflatten(-1, (-1, count))
+    paired: Contraction = getattr(_PAIRED, _name(contraction.text))
+    return paired(*given, precision=precision, **parameters).unflatten(-1, (-1, count))
 
 
 def _grid(batch: Sequence[int], device: torch.device) -> list[torch.Tensor]:

@@ -13,7 +13,6 @@ import torch
 
 from ..contraction.apply import Apply
 from ..contraction.definition import Definition, bind
-from ..errors import GradientError
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from .autograd import constant
@@ -23,7 +22,7 @@ from .dtypes import DTYPES, compute_type, name_of
 from .execute import Types
 from .operator import NUMBERS, front, packed, read
 from .rows import run, shapes, whole_geometry
-from .torch_private import plain, register_derivative
+from .torch_private import plain, refuse_derivative
 
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
 _LIBRARY.define(f"apply(Tensor[] tensors, {NUMBERS}, str apply, str types) -> Tensor[]")
@@ -41,16 +40,12 @@ def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Te
     return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
 
 
-def _refused(*_: Any) -> Any:
-    raise GradientError(
-        "the operator kernmantle::apply has no derivative: call the matmul, sum, max, min, logsumexp or argkmin of a "
-        "kernel, or detach the tensors"
-    )
-
-
 for _key, _function in (("CPU", _run), ("CUDA", _run), ("Meta", _fake)):
     _LIBRARY.impl("apply", _function, _key)
-register_derivative(_LIBRARY, "apply", lambda tensors, *_: tensors, _refused)
+refuse_derivative(
+    _LIBRARY, "apply", lambda tensors, *_: tensors,
+    "call the matmul, sum, max, min, logsumexp or argkmin of a kernel, or detach the tensors",
+)  # fmt: skip
 _operator = torch.ops.kernmantle.apply.default
 
 

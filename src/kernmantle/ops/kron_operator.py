@@ -9,6 +9,7 @@ import torch
 
 from ..config import current
 from .kron_execute import Number, execute, out_shape
+from .torch_private import refuse_derivative
 
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
 _LIBRARY.define(
@@ -61,5 +62,9 @@ def _front(tensor: torch.Tensor, rank: int) -> torch.Tensor:
 
 
 torch.library.register_vmap("kernmantle::kron", _vmap, lib=_LIBRARY)
+refuse_derivative(
+    _LIBRARY, "kron", lambda x, factors, y, *_: [x, *factors] if y is None else [x, *factors, y],
+    "take gradients of what is compiled by backward, not by torch.func inside it",
+)  # fmt: skip
 
 kron = torch.ops.kernmantle.kron.default

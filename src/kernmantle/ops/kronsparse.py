@@ -15,7 +15,7 @@ import torch
 from ..config import current
 from ..errors import BackendError
 from . import kronsparse_run
-from .torch_private import plain
+from .torch_private import plain, refuse_derivative
 
 Maybe = torch.Tensor | None
 
@@ -110,6 +110,9 @@ def _vmap_weight(info: Any, in_dims: Sequence[Any], x: torch.Tensor, grad: torch
 
 torch.library.register_vmap("kernmantle::kron_sparse", _vmap, lib=_LIBRARY)
 torch.library.register_vmap("kernmantle::kron_sparse_weight", _vmap_weight, lib=_LIBRARY)
+_INSTEAD = "take gradients of what is compiled by backward, not by torch.func inside it"
+refuse_derivative(_LIBRARY, "kron_sparse", lambda x, w, bias, *_: [x, w] if bias is None else [x, w, bias], _INSTEAD)
+refuse_derivative(_LIBRARY, "kron_sparse_weight", lambda x, grad, *_: [x, grad], _INSTEAD)
 
 _product = torch.ops.kernmantle.kron_sparse.default
 _weight = torch.ops.kernmantle.kron_sparse_weight.default

@@ -14,11 +14,20 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..errors import GradientError
+
 Tensors = Sequence[torch.Tensor]
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
 is_batched = _functorch.is_legacy_batchedtensor
 is_wrapped = _functorch.is_functorch_wrapped_tensor
+
+
+def underlying(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of all values that the transforms of torch.func around a call have wrapped."""
+    while not torch.compiler.is_compiling() and is_wrapped(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def goes_forward() -> bool:
@@ -28,7 +37,7 @@ def goes_forward() -> bool:
 
 def is_transformed() -> bool:
     """Whether a transform of torch.func is active, also while torch.compile traces one."""
-    return _functorch.peek_interpreter_stack() is not None
+    return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def is_traced() -> bool:
@@ -125,3 +134,12 @@ def register_derivative(
             return operator.redispatch(keys & torch._C._after_autograd_keyset, *args)
 
     library.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def refuse_derivative(library: torch.library.Library, name: str, moving: Callable[..., Tensors], instead: str) -> None:
+    """Give an operator whose derivatives are taken around it an ``Autograd`` kernel that says so."""
+
+    def record(*_: Any) -> Any:
+        raise GradientError(f"the operator kernmantle::{name} has no derivative of its own: {instead}")
+
+    register_derivative(library, name, moving, record)

@@ -9,7 +9,7 @@ import torch
 
 import kernmantle as km
 from kernmantle.contraction.program import Program
-from kernmantle.ops import execute
+from kernmantle.ops import execute, rows
 from kernmantle.testing import assert_close
 
 COMPILERS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
@@ -156,13 +156,13 @@ def test_the_operator_is_registered_properly(reduce, backend, device):
     x, y = (value.detach() for value in inputs(device))
     types = execute.Types("f64", ("i64" if reduce == "argmin" else "f64",)).text
     operator = torch.ops.kernmantle.contract.default
-    torch.library.opcheck(operator, ([x, y], [1.5], [], [], contraction.program.text, types))
+    torch.library.opcheck(operator, ([x, y], [1.5], [], contraction.program.text, types))
     mixed = [x.expand(2, 4, 5), y.mT.contiguous().mT]
     value = torch.tensor(0.5, dtype=torch.float64)
-    torch.library.opcheck(operator, (mixed, [], [], [value], contraction.program.text, types))
+    torch.library.opcheck(operator, (mixed, [], [value], contraction.program.text, types))
     if reduce == "sum":
         moving = [tensor.clone().requires_grad_() for tensor in (x, y)]
-        torch.library.opcheck(operator, (moving, [], [2], [], contraction.program.text, types))
+        torch.library.opcheck(operator, (moving, [2.0], [], contraction.program.text, types))
 
 
 @pytest.mark.parametrize("how", ["grad", "grad of vmap", "vmap of grad", "vmap"])
@@ -185,17 +185,89 @@ def test_transforms_inside_what_is_compiled(how, device):
     assert found.abs().max() > 0.1
 
 
-def test_export(backend, device):
-    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+class Module(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
 
-    class Module(torch.nn.Module):
-        def forward(self, x, y):
-            return contraction(x, y)
+    def forward(self, *args):
+        return self.function(*args)
 
+
+GAUSSIAN = km.Gaussian(1.5)
+KERNEL, CONTRACTION = km.Laplace(1.5), km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+FAMILIES = {
+    "contraction": CONTRACTION,
+    "contract": lambda x, y: km.contract("mk,nk->mn", lambda a, b, c: abs(a - b) * c, x, y, c=1.5),
+    "cdist": lambda x, y: km.cdist(x, y, p=1.3),
+    "kernel": KERNEL,
+    "matmul": lambda x, y: KERNEL.matmul(x, y, y),
+    "logsumexp": KERNEL.logsumexp,
+    "max": KERNEL.max,
+    "gradient": lambda x, y: KERNEL.gradient(x, y, y[:, :1]),
+    "argkmin": lambda x, y: km.argkmin(x, y, 2, p=1.3),
+    "kron_matmul": lambda x, y: km.kron_matmul(x, [y[:1, :2], y[:5, :3]]),
+    "kron_sparse_matmul": lambda x, y: km.kron_sparse_matmul(x, y[:5].reshape(1, 5, 5, 1), (1, 5, 5, 1)),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_export_and_what_is_saved_of_it(name, tmp_path, device):
     x, y = (value.detach() for value in inputs(device))
-    exported = torch.export.export(Module(), (x, y))
-    assert "kernmantle.contract" in str(exported.graph)
-    assert torch.equal(exported.module()(x, y), contraction(x, y))
+    exported = torch.export.export(Module(FAMILIES[name]), (x, y))
+    assert "kernmantle." in str(exported.graph)
+    torch.export.save(exported, tmp_path / "saved.pt2")
+    found = torch.export.load(tmp_path / "saved.pt2").module()(x, y)
+    assert_close(found, FAMILIES[name](x, y), depth=5)
+
+
+SLICED = ("gradient", "kron_matmul", "kron_sparse_matmul")
+"""A torch without CUDA cannot slice tensors that are said to be there."""
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - set(SLICED)))
+def test_export_and_compile_for_a_gpu_that_is_not_here(name):
+    """As torch traces them: with tensors that have a device and no memory."""
+    with torch._subclasses.fake_tensor.FakeTensorMode() as mode:
+        x, y = (torch.empty(rows, 5, device="cuda") for rows in (4, 6))
+    exported = torch.export.export(Module(FAMILIES[name]), (x, y), strict=False)
+    nodes = [node for node in exported.graph.nodes if "kernmantle." in str(node.target)]
+    assert nodes
+    results = [value for node in nodes for value in torch.utils._pytree.tree_leaves(node.meta["val"])]
+    assert {value.device.type for value in results} == {"cuda"}
+    with mode:
+        compiled = torch.compile(FAMILIES[name], backend="eager", fullgraph=True)(x, y)
+    assert compiled.device.type == "cuda"
+
+
+@pytest.mark.parametrize("name", ["contraction", "kernel", "matmul"])
+def test_compiled_calls_see_the_configuration_in_force(name, monkeypatch, device):
+    """The one that is in force when they are called, without compiling again."""
+    x, y = (value.detach().float() for value in inputs(device))
+    function = {
+        "contraction": lambda x, y: km.contract("mk,nk->mn", lambda a, b: a * b, x, y),
+        "kernel": GAUSSIAN,
+        "matmul": lambda x, y: GAUSSIAN.matmul(x, y, y),
+    }[name]
+    seen = []
+    configured = execute.Types.configured
+
+    def watch(self, precision):
+        seen.append(configured(self, precision).precision)
+        return configured(self, precision)
+
+    monkeypatch.setattr(execute.Types, "configured", watch)
+    graphs = []
+    compiled = torch.compile(function, backend=lambda graph, _: graphs.append(graph) or graph.forward, fullgraph=True)
+    for precision in (None, "ieee", "tf32", None):
+        seen.clear()
+        for module in (execute, rows):
+            module._PREPARED.clear()
+        with km.config(precision=precision):
+            compiled(x, y)
+        assert seen
+        assert set(seen) == {precision or "default"}
+    assert len(graphs) == 1
 
 
 def texts(contraction, calls):

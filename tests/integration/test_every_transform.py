@@ -231,6 +231,7 @@ NOT_OF_ROWS = {
     "form",
     "hyperparameters",
     "info",
+    "is_similarity",
     "is_stationary",
     "is_symmetric",
     "made",

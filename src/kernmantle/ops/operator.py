@@ -16,14 +16,13 @@ from .execute import Types, execute
 from .layout import geometry
 
 LIBRARY = torch.library.Library("kernmantle", "DEF")
-NUMBERS = "float[] numbers, int[] integers, Tensor[] values"
-"""Numbers of a program in the schema of an operator: of the three lists one holds them all, see ``packed``."""
+NUMBERS = "float[] numbers, Tensor[] values"
+"""Numbers of a program in the schema of an operator: one of the two lists holds them all, see ``packed``."""
 LIBRARY.define(f"contract(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]")
-_INT64 = 1 << 63
 
 
-def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[int], list[torch.Tensor]]:
-    """Numbers as an operator takes them: floats, or integers, which stay exact, or one tensor without axes for each.
+def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor]]:
+    """Numbers as an operator takes them: as floats, or one tensor without axes for each.
 
     Under torch.compile they travel in tensors on the host, made by additions: then they may change without compiling
     anew, while a Python number that meets an operator is compiled in. Of tensors without axes alone may lie on the
@@ -31,22 +30,21 @@ def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[i
     """
     given: Any = list(numbers)
     if any(isinstance(number, torch.Tensor) for number in given):
-        return [], [], given
-    whole = len(given) > 0 and all(isinstance(number, int) and -_INT64 <= number < _INT64 for number in given)
-    if given and torch.compiler.is_compiling():
-        zero = torch.zeros((), dtype=torch.int64 if whole else torch.float64)
-        return [], [], [zero + number for number in given]
-    return ([], given, []) if whole else ([float(number) for number in given], [], [])
+        return [], given
+    if not given or not torch.compiler.is_compiling():
+        return given, []
+    zero = torch.zeros((), dtype=torch.float64)
+    return [], [zero + number for number in given]
 
 
-def unpacked(numbers: Sequence[float], integers: Sequence[int], values: Sequence[torch.Tensor]) -> Sequence[Any]:
+def unpacked(numbers: Sequence[float], values: Sequence[torch.Tensor]) -> Sequence[Any]:
     """Inverse of ``packed``; tensors as they are."""
-    return values or integers or numbers
+    return values or numbers
 
 
-def read(numbers: Sequence[float], integers: Sequence[int], values: Sequence[torch.Tensor]) -> Sequence[float]:
+def read(numbers: Sequence[float], values: Sequence[torch.Tensor]) -> Sequence[float]:
     """Python numbers of what ``packed`` gave."""
-    return [value.item() for value in values] or integers or numbers
+    return [value.item() for value in values] or numbers
 
 
 def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:

@@ -86,5 +86,5 @@ def decomposed(function: Callable[[torch.Tensor], torch.Tensor], factor: torch.T
     """Return a decomposition of a factor, or LinearAlgebraError where torch finds that there is none."""
     try:
         return function(factor)
-    except torch.linalg.LinAlgError as error:
+    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
         raise LinearAlgebraError(f"a factor of shape {tuple(factor.shape)} {meaning} ({error})") from error

@@ -120,13 +120,13 @@ class PackedKSLinear(nn.Module):
             self._weights, self._bias, self._packed = weights, bias, PackedChain(len(weights))
         return self
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, *_: Any) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for place, weight in enumerate(self._weights):
             destination[f"{prefix}weights.{place}"] = weight.clone()
         if self._bias is not None:
             destination[f"{prefix}bias"] = self._bias.clone()
 
-    def _load_from_state_dict(self, *given: Any) -> None:
+    def _load_from_state_dict(self, *given: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         prefix: str = given[1]
         raise ParameterError(
             f"{prefix.rstrip('.') or 'the module'} is a packed layer, which never changes: load the state into the "

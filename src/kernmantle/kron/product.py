@@ -80,7 +80,7 @@ class KroneckerProduct:
             like = own[0]
         self.factors: tuple[Factor, ...] = tuple(given)
         self.scale = scale
-        self.info = ""
+        self._ran = RunInfo()
         self.device = torch.device("cpu") if like is None else like.device
         self.dtype = torch.float32 if like is None else like.dtype
         leading = [*(tuple(factor.shape[:-2]) for factor in own), tuple(getattr(scale, "shape", ()))]
@@ -111,19 +111,20 @@ class KroneckerProduct:
 
     def matmul(self, v: Any, **options: Any) -> Any:
         """Return ``self @ v`` with the options of :func:`kron_matmul` from ``beta`` on."""
-        return self._product(v, "left", options)
+        return multiply(v, self.factors, "left", self.scale, info=self._recorder(), **options)
 
-    def _product(self, v: Any, side: str, options: dict[str, Any]) -> Any:
-        if torch.compiler.is_compiling():
-            return multiply(v, self.factors, side, self.scale, **options)
-        info = RunInfo()
-        result = multiply(v, self.factors, side, self.scale, info=info, **options)
-        self.info = info.route
-        return result
+    def _recorder(self) -> RunInfo | None:
+        """Return what takes the route of a product, None while one is traced."""
+        return None if torch.compiler.is_compiling() else self._ran
+
+    @property
+    def info(self) -> str:
+        """What the last product with this operator ran as; empty before the first."""
+        return self._ran.route
 
     def __matmul__(self, other: Any) -> Any:
         if not isinstance(other, KroneckerProduct):
-            return self.matmul(other)
+            return multiply(other, self.factors, "left", self.scale, info=self._recorder())
         inner, outer_ = [q for _, q in sizes(self.factors)], [p for p, _ in sizes(other.factors)]
         if inner != outer_:
             raise ShapeError(
@@ -135,7 +136,7 @@ class KroneckerProduct:
         return self.like(factors, _times(self.scale, other.scale))
 
     def __rmatmul__(self, v: Any) -> Any:
-        return self._product(v, "right", {})
+        return multiply(v, self.factors, "right", self.scale, info=self._recorder())
 
     def __mul__(self, scalar: Any) -> KroneckerProduct:
         if not isinstance(scalar, (int, float, complex, torch.Tensor)):

@@ -113,7 +113,7 @@ def emit_few(plan: FewPlan) -> str:
 extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY}(
 {given[:-2]}) {{
     extern __shared__ __align__(16) float shared[];
-    km::let_next_begin();
+    km::ptx::griddepcontrol_launch_dependents();
     unsigned block = blockIdx.x;
 {calls}}}
 """

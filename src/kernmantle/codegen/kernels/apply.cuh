@@ -23,14 +23,10 @@ struct Working : Arguments {
 
 // 2^a within 2^-22 relative and 0 below the normal numbers, 1 / a within a unit in the last place.
 KM_DEVICE float exp2_near(float a) {
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
-    return r;
+    return ptx::ex2_approx_ftz(a);
 }
 KM_DEVICE float rcp_near(float a) {
-    float r;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
-    return r;
+    return ptx::rcp_approx(a);
 }
 
 // a / b, quickly where both are small.

@@ -21,7 +21,7 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
         __device__ __forceinline__ int column(int j) const { return first_column + 8 * j; }
         __device__ __forceinline__ int column_of(int j, int lane) const { return lane + 8 * j; }
         __device__ __forceinline__ int thread() const { return threadIdx.x; }
-        static __device__ __forceinline__ void sync() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+        static __device__ __forceinline__ void sync() { ptx::bar_sync<THREADS>(1); }
     };
     template <class Body>
     using V = Weights<Body, Base::BN, Layout::THREADS>;

@@ -2,7 +2,6 @@
 // all columns of a row lie in one warp, so that rows are reduced by shuffles and no two warps share a result.
 #pragma once
 #include "apply.cuh"
-#include "async.cuh"
 #include "gram.cuh"
 
 namespace km {
@@ -72,7 +71,7 @@ struct Weights {
                 const bool inside = p.n + n < g.size[ROLE_N] && c + q < g.size[ROLE_L];
                 if constexpr (Same<T, float>::value) {
                     if (inside)
-                        copy_async<4>(shared_address(place), from);
+                        ptx::cp_async<4>(shared_address(place), from);
                     else
                         *place = 0.0f;
                 } else {
@@ -81,7 +80,7 @@ struct Weights {
             }
         }
     }
-    static __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+    static __device__ __forceinline__ void wait() { ptx::cp_async_wait_all(); }
 };
 
 // Room for what is kept of a row block's rows while a block works on it, if v has no more columns than are staged at once.

@@ -380,7 +380,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         int bad = 0;
         if constexpr (Body::TAME) {
             bad = !Body::good(g.number) | tile.wild;
-            asm volatile("" : "+r"(bad));
+            ptx::opaque(bad);
         }
         // whether the stage just written is one that the table may be used for
         auto look = [&]() {
@@ -429,7 +429,7 @@ __device__ __forceinline__ void gram(const typename Body::Args& g) {
         if constexpr (Tile::GROUPS > 1) tile.merge((typename G::Registers*)raw, group, thread);
         if (group == 0) {
             // worked out anew, so that it takes no registers in the loop above
-            asm volatile("" : "+l"(t));
+            ptx::opaque(t);
             tile.p = place_of<Tile::BM, Tile::BN, Tile::BAND, Tile::SYMMETRIC>(g, t);
             if constexpr (Tile::RUNS)
                 Tile::template end<Body>(tile, walk, raw);

@@ -65,7 +65,7 @@ struct KronBack {
     static __device__ __forceinline__ void take(unsigned& high, unsigned& low, float x) {
         if (!EXACT) gram_split(high, low, x);
         else if (GIVEN) high = __float_as_uint(x);
-        else asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(x));
+        else high = ptx::round_to_tf32(x);
     }
 
     // The sum over STEPS of 8 terms: `left(step, a)` gives four entries, `right(step, nb, b)` two.
@@ -92,10 +92,10 @@ struct KronBack {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) take<GIVEN_B>(other[i], rest[i], b[i]);
                 if (!EXACT) {
-                    gram_mma(small[n], low, other);
-                    gram_mma(small[n], high, rest);
+                    ptx::mma_m16n8k8_tf32(small[n], low, other[0], other[1]);
+                    ptx::mma_m16n8k8_tf32(small[n], high, rest[0], rest[1]);
                 }
-                gram_mma(out[n], high, other);
+                ptx::mma_m16n8k8_tf32(out[n], high, other[0], other[1]);
             }
         }
         if (!EXACT) {

@@ -4,21 +4,6 @@
 
 namespace km {
 
-// d (16 x 8) += a (16 x 16) b (16 x 8).
-KM_DEVICE void kron_mma(double (&d)[4], const double* a, const double* b) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
-                 : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
-#else
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                     : "+d"(d[i % 2 * 2]), "+d"(d[i % 2 * 2 + 1])
-                     : "d"(a[i]), "d"(b[i / 2]));
-#endif
-}
-
 // A factor of ROWS x COLUMNS in blocks of 16 x 16, eight entries of each for a lane; LAST: for the last axis.
 template <bool LAST_, int ROWS_, int COLUMNS_>
 struct KronDouble {
@@ -100,7 +85,7 @@ KM_DEVICE void kron_multiply(const KronLines<B, F, TILES, double>& x, const unsi
             for (int tile = 0; tile < TILES; ++tile) {
                 const double* own = x.v[tile][s];
 #pragma unroll
-                for (int n = 0; n < 2; ++n) kron_mma(sum[tile][n], F::LAST ? own : f, (F::LAST ? f : own) + 4 * n);
+                for (int n = 0; n < 2; ++n) ptx::mma_m16n8k16_f64(sum[tile][n], F::LAST ? own : f, (F::LAST ? f : own) + 4 * n);
             }
         }
 #pragma unroll

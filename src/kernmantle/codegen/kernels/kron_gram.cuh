@@ -4,18 +4,13 @@
 // float32 is two parts of 11 bits each and three products; halves are exact in one. Accumulators of tensor cores round
 // towards zero: after DEEP positions they go to sums in float32, small products by themselves.
 #pragma once
-#include "async.cuh"
+#include "scalar.cuh"
 
 namespace km {
 
-KM_DEVICE void gram_mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 KM_DEVICE void gram_split(unsigned& high, unsigned& low, float x) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(x));
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(low) : "f"(x - __uint_as_float(high)));
+    high = ptx::round_to_tf32(x);
+    low = ptx::round_to_tf32(x - __uint_as_float(high));
 }
 
 // Tiles of one operand (count, EXTENT, right): ROOM of its axis by DEEP positions, VEC neighbours a copy. ALONG: positions
@@ -35,7 +30,7 @@ struct GramTile {
             const i64 position = begin + (ALONG ? along : n);
             const bool given = entry < EXTENT && position < positions;
             const T* own = from + (ALONG ? (l * EXTENT + entry) * right + r : position * EXTENT + entry);
-            copy_async<VEC * (int)sizeof(T)>(shared_address(to + n * PITCH + along), given ? own : from, given ? VEC * (int)sizeof(T) : 0);
+            ptx::cp_async<VEC * (int)sizeof(T)>(shared_address(to + n * PITCH + along), given ? own : from, given ? VEC * (int)sizeof(T) : 0);
         }
     }
     static __device__ __forceinline__ float at(const T* tile, int entry, int position) {
@@ -78,10 +73,10 @@ struct KronGram {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) take(other[i], rest[i], Right::at(right, (wp * NB + nb) * 8 + g, k + i * 4));
                 if (!EXACT) {
-                    gram_mma(small[nb], low, other);
-                    gram_mma(small[nb], high, rest);
+                    ptx::mma_m16n8k8_tf32(small[nb], low, other[0], other[1]);
+                    ptx::mma_m16n8k8_tf32(small[nb], high, rest[0], rest[1]);
                 }
-                gram_mma(large[nb], high, other);
+                ptx::mma_m16n8k8_tf32(large[nb], high, other[0], other[1]);
             }
         }
 #pragma unroll
@@ -131,7 +126,7 @@ struct KronGram {
                 Right::fetch(stage + Left::SIZE, u, begin, positions, right, l, r, p0);
             }
             ahead += shares;
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
         };
         float sum[NB][4] = {};
 #pragma unroll 1
@@ -139,13 +134,13 @@ struct KronGram {
         int slot = 0;
 #pragma unroll 1
         for (i64 chunk = share; chunk < chunks; chunk += shares) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(B::STAGES - 2) : "memory");
+            ptx::cp_async_wait_group<B::STAGES - 2>();
             __syncthreads();
             prefetch(slot == 0 ? B::STAGES - 1 : slot - 1);
             multiply(sum, ring + slot * STAGE, wq, wp, wk, lane);
             slot = slot + 1 == B::STAGES ? 0 : slot + 1;
         }
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        ptx::cp_async_wait_all();
         __syncthreads();
         write(out + (i64)share * B::Q * B::P, sum, (float*)raw, wq, wp, wk, lane, q0, p0);
     }

@@ -9,25 +9,19 @@
 
 namespace km {
 
-KM_DEVICE void halves_mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 template <bool ACROSS>
 KM_DEVICE void load_matrices(unsigned (&r)[4], const f16* at) {
-    const unsigned from = shared_address(at);
     if (ACROSS)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+        ptx::ldmatrix_x4_trans(r, shared_address(at));
     else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+        ptx::ldmatrix_x4(r, shared_address(at));
 }
 // Two numbers as halves and rests, each pair in one word.
 KM_DEVICE void halve(unsigned& high, unsigned& low, float x, float y) {
-    float a, b;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(high) : "f"(y), "f"(x));
-    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}" : "=f"(a), "=f"(b) : "r"(high));
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(low) : "f"((y - b) * 2048.0f), "f"((x - a) * 2048.0f));
+    high = ptx::pack_f16x2(x, y);
+    const float2 kept = ptx::unpack_f16x2(high);
+    const float second = (y - kept.y) * 2048.0f, first = (x - kept.x) * 2048.0f;
+    low = ptx::pack_f16x2(first, second);
 }
 // 2^n for n from -126 to 127.
 KM_DEVICE float power_of_two(int n) { return __uint_as_float((unsigned)(min(n, 127) + 127) << 23); }
@@ -82,10 +76,10 @@ struct KronHalves : KronBack<B> {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     if (SPLIT) {
-                        halves_mma(small[2 * n + h], low, other[2 * h], other[2 * h + 1]);
-                        halves_mma(small[2 * n + h], high, rest[2 * h], rest[2 * h + 1]);
+                        ptx::mma_m16n8k16<f16>(small[2 * n + h], low, other[2 * h], other[2 * h + 1]);
+                        ptx::mma_m16n8k16<f16>(small[2 * n + h], high, rest[2 * h], rest[2 * h + 1]);
                     }
-                    halves_mma(out[2 * n + h], high, other[2 * h], other[2 * h + 1]);
+                    ptx::mma_m16n8k16<f16>(out[2 * n + h], high, other[2 * h], other[2 * h + 1]);
                 }
             }
         }
@@ -159,8 +153,8 @@ struct KronHalves : KronBack<B> {
             const int at = (n * THREADS + threadIdx.x) * VEC;
             const i64 line = line0 + at / W, column = column0 + at % W;
             if (line < g.lines && column < g.width) {
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(g.x + line * g.width + column));
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(g.v + line * g.width + column));
+                ptx::prefetch_global_l2(g.x + line * g.width + column);
+                ptx::prefetch_global_l2(g.v + line * g.width + column);
             }
         }
     }

@@ -21,28 +21,14 @@ template <>
 struct KronHalf<f16> {
     static constexpr bool SCALED = true;
     static __device__ __forceinline__ unsigned pack(float a, float b) {
-        unsigned w;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
-        return w;
-    }
-    static __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        return ptx::pack_f16x2(a, b);
     }
 };
 template <>
 struct KronHalf<bf16> {
     static constexpr bool SCALED = false;
     static __device__ __forceinline__ unsigned pack(float a, float b) {
-        unsigned w;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
-        return w;
-    }
-    static __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        return ptx::pack_bf16x2(a, b);
     }
 };
 
@@ -58,17 +44,12 @@ struct KronScale {
     KM_DEVICE KronScale() : by(1.0f), back(1.0f) {}
 };
 
-KM_DEVICE float2 kron_unpack(unsigned w) {
-    float2 v;
-    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;}" : "=f"(v.x), "=f"(v.y) : "r"(w));
-    return v;
-}
 // Two scaled neighbours as high halves and, for several products, what is left of them as low ones.
 template <class H, int PRODUCTS>
 KM_DEVICE void kron_split(unsigned& high, unsigned& low, float a, float b) {
     high = KronHalf<H>::pack(a, b);
     if constexpr (PRODUCTS > 1) {
-        const float2 held = kron_unpack(high);
+        const float2 held = ptx::unpack_f16x2(high);
         low = KronHalf<H>::pack(a - held.x, b - held.y);
     }
 }
@@ -313,10 +294,10 @@ KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronLines<B, F, 
             const unsigned(&own)[4] = kind == 0 ? x.low[tile][s] : x.high[tile][s];
             const uint4 a = f[s][F::LAST ? n : kind == 1];
             if constexpr (F::LAST) {
-                KronHalf<typename B::H>::mma(sum[tile][n].large, own, kind == 1 ? a.z : a.x, kind == 1 ? a.w : a.y);
+                ptx::mma_m16n8k16<typename B::H>(sum[tile][n].large, own, kind == 1 ? a.z : a.x, kind == 1 ? a.w : a.y);
             } else {
                 const unsigned rows[4] = {a.x, a.y, a.z, a.w};
-                KronHalf<typename B::H>::mma(sum[tile][n].large, rows, own[2 * n], own[2 * n + 1]);
+                ptx::mma_m16n8k16<typename B::H>(sum[tile][n].large, rows, own[2 * n], own[2 * n + 1]);
             }
         }
     }
@@ -324,7 +305,7 @@ KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronLines<B, F, 
 // The same, with accumulators of their own for small products, if there are any.
 template <class B, class F, int TILES, class Sums>
 KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronLines<B, F, TILES, float>& x, const unsigned* factor, int lane) {
-    typedef KronHalf<typename B::H> Half;
+    typedef typename B::H H;
     constexpr int PRODUCTS = B::PRODUCTS;
 #pragma unroll
     for (int s = 0; s < F::DEEP; ++s) {
@@ -338,19 +319,19 @@ KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronLines<B, F, 
                 if constexpr (F::LAST) {
                     const uint4 f = n == 0 ? a : b;
                     if constexpr (PRODUCTS > 1) {
-                        Half::mma(own.small, x.low[tile][s], f.x, f.y);
-                        Half::mma(own.small, x.high[tile][s], f.z, f.w);
-                        Half::mma(own.large, x.high[tile][s], f.x, f.y);
+                        ptx::mma_m16n8k16<H>(own.small, x.low[tile][s], f.x, f.y);
+                        ptx::mma_m16n8k16<H>(own.small, x.high[tile][s], f.z, f.w);
+                        ptx::mma_m16n8k16<H>(own.large, x.high[tile][s], f.x, f.y);
                     } else {
-                        Half::mma(own.large, x.high[tile][s], n == 0 ? a.x : a.z, n == 0 ? a.y : a.w);
+                        ptx::mma_m16n8k16<H>(own.large, x.high[tile][s], n == 0 ? a.x : a.z, n == 0 ? a.y : a.w);
                     }
                 } else {
                     const unsigned high[4] = {a.x, a.y, a.z, a.w}, low[4] = {b.x, b.y, b.z, b.w};
                     if constexpr (PRODUCTS > 1) {
-                        Half::mma(own.small, high, x.low[tile][s][2 * n], x.low[tile][s][2 * n + 1]);
-                        Half::mma(own.small, low, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
+                        ptx::mma_m16n8k16<H>(own.small, high, x.low[tile][s][2 * n], x.low[tile][s][2 * n + 1]);
+                        ptx::mma_m16n8k16<H>(own.small, low, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
                     }
-                    Half::mma(own.large, high, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
+                    ptx::mma_m16n8k16<H>(own.large, high, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
                 }
                 if (s % 4 == 3 && s + 1 < F::DEEP) own.flush();
             }

@@ -1,7 +1,6 @@
 // Passes of Kronecker products on tensor cores. The first phase reads from a ring that asynchronous copies fill for
 // every warp by itself, later ones from a tile in shared memory that GROUP warps share.
 #pragma once
-#include "async.cuh"
 #include "kron_double.cuh"
 
 namespace km {
@@ -28,8 +27,8 @@ struct KronWalk {
 #pragma unroll
         for (int i = 0; i < 3; ++i) anew[i] = unit[i + 1] - count[i] * unit[i];
         // Without this they are worked out again for every tile.
-        if (kept) asm volatile("" : "+l"(apart), "+l"(anew[1]), "+l"(anew[2]));
-        if (kept && BEGIN == 0) asm volatile("" : "+l"(anew[0]));
+        if (kept) ptx::opaque(apart, anew[1], anew[2]);
+        if (kept && BEGIN == 0) ptx::opaque(anew[0]);
     }
     KM_DEVICE void digits(int (&to)[4], int t) const {
 #pragma unroll
@@ -129,14 +128,14 @@ struct KronMma {
             }
             constexpr bool ALIKE = EVEN && (!TURNED || 32 / PER % 4 == 0);
             const unsigned there = ALIKE ? to + n / PER * B::PITCH * (int)sizeof(T) : shared_address(stage + spot(row, along));
-            copy_async<B::COPY>(there, own, given ? B::COPY : 0);
+            ptx::cp_async<B::COPY>(there, own, given ? B::COPY : 0);
         }
     }
 
     static __device__ __forceinline__ void wait_for_group(int group) {
         if (B::GROUP == 1) __syncwarp();
         else if (B::GROUP == B::WARPS) __syncthreads();
-        else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(B::GROUP * 32) : "memory");
+        else ptx::bar_sync<B::GROUP * 32>(group + 1);
     }
 
     // Neighbouring results, of which `room` are there.
@@ -255,7 +254,7 @@ struct KronMma {
                     --left;
                 }
             }
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
             slot_ahead = slot_ahead + 1 == B::STAGES ? 0 : slot_ahead + 1;
         };
 #pragma unroll 1
@@ -267,7 +266,7 @@ struct KronMma {
         for (int t = first; t < tiles; t += apart, here.move()) {
 #pragma unroll 1
             for (int unit = own; unit < First::UNITS; unit += B::GROUP) {
-                asm volatile("cp.async.wait_group %0;" ::"n"(B::STAGES - 1) : "memory");
+                ptx::cp_async_wait_group<B::STAGES - 1>();
                 __syncwarp();
                 KronLines<B, typename First::F, First::TILES> x;
                 const T* stage = ring + slot * B::STAGE;
@@ -281,7 +280,7 @@ struct KronMma {
             }
             B::later(g, here, tile, factors, backs, group, own, lane);
         }
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        ptx::cp_async_wait_all();
     }
 };
 

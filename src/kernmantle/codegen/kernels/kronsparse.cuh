@@ -25,7 +25,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
 
     __device__ __forceinline__ void run() {
         const int slot = blockIdx.x / (gridDim.x / (unsigned)g.slots);
-        if (!P::RESIDENT) wait_for_previous();
+        if (!P::RESIDENT) ptx::griddepcontrol_wait();
         int next_tile = slot, next_chunk = 0, next_stage = 0;
         auto issue = [&] {
             if (next_tile < g.tiles) {
@@ -38,18 +38,18 @@ struct KronSparseBlock : KronSparseWriter<P> {
                 }
                 next_stage = next_stage + 1 == P::STAGES ? 0 : next_stage + 1;
             }
-            copies_end_group();
+            ptx::cp_async_commit_group();
         };
 #pragma unroll
         for (int s = 0; s < P::STAGES - 1; ++s) issue();
         if (P::RESIDENT) {
-            wait_for_previous();
+            ptx::griddepcontrol_wait();
             for (int at = 0; at < chunks; ++at) Own::fetch_weights(at, at);
-            copies_end_group();
+            ptx::cp_async_commit_group();
         }
         Own::fill_table();
-        copies_wait<P::RESIDENT ? 0 : P::STAGES - 2>();
-        if (P::GROUPED) show_to_products();
+        ptx::cp_async_wait_group<P::RESIDENT ? 0 : P::STAGES - 2>();
+        if (P::GROUPED) ptx::fence_proxy_async();
         __syncthreads();
         const bool usual = !P::SPLIT || columns_finite();
         int stage = 0;
@@ -68,12 +68,12 @@ struct KronSparseBlock : KronSparseWriter<P> {
             bool finite = usual;
             int last = 0;
             auto arrive = [&] {
-                copies_wait<P::STAGES - 2>();
-                if (P::GROUPED && !P::RESIDENT) show_to_products();
+                ptx::cp_async_wait_group<P::STAGES - 2>();
+                if (P::GROUPED && !P::RESIDENT) ptx::fence_proxy_async();
                 if (!P::RESIDENT)
                     __syncthreads();
                 else if (P::SHARERS > 32)
-                    meet<P::SHARERS>(1 + ring_of);
+                    ptx::bar_sync<P::SHARERS>(1 + ring_of);
                 else
                     __syncwarp();
                 issue();
@@ -92,7 +92,7 @@ struct KronSparseBlock : KronSparseWriter<P> {
                 }
             }
             if (n0 >= g.count) continue;
-            if (P::SPREAD) finite = meet_all<P::SHARERS>(1 + ring_of, finite);
+            if (P::SPREAD) finite = ptx::bar_red_and<P::SHARERS>(1 + ring_of, finite);
             if (finite)
                 Own::store(sum, n0, ring + last * P::STAGE);
             else

@@ -57,19 +57,19 @@ struct KronSparseAdder : KronSparseReader<P> {
 #pragma unroll
             for (int l = 0; l < G; ++l) join(left[step][l], v, l);
         }
-        if (P::AHEAD) products_wait();
-        products_begin();
+        if (P::AHEAD) ptx::wgmma_wait_group<0>();
+        ptx::wgmma_fence();
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
 #pragma unroll
             for (int l = 0; l < G; ++l)
 #pragma unroll
-                for (int m = 0; m < MT; ++m) multiply_grouped(H(), sum[m][l0 + l], left[step][l][m], grouped(from, step, l0 + l, 0), 1);
-        products_commit();
+                for (int m = 0; m < MT; ++m) ptx::wgmma_rs(H(), sum[m][l0 + l], left[step][l][m], grouped(from, step, l0 + l, 0), 1);
+        ptx::wgmma_commit_group();
     }
 
     __device__ __forceinline__ void end_halves(Sums& sum) const {
-        products_wait();
+        ptx::wgmma_wait_group<0>();
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -77,7 +77,7 @@ struct KronSparseAdder : KronSparseReader<P> {
 #pragma unroll
                 for (int t = 0; t < NT; ++t)
 #pragma unroll
-                    for (int r = 0; r < 4; ++r) settle(sum[m][l][t][r]);
+                    for (int r = 0; r < 4; ++r) ptx::fence_operand(sum[m][l][t][r]);
     }
 
     __device__ __forceinline__ void add_halves(Sums& sum, const unsigned char* stage, const unsigned char* from) const {
@@ -94,8 +94,8 @@ struct KronSparseAdder : KronSparseReader<P> {
                     const uint4 w = weights(from, step, l, t);
 #pragma unroll
                     for (int m = 0; m < MT; ++m) {
-                        multiply_add(H(), sum[m][l][2 * t], left[m], w.x, w.y);
-                        multiply_add(H(), sum[m][l][2 * t + 1], left[m], w.z, w.w);
+                        ptx::mma_m16n8k16<H>(sum[m][l][2 * t], left[m], w.x, w.y);
+                        ptx::mma_m16n8k16<H>(sum[m][l][2 * t + 1], left[m], w.z, w.w);
                     }
                 }
             }
@@ -131,24 +131,24 @@ struct KronSparseAdder : KronSparseReader<P> {
         float back) const {
         constexpr int BEGIN = P::PRODUCTS == 3 ? 0 : 2;
         float here[MT][NT][4];
-        products_begin();
+        ptx::wgmma_fence();
 #pragma unroll
         for (int turn = BEGIN; turn < 3; ++turn)
 #pragma unroll
             for (int step = 0; step < STEPS; ++step)
 #pragma unroll
                 for (int m = 0; m < MT; ++m)
-                    multiply_grouped(
+                    ptx::wgmma_rs(
                         f16(), here[m], turn == 0 ? low[step][m] : high[step][m], grouped(from, step, l, turn == 1), turn > BEGIN || step > 0);
-        products_commit();
-        products_wait();
+        ptx::wgmma_commit_group();
+        ptx::wgmma_wait_group<0>();
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int t = 0; t < NT; ++t)
 #pragma unroll
                 for (int r = 0; r < 4; ++r) {
-                    settle(here[m][t][r]);
+                    ptx::fence_operand(here[m][t][r]);
                     sum[m][l][t][r] = fmaf(here[m][t][r], back, sum[m][l][t][r]);
                 }
     }

@@ -45,7 +45,7 @@ struct KronSparseOperands {
     template <int BYTES>
     static __device__ __forceinline__ void copy(unsigned char* to, const T* from, int valid) {
         if (BYTES >= 4) {
-            copy_with_line<BYTES < 4 ? 4 : BYTES>(shared_address(to), from, valid);
+            ptx::cp_async_l2_128<BYTES < 4 ? 4 : BYTES>(shared_address(to), from, valid);
         } else {
             *(unsigned short*)to = valid ? *(const unsigned short*)from : 0;
         }
@@ -99,7 +99,7 @@ struct KronSparseOperands {
         const unsigned own = blockIdx.x % (gridDim.x / (unsigned)g.slots);
         const unsigned char* from = (const unsigned char*)g.image + ((i64)own * chunks + at) * P::CHUNK;
 #pragma unroll 4
-        for (int to = 16 * threadIdx.x; to < P::CHUNK; to += 16 * P::THREADS) copy_async<16>(shared_address(held + place * P::CHUNK + to), from + to);
+        for (int to = 16 * threadIdx.x; to < P::CHUNK; to += 16 * P::THREADS) ptx::cp_async<16>(shared_address(held + place * P::CHUNK + to), from + to);
     }
 
     // Power of two that undoes the scale of each column (NaN: its weights are not finite), and the bias.

@@ -162,16 +162,6 @@ struct FewNumbers {
     }
 };
 
-KM_DEVICE unsigned few_rounded(float v) {
-    unsigned r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
-    return r;
-}
-KM_DEVICE void few_multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 template <class P>
 struct FewWarp {
@@ -200,9 +190,9 @@ struct FewWarp {
 #pragma unroll
                         for (int m = 0; m < P::MT; ++m) {
                             float here[4] = {};
-                            if (P::PRODUCTS == 3) few_multiply(here, low[m], top[0], top[1]);
-                            if (P::PRODUCTS == 3) few_multiply(here, high[m], rest[0], rest[1]);
-                            few_multiply(here, high[m], top[0], top[1]);
+                            if (P::PRODUCTS == 3) ptx::mma_m16n8k8_tf32(here, low[m], top[0], top[1]);
+                            if (P::PRODUCTS == 3) ptx::mma_m16n8k8_tf32(here, high[m], rest[0], rest[1]);
+                            ptx::mma_m16n8k8_tf32(here, high[m], top[0], top[1]);
 #pragma unroll
                             for (int i = 0; i < 4; ++i) sum[l][m][t][i] += here[i];
                         }
@@ -218,14 +208,14 @@ struct FewWarp {
                 for (int t = 0; t < P::NT; ++t) {
                     const unsigned b0 = right.pair(t, 0, l), b1 = right.pair(t, 2, l);
 #pragma unroll
-                    for (int m = 0; m < P::MT; ++m) multiply_add(T(), sum[l][m][t], a[m], b0, b1);
+                    for (int m = 0; m < P::MT; ++m) ptx::mma_m16n8k16<T>(sum[l][m][t], a[m], b0, b1);
                 }
             }
         }
     }
     static __device__ __forceinline__ void apart(unsigned bits, unsigned& high, unsigned& low) {
-        high = few_rounded(__uint_as_float(bits));
-        low = few_rounded(__uint_as_float(bits) - __uint_as_float(high));
+        high = ptx::round_to_tf32(__uint_as_float(bits));
+        low = ptx::round_to_tf32(__uint_as_float(bits) - __uint_as_float(high));
     }
 };
 
@@ -284,7 +274,7 @@ __device__ __forceinline__ void few(const FewJob& job, unsigned block, float* sh
     typename Warp::Sums sum;
 #pragma unroll
     for (int i = 0; i < P::SUMS; ++i) (&sum[0][0][0][0])[i] = 0.0f;
-    wait_for_previous();
+    ptx::griddepcontrol_wait();
     if (inside) {
         int r = begin * 16 + quad * 4;
         const int left_own = (int)(job.p - p), right_own = (int)(job.q - q);
@@ -384,7 +374,7 @@ __device__ __forceinline__ void few_sum(const FewJob& job, unsigned block, float
     constexpr int EACH = 16 / sizeof(T), WIDE = 2 * EACH;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     T* const out = (T*)job.out;
-    wait_for_previous();
+    ptx::griddepcontrol_wait();
     if constexpr (TOGETHER) {
         const i64 p = (i64)block * WIDE + threadIdx.x % 2 * EACH;
         const T* const from = (const T*)job.left.at + p;

@@ -173,8 +173,8 @@ struct KronSparsePairBlock {
                 unsigned left[4];
 #pragma unroll
                 for (int r = 0; r < 4; ++r) left[r] = (unsigned)v[u][m][r % 2][r / 2 * 2] | (unsigned)v[u][m][r % 2][r / 2 * 2 + 1] << 16;
-                multiply_add(H(), sum[m][0], left, w[u][0].x, w[u][0].y);
-                multiply_add(H(), sum[m][1], left, w[u][0].z, w[u][0].w);
+                ptx::mma_m16n8k16<H>(sum[m][0], left, w[u][0].x, w[u][0].y);
+                ptx::mma_m16n8k16<H>(sum[m][1], left, w[u][0].z, w[u][0].w);
             }
     }
 
@@ -188,7 +188,7 @@ struct KronSparsePairBlock {
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
                     top = fmaxf(top, fmaxf(fabsf(__uint_as_float(v[u][m][0][e])), fabsf(__uint_as_float(v[u][m][1][e]))));
-        const int found = (int)(lanes_max(__float_as_uint(top)) >> 23), exponent = found < 14 ? 14 : found;
+        const int found = (int)(ptx::redux_max(__float_as_uint(top)) >> 23), exponent = found < 14 ? 14 : found;
         const float scale = __uint_as_float((unsigned)(267 - exponent) << 23), back = __uint_as_float((unsigned)(exponent - 13) << 23);
         float here[MT][2][4];
 #pragma unroll
@@ -199,10 +199,10 @@ struct KronSparsePairBlock {
 #pragma unroll
                 for (int r = 0; r < 4; ++r) {
                     const float p = __uint_as_float(v[u][m][r % 2][r / 2 * 2]), q = __uint_as_float(v[u][m][r % 2][r / 2 * 2 + 1]);
-                    const unsigned both = halves(p * scale, q * scale);
-                    const float2 kept = of_halves(both);
+                    const unsigned both = ptx::pack_f16x2(p * scale, q * scale);
+                    const float2 kept = ptx::unpack_f16x2(both);
                     high[m][r] = both;
-                    low[m][r] = halves(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
+                    low[m][r] = ptx::pack_f16x2(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
                 }
 #pragma unroll
             for (int turn = BEGIN; turn < 3; ++turn)
@@ -327,8 +327,8 @@ struct KronSparsePairBlock {
     }
 
     __device__ __forceinline__ void run() const {
-        let_next_begin();
-        wait_for_previous();
+        ptx::griddepcontrol_launch_dependents();
+        ptx::griddepcontrol_wait();
         fill();
         __syncthreads();
         finish();

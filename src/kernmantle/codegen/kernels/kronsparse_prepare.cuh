@@ -91,11 +91,11 @@ struct KronSparsePreparing {
             float v[4];
 #pragma unroll
             for (int e = 0; e < 4; ++e) v[e] = at(0, k0 + position_of<P>(quad, e)) * scale;
-            word.x = halves(v[0], v[1]);
-            word.y = halves(v[2], v[3]);
-            const float2 p = of_halves(word.x), q = of_halves(word.y);
-            word.z = halves(v[0] - p.x, v[1] - p.y);
-            word.w = halves(v[2] - q.x, v[3] - q.y);
+            word.x = ptx::pack_f16x2(v[0], v[1]);
+            word.y = ptx::pack_f16x2(v[2], v[3]);
+            const float2 p = ptx::unpack_f16x2(word.x), q = ptx::unpack_f16x2(word.y);
+            word.z = ptx::pack_f16x2(v[0] - p.x, v[1] - p.y);
+            word.w = ptx::pack_f16x2(v[2] - q.x, v[3] - q.y);
         } else {
             unsigned v[2][4];
 #pragma unroll
@@ -120,7 +120,7 @@ template <class P>
 __device__ __forceinline__ void kron_sparse_prepare(const KronSparseWeights& g) {
     const i64 across = (g.b + P::NJ - 1) / P::NJ, deep = (g.d + P::LT - 1) / P::LT;
     const i64 units = (i64)g.groups * g.a * deep * across * P::LT * KronSparsePreparing<P>::BUNCHES;
-    let_next_begin();
+    ptx::griddepcontrol_launch_dependents();
     __shared__ unsigned tops[8 * KronSparsePreparing<P>::WARPS];
     KronSparsePreparing<P> own{g, tops};
     if (blockIdx.x < units) own.run(blockIdx.x);

@@ -84,7 +84,7 @@ struct KronSparseReader : KronSparseOperands<P> {
                     for (int l = 0; l < G; ++l)
                         top = fmaxf(top, fmaxf(fabsf(__uint_as_float(v[step][m][0][e][l])), fabsf(__uint_as_float(v[step][m][1][e][l]))));
         }
-        return (int)(lanes_max(__float_as_uint(top)) >> 23);
+        return (int)(ptx::redux_max(__float_as_uint(top)) >> 23);
     }
 
     // One l of them in two halves.
@@ -97,10 +97,10 @@ struct KronSparseReader : KronSparseOperands<P> {
 #pragma unroll
                 for (int r = 0; r < 4; ++r) {
                     const float p = __uint_as_float(v[step][m][r % 2][r / 2 * 2][l]), q = __uint_as_float(v[step][m][r % 2][r / 2 * 2 + 1][l]);
-                    const unsigned both = halves(p * scale, q * scale);
-                    const float2 kept = of_halves(both);
+                    const unsigned both = ptx::pack_f16x2(p * scale, q * scale);
+                    const float2 kept = ptx::unpack_f16x2(both);
                     high[step][m][r] = both;
-                    low[step][m][r] = halves(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
+                    low[step][m][r] = ptx::pack_f16x2(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
                 }
     }
 };

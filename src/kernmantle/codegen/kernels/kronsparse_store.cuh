@@ -90,7 +90,7 @@ struct KronSparseWriter : KronSparseAdder<P> {
         return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
     }
     static __device__ __forceinline__ void write(T* to, const uint4& v) {
-        asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+        ptx::st_global_cs_v4(to, v);
     }
     // Two lanes with 32 neighbouring bytes each write first those of the even one, then those of the other: whole sectors.
     __device__ __forceinline__ void write_both(T* even, const uint4 (&word)[2], bool first, bool second) const {
@@ -157,7 +157,7 @@ struct KronSparseWriter : KronSparseAdder<P> {
                         for (int l = 0; l < L; ++l) both.v[l] = value(sum[m][l][t][2 * half + u], l, 8 * t + 2 * quad + u);
                         *(typename Word<L * SIZE>::type*)(own + place(8 * (lane / 4) + 2 * quad + u, part * L * SIZE)) = both.word;
                     }
-                    meet<P::SHARERS>(1 + ring_of);
+                    ptx::bar_sync<P::SHARERS>(1 + ring_of);
 #pragma unroll
                     for (int at = member; at < 64 * WORDS; at += P::SHARERS) {
                         const int line = at / WORDS, word = at % WORDS, column = j0 + 8 * t + line % 8;

@@ -84,9 +84,9 @@ struct KronSparseSide {
     __device__ __forceinline__ void part(int round, float scale, unsigned (&word)[2]) const {
         if constexpr (P::SPLIT) {
             const float p = __uint_as_float(raw[round][0]), q = __uint_as_float(raw[round][1]);
-            word[0] = halves(p * scale, q * scale);
-            const float2 kept = of_halves(word[0]);
-            word[1] = halves(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
+            word[0] = ptx::pack_f16x2(p * scale, q * scale);
+            const float2 kept = ptx::unpack_f16x2(word[0]);
+            word[1] = ptx::pack_f16x2(fmaf(p, scale, -kept.x), fmaf(q, scale, -kept.y));
         } else {
             word[0] = (unsigned)raw[round][0] | (unsigned)raw[round][1] << 16;
         }
@@ -133,15 +133,12 @@ struct KronSparseSumBlock {
 
     // Exponent of the largest number that any thread of the block has of one operand.
     __device__ __forceinline__ int exponent(int operand) const {
-        const int found = (int)(lanes_max(lane < P::WARPS ? tops[operand * P::WARPS + lane] : 0u) >> 23);
+        const int found = (int)(ptx::redux_max(lane < P::WARPS ? tops[operand * P::WARPS + lane] : 0u) >> 23);
         return found < 14 ? 14 : found;
     }
 
     static __device__ __forceinline__ void fragment(unsigned (&to)[4], const unsigned short* from) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(shared_address(from))
-                     : "memory");
+        ptx::ldmatrix_x4(to, shared_address(from));
     }
 
     static __device__ __forceinline__ void fragments(unsigned (&to)[2][4], const unsigned short* from) {
@@ -152,7 +149,7 @@ struct KronSparseSumBlock {
 #pragma unroll
         for (int m = 0; m < 2; ++m)
 #pragma unroll
-            for (int t = 0; t < 4; ++t) multiply_add(H(), here[m][t], p[m], q[t / 2][t % 2 * 2], q[t / 2][t % 2 * 2 + 1]);
+            for (int t = 0; t < 4; ++t) ptx::mma_m16n8k16<H>(here[m][t], p[m], q[t / 2][t % 2 * 2], q[t / 2][t % 2 * 2 + 1]);
     }
 
     __device__ __forceinline__ void multiply_chunk(float (&sum)[2][4][4], float back_left, float back_right) const {
@@ -217,7 +214,7 @@ struct KronSparseSumBlock {
 #pragma unroll 1
         for (i64 chunk = begin; chunk < end; ++chunk) {
             if constexpr (P::SPLIT) {
-                const unsigned of_y = lanes_max(y.top()), of_x = lanes_max(x.top());
+                const unsigned of_y = ptx::redux_max(y.top()), of_x = ptx::redux_max(x.top());
                 if (lane == 0) tops[warp] = of_y, tops[P::WARPS + warp] = of_x;
             }
             __syncthreads();

@@ -3,7 +3,7 @@
 // A thread turns a square whose edge is 16 bytes, in registers; DOWN lanes write neighbouring 16 bytes, and as many as are
 // left to a warp read them.
 #pragma once
-#include "async.cuh"
+#include "scalar.cuh"
 
 namespace km {
 

@@ -20,19 +20,6 @@ __device__ constexpr int mma_shared_bytes() {
     return Tile::STAGES * Tile::PLANES * Tile::HALF_STAGE;
 }
 
-KM_DEVICE void load_matrices(unsigned (&r)[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-// d += a b^T over 16 positions of k, by a warp.
-KM_DEVICE void mma_add(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 template <class Body, class Tile>
 struct Mma {
     typedef typename Body::Args Args;
@@ -51,7 +38,7 @@ struct Mma {
 #pragma unroll
                 for (int i = 0; i < PIECES; ++i) {
                     const int at = (threadIdx.x + i * Tile::THREADS) * 16;
-                    copy_async<16>(stage + plane * HALF + b * BLOCK_BYTES + at, from[b] + (k * Tile::PLANES + plane) * BLOCK_BYTES + at);
+                    ptx::cp_async<16>(stage + plane * HALF + b * BLOCK_BYTES + at, from[b] + (k * Tile::PLANES + plane) * BLOCK_BYTES + at);
                 }
             }
         }
@@ -68,21 +55,21 @@ struct Mma {
             unsigned hb[NF / 2][4], lb[NF / 2][4];
 #pragma unroll
             for (int j = 0; j < NF / 2; ++j) {
-                load_matrices(hb[j], b + to_b + j * 16 * 128);
-                if (LOW) load_matrices(lb[j], b + to_b + j * 16 * 128 + HALF);
+                ptx::ldmatrix_x4(hb[j], b + to_b + j * 16 * 128);
+                if (LOW) ptx::ldmatrix_x4(lb[j], b + to_b + j * 16 * 128 + HALF);
             }
 #pragma unroll
             for (int f = 0; f < MF; ++f) {
                 unsigned ha[4], la[4];
-                load_matrices(ha, a + to_a + f * 16 * 128);
-                if (LOW) load_matrices(la, a + to_a + f * 16 * 128 + HALF);
+                ptx::ldmatrix_x4(ha, a + to_a + f * 16 * 128);
+                if (LOW) ptx::ldmatrix_x4(la, a + to_a + f * 16 * 128 + HALF);
 #pragma unroll
                 for (int j = 0; j < NF; ++j) {
                     const int cell = (f * NF + j) * 4;
-                    mma_add(high + cell, ha, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                    ptx::mma_m16n8k16<f16>(high + cell, ha, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
                     if (LOW) {
-                        mma_add(low + cell, ha, lb[j / 2][j % 2 * 2], lb[j / 2][j % 2 * 2 + 1]);
-                        mma_add(low + cell, la, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                        ptx::mma_m16n8k16<f16>(low + cell, ha, lb[j / 2][j % 2 * 2], lb[j / 2][j % 2 * 2 + 1]);
+                        ptx::mma_m16n8k16<f16>(low + cell, la, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
                     }
                 }
             }
@@ -106,15 +93,15 @@ struct Mma {
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) {
             if (s < across) fetch(from, shared + s * STAGE, s, planes);
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
         }
         int now = 0, next = STAGES - 1;
 #pragma unroll 1
         for (i64 k = 0; k < across; ++k) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            ptx::cp_async_wait_group<STAGES - 2>();
             __syncthreads();
             if (k + STAGES - 1 < across) fetch(from, shared + next * STAGE, k + STAGES - 1, planes);
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
             float high[CELLS];
 #pragma unroll
             for (int i = 0; i < CELLS; ++i) high[i] = 0.0f;

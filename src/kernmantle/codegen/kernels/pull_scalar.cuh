@@ -71,7 +71,7 @@ struct Scalar {
         const unsigned to = shared_address(shared) + (stage * STAGE + KC * BM * BL + thread * 4) * 4;
         const float* at = from;
 #pragma unroll
-        for (int i = 0; i < COPIES; ++i, at += ROWS * wide) copy_async<16>(to + i * THREADS * 16, at);
+        for (int i = 0; i < COPIES; ++i, at += ROWS * wide) ptx::cp_async<16>(to + i * THREADS * 16, at);
         from += KC * wide;
     }
 
@@ -177,7 +177,7 @@ struct Scalar {
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) {
             if (t.first + s * KC < t.end) copy(s);
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
             read();
             write(s);
         }
@@ -188,11 +188,11 @@ struct Scalar {
         i64 ahead = t.first + (STAGES - 1) * KC;
 #pragma unroll 1
         for (int chunk = 0; chunk < chunks; ++chunk, ahead += KC) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            ptx::cp_async_wait_group<STAGES - 2>();
             __syncthreads();
             const int next = stage == 0 ? STAGES - 1 : stage - 1;
             if (ahead < t.end) copy(next);
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
             read();
             if (Body::KIND == SIGNS && thread < BM * BL) {
                 const float* mine = shared + stage * STAGE + thread / BM * (KC * BM) + thread % BM;
@@ -232,7 +232,7 @@ struct Scalar {
             write(next);
             if (++stage == STAGES) stage = 0;
         }
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        ptx::cp_async_wait_group<0>();
         if (Body::KIND == SIGNS) {
             __syncthreads();
             if (thread < BM * BL) shared[thread] = total;
@@ -243,7 +243,7 @@ struct Scalar {
 
     __device__ __forceinline__ void store(const float (&acc)[BL][RM][RN]) {
         // places are worked out anew, so that they take no registers in the loop above
-        asm volatile("" : "+r"(thread));
+        ptx::opaque(thread);
         bool fine = true;
         float* part = t.range < 0 ? (float*)0 : part_of<Tile>(g, t, t.range) + row_of() * BN + column_of();
         const i64 m = t.m + row_of(), n = t.n + column_of();

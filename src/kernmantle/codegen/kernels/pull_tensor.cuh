@@ -9,45 +9,18 @@
 
 namespace km {
 
-KM_DEVICE unsigned pair_of(float low, float high) {
-    unsigned r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
 // What two numbers lack in a pair of halves.
 KM_DEVICE unsigned rest_of(unsigned pair, float low, float high) {
-    float a, b;
-    asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a), "=f"(b) : "r"(pair));
-    return pair_of(low - a, high - b);
+    const float2 kept = ptx::unpack_f16x2(pair);
+    return ptx::pack_f16x2(low - kept.x, high - kept.y);
 }
 // Signs of two differences that are 0 or normal and below 2^120, times SIGN, in halves: the upper half of such a number,
 // read as a half, is 0 or at least SIGN.
 constexpr float SIGN = 1.0f / (1 << 17);
 KM_DEVICE unsigned pair_of_signs(float low, float high) {
-    unsigned r;
-    asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(r) : "r"(__float_as_uint(low)), "r"(__float_as_uint(high)));
-#if __CUDA_ARCH__ >= 860
-    asm("min.xorsign.abs.f16x2 %0, %0, %1;" : "+r"(r) : "r"(0x00800080u));
-#else
-    asm("min.f16x2 %0, %0, %1;" : "+r"(r) : "r"(0x00800080u));
-    asm("max.f16x2 %0, %0, %1;" : "+r"(r) : "r"(0x80808080u));
-#endif
-    return r;
+    return ptx::clamp_f16x2(ptx::upper_halves(__float_as_uint(low), __float_as_uint(high)), 0x00800080u);
 }
 KM_DEVICE float first_bits(float a) { return __uint_as_float(__float_as_uint(a) & 0xffffe000u); }
-// d += a b over 16 rows of halves, over 8 rows of tf32.
-KM_DEVICE void mma_halves(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-KM_DEVICE void mma_floats(float (&d)[4], const float (&a)[4], float b0, float b1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
-          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
-}
-
 // What both ways to multiply share. ITEM words of a lane hold a product operand of 16 rows and 8 outputs. Pointers and
 // places in shared memory are kept and moved on, for arithmetic on them would be half of all instructions.
 template <class Body, class Tile>
@@ -108,11 +81,11 @@ struct Tensor {
         const unsigned to_rows = to + inside + piece / 4 * (64 * BN), to_factors = to + inside + piece / 4 * (64 * BL) + FACTORS_AT * 4;
         const float* from = rows;
 #pragma unroll
-        for (int i = 0; i < ROW_PIECES / THREADS; ++i, from += COLUMNS * high) copy_async<16>(to_rows + i * COLUMNS * 64, from);
+        for (int i = 0; i < ROW_PIECES / THREADS; ++i, from += COLUMNS * high) ptx::cp_async<16>(to_rows + i * COLUMNS * 64, from);
         from = factors;
 #pragma unroll
         for (int i = 0; i < (FACTOR_PIECES + THREADS - 1) / THREADS; ++i, from += COLUMNS * high)
-            if (FACTOR_PIECES % THREADS == 0 || thread + i * THREADS < FACTOR_PIECES) copy_async<16>(to_factors + i * COLUMNS * 64, from);
+            if (FACTOR_PIECES % THREADS == 0 || thread + i * THREADS < FACTOR_PIECES) ptx::cp_async<16>(to_factors + i * COLUMNS * 64, from);
         rows += KC;
         factors += KC;
     }
@@ -288,7 +261,7 @@ struct MmaPull : Tensor<Body, Tile> {
         this->multiply(stage, [&](int item, float b0, float b1, float b2, float b3) {
             unsigned* at = to + item * (NTL * 32 * Base::ITEM);
             if (HALVES) {
-                const unsigned x = pair_of(b0, b1), y = pair_of(b2, b3);
+                const unsigned x = ptx::pack_f16x2(b0, b1), y = ptx::pack_f16x2(b2, b3);
                 const uint4 both = {x, y, rest_of(x, b0, b1), rest_of(y, b2, b3)};
                 *(uint4*)at = both;
             } else {
@@ -303,37 +276,37 @@ struct MmaPull : Tensor<Body, Tile> {
         unsigned first[4], second[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            first[e] = Body::KIND == SIGNS ? pair_of_signs(v[2 * e], v[2 * e + 1]) : pair_of(v[2 * e], v[2 * e + 1]);
+            first[e] = Body::KIND == SIGNS ? pair_of_signs(v[2 * e], v[2 * e + 1]) : ptx::pack_f16x2(v[2 * e], v[2 * e + 1]);
             if (Body::KIND == POWERS) second[e] = rest_of(first[e], v[2 * e], v[2 * e + 1]);
         }
         uint4 held[NTL];
 #pragma unroll
         for (int n = 0; n < NTL; ++n) held[n] = *(const uint4*)(b + n * 128);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) mma_halves(acc[a][m][n], first, held[n].x, held[n].y);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16<f16>(acc[a][m][n], first, held[n].x, held[n].y);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) mma_halves(acc[a][m][n], first, held[n].z, held[n].w);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16<f16>(acc[a][m][n], first, held[n].z, held[n].w);
         if (Body::KIND == POWERS) {
 #pragma unroll
-            for (int n = 0; n < NTL; ++n) mma_halves(acc[a][m][n], second, held[n].x, held[n].y);
+            for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16<f16>(acc[a][m][n], second, held[n].x, held[n].y);
         }
     }
     __device__ __forceinline__ void add_floats(int a, int m, const float (&v)[8], const unsigned* b) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float first[4], second[4];
+            unsigned first[4], second[4];
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const float one = v[half * 4 + e % 2 * 2 + e / 2];
-                first[e] = first_bits(one);
-                second[e] = one - first[e];
+                first[e] = __float_as_uint(first_bits(one));
+                second[e] = __float_as_uint(one - first_bits(one));
             }
 #pragma unroll
             for (int n = 0; n < NTL; ++n) {
-                const float2 h = *(const float2*)(b + n * 256 + half * 2), l = *(const float2*)(b + n * 256 + 128 + half * 2);
-                mma_floats(acc[a][m][n], first, h.x, h.y);
-                mma_floats(acc[a][m][n], first, l.x, l.y);
-                mma_floats(acc[a][m][n], second, h.x, h.y);
+                const uint2 h = *(const uint2*)(b + n * 256 + half * 2), l = *(const uint2*)(b + n * 256 + 128 + half * 2);
+                ptx::mma_m16n8k8_tf32(acc[a][m][n], first, h.x, h.y);
+                ptx::mma_m16n8k8_tf32(acc[a][m][n], first, l.x, l.y);
+                ptx::mma_m16n8k8_tf32(acc[a][m][n], second, h.x, h.y);
             }
         }
     }
@@ -353,11 +326,11 @@ struct MmaPull : Tensor<Body, Tile> {
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) {
             if (s < chunks) this->copy(s);
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
             this->read();
             this->write(s);
         }
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        ptx::cp_async_wait_group<STAGES - 2>();
         __syncthreads();
         make(0, 0);
         int stage = 0;
@@ -367,11 +340,11 @@ struct MmaPull : Tensor<Body, Tile> {
             const int stop = start + Tile::FLUSH < chunks ? start + Tile::FLUSH : chunks;
 #pragma unroll 1
             for (int chunk = start; chunk < stop; ++chunk, ahead += KC) {
-                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+                ptx::cp_async_wait_group<STAGES - 3>();
                 __syncthreads();
                 const int after = stage + 1 == STAGES ? 0 : stage + 1, last = stage == 0 ? STAGES - 1 : stage - 1;
                 if (ahead < this->t.end) this->copy(last);
-                asm volatile("cp.async.commit_group;" ::: "memory");
+                ptx::cp_async_commit_group();
                 this->read();
                 make(after, (chunk + 1) & 1);
                 const float* x = this->shared + stage * Base::STAGE + (wf + this->lane / 4) * 16 + this->lane % 4 * 4;

@@ -2,46 +2,15 @@
 // the product of another point runs. The other operand lies in shared memory as the products read it: pieces of 8 outputs
 // and 8 rows, first of the high halves, then of the low ones.
 #pragma once
+#include "ptx_wgmma.cuh"
 #include "pull_tensor.cuh"
 
 namespace km {
-
-KM_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-KM_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT>
-KM_DEVICE void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-KM_DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Keeps the compiler from moving what is done with a register past this place.
-KM_DEVICE void pin(float& a) { asm volatile("" : "+f"(a)::"memory"); }
-KM_DEVICE void pin(unsigned& a) { asm volatile("" : "+r"(a)::"memory"); }
 
 // Operand in pieces of 8 outputs and 8 rows, 128 bytes each: neighbours along the rows follow each other.
 KM_DEVICE unsigned long long pieces_at(unsigned address) {
     return (unsigned long long)((address & 0x3ffff) >> 4) | (128ull >> 4) << 16 | (256ull >> 4) << 32;
 }
-
-#define KM_FOUR(d) "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])
-#define KM_PRODUCT(n, places, a, b) "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.f16.f16 {" places "}, {" a "}, " b ", 1, 1, 1, 0;"
-// d += a b over 16 rows, by a warpgroup; a in registers.
-KM_DEVICE void wgmma_halves(float (&d)[1][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(KM_PRODUCT("8", "%0, %1, %2, %3", "%4, %5, %6, %7", "%8")
-                 : KM_FOUR(d[0])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-KM_DEVICE void wgmma_halves(float (&d)[2][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(KM_PRODUCT("16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12")
-                 : KM_FOUR(d[0]), KM_FOUR(d[1])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-KM_DEVICE void wgmma_halves(float (&d)[4][4], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(KM_PRODUCT("32", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20")
-                 : KM_FOUR(d[0]), KM_FOUR(d[1]), KM_FOUR(d[2]), KM_FOUR(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#undef KM_PRODUCT
-#undef KM_FOUR
 
 // WT groups of TT points times WF groups of 64 columns, a warpgroup each.
 template <int NTL_, int TT_, int WT_, int WF_, int KK_, int STAGES_, int FLUSH_, int TABLE_>
@@ -78,11 +47,11 @@ struct WgmmaPull : Tensor<Body, Tile> {
         unsigned* to = this->operand(buffer) + this->first_item() * NTL * 128 + this->warp % NTL * 64 + this->lane;
         this->multiply(stage, [&](int item, float b0, float b1, float b2, float b3) {
             unsigned* at = to + item * NTL * 128;
-            const unsigned x = pair_of(b0, b1), y = pair_of(b2, b3);
+            const unsigned x = ptx::pack_f16x2(b0, b1), y = ptx::pack_f16x2(b2, b3);
             at[0] = x, at[32] = y;
             at[LOW / 4] = rest_of(x, b0, b1), at[LOW / 4 + 32] = rest_of(y, b2, b3);
         });
-        proxy_fence();
+        ptx::fence_proxy_async();
     }
 
     __device__ __forceinline__ void run(const float* table) {
@@ -99,11 +68,11 @@ struct WgmmaPull : Tensor<Body, Tile> {
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) {
             if (s < chunks) this->copy(s);
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            ptx::cp_async_commit_group();
             this->read();
             this->write(s);
         }
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        ptx::cp_async_wait_group<STAGES - 2>();
         __syncthreads();
         make(0, 0);
         int stage = 0;
@@ -114,11 +83,11 @@ struct WgmmaPull : Tensor<Body, Tile> {
             const int stop = start + Tile::FLUSH < chunks ? start + Tile::FLUSH : chunks;
 #pragma unroll 1
             for (int chunk = start; chunk < stop; ++chunk, ahead += KC) {
-                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+                ptx::cp_async_wait_group<STAGES - 3>();
                 __syncthreads();
                 const int after = stage + 1 == STAGES ? 0 : stage + 1, last = stage == 0 ? STAGES - 1 : stage - 1;
                 if (ahead < this->t.end) this->copy(last);
-                asm volatile("cp.async.commit_group;" ::: "memory");
+                ptx::cp_async_commit_group();
                 this->read();
                 make(after, (chunk + 1) & 1);
                 const float* x = this->shared + stage * Base::STAGE + (wf + this->lane / 4) * 16 + this->lane % 4 * 4;
@@ -132,27 +101,27 @@ struct WgmmaPull : Tensor<Body, Tile> {
                         const int turn = kk * TT + a, slot = turn & 1;
                         float v[8];
                         this->slopes(v, held[a], x0, x1, turn, table, bits);
-                        if (turn >= 2) wgmma_wait<1>();
+                        if (turn >= 2) ptx::wgmma_wait_group<1>();
 #pragma unroll
                         for (int e = 0; e < 4; ++e) {
-                            first[slot][e] = Body::KIND == SIGNS ? pair_of_signs(v[2 * e], v[2 * e + 1]) : pair_of(v[2 * e], v[2 * e + 1]);
+                            first[slot][e] = Body::KIND == SIGNS ? pair_of_signs(v[2 * e], v[2 * e + 1]) : ptx::pack_f16x2(v[2 * e], v[2 * e + 1]);
                             if (Body::KIND == POWERS) second[slot][e] = rest_of(first[slot][e], v[2 * e], v[2 * e + 1]);
                         }
                         const unsigned long long high = b + ((kk * BM + a) * NTL * 512 >> 4), low = high + (LOW >> 4);
-                        wgmma_fence();
-                        wgmma_halves(acc[a], first[slot], high);
-                        wgmma_halves(acc[a], first[slot], low);
-                        if (Body::KIND == POWERS) wgmma_halves(acc[a], second[slot], high);
-                        wgmma_commit();
+                        ptx::wgmma_fence();
+                        ptx::wgmma_rs_add(acc[a], first[slot], high);
+                        ptx::wgmma_rs_add(acc[a], first[slot], low);
+                        if (Body::KIND == POWERS) ptx::wgmma_rs_add(acc[a], second[slot], high);
+                        ptx::wgmma_commit_group();
                     }
                 }
                 this->write(last);
-                wgmma_wait<0>();
+                ptx::wgmma_wait_group<0>();
                 stage = after;
             }
 #pragma unroll
             for (int e = 0; e < TT * NTL * 4; ++e) {
-                pin((&acc[0][0][0])[e]);
+                ptx::fence_operand((&acc[0][0][0])[e]);
                 (&sum[0][0][0])[e] += (&acc[0][0][0])[e];
                 (&acc[0][0][0])[e] = 0.0f;
             }

@@ -2,7 +2,6 @@
 //
 // m are points, n columns, k rows, l outputs. Here is what the kernels share: their arguments, tiles and operands.
 #pragma once
-#include "async.cuh"
 #include "gram.cuh"
 
 namespace km {
@@ -155,16 +154,10 @@ KM_DEVICE float signed_table(float d, const float* table, unsigned one, float c0
     r = fmaf(r, m, c2);
     r = fmaf(r, m, c1);
     r = fmaf(r, m, c0);
-    unsigned place;
-    asm("shr.u32 %0, %1, 23;" : "=r"(place) : "r"(bits));
-    return r * table[place];
+    return r * table[ptx::shift_right_23(bits)];
 }
 KM_DEVICE float signed_unit(float d, float q, float to) {
-    float r;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(fabsf(d)));
-    r = fmaf(r, q, to);
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
-    return with_sign(r, d);
+    return with_sign(ptx::ex2_approx_ftz(fmaf(ptx::lg2_approx_ftz(fabsf(d)), q, to)), d);
 }
 
 KM_DEVICE float inverse(float power_of_two) { return __uint_as_float((254u << 23) - __float_as_uint(power_of_two)); }

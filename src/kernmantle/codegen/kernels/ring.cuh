@@ -7,7 +7,6 @@
 // the two sources of a step never meet in one bank. Only one piece of code is the loop body: longer ones miss the
 // instruction cache.
 #pragma once
-#include "async.cuh"
 #include "gram.cuh"
 
 namespace km {
@@ -56,9 +55,7 @@ struct Feed {
 
     static __device__ __forceinline__ void put(unsigned at, const Pack<T, 4>& p) {
         const float a = convert<float>(p.v[0]), b = convert<float>(p.v[1]), c = convert<float>(p.v[2]), d = convert<float>(p.v[3]);
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(EXCHANGE ? b : a), "f"(EXCHANGE ? a : b),
-                     "f"(EXCHANGE ? d : c), "f"(EXCHANGE ? c : d)
-                     : "memory");
+        ptx::st_shared_v4(at, EXCHANGE ? b : a, EXCHANGE ? a : b, EXCHANGE ? d : c, EXCHANGE ? c : d);
     }
 
     // A stage that lies wholly inside, in 16-byte pieces.
@@ -70,9 +67,9 @@ struct Feed {
             for (int i = 0; i < SPAN / 16; ++i, source += step) {
                 if (EXCHANGE) {
 #pragma unroll
-                    for (int v = 0; v < 4; ++v) copy_async<4>(at + i * 2048 + (v ^ 1) * 4, source + v);
+                    for (int v = 0; v < 4; ++v) ptx::cp_async<4>(at + i * 2048 + (v ^ 1) * 4, source + v);
                 } else {
-                    copy_async<16>(at + i * 2048, source);
+                    ptx::cp_async<16>(at + i * 2048, source);
                 }
             }
         } else {
@@ -95,11 +92,11 @@ struct Feed {
 #pragma unroll 4
         for (int i = 0; i < SPAN / 16; ++i, at += 2048, source += step) {
             if (!EXCHANGE && left >= 4) {
-                copy_async<16>(at, source);
+                ptx::cp_async<16>(at, source);
             } else {
 #pragma unroll
                 for (int v = 0; v < 4; ++v)
-                    if (v < left) copy_async<4>(at + (EXCHANGE ? v ^ 1 : v) * 4, source + v);
+                    if (v < left) ptx::cp_async<4>(at + (EXCHANGE ? v ^ 1 : v) * 4, source + v);
             }
         }
     }
@@ -129,7 +126,7 @@ struct Feed {
                 for (int i = 0; i < 8; ++i) {
                     const int row = row_of(block + i, lane, warp), k = k_of(block + i, lane, warp);
                     const unsigned at = start + row * 128 + (((k / 4) ^ (row % 8)) << 4) + ((EXCHANGE ? k ^ 1 : k) % 4) * 4;
-                    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(held[i]) : "memory");
+                    ptx::st_shared(at, held[i]);
                 }
             }
         }
@@ -140,10 +137,10 @@ struct Feed {
     static __device__ __forceinline__ int k_of(int i, int lane, int warp) { return ROWWISE ? lane : warp + 4 * (i / (SPAN / 32)); }
     static __device__ __forceinline__ void single(unsigned at, const T* source) {
         if constexpr (ASYNC) {
-            copy_async<4>(at, source);
+            ptx::cp_async<4>(at, source);
         } else {
             const float value = convert<float>(load_pack<T, 1>(source).v[0]);
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
+            ptx::st_shared(at, value);
         }
     }
 
@@ -205,7 +202,7 @@ struct Ring {
                 const T* from = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + (k + thread) * g.stride[P::PORT][ROLE_K];
                 const float value = convert<float>(load_pack<T, 1>(from).v[0]);
                 const unsigned to = stage + (BM + BN + decltype(index)::value) * 128 + thread * 4;
-                asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+                ptx::st_shared(to, value);
             }
         });
     }
@@ -232,7 +229,7 @@ struct Ring {
             const i64 whole = depth / 32, stages = (depth + 31) / 32;
 #pragma unroll 1
             for (i64 i = 0; i < stages; ++i) {
-                barrier_wait(empty(barriers, s), phase);
+                ptx::mbarrier_wait_parity(empty(barriers, s), phase);
                 const unsigned stage = shared + s * STAGE;
                 const bool inside = i < whole;
                 x.issue(stage, thread, inside && even_x, rows, depth - 32 * i);
@@ -240,12 +237,12 @@ struct Ring {
                 lines(g, p, stage, 32 * i, thread);
                 const bool even = even_x && even_y;
                 if (FeedX::ASYNC && FeedY::ASYNC && FeedX::WHOLE && FeedY::WHOLE && Body::LINES == 0 && even) {
-                    barrier_arrive_after_copies(full(barriers, s));
+                    ptx::cp_async_mbarrier_arrive_noinc(full(barriers, s));
                 } else {
-                    asm volatile("cp.async.wait_all;" ::: "memory");
-                    barrier_arrive(full(barriers, s));
+                    ptx::cp_async_wait_all();
+                    ptx::mbarrier_arrive(full(barriers, s));
                 }
-                if (ARRIVALS == 2) barrier_arrive(full(barriers, s));
+                if (ARRIVALS == 2) ptx::mbarrier_arrive(full(barriers, s));
                 if (++s == STAGES) {
                     s = 0;
                     phase ^= 1;
@@ -319,7 +316,7 @@ struct Ring {
                 for (int j = 0; j < TN; ++j) Body::initial(state[i][j]);
 #pragma unroll 1
             for (i64 k = 0; k < depth; k += 32) {
-                barrier_wait(barriers + 16 * s, phase);
+                ptx::mbarrier_wait_parity(barriers + 16 * s, phase);
                 const unsigned char* stage = raw + s * STAGE;
                 const unsigned char* lines = stage + (BM + BN) * 128;
                 const int here = depth - k < 32 ? (int)(depth - k) : 32;
@@ -367,7 +364,7 @@ struct Ring {
                         reduce(state, a, &b, c, j, g, k + kk);
                     }
                 }
-                barrier_arrive(barriers + 16 * s + 8);
+                ptx::mbarrier_arrive(barriers + 16 * s + 8);
                 if (++s == STAGES) {
                     s = 0;
                     phase ^= 1;
@@ -427,17 +424,17 @@ __device__ __forceinline__ void ring(const typename Body::Args& g) {
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int s = 0; s < Tile::STAGES; ++s) {
-            barrier_init(R::full(barriers, s), R::ARRIVALS * 32 * Tile::PRODUCERS);
-            barrier_init(R::empty(barriers, s), 32 * Tile::CONSUMERS);
+            ptx::mbarrier_init(R::full(barriers, s), R::ARRIVALS * 32 * Tile::PRODUCERS);
+            ptx::mbarrier_init(R::empty(barriers, s), 32 * Tile::CONSUMERS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        ptx::fence_mbarrier_init();
     }
     __syncthreads();
     if (warp >= Tile::CONSUMERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        ptx::setmaxnreg_dec<PRODUCER_REGISTERS>();
         R::produce(g, shared, barriers, threadIdx.x - 32 * Tile::CONSUMERS);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
         R::consume(g, raw, barriers, warp, lane);
     }
 }

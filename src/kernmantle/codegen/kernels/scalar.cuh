@@ -1,5 +1,6 @@
 // Storage types, loads and stores, and the scalar operations that generated functors spell. Needs no CUDA header.
 #pragma once
+#include "ptx.cuh"
 
 namespace km {
 
@@ -19,8 +20,6 @@ struct boolean {
 struct pair {
     unsigned bits;
 };
-
-#define KM_DEVICE __device__ __forceinline__
 
 template <class A, class B>
 struct Same {
@@ -84,9 +83,7 @@ KM_DEVICE C convert(boolean x) {
 }
 template <class C>
 KM_DEVICE C convert(f16 x) {
-    float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-    return C(y);
+    return C(ptx::f16_to_f32(x.bits));
 }
 template <class C>
 KM_DEVICE C convert(bf16 x) {
@@ -100,19 +97,13 @@ KM_DEVICE C convert(pair x) {
 
 // |a - b| and a + b of pairs of float16, and the sum of the two of a pair.
 KM_DEVICE pair gap(pair a, pair b) {
-    pair c;
-    asm("{.reg .b32 d;\nsub.f16x2 d, %1, %2;\nabs.f16x2 %0, d;}" : "=r"(c.bits) : "r"(a.bits), "r"(b.bits));
-    return c;
+    return {ptx::abs_sub_f16x2(a.bits, b.bits)};
 }
 KM_DEVICE pair plus(pair a, pair b) {
-    pair c;
-    asm("add.f16x2 %0, %1, %2;" : "=r"(c.bits) : "r"(a.bits), "r"(b.bits));
-    return c;
+    return {ptx::add_f16x2(a.bits, b.bits)};
 }
 KM_DEVICE float joined(pair a) {
-    f16 sum;
-    asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nadd.f16 %0, l, h;}" : "=h"(sum.bits) : "r"(a.bits));
-    return convert<float>(sum);
+    return ptx::f16_to_f32(ptx::reduce_add_f16x2(a.bits));
 }
 
 // Narrow to a storage type; float64 goes to the half types through float32.
@@ -130,18 +121,14 @@ template <>
 struct Store<f16> {
     template <class C>
     static __device__ __forceinline__ f16 from(C x) {
-        f16 y;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(float(x)));
-        return y;
+        return {ptx::f32_to_f16(float(x))};
     }
 };
 template <>
 struct Store<bf16> {
     template <class C>
     static __device__ __forceinline__ bf16 from(C x) {
-        bf16 y;
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(float(x)));
-        return y;
+        return {ptx::f32_to_bf16(float(x))};
     }
 };
 
@@ -181,15 +168,11 @@ template <class C>
 KM_DEVICE C max(C a, C b) { return (a > b || a != a) ? a : b; }
 template <>
 __device__ __forceinline__ float min<float>(float a, float b) {
-    float c;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
+    return ptx::min_nan(a, b);
 }
 template <>
 __device__ __forceinline__ float max<float>(float a, float b) {
-    float c;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
+    return ptx::max_nan(a, b);
 }
 
 template <class C>
@@ -211,9 +194,7 @@ KM_DEVICE float with_sign(float a, float d) {
 }
 // 1 for positive d, 0 for negative and 1/2 for 0, for d that is 0 or normal.
 KM_DEVICE float above(float d) {
-    float s;
-    asm("fma.rn.sat.f32 %0, %1, 0f7E800000, 0f3F000000;" : "=f"(s) : "f"(d));
-    return s;
+    return ptx::fma_sat_step(d);
 }
 template <class C>
 KM_DEVICE C copysign(C a, C b) { return (b < C(0)) ? C(-abs(a)) : abs(a); }
@@ -270,10 +251,9 @@ __device__ __noinline__ float pow(float a, float b) {
     if (bits - 0x01000000u >= 0x7e000000u || !(fabsf(b) <= 1.0f)) return km::pow(a, b);
     // bits of 2^23 + n and of 1.5 2^23 + n end in n, which stands for conversions
     const float e = __uint_as_float(bits >> 23 | 0x4b000000u) - 8388735.0f, turned = fmaf(b, e, 12582912.0f);
-    float r;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(__uint_as_float((bits & 0x007fffffu) | 0x3f800000u)));
+    float r = ptx::lg2_approx_ftz(__uint_as_float((bits & 0x007fffffu) | 0x3f800000u));
     r = fmaf(b, r, fmaf(b, e, 12582912.0f - turned));
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
+    r = ptx::ex2_approx_ftz(r);
     return r * __uint_as_float((__float_as_uint(turned) << 23) + 0x3f800000u);
 }
 __device__ __noinline__ double pow(double a, double b) { return km::pow(a, b); }
@@ -283,33 +263,24 @@ __device__ __noinline__ double pow(double a, double b) { return km::pow(a, b); }
 // general power goes through the special function unit: within 2e-6 relative while |log2 a| <= 24, less precise in
 // proportion beyond; powers too small for a normal number are 0. a = 0, infinity and NaN are as in pow.
 KM_DEVICE float root_near(float a) {
-    float r;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
-    return r;
+    return ptx::sqrt_approx(a);
 }
 KM_DEVICE float power_near(float a, float b) {
-    float r;
-    asm("lg2.approx.f32 %0, %1;" : "=f"(r) : "f"(a));
+    float r = ptx::lg2_approx(a);
     r = b == 0.0f ? 0.0f : r * b;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
-    return r;
+    return ptx::ex2_approx_ftz(r);
 }
 // For a factor that vanishes with a: subnormal a counts as 0.
 KM_DEVICE float root_factor(float a) {
-    float r;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
-    return r;
+    return ptx::sqrt_approx_ftz(a);
 }
 
 // |d|^p for d that is 0 or a normal number, p not 0: through the special function unit, and without it. There d = c (1 + r)
 // with c the middle of one of four intervals of its octave. The table holds c^p and 1 / c for each exponent and interval;
 // the polynomial, 1 at r = 0, is near (1 + r)^p.
 KM_DEVICE float power_unit(float d, float p) {
-    float r;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(fabsf(d)));
-    r *= p;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(r));
-    return r;
+    const float r = ptx::lg2_approx_ftz(fabsf(d)) * p;
+    return ptx::ex2_approx_ftz(r);
 }
 KM_DEVICE float power_table(float d, const float* scale, float q1, float q2, float q3) {
     const float2 at = *(const float2*)((const char*)scale + ((__float_as_uint(d) >> 18) & 0x1ff8u));

@@ -4,7 +4,6 @@
 // Where these are more than one in sixteen, the whole tile goes on the list of a later kernel, for that is quicker; and
 // if the pilots have found near pairs in half of the tiles that they looked at, every tile does.
 #pragma once
-#include "async.cuh"
 #include "scratch.cuh"
 
 namespace km {

@@ -184,7 +184,7 @@ struct Fetch {
         int tile = 0, depth = 0;
         if (REGULAR) where(thread, tile, depth);
         to = depth * PITCH + tile;
-        if (REGULAR && COUNT == 1) asm volatile("" : "+r"(to));
+        if (REGULAR && COUNT == 1) ptx::opaque(to);
     }
 
     // Goes to the piece that starts there.

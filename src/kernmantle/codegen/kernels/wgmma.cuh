@@ -5,6 +5,7 @@
 // A slot holds the high or the low halves of 64 positions of k. Accumulators of tensor cores round towards zero, so the
 // small products come first, where that loses nothing, and after every 64 positions all is added to a sum in float32.
 #pragma once
+#include "ptx_wgmma.cuh"
 #include "squares.cuh"
 
 namespace km {
@@ -21,53 +22,14 @@ __device__ constexpr int wgmma_shared_bytes() {
     return 1024 + Tile::STAGES * (Tile::SLOT + 16);
 }
 
-KM_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-KM_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-KM_DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-// Keeps the compiler from moving what is done with an accumulator past this place.
-KM_DEVICE void pin(float& a) { asm volatile("" : "+f"(a)::"memory"); }
-
 // The two warpgroups issue their products in turn, so that one has work queued while the other adds up.
-KM_DEVICE void take_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(group + 1) : "memory"); }
-KM_DEVICE void give_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory"); }
+KM_DEVICE void take_turn(int group) { ptx::bar_sync<256>(group + 1); }
+KM_DEVICE void give_turn(int group) { ptx::bar_arrive<256>(2 - group); }
 
 // Matrix of blocks of 8 rows of 128 bytes, permuted, in shared memory.
 KM_DEVICE unsigned long long wgmma_matrix(unsigned address) {
     return (unsigned long long)((address & 0x3ffff) >> 4) | 1ull << 16 | (unsigned long long)(8 * 128 >> 4) << 32 | 1ull << 62;
 }
-
-#define KM_EIGHT(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define KM_32(d, i) KM_EIGHT(d, i), KM_EIGHT(d, i + 8), KM_EIGHT(d, i + 16), KM_EIGHT(d, i + 24)
-#define KM_PLACES_64 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define KM_PLACES_96 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define KM_PRODUCT(n, places, a, b, keep) \
-    "{\n.reg .pred keep;\nsetp.ne.b32 keep, " keep ", 0;\n" \
-    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.f16.f16 {" places "}, " a ", " b ", keep, 1, 1, 0, 0;\n}"
-
-// d = (keep ? d : 0) + a b^T over 16 positions of k, by a warpgroup.
-KM_DEVICE void wgmma_add(float (&d)[64], unsigned long long a, unsigned long long b, int keep) {
-    asm volatile(KM_PRODUCT("128", KM_PLACES_64, "%64", "%65", "%66") : KM_32(d, 0), KM_32(d, 32) : "l"(a), "l"(b), "r"(keep));
-}
-KM_DEVICE void wgmma_add(float (&d)[96], unsigned long long a, unsigned long long b, int keep) {
-    asm volatile(KM_PRODUCT("192", KM_PLACES_96, "%96", "%97", "%98")
-                 : KM_32(d, 0), KM_32(d, 32), KM_32(d, 64)
-                 : "l"(a), "l"(b), "r"(keep));
-}
-#undef KM_PRODUCT
-#undef KM_PLACES_64
-#undef KM_PLACES_96
-#undef KM_32
-#undef KM_EIGHT
 
 // Place in the ring of slots.
 template <int STAGES>
@@ -109,11 +71,11 @@ struct Wgmma {
             for (i64 k = 0; k < across; ++k, from += Tile::PLANES * BLOCK_BYTES) {
 #pragma unroll 1
                 for (int plane = planes - 1; plane >= 0; --plane) {
-                    barrier_wait(empty(barriers, at.slot), at.phase);
-                    if (lane == 0) barrier_expect(full(barriers, at.slot), SLOT);
+                    ptx::mbarrier_wait_parity(empty(barriers, at.slot), at.phase);
+                    if (lane == 0) ptx::mbarrier_arrive_expect_tx(full(barriers, at.slot), SLOT);
                     __syncwarp();
                     if (lane < (BM + BN) / BLOCK)
-                        copy_bulk(shared + at.slot * SLOT + lane * BLOCK_BYTES, from + plane * BLOCK_BYTES, BLOCK_BYTES, full(barriers, at.slot));
+                        ptx::cp_async_bulk(shared + at.slot * SLOT + lane * BLOCK_BYTES, from + plane * BLOCK_BYTES, BLOCK_BYTES, full(barriers, at.slot));
                     at.advance();
                 }
             }
@@ -130,11 +92,11 @@ struct Wgmma {
         for (i64 k = 0; k < across; ++k) {
             const At low = at;
             if (LOW) {
-                barrier_wait(full(barriers, low.slot), low.phase);
+                ptx::mbarrier_wait_parity(full(barriers, low.slot), low.phase);
                 at.advance();
             }
             const At high = at;
-            barrier_wait(full(barriers, high.slot), high.phase);
+            ptx::mbarrier_wait_parity(full(barriers, high.slot), high.phase);
             at.advance();
             const unsigned long long high_a = wgmma_matrix(shared + high.slot * SLOT + group * BLOCK_BYTES);
             const unsigned long long high_b = wgmma_matrix(shared + high.slot * SLOT + BM / BLOCK * BLOCK_BYTES);
@@ -142,24 +104,24 @@ struct Wgmma {
             const unsigned long long low_b = wgmma_matrix(shared + low.slot * SLOT + BM / BLOCK * BLOCK_BYTES);
             take_turn(group);
 #pragma unroll
-            for (int i = 0; i < CELLS; ++i) pin(part[i]);
-            wgmma_fence();
+            for (int i = 0; i < CELLS; ++i) ptx::fence_operand(part[i]);
+            ptx::wgmma_fence();
             if (LOW) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) wgmma_add(part, high_a + 2 * i, low_b + 2 * i, i > 0);
+                for (int i = 0; i < 4; ++i) ptx::wgmma_ss(part, high_a + 2 * i, low_b + 2 * i, i > 0);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) wgmma_add(part, low_a + 2 * i, high_b + 2 * i, 1);
+                for (int i = 0; i < 4; ++i) ptx::wgmma_ss(part, low_a + 2 * i, high_b + 2 * i, 1);
             }
 #pragma unroll
-            for (int i = 0; i < 4; ++i) wgmma_add(part, high_a + 2 * i, high_b + 2 * i, LOW || i > 0);
-            wgmma_commit();
+            for (int i = 0; i < 4; ++i) ptx::wgmma_ss(part, high_a + 2 * i, high_b + 2 * i, LOW || i > 0);
+            ptx::wgmma_commit_group();
             give_turn(group);
-            wgmma_wait();
+            ptx::wgmma_wait_group<0>();
 #pragma unroll
-            for (int i = 0; i < CELLS; ++i) pin(part[i]);
+            for (int i = 0; i < CELLS; ++i) ptx::fence_operand(part[i]);
             if (lane == 0) {
-                if (LOW) barrier_arrive(empty(barriers, low.slot));
-                barrier_arrive(empty(barriers, high.slot));
+                if (LOW) ptx::mbarrier_arrive(empty(barriers, low.slot));
+                ptx::mbarrier_arrive(empty(barriers, high.slot));
             }
 #pragma unroll
             for (int i = 0; i < CELLS; ++i) sum[i] += part[i];
@@ -181,7 +143,7 @@ struct Wgmma {
                 multiply<false>(sum, shared, barriers, across, at, warp / 4, lane);
             }
             // worked out anew, so that it takes no registers in between
-            asm volatile("" : "+l"(t));
+            ptx::opaque(t);
             S::finish(g, S::place(g, t), 16 * warp, 0, sum, left, turn, lane);
         }
         if (warp < 4) take_turn(0);
@@ -200,18 +162,18 @@ __device__ __forceinline__ void wgmma(const typename Body::Args& g) {
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int s = 0; s < Tile::STAGES; ++s) {
-            barrier_init(W::full(barriers, s), 1);
-            barrier_init(W::empty(barriers, s), Tile::CONSUMERS);
+            ptx::mbarrier_init(W::full(barriers, s), 1);
+            ptx::mbarrier_init(W::empty(barriers, s), Tile::CONSUMERS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        ptx::fence_mbarrier_init();
     }
     __syncthreads();
     const int products = g.scratch.list[LIST_PRODUCTS];
     if (warp >= Tile::CONSUMERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        ptx::setmaxnreg_dec<40>();
         if (warp == Tile::CONSUMERS) W::produce(g, shared, barriers, products, lane);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        ptx::setmaxnreg_inc<232>();
         W::consume(g, shared, barriers, left, products, warp, lane);
     }
 }

@@ -12,7 +12,7 @@ KM_DEVICE void multiply_turn(
     if (begins)
         ptx::mma_m16n8k16_from_zero(d, left, b0, b1);
     else
-        ptx::mma_m16n8k16<f16>(d, left, b0, b1);
+        ptx::mma_m16n8k16_f16(d, left, b0, b1);
 }
 
 }  // namespace km

@@ -66,10 +66,10 @@ struct Mma {
 #pragma unroll
                 for (int j = 0; j < NF; ++j) {
                     const int cell = (f * NF + j) * 4;
-                    ptx::mma_m16n8k16<f16>(high + cell, ha, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                    ptx::mma_m16n8k16_f16(high + cell, ha, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
                     if (LOW) {
-                        ptx::mma_m16n8k16<f16>(low + cell, ha, lb[j / 2][j % 2 * 2], lb[j / 2][j % 2 * 2 + 1]);
-                        ptx::mma_m16n8k16<f16>(low + cell, la, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
+                        ptx::mma_m16n8k16_f16(low + cell, ha, lb[j / 2][j % 2 * 2], lb[j / 2][j % 2 * 2 + 1]);
+                        ptx::mma_m16n8k16_f16(low + cell, la, hb[j / 2][j % 2 * 2], hb[j / 2][j % 2 * 2 + 1]);
                     }
                 }
             }

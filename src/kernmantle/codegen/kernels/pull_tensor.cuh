@@ -283,12 +283,12 @@ struct MmaPull : Tensor<Body, Tile> {
 #pragma unroll
         for (int n = 0; n < NTL; ++n) held[n] = *(const uint4*)(b + n * 128);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16<f16>(acc[a][m][n], first, held[n].x, held[n].y);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, held[n].x, held[n].y);
 #pragma unroll
-        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16<f16>(acc[a][m][n], first, held[n].z, held[n].w);
+        for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], first, held[n].z, held[n].w);
         if (Body::KIND == POWERS) {
 #pragma unroll
-            for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16<f16>(acc[a][m][n], second, held[n].x, held[n].y);
+            for (int n = 0; n < NTL; ++n) ptx::mma_m16n8k16_f16_pure(acc[a][m][n], second, held[n].x, held[n].y);
         }
     }
     __device__ __forceinline__ void add_floats(int a, int m, const float (&v)[8], const unsigned* b) {
@@ -304,9 +304,9 @@ struct MmaPull : Tensor<Body, Tile> {
 #pragma unroll
             for (int n = 0; n < NTL; ++n) {
                 const uint2 h = *(const uint2*)(b + n * 256 + half * 2), l = *(const uint2*)(b + n * 256 + 128 + half * 2);
-                ptx::mma_m16n8k8_tf32(acc[a][m][n], first, h.x, h.y);
-                ptx::mma_m16n8k8_tf32(acc[a][m][n], first, l.x, l.y);
-                ptx::mma_m16n8k8_tf32(acc[a][m][n], second, h.x, h.y);
+                ptx::mma_m16n8k8_tf32_pure(acc[a][m][n], first, h.x, h.y);
+                ptx::mma_m16n8k8_tf32_pure(acc[a][m][n], first, l.x, l.y);
+                ptx::mma_m16n8k8_tf32_pure(acc[a][m][n], second, h.x, h.y);
             }
         }
     }

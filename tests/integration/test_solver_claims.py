@@ -357,3 +357,18 @@ def test_parts_of_a_spectrum_are_the_same_at_any_scale(exponent, subset):
     assert_close(found.w.double() * 2.0**-exponent, w, dtype=torch.float32, depth=24**2, magnitude=1)
     assert_close(a.double() @ found.v.double(), found.v.double() * w, dtype=torch.float32, depth=24**2, magnitude=1)
     assert found.v.shape == v.shape
+
+
+@pytest.mark.parametrize(("dtype", "exponents"), [(torch.float32, (-90, 90)), (torch.float64, (-600, 600))])
+def test_log_determinants_at_any_scale(dtype, exponents):
+    a = with_spectrum(torch.linspace(1, 10, 50)).to(dtype)
+    plain = km.linalg.logdet(a)
+    for exponent in exponents:
+        scaled = (a * 2.0**exponent).requires_grad_()
+        found = km.linalg.logdet(scaled)
+        assert_close(
+            found.value.detach() - 50 * exponent * np.log(2), plain.value, dtype=dtype, depth=50, magnitude=5000
+        )
+        assert torch.equal(found.error, plain.error)
+        (gradient,) = torch.autograd.grad(found.value, scaled)
+        assert abs(float((gradient * scaled).sum()) - 50) <= 1e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from .operators import Product, product_of
 from .orthogonal import orthonormal
 from .outside import outside
 from .preconditioners import LowRank
+from .scaling import exponent, shifted
 from .solution import Described
 from .spectrum import pairs
 
@@ -193,14 +195,18 @@ def logdet(
     left: Function = preconditioner.root if preconditioner else lambda v: v
     right: Function = preconditioner.root_transposed if preconditioner else lambda v: v
     with torch.no_grad():
-        found = lanczos(lambda v: left(apply(right(v))), signs / n**0.5, min(_count(steps, "steps"), n))
+        count, start = min(_count(steps, "steps"), n), signs / n**0.5
+        # Norms of the products of the recursion must not leave the range of the type.
+        size = exponent(left(apply(right(start[:, :1]))).abs().amax())
+        found = lanczos(lambda v: shifted(left(apply(right(v))), -size), start, count)
         values, turns = found.pairs()
         first = turns[:, 0, :]
         samples = n * (first.square() * values.log()).sum(-1)
         missed = n * found.missed(n)
         inverse = torch.einsum("snp,psk,pk->np", found.vectors, turns, first / values) * n**0.5
-        solved = right(inverse)
+        solved = right(shifted(inverse, -size))
         value, error = _estimate(samples)
+        value = value + n * math.log(2) * size.to(value.dtype)
         error = error + missed
         if preconditioner is not None:
             value = value + preconditioner.log_determinant()

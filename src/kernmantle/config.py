@@ -51,6 +51,9 @@ class Config:
         Directory that every generated source is also written to.
     chunk_bytes : int
         Most memory the reference evaluator takes for one intermediate result.
+    exit_on_lost_process : bool
+        Whether a process ends at once, with status 1, when another of its group is lost while a GPU waits for it;
+        otherwise the group's communicators are aborted and ``WorkerError`` is raised.
     """
 
     backend: Backend = "auto"
@@ -62,6 +65,7 @@ class Config:
     debug: bool = False
     dump_source: Path | None = None
     chunk_bytes: int = 64 << 20
+    exit_on_lost_process: bool = False
 
     def __post_init__(self) -> None:
         for name in ("cache_dir", "dump_source"):
@@ -72,7 +76,7 @@ class Config:
                 raise ParameterError(f"{name} must be a path or None, not {value!r}")
         _choice("backend", self.backend, get_args(Backend))
         _choice("precision", self.precision, (None, *get_args(Precision)))
-        for name in ("progress", "verbose", "debug"):
+        for name in ("progress", "verbose", "debug", "exit_on_lost_process"):
             _choice(name, getattr(self, name), (True, False))
         for name, optional in (("threads", True), ("chunk_bytes", False)):
             value = getattr(self, name)
@@ -100,6 +104,7 @@ _VARIABLES: dict[str, Callable[[str], object]] = {
     "verbose": _switch,
     "debug": _switch,
     "dump_source": str,
+    "exit_on_lost_process": _switch,
 }
 
 
@@ -182,7 +187,8 @@ def set_config(**changes: Any) -> None:
     ----------
     **changes
         Fields of the configuration and their values: ``backend``, ``cache_dir``, ``threads``, ``progress``,
-        ``precision``, ``verbose``, ``debug``, ``dump_source``, ``chunk_bytes``, as of :class:`config`.
+        ``precision``, ``verbose``, ``debug``, ``dump_source``, ``chunk_bytes``,
+        ``exit_on_lost_process``, as of :class:`config`.
 
     Raises
     ------
@@ -250,7 +256,7 @@ class config(AbstractContextManager[Config]):
     **changes
         Settings and their values. ``backend`` ("auto", "llvm", "reference" or "cuda"), ``cache_dir``, ``threads`` of
         a CPU kernel, ``progress`` bars, ``precision`` of float32 products (None, "ieee" or "tf32"), ``verbose``,
-        ``debug``, ``dump_source`` and ``chunk_bytes``.
+        ``debug``, ``dump_source``, ``chunk_bytes`` and ``exit_on_lost_process``.
 
     Raises
     ------

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from kernmantle.distributed import watch
+from kernmantle.errors import WorkerError
 
 SECONDS = 0.6
 
@@ -31,16 +32,21 @@ def test_those_that_live_are_left_alone():
 @pytest.mark.parametrize("ever", [True, False])
 def test_one_that_is_gone_is_named_once(ever):
     store, found = dist.HashStore(), []
-    with watch.Watch("a wait", store, 0, 2, SECONDS, gone(found)):
-        if ever:
-            with watch.Watch("b", store, 1, 2, SECONDS, gone(found)):
-                time.sleep(2 * SECONDS)
-            assert found == []
-        begin = time.monotonic()
-        while not found and time.monotonic() - begin < 20:
-            time.sleep(0.01)
-        assert time.monotonic() - begin > SECONDS / 2
-        time.sleep(2 * SECONDS)
+
+    def wait():
+        with watch.Watch("a wait", store, 0, 2, SECONDS, gone(found)):
+            if ever:
+                with watch.Watch("b", store, 1, 2, SECONDS, gone(found)):
+                    time.sleep(2 * SECONDS)
+                assert found == []
+            begin = time.monotonic()
+            while not found and time.monotonic() - begin < 20:
+                time.sleep(0.01)
+            assert time.monotonic() - begin > SECONDS / 2
+            time.sleep(2 * SECONDS)
+
+    with pytest.raises(WorkerError, match="process 1 of the group died"):
+        wait()
     assert found == [("a wait", 1, SECONDS)]
 
 
@@ -50,7 +56,7 @@ def test_a_store_that_is_gone_is_no_sign_of_life():
             raise RuntimeError("connection reset by peer")
 
     found = []
-    with watch.Watch("a", Lost(), 1, 3, SECONDS, gone(found)):
+    with pytest.raises(WorkerError, match="process 0"), watch.Watch("a", Lost(), 1, 3, SECONDS, gone(found)):
         time.sleep(3 * SECONDS)
     assert [rank for _, rank, _ in found] == [0]
 
@@ -71,9 +77,26 @@ def test_the_timeout_is_that_of_the_group(tmp_path):
         dist.destroy_process_group()
 
 
-def test_a_process_ends_and_says_why():
+def test_a_process_that_lost_another_goes_on_with_an_error(monkeypatch):
+    aborted = []
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: aborted.append(1))
+
+    def wait():
+        begin = time.monotonic()
+        with watch.Watch("a factor", dist.HashStore(), 0, 2, SECONDS):
+            while not aborted and time.monotonic() - begin < 20:
+                time.sleep(0.01)
+            raise RuntimeError("what NCCL says then")
+
+    with pytest.raises(WorkerError, match="a factor: process 1 of the group died, failed or did not answer"):
+        wait()
+    assert aborted == [1]
+
+
+def test_a_process_ends_and_says_why_where_that_is_asked_for():
     code = (
         "import time, torch.distributed as dist; from kernmantle.distributed.watch import Watch\n"
+        "from kernmantle.config import set_config; set_config(exit_on_lost_process=True)\n"
         "with Watch('a factor', dist.HashStore(), 0, 2, 0.2): time.sleep(60)"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""While a library waits on a GPU for other processes: signs of life, and an end where one of them is gone."""
+"""While a library waits on a GPU for other processes: signs of life, and an error where one of them is gone."""
 
 from __future__ import annotations
 
@@ -7,33 +7,54 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ..config import current
+from ..errors import WorkerError
+
 BEAT = 2.0
 """Seconds between signs of life."""
 
 
-def _end(what: str, rank: int, seconds: float) -> None:
-    sys.stderr.write(
-        f"kernmantle: {what}: process {rank} of the group died, failed or did not answer for {seconds:g} s, the "
-        f"group's timeout; see its own output. Nothing ends the wait of a GPU for it, so that this process ends, too\n"
+def _message(what: str, rank: int, seconds: float) -> str:
+    return (
+        f"{what}: process {rank} of the group died, failed or did not answer for {seconds:g} s, the group's timeout; "
+        f"see its own output"
     )
+
+
+def _end(what: str, rank: int, seconds: float) -> None:
+    """End this process, as ``exit_on_lost_process`` asks."""
+    sys.stderr.write(f"kernmantle: {_message(what, rank, seconds)}. This process ends, too: exit_on_lost_process\n")
     sys.stderr.flush()
     os._exit(1)
 
 
+def _abort(_what: str, _rank: int, _seconds: float) -> None:
+    """Abort the communicators of the group, which ends the wait of a GPU for a process that is gone."""
+    abort = dist.distributed_c10d._abort_process_group  # pyright: ignore[reportPrivateUsage]
+    with suppress(RuntimeError, ValueError, dist.DistError):
+        abort()
+
+
 class Watch:
-    """Counts signs of life in a store; calls ``gone`` if those of another process stay away for so many seconds."""
+    """Counts signs of life in a store; calls ``gone`` if those of another process stay away for so many seconds.
+
+    The block then raises ``WorkerError`` at its end.
+    """
 
     def __init__(
         self, what: str, store: Any, rank: int, size: int, seconds: float,
-        gone: Callable[[str, int, float], None] = _end,
+        gone: Callable[[str, int, float], None] | None = None,
     ) -> None:  # fmt: skip
-        self._what, self._store, self._seconds, self._gone = what, store, seconds, gone
+        self._what, self._store, self._seconds = what, store, seconds
+        self._gone = gone or (_end if current().exit_on_lost_process else _abort)
+        self._lost: int | None = None
         self._own, self._others = rank, [other for other in range(size) if other != rank]
         self._done = threading.Event()
 
@@ -46,6 +67,8 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
+        if self._lost is not None:
+            raise WorkerError(_message(self._what, self._lost, self._seconds)) from error
 
     def _count(self, rank: int, more: int) -> int:
         """Signs of a process; -1 where the store is gone with the process that keeps it."""
@@ -63,6 +86,7 @@ class Watch:
                 if found != count:
                     seen[other] = found, time.monotonic()
                 elif time.monotonic() - since > self._seconds and not self._done.is_set():
+                    self._lost = other
                     self._gone(self._what, other, self._seconds)
                     return
 

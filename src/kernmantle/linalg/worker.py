@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..config import config
 from . import spectrum
 from .cusolvermp import Grid, block_of, columns_of
 from .multi_gpu import shared
@@ -62,7 +63,8 @@ def main(arguments: list[str]) -> None:
     )  # fmt: skip
     square, w = shared(folder / "matrix", (n, n), dtype), shared(folder / "values", (n,), dtype)
     info = shared(folder / "info", (1,), torch.int32)
-    (_on_gpu if task["backend"] == "nccl" else _on_host)(task, square, w, info)
+    with config(exit_on_lost_process=True):  # this process is the library's own
+        (_on_gpu if task["backend"] == "nccl" else _on_host)(task, square, w, info)
     dist.barrier()
     dist.destroy_process_group()
 

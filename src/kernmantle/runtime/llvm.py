@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import pack
+from time import perf_counter
 from typing import Any
 from weakref import finalize
 
@@ -27,6 +28,9 @@ _SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
 _LLVM = threading.RLock()
 # Parts of what is left that a caller runs alone, while another has the team, before it asks again.
 _PARTS_ALONE = 4
+# A call of many items returns to the interpreter every half a second, so that Ctrl-C is heard: its first part is an
+# eighth of it, the next ones are as many items as take that long.
+_SPLIT_ITEMS, _FIRST_PARTS, _SLICE_SECONDS = 16, 8, 0.5
 
 
 @dataclass(frozen=True)
@@ -217,10 +221,32 @@ def run(
         How many may work; the calling thread is one of them.
     """
     threads, extents = min(threads, -(-items // grain)), bytes(integers)
-    if threads <= 1:
+    whole = items < _SPLIT_ITEMS * max(threads, 1) * grain
+    if threads <= 1 and whole:
         run_alone(kernel, items, scratch_bytes, pointers, extents, numbers)
         return
     arguments, left = (_packed("Q", pointers), extents, _packed("d", numbers)), range(items)
+    step = items if whole else _rounded(items // _FIRST_PARTS, threads)
+    while left:
+        begun = perf_counter()
+        _run_part(kernel, arguments, scratch_bytes, left[:step], grain, threads)
+        left, elapsed = left[step:], perf_counter() - begun
+        step = 2 * step if elapsed < _SLICE_SECONDS / 4 else _rounded(int(step * _SLICE_SECONDS / elapsed), threads)
+
+
+def _rounded(items: int, threads: int) -> int:
+    """Items that threads can share evenly, at least one each."""
+    return max(items // threads, 1) * threads
+
+
+def _run_part(
+    kernel: LoadedKernel, arguments: tuple[bytes, bytes, bytes], scratch_bytes: int, left: range, grain: int,
+    threads: int,
+) -> None:  # fmt: skip
+    """Run some items; the interpreter handles no signal before they are done."""
+    if threads <= 1:
+        kernel.entry(*arguments, left.start, left.stop, SCRATCH.take(scratch_bytes))
+        return
     while left and not _team().run(kernel.address, arguments, scratch_bytes, left, grain, threads):
         part = max(grain, len(left) // _PARTS_ALONE)
         kernel.entry(*arguments, left.start, left[:part].stop, SCRATCH.take(scratch_bytes))

@@ -1,0 +1,173 @@
+"""Many threads, many processes on a cold cache, fork after use, Ctrl-C in a long kernel, a full disk."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+
+import kernmantle as km
+from kernmantle.errors import CacheWarning
+from kernmantle.testing import assert_close
+
+START = "import sys, torch, kernmantle as km, numpy as np\n"
+COUNTS = """
+from kernmantle.runtime import llvm
+plain, made = llvm.compile_ir, []
+llvm.compile_ir = lambda *a: (made.append(1), plain(*a))[1]
+"""
+
+
+def environment(cache) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KERNMANTLE_CACHE_DIR": str(cache)}
+
+
+def started(code: str, cache) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", START + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(cache),
+    )  # fmt: skip
+
+
+def test_eight_threads_have_right_results(tmp_path):
+    draw = np.random.default_rng(0)
+    cases = [(draw.normal(size=(20 + i, 7)), draw.normal(size=(13, 7)), 1 + i / 4) for i in range(8)]
+    wrong, barrier = [], threading.Barrier(8)
+
+    def work(own):
+        barrier.wait()
+        for turn in range(12):
+            x, y, p = cases[(own + turn) % 8]
+            with km.config(threads=2):
+                found = km.cdist(torch.from_numpy(x), torch.from_numpy(y), p=p)
+            if not np.allclose(found.numpy(), cdist(x, y, "minkowski", p=p), rtol=1e-12):
+                wrong.append((own, turn))
+
+    with km.config(cache_dir=tmp_path):
+        threads = [threading.Thread(target=work, args=(own,)) for own in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_eight_processes_on_a_cold_cache_compile_a_kernel_once(tmp_path):
+    code = COUNTS + (
+        "x = torch.arange(12.0).reshape(4, 3)\n"
+        "found = km.contract('mk,nk->mn', lambda a, b: abs(a - b) * 3 + a, x, x)\n"
+        "print(len(made), found.sum().item())"
+    )
+    running = [started(code, tmp_path) for _ in range(8)]
+    said = [process.communicate(timeout=300) for process in running]
+    assert [error for _, error in said] == [""] * 8
+    x = np.arange(12.0).reshape(4, 3)
+    expected = (3 * abs(x[:, None] - x[None]) + x[:, None]).sum()
+    counts, sums = zip(*(map(float, out.split()) for out, _ in said), strict=True)
+    assert_close(torch.tensor(sums), torch.full((8,), float(expected)), dtype=torch.float32, depth=100)
+    assert sum(counts) == 1
+
+
+def test_a_holder_of_the_lock_that_dies_holds_nobody_up(tmp_path):
+    holds = (
+        "import os, time\n"
+        "from kernmantle.runtime.cache import Built, Cache, Key\n"
+        "def build():\n    print('holds', flush=True); time.sleep(300)\n"
+        "Cache(os.environ['KERNMANTLE_CACHE_DIR']).fetch(Key('a', 'b', 'c'), build)\n"
+    )
+    holder = started(holds, tmp_path)
+    assert holder.stdout.readline() == "holds\n"
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    begin = time.monotonic()
+    from_other = "import os\nfrom kernmantle.runtime.cache import Built, Cache, Key\n" + (
+        "print(Cache(os.environ['KERNMANTLE_CACHE_DIR']).fetch(Key('a', 'b', 'c'), lambda: Built(b'made')))"
+    )
+    out, error = started(from_other, tmp_path).communicate(timeout=120)
+    holder.communicate()
+    assert (out, error) == ("b'made'\n", "")
+    assert time.monotonic() - begin < 60
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_has_right_results(tmp_path):
+    code = """
+import os, signal
+x, y = torch.randn(700, 40), torch.randn(600, 40)
+def right():
+    with km.config(threads=2):
+        found = km.cdist(x, y, p=1).double() + km.contract("mk,nk->mn", lambda a, b: abs(a - b) * 2, x, y)
+    direct = 3 * (x.double()[:, None] - y.double()[None]).abs().sum(-1)
+    return bool(torch.allclose(found, direct, rtol=1e-5))
+first = right()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if right() and right() else 1)
+print(first, os.waitpid(child, 0)[1], right())
+"""
+    out, error = started(code, tmp_path).communicate(timeout=200)
+    assert (out, error) == ("True 0 True\n", "")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_long_kernel_hears_an_interrupt(threads, tmp_path):
+    code = f"""
+import os, signal, threading, time
+torch.set_num_threads({threads})
+x, y = torch.randn(9000, 200), torch.randn(9000, 200)
+km.cdist(x[:600], y[:500], p=1.3)
+threading.Timer(1.0, lambda: (sent.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
+sent = []
+try:
+    km.cdist(x, y, p=1.3)
+    print("ran to its end")
+except KeyboardInterrupt:
+    print(time.monotonic() - sent[0])
+a = torch.randn(9, 4)
+print(torch.allclose(km.cdist(a, a, p=1), torch.cdist(a, a, p=1), atol=1e-5))
+"""
+    out, error = started(code, tmp_path).communicate(timeout=300)
+    seconds, works = out.split()
+    assert (works, error) == ("True", "")
+    assert float(seconds) < 5
+
+
+def test_a_full_disk_leaves_right_results_and_one_warning(tmp_path):
+    resource = pytest.importorskip("resource")
+    code = """
+import resource, signal, warnings
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+x = torch.randn(5, 3)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    one = km.contract("mk,nk->mn", lambda a, b: abs(a - b) * 3, x, x)
+    two = km.contract("mk,nk->mn", lambda a, b: abs(a - b) * 4 + a, x, x)
+distance = (x[:, None] - x[None]).abs().sum(-1)
+right = torch.allclose(one, 3 * distance, atol=1e-5)
+print(right, [one.category.__name__ for one in caught])
+"""
+    assert resource is not None
+    out, error = started(code, tmp_path).communicate(timeout=200)
+    assert (out, error) == ("True ['CacheWarning']\n", "")
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == []
+
+
+def test_a_cache_that_cannot_be_written_warns_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    x = torch.ones(2, 3)
+    with km.config(cache_dir=tmp_path / "file"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for factor in (31.0, 32.0):
+            found = km.Contraction("mk,nk->mn", lambda a, b: km.sin(a) * km.tanh(b) + a)(x, factor * x)
+    assert len([one for one in caught if one.category is CacheWarning]) <= 1
+    assert_close(found, torch.full((2, 2), 3 * float(np.sin(1.0) + 1)), dtype=torch.float32, depth=10)

@@ -47,6 +47,7 @@ class Recall:
         self._named_operands = any(name is not None for name in definition.equation.names)
         self._defaults = dict(definition.defaults)
         self._single = definition.single
+        self._is_used = False
         self._known: LRUCache[tuple[Any, ...] | None, tuple[Ready, str]] = LRUCache(_CAPACITY)
         self.route = ""
         _ALL.add(self)
@@ -83,7 +84,7 @@ class Recall:
 
     def __call__(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> Any:
         """Result of a call that is known, else None."""
-        if torch.compiler.is_compiling() or not self._known or collecting():
+        if torch.compiler.is_compiling() or not self._is_used or collecting():
             return None
         known = self._known.get(self._key(operands, precision, named))
         if known is None:
@@ -107,6 +108,7 @@ class Recall:
         twin = len(operands) > 1 and operands[0] is operands[1] and '"symmetric":true' in bound.text
         tensors = _tensors(operands, named, twin, bound.tensor_parameters)
         prepared = prepare(bound.text, types, tensors, None)
+        self._is_used = True
         self._known[key] = self._ready(prepared, types, operands[0].device, twin, bound), prepared.route
 
     def _ready(self, prepared: Prepared, types: str, device: torch.device, twin: bool, bound: Bound) -> Ready:

@@ -105,11 +105,6 @@ def _normal(
     return residual, turned, weights
 
 
-def _broken(gram: torch.Tensor) -> torch.Tensor:
-    """Return 0 for a diagonal without negative entries, -1 for one with some, NaN for one that is not finite."""
-    return (gram.diagonal().sum() * 0).sub((gram.diagonal() < 0).any().double())
-
-
 @dataclass
 class _State:
     """Block conjugate gradients with orthonormalised residuals (Dubrulle 2001): ``b - a x = unit @ weights``.
@@ -127,8 +122,8 @@ class _State:
     unit: torch.Tensor
     weights: torch.Tensor
     direction: torch.Tensor
-    broken: torch.Tensor
-    """0, -1 where a direction p has had pᵀ a p < 0, or a preconditioned residual; NaN where numbers were not finite."""
+    least: torch.Tensor
+    """Smallest pᵀ a p of the directions p of the last step: negative, or NaN, where the recursion breaks down."""
 
     @staticmethod
     def start(
@@ -146,7 +141,7 @@ class _State:
             unit,
             weights * safe,
             turned,
-            torch.zeros_like(weights[0].sum()),
+            weights.new_zeros(()),
         )
 
     def step(self) -> None:
@@ -155,7 +150,7 @@ class _State:
         dtype = product.dtype
         sums = [_gram(self.direction, product), _gram(self.direction, self.unit)]
         curvature, slope = self.total(torch.stack(sums)).unbind()
-        self.broken = _broken(curvature)
+        self.least = curvature.diagonal().amin()
         small = _factor(curvature, torch.finfo(dtype).eps)
         length = _solved(small, slope)
         self.x = self.x + self.direction @ (length @ self.weights).to(dtype)
@@ -209,7 +204,7 @@ def iterate(
     """
     lengths = total(right.square().sum(0)).sqrt()
     state = _State.start(multiply, precondition, total, right, lengths)
-    watch = Watch(right.device, limit, right.dtype)
+    watch = Watch(right.device, limit, torch.float64)
     run = Run(state.x, [lengths / whole])
     recent = deque([state.x], maxlen=watch.delay + 1)
     known = best = watch.worst(run.history[0])
@@ -219,7 +214,7 @@ def iterate(
             recent.append(state.x)
             run.history.append(state.lengths() / whole)
             # A negative one, or NaN, says that the recursion has broken down.
-            known = watch.worst(torch.where(state.broken == 0, run.history[-1], state.broken.to(right.dtype)))
+            known = watch.worst(torch.where(state.least >= 0, run.history[-1], state.least))
             if not known >= 0:
                 run.info = INDEFINITE if known < 0 else NOT_FINITE
             if run.info or known > DIVERGED * best:

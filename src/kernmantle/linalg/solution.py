@@ -59,6 +59,8 @@ class Solution(Described):
 
 def raise_for(info: torch.Tensor, meaning: str) -> None:
     """Wait for the infos and raise LinearAlgebraError, naming the first item, unless all are 0."""
+    if not info.dim() and not info.item():
+        return
     found = info.reshape(-1).tolist()
     failed = [i for i, value in enumerate(found) if value]
     if not failed:

@@ -31,6 +31,10 @@ SUM = _program(lambda a, b: (abs(a - b), (a - b) ** 2), lambda s, t, h: exp(-s /
 ENDS = bind(
     define("mk,nk,u:m,v:n,w:k->mn", lambda a, b, w: w * a * b, "sum", lambda s, u, v, h: s / (h + u + v)), frozenset()
 ).program
+PRODUCTS = _program(lambda a, b: a * b, lambda s, h: exp(s / (h * h)))
+WEIGHTED = bind(
+    define("mk,nk,w:k->mn", lambda a, b, w: w * (a - b) ** 2, "sum", lambda s, h: exp(-s / (h * h))), frozenset()
+).program
 TABLED = bind(
     define("mk,nk,t:mn->mn", lambda a, b: abs(a - b), "sum", lambda s, t, h: exp(-(s + t) / h)), frozenset()
 ).program

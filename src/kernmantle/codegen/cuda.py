@@ -319,7 +319,7 @@ def _power(plan: CudaPlan) -> list[str]:
 
 def _weight(plan: CudaPlan) -> list[str]:
     """What squared differences are weighted by before they are taken apart."""
-    if plan.schema not in _PREPARED:
+    if plan.schema not in (*_PREPARED, "score"):
         return []
     found = weight(plan.nest)
     lines = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]

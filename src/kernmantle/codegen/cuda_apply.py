@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..contraction.cuda_apply import JOINERS, CudaRowPlan, ends
 from ..contraction.cuda_scale import SCALED, scale
+from ..contraction.cuda_score import SIDES
 from ..contraction.nest import ROLES, SIZES, Port, size_slot, stride_slot
 from ..contraction.uniform import Folded, fold
 from ..expr.node import Node, variables
@@ -19,7 +20,9 @@ from .cuda import (
 )
 from .cuda_spell import TYPES, Typed, Writer, cast, literal
 
-ENTRY, JOIN = "kernmantle_kernel", "kernmantle_join"
+ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
+SPLITTERS = 256
+SCORE_PRODUCER, SCORE_CONSUMER = 32, 160
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
 _NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
 
@@ -78,12 +81,13 @@ def _entry(plan: CudaRowPlan) -> list[str]:
         finished += finish.lines
     (output,) = folded.outputs
     lines += _making(plan, "entry", output, names, finished)
-    found = scale(plan.rows.matrix, output, uniform) if plan.form == "thin" else None
+    scales = plan.form == "thin" or (plan.form == "score" and plan.differences)
+    found = scale(plan.rows.matrix, output, uniform) if scales else None
     lines.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
     if found is None:
         return lines
     (factor, _) = names[found.factor.name]
-    root = "f" if found.degree == 1 else "km::sqrt(f)"
+    root = "f" if found.degree == 1 or plan.form == "score" else "km::sqrt(f)"
     fill = [f"const C f = -{factor};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
     lines += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
     return lines + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
@@ -191,20 +195,33 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     )
     pointers = ", ".join("0" if i == nowhere else f"p{i}" for i in range(len(ports)))
     values = ", ".join([*(f"Body::C(v{i})" for i in range(len(nest.numbers))), *["float(good)"] * bool(table), *table])
+    score = plan.form == "score"
     given = [
-        "    const Apply::Args g = {{",
+        f"    const Apply::Args g = {{{'{' * score}{{",
         f"        {{{pointers}}}, {{{sizes}}},",
         f"        {{{', '.join(strides)}}},",
-        f"        {{{values}}}}}, work}};",
+        f"        {{{values}}}}}, work}}{', list, {tiles0, tiles1}, rows, columns_of}' * score};",
     ]
+    if score:
+        parameters += ["int* list", "unsigned char* tiles0", "unsigned char* tiles1", "float2* rows, float* columns_of"]
+    if plan.gated:
+        parameters.append("const int* list")
+    test = "km::uses_differences(list, g.size[km::ROLE_M], g.size[km::ROLE_N])"
+    gate = [f"    if (!{test}) return;"] * plan.gated
     head = 'extern "C" __global__ void __launch_bounds__'
     taken = f"    {', '.join(parameters)}"
-    return [
-        f"{head}({plan.threads}, {plan.resident}) {ENTRY}(", f"{taken}) {{", *given, f"    km::{_call(plan)}(g);", "}",
+    lines = [
+        f"{head}({plan.threads}, {plan.resident}) {ENTRY}(", f"{taken}) {{", *given, *gate,
+        f"    km::{_call(plan)}(g);", "}",
         "",
         f"{head}({JOINERS}) {JOIN}(", f"{taken}, km::i64 blocks, km::i64 tiles, km::i64 columns) {{", *given,
+        *(gate if not score else [f"    if ({test}) return;"]),
         "    km::join_runs<Apply, Tile::BM>(g, blocks, tiles, columns);", "}",
     ]  # fmt: skip
+    if score:
+        lines += ["", f"{head}({SPLITTERS}) {SPLIT}(", f"{taken}) {{", *given]
+        lines += ["    km::split_scores<Apply, Source, Tile>(g);", "}"]
+    return lines
 
 
 def _template(plan: CudaRowPlan) -> list[str]:
@@ -213,16 +230,24 @@ def _template(plan: CudaRowPlan) -> list[str]:
         "thin": (tile.threads, tile.rows, tile.depth, tile.columns, tile.unroll),
         "tile": (tile.threads_m, tile.rows, tile.columns, tile.depth, tile.unroll),
         "ring": (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages),
+        "score": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, SIDES),
     }[plan.form]
+    if plan.form == "score":
+        source = ["struct Source : Body {", "    typedef Apply::Args Args;", "};", ""]
+        bytes_of = "km::apply_score_shared_bytes<Apply, Tile>()"
+        tiles = f"typedef km::ScoreTile<{', '.join(map(str, shape))}> Tile;"
+        return [*source, tiles, f'static_assert({bytes_of} <= {plan.shared}, "shared memory");']
     name = f"km::Apply{plan.form.capitalize()}<{', '.join(map(str, shape))}>"
     bytes_of = f"km::apply_{plan.form}_shared_bytes<Apply, Tile>()"
     return [f"typedef {name} Tile;", f'static_assert({bytes_of} <= {plan.shared}, "shared memory");']
 
 
 def _call(plan: CudaRowPlan) -> str:
-    if plan.form != "ring":
+    if plan.form not in ("ring", "score"):
         return "apply_thin<Apply, Tile>" if plan.form == "thin" else "gram<Apply, Tile>"
     groups = plan.tile.threads // 128
+    if plan.form == "score":
+        return f"apply_score<Apply, Tile, {SCORE_PRODUCER}, {SCORE_CONSUMER}>"
     each = 65536 // (plan.threads * plan.resident) // 8 * 8
     consumers = min(240, (each * (groups + 1) - PRODUCER_REGISTERS) // groups // 8 * 8)
     return f"ring<Apply, Tile, {PRODUCER_REGISTERS}, {consumers}>"
@@ -230,7 +255,22 @@ def _call(plan: CudaRowPlan) -> str:
 
 def emit_rows(plan: CudaRowPlan) -> str:
     """Source of the kernels ``ENTRY`` and ``JOIN`` that run a row plan."""
-    lines = [f"// {plan}", f'#include "apply_{plan.form}.cuh"', "", *body_of(plan.matrix), "", "struct Apply : Body {"]
-    lines.append(f"    typedef km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>> Args;")
+    gate = ['#include "score_gate.cuh"'] * plan.gated
+    lines = [
+        f"// {plan}",
+        f'#include "apply_{plan.form}.cuh"',
+        *gate,
+        "",
+        *body_of(plan.matrix),
+        "",
+        "struct Apply : Body {",
+    ]
+    args = f"km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>>"
+    lines.append(f"    typedef {f'km::Scored<{args}>' if plan.form == 'score' else args} Args;")
+    if plan.form == "score":
+        lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
+        lines.append("    struct Kept;")
+        lines.append("    typedef Kept State;")
+        lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
     lines += [*_first(plan), *_entry(plan), *_kept(plan), *_places(plan), "", *_template(plan), "", *_kernels(plan)]
     return "\n".join([*lines, ""])

@@ -1,8 +1,9 @@
 """How the GPU runs a row nest: which loops make the entries of the matrix, how many at once, what they take.
 
 Rows of few entries stay in registers ("thin"); longer ones pass through the tiles of gram ("tile") or through its
-warp-specialised form ("ring"), whose threads then reduce what they hold. Blocks take even runs of tiles, see
-``apply.cuh``.
+warp-specialised form ("ring"), whose threads then reduce what they hold. On Hopper, squared distances and inner
+products come from tensor cores ("score"), with one of the others for points that do not suit these. Blocks take even
+runs of tiles, see ``apply.cuh``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from ..expr.node import variables
 from .apply import PRODUCT, RowNest
 from .cuda_plan import Access, CudaPlan, DeviceLimits, Facts, cell_words, is_heavy, planned, rings, staged
 from .cuda_power import table_power
+from .cuda_score import GROUP, ScoreMemory, memory, score_tile
+from .cuda_score import shared_bytes as score_shared
 from .cuda_squares import squares_plan
 from .cuda_tiles import Tile
 from .nest import BYTES, ROLES, Nest, Port, size_slot, stride_slot
+from .recognise import squared_differences
 
 WORK_BYTES = 64 << 20
 """Most bytes of work space."""
@@ -45,7 +49,8 @@ TILES = (
 class CudaRowPlan:
     """Everything the emitter needs, and nothing of the sizes.
 
-    ``matrix`` makes the entries; ``group`` columns of v are held at a time.
+    ``matrix`` makes the entries; ``group`` columns of v are held at a time. ``fallback`` runs, ``gated``, where the
+    points do not suit products on tensor cores.
     """
 
     matrix: CudaPlan
@@ -55,6 +60,8 @@ class CudaRowPlan:
     integers: tuple[int, ...]
     shared: int
     resident: int
+    gated: bool = False
+    fallback: CudaRowPlan | None = None
 
     @property
     def tile(self) -> Tile:
@@ -70,6 +77,15 @@ class CudaRowPlan:
     def near(self) -> bool:
         """Whether functions of entries may have the special function unit's own accuracy."""
         return self.rows.matrix.compute == "f32" and self.rows.matrix.precision != "ieee"
+
+    @property
+    def differences(self) -> bool:
+        """Whether entries are made of squared distances."""
+        return squared_differences(self.rows.matrix) is not None
+
+    def memory(self, sizes: Mapping[str, int]) -> ScoreMemory:
+        """What the kernels of a score tile hand to each other."""
+        return memory(self.tile, sizes, len(ends(self.rows, "n")), self.group if self.rows.v is not None else 0)
 
     @property
     def kept_bytes(self) -> int:
@@ -106,6 +122,9 @@ class CudaRowPlan:
     def __str__(self) -> str:
         how = f"{self.rows.count or ''} {self.rows.how}".strip()
         near = ", entries to 1e-6" * self.near
+        if self.fallback is not None:
+            near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
+            near += f", {self.fallback.form} where these do not suit the points"
         return f"apply {how} by {self.group} {self.form}, of {self.matrix}{near}"
 
 
@@ -177,6 +196,22 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
     """Choose how to run a row nest; ``facts`` are of its ports."""
+    direct = _plan_directly(rows, sizes, limits, facts)
+    tile = score_tile(rows, sizes, limits)
+    if tile is None:
+        return direct
+    group = _group(rows, sizes["l"], GROUP)
+    shared = score_shared(tile, len(ends(rows, "n")), group if rows.v is not None else 0)
+    if shared > limits.shared_per_block:
+        return direct
+    own = Facts(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
+    matrix = planned(rows.matrix, sizes, limits, own, tile)
+    fallback = replace(direct, gated=True)
+    return CudaRowPlan(matrix, rows, "score", group, direct.integers, shared, 1, fallback=fallback)
+
+
+def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+    """The plan that takes entries as they are written."""
     nest = rows.matrix
     own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):

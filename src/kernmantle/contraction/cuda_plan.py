@@ -20,7 +20,7 @@ from .nest import BYTES, ROLES, SIZES, Nest, Port, size_slot, stride_slot
 _HEAVY = {"pow", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "acos", "tanh", "erf", "sigmoid"}
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
-_PRODUCERS = {"ring": 128, "wgmma": 128}
+_PRODUCERS = {"ring": 128, "wgmma": 128, "score": 128}
 PRODUCTS = ("wgmma", "mma")
 TABLE_BYTES = 8192
 _RING_ARCHS = ("sm_90", "sm_100", "sm_103")

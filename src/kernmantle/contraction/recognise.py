@@ -73,3 +73,12 @@ def squared_differences(nest: Nest) -> Squares | None:
     if [roles.get(name) for name in names] != ["mk", "nk"] or not plain or not positive:
         return None
     return Squares(names[0], names[1], weight)
+
+
+def inner_product(nest: Nest) -> bool:
+    """Whether the nest is a sum over k of an operand over (m, k) times one over (n, k)."""
+    roles = {port.name: port.roles for port in nest.operands}
+    if nest.compute != "f32" or nest.partial or [red.name for red in nest.reductions] != ["sum"]:
+        return False
+    parts = factors(nest.map[0])
+    return sorted(roles.get(part.name, "") if part.op == "var" else "" for part in parts) == ["mk", "nk"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ from ..contraction.cuda_plan import DeviceLimits, Facts
 from ..contraction.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..runtime.launch import Kernel
 from ..runtime.lru import LRUCache
+from . import rows_score
 from .execute import allocate
 from .gpu import index_of, job_for, limits, start
 from .launcher import Launcher, collecting, fetch, nothing
@@ -43,30 +44,45 @@ class GpuRows:
         sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(len(rows.ports)))
         chosen = plan_rows(rows, sizes, own, Facts(strides, tuple(alignment)))
-        kernels = _load(chosen)
-        if kernels is None:
+        if chosen.fallback is not None:
+            return rows_score.launcher(chosen, values, own, index, _starter(chosen.fallback, values, own, index))
+        starts = _starter(chosen, values, own, index)
+        if starts is None:
             return Launcher(nothing, str(chosen))
-        width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
-        steps = [
-            BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
-            for place, port in enumerate(rows.ports)
-        ]
-        band = chosen.band(sizes, own, width)
-        bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
-        work = max(chosen.work_bytes(each.blocks, width) for each in bands)
         trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
 
         def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-            memory = allocate((work,), torch.uint8, torch.device("cuda", index))
-            rest = (*numbers, *trailing(tuple(numbers)))
-            for each in bands:
-                at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
-                given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest)
-                start(kernels[0], index, each.blocks, given)
-                if each.blocks > 1 and each.columns > 1:
-                    start(kernels[1], index, each.blocks - 1, (*given, each.blocks, each.tiles, each.columns))
+            starts(pointers, (*numbers, *trailing(tuple(numbers))))
 
         return Launcher(run, str(chosen))
+
+
+def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int) -> Callable[..., None] | None:
+    """Start the kernels of a plan: of pointers, numbers with what depends on them and, if gated, the counts."""
+    kernels = _load(chosen)
+    if kernels is None:
+        return None
+    rows = chosen.rows
+    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
+    steps = [
+        BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
+        for place, port in enumerate(rows.ports)
+    ]
+    band = sizes["m"] if chosen.gated else chosen.band(sizes, own, width)
+    bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
+    work = max(chosen.work_bytes(each.blocks, width) for each in bands)
+
+    def starts(pointers: Sequence[int], rest: tuple[float, ...], *counts: int) -> None:
+        memory = allocate((work,), torch.uint8, torch.device("cuda", index))
+        for each in bands:
+            at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
+            given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest, *counts)
+            start(kernels[0], index, each.blocks, given)
+            if each.blocks > 1 and each.columns > 1:
+                start(kernels[1], index, each.blocks - 1, (*given, each.blocks, each.tiles, each.columns))
+
+    return starts
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,175 @@
+// Splits points for score tiles into halves and samples how many pairs lose digits as products.
+#pragma once
+#include "score.cuh"
+
+namespace km {
+
+// The kernel that splits. Source: the Body with the arguments of this kernel, for Split.
+template <class Body, class Source, class Tile>
+struct ScoreSplit {
+    typedef typename Body::Args Args;
+    typedef Split<Source, SplitTile<2, false>> S;
+    typedef typename Body::template Row<0> X;
+    typedef typename Body::template Column<0> Y;
+    typedef typename Tile::Layout Layout;
+    static constexpr int D = Tile::D, WARPS = S::WARPS, THREADS = S::THREADS, EACH = SCORE_ROWS / WARPS;
+    // Lanes that share a row, eight positions each, and how often a warp's lanes pass over its rows.
+    static constexpr int LANES = D <= 16 ? 2 : D <= 32 ? 4 : D <= 64 ? 8 : 16, PASSES = EACH * LANES / 32;
+
+    // Counts pairs that would be taken by differences, one a thread; pairs of equal index are not counted.
+    static __device__ void count(const Args& g, const float* centre, int pilot) {
+        __shared__ int found;
+        if (threadIdx.x == 0) found = 0;
+        __syncthreads();
+        const unsigned long long draw = ((unsigned long long)pilot * THREADS + threadIdx.x + 1) * 0x9e3779b97f4a7c15ull;
+        const i64 m = (i64)((draw >> 20) % (unsigned long long)g.size[ROLE_M]);
+        i64 n = (i64)(((draw ^ draw >> 29) * 0xbf58476d1ce4e5b9ull >> 20) % (unsigned long long)g.size[ROLE_N]);
+        if (n == m) n = n + 1 < g.size[ROLE_N] ? n + 1 : 0;
+        const auto p = origin();
+        float norms = 0.0f;
+#pragma unroll 1
+        for (i64 k = 0; k < g.size[ROLE_K]; k += 8) {
+            float x[8], y[8];
+            S::template centred<X>(x, row_of<X>(g, p, m), g, p, centre, k);
+            S::template centred<Y>(y, row_of<Y>(g, p, n), g, p, centre, k);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) norms = fmaf(x[i], x[i], fmaf(y[i], y[i], norms));
+        }
+        const bool direct = Body::DIFFERENCES ? !(score_directly<Body>(g, m, n) > fmaf(Tile::SHARE, norms, LEAST_SQUARE)) : !is_finite(norms);
+        if (direct) atomicAdd(&found, 1);
+        __syncthreads();
+        if (threadIdx.x != 0) return;
+        if constexpr (Body::SCALES) {
+            if (pilot == 0 && !(Body::scale(Body::fixed(g, p), g.number) > 0.0f)) found = THREADS * SAMPLERS;
+        }
+        g.list[SAMPLED_AT + pilot] = found;
+        if (pilot == 0) g.list[0] = 0;
+    }
+
+    // One tile of points of operand 0 (rows) or 1 (columns): its unit is the power of two that brings its largest value to
+    // 2^14 .. 2^15.
+    template <class P>
+    static __device__ void split(const Args& g, const float* centre, int operand, i64 tile, int warp, int lane) {
+        __shared__ float tops[WARPS], norms[SCORE_ROWS];
+        const i64 points = g.size[P::TILE];
+        const int k = lane % LANES * 8, first = warp * EACH + lane / LANES;
+        const auto p = origin();
+        float v[PASSES][8], top = 0.0f;
+        bool rooted[PASSES];
+#pragma unroll
+        for (int s = 0; s < PASSES; ++s) {
+            const i64 point = tile * SCORE_ROWS + first + s * (EACH / PASSES);
+            rooted[s] = true;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) v[s][i] = 0.0f;
+            if (point < points && k < D) rooted[s] = S::template centred<P>(v[s], row_of<P>(g, p, point), g, p, centre, k);
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                if (is_finite(v[s][i])) top = fmaxf(top, fabsf(v[s][i]));
+        }
+        top = warp_max(top);
+        if (lane == 0) tops[warp] = top;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) top = fmaxf(top, tops[w]);
+        int exponent = 268 - (__float_as_int(top) >> 23);
+        exponent = exponent < 14 ? 14 : exponent > 253 ? 253 : exponent;
+        const float scale = __int_as_float(exponent << 23), unit = __int_as_float((254 - exponent) << 23);
+        unsigned char* to = g.tiles[operand] + tile * Layout::BYTES;
+#pragma unroll
+        for (int s = 0; s < PASSES; ++s) {
+            const int row = first + s * (EACH / PASSES);
+            Pack<f16, 8> high, low;
+            float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const float u = v[s][i] * scale;
+                high.v[i] = Store<f16>::from(u);
+                const float h = convert<float>(high.v[i]);
+                low.v[i] = Store<f16>::from(is_finite(h) ? u - h : 0.0f);
+                const float whole = h + convert<float>(low.v[i]);
+                sum[i % 2] = fmaf(whole, whole, sum[i % 2]);
+            }
+            if (k < D) {
+                *(Pack<f16, 8>*)(to + Layout::at(row, k)) = high;
+                *(Pack<f16, 8>*)(to + Layout::at(row, D + k)) = low;
+            }
+            // NaN of points that have one, -inf of infinite ones, +inf of those that are taken by differences anyway
+            float norm = Body::DIFFERENCES ? (sum[0] + sum[1]) * unit * unit : 0.0f;
+            int kind = rooted[s] ? 0 : 1;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) kind |= v[s][i] != v[s][i] ? 4 : is_finite(v[s][i]) ? 0 : 2;
+#pragma unroll
+            for (int gap = LANES / 2; gap > 0; gap /= 2) {
+                norm += __shfl_xor_sync(0xffffffffu, norm, gap);
+                kind |= __shfl_xor_sync(0xffffffffu, kind, gap);
+            }
+            if (kind) norm = Source::WEIGHTED || kind & 1 ? infinity<float>() : kind & 4 ? not_a_number<float>() : -infinity<float>();
+            if (lane % LANES == 0) {
+                norms[row] = norm;
+                if (operand == 0) g.rows[tile * SCORE_ROWS + row] = make_float2(norm, unit);
+            }
+        }
+        if (operand == 0) return;
+        __syncthreads();
+        for (i64 part = 0; part < (Body::WEIGHTED ? ceil_div(g.size[ROLE_L], Body::GROUP) : 1); ++part)
+            put_columns(g, g.columns + (part * ceil_div(points, SCORE_ROWS) + tile) * score_side<Body>(), norms, unit, tile, part * Body::GROUP);
+    }
+
+    // What travels with a tile of columns; columns behind the last are far away.
+    static __device__ __forceinline__ void put_columns(const Args& g, float* to, const float* norms, float unit, i64 tile, i64 c) {
+        const int slot = threadIdx.x % SCORE_ROWS, local = score_column(slot);
+        const i64 n = tile * SCORE_ROWS + local;
+        const bool inside = n < g.size[ROLE_N];
+        const auto p = origin();
+        if (threadIdx.x < SCORE_ROWS) {
+            to[slot] = inside ? norms[local] : 1e30f;
+        } else {
+            float* at = to + SCORE_ROWS + slot;
+            each<0, Body::COLUMN_ENDS>([&](auto index) {
+                at[decltype(index)::value * SCORE_ROWS] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
+            });
+            if constexpr (Body::WEIGHTED) {
+                typedef typename Body::Weight W;
+                typedef typename W::T T;
+                const i64* s = g.stride[W::PORT];
+#pragma unroll
+                for (int q = 0; q < Body::GROUP; ++q) {
+                    const bool there = inside && c + q < g.size[ROLE_L];
+                    at[(Body::COLUMN_ENDS + q) * SCORE_ROWS] = there ? convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + (c + q) * s[ROLE_L]).v[0]) : 0.0f;
+                }
+            }
+        }
+        if (threadIdx.x < 32) {
+            float most = 0.0f;
+#pragma unroll
+            for (int i = 0; i < SCORE_ROWS / 32; ++i)
+                if (tile * SCORE_ROWS + threadIdx.x + 32 * i < g.size[ROLE_N]) most = fmaxf(most, is_finite(norms[threadIdx.x + 32 * i]) ? norms[threadIdx.x + 32 * i] : infinity<float>());
+            most = warp_max(most);
+            float* end = to + score_side<Body>() - 4;
+            if (threadIdx.x < 4) end[threadIdx.x] = threadIdx.x == 0 ? unit : threadIdx.x == 1 ? fmaf(Tile::SHARE, most, unit * unit) : 0.0f;
+        }
+    }
+};
+
+template <class Body, class Source, class Tile>
+__device__ __forceinline__ void split_scores(const typename Body::Args& g) {
+    typedef ScoreSplit<Body, Source, Tile> S;
+    __shared__ float centre[SCORE_ROWS];
+    if (Body::DIFFERENCES) {
+        S::S::find_centre(g, centre);
+    } else {
+        if (threadIdx.x < SCORE_ROWS) centre[threadIdx.x] = 0.0f;
+        __syncthreads();
+    }
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const i64 rows = ceil_div(ceil_div(g.size[ROLE_M], Tile::BM) * Tile::BM, SCORE_ROWS), tile = (i64)blockIdx.x - SAMPLERS;
+    if (tile < 0)
+        S::count(g, centre, blockIdx.x);
+    else if (tile < rows)
+        S::template split<typename S::X>(g, centre, 0, tile, warp, lane);
+    else
+        S::template split<typename S::Y>(g, centre, 1, tile - rows, warp, lane);
+}
+
+}  // namespace km

@@ -1,0 +1,167 @@
+"""Row reductions from score tiles on the GPU against float64, and what happens to points that do not suit them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.contraction import cuda_score
+from kernmantle.ops import rows
+from kernmantle.ops.apply import apply
+
+pytestmark = pytest.mark.cuda
+SQUARES = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2)
+DOT = km.Contraction("mk,nk->mn", lambda a, b: a * b, epilogue=lambda s: km.exp(s / 10))
+WEIGHTED = km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * (a - b) ** 2)
+ENDS = km.Contraction("mk,nk,u:m,t:n->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s, u, t: km.exp(-s / 100) * u + t)
+EDGES = [(191, 127, 20), (192, 128, 16), (193, 129, 33), (16, 1, 20), (385, 1000, 64), (700, 4097, 100), (130, 260, 96)]
+
+
+@pytest.fixture(autouse=True)
+def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("score tiles are of Hopper GPUs")
+    rows._PREPARED.clear()
+    for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH"):
+        monkeypatch.setattr(cuda_score, name, 1)
+    yield
+    rows._PREPARED.clear()
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed + sum(shape))
+    return torch.randn(*shape, device="cuda", generator=generator)
+
+
+def squared(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x, y = x.double(), y.double()
+    return torch.cat([((part[:, None] - y) ** 2).sum(-1) for part in x.split(max(1, 40_000_000 // y.numel()))])
+
+
+def share(found: torch.Tensor, wanted: torch.Tensor, size: torch.Tensor) -> float:
+    """Largest error as a share of a size; where that is 0 the value must be right."""
+    assert torch.equal(found[size == 0].double(), wanted[size == 0])
+    return ((found - wanted).abs() / size)[size > 0].max().item() if (size > 0).any() else 0.0
+
+
+@pytest.mark.parametrize(("m", "n", "k"), EDGES)
+def test_products_and_reductions_agree_with_float64(m: int, n: int, k: int) -> None:
+    x, y, h = normal(m, k), normal(n, k, seed=1), math.sqrt(k)
+    kernel, d = km.Gaussian(h), squared(x, y)
+    entries = (-d / (2 * h * h)).exp()
+    for width in (1, 3, 8):
+        v = normal(n, width)
+        assert share(kernel.matmul(x, y, v), entries @ v.double(), entries @ v.double().abs()) < 1e-6
+    assert " score, " in kernel.info
+    assert share(kernel.logsumexp(x, y), entries.logsumexp(1), entries.logsumexp(1).abs() + 1) < 1e-6
+    for how in ("min", "max"):
+        assert share(apply(SQUARES, how, [x, y], {})[0], getattr(d, how)(1)[0], getattr(d, how)(1)[0]) < 1e-5
+    assert share(apply(SQUARES, "sum", [x, y], {})[0], d.sum(1), d.sum(1)) < 1e-5
+    products, v = (x.double() @ y.double().T / 10).exp(), normal(n, 2)
+    assert share(apply(DOT, "product", [x, y], {}, v)[0], products @ v.double(), products @ v.double().abs()) < 3e-6
+    assert " score, " in DOT.routes["product"]
+
+
+def hard(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = normal(1500, 50), normal(2000, 50, seed=1)
+    twins = torch.cat([x.flip(0) + 1e-3 * normal(1500, 50, seed=2), y])
+    far, outlier = torch.cat([x, x[:2] + 100]), x.clone()
+    outlier[7] *= 1e6
+    centres = 10 * normal(200, 50)
+    return {
+        "itself": (x, x),
+        "offset": (x + 1e3, y + 1e3),
+        "offset itself": (x + 1e4, x + 1e4),
+        "twins": (x, twins),
+        "twins of few": (x, torch.cat([x[::10] + 1e-6 * normal(150, 50), y])),
+        "clusters": (centres.repeat(8, 1) + 0.05 * normal(1600, 50), centres.repeat(10, 1) + 0.05 * normal(2000, 50)),
+        "outlier": (outlier, y),
+        "far": (far, far),
+        "small": (x * 1e-12, y * 1e-12),
+        "large": (x * 1e15, y * 1e15),
+        "unlike": (x * 1e-4, y),
+        "equal": (torch.ones(500, 40, device="cuda"), torch.ones(700, 40, device="cuda")),
+    }[name]
+
+
+HARD = ("itself", "offset", "offset itself", "twins", "twins of few", "clusters", "outlier", "far", "small", "large")
+
+
+@pytest.mark.parametrize("name", [*HARD, "unlike", "equal"])
+def test_squared_distances_that_lose_digits(name: str) -> None:
+    x, y = hard(name)
+    d = squared(x, y)
+    for how, wanted in (("min", d.min(1)[0]), ("max", d.max(1)[0]), ("sum", d.sum(1))):
+        assert share(apply(SQUARES, how, [x, y], {})[0], wanted, wanted) < 1e-5
+    h = float(d.median().sqrt()) or 1.0
+    v, entries = normal(y.shape[0], 1), (-d.sqrt() / h).exp()
+    found = km.Laplace(bandwidth=h, p=2.0).matmul(x, y, v)
+    assert share(found, entries @ v.double(), entries @ v.double().abs()) < 2e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("side", [0, 1])
+def test_points_that_are_not_finite_spoil_their_own_distances_only(value: float, side: int) -> None:
+    pair = [normal(1500, 50), normal(2000, 50, seed=1)]
+    pair[side][5, 3] = value
+    d, v = squared(*pair), normal(2000, 2)
+    found = km.Gaussian(7.0).matmul(*pair, v)
+    entries = (-d / 98).exp()
+    wanted = entries @ v.double()
+    assert torch.equal(found.isnan(), wanted.isnan())
+    fine = ~wanted.isnan()
+    assert share(found[fine], wanted[fine], (entries @ v.double().abs())[fine]) < 1e-6
+    nearest = apply(SQUARES, "max", pair, {})[0]
+    assert torch.allclose(nearest.double(), d.max(1)[0], rtol=1e-5, equal_nan=True)
+
+
+def test_other_operands_and_layouts() -> None:
+    x, y, v = normal(50, 1500).T, normal(2000, 100)[:, ::2], normal(5, 2000).T
+    d = squared(x, y)
+    entries = (-d / 98).exp()
+    size = entries @ v.double().abs()
+    assert share(km.Gaussian(7.0).matmul(x, y, v), entries @ v.double(), size) < 1e-6
+    bandwidth = torch.tensor(7.0, device="cuda")
+    assert share(km.Gaussian(bandwidth).matmul(x, y, v), entries @ v.double(), size) < 1e-6
+    w = normal(50).abs() + 0.1
+    weighted = squared(x * w.sqrt(), y * w.sqrt()).min(1)[0]
+    assert share(apply(WEIGHTED, "min", [x, y], {"w": w})[0], weighted, weighted) < 1e-5
+    u, t = normal(1500).abs(), normal(2000).abs()
+    entries = (-d / 100).exp() * u.double()[:, None] + t.double()
+    found = apply(ENDS, "product", [x, y], {"u": u, "t": t}, v)[0]
+    assert share(found, entries @ v.double(), entries @ v.double().abs()) < 1e-6
+    assert " score, " in ENDS.routes["product"]
+
+
+def test_growing_exponentials_and_batches_take_differences() -> None:
+    growing = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s: km.exp(s / 300))
+    x, y, v = normal(3, 700, 50), normal(3, 800, 50), normal(3, 800, 1)
+    entries = torch.stack([(squared(a, b) / 300).exp() for a, b in zip(x, y, strict=True)])
+    wanted, size = entries @ v.double(), entries @ v.double().abs()
+    assert share(apply(growing, "product", [x, y], {}, v)[0], wanted, size) < 1e-6
+    assert share(apply(growing, "product", [x[0], y[0]], {}, v[0])[0], wanted[0], size[0]) < 1e-6
+
+
+def test_the_same_bits_again_and_in_a_graph() -> None:
+    x, y, v, kernel = normal(1500, 50), normal(2000, 50), normal(2000, 1), km.Gaussian(7.0)
+    first = kernel.matmul(x, y, v)
+    assert torch.equal(first, kernel.matmul(x, y, v))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = kernel.matmul(x, y, v)
+    x.mul_(0.5)
+    graph.replay()
+    assert torch.equal(captured, kernel.matmul(x, y, v))
+    x[3, 3] = math.nan
+    graph.replay()
+    assert captured[3].isnan()
+    assert torch.isfinite(captured[4:]).all()
+
+
+def test_the_comparison_can_fail() -> None:
+    x, y = normal(300, 20), normal(400, 20)
+    assert share(apply(SQUARES, "min", [x, y * 1.001], {})[0], squared(x, y).min(1)[0], squared(x, y).min(1)[0]) > 1e-5

@@ -346,7 +346,9 @@ def test_every_write_to_every_layer():
     assert done > 15_000
 
 
-@pytest.mark.parametrize("make", [lambda: km.kronsparse.hadamard(16), lambda: km.kronsparse.dct(12)], ids=str)
+@pytest.mark.parametrize(
+    "make", [lambda: km.kronsparse.hadamard(16), lambda: km.kronsparse.dct(12)], ids=["hadamard", "dct"]
+)
 @pytest.mark.parametrize("inference", [False, True])
 def test_transforms_never_change(make, inference):
     with torch.inference_mode(inference):

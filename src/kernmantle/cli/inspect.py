@@ -97,13 +97,13 @@ def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
     return call
 
 
-def _opened(text: str, given: ast.Lambda, count: int) -> tuple[ast.Expression, list[str], list[str]]:
+def _opened(text: str, node: ast.Lambda, count: int) -> tuple[ast.Expression, list[str], list[str]]:
     """The expression inside a lambda, the names of its operands, and those of its parameters."""
-    names = [argument.arg for argument in (*given.args.posonlyargs, *given.args.args)]
-    if len(names) < count or given.args.vararg or given.args.kwarg:
+    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+    if len(names) < count or node.args.vararg or node.args.kwarg:
         raise ParameterError(f"{text!r} must take {count} operands, then parameters by name")
-    further = [argument.arg for argument in given.args.kwonlyargs]
-    return ast.Expression(given.body), names[:count], [*names[count:], *further]
+    further = [argument.arg for argument in node.args.kwonlyargs]
+    return ast.Expression(node.body), names[:count], [*names[count:], *further]
 
 
 def described(program: Program) -> list[tuple[str, str]]:

@@ -125,7 +125,7 @@ def _direct(row: Metric, x: Any, y: Any, p: Any, w: Any, root: bool, out: Any, p
     operands = (x, y) if w is None else (x, y, w)
     variant, parameters = number_variant(2 if p is None else p) if "p" in row.options else ("", {})
     contract = contraction(row.name, variant, w is not None, root)
-    known = contract.recall(operands, precision, parameters) if out is None else None
+    known = contract.recall(operands, precision, parameters, out)
     if known is None and _is_direct(row, x, y, w):
         return contract(*operands, out=out, precision=precision, **parameters)
     return known

@@ -211,12 +211,12 @@ def _some_by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | N
     linalg: Any = import_module("scipy.linalg")
     size = exponent(a.abs().amax())
     scaled = abs(int(size)) > _ORDINARY
-    given = shifted(a, -size) if scaled else a
+    matrix = shifted(a, -size) if scaled else a
     half = -int(size) // 2
     ends = value if value is None or not scaled else tuple(e * 2.0**half * 2.0 ** (-int(size) - half) for e in value)
     try:
         result = linalg.eigh(
-            given.numpy(), lower=lower, eigvals_only=not vectors, check_finite=False, subset_by_index=index,
+            matrix.numpy(), lower=lower, eigvals_only=not vectors, check_finite=False, subset_by_index=index,
             subset_by_value=ends,
         )  # fmt: skip
     except linalg.LinAlgError:

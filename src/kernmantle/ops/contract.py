@@ -137,14 +137,15 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
-        if out is None and params is None:
-            known = self.recall(operands, precision, named)
-            if known is not None:
-                return known
-        twice = [name for name in named if name in (params or {})]
-        if twice:
-            raise ParameterError(f"parameter {twice[0]!r} is given by name and in params=; give it once")
-        call = self._gather(operands, {**(params or {}), **named})
+        if params is not None:
+            twice = [name for name in named if name in params]
+            if twice:
+                raise ParameterError(f"parameter {twice[0]!r} is given by name and in params=; give it once")
+            named = {**params, **named}
+        known = self.recall(operands, precision, named, out)
+        if known is not None:
+            return known
+        call = self._gather(operands, named)
         tensors, wrap = unwrap(*call.arrays, names=call.labels)
         call = call.with_tensors(tensors)
         geometry = check_call(self.definition.equation, call)
@@ -170,7 +171,7 @@ class Contraction:
             results = execute(bound.text, types, values, numbers, targets)
             torch.autograd.graph.increment_version([target for target in targets if not target.is_inference()])
         if not torch.compiler.is_compiling():
-            self.recall.learn(operands, params, precision, named, bound, types)
+            self.recall.learn(operands, precision, named, out, bound, types)
         if out is not None:
             return out
         return wrap(results[0] if self.definition.single else tuple(results))

@@ -17,7 +17,7 @@ from ..contraction.definition import Definition
 from ..expr.node import Number
 from ..expr.simplify import POWER_CLASSES
 from ..runtime.lru import LRUCache
-from .checks import autocasts, number_of
+from .checks import autocasts, number_of, overlap
 from .dtypes import DTYPES
 from .execute import Prepared, Types, allocate, last_route, prepare
 from .launcher import collecting
@@ -36,7 +36,7 @@ class Bound(NamedTuple):
     without_gradient: str
 
 
-Ready = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+Ready = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
 
 
 class Recall:
@@ -44,7 +44,8 @@ class Recall:
 
     def __init__(self, definition: Definition) -> None:
         self._exponents = definition.exponents
-        self._named_operands = any(name is not None for name in definition.equation.names)
+        self._names = definition.equation.names
+        self._operand_names = frozenset(name for name in self._names if name is not None)
         self._defaults = dict(definition.defaults)
         self._single = definition.single
         self._is_used = False
@@ -56,60 +57,80 @@ class Recall:
         """Forget every call."""
         self._known.clear()
 
-    def _key(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """What a call looks like; None if somebody watches it or a value is of no usual kind."""
-        if not operands or not unwatched():
+    def _arrays(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the operands in the equation's order; empty where their number is wrong."""
+        if not self._operand_names:
+            return operands
+        if len(operands) != len(self._names) - len(self._operand_names):
+            return ()
+        rest = iter(operands)
+        return [next(rest) if name is None else named.get(name) for name in self._names]
+
+    def _key(
+        self, arrays: Sequence[Any], precision: str | None, named: Mapping[str, Any], out: Any
+    ) -> tuple[Any, ...] | None:
+        """Return what the checks and the plan depend on; None under a transform, or for a value of no usual kind."""
+        if not arrays or not unwatched():
             return None
         settings = current()
         facts: list[Any] = [precision, settings.backend, settings.precision]
+        records = torch.is_grad_enabled()
         try:
-            for value in operands:
-                if type(value) not in PLAIN or value.is_neg() or (value.requires_grad and torch.is_grad_enabled()):
+            for value in arrays:
+                if type(value) not in PLAIN or value.is_neg() or (records and value.requires_grad):
                     return None
                 facts += value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16
-            facts.append(len(operands) > 1 and operands[0] is operands[1])
+            facts.append(len(arrays) > 1 and arrays[0] is arrays[1])
             for name, value in named.items():
                 kind = type(value)
                 if kind is float or kind is int:
                     facts += name, value if name in self._exponents and value in POWER_CLASSES else None
-                    continue
-                if kind not in PLAIN or value.is_neg() or (value.requires_grad and torch.is_grad_enabled()):
+                elif name not in self._operand_names:
+                    if kind not in PLAIN or value.is_neg() or (records and value.requires_grad):
+                        return None
+                    facts += name, value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16
+            if out is not None:
+                if type(out) not in PLAIN or out.is_neg() or out.requires_grad:
                     return None
-                facts += name, value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16
+                facts += "out", out.shape, out.stride(), out.dtype, out.device, out.data_ptr() % 16
         except RuntimeError:  # no strides or no memory: sparse tensors, wrappers of transforms
             return None
-        if torch._C._is_any_autocast_enabled() and autocasts(operands[0].device):
+        if torch._C._is_any_autocast_enabled() and autocasts(arrays[0].device):
             return None
         return tuple(facts)
 
-    def __call__(self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any]) -> Any:
-        """Result of a call that is known, else None."""
+    def __call__(
+        self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any], out: Any = None
+    ) -> Any:
+        """Return the result of a call whose plan is there, else None."""
         if torch.compiler.is_compiling() or not self._is_used or collecting():
             return None
-        known = self._known.get(self._key(operands, precision, named))
+        arrays = self._arrays(operands, named)
+        known = self._known.get(self._key(arrays, precision, named, out))
         if known is None:
             return None
         ready, self.route = known
-        return ready(operands, named)
+        return ready(arrays, named, out)
 
     def learn(
-        self, operands: Sequence[Any], params: Mapping[str, Any] | None, precision: str | None,
-        named: Mapping[str, Any], bound: Bound, types: str,
+        self, operands: Sequence[Any], precision: str | None, named: Mapping[str, Any], out: Any,
+        bound: Bound, types: str,
     ) -> None:  # fmt: skip
-        """Remember a call that went through all checks."""
+        """Store the plan of a call that went through all checks."""
         self.route = last_route()
-        if params is not None or self._named_operands or collecting():
+        if collecting():
             return
-        key = self._key(operands, precision, named)
+        arrays = self._arrays(operands, named)
+        key = self._key(arrays, precision, named, out)
         if key is None:
             return
-        if bound.numbers and not operands[0].is_floating_point():
+        if bound.numbers and not arrays[0].is_floating_point():
             return  # whether a number fits integers depends on its value
-        twin = len(operands) > 1 and operands[0] is operands[1] and '"symmetric":true' in bound.text
-        tensors = _tensors(operands, named, twin, bound.tensor_parameters)
-        prepared = prepare(bound.text, types, tensors, None)
+        twin = len(arrays) > 1 and arrays[0] is arrays[1] and '"symmetric":true' in bound.text
+        tensors = _tensors(arrays, named, twin, bound.tensor_parameters)
+        prepared = prepare(bound.text, types, tensors, None if out is None else [out])
         self._is_used = True
-        self._known[key] = self._ready(prepared, types, operands[0].device, twin, bound), prepared.route
+        self._known[key] = self._ready(prepared, types, arrays[0].device, twin, bound), prepared.route
 
     def _ready(self, prepared: Prepared, types: str, device: torch.device, twin: bool, bound: Bound) -> Ready:
         """The call that is left when everything about it is known but its values."""
@@ -121,9 +142,16 @@ class Recall:
         ]
         as_they_are = not twin and not names
 
-        def ready(operands: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        def ready(operands: Sequence[Any], named: Mapping[str, Any], out: Any) -> Any:
             tensors = operands if as_they_are else _tensors(operands, named, twin, names)
             numbers = [number_of(named.get(name, value), name) for name, value in entries] if entries else ()
+            if out is not None:
+                if any(overlap(out, tensor) for tensor in tensors):
+                    return None  # which the checks of a new call refuse
+                run(tensors, numbers, (out,))
+                if not out.is_inference():
+                    torch.autograd.graph.increment_version(out)
+                return out
             if single:
                 out = allocate(shape, dtypes[0], device)
                 run(tensors, numbers, (out,))

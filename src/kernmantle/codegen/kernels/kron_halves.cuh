@@ -19,8 +19,8 @@ KM_DEVICE void load_matrices(unsigned (&r)[4], const f16* at) {
 // Two numbers as halves and rests, each pair in one word.
 KM_DEVICE void halve(unsigned& high, unsigned& low, float x, float y) {
     high = ptx::pack_f16x2(x, y);
-    const float2 kept = ptx::unpack_f16x2(high);
-    const float second = (y - kept.y) * 2048.0f, first = (x - kept.x) * 2048.0f;
+    const float2 rounded = ptx::unpack_f16x2(high);
+    const float second = (y - rounded.y) * 2048.0f, first = (x - rounded.x) * 2048.0f;
     low = ptx::pack_f16x2(first, second);
 }
 // 2^n for n from -126 to 127.
@@ -265,7 +265,7 @@ struct KronHalves : KronBack<B> {
         int bound0, sums0, bound1 = 0, sums1 = 0;
         read_factor<A, B::INNER0, true>(g, first, 0, scratch, bound0, sums0);
         if (BOTH) read_factor<E, B::INNER1, false>(g, second, 2, scratch, bound1, sums1);
-        // From sums of products to what is kept of them; the powers that the factors' entries were divided by.
+        // From sums of products to what is rounded of them; the powers that the factors' entries were divided by.
         const float kept0 = power_of_two(bound0 - TOP - sums0), kept1 = power_of_two(bound1 - TOP - sums1);
         const float power0 = power_of_two(bound0 - TOP), power1 = power_of_two(bound1 - TOP);
         float sum0[Sum0::NB][4] = {}, sum1[Sum1::NB][4] = {};

@@ -11,8 +11,8 @@ namespace km {
 
 // What two numbers lack in a pair of halves.
 KM_DEVICE unsigned rest_of(unsigned pair, float low, float high) {
-    const float2 kept = ptx::unpack_f16x2(pair);
-    return ptx::pack_f16x2(low - kept.x, high - kept.y);
+    const float2 rounded = ptx::unpack_f16x2(pair);
+    return ptx::pack_f16x2(low - rounded.x, high - rounded.y);
 }
 // Signs of two differences that are 0 or normal and below 2^120, times SIGN, in halves: the upper half of such a number,
 // read as a half, is 0 or at least SIGN.

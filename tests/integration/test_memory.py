@@ -65,12 +65,12 @@ def run(code, tmp_path, *arguments):
     return [float(word) for word in done.stdout.split()]
 
 
-@pytest.mark.parametrize("how", ["matmul", "logsumexp"])
+@pytest.mark.parametrize("how", ["matmul", "logsumexp", "max"])
 def test_a_backward_pass_has_blocks_and_not_the_matrix(how, tmp_path):
-    rows = 1200
+    rows = 4800
     (peak,) = run(BACKWARD, tmp_path, rows, how)
-    matrix, promised, vectors = rows * 60_000 * 4, 64 << 20, 4 * 60_000 * 20 * 4
-    assert peak < promised + vectors < 0.4 * matrix
+    matrix, promised = rows * 60_000 * 4, 64 << 20
+    assert peak < 2 * promised < matrix / 8  # blocks, vectors and what the heap does not use again
 
 
 def test_kernels_that_nobody_uses_are_unloaded(tmp_path):

@@ -177,8 +177,9 @@ class Worker:
     """A process that runs the calls of a checkout."""
 
     def __init__(self, tree: Path, cache: Path, options: argparse.Namespace) -> None:
+        path = [str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {
-            "PYTHONPATH": str(tree / "src"), "KERNMANTLE_CACHE_DIR": str(cache),
+            "PYTHONPATH": os.pathsep.join(path), "KERNMANTLE_CACHE_DIR": str(cache),
             "OMP_NUM_THREADS": str(options.threads),
         }  # fmt: skip
         command = [sys.executable, __file__, "--worker", "--device", options.device, "--clock", options.clock, "", ""]

@@ -21,6 +21,7 @@ from .execute import Types, execute
 from .operator import LIBRARY, contract, unpacked
 from .torch_private import (
     apply_here,
+    assumed_constant,
     goes_forward,
     is_batched,
     is_traced,
@@ -48,13 +49,6 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
         return cached(*args)
 
     return assumed_constant(call)
-
-
-def assumed_constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Evaluated while torch.compile traces instead of looked into."""
-    # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
-    setattr(function, "_dynamo_marked_constant", True)  # noqa: B010
-    return function
 
 
 class Attributes:

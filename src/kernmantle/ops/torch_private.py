@@ -35,6 +35,14 @@ def goes_forward() -> bool:
     return forward_ad._current_level >= 0
 
 
+def assumed_constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluated while torch.compile traces instead of looked into."""
+    # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
+    setattr(function, "_dynamo_marked_constant", True)  # noqa: B010
+    return function
+
+
+@assumed_constant  # torch 2.11 cannot trace the call inside; graphs are guarded by the transforms around them
 def is_transformed() -> bool:
     """Whether a transform of torch.func is active, also while torch.compile traces one."""
     return _functorch.get_dynamic_layer_stack_depth() > 0

@@ -58,9 +58,7 @@ class Recall:
         self._known.clear()
 
     def _arrays(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the operands in the equation's order; empty where their number is wrong."""
-        if not self._operand_names:
-            return operands
+        """Return the operands in the equation's order, named ones among them; empty where their number is wrong."""
         if len(operands) != len(self._names) - len(self._operand_names):
             return ()
         rest = iter(operands)
@@ -74,10 +72,9 @@ class Recall:
             return None
         settings = current()
         facts: list[Any] = [precision, settings.backend, settings.precision]
-        records = torch.is_grad_enabled()
         try:
             for value in arrays:
-                if type(value) not in PLAIN or value.is_neg() or (records and value.requires_grad):
+                if type(value) not in PLAIN or value.is_neg() or (value.requires_grad and torch.is_grad_enabled()):
                     return None
                 facts += value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16
             facts.append(len(arrays) > 1 and arrays[0] is arrays[1])
@@ -86,7 +83,7 @@ class Recall:
                 if kind is float or kind is int:
                     facts += name, value if name in self._exponents and value in POWER_CLASSES else None
                 elif name not in self._operand_names:
-                    if kind not in PLAIN or value.is_neg() or (records and value.requires_grad):
+                    if kind not in PLAIN or value.is_neg() or (value.requires_grad and torch.is_grad_enabled()):
                         return None
                     facts += name, value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % 16
             if out is not None:
@@ -105,7 +102,7 @@ class Recall:
         """Return the result of a call whose plan is there, else None."""
         if torch.compiler.is_compiling() or not self._is_used or collecting():
             return None
-        arrays = self._arrays(operands, named)
+        arrays = self._arrays(operands, named) if self._operand_names else operands
         known = self._known.get(self._key(arrays, precision, named, out))
         if known is None:
             return None
@@ -120,7 +117,7 @@ class Recall:
         self.route = last_route()
         if collecting():
             return
-        arrays = self._arrays(operands, named)
+        arrays = self._arrays(operands, named) if self._operand_names else operands
         key = self._key(arrays, precision, named, out)
         if key is None:
             return

@@ -22,6 +22,7 @@ from kernmantle.contraction.kronsparse_sum import sum_plan
 from ..backend import test_cuda_apply as rows
 from ..backend import test_cuda_compile as grams
 from ..backend import test_cuda_kron as kron
+from ..backend import test_cuda_score as scores
 from ..backend import test_cuda_squares as squares
 from ..backend import test_kronsparse_compile as kronsparse
 from ..backend import test_kronsparse_few as grouped
@@ -80,6 +81,17 @@ def _squares(name: str, step: str) -> Callable[[str], Planned]:
 def _rows(name: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = rows.HEADLINE[name].plan(CARDS[card])
+        return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
+def _score(name: str, gated: bool = False) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = scores.planned(scores.HEADLINE[name], card)
+        if gated:
+            assert plan.fallback is not None
+            plan = plan.fallback
         return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
 
     return make
@@ -183,6 +195,9 @@ def _table() -> dict[str, Kernel]:
     table.add("squares symmetric main", _squares("squares_symmetric", "main"), HOPPER)
     for name in rows.HEADLINE:
         table.add(f"row_reduce {name.removeprefix('rows_')}", _rows(name), tuple(CARDS))
+    for name in ("gauss_20", "weights_40", "logsumexp_64"):
+        table.add(f"row_reduce score {name}", _score(name), HOPPER)
+    table.add("row_reduce behind a gate", _score("gauss_20", gated=True), HOPPER)
     for name, cards in {
         "one_signs_1": tuple(CARDS), "sixteen_signs_1": tuple(CARDS), "four_powers_1": COMPARED,
         "eight_plain_1": ("sm_80", "sm_90"), "eight_async_powers_1": HOPPER, "wide_async_signs_1": HOPPER,

@@ -15,7 +15,7 @@ import kernmantle
 
 from ..source import PACKAGE, ROOT
 
-SMALL_CUDA = {"cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
+SMALL_CUDA = {"cuda-core", "cuda-bindings", "nvidia-cuda-nvdisasm", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_plain_install_brings_nothing_of_cuda(metadata):
     assert metadata["License-Expression"] == "MIT"
 
 
-def test_the_tests_bring_only_the_compiler_and_its_headers_of_cuda(metadata):
+def test_the_tests_bring_only_the_compiler_its_headers_and_the_disassembler_of_cuda(metadata):
     wanted = requirements(metadata, "test")
     assert {name for name in wanted if name.startswith(("cuda", "nvidia", "nvmath", "torch"))} == SMALL_CUDA
     assert not [name for name in requirements(metadata, "demo") if name.startswith(("cuda", "nvidia", "nvmath"))]

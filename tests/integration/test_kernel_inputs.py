@@ -247,8 +247,8 @@ def test_feature_learning_stores_one_matrix_a_round(monkeypatch):
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
-            every = result if isinstance(result, (tuple, list)) else [result]
-            large = [value.untyped_storage() for value in every if value is not None and value.numel() >= 200 * 200]
+            made = [value for value in torch.utils._pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
+            large = [value.untyped_storage() for value in made if value.numel() >= 200 * 200]
             if any(storage.data_ptr() not in known for storage in large):
                 makers.append(str(function))
             known.update({storage.data_ptr(): storage for storage in large})

@@ -98,8 +98,11 @@ def test_a_holder_of_the_lock_that_dies_holds_nobody_up(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_has_right_results(tmp_path):
+    """Torch keeps to one thread: its own OpenMP threads do not survive a fork, and its next large call would wait."""
     code = """
-import os, signal
+import os, signal, warnings
+torch.set_num_threads(1)
+warnings.simplefilter("ignore", DeprecationWarning)  # Python from 3.12 on, about any fork beside threads
 x, y = torch.randn(700, 40), torch.randn(600, 40)
 def right():
     with km.config(threads=2):
@@ -109,7 +112,7 @@ def right():
 first = right()
 child = os.fork()
 if child == 0:
-    signal.alarm(60)
+    signal.alarm(120)
     os._exit(0 if right() and right() else 1)
 print(first, os.waitpid(child, 0)[1], right())
 """
@@ -119,25 +122,28 @@ print(first, os.waitpid(child, 0)[1], right())
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_long_kernel_hears_an_interrupt(threads, tmp_path):
+    """Its seconds are those of the processor, which other processes do not lengthen."""
     code = f"""
 import os, signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may have been told to ignore it
 torch.set_num_threads({threads})
 x, y = torch.randn(9000, 200), torch.randn(9000, 200)
 km.cdist(x[:600], y[:500], p=1.3)
-threading.Timer(1.0, lambda: (sent.append(time.monotonic()), os.kill(os.getpid(), signal.SIGINT))).start()
 sent = []
 try:
+    threading.Timer(0.5, lambda: (sent.append(time.process_time()), os.kill(os.getpid(), signal.SIGINT))).start()
     km.cdist(x, y, p=1.3)
-    print("ran to its end")
+    print("ran-to-its-end")
 except KeyboardInterrupt:
-    print(time.monotonic() - sent[0])
+    print(time.process_time() - sent[0])
 a = torch.randn(9, 4)
 print(torch.allclose(km.cdist(a, a, p=1), torch.cdist(a, a, p=1), atol=1e-5))
 """
     out, error = started(code, tmp_path).communicate(timeout=300)
-    seconds, works = out.split()
+    seconds, works = out.split() or ("nothing", error)
     assert (works, error) == ("True", "")
-    assert float(seconds) < 5
+    assert seconds != "ran-to-its-end"
+    assert float(seconds) < 5 * threads
 
 
 def test_a_full_disk_leaves_right_results_and_one_warning(tmp_path):

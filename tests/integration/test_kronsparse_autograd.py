@@ -303,7 +303,17 @@ def test_export():
     layer = KSLinear(12, 20, [(2, 6, 6, 1), (1, 5, 3, 4)])
     x = torch.randn(4, 12)
     exported = torch.export.export(layer, (x,))
-    assert_close(exported.module()(x).detach(), layer(x).detach(), depth=9)
+    module = exported.module()
+    result = module(x)
+    matrix = layer.to_dense().detach().double()
+    assert_close(result.detach(), (x.double() @ matrix.T + layer.bias.detach().double()).float(), depth=9)
+    # The graph that was written is trained as the layer is.
+    result.square().sum().backward()
+    first, second = [weight.detach().double().requires_grad_() for weight in layer.weights]
+    dense = by_einsum(by_einsum(x.double(), first, 0), second, layer.bias.detach().double())
+    dense.square().sum().backward()
+    assert_close(module.get_parameter("weights.0").grad, first.grad.float(), depth=300)
+    assert_close(module.get_parameter("weights.1").grad, second.grad.float(), depth=300)
 
 
 def test_training_steps_agree_with_the_dense_matrix():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
 import pickle
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 import kernmantle as km
-from kernmantle import errors
+from kernmantle import compat, errors
 from kernmantle.compat import ksmm
 from kernmantle.contraction.kronsparse_steps import Step
 from kernmantle.kronsparse import KSPattern, project
@@ -780,6 +782,15 @@ def test_their_layers_in_float8(stored):
     assert {value.dtype for value in layer.state_dict().values()} == {stored}
     wanted = x @ layer.get_dense_product().T + layer.bias.float()
     assert_close(layer(x), wanted, depth=64)
+
+
+def test_functions_named_as_their_files_stay_functions(monkeypatch):
+    for name in ("ksmm_py", *(f"ksmm_py.{part}" for part in ksmm.SUBMODULES)):
+        monkeypatch.setitem(sys.modules, name, ksmm)  # taken away again afterwards
+    for _ in range(2):
+        module = compat.install("ksmm_py")
+        assert inspect.isfunction(module.get_linear_layer)
+        assert importlib.import_module("ksmm_py.layer.get_linear_layer").get_linear_layer is module.get_linear_layer
 
 
 def test_their_other_layers_and_errors():

@@ -10,7 +10,7 @@ from kernmantle.bench import kronsparse_models as models
 from kernmantle.bench import run
 from kernmantle.bench.case import Suite
 from kernmantle.bench.timing import Plan
-from kernmantle.kronsparse import KSLinear
+from kernmantle.kronsparse import KSLinear, PackedKSLinear
 
 STAMP = {
     "machine": {"cpu": {"model": "any", "architecture": "any", "threads": 1}},
@@ -52,9 +52,9 @@ def test_models_are_checked_against_their_matrices(part, dtype) -> None:
     assert row["status"] == "ok", row["results"]
     assert row["results"]["dense"]["status"] == "ok"
     made = models._models("small", part, dtype, "cpu")
-    count = sum(isinstance(module, KSLinear) for module in made["sparse"].modules())
+    count = sum(isinstance(module, PackedKSLinear) for module in made["sparse"].modules())
     assert count == {"model": 2, "ffn": 2, "up": 1}[part]
-    assert not any(isinstance(module, KSLinear) for module in made["dense"].modules())
+    assert not any(isinstance(module, KSLinear | PackedKSLinear) for module in made["dense"].modules())
 
 
 @pytest.mark.usefixtures("small")

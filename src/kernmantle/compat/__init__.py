@@ -63,5 +63,6 @@ def install(name: str) -> ModuleType:
         setattr(module, part, sys.modules[f"{name}.{part}"])
     for part in getattr(module, "SUBMODULES", ()):
         sys.modules[f"{name}.{part}"] = module
-        setattr(module, part.rpartition(".")[2], module)
+        if not hasattr(module, part.rpartition(".")[2]):  # a function may be named as the file that it is from
+            setattr(module, part.rpartition(".")[2], module)
     return module

@@ -36,6 +36,17 @@ class PackedKSLinear(nn.Module):
     with the first such call. It has no parameters and no buffers: nothing that is done to the layer, to its parameters
     or to all tensors of a model (``dist.broadcast``, ``.data``, numpy views, another thread) changes its results.
 
+    Parameters
+    ----------
+    patterns : sequence of KSPattern
+        Of the layer, the one that is applied first in front.
+    weights : sequence of tensors (a, b, c, d)
+        One for each pattern; copied.
+    bias : tensor (out_features,) or None
+        Copied.
+    options : Way
+        Memory order of results and algorithm, as the layer has them.
+
     Attributes
     ----------
     patterns : tuple of KSPattern
@@ -44,8 +55,20 @@ class PackedKSLinear(nn.Module):
     algorithm : str
         As of the layer; not to be set.
 
+    Raises
+    ------
+    DtypeError
+        By a call, for what is no tensor of floating-point numbers of the type of the weights.
+    ShapeError
+        By a call, for ``x`` without ``in_features`` features.
+    ParameterError
+        By ``load_state_dict``, and by a call for an activation that there is not.
+
     Notes
     -----
+    ``x`` of shape (..., in_features) gives (..., out_features); with ``batch_last``, (in_features, ...) gives
+    (out_features, ...). A call costs ``2 a b c d`` operations a row for each factor.
+
     Gradients of ``x`` are recorded, the weights have none. ``to``, ``half`` and the like convert the copies and pack
     anew. ``state_dict`` has copies under the names of the layer; loading one raises: load it into the layer and call
     ``pack`` again. Copies and pickles pack anew. CUDA graphs may be captured: images live as long as this object,

@@ -33,6 +33,19 @@ class Chain:
     GradientError
         For weights that require gradients; ``KSLinear(..., weights=...)`` trains factors.
 
+    Attributes
+    ----------
+    weights : tuple of tensors (a, b, c, d)
+        Copies of the factors.
+    permutation : tensor of indices or None
+        A copy.
+    patterns : tuple of KSPattern
+        Shapes of the weights.
+    nnz : int
+        Number of weights.
+    info : str
+        What the last call ran as; empty before the first.
+
     Notes
     -----
     A chain never changes: it holds copies, ``weights`` and ``permutation`` give copies, and what is made of them before

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import current
-from ..errors import BackendError
+from ..errors import BackendError, GradientError
 from . import kronsparse_run
-from .torch_private import plain, refuse_derivative
+from .torch_private import goes_forward, is_transformed, plain, register_derivative
 
 Maybe = torch.Tensor | None
 
@@ -110,10 +110,6 @@ def _vmap_weight(info: Any, in_dims: Sequence[Any], x: torch.Tensor, grad: torch
 
 torch.library.register_vmap("kernmantle::kron_sparse", _vmap, lib=_LIBRARY)
 torch.library.register_vmap("kernmantle::kron_sparse_weight", _vmap_weight, lib=_LIBRARY)
-_INSTEAD = "take gradients of what is compiled by backward, not by torch.func inside it"
-refuse_derivative(_LIBRARY, "kron_sparse", lambda x, w, bias, *_: [x, w] if bias is None else [x, w, bias], _INSTEAD)
-refuse_derivative(_LIBRARY, "kron_sparse_weight", lambda x, grad, *_: [x, grad], _INSTEAD)
-
 _product = torch.ops.kernmantle.kron_sparse.default
 _weight = torch.ops.kernmantle.kron_sparse_weight.default
 
@@ -264,3 +260,33 @@ def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int],
         return kronsparse_run.gradient(x, grad, tuple(pattern), way.algorithm, way.precision)  # pyright: ignore
     function = WeightGradient if compiling else WeightGradientWithJvp
     return function.apply(x, grad, *pattern, *way)
+
+
+def _check_plain(name: str) -> None:
+    if is_transformed() or goes_forward():
+        raise GradientError(
+            f"the operator kernmantle::{name} has no derivative of its own: take gradients of what is compiled by "
+            "backward, not by torch.func inside it"
+        )
+
+
+def _record(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, algorithm: str,
+    precision: str,
+) -> torch.Tensor:  # fmt: skip
+    """Record the derivatives of an operator in a graph that torch.export wrote, whose weights are trained."""
+    _check_plain("kron_sparse")
+    return product(x, weight, bias, Way(batch_last, algorithm, precision), activation)
+
+
+def _record_weight(
+    x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, algorithm: str, precision: str
+) -> torch.Tensor:
+    _check_plain("kron_sparse_weight")
+    return weight_gradient(x, grad, (a, b, c, d), Way(False, algorithm, precision))
+
+
+register_derivative(
+    _LIBRARY, "kron_sparse", lambda x, weight, bias, *_: [x, weight] if bias is None else [x, weight, bias], _record
+)
+register_derivative(_LIBRARY, "kron_sparse_weight", lambda x, grad, *_: [x, grad], _record_weight)

@@ -31,7 +31,7 @@ WHOLE_BINARY = (
     "({0} + {1})", "({0} - {1})", "({0} * {1})", "F.maximum({0}, {1})", "F.minimum({0}, {1})",
     "F.where({0} < {1}, {0}, {1})", "abs({0} - {1})",
 )  # fmt: skip
-COMPARISONS = ("{0} < {1}", "{0} >= {1}", "({0} < {1}) | ({0} > 1)", "~({0} <= {1})")
+COMPARISONS = ("{0} < {1}", "{0} >= {1}", "({0} < {1}) | ({0} - {1} > 1)", "~({0} <= {1})")
 FLOATS = (torch.float64, torch.float64, torch.float64, torch.float32, torch.float32, torch.float16, torch.bfloat16)
 WHOLES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 BATCHES = ((), (), (), (1,), (2,), (3, 1), (3, 2), (2,))
@@ -202,7 +202,9 @@ def generate(seed: int) -> Case:
         text = make.expression(leaves, depth, whole, powers)
         if kind in ("any", "all"):
             other = make.expression(leaves, 1, whole, powers)
-            text = pick.choice(COMPARISONS).format(f"({text} + 0 * {names[0]})", f"({other} + 0 * {names[0]})")
+            # Beside no value at which functions saturate: rounding would decide.
+            level = "" if whole else " + 0.3217"
+            text = pick.choice(COMPARISONS).format(f"({text} + 0 * {names[0]})", f"({other} + 0 * {names[0]}{level})")
         maps.append(text)
     epilogue: str | None = None
     values = [f"s{place}" for place, kind in enumerate(reduce) if kind not in ("any", "all", "argmin", "argmax")]

@@ -105,3 +105,26 @@ def test_layers_show_their_own_route_alone():
     assert chain.info == ""
     chain(x, algorithm="einsum")
     assert chain.info == "torch einsum"
+
+
+class Trained(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left = torch.nn.Parameter(torch.randn(3, 4, dtype=torch.float64))
+        self.right = torch.nn.Parameter(torch.randn(2, 5, dtype=torch.float64))
+
+    def forward(self, x):
+        return km.kron_matmul(x, [self.left, self.right])
+
+
+def test_an_exported_product_trains_its_factors():
+    module, x = Trained(), torch.randn(7, 6, dtype=torch.float64)
+    exported = torch.export.export(module, (x,)).module()
+    result = exported(x)
+    wanted = x @ torch.kron(module.left, module.right)
+    assert_close(result.detach(), wanted.detach(), depth=6)
+    cotangent = torch.randn_like(wanted)
+    found = torch.autograd.grad(result, list(exported.parameters()), cotangent)
+    expected = torch.autograd.grad(wanted, [module.left, module.right], cotangent)
+    for own, other in zip(found, expected, strict=True):
+        assert_close(own, other, depth=60)

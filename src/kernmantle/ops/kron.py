@@ -15,10 +15,10 @@ from ..errors import BackendError, GradientError
 from .autograd import constant
 from .info import RunInfo
 from .kron_execute import Number, Sizes, execute, factor_sizes
-from .kron_operator import kron
+from .kron_operator import LIBRARY, kron
 from .kron_torch import batch_of
 from .targets import target_for
-from .torch_private import is_batched, is_untracked, plain
+from .torch_private import check_untransformed, is_batched, is_untracked, plain, register_derivative
 
 Tensors = Sequence[torch.Tensor]
 # Neighbouring factors up to this size together share one gradient.
@@ -338,6 +338,20 @@ def product(
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     function = Kron if compiling else KronWithJvp
     return function.apply(text, options, *numbers, y is not None, info, *values)
+
+
+def _record(
+    x: torch.Tensor, factors: list[torch.Tensor], y: torch.Tensor | None,
+    alpha: Number, beta: Number, modes: str, options: str,
+) -> torch.Tensor:  # fmt: skip
+    """Record the derivatives of an operator in a graph that torch.export wrote, whose factors are trained."""
+    check_untransformed("kron")
+    return product(modes, options, (alpha, beta), x, factors, y)
+
+
+register_derivative(
+    LIBRARY, "kron", lambda x, factors, y, *_: [x, *factors] if y is None else [x, *factors, y], _record
+)
 
 
 def in_two(

@@ -9,10 +9,9 @@ import torch
 
 from ..config import current
 from .kron_execute import Number, execute, out_shape
-from .torch_private import refuse_derivative
 
-_LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
+LIBRARY.define(
     "kron(Tensor x, Tensor[] factors, Tensor? y, Scalar alpha, Scalar beta, str modes, str options) -> Tensor"
 )
 
@@ -31,10 +30,10 @@ def configured(options: str) -> str:
 
 
 for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("kron", _run, _key)
+    LIBRARY.impl("kron", _run, _key)
 
 
-@torch.library.register_fake("kernmantle::kron", lib=_LIBRARY)
+@torch.library.register_fake("kernmantle::kron", lib=LIBRARY)
 def _fake(
     x: torch.Tensor, factors: list[torch.Tensor], y: torch.Tensor | None,
     alpha: Number, beta: Number, modes: str, options: str,
@@ -61,10 +60,6 @@ def _front(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.dim()), *tensor.shape[1:])
 
 
-torch.library.register_vmap("kernmantle::kron", _vmap, lib=_LIBRARY)
-refuse_derivative(
-    _LIBRARY, "kron", lambda x, factors, y, *_: [x, *factors] if y is None else [x, *factors, y],
-    "take gradients of what is compiled by backward, not by torch.func inside it",
-)  # fmt: skip
+torch.library.register_vmap("kernmantle::kron", _vmap, lib=LIBRARY)
 
 kron = torch.ops.kernmantle.kron.default

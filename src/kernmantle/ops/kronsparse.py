@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import current
-from ..errors import BackendError, GradientError
+from ..errors import BackendError
 from . import kronsparse_run
-from .torch_private import goes_forward, is_transformed, plain, register_derivative
+from .torch_private import check_untransformed, plain, register_derivative
 
 Maybe = torch.Tensor | None
 
@@ -262,27 +262,19 @@ def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int],
     return function.apply(x, grad, *pattern, *way)
 
 
-def _check_plain(name: str) -> None:
-    if is_transformed() or goes_forward():
-        raise GradientError(
-            f"the operator kernmantle::{name} has no derivative of its own: take gradients of what is compiled by "
-            "backward, not by torch.func inside it"
-        )
-
-
 def _record(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, algorithm: str,
     precision: str,
 ) -> torch.Tensor:  # fmt: skip
     """Record the derivatives of an operator in a graph that torch.export wrote, whose weights are trained."""
-    _check_plain("kron_sparse")
+    check_untransformed("kron_sparse")
     return product(x, weight, bias, Way(batch_last, algorithm, precision), activation)
 
 
 def _record_weight(
     x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, algorithm: str, precision: str
 ) -> torch.Tensor:
-    _check_plain("kron_sparse_weight")
+    check_untransformed("kron_sparse_weight")
     return weight_gradient(x, grad, (a, b, c, d), Way(False, algorithm, precision))
 
 

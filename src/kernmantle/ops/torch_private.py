@@ -144,6 +144,15 @@ def register_derivative(
     library.impl(name, kernel, "Autograd", with_keyset=True)
 
 
+def check_untransformed(name: str) -> None:
+    """GradientError where an operator in a compiled graph is under a transform, of which its Function is not told."""
+    if is_transformed() or goes_forward():
+        raise GradientError(
+            f"the operator kernmantle::{name} has no derivative of its own: take gradients of what is compiled by "
+            "backward, not by torch.func inside it"
+        )
+
+
 def refuse_derivative(library: torch.library.Library, name: str, moving: Callable[..., Tensors], instead: str) -> None:
     """Give an operator whose derivatives are taken around it an ``Autograd`` kernel that says so."""
 

@@ -32,7 +32,7 @@ lint: .venv/lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/ready
-	$(BIN)/python -m kernmantle bench $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 docs: .venv/ready
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

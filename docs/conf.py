@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import kernmantle
-from kernmantle.bench import pages
+from benchmarks import pages
 
 project = "kernmantle"
 author = "The kernmantle authors"

@@ -73,7 +73,7 @@ for step in "$@"; do
     rows)
         for suite in ${SUITES:-host-cuda}; do
             # shellcheck disable=SC2086
-            run "rows-$suite" "$python" -m kernmantle bench "$suite" --output "$out/$suite.jsonl" ${BENCH_ARGS:-}
+            run "rows-$suite" "$python" -m benchmarks "$suite" --output "$out/$suite.jsonl" ${BENCH_ARGS:-}
         done
         ;;
     compare)

@@ -17,4 +17,4 @@ for name in kermac mm-kermac; do
     ln -sfn "$CUDA_HOME"/include/* "$CUDA_HOME"/include/cccl/* "$folder/thirdparty/cutlass/include/"
     peers+=(--peer "$name=env PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH} python3")
 done
-PYTHONPATH=$own python3 -m kernmantle.bench contraction --output "$out/h200-contraction.jsonl" "${peers[@]}" "$@"
+PYTHONPATH=$own python3 -m benchmarks contraction --output "$out/h200-contraction.jsonl" "${peers[@]}" "$@"

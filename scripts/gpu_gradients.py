@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 import kernmantle as km
-from kernmantle.codegen.cuda import ENTRY, emit, headers
-from kernmantle.contraction.cuda_plan import Facts, plan, planned
-from kernmantle.contraction.cuda_tiles import TILES
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import ENTRY, emit, headers
+from kernmantle.backends.cuda.gram_plan import Facts, plan, planned
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.tiles import TILES
 from scripts.gpu_gram import milliseconds
 from tests.cuda.harness import limits
 from tests.cuda.nests import GAP, L1, PULLED, ROOT, Case, G, gram, op, powers_pulled_back, var

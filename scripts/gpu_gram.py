@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from kernmantle.codegen.cuda import ENTRY, emit, headers
-from kernmantle.contraction.cuda_plan import Facts, candidates, planned
-from kernmantle.contraction.cuda_tiles import Tile
-from kernmantle.contraction.nest import Nest
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import ENTRY, emit, headers
+from kernmantle.backends.cuda.gram_plan import Facts, candidates, planned
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.tiles import Tile
+from kernmantle.compiler.nest import Nest
 from tests.cuda.harness import limits
 from tests.cuda.nests import L1, PLUS, PRODUCT, SQUARE, Case, gram, op, var
 

@@ -16,15 +16,14 @@ from typing import Any
 
 import torch
 
-from kernmantle.codegen import kronsparse_cuda
-from kernmantle.contraction import kronsparse_plan as plans
-from kernmantle.contraction import kronsparse_tiles as choice
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kronsparse_seconds import tile_seconds
-from kernmantle.ops import kronsparse_gpu
-from kernmantle.ops.gpu import job_for
-from kernmantle.ops.kronsparse_pack import PackedWeights
+from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import current_cache
+from kernmantle.structured.mode_product import cuda, cuda_emit
+from kernmantle.structured.mode_product import plan as plans
+from kernmantle.structured.mode_product import tiles as choice
+from kernmantle.structured.mode_product.pack import PackedWeights
+from kernmantle.structured.mode_product.tile_cost import tile_seconds
+from kernmantle.torch_ops.cuda import job_for
 
 H200 = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
 PATTERNS = (
@@ -48,7 +47,7 @@ def cases(count: int, dtypes: Sequence[str]) -> Iterator[tuple[plans.Problem, pl
 def compile_one(case: tuple[plans.Problem, plans.Tile]) -> None:
     """Compile into the cache."""
     chosen = choice._with(case[1], case[0], H200)
-    job = job_for(kronsparse_cuda.emit(chosen), chosen.arch, str(chosen))
+    job = job_for(cuda_emit.emit(chosen), chosen.arch, str(chosen))
     current_cache().fetch(job.key, job.build)
 
 
@@ -119,7 +118,7 @@ def measure(given: plans.Problem, tile: plans.Tile, arrays: Arrays) -> dict[str,
     arrays.poison()
     weights, packed = arrays.weight.stride(), PackedWeights()
     strides = (*arrays.x[0].stride(), *arrays.y[0].stride(), *weights, 0)
-    run = kronsparse_gpu._wide(chosen, given, 0, weights, strides, False)
+    run = cuda._wide(chosen, given, 0, weights, strides, False)
     assert run is not None
     taken = microseconds(lambda i: run(arrays.x[i], arrays.weight, None, arrays.y[i], packed), arrays.sets)
     return {

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.cuda_pullback import emit, entry_name, threads_of
-from kernmantle.contraction.cuda_plan import Facts
-from kernmantle.contraction.cuda_pull_tiles import PULL_TILES
-from kernmantle.contraction.cuda_pullback import PullPlan, fixed, places, pull_plan, schedule
-from kernmantle.contraction.nest import ROLES, Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import Node, var
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.vjp_emit import emit, entry_name, threads_of
+from kernmantle.backends.cuda.vjp_plan import PullPlan, fixed, places, pull_plan, schedule
+from kernmantle.backends.cuda.vjp_tiles import PULL_TILES
+from kernmantle.compiler.nest import ROLES, Nest, Port
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.reductions import REDUCTIONS
 from tests.cuda.harness import limits
 
 GAP = Node("sub", (var("x0"), var("x1")))

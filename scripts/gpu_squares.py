@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from kernmantle.codegen.cuda import ENTRY, emit
-from kernmantle.contraction.cuda_plan import CudaPlan, Facts, plan
-from kernmantle.contraction.cuda_squares import squares_plan
-from kernmantle.contraction.nest import Nest
-from kernmantle.expr.node import var
-from kernmantle.runtime.launch import Kernel
+from kernmantle.backends.cuda.emit import ENTRY, emit
+from kernmantle.backends.cuda.gram_plan import CudaPlan, Facts, plan
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.squares_plan import squares_plan
+from kernmantle.compiler.nest import Nest
+from kernmantle.ir.node import var
 from tests.cuda.harness import compiled, limits
 from tests.cuda.nests import SQUARE, Case, gram, op
 

@@ -8,32 +8,33 @@ from typing import Any as _Any
 from . import errors
 from ._version import __version__
 from .config import config, get_config, set_config
-from .contraction.definition import Fold, Semiring
-from .expr.functions import FUNCTIONS as _FUNCTIONS
-from .ops.contract import Contraction, contract
+from .ir.definition import Fold, Semiring
+from .ir.functions import FUNCTIONS as _FUNCTIONS
+from .torch_ops.contract import Contraction, contract
 
 if _TYPE_CHECKING:
-    from .distances import cdist, pdist
     from .integrations.sklearn import pairwise_distances as pairwise_distances
     from .integrations.sklearn import pairwise_kernels as pairwise_kernels
-    from .kernels import Kernel as Kernel
-    from .kernels import argkmin as argkmin
-    from .kernels import median_bandwidth as median_bandwidth
-    from .kernels import standardise as standardise
-    from .kron import KroneckerProduct as KroneckerProduct
-    from .kron import kron_linear as kron_linear
-    from .kron import kron_matmul as kron_matmul
-    from .kron import kron_workspace as kron_workspace
-    from .kron import nearest_kron as nearest_kron
-    from .kronsparse import KSLinear as KSLinear
-    from .kronsparse import KSPattern as KSPattern
-    from .kronsparse import LayerNormBatchLast as LayerNormBatchLast
-    from .kronsparse import LinearBatchLast as LinearBatchLast
-    from .kronsparse import choose_patterns as choose_patterns
-    from .kronsparse import kron_sparse_matmul as kron_sparse_matmul
-    from .kronsparse import replace_linears as replace_linears
-    from .ops.precompile import clear_cache, precompile
-    from .ops.tune import tune
+    from .pairwise import Kernel as Kernel
+    from .pairwise import argkmin as argkmin
+    from .pairwise import cdist, pdist
+    from .pairwise import median_bandwidth as median_bandwidth
+    from .pairwise import standardise as standardise
+    from .runtime.precompile import clear_cache, precompile
+    from .structured.kron import KroneckerProduct as KroneckerProduct
+    from .structured.kron import KronWorkspace as KronWorkspace
+    from .structured.kron import kron_linear as kron_linear
+    from .structured.kron import kron_matmul as kron_matmul
+    from .structured.kron import kron_workspace as kron_workspace
+    from .structured.kron import nearest_kron as nearest_kron
+    from .structured.kronsparse import KSLinear as KSLinear
+    from .structured.kronsparse import KSPattern as KSPattern
+    from .structured.kronsparse import LayerNormBatchLast as LayerNormBatchLast
+    from .structured.kronsparse import LinearBatchLast as LinearBatchLast
+    from .structured.kronsparse import choose_patterns as choose_patterns
+    from .structured.kronsparse import kron_sparse_matmul as kron_sparse_matmul
+    from .structured.kronsparse import replace_linears as replace_linears
+    from .torch_ops.tune import tune
 
     def _constructor(*args: _Any, **hyperparameters: _Any) -> Kernel: ...
 
@@ -46,7 +47,7 @@ _OF_KERNELS = (
     "Periodic", "Polynomial", "ProductLaplace", "RationalQuadratic", "Sigmoid", "SphereNTK", "SumPowerLaplace",
     "Wendland", "argkmin", "median_bandwidth", "standardise",
 )  # fmt: skip
-_OF_KRON = ("KroneckerProduct", "kron_linear", "kron_matmul", "kron_workspace", "nearest_kron")
+_OF_KRON = ("KronWorkspace", "KroneckerProduct", "kron_linear", "kron_matmul", "kron_workspace", "nearest_kron")
 _OF_KRONSPARSE = (
     "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
     "replace_linears",
@@ -58,10 +59,10 @@ _KNOWN_AS = {
     "kernelridge": "estimators.KernelRidge", "gaussianprocessregressor": "estimators.GaussianProcessRegressor",
 }  # fmt: skip
 _LATER = {
-    "cdist": ".distances", "pdist": ".distances", "clear_cache": ".ops.precompile", "precompile": ".ops.precompile",
-    "tune": ".ops.tune",
-    **dict.fromkeys(_OF_KERNELS, ".kernels"), **dict.fromkeys(_OF_KRON, ".kron"),
-    **dict.fromkeys(_OF_KRONSPARSE, ".kronsparse"), **dict.fromkeys(_OF_SKLEARN, ".integrations.sklearn"),
+    "cdist": ".pairwise", "pdist": ".pairwise", "clear_cache": ".runtime.precompile",
+    "precompile": ".runtime.precompile", "tune": ".torch_ops.tune",
+    **dict.fromkeys(_OF_KERNELS, ".pairwise"), **dict.fromkeys(_OF_KRON, ".structured.kron"),
+    **dict.fromkeys(_OF_KRONSPARSE, ".structured.kronsparse"), **dict.fromkeys(_OF_SKLEARN, ".integrations.sklearn"),
 }  # fmt: skip
 
 __all__ = [

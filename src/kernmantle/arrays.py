@@ -1,12 +1,14 @@
 """Arrays of any library in, the same kind out: torch, numpy, CuPy and whatever speaks DLPack.
 
-Memory is shared both ways, never copied, except for numpy views that torch cannot describe (negative strides).
+Memory is shared both ways, never copied, except for numpy views that torch cannot describe (negative strides). Nested
+lists and data frames are taken as the numpy arrays that they convert to.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,6 @@ from .errors import DeviceError, DtypeError, GradientError, OutputError
 Wrap = Callable[[Any], Any]
 _NUMPY_KINDS = "biufc"
 _IMMUTABLE = {"jax", "jaxlib"}
-_CONVERSIONS = {
-    "list": "numpy.asarray(...)",
-    "tuple": "numpy.asarray(...)",
-    "DataFrame": "to_numpy()",
-    "Series": "to_numpy()",
-}
 
 
 def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tensor], Wrap]:
@@ -31,7 +27,8 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
     Parameters
     ----------
     *inputs : array
-        torch tensors, numpy arrays, or arrays with ``__dlpack__`` or ``__cuda_array_interface__``.
+        torch tensors, numpy arrays, nested lists, data frames with ``to_numpy()``, or arrays with ``__dlpack__`` or
+        ``__cuda_array_interface__``.
     names : sequence of str
         What to call them in errors; by default "argument 1" and so on.
 
@@ -99,6 +96,20 @@ def check_same_dtype(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> t
     return dtype
 
 
+def promoted(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors in the dtype that torch promotes all of theirs to, which for floating ones is the widest."""
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) < 2:
+        return dict(tensors)
+    common = reduce(torch.promote_types, dtypes)
+    return {name: tensor.to(common) for name, tensor in tensors.items()}
+
+
+def is_numpy_like(value: object) -> bool:
+    """Tell whether numpy arrays come back for ``value``: a numpy array itself, a nested list or a data frame."""
+    return isinstance(value, (np.ndarray, np.generic)) or _is_converted(value)
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """Name without the library: "float32"."""
     return str(dtype).removeprefix("torch.")
@@ -124,17 +135,34 @@ def _to_tensor(value: object, name: str) -> torch.Tensor:
         return value
     if isinstance(value, (np.ndarray, np.generic)):
         return _from_numpy(value, name)
+    if _is_converted(value):
+        return _from_numpy(_converted(value, name), name)
     for protocol, take in (("__dlpack__", torch.from_dlpack), ("__cuda_array_interface__", _from_cuda_interface)):
         if hasattr(value, protocol):
             try:
                 return take(value)
             except (TypeError, ValueError, BufferError, RuntimeError) as error:
                 raise DtypeError(f"{name} is a {_described(value)} that torch cannot share: {error}") from error
-    advice = _CONVERSIONS.get(type(value).__name__)
     raise DtypeError(
-        f"{name} must be a torch tensor, a numpy array or another array with __dlpack__, not {_described(value)}"
-        + (f"; convert it with {advice}" if advice else "")
+        f"{name} must be a torch tensor, a numpy array, a nested list, a data frame or another array with __dlpack__, "
+        f"not {_described(value)}"
     )
+
+
+def _is_converted(value: object) -> bool:
+    return isinstance(value, (list, tuple)) or hasattr(value, "to_numpy")
+
+
+def _converted(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return the numpy array of a nested list or a data frame."""
+    if not isinstance(value, (list, tuple)):
+        return np.asarray(value.to_numpy())
+    if any(isinstance(entry, torch.Tensor) and entry.dim() for entry in value):
+        raise DtypeError(f"{name} is a {_described(value)} of tensors; join them with torch.stack(...)")
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DtypeError(f"{name} is a {_described(value)} that is no array: {error}") from error
 
 
 def _from_cuda_interface(value: Any) -> torch.Tensor:
@@ -176,7 +204,7 @@ def _from_numpy(value: np.ndarray[Any, Any] | np.generic, name: str) -> torch.Te
 
 
 def _exporter(first: object, name: str) -> Callable[[torch.Tensor], object]:
-    if isinstance(first, (np.ndarray, np.generic)):
+    if is_numpy_like(first):
         return lambda tensor: tensor.cpu().numpy()
     library: Any = sys.modules.get(_root(first))
     if hasattr(first, "__array_namespace__"):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernmantle.codegen import llvm as text
-from kernmantle.contraction import cpu_plan
-from kernmantle.contraction.nest import ROLES, SIZES, Nest, Port, stride_slot
-from kernmantle.expr.node import var
-from kernmantle.expr.ops import evaluate
-from kernmantle.runtime import llvm as runtime
+from kernmantle.backends.cpu import emit as text
+from kernmantle.backends.cpu import gram_plan
+from kernmantle.backends.cpu import jit as runtime
+from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port, stride_slot
+from kernmantle.ir.node import var
+from kernmantle.ir.ops import evaluate
 
 NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8, "i16": np.int16,
@@ -26,14 +26,14 @@ BATCH = "abc"
 class Kernel:
     """A compiled plan."""
 
-    plan: cpu_plan.CpuPlan
+    plan: gram_plan.CpuPlan
     loaded: runtime.LoadedKernel
 
 
 def build(nest: Nest, vector_bytes: int | None = None, sizes: Mapping[str, int] | None = None) -> Kernel:
     host = runtime.host()
     size = vector_bytes or host.vector_bytes
-    plan = cpu_plan.plan(nest, size, host.vector_registers if size == host.vector_bytes else 16, sizes)
+    plan = gram_plan.plan(nest, size, host.vector_registers if size == host.vector_bytes else 16, sizes)
     return Kernel(plan, runtime.load(runtime.compile_ir(text.emit(plan), host)))
 
 
@@ -61,7 +61,7 @@ def run(
 ) -> None:
     """Compute the outputs, the last of the arrays, in place."""
     values = integers(nest, arrays, sizes)
-    todo = cpu_plan.work(kernel.plan, {role: sizes.get(role, 1) for role in SIZES})
+    todo = gram_plan.work(kernel.plan, {role: sizes.get(role, 1) for role in SIZES})
     pointers = [array.__array_interface__["data"][0] for array in arrays]
     runtime.run(
         kernel.loaded, todo.items, todo.scratch_bytes, pointers, values, numbers, threads, grain or todo.grain

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.cuda_apply import emit_rows
-from kernmantle.contraction.apply import PRODUCT
-from kernmantle.contraction.cuda_apply import WORK_BYTES, by_products
-from kernmantle.contraction.cuda_scale import scale
-from kernmantle.expr.node import Node, var
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.row_reduce_emit import emit_rows
+from kernmantle.backends.cuda.row_reduce_plan import WORK_BYTES, by_products
+from kernmantle.compiler.patterns import scale
+from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.ir.node import Node, var
 
 from ..cuda.row_nests import LAPLACE, SQUARES, RowCase, cases
 from .test_cuda_compile import CARDS, GOLDEN

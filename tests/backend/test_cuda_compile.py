@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from kernmantle import config
-from kernmantle.codegen.cuda import emit, headers
-from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
+from kernmantle.backends.cuda.emit import emit, headers
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
+from kernmantle.backends.cuda.nvrtc import compile_source, inlined, options, resources
 from kernmantle.errors import CompileError
-from kernmantle.ops import gpu
-from kernmantle.runtime.nvrtc import compile_source, inlined, options, resources
+from kernmantle.torch_ops import cuda
 
 from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, Case, G, cases, gram, op, powers_pulled_back, var
 
@@ -104,7 +104,7 @@ def test_lines_of_source_are_in_a_binary_on_request() -> None:
     keys = []
     for debug in (False, True):
         with config(debug=debug):
-            keys.append(gpu.job_for(source, "sm_90", "lined"))
+            keys.append(cuda.job_for(source, "sm_90", "lined"))
     assert keys[0].key.digest != keys[1].key.digest
     assert keys[1].build().binary == lined.binary
 

@@ -14,17 +14,17 @@ from unittest import mock
 import pytest
 import torch
 
-from kernmantle.codegen.cuda import emit
-from kernmantle.contraction import cuda_pullback
-from kernmantle.contraction.cuda_plan import CudaPlan, Facts, plan
-from kernmantle.contraction.cuda_pullback import PullPlan, pull_plan
-from kernmantle.contraction.cuda_squares import SquaresPlan, squares_plan
-from kernmantle.contraction.nest import ROLES, SIZES
-from kernmantle.expr.functions import FUNCTIONS
-from kernmantle.kernels import CONSTRUCTORS
-from kernmantle.ops.contract import Contraction
-from kernmantle.ops.cpu import CpuTarget
-from kernmantle.ops.launcher import Launcher, nothing
+from kernmantle.backends.cuda import vjp_plan
+from kernmantle.backends.cuda.emit import emit
+from kernmantle.backends.cuda.gram_plan import CudaPlan, Facts, plan
+from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
+from kernmantle.backends.cuda.vjp_plan import PullPlan, pull_plan
+from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.ir.functions import FUNCTIONS
+from kernmantle.pairwise import CONSTRUCTORS
+from kernmantle.runtime.launcher import Launcher, nothing
+from kernmantle.torch_ops.contract import Contraction
+from kernmantle.torch_ops.cpu import CpuTarget
 
 from .test_cuda_compile import CARDS
 
@@ -51,7 +51,7 @@ def planned() -> Iterator[list[Plan]]:
     with (
         mock.patch.object(CpuTarget, "prepare", prepare),
         mock.patch.object(CpuTarget, "parallel", return_value=HOPPER.sm_count),
-        mock.patch.object(CpuTarget, "pulls", lambda _, *given: cuda_pullback.pulls(*given)),
+        mock.patch.object(CpuTarget, "pulls", lambda _, *given: vjp_plan.pulls(*given)),
     ):
         yield plans
 

@@ -8,14 +8,14 @@ from functools import cache
 
 import pytest
 
-from kernmantle.codegen import kron_back, kron_cuda, kron_gram, kron_mma
-from kernmantle.codegen.cuda import headers
-from kernmantle.contraction.kron_back import THREADS, back
-from kernmantle.contraction.kron_cuda import CudaKronPlan, Facts, FmaPlan, fma, plan
-from kernmantle.contraction.kron_gram import gram
-from kernmantle.contraction.kron_mma import STATIC_BYTES, MmaFacts, MmaPlan, Tensor, mma
-from kernmantle.contraction.kron_modes import Mode
-from kernmantle.runtime.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit
+from kernmantle.structured.kron.cuda_plan import CudaKronPlan, Facts, FmaPlan, fma, plan
+from kernmantle.structured.kron.factor_gradient_plan import gram
+from kernmantle.structured.kron.gradient_plan import THREADS, back
+from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.modes import Mode
 
 from .test_cuda_compile import CARDS, GOLDEN, SPILL_FREE
 
@@ -75,7 +75,7 @@ def first_pass(name: str, card: str) -> FmaPlan | MmaPlan:
 
 
 def emit(found: FmaPlan | MmaPlan) -> str:
-    return kron_mma.emit(found) if isinstance(found, MmaPlan) else kron_cuda.emit(found)
+    return mma_emit.emit(found) if isinstance(found, MmaPlan) else cuda_emit.emit(found)
 
 
 @cache
@@ -161,7 +161,7 @@ GRAMS = [(64, 64, 64, "f32"), (64, 64, 1, "f32"), (8, 8, 1, "f32"), (31, 63, 7, 
 def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, stored, card) -> None:
     found = gram(rows, columns, right, stored, True, card)
     assert found is not None
-    taken = compiled(kron_gram.emit(found), card).resources
+    taken = compiled(factor_gradient_emit.emit(found), card).resources
     assert taken.spill_stores == 0
     assert taken.registers * found.threads * 2 <= CARDS[card].registers_per_sm
     assert found.shared <= CARDS[card].shared_per_block
@@ -170,10 +170,10 @@ def test_gradients_of_factors_compile_for_two_blocks(rows, columns, right, store
 @pytest.mark.parametrize(
     ("stored", "card"), [("f32", "sm_80"), ("f32", "sm_90"), ("f16", "sm_90"), ("bf16", "sm_90"), ("f32", "sm_120")]
 )
-@pytest.mark.parametrize("size", [(8,) * 5, (16,) * 4, (32,) * 3])
+@pytest.mark.parametrize("size", [(8,) * 5, (16,) * 4, (32,) * 3, (12,) * 4, (24, 32, 40), (48,) * 3])
 def test_passes_of_all_gradients_compile_for_their_blocks(size, stored, card) -> None:
-    for found, _ in back(size, 1, stored, card, CARDS[card].shared_per_block):
-        taken = compiled(kron_back.emit(found), card).resources
+    for found, _ in back(tuple((extent, extent) for extent in size), 1, stored, card, CARDS[card].shared_per_block):
+        taken = compiled(gradient_emit.emit(found), card).resources
         assert taken.spill_stores <= SPILL_FREE
         assert taken.registers * THREADS * found.blocks <= CARDS[card].registers_per_sm
         assert found.shared <= CARDS[card].shared_per_block

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kernmantle.codegen.kron_mma import emit
-from kernmantle.contraction.kron_mma import LANES, MmaFacts, MmaPlan, Tensor, mma
-from kernmantle.contraction.kron_modes import Mode
-from kernmantle.contraction.kron_passes import plain_pass
+from kernmantle.structured.kron.mma_emit import emit
+from kernmantle.structured.kron.mma_plan import LANES, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.modes import Mode
+from kernmantle.structured.kron.passes import plain_pass
 
 from .test_cuda_compile import CARDS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from kernmantle.codegen.cuda_pullback import emit
-from kernmantle.contraction import cuda_pullback
+from kernmantle.backends.cuda import vjp_plan
+from kernmantle.backends.cuda.vjp_emit import emit
 
 from ..cuda.pull_nests import cases
 from .test_cuda_compile import CARDS
@@ -15,7 +15,7 @@ CASES = {case.name: case for case in cases()}
 
 def test_every_tile_has_a_case():
     planned = {plan.tile.name for case in CASES.values() if (plan := case.plan(CARDS["sm_90"])) is not None}
-    assert planned == {tile.name for tile in cuda_pullback.PULL_TILES}
+    assert planned == {tile.name for tile in vjp_plan.PULL_TILES}
 
 
 def test_kernels_are_written_together_or_apart():

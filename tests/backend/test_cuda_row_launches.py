@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernmantle.contraction.apply import PRODUCT
-from kernmantle.contraction.nest import SIZES, size_slot
-from kernmantle.ops import rows_gpu
+from kernmantle.compiler.nest import SIZES, size_slot
+from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.torch_ops import cuda_row_reduce
 
 from ..cuda.row_nests import LAPLACE, RowCase
 from .test_cuda_compile import CARDS
@@ -22,11 +22,13 @@ M, N, K, C = 20000, 30000, 1024, 3
 def launches(monkeypatch):
     """Kernel, blocks and arguments of every launch."""
     made = []
-    monkeypatch.setattr(rows_gpu, "index_of", lambda device: 0)
-    monkeypatch.setattr(rows_gpu, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(rows_gpu, "_load", lambda chosen: (MAIN, JOIN))
-    monkeypatch.setattr(rows_gpu, "allocate", lambda shape, dtype, device: torch.empty(shape, dtype=dtype))
-    monkeypatch.setattr(rows_gpu, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
+    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: (MAIN, JOIN))
+    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(
+        cuda_row_reduce, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given))
+    )
     return made
 
 
@@ -36,9 +38,9 @@ def prepared(k):
     steps = [(0, 0, 0, k, 0, 1, 0), (0, 0, 0, 0, k, 1, 0), (0,) * 7, (0, 0, 0, 0, C, 0, 1), (0, 0, 0, C, 0, 0, 1)]
     integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
     ports = case.rows.ports
-    launcher = rows_gpu.TARGET.prepare(case.rows, integers, [16] * len(ports), torch.device("cuda"))
-    return rows_gpu.plan_rows(
-        case.rows, case.sizes(), CARDS["sm_90"], rows_gpu.Facts(tuple(steps), (16,) * 5)
+    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers, [16] * len(ports), torch.device("cuda"))
+    return cuda_row_reduce.plan_rows(
+        case.rows, case.sizes(), CARDS["sm_90"], cuda_row_reduce.Facts(tuple(steps), (16,) * 5)
     ), launcher
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.cuda_apply import emit_rows
-from kernmantle.contraction.apply import PRODUCT
-from kernmantle.contraction.cuda_apply import CudaRowPlan, plan_rows
-from kernmantle.contraction.cuda_plan import Facts
-from kernmantle.contraction.cuda_score import SAMPLERS, SIDES, blocks_of
-from kernmantle.contraction.nest import ROLES, SIZES
-from kernmantle.ops import rows_gpu, rows_score
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.row_reduce_emit import emit_rows
+from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
+from kernmantle.backends.cuda.score_plan import SAMPLERS, SIDES, blocks_of
+from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
 
 from ..cuda.row_nests import ENDS, LAPLACE, PRODUCTS, SQUARES, SUM, TABLED, WEIGHTED, RowCase
 from .test_cuda_compile import CARDS
@@ -137,18 +137,18 @@ def test_memory_holds_every_tile_that_is_read(m: int, k: int) -> None:
 def test_launches_both_plans_with_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Any, int, tuple[Any, ...]]] = []
     empty = torch.empty
-    monkeypatch.setattr(rows_gpu, "index_of", lambda device: 0)
-    monkeypatch.setattr(rows_gpu, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(rows_gpu, "_load", lambda chosen: ("main", "join"))
-    monkeypatch.setattr(rows_score, "_load", lambda chosen: ("split", "scores", "join scores"))
-    monkeypatch.setattr(rows_gpu, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
-    monkeypatch.setattr(rows_score.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    for module in (rows_gpu, rows_score):
+    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
+    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: ("main", "join"))
+    monkeypatch.setattr(cuda_row_reduce_score, "_load", lambda chosen: ("split", "scores", "join scores"))
+    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
+    monkeypatch.setattr(cuda_row_reduce_score.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
+    for module in (cuda_row_reduce, cuda_row_reduce_score):
         monkeypatch.setattr(module, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
     case = RowCase("launches", SQUARES, PRODUCT, 5000, 6000, 20)
     steps = [(0, 0, 0, 20, 0, 1, 0), (0, 0, 0, 0, 20, 1, 0), (0,) * 7, (0, 0, 0, 0, 1, 0, 1), (0, 0, 0, 1, 0, 0, 1)]
     integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
-    launcher = rows_gpu.TARGET.prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
+    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
     launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [7.0, -0.02])
     assert [kernel for kernel, _, _ in made] == ["split", "scores", "join scores", "main", "join"]
     plan = planned(case)

@@ -9,12 +9,12 @@ from functools import cache
 
 import pytest
 
-from kernmantle.codegen.cuda import emit, headers
-from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts
-from kernmantle.contraction.cuda_squares import SquaresPlan, planes, squares_plan
-from kernmantle.contraction.cuda_tiles import PRODUCT_TILES
-from kernmantle.contraction.nest import Nest
-from kernmantle.runtime.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.emit import emit, headers
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts
+from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.squares_plan import SquaresPlan, planes, squares_plan
+from kernmantle.backends.cuda.tiles import PRODUCT_TILES
+from kernmantle.compiler.nest import Nest
 
 from ..cuda.nests import L1, SQUARE, Case, W, gram, op
 from ..cuda.squares import planned, squares, squares_cases

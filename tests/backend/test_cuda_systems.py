@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.system_cuda import emit
-from kernmantle.contraction.cuda_system import MOST, THREADS, SystemPlan, width_for
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.system_emit import emit
+from kernmantle.backends.cuda.system_plan import MOST, THREADS, SystemPlan, width_for
 
 from .test_cuda_compile import CARDS
 

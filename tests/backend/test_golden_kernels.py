@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import copy
+import re
 from functools import cache
 
 import pytest
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.runtime.nvrtc import compile_source, inlined
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source, inlined
 
 from ..golden import cuda_code
 from ..golden.cuda_code import COMMAND, cards, class_of, compiler, digest, disassembled, launch, measured, read, worse
@@ -65,6 +66,14 @@ def test_what_is_recorded_fits_the_card(name: str, card: str) -> None:
         facts["instructions"] > 0 and facts.get("other", 0) < 0.05 * facts["instructions"]
         for facts in row["entries"].values()
     )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_asserts_the_shared_memory_of_its_launch(name: str) -> None:
+    """The compiler itself compares the bytes that the template uses with those that the plan reserves."""
+    planned = KERNELS[name].make(KERNELS[name].cards[0])
+    checked = re.findall(r"static_assert\(.*[Ss](?:HARED|hared)_(?:BYTES|bytes).* (?:==|<=) (\d+), ", planned.source)
+    assert checked or planned.shared == 0
 
 
 def test_every_template_is_in_a_kernel() -> None:

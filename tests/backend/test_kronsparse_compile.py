@@ -12,19 +12,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.kronsparse_cuda import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_turn
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
-from kernmantle.contraction import kronsparse_tiles
-from kernmantle.contraction.kronsparse_cost import gradient_seconds, quickest, quickest_gradient
-from kernmantle.contraction.kronsparse_narrow import narrow_plan
-from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, Tile, neighbours
-from kernmantle.contraction.kronsparse_sum import sum_plan
-from kernmantle.contraction.kronsparse_tiles import expected_seconds
-from kernmantle.contraction.nest import BYTES
-from kernmantle.ops import kronsparse_gpu, kronsparse_ways
-from kernmantle.ops.gpu_tiles import tuning
-from kernmantle.runtime.nvrtc import Cubin, compile_source
+from kernmantle.structured.mode_product import cuda, tiles, tuned
+from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
+from kernmantle.structured.mode_product.cuda_emit import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_turn
+from kernmantle.structured.mode_product.narrow_plan import narrow_plan
+from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile, neighbours
+from kernmantle.structured.mode_product.tiles import expected_seconds
+from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
+from kernmantle.torch_ops.tuned_tiles import tuning
 
 from .test_cuda_compile import CARDS
 
@@ -43,7 +42,7 @@ def problem(pattern, batch=25088, dtype="f32", first=True, y_first=None) -> Prob
 
 
 def planned(given: Problem, card: str) -> KronSparsePlan:
-    found = kronsparse_tiles.plan(given, CARDS[card])
+    found = tiles.plan(given, CARDS[card])
     assert found is not None
     return found
 
@@ -83,7 +82,7 @@ def test_products_that_run_ahead_are_not_made_to_wait() -> None:
         ((1, 256, 256, 64), False, "1.1.2.128.32.4.8.1.1.1.1"), ((1, 64, 64, 128), True, "16.1.1.32.16.4.8.1.1.0.2"),
         ((6, 64, 64, 1), False, "1.1.2.64.32.4.12.1.1.1.1"),
     ):  # fmt: skip
-        found = kronsparse_tiles.plan(problem(pattern, dtype="f16", first=first), CARDS["sm_90"], Tile.of(name))
+        found = tiles.plan(problem(pattern, dtype="f16", first=first), CARDS["sm_90"], Tile.of(name))
         assert found is not None
         assert found.tile.name == name
         log = compiled(emit(found), "sm_90").log
@@ -96,13 +95,13 @@ def test_values_of_l_of_several_warps_are_written_together(name) -> None:
     c = 48 if "48" in name else 64
     for dtype in ("f16", "bf16"):
         given = problem((1, c, c, 32), dtype=dtype)
-        found = kronsparse_tiles.plan(given, CARDS["sm_90"], Tile.of(name))
+        found = tiles.plan(given, CARDS["sm_90"], Tile.of(name))
         assert found is not None
         assert found.spread
         assert found.sectors
         assert compiled(emit(found), "sm_90").resources.spill_stores == 0
     shifted = replace(problem((1, c, c, 32), dtype="f16"), y_run=4)
-    found = kronsparse_tiles.plan(shifted, CARDS["sm_90"], Tile.of(name))
+    found = tiles.plan(shifted, CARDS["sm_90"], Tile.of(name))
     assert found is not None
     assert not found.spread
 
@@ -240,32 +239,32 @@ def test_gradients_of_weights_go_the_quickest_way() -> None:
 
 
 def as_on(monkeypatch, card: str = "sm_90") -> None:
-    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS[card])
-    monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
-    monkeypatch.setattr(kronsparse_gpu, "gpu", lambda index: SimpleNamespace(name=card))
+    monkeypatch.setattr(cuda, "limits", lambda index: CARDS[card])
+    monkeypatch.setattr(cuda, "index_of", lambda device: 0)
+    monkeypatch.setattr(cuda, "gpu", lambda index: SimpleNamespace(name=card))
 
 
 def test_what_the_kernels_do_not_take_is_left_to_others(monkeypatch) -> None:
     as_on(monkeypatch)
     x, weight = torch.empty(1, 300, 2 * 40 * 3), torch.empty(1, 2, 24, 40, 3)
     out = torch.empty(1, 300, 2 * 24 * 3)
-    assert kronsparse_gpu._taken(x, weight, None, "", "", out) is not None
-    assert kronsparse_gpu._taken(x, weight, None, "", "ieee", out) is None
-    assert kronsparse_gpu._taken(x.double(), weight.double(), None, "", "", out.double()) is None
+    assert cuda._taken(x, weight, None, "", "", out) is not None
+    assert cuda._taken(x, weight, None, "", "ieee", out) is None
+    assert cuda._taken(x.double(), weight.double(), None, "", "", out.double()) is None
     scattered = torch.empty(1, 300, 2 * 240)[..., ::2]
-    assert kronsparse_gpu._taken(scattered, weight, None, "", "", out) is None
+    assert cuda._taken(scattered, weight, None, "", "", out) is None
 
 
 def test_weights_of_transposed_matrices_take_longer_to_rearrange(monkeypatch, tmp_path) -> None:
     as_on(monkeypatch)
-    monkeypatch.setattr(kronsparse_gpu, "_WAYS", {})
+    monkeypatch.setattr(cuda, "_WAYS", {})
     x, out = torch.empty(1, 256, 1536), torch.empty(1, 256, 384)
     weight = torch.empty(1, 1, 192, 768, 2)
     turned = torch.empty(1, 1, 768, 192, 2).transpose(2, 3)
     with config(cache_dir=tmp_path):
-        assert kronsparse_gpu.way(x, turned, None, "", "", out, False) in ("bmm", "dense")  # 27 and 23 against 43 us
-        assert kronsparse_gpu.way(x, weight, None, "", "", out, True) == "kernel"
-        assert kronsparse_gpu.way(torch.empty(1, 25088, 1536), turned, None, "", "", out, False) == "kernel"
+        assert cuda.way(x, turned, None, "", "", out, False) in ("bmm", "dense")  # 27 and 23 against 43 us
+        assert cuda.way(x, weight, None, "", "", out, True) == "kernel"
+        assert cuda.way(torch.empty(1, 25088, 1536), turned, None, "", "", out, False) == "kernel"
 
 
 def test_what_was_measured_is_kept_for_batches_alike(monkeypatch, tmp_path) -> None:
@@ -279,42 +278,42 @@ def test_what_was_measured_is_kept_for_batches_alike(monkeypatch, tmp_path) -> N
             each.run((), ())
         return {name: slow.get(name, 3.0) for name in found}
 
-    monkeypatch.setattr(kronsparse_ways, "measured", timed)
+    monkeypatch.setattr(tuned, "measured", timed)
     with config(cache_dir=tmp_path):
-        before = kronsparse_gpu.way(x, *given, out, False)
+        before = cuda.way(x, *given, out, False)
         called = []
-        assert kronsparse_gpu.tune(called.append, before, x, *given, out, False) == before
+        assert cuda.tune(called.append, before, x, *given, out, False) == before
         assert called == []
         with tuning() as found:
-            assert kronsparse_gpu.tune(called.append, before, x, *given, out, False) == "bmm"
+            assert cuda.tune(called.append, before, x, *given, out, False) == "bmm"
         assert found[0].best == "bmm"
         assert found[0].default == before
         assert {"kernel", "dense", "bmm"} <= set(called)
-        assert all(kronsparse_ways.tile_of(way).name in way for way in called if way.startswith("kernel "))
+        assert all(tuned.tile_of(way).name in way for way in called if way.startswith("kernel "))
         assert len(called) > 6
-        assert kronsparse_gpu.way(x, *given, out, False) == "bmm"
-        assert kronsparse_gpu.way(x, *given, out, True) != "bmm"
+        assert cuda.way(x, *given, out, False) == "bmm"
+        assert cuda.way(x, *given, out, True) != "bmm"
         more, less = torch.empty(1, 512, 384), torch.empty(1, 256, 384)
-        assert kronsparse_gpu.way(more, *given, more, False) == "bmm"
-        assert kronsparse_gpu.way(less, *given, less, False) == before
+        assert cuda.way(more, *given, more, False) == "bmm"
+        assert cuda.way(less, *given, less, False) == before
         slow["kernel"] = 0.5
         with tuning():
-            assert kronsparse_gpu.tune(called.append, before, x, *given, out, False) == "kernel"
-        assert kronsparse_gpu.way(x, *given, out, False) == "kernel"
+            assert cuda.tune(called.append, before, x, *given, out, False) == "kernel"
+        assert cuda.way(x, *given, out, False) == "kernel"
 
 
 @pytest.mark.parametrize("pattern", [(1, 48, 64, 1), (1, 2, 2, 8)], ids=["wide", "narrow"])
 def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypatch):
     a, b, c, d = pattern
     wide, given = torch.arange(2.0 * a * b * d), []
-    plain = kronsparse_gpu._pointers
+    plain = cuda._pointers
     as_on(monkeypatch)
-    monkeypatch.setattr(kronsparse_gpu, "load", lambda *named: (None, None))
-    monkeypatch.setattr(kronsparse_gpu, "start", lambda *launched: None)
-    monkeypatch.setattr(kronsparse_gpu, "_BOUND", {})
-    monkeypatch.setattr(kronsparse_gpu, "_pointers", lambda *own: given.append(own[3]) or plain(*own))
+    monkeypatch.setattr(cuda, "load", lambda *named: (None, None))
+    monkeypatch.setattr(cuda, "start", lambda *launched: None)
+    monkeypatch.setattr(cuda, "_BOUND", {})
+    monkeypatch.setattr(cuda, "_pointers", lambda *own: given.append(own[3]) or plain(*own))
     x, weight = torch.zeros(1, 64, a * c * d), torch.zeros(1, *pattern)
     for bias in (wide[::2], torch.ones(()).expand(a * b * d)):
-        assert kronsparse_gpu.product(x, weight, bias[None], "", "", torch.zeros(1, 64, a * b * d))
+        assert cuda.product(x, weight, bias[None], "", "", torch.zeros(1, 64, a * b * d))
         assert given[-1].is_contiguous()
         assert torch.equal(given[-1][0], bias)

@@ -8,10 +8,13 @@ import math
 import numpy as np
 import pytest
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.kronsparse_cuda import emit_few
-from kernmantle.contraction import kronsparse_few
-from kernmantle.contraction.kronsparse_few import (
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.compiler.nest import BYTES
+from kernmantle.structured.mode_product import grouped_plan
+from kernmantle.structured.mode_product.chain_plan import fused
+from kernmantle.structured.mode_product.cuda_emit import emit_few
+from kernmantle.structured.mode_product.grouped_plan import (
     blocks_of,
     factor,
     few_plan,
@@ -21,9 +24,6 @@ from kernmantle.contraction.kronsparse_few import (
     tile_of,
     tiles_of,
 )
-from kernmantle.contraction.kronsparse_steps import fused
-from kernmantle.contraction.nest import BYTES
-from kernmantle.runtime.nvrtc import compile_source
 
 from ..cuda.kronsparse_few_harness import FACTORS, TYPES, cases, expected, seen
 from .test_cuda_compile import CARDS
@@ -40,9 +40,9 @@ def passes(pattern, rows, last=False, access=16):
 
 
 def launches(pattern, rows, last=False):
-    own, bias = passes(pattern, rows, last), kronsparse_few.bias_view(pattern)
+    own, bias = passes(pattern, rows, last), grouped_plan.bias_view(pattern)
     a, b, _, d = pattern
-    alone = kronsparse_few.sums(a * b * d, rows, (1, rows, 16) if last else (a * b * d, 1, 16))
+    alone = grouped_plan.sums(a * b * d, rows, (1, rows, 16) if last else (a * b * d, 1, 16))
     return [[own.forward(bias)], [own.of_x(), own.of_weight(), alone]]
 
 
@@ -61,7 +61,7 @@ def test_products_are_the_passes_of_a_factor() -> None:
     a, b, c, d = pattern = (2, 3, 5, 4)
     random = np.random.default_rng(0)
     for rows, last in ((7, False), (7, True)):
-        own, bias = passes(pattern, rows, last), kronsparse_few.bias_view(pattern)
+        own, bias = passes(pattern, rows, last), grouped_plan.bias_view(pattern)
         x, y = (random.standard_normal((rows, a * m * d)) for m in (c, b))
         weight, offset = random.standard_normal(pattern), random.standard_normal(a * b * d)
         laid = [np.ravel(side.T if last else side) for side in (x, y)]
@@ -74,7 +74,7 @@ def test_products_are_the_passes_of_a_factor() -> None:
         found, _ = expected(own.of_weight(), [laid[1], laid[0]], "")
         np.testing.assert_allclose(found[0, 0], np.einsum("nijl,nikl->iljk", y, x))
         steps = (1, rows, 16) if last else (a * b * d, 1, 16)
-        found, _ = expected(kronsparse_few.sums(a * b * d, rows, steps), [laid[1], None], "")
+        found, _ = expected(grouped_plan.sums(a * b * d, rows, steps), [laid[1], None], "")
         np.testing.assert_allclose(found.ravel(), y.sum(0).ravel())
 
 
@@ -148,4 +148,4 @@ def test_blocks_cover_every_tile_and_warps_share_long_sums() -> None:
                 assert math.prod(numbers[-10:-6]) * tile.l == math.prod(product.sizes)
     of_x = passes(MONARCH[1], 16).of_x()
     assert parts_of(of_x, tile_of(of_x, "f32"), own) == 8
-    assert set(TYPES) <= set(kronsparse_few.DTYPES)
+    assert set(TYPES) <= set(grouped_plan.DTYPES)

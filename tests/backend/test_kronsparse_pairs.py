@@ -8,10 +8,10 @@ from functools import cache
 
 import pytest
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.kronsparse_cuda import emit_pair
-from kernmantle.contraction.kronsparse_pair import PairProblem, candidates, contiguous, expected_pair, pair_plan
-from kernmantle.runtime.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.structured.mode_product.cuda_emit import emit_pair
+from kernmantle.structured.mode_product.fused_plan import PairProblem, candidates, contiguous, expected_pair, pair_plan
 
 from .test_cuda_compile import CARDS
 

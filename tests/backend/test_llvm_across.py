@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmantle.contraction.nest import Nest
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import const, var
+from kernmantle.compiler.nest import Nest
+from kernmantle.ir.node import const, var
+from kernmantle.ir.reductions import REDUCTIONS
 
 from .llvm_nests import A, B, Kernel, agree, build, loops, outputs, run
 from .test_llvm_nests import DISTANCE, TOLERANCE, P, data, nest, op

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmantle.codegen.llvm_apply import emit_rows
-from kernmantle.contraction.apply import PRODUCT, Apply, RowNest, lower_rows
-from kernmantle.contraction.cpu_apply import CpuRowPlan, plan_rows, row_work
-from kernmantle.contraction.definition import bind, define
-from kernmantle.contraction.nest import ROLES, SIZES, stride_slot
-from kernmantle.expr.functions import FUNCTIONS
-from kernmantle.expr.ops import evaluate
-from kernmantle.runtime import llvm
+from kernmantle.backends.cpu import jit
+from kernmantle.backends.cpu.row_reduce_emit import emit_rows
+from kernmantle.backends.cpu.row_reduce_plan import CpuRowPlan, plan_rows, row_work
+from kernmantle.compiler.nest import ROLES, SIZES, stride_slot
+from kernmantle.compiler.row_reduce import PRODUCT, Apply, RowNest, lower_rows
+from kernmantle.ir.definition import bind, define
+from kernmantle.ir.functions import FUNCTIONS
+from kernmantle.ir.ops import evaluate
 from kernmantle.testing import assert_close
 
 from .llvm_nests import NUMPY
@@ -33,16 +33,16 @@ def rows_of(how: str, count: int, stored: str, out: str, compute: str) -> RowNes
 
 
 @cache
-def built(rows: RowNest, width: int, vector_bytes: int) -> tuple[CpuRowPlan, llvm.LoadedKernel]:
-    registers = llvm.host().vector_registers if vector_bytes == llvm.host().vector_bytes else 16
+def built(rows: RowNest, width: int, vector_bytes: int) -> tuple[CpuRowPlan, jit.LoadedKernel]:
+    registers = jit.host().vector_registers if vector_bytes == jit.host().vector_bytes else 16
     plan = plan_rows(rows, vector_bytes, registers, {"l": width})
-    return plan, llvm.load(llvm.compile_ir(emit_rows(plan), llvm.host()))
+    return plan, jit.load(jit.compile_ir(emit_rows(plan), jit.host()))
 
 
 def run(rows: RowNest, x, y, v, outs, vector_bytes: int = 0, threads: int = 1) -> None:
     """Write the results; arrays are (rows, columns) of any strides."""
     width = outs[0].shape[1] if outs[0].ndim == 2 else 1
-    plan, kernel = built(rows, width, vector_bytes or llvm.host().vector_bytes)
+    plan, kernel = built(rows, width, vector_bytes or jit.host().vector_bytes)
     sizes = dict.fromkeys(SIZES, 1) | {"m": len(x), "n": len(y), "k": x.shape[1], "l": width}
     integers = np.zeros(len(SIZES) + len(rows.ports) * len(ROLES), np.int64)
     integers[: len(SIZES)] = list(sizes.values())
@@ -54,7 +54,7 @@ def run(rows: RowNest, x, y, v, outs, vector_bytes: int = 0, threads: int = 1) -
     todo = row_work(plan, sizes)
     numbers = [BANDWIDTH, *map(float, evaluate(rows.folded, {LAPLACE.numbers[0].name: BANDWIDTH}))]
     pointers = [0 if array is None else array.ctypes.data for array in arrays]
-    llvm.run(kernel, todo.items, todo.scratch_bytes, pointers, integers.tobytes(), numbers, threads)
+    jit.run(kernel, todo.items, todo.scratch_bytes, pointers, integers.tobytes(), numbers, threads)
 
 
 def data(m, n, k, c, dtype=np.float32):

@@ -8,12 +8,12 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from kernmantle.codegen import llvm as text
-from kernmantle.contraction import cpu_plan
-from kernmantle.contraction.nest import ROLES, Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import Node, var
-from kernmantle.runtime import llvm as runtime
+from kernmantle.backends.cpu import emit as text
+from kernmantle.backends.cpu import gram_plan
+from kernmantle.backends.cpu import jit as runtime
+from kernmantle.compiler.nest import ROLES, Nest, Port
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.reductions import REDUCTIONS
 
 from .llvm_nests import Kernel, outputs, run
 
@@ -22,7 +22,7 @@ EXTENTS = {"m": 37, "n": 150, "k": 21, "l": 5}
 
 def small_blocks(nest: Nest) -> Kernel:
     """The nest with blocks that cut every axis of EXTENTS, tails included."""
-    plan = cpu_plan.plan(nest, 32, 16)
+    plan = gram_plan.plan(nest, 32, 16)
     plan = replace(plan, depth=8, row_block=3 * plan.item_rows, column_block=3 * plan.columns)
     return Kernel(plan, runtime.load(runtime.compile_ir(text.emit(plan), runtime.host())))
 

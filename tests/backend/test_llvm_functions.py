@@ -10,11 +10,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from kernmantle.codegen.llvm_spell import SPELLED
-from kernmantle.contraction.nest import Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import Node, var
-from kernmantle.expr.ops import OPS
+from kernmantle.backends.cpu.spelling import SPELLED
+from kernmantle.compiler.nest import Nest, Port
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.ops import OPS
+from kernmantle.ir.reductions import REDUCTIONS
 
 from .llvm_nests import NUMPY, Kernel, build, run
 

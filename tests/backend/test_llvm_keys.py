@@ -7,25 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from kernmantle.codegen import sources as sources_module
-from kernmantle.codegen.sources import import_closure, sources
+from kernmantle.backends.cpu import gram_plan
 from kernmantle.config import config
-from kernmantle.contraction import cpu_plan
-from kernmantle.ops import cpu
+from kernmantle.runtime import sources as sources_module
 from kernmantle.runtime.cache import current_cache
+from kernmantle.runtime.sources import import_closure, sources
+from kernmantle.torch_ops import cpu
 
 from ..source import FILES, MODULES, PACKAGE, parsed
 from ..unit.test_canonical import planned
 from ..unit.test_layers import imports
 
-TEXT = ("llvm", "kronsparse_dot", "kronsparse_vectors")
-EMITTERS = [name for name in MODULES if name.startswith("kernmantle.codegen.") and any(part in name for part in TEXT)]
+EMITTERS = [
+    "backends.cpu.emit", "backends.cpu.row_reduce_emit", "structured.kron.cpu_emit", "structured.mode_product.cpu_emit",
+    "structured.mode_product.cpu_dot_emit",
+]  # fmt: skip
 CALL = """
 import sys, torch, kernmantle as km
 x = torch.ones(3, 2)
 with km.config(cache_dir={directory!r}):
     print(km.contract("mk,nk->mn", lambda a, b: abs(a - b), x, 2 * x).sum().item())
-print([name for name in sys.modules if name.startswith("kernmantle.codegen.llvm")])
+print([name for name in sys.modules if name.startswith("kernmantle.backends.cpu.emit")])
 """
 
 
@@ -44,19 +46,19 @@ def closure(name: str) -> set[str]:
 
 @pytest.mark.parametrize("emitter", EMITTERS)
 def test_text_follows_from_the_plan_and_the_sources_alone(emitter):
-    covered = {f"kernmantle.{name.removesuffix('.py').replace('/', '.')}" for name in sources(emitter.split(".")[-1])}
+    covered = {f"kernmantle.{name.removesuffix('.py').replace('/', '.')}" for name in sources(emitter)}
     packages = {name.rpartition(".")[0] for name in covered}
-    outside = {name for name in closure(emitter) if FILES[name].name != "__init__.py"} - covered
+    outside = {name for name in closure(f"kernmantle.{emitter}") if FILES[name].name != "__init__.py"} - covered
     assert not outside - packages
 
 
 @pytest.mark.parametrize("emitter", EMITTERS)
 def test_sources_are_those_on_disk_and_no_others(emitter):
-    found = sources(emitter.split(".")[-1])
+    found = sources(emitter)
     assert found == {name: (PACKAGE / name).read_bytes() for name in found}
     names = [name.removesuffix(".py").replace("/", ".") for name in found if not name.endswith("__init__.py")]
     modules = {f"kernmantle.{name}" for name in names}
-    assert modules <= closure(emitter)
+    assert modules <= closure(f"kernmantle.{emitter}")
 
 
 @pytest.fixture
@@ -70,11 +72,11 @@ def copied(tmp_path, monkeypatch):
         sources.cache_clear()
         cpu._digest.cache_clear()
         emitters = [
-            "llvm:emit",
-            "llvm_apply:emit_rows",
-            "kron_llvm:emit",
-            "kronsparse_llvm:emit",
-            "kronsparse_dot:emit",
+            "backends.cpu.emit:emit",
+            "backends.cpu.row_reduce_emit:emit_rows",
+            "structured.kron.cpu_emit:emit",
+            "structured.mode_product.cpu_emit:emit",
+            "structured.mode_product.cpu_dot_emit:emit",
         ]
         return {emitter: cpu.job_for(emitter, (1,), "").key.digest for emitter in emitters}
 
@@ -86,12 +88,17 @@ def copied(tmp_path, monkeypatch):
 def test_a_changed_file_of_the_gpu_leaves_every_key(copied):
     package, keys = copied
     before = keys()
-    used = {name for emitter in EMITTERS for name in sources(emitter.split(".")[-1])}
-    rooms = [path for room in ("codegen", "contraction") for path in (package / room).rglob("*")]
+    used = {name for emitter in EMITTERS for name in sources(emitter)}
+    rooms = [path for room in ("backends", "compiler", "structured") for path in (package / room).rglob("*")]
     for path in rooms:
         if path.is_file() and path.relative_to(package).as_posix() not in used:
             path.write_bytes(path.read_bytes() + b"\n")
-    left = {"contraction/kronsparse_few.py", "codegen/kron_mma.py", "codegen/system_cuda.py", "codegen/kernels/mma.cuh"}
+    left = {
+        "structured/mode_product/grouped_plan.py",
+        "structured/kron/mma_emit.py",
+        "backends/cuda/system_emit.py",
+        "backends/cuda/kernels/mma.cuh",
+    }
     assert not left & used
     assert keys() == before
 
@@ -99,10 +106,10 @@ def test_a_changed_file_of_the_gpu_leaves_every_key(copied):
 @pytest.mark.parametrize(
     ("name", "of_grams", "of_kron"),
     [
-        ("codegen/llvm_math.py", True, False),
-        ("contraction/semirings.py", True, False),
-        ("codegen/llvm_text.py", True, True),
-        ("codegen/kron_llvm.py", False, True),
+        ("backends/cpu/libm.py", True, False),
+        ("ir/reductions.py", True, False),
+        ("backends/cpu/builder.py", True, True),
+        ("structured/kron/cpu_emit.py", False, True),
     ],
 )
 def test_a_changed_generator_makes_new_keys_of_what_imports_it(copied, name, of_grams, of_kron):
@@ -110,8 +117,8 @@ def test_a_changed_generator_makes_new_keys_of_what_imports_it(copied, name, of_
     before = keys()
     (package / name).write_bytes((package / name).read_bytes() + b"\n")
     after = keys()
-    assert (after["llvm:emit"] != before["llvm:emit"]) == of_grams
-    assert (after["kron_llvm:emit"] != before["kron_llvm:emit"]) == of_kron
+    assert (after["backends.cpu.emit:emit"] != before["backends.cpu.emit:emit"]) == of_grams
+    assert (after["structured.kron.cpu_emit:emit"] != before["structured.kron.cpu_emit:emit"]) == of_kron
 
 
 def test_imports_of_every_form_are_followed(tmp_path):
@@ -137,12 +144,13 @@ def test_a_changed_plan_makes_a_new_key(field, value):
 
 
 def test_another_emitter_makes_a_new_key():
-    assert cpu.job_for("llvm:emit", (1,), "").key.digest != cpu.job_for("llvm_apply:emit", (1,), "").key.digest
+    one, other = (cpu.job_for(f"backends.cpu.{name}:emit", (1,), "") for name in ("emit", "row_reduce_emit"))
+    assert one.key.digest != other.key.digest
 
 
 def test_extents_do_not_matter_but_where_they_change_the_plan():
     nest = planned().nest
-    one, other = (cpu_plan.plan(nest, 32, 16, dict.fromkeys("abcmnkl", size)) for size in (64, 4096))
+    one, other = (gram_plan.plan(nest, 32, 16, dict.fromkeys("abcmnkl", size)) for size in (64, 4096))
     assert cpu.job(one).key == cpu.job(other).key
 
 
@@ -170,5 +178,5 @@ def test_a_kernel_in_the_cache_needs_no_emitter(tmp_path):
         assert total == "18.0"
         return modules
 
-    assert "kernmantle.codegen.llvm" in loaded()
+    assert "kernmantle.backends.cpu.emit" in loaded()
     assert loaded() == "[]"

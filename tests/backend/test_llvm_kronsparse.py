@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from kernmantle.codegen import kronsparse_dot, kronsparse_llvm, kronsparse_vectors
-from kernmantle.contraction.kronsparse_cpu import LANES, PLAIN, ROWS, Tile, group_of, tile, whole_rows
-from kernmantle.runtime import llvm
+from kernmantle.backends.cpu import jit
+from kernmantle.structured.mode_product import cpu_dot_emit, cpu_emit, cpu_vectors
+from kernmantle.structured.mode_product.cpu_plan import LANES, PLAIN, ROWS, Tile, group_of, tile, whole_rows
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llvm"
 CASES = {
-    "kronsparse": lambda: kronsparse_llvm.emit(Tile("f32", 4, 2, 2, 2, False, False, LANES)),
-    "kronsparse_dot": lambda: kronsparse_dot.emit(Tile("f64", 4, 2, 2, 2, False, False, PLAIN)),
-    "kronsparse_row": kronsparse_vectors.emit_row,
+    "kronsparse": lambda: cpu_emit.emit(Tile("f32", 4, 2, 2, 2, False, False, LANES)),
+    "kronsparse_dot": lambda: cpu_dot_emit.emit(Tile("f64", 4, 2, 2, 2, False, False, PLAIN)),
+    "kronsparse_row": cpu_vectors.emit_row,
 }
 MACHINES = {"avx512": (64, 32), "avx2": (32, 16), "neon": (16, 32), "sse2": (16, 16)}
 
@@ -50,13 +50,13 @@ def test_tiles_fit_the_registers(lanes, d, spread, bias, machine):
     "own", [Tile("f32", 4, 4, 3, 1, False, True, PLAIN), Tile("f64", 2, 2, 1, 2, True, False, ROWS)]
 )
 def test_any_machine_can_be_compiled_for(own):
-    host = replace(llvm.host(), cpu="", features="")
+    host = replace(jit.host(), cpu="", features="")
     for source in (
-        kronsparse_llvm.emit(own),
-        kronsparse_llvm.emit_packing(own),
-        kronsparse_dot.emit(replace(own, vectors=4)),
+        cpu_emit.emit(own),
+        cpu_emit.emit_packing(own),
+        cpu_dot_emit.emit(replace(own, vectors=4)),
     ):
-        assert len(llvm.compile_ir(source, host)) > 500
+        assert len(jit.compile_ir(source, host)) > 500
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kernmantle.contraction.nest import Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS, Reduction, fold, semiring
-from kernmantle.expr.node import Node, var
+from kernmantle.compiler.nest import Nest, Port
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.reductions import REDUCTIONS, Reduction, fold, semiring
 from kernmantle.testing.tolerances import FORMATS, MAP_ROUNDINGS
 
 from .llvm_nests import A, B, Kernel, build, outputs, run

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernmantle.contraction.nest import Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS, fold, semiring
-from kernmantle.expr.node import Node, const, var
+from kernmantle.compiler.nest import Nest, Port
+from kernmantle.ir.node import Node, const, var
+from kernmantle.ir.reductions import REDUCTIONS, fold, semiring
 
 from .llvm_nests import NUMPY, A, B, agree, broadcast, build, loops, outputs, run, shape
 

@@ -19,14 +19,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernmantle.codegen import llvm as text
-from kernmantle.contraction import cpu_plan
-from kernmantle.contraction.nest import Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS
+from kernmantle.backends.cpu import emit as text
+from kernmantle.backends.cpu import gram_plan, threads
+from kernmantle.backends.cpu import jit as runtime
+from kernmantle.compiler.nest import Nest, Port
 from kernmantle.errors import CompileError
-from kernmantle.expr.node import Node, var
-from kernmantle.runtime import llvm as runtime
-from kernmantle.runtime import threads
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.reductions import REDUCTIONS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llvm"
 A, B = var("x0"), var("x1")
@@ -78,12 +77,12 @@ CASES = {
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_golden_text(name):
-    source = text.emit(cpu_plan.plan(*CASES[name]))
+    source = text.emit(gram_plan.plan(*CASES[name]))
     assert source == (GOLDEN / f"{name}.ll").read_text(encoding="utf-8")
 
 
 def test_the_same_plan_gives_the_same_text():
-    one, again = (text.emit(cpu_plan.plan(gram(), 32, 16)) for _ in range(2))
+    one, again = (text.emit(gram_plan.plan(gram(), 32, 16)) for _ in range(2))
     assert one == again
 
 
@@ -91,7 +90,7 @@ def test_other_machines_can_be_compiled_for():
     host = runtime.host()
     assert host.vector_bytes in (16, 32, 64)
     assert host.vector_registers in (16, 32)
-    plain = runtime.compile_ir(text.emit(cpu_plan.plan(gram(), 16, 16)), replace(host, cpu="", features=""))
+    plain = runtime.compile_ir(text.emit(gram_plan.plan(gram(), 16, 16)), replace(host, cpu="", features=""))
     assert len(plain) > 1000
 
 
@@ -219,7 +218,7 @@ def test_numbers_and_scratch_reach_the_kernel():
 
 
 def test_threads_compile_at_once():
-    sources = [text.emit(cpu_plan.plan(gram(reduce), 16, 16)) for reduce in ("sum", "prod", "max", "min")]
+    sources = [text.emit(gram_plan.plan(gram(reduce), 16, 16)) for reduce in ("sum", "prod", "max", "min")]
     with ThreadPoolExecutor(4) as pool:
         parallel = list(pool.map(lambda source: runtime.compile_ir(source, runtime.host()), sources))
     assert [len(obj) for obj in parallel] == [len(runtime.compile_ir(source, runtime.host())) for source in sources]
@@ -259,4 +258,4 @@ def test_the_version_names_the_compiler():
 if __name__ == "__main__":
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for each, case in CASES.items():
-        (GOLDEN / f"{each}.ll").write_text(text.emit(cpu_plan.plan(*case)), encoding="utf-8")
+        (GOLDEN / f"{each}.ll").write_text(text.emit(gram_plan.plan(*case)), encoding="utf-8")

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from cuda.core import Device, LegacyPinnedMemoryResource
 
-from kernmantle.codegen.cuda import ENTRY, emit, headers
-from kernmantle.contraction.cuda_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
-from kernmantle.contraction.cuda_power import table_power
-from kernmantle.contraction.cuda_squares import PROMISE
-from kernmantle.runtime.device import gpu
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.device import gpu
+from kernmantle.backends.cuda.emit import ENTRY, emit, headers
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
+from kernmantle.backends.cuda.pow_tables import table_power
+from kernmantle.backends.cuda.squares_plan import PROMISE
 
 from .nests import NUMPY, S0, Case, cases, expected, op, value, widened
 from .squares import Given, error, squares_cases

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen import kron_back
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kron_back import THREADS, BackPlan
-from kernmantle.runtime.launch import Kernel
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.tiles import DeviceLimits
+from kernmantle.structured.kron import gradient_emit
+from kernmantle.structured.kron.gradient_plan import PAIR, THREADS, VECTOR, BackPlan, Size, padded, tiled, whole
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
@@ -25,51 +25,59 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class BackCase:
-    """A step of all gradients: factors of an axis and of that behind it, at most two each, and what is beside both."""
+    """A step of all gradients: factors of an axis and of that behind it, at most two each, and what is beside both.
 
-    first: tuple[int, ...]
-    last: tuple[int, ...]
+    Sizes are (rows, columns); ``used`` is how many items a tile takes.
+    """
+
+    first: tuple[Size, ...]
+    last: tuple[Size, ...]
     items: int
     beside: int
     dtype: str
     splits: bool = False
+    used: int = 0
 
     @property
     def name(self) -> str:
         """What its test is called."""
-        groups = "_".join("x".join(map(str, group)) for group in (self.first, self.last) if group)
-        return f"back_{groups}_{self.items}x{self.beside}_{self.dtype}{'_halves' * self.splits}"
+        groups = "_".join("x".join(f"{q}.{p}" for q, p in group) for group in (self.first, self.last) if group)
+        return f"back_{groups}_{self.items}x{self.beside}_{self.dtype}{'_halves' * self.splits}{self.used or ''}"
 
     @property
-    def lines(self) -> int:
-        """Lines of both arrays."""
-        return self.items * math.prod(self.first) * (math.prod(self.last) if self.beside > 1 else 1)
+    def sizes(self) -> tuple[Size, ...]:
+        """All factors."""
+        return (*self.first, *self.last)
 
     @property
-    def width(self) -> int:
-        """Entries of a line."""
-        return self.beside if self.beside > 1 else math.prod(self.last)
+    def entries(self) -> int:
+        """Entries of the larger array."""
+        return self.items * max(whole(self.sizes)) * self.beside
 
     def plan(self, own: DeviceLimits) -> BackPlan:
         """Of the step alone."""
-        return BackPlan(self.first, self.last, self.dtype, own.arch, self.beside > 1, self.splits)
+        widths = (self.beside,) if self.beside > 1 else whole(self.last)
+        vector = math.gcd(VECTOR // TYPES[self.dtype]().itemsize, *widths)
+        found = BackPlan(self.first, self.last, self.dtype, own.arch, vector, self.used, self.beside > 1, self.splits)
+        return found if self.used else tiled(found)
 
     def arrays(self) -> tuple[Array, Array, list[Array]]:
         """v, x and the factors (q, p)."""
         random, kind = np.random.default_rng(self.items), TYPES[self.dtype]
-        v, x = (random.standard_normal((self.lines, self.width)).astype(kind) for _ in range(2))
-        sizes = (*self.first, *self.last)
-        return v, x, [(random.standard_normal((size, size)) / math.sqrt(size)).astype(kind) for size in sizes]
+        v, x = (
+            random.standard_normal((self.items, *(size[side] for size in self.sizes), self.beside)).astype(kind)
+            for side in (0, 1)
+        )
+        return v, x, [(random.standard_normal(size) / math.sqrt(size[1])).astype(kind) for size in self.sizes]
 
     def _exact(self, square: bool) -> list[Array]:
         """What leaves and all gradients in float64, or the sums of the squares of their terms."""
         v, x, factors = self.arrays()
         v, x = (np.square(array, dtype=np.float64) if square else array.astype(np.float64) for array in (v, x))
         wide = [np.square(own, dtype=np.float64) if square else own.astype(np.float64) for own in factors]
-        shape = (self.items, *self.first, *self.last, self.beside)
-        u, g = x.reshape(shape), v.reshape(shape)
+        u, g = x, v
         found: list[Array] = []
-        for place, size in enumerate((*self.first, *self.last)):
+        for place in range(len(wide)):
             left, right = g, u
             for other, factor in enumerate(wide):
                 if other == place:
@@ -78,19 +86,19 @@ class BackCase:
                     left = _along(left, factor.T, other + 1)
                 else:
                     right = _along(right, factor, other + 1)
-            moved = [np.moveaxis(array, place + 1, 0).reshape(size, -1) for array in (left, right)]
+            moved = [np.moveaxis(array, place + 1, 0).reshape(array.shape[place + 1], -1) for array in (left, right)]
             found.append(moved[0] @ moved[1].T)
         for place, factor in enumerate(wide):
             g = _along(g, factor.T, place + 1)
-        return [g.reshape(v.shape), *found]
+        return [g, *found]
 
     def check(self, found: Sequence[Array]) -> None:
         """Assert that results are right."""
-        rounds = DEVIATIONS * math.sqrt(2 * len(self.first + self.last)) if self.dtype == "f16" else 1
+        rounds = DEVIATIONS * math.sqrt(2 * len(self.sizes)) if self.dtype == "f16" else 1
         for own, exact, terms in zip(found, self._exact(False), self._exact(True), strict=True):
             kind = "float16" if self.dtype == "f16" else "float32"
             size = rounds * np.sqrt(np.mean(terms)) if self.dtype == "f16" else np.sqrt(terms)
-            assert_close(own, exact, dtype=kind, depth=self.lines * self.width, magnitude=size)
+            assert_close(own, exact, dtype=kind, depth=self.entries, magnitude=size)
 
 
 def _along(array: Array, matrix: Array, axis: int) -> Array:
@@ -98,32 +106,41 @@ def _along(array: Array, matrix: Array, axis: int) -> Array:
     return np.moveaxis(np.tensordot(matrix, array, axes=(1, axis)), 0, axis)
 
 
+def _square(*extents: int) -> tuple[Size, ...]:
+    return tuple((extent, extent) for extent in extents)
+
+
 BACKS = [
     BackCase(first, last, items, beside, dtype, splits)
     for first, last, items, beside in (
-        ((8,), (), 70, 72), ((16,), (), 9, 136), ((4, 8), (), 5, 264), ((64,), (), 3, 80), ((8, 8), (), 2, 64),
-        ((16,), (16,), 150, 1), ((32,), (32,), 13, 1), ((64,), (64,), 4, 1), ((8,), (8, 8), 37, 1),
-        ((8, 8), (4, 4), 9, 1), ((8, 8), (8, 8), 5, 1), ((4, 4), (32,), 40, 1), ((16,), (16,), 3, 40),
+        (_square(8), (), 70, 72), (_square(16), (), 9, 136), (_square(4, 8), (), 5, 264), (_square(64), (), 3, 80),
+        (_square(8, 8), (), 2, 64), (_square(16), _square(16), 150, 1), (_square(32), _square(32), 13, 1),
+        (_square(64), _square(64), 4, 1), (_square(8), _square(8, 8), 37, 1), (_square(8, 8), _square(4, 4), 9, 1),
+        (_square(8, 8), _square(8, 8), 5, 1), (_square(4, 4), _square(32), 40, 1), (_square(16), _square(16), 3, 40),
+        (_square(5), (), 70, 33), (_square(12), (), 9, 70), (_square(5, 7), (), 5, 30), (((50, 33),), (), 3, 81),
+        (_square(12), _square(12), 150, 1), (((20, 31),), ((24, 10),), 13, 1), (_square(3), ((5, 9), (3, 1)), 37, 1),
+        (((7, 9),), ((10, 13),), 3, 41), (((3, 5), (4, 2)), _square(11), 40, 1), (_square(48), _square(40), 5, 1),
     )
     for dtype, splits in (("f32", True), ("f32", False), ("f16", True), ("f16", False))
-    if not splits or math.prod(first) >= 16
+    if not splits or padded(whole(first)) >= PAIR
 ]  # fmt: skip
+BACKS += [BackCase(_square(10), _square(10), 100, 1, dtype, True, 10) for dtype in ("f32", "f16")]
 
 
 def run_back(machine: Machine, case: BackCase, own: DeviceLimits, binary: bytes) -> list[Array]:
     """What leaves the step and the gradients, by few blocks."""
     plan, (v, x, factors) = case.plan(own), case.arrays()
-    kernel = Kernel(binary, kron_back.ENTRY, THREADS, plan.shared, case.name)
-    blocks = min(plan.tiles(case.lines, case.width), BLOCKS)
-    out, parts = np.full(v.shape, np.nan, v.dtype), np.full((blocks, plan.parts), np.nan, np.float32)
+    kernel = Kernel(binary, gradient_emit.ENTRY, THREADS, plan.shared, case.name)
+    blocks = min(plan.tiles(case.items, case.beside), BLOCKS)
+    out, parts = np.full(x.shape, np.nan, v.dtype), np.full((blocks, plan.parts), np.nan, np.float32)
     count = len(case.first)
     given = [*factors[:count], *factors[:1] * (2 - count), *factors[count:]]
-    given += factors[:1] * (kron_back.FACTORS - len(given))
+    given += factors[:1] * (gradient_emit.FACTORS - len(given))
     buffers = [machine.upload(array) for array in (v, x, out, parts, *given)]
     strides = [step for array in given for step in (array.shape[1], 1)]
     pointers = [int(buffer.handle) for buffer in buffers]
-    kernel(0, int(machine.stream.handle), blocks, (*pointers, *strides, case.lines, case.width, 1.0))
-    whole = machine.download(buffers[3], parts).sum(0, dtype=np.float64).astype(np.float32)
-    edges = np.cumsum([size * size for size in plan.sizes])[:-1]
-    shares = [part.reshape(size, size) for part, size in zip(np.split(whole, edges), plan.sizes, strict=True)]
+    kernel(0, int(machine.stream.handle), blocks, (*pointers, *strides, case.items, case.beside, 1.0))
+    whole_sums = machine.download(buffers[3], parts).sum(0, dtype=np.float64).astype(np.float32)
+    edges = np.cumsum([math.prod(size) for size in plan.sizes])[:-1]
+    shares = [part.reshape(size) for part, size in zip(np.split(whole_sums, edges), plan.sizes, strict=True)]
     return [machine.download(buffers[2], out), *shares]

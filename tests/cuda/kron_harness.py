@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen import kron_back, kron_cuda, kron_gram, kron_mma
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.kron_entry import AXES, ENTRY, parameters
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kron_cuda import Facts, FmaPlan, fma, plan
-from kernmantle.contraction.kron_gram import STAGES, GramPlan, gram
-from kernmantle.contraction.kron_mma import LANES, WIDEST_DOUBLE, MmaFacts, MmaPlan, Tensor, mma
-from kernmantle.contraction.kron_modes import Mode
-from kernmantle.contraction.kron_passes import Pass, views
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import Built, Key, current_cache
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit
+from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
+from kernmantle.structured.kron.cuda_plan import Facts, FmaPlan, fma, plan
+from kernmantle.structured.kron.factor_gradient_plan import STAGES, GramPlan, gram
+from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.modes import Mode
+from kernmantle.structured.kron.passes import Pass, views
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
@@ -168,8 +168,8 @@ def run_gram(machine: Machine, case: GramCase) -> Array:
     """The result, in shares of few blocks."""
     own = limits()
     chosen, (v, u) = case.plan(own), case.arrays()
-    source = kron_gram.emit(chosen)
-    kernel = Kernel(binary_of(source), kron_gram.ENTRY, chosen.threads, chosen.shared, case.name)
+    source = factor_gradient_emit.emit(chosen)
+    kernel = Kernel(binary_of(source), factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, case.name)
     shares = chosen.shares(case.count * case.right, GRAM_SHARES * chosen.tiles)
     parts = np.full((shares, case.rows, case.columns), np.nan, np.float32)
     left, right, out = machine.upload(v), machine.upload(u), machine.upload(parts)
@@ -242,7 +242,7 @@ def _width(extent: int, most: int) -> int:
 
 def emitted(chosen: FmaPlan | MmaPlan) -> str:
     """Source of a pass."""
-    return kron_mma.emit(chosen) if isinstance(chosen, MmaPlan) else kron_cuda.emit(chosen)
+    return mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
 
 
 def _key(source: str, arch: str) -> Key:
@@ -257,9 +257,9 @@ def built(source: str, arch: str) -> Built:
 def sources_of(case: AnyCase, own: DeviceLimits) -> list[str]:
     """Sources that a case needs."""
     if isinstance(case, GramCase):
-        return [kron_gram.emit(case.plan(own))]
+        return [factor_gradient_emit.emit(case.plan(own))]
     if isinstance(case, BackCase):
-        return [kron_back.emit(case.plan(own))]
+        return [gradient_emit.emit(case.plan(own))]
     return [emitted(chosen) for chosen, *_ in prepared(case, own)]
 
 
@@ -272,7 +272,7 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
     if isinstance(case, BackCase):
         return {
             ("back", case.first, case.last, case.beside > 1, case.splits, case.splits and case.dtype),
-            ("back", case.dtype, bool(case.last), case.splits),
+            ("back", case.dtype, bool(case.last), case.splits, case.plan(own).vector),
         }
     return {branch for chosen, *_ in prepared(case, own) for branch in _branches(chosen)}
 
@@ -306,7 +306,7 @@ def _work(case: AnyCase) -> int:
     if isinstance(case, GramCase):
         return case.count * case.right * case.rows * case.columns
     if isinstance(case, BackCase):
-        return case.lines * case.width * sum(case.first + case.last)
+        return case.entries * sum(map(max, case.sizes))
     inner, outer = (math.prod(pair[side] for pair in case.sizes) for side in (0, 1))
     return case.left * case.beside * max(inner, outer) * sum(max(pair) for pair in case.sizes)
 
@@ -373,7 +373,7 @@ def main(words: Sequence[str]) -> int:
             if isinstance(case, GramCase):
                 case.check(run_gram(machine, case))
             elif isinstance(case, BackCase):
-                case.check(run_back(machine, case, limits(), binary_of(kron_back.emit(case.plan(limits())))))
+                case.check(run_back(machine, case, limits(), binary_of(gradient_emit.emit(case.plan(limits())))))
             else:
                 check(case, run(machine, case))
             verdict = "ok"

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen import kronsparse_cuda
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kronsparse_few import (
+from kernmantle.backends.cuda.tiles import DeviceLimits
+from kernmantle.structured.mode_product import cuda_emit
+from kernmantle.structured.mode_product.chain_plan import fused
+from kernmantle.structured.mode_product.grouped_plan import (
     FewPlan,
     FewProduct,
     View,
@@ -27,7 +28,6 @@ from kernmantle.contraction.kronsparse_few import (
     numbers_of,
     sums,
 )
-from kernmantle.contraction.kronsparse_steps import fused
 from kernmantle.testing import assert_close
 
 TYPES = {"f32": np.float32, "f16": np.float16}
@@ -144,14 +144,14 @@ def cases() -> Iterator[FewCase]:
 
 def run(machine: Any, case: FewCase, own: DeviceLimits) -> list[np.ndarray[Any, Any]]:
     """Results as the products see them."""
-    from kernmantle.runtime.launch import Kernel
+    from kernmantle.backends.cuda.launch import Kernel
 
     from .harness import compiled
 
     chosen, products = case.plan(own), case.products()
     kernel = Kernel(
-        compiled(kronsparse_cuda.emit_few(chosen), own.arch).binary, kronsparse_cuda.ENTRY, chosen.threads,
-        chosen.shared, case.name, own.capability >= 90,
+        compiled(cuda_emit.emit_few(chosen), own.arch).binary, cuda_emit.ENTRY, chosen.threads,
+        chosen.shared, case.name, own.has(("overlapped_launch",)),
     )  # fmt: skip
     arguments: list[int] = []
     held, blocks = [], 0

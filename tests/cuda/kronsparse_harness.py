@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen import kronsparse_cuda
-from kernmantle.codegen.cuda import headers
-from kernmantle.contraction import kronsparse_tiles
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kronsparse_narrow import NarrowPlan, narrow_plan
-from kernmantle.contraction.kronsparse_plan import KronSparsePlan, Problem, Tile, neighbours
-from kernmantle.contraction.kronsparse_sum import sum_plan
-from kernmantle.contraction.kronsparse_turn import turning
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.tiles import DeviceLimits
+from kernmantle.structured.mode_product import cuda_emit
+from kernmantle.structured.mode_product import tiles as kronsparse_tiles
+from kernmantle.structured.mode_product.narrow_plan import NarrowPlan, narrow_plan
+from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile, neighbours
+from kernmantle.structured.mode_product.transpose_plan import turning
+from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
@@ -176,22 +176,22 @@ def run(machine: Machine, case: KronSparseCase) -> np.ndarray[Any, Any]:
     pointers = [int(buffer.handle) for buffer in (given, there, offset, out)]
     image = scale = tiles = 0
     if isinstance(chosen, NarrowPlan):
-        source, shared, (blocks, slots) = kronsparse_cuda.emit_narrow(chosen), 0, chosen.grid(problem, own)
+        source, shared, (blocks, slots) = cuda_emit.emit_narrow(chosen), 0, chosen.grid(problem, own)
         binary = compile_source(source, own.arch, headers(), case.name).binary
     else:
-        source, shared = kronsparse_cuda.emit(chosen), chosen.shared(problem)
+        source, shared = cuda_emit.emit(chosen), chosen.shared(problem)
         binary = compile_source(source, own.arch, headers(), case.name).binary
         held = machine.device.allocate(chosen.image_bytes(problem), stream=machine.stream)
         scales = machine.device.allocate(max(4, 4 * chosen.scales(problem)), stream=machine.stream)
         image, scale = int(held.handle), int(scales.handle)
-        threads = kronsparse_cuda.PREPARE_THREADS
-        prepare = Kernel(binary, kronsparse_cuda.PREPARE, threads, 0, case.name)
+        threads = cuda_emit.PREPARE_THREADS
+        prepare = Kernel(binary, cuda_emit.PREPARE, threads, 0, case.name)
         units = chosen.preparing_units(problem)
         prepare(0, stream, units, (pointers[1], image, scale, case.groups, *case.pattern, *weight_steps))
         tiles, slots = chosen.tiles(problem), chosen.slots(problem, own)
         blocks = chosen.groups(problem) * slots
-    early = own.capability >= 90 and not isinstance(chosen, NarrowPlan)
-    kernel = Kernel(binary, kronsparse_cuda.ENTRY, chosen.threads, shared, case.name, early)
+    early = own.has(("overlapped_launch",)) and not isinstance(chosen, NarrowPlan)
+    kernel = Kernel(binary, cuda_emit.ENTRY, chosen.threads, shared, case.name, early)
     sizes = (case.batch, *case.pattern, tiles, slots)
     ends = (pointers[0], pointers[1], image, pointers[2], scale, pointers[3])
     kernel(0, stream, blocks, (*ends, *sizes, *steps[0], *steps[1], *weight_steps, a * b * d))
@@ -268,9 +268,9 @@ def turn_cases() -> Iterator[TurnCase]:
 def run_turn(machine: Machine, case: TurnCase) -> np.ndarray[Any, Any]:
     """The turned rows."""
     own, (rows, turned) = limits(), case.arrays()
-    threads, (lanes, each) = kronsparse_cuda.TURN_THREADS, turning(case.high, case.wide, rows.itemsize)
-    binary = compile_source(kronsparse_cuda.emit_turn(rows.itemsize, lanes), own.arch, headers(), case.name).binary
-    kernel = Kernel(binary, kronsparse_cuda.ENTRY, threads, 0, case.name, False)
+    threads, (lanes, each) = cuda_emit.TURN_THREADS, turning(case.high, case.wide, rows.itemsize)
+    binary = compile_source(cuda_emit.emit_turn(rows.itemsize, lanes), own.arch, headers(), case.name).binary
+    kernel = Kernel(binary, cuda_emit.ENTRY, threads, 0, case.name, False)
     blank = np.full_like(turned, np.nan)
     given, out = machine.upload(rows), machine.upload(blank)
     warps = case.batch * case.a * each
@@ -312,8 +312,8 @@ def run_gradient(machine: Machine, case: GradientCase) -> np.ndarray[Any, Any]:
     slots = chosen.slots(case.pattern, case.groups, case.batch, own)
     blank = np.full((slots, case.groups, *case.pattern), np.nan, np.float32)
     buffers = [machine.upload(array) for array in (x, grad, blank)]
-    binary = compile_source(kronsparse_cuda.emit_sum(chosen), own.arch, headers(), case.name).binary
-    kernel = Kernel(binary, kronsparse_cuda.ENTRY, chosen.threads, chosen.shared, case.name, False)
+    binary = compile_source(cuda_emit.emit_sum(chosen), own.arch, headers(), case.name).binary
+    kernel = Kernel(binary, cuda_emit.ENTRY, chosen.threads, chosen.shared, case.name, False)
     pointers = [int(buffer.handle) for buffer in buffers]
     blocks = chosen.tiles(case.pattern, case.groups) * slots
     given = (*pointers, case.batch, case.groups, *case.pattern, slots, *steps[0], *steps[1])

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen import kronsparse_cuda
-from kernmantle.contraction import kronsparse_pair
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kronsparse_pair import PairPlan, PairProblem
-from kernmantle.runtime.launch import Kernel
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.tiles import DeviceLimits
+from kernmantle.structured.mode_product import cuda_emit, fused_plan
+from kernmantle.structured.mode_product.fused_plan import PairPlan, PairProblem
 from kernmantle.testing import assert_close
 
 from .harness import Machine, compiled, limits
@@ -54,18 +53,16 @@ class PairCase:
         vector = self.x_first and first[3] == 1 and first[2] % 4 == 0
         return PairProblem(
             first, second, self.batch, self.dtype, self.x_first, self.y_first, vector,
-            kronsparse_pair.run_of(second, np.dtype(TYPES[self.dtype]).itemsize, 16), bias=True, activation="relu",
+            fused_plan.run_of(second, np.dtype(TYPES[self.dtype]).itemsize, 16), bias=True, activation="relu",
         )  # fmt: skip
 
     def plans(self, own: DeviceLimits) -> list[PairPlan]:
         """The cheapest of its kind with each part of the inner blocks, one tile of columns at a time or several."""
         problem = self.problem()
-        found = sorted(
-            kronsparse_pair.candidates(problem, own), key=lambda each: kronsparse_pair.seconds(each, problem, own)
-        )
+        found = sorted(fused_plan.candidates(problem, own), key=lambda each: fused_plan.seconds(each, problem, own))
         alike = {}
         for each in found:
-            narrow = each.columns == kronsparse_pair.EDGE
+            narrow = each.columns == fused_plan.EDGE
             if (each.across, each.m) == self.kind and (narrow == each.slice % 2 or self.chain[1][1] <= 17):
                 alike.setdefault(each.slice, each)
         return list(alike.values())
@@ -108,9 +105,9 @@ def run(machine: Machine, case: PairCase, chosen: PairPlan) -> np.ndarray[Any, A
     blank = np.full((case.batch, len(bias)), np.nan, bias.dtype)
     laid = [array if first else array.T.copy() for array, first in ((x, case.x_first), (blank, case.y_first))]
     given, one, two, offset, out = (machine.upload(array) for array in (laid[0], *weights, bias, laid[1]))
-    binary = compiled(kronsparse_cuda.emit_pair(chosen), limits().arch).binary
-    stream, threads = int(machine.stream.handle), kronsparse_cuda.PREPARE_THREADS
-    prepare = Kernel(binary, kronsparse_cuda.PREPARE, threads, 0, case.name)
+    binary = compiled(cuda_emit.emit_pair(chosen), limits().arch).binary
+    stream, threads = int(machine.stream.handle), cuda_emit.PREPARE_THREADS
+    prepare = Kernel(binary, cuda_emit.PREPARE, threads, 0, case.name)
     parts = []
     for weight, view in zip((one, two), chosen.views(problem), strict=True):
         size, scales, units = chosen.image(view)
@@ -122,7 +119,12 @@ def run(machine: Machine, case: PairCase, chosen: PairPlan) -> np.ndarray[Any, A
         prepare(0, stream, units, (*pointers, *view))
         parts.append(made)
     kernel = Kernel(
-        binary, kronsparse_cuda.ENTRY, chosen.threads, chosen.shared(problem), case.name, limits().capability >= 90
+        binary,
+        cuda_emit.ENTRY,
+        chosen.threads,
+        chosen.shared(problem),
+        case.name,
+        limits().has(("overlapped_launch",)),
     )
     buffers = (given, one, two, parts[0][0], parts[1][0], offset, parts[0][1], parts[1][1], out)
     steps = [

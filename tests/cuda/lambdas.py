@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import Phase, given, settings
 
-from kernmantle.expr.node import Node
+from kernmantle.ir.node import Node
 from kernmantle.testing.strategies import expressions
 
 from .harness import Machine, compile_all, limits

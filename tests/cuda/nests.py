@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.contraction.nest import ROLES, SIZES, Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS, Reduction, fold, semiring
-from kernmantle.expr.node import Node, const, postorder, var
+from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port
+from kernmantle.ir.node import Node, const, postorder, var
+from kernmantle.ir.reductions import REDUCTIONS, Reduction, fold, semiring
 
 X, Y, W, G, S0, T, P = map(var, ("x0", "x1", "w", "g", "s0", "t", "p"))
 NUMPY = {
@@ -382,19 +382,32 @@ def _pullback_cases() -> list[Case]:
     longer = gram(op("mul", op("mul", G, op("mul", op("mul", L1, ROOT), op("sign", GAP))), 2.5), **PULLED)
     turned = {"x1": "kn", "g": "km"}
     cases = [Case("signs", signs, large), Case("signs_turned", signs, large, layout=turned)]
-    cases += [Case("signs_held", signs, large, tile="held"), Case("signs_wide", signs, shape, tile="wide")]
-    cases += [Case("signs_equal", signs, large, integral=True, tile="held")]
-    cases += [Case(f"signs_scaled_{s:g}", signs, shape, scale=s, tile="held") for s in (1e-41, 1e-33, 1e-30, 1e30)]
-    cases += [Case(f"signs_poison_{v:g}", signs, shape, poison=v, tile="held") for v in (math.inf, math.nan)]
-    cases += [Case(f"signs_cotangent_{v:g}", first, shape, poison=v, tile="held") for v in (-math.inf, math.nan)]
+    cases += [
+        Case("signs_held", signs, large, tile="large matrix operand"),
+        Case("signs_wide", signs, shape, tile="wide"),
+    ]
+    cases += [Case("signs_equal", signs, large, integral=True, tile="large matrix operand")]
+    cases += [
+        Case(f"signs_scaled_{s:g}", signs, shape, scale=s, tile="large matrix operand")
+        for s in (1e-41, 1e-33, 1e-30, 1e30)
+    ]
+    cases += [
+        Case(f"signs_poison_{v:g}", signs, shape, poison=v, tile="large matrix operand") for v in (math.inf, math.nan)
+    ]
+    cases += [
+        Case(f"signs_cotangent_{v:g}", first, shape, poison=v, tile="large matrix operand")
+        for v in (-math.inf, math.nan)
+    ]
     cases += [Case("signs_minus", minus, shape, tile="wide"), Case("signs_weighted", weighted, shape)]
     cases += [Case("signs_groups", signs, {"m": 9, "n": 5, "k": 700})]
     partial = gram(op("mul", G, op("sign", GAP)), **PULLED, partial=True)
     cases += [Case("signs_partial", partial, {"m": 70, "n": 66, "k": 200, "splits": 3}, integral=True)]
     half = gram(op("mul", G, op("sign", GAP)), **PULLED, dtype="f16")
-    cases += [Case("signs_f16", half, shape), Case("linear", linear, large, tile="held")]
-    cases += [Case(f"pulled_{p}", free, shape, (p,), tile="powers") for p in (0.3, 0.7, 1.0, 1.3, 1.9, 2.0, 2.6, 4.2)]
-    cases += [Case(f"pulled_equal_{p}", free, shape, (p,), integral=True, tile="powers") for p in (0.5, 1.0, 1.3)]
+    cases += [Case("signs_f16", half, shape), Case("linear", linear, large, tile="large matrix operand")]
+    cases += [
+        Case(f"pulled_{p}", free, shape, (p,), tile="table power") for p in (0.3, 0.7, 1.0, 1.3, 1.9, 2.0, 2.6, 4.2)
+    ]
+    cases += [Case(f"pulled_equal_{p}", free, shape, (p,), integral=True, tile="table power") for p in (0.5, 1.0, 1.3)]
     cases += [Case(f"pulled_poison_{v:g}", free, shape, (1.3,), poison=v) for v in (math.inf, math.nan)]
     cases += [Case("pulled_turned", free, large, (1.3,), layout=turned), Case("pulled_groups", free, SMALL, (1.3,))]
     cases += [Case(f"pulled_scaled_{s:g}", free, shape, (1.3,), scale=s) for s in (1e-41, 1e-30, 1e15)]
@@ -446,14 +459,14 @@ def _pair_cases() -> list[Case]:
     plain = {dtype: replace(gram(L1, dtype=dtype, out="f32"), precision="half") for dtype in ("f16", "bf16")}
     mirrored = replace(gram(L1, dtype="f16", out="f16", symmetric=True), precision="half")
     shape = {"m": 200, "n": 130, "k": 208}
-    cases = [Case(f"pairs_{dtype}", nest, shape, tile="pairs") for dtype, nest in plain.items()]
-    cases += [Case(f"pairs_{k}", plain["f16"], {"m": 129, "n": 65, "k": k}, tile="pairs") for k in (32, 66, 74, 77)]
+    cases = [Case(f"pairs_{dtype}", nest, shape, tile="half2") for dtype, nest in plain.items()]
+    cases += [Case(f"pairs_{k}", plain["f16"], {"m": 129, "n": 65, "k": k}, tile="half2") for k in (32, 66, 74, 77)]
     cases += [
-        Case("pairs_batch", plain["f16"], {"a": 2, "b": 3, "m": 20, "n": 9, "k": 72}, batched={"x0": "a"}, tile="pairs")
+        Case("pairs_batch", plain["f16"], {"a": 2, "b": 3, "m": 20, "n": 9, "k": 72}, batched={"x0": "a"}, tile="half2")
     ]
-    cases += [Case(f"pairs_poison_{v:g}", plain["f16"], shape, poison=v, tile="pairs") for v in (math.inf, math.nan)]
+    cases += [Case(f"pairs_poison_{v:g}", plain["f16"], shape, poison=v, tile="half2") for v in (math.inf, math.nan)]
     cases += [Case("pairs_turned", plain["f16"], shape, layout={"x0": "km"})]
-    return [*cases, Case("pairs_symmetric", mirrored, {"m": 130, "n": 130, "k": 80}, tile="pairs")]
+    return [*cases, Case("pairs_symmetric", mirrored, {"m": 130, "n": 130, "k": 80}, tile="half2")]
 
 
 def cases() -> list[Case]:

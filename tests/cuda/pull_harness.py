@@ -12,12 +12,12 @@ from functools import cache
 
 import numpy as np
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.cuda_pullback import emit, entry_name, threads_of
-from kernmantle.contraction.cuda_pullback import PullPlan, fixed, places, schedule
-from kernmantle.contraction.nest import SIZES
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.vjp_emit import emit, entry_name, threads_of
+from kernmantle.backends.cuda.vjp_plan import PullPlan, fixed, places, schedule
+from kernmantle.compiler.nest import SIZES
 from kernmantle.testing.tolerances import tolerance
 
 from .harness import POWER_ERROR, Machine, limits

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.contraction.cuda_plan import DeviceLimits, Facts
-from kernmantle.contraction.cuda_pull_tiles import PULL_TILES
-from kernmantle.contraction.cuda_pullback import PullPlan, pull_plan
-from kernmantle.contraction.nest import ROLES, SIZES, Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import Node, var
+from kernmantle.backends.cuda.gram_plan import DeviceLimits, Facts
+from kernmantle.backends.cuda.vjp_plan import PullPlan, pull_plan
+from kernmantle.backends.cuda.vjp_tiles import PULL_TILES
+from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.reductions import REDUCTIONS
 
 GAP = Node("sub", (var("x0"), var("x1")))
 SIGN, SIZE = Node("sign", (GAP,)), Node("abs", (GAP,))

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.codegen.cuda_apply import ENTRY, JOIN, emit_rows
-from kernmantle.contraction.apply import SELECTIONS
-from kernmantle.contraction.cuda_apply import JOINERS
-from kernmantle.contraction.nest import SIZES
-from kernmantle.runtime.launch import Kernel
-from kernmantle.runtime.nvrtc import compile_source
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.launch import Kernel
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
+from kernmantle.backends.cuda.row_reduce_plan import JOINERS
+from kernmantle.compiler.nest import SIZES
+from kernmantle.compiler.row_reduce import SELECTIONS
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.contraction.apply import HOW, PRODUCT, SELECTIONS, Apply, RowNest, lower_rows
-from kernmantle.contraction.cuda_apply import CudaRowPlan, plan_rows
-from kernmantle.contraction.cuda_plan import DeviceLimits, Facts
-from kernmantle.contraction.definition import bind, define
-from kernmantle.contraction.nest import ROLES, SIZES
-from kernmantle.contraction.program import Program
-from kernmantle.expr.functions import FUNCTIONS
-from kernmantle.expr.ops import evaluate
+from kernmantle.backends.cuda.gram_plan import DeviceLimits, Facts
+from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
+from kernmantle.compiler.nest import ROLES, SIZES
+from kernmantle.compiler.row_reduce import HOW, PRODUCT, SELECTIONS, Apply, RowNest, lower_rows
+from kernmantle.ir.definition import bind, define
+from kernmantle.ir.functions import FUNCTIONS
+from kernmantle.ir.ops import evaluate
+from kernmantle.ir.program import Program
 
 exp, sqrt = FUNCTIONS["exp"], FUNCTIONS["sqrt"]
 BANDWIDTH = 7.0
@@ -27,6 +27,8 @@ def _program(mapped: Any, epilogue: Any, equation: str = "mk,nk->mn") -> Program
 
 LAPLACE = _program(lambda a, b: abs(a - b), lambda s, h: exp(-s / h))
 SQUARES = _program(lambda a, b: (a - b) ** 2, lambda s, h: exp(-s / (h * h)))
+NEAREST = _program(lambda a, b: (a - b) ** 2, lambda s: s)
+ROOTS = _program(lambda a, b: (a - b) ** 2, sqrt)
 SUM = _program(lambda a, b: (abs(a - b), (a - b) ** 2), lambda s, t, h: exp(-s / h) + exp(-t / (h * h)))
 ENDS = bind(
     define("mk,nk,u:m,v:n,w:k->mn", lambda a, b, w: w * a * b, "sum", lambda s, u, v, h: s / (h + u + v)), frozenset()

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.contraction.cuda_plan import DeviceLimits, Facts
-from kernmantle.contraction.cuda_squares import SquaresPlan, squares_plan
-from kernmantle.contraction.cuda_tiles import PRODUCT_TILES
-from kernmantle.contraction.nest import Nest
-from kernmantle.expr.node import Node
+from kernmantle.backends.cuda.gram_plan import DeviceLimits, Facts
+from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
+from kernmantle.backends.cuda.tiles import PRODUCT_TILES
+from kernmantle.compiler.nest import Nest
+from kernmantle.ir.node import Node
 
 from .nests import SQUARE, Case, W, expected, gram, op, var
 

@@ -7,8 +7,8 @@ import torch
 
 import kernmantle as km
 from kernmantle.compat import kermac
-from kernmantle.ops.halves import ONE_SIGN, ONE_SIGN_SHORT, gram, multiply, split, split_rows, worthwhile
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops.split_matmul import ONE_SIGN, ONE_SIGN_SHORT, gram, multiply, split, split_rows, worthwhile
 
 pytestmark = pytest.mark.cuda
 M, N, K = 257, 96, 3001

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.kron.matmul import multiply
-from kernmantle.ops.info import RunInfo
+from kernmantle.structured.kron.matmul import multiply
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
+from kernmantle.torch_ops.info import RunInfo
 
 from ..kron_oracle import MIXED, REAL_WORLD, SQUARE, drawn, limited, named, oracle, powers, terms
 

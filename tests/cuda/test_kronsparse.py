@@ -13,10 +13,10 @@ import torch
 
 import kernmantle as km
 from kernmantle.kronsparse import kron_sparse_matmul
-from kernmantle.ops import kronsparse_run
-from kernmantle.ops.info import RunInfo
-from kernmantle.ops.launcher import collecting
+from kernmantle.runtime.launcher import collecting
+from kernmantle.structured.mode_product import execute
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops.info import RunInfo
 
 from .harness import Machine
 from .kronsparse_harness import (
@@ -121,7 +121,7 @@ def test_products_over_turned_rows(pattern, dtype) -> None:
     for batch in (1, 129, 700):
         x, weight, bias = operands(pattern, batch, dtype, False)
         info = RunInfo()
-        found = kronsparse_run.by("turned", x[None], weight[None], bias[None], "", False, "", None, None, info)[0]
+        found = execute.by("turned", x[None], weight[None], bias[None], "", False, "", None, None, info)[0]
         assert info.route.startswith("turned rows: ")
         wanted, terms = exact(x, weight, bias, False)
         rounded = 2 * terms * torch.finfo(dtype).eps  # of the sums, before the bias is added to them
@@ -143,7 +143,7 @@ def test_batched_products_are_written_where_they_lie(pattern, last) -> None:
 
 def test_gradients_of_random_patterns() -> None:
     def call(x, grad, pattern):
-        return kronsparse_run.gradient(x, grad, pattern, "kernel", "")
+        return execute.gradient(x, grad, pattern, "kernel", "")
 
     for pattern, dtype, last, batch in itertools.product(patterns(24), DTYPES[:3], (False, True), (1, 127, 700)):
         a, b, c, d = pattern
@@ -232,7 +232,7 @@ def test_misaligned_and_strided_operands(dtype) -> None:
 def route(x, weight, algorithm, precision) -> str:
     """What a product runs as."""
     info = RunInfo()
-    kronsparse_run.product(x[None], weight[None], None, "", False, algorithm, precision, info=info)
+    execute.product(x[None], weight[None], None, "", False, algorithm, precision, info=info)
     return info.route
 
 
@@ -391,7 +391,7 @@ def test_the_program_of_ksmm(capsys) -> None:
 
 @pytest.mark.parametrize("pattern", [(6, 64, 64, 1), (1, 64, 48, 8)], ids=str)
 def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> None:
-    ran, plain = [], kronsparse_run.by
+    ran, plain = [], execute.by
 
     def noted(way, x, weight, *rest):
         value = plain(way, x, weight, *rest)
@@ -401,7 +401,7 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
             ran.append(way)
         return value
 
-    monkeypatch.setattr(kronsparse_run, "by", noted)
+    monkeypatch.setattr(execute, "by", noted)
     a, _, c, d = pattern
     with km.config(cache_dir=tmp_path):
         (found,) = km.tune(kron_sparse_matmul, [((600, a * c * d), pattern)])
@@ -410,3 +410,20 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
         assert all(0 < taken < 1 for taken in found.seconds.values())
         ran = route(*operands(pattern, 550, torch.float32, False)[:2], "auto", "")
     assert ran.startswith("torch") != found.best.startswith(("kernel", "turned"))
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_block_rows_of_single_entries(dtype: torch.dtype, batch_last: bool) -> None:
+    # gcd(b, c) = 1: blocks of one entry, of which CUDA has no block-sparse product.
+    pattern = a, _, c, d = 1, 5, 16, 3
+    torch.manual_seed(0)
+    weight = torch.randn(pattern, device="cuda", dtype=dtype)
+    for batch in (1, 7, 130):
+        rows = torch.randn(batch, a * c * d, device="cuda", dtype=dtype)
+        x = rows.T.contiguous() if batch_last else rows
+        wanted = torch.einsum("nikl,ijkl->nijl", rows.double().view(batch, a, c, d), weight.double()).flatten(1)
+        sizes = torch.einsum("nikl,ijkl->nijl", rows.double().abs().view(batch, a, c, d), weight.double().abs())
+        for _ in range(2):
+            found = kron_sparse_matmul(x, weight, pattern, algorithm="bsr", batch_last=batch_last)
+            assert_close(found.T if batch_last else found, wanted, dtype=dtype, depth=c, magnitude=sizes.flatten(1))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.ops import kronsparse_few, kronsparse_train
+from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.mode_product import grouped
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
@@ -57,7 +58,7 @@ def exact(layer, x, grad):
 @pytest.mark.parametrize("kind", ["few", "matrix"])
 def test_layers_are_trained(kind, chain, dtype, batch_last, monkeypatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kind)
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
     (a, _, c, d), (p, q, _, r) = chain[0], chain[-1]
     layer = km.KSLinear(a * c * d, p * q * r, chain, batch_last=batch_last, device="cuda", dtype=dtype)
     for batch in (1, 17, 150):
@@ -78,7 +79,7 @@ def test_sums_over_rows(dtype, batch_last) -> None:
     for batch in (1, 300, 2500):
         grad = torch.randn(batch, 96, device="cuda").to(dtype)
         laid = grad.mT.contiguous().mT if batch_last else grad
-        found = kronsparse_train.summed(laid[None])
+        found = chain_training.summed(laid[None])
         assert_close(found, grad.double().sum(0), depth=batch, magnitude=grad.double().abs().sum(0))
 
 
@@ -88,7 +89,7 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
     x[0, 3, 5], x[0, 17, 41], x[0, 20, 0] = float("inf"), float("nan"), float("-inf")
     weight[1, 7, 3, 0] = 3.0e38
     out = torch.empty(1, 21, 84, device="cuda")
-    kronsparse_few.forward(x, weight, None, "", "", out)
+    grouped.forward(x, weight, None, "", "", out)
     wanted = torch.einsum("nikl,ijkl->nijl", x[0].double().view(21, 4, 33, 1), weight.double()).flatten(1)
     assert_close(out[0], wanted, depth=33)
 
@@ -98,7 +99,7 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
 @pytest.mark.parametrize("kind", ["few", "matrix", "factors"])
 def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) -> None:
     """In a graph what does not wait for each other lies on two streams, which a replay must not mix up."""
-    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kind)
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
     options = {"device": "cuda", "dtype": dtype}
     narrow = torch.nn.Linear(1536, 384, **options)
     layer = km.KSLinear(384, 1536, CHAINS["monarch"], **options)
@@ -127,7 +128,7 @@ def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) 
 
 
 def test_many_launches_in_a_row_wait_for_each_other(monkeypatch) -> None:
-    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: "few")
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: "few")
     torch.manual_seed(0)
     chain = CHAINS["three"]
     layer = km.KSLinear(256, 256, chain, device="cuda")
@@ -141,7 +142,7 @@ def test_many_launches_in_a_row_wait_for_each_other(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_trains_weights_of_float32(dtype, monkeypatch) -> None:
     for kind, wanted in itertools.product(("few", "matrix"), (True, False)):
-        monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_, kind=kind: kind)
+        monkeypatch.setattr(chain_training, "kind_of", lambda *_, kind=kind: kind)
         layer = km.KSLinear(384, 1536, CHAINS["monarch"], device="cuda")
         layer.weights[0].requires_grad_(wanted)
         x = torch.randn(16, 384, device="cuda")

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction.kronsparse_steps import Step
 from kernmantle.kronsparse import butterfly, dft
-from kernmantle.ops import kronsparse_pair, kronsparse_steps
+from kernmantle.structured.kronsparse import chain_execute
+from kernmantle.structured.mode_product import fused
+from kernmantle.structured.mode_product.chain_plan import Step
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
@@ -55,7 +56,7 @@ def test_the_comparison_can_fail() -> None:
 @pytest.mark.parametrize("chain", [MONARCH, *CHAINS[:2]], ids=str)
 def test_packed_layers(chain, dtype, batch_last, monkeypatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: (PAIR, x.shape[1]))
+    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: (PAIR, x.shape[1]))
     (a, _, c, d), (p, q, _, r) = chain
     layer = km.KSLinear(a * c * d, p * q * r, chain, batch_last=batch_last, device="cuda", dtype=dtype)
     layer.requires_grad_(False)
@@ -78,12 +79,12 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
     x[3, 5], x[17, 41], x[64, 0] = float("inf"), float("nan"), float("-inf")
     weights[1][1, 7, 3, 0] = float("inf")
     out = torch.empty(1, 70, 114, device="cuda")
-    assert kronsparse_pair.product(x[None], weights, None, "", "", out)
+    assert fused.product(x[None], weights, None, "", "", out)
     assert_close(out[0], exact(x, weights)[0], depth=47)
 
 
 def test_small_batches_go_as_one_and_replays_follow(monkeypatch) -> None:
-    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: (PAIR, x.shape[1]))
+    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: (PAIR, x.shape[1]))
     layer = km.KSLinear(384, 1536, MONARCH, device="cuda").requires_grad_(False).pack()
     x = torch.randn(16, 384, device="cuda")
     layer(x)
@@ -105,7 +106,7 @@ def test_levels_of_a_butterfly_run_as_fewer(dtype, batch_last) -> None:
     packed = layer.pack()
     for batch in (5, 4096):
         x = torch.randn((1024, batch) if batch_last else (batch, 1024), device="cuda").to(dtype)
-        steps, _ = kronsparse_steps.plan((x.T if batch_last else x)[None], list(layer.weights), "auto", True)
+        steps, _ = chain_execute.plan((x.T if batch_last else x)[None], list(layer.weights), "auto", True)
         assert len(steps) <= 4
         wanted, terms = exact(x.T if batch_last else x, layer.weights, layer.bias)
         found = packed(x)

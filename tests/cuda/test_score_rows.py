@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction import cuda_score
-from kernmantle.ops import rows
-from kernmantle.ops.apply import apply
+from kernmantle.backends.cuda import score_plan
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.torch_ops.info import RunInfo
+
+from .tasks import apply
 
 pytestmark = pytest.mark.cuda
 SQUARES = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2)
@@ -25,11 +27,11 @@ EDGES = [(191, 127, 20), (192, 128, 16), (193, 129, 33), (16, 1, 20), (385, 1000
 def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("score tiles are of Hopper GPUs")
-    rows._PREPARED.clear()
+    PLANS.clear()
     for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH"):
-        monkeypatch.setattr(cuda_score, name, 1)
+        monkeypatch.setattr(score_plan, name, 1)
     yield
-    rows._PREPARED.clear()
+    PLANS.clear()
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -61,9 +63,10 @@ def test_products_and_reductions_agree_with_float64(m: int, n: int, k: int) -> N
     for how in ("min", "max"):
         assert share(apply(SQUARES, how, [x, y], {})[0], getattr(d, how)(1)[0], getattr(d, how)(1)[0]) < 1e-5
     assert share(apply(SQUARES, "sum", [x, y], {})[0], d.sum(1), d.sum(1)) < 1e-5
-    products, v = (x.double() @ y.double().T / 10).exp(), normal(n, 2)
-    assert share(apply(DOT, "product", [x, y], {}, v)[0], products @ v.double(), products @ v.double().abs()) < 3e-6
-    assert " score, " in DOT.routes["product"]
+    products, v, info = (x.double() @ y.double().T / 10).exp(), normal(n, 2), RunInfo()
+    found = apply(DOT, "product", [x, y], {}, v, info=info)[0]
+    assert share(found, products @ v.double(), products @ v.double().abs()) < 3e-6
+    assert " score, " in info.route
 
 
 def hard(name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,9 +135,10 @@ def test_other_operands_and_layouts() -> None:
     assert share(apply(WEIGHTED, "min", [x, y], {"w": w})[0], weighted, weighted) < 1e-5
     u, t = normal(1500).abs(), normal(2000).abs()
     entries = (-d / 100).exp() * u.double()[:, None] + t.double()
-    found = apply(ENDS, "product", [x, y], {"u": u, "t": t}, v)[0]
+    info = RunInfo()
+    found = apply(ENDS, "product", [x, y], {"u": u, "t": t}, v, info=info)[0]
     assert share(found, entries @ v.double(), entries @ v.double().abs()) < 1e-6
-    assert " score, " in ENDS.routes["product"]
+    assert " score, " in info.route
 
 
 def test_growing_exponentials_and_batches_take_differences() -> None:

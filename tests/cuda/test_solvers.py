@@ -88,6 +88,23 @@ def test_spectra(dtype, shape):
         assert by_value.shape[0] == int((expected <= high).sum())
 
 
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("n", [600, 4200])
+def test_without_nvmath_by_torch(n, lower, monkeypatch):
+    """Triangles are turned over for torch as for cuSOLVER, and solved with as they lie."""
+    monkeypatch.setattr(cusolver, "load", lambda: "nvmath-python is not installed")
+    exact, b = spd(n, n), normal(n, 3, seed=1)
+    for a in (exact, exact.mT.contiguous().mT):
+        for overwrite in (False, True):
+            found = km.linalg.solve_cholesky(a.clone(), b, lower=lower, overwrite_a=overwrite)
+            assert found.ran.startswith("torch.linalg.cholesky_ex")
+            assert_close(exact @ found.x, b, depth=n)
+        factor = km.linalg.cholesky_factor(a, lower=lower)
+        other = factor.factor.triu(1) if lower else factor.factor.tril(-1)
+        assert not other.any()
+        assert_close(km.linalg.cholesky_solve(factor, b).x, found.x, depth=n)
+
+
 def test_failures_do_not_wait():
     bad, side = torch.stack([spd(300, 300), -spd(300, 300)]), normal(2, 300, 1)
     with nothing_waits():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction.cuda_squares import PROMISE
+from kernmantle.backends.cuda.squares_plan import PROMISE
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import FORMATS
 

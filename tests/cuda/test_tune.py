@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction.cuda_tiles import TILES
-from kernmantle.ops.tune import tune
+from kernmantle.backends.cuda.tiles import TILES
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops.tune import tune
 
 pytestmark = pytest.mark.cuda
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -163,6 +164,31 @@ def kron():
 
 
 @check
+def kron_products_that_disagree_are_an_error_on_every_process():
+    size, errors = dist.get_world_size(), km.errors
+    last = dist.get_rank() == size - 1
+    f, x = normal(4, 4), normal(3, 16 // size)
+    mesh = init_device_mesh("cpu", (1, size))
+    square = [f, f]
+    refuses(
+        errors.ShapeError, "must be the same on every process", spread.kron_matmul, x, [f, normal(4, 3 + last)], mesh
+    )
+    refuses(errors.ShapeError, "must be the same", spread.kron_matmul, x, [f, f.float() if last else f], mesh)
+    precise = {"precision": "ieee"} if last else {}
+    refuses(errors.ShapeError, "options must be the same", spread.kron_matmul, x, square, mesh, **precise)
+    refuses(errors.ShapeError, "as many rows .*3", spread.kron_matmul, x[last:], square, mesh)
+    refuses(errors.DtypeError, "one dtype .*float32", spread.kron_matmul, x.float() if last else x, square, mesh)
+    kind = errors.ShapeError if last else errors.WorkerError
+    refuses(kind, "this one takes|is refused by process", spread.kron_matmul, x[:, last:], square, mesh)
+    refuses(kind, "matrices, not|is refused by", spread.kron_matmul, x, [f, f[None] if last else f], mesh)
+    assert spread.kron_matmul(x, square, mesh).shape == x.shape
+    column = init_device_mesh("cpu", (size, 1))
+    own = [f.clone().requires_grad_(), f.clone().requires_grad_(not last)]
+    loss = spread.kron_matmul(normal(2, 16), own, column).sum()
+    refuses(errors.ShapeError, "gradients of factors differ", loss.backward)
+
+
+@check
 def kron_moves():
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (2, size // 2))
@@ -200,6 +226,23 @@ def cg():
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, better.history.tolist())
     assert all(each == everyone[0] for each in everyone)
+
+
+@check
+def cg_is_verified_in_float64():
+    """Where float32 cannot see its own rounding: close points, a small ridge."""
+    x, b = normal(N, 1) / 8, normal(N, seed=2)
+    operator = spread.operator(KERNEL, part(x).float(), diagonal=1e-4)
+    assert operator.double().dtype == torch.float64
+    wide = KERNEL(x.float().double(), diagonal=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", km.errors.KernmantleWarning)
+        found = spread.cg(operator, part(b).float(), tolerance=1e-5)
+    whole = exchange.everyones(found.x, counts(N, dist.get_world_size()), None).double()
+    side = b.float().double()
+    true = (side - wide @ whole).norm() / side.norm()
+    assert_close(found.residual, true, depth=N)
+    assert bool(found.converged) == bool(true <= 1e-5)
 
 
 @check

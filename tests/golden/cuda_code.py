@@ -28,8 +28,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kernmantle.codegen.cuda import headers
-from kernmantle.runtime.nvrtc import Cubin, compile_source, compiler_version, inlined, target
+from kernmantle.backends.cuda.arch import arch
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import Cubin, compile_source, compiler_version, inlined
 
 from .cuda_kernels import KERNELS, Planned
 
@@ -131,7 +132,7 @@ def disassembled(binary: bytes) -> dict[str, Counter[str]]:
 def digest(source: str, card: str) -> str:
     """Return a digest of all text that the compiler reads, but for comments and white space."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", inlined(source, headers()), flags=re.DOTALL)
-    return hashlib.sha256(f"{target(card)} {' '.join(text.split())}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{arch(card).target} {' '.join(text.split())}".encode()).hexdigest()[:16]
 
 
 def entries(cubin: Cubin) -> dict[str, Record]:

@@ -6,24 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernmantle.codegen import kron_back, kron_gram, kronsparse_cuda
-from kernmantle.codegen.cuda import emit
-from kernmantle.codegen.cuda_apply import emit_rows
-from kernmantle.codegen.cuda_pullback import emit as emit_vjp
-from kernmantle.codegen.system_cuda import emit as emit_system
-from kernmantle.contraction import kronsparse_few, kronsparse_tiles
-from kernmantle.contraction.cuda_system import SystemPlan
-from kernmantle.contraction.kron_back import THREADS, back
-from kernmantle.contraction.kron_gram import gram
-from kernmantle.contraction.kronsparse_narrow import narrow_plan
-from kernmantle.contraction.kronsparse_pair import contiguous, pair_plan
-from kernmantle.contraction.kronsparse_sum import sum_plan
+from kernmantle.backends.cuda.emit import emit
+from kernmantle.backends.cuda.row_reduce_emit import emit_rows
+from kernmantle.backends.cuda.system_emit import emit as emit_system
+from kernmantle.backends.cuda.system_plan import SystemPlan
+from kernmantle.backends.cuda.vjp_emit import emit as emit_vjp
+from kernmantle.structured.kron import factor_gradient_emit, gradient_emit
+from kernmantle.structured.kron.factor_gradient_plan import gram
+from kernmantle.structured.kron.gradient_plan import THREADS, back
+from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
+from kernmantle.structured.mode_product.fused_plan import contiguous, pair_plan
+from kernmantle.structured.mode_product.narrow_plan import narrow_plan
+from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 
 from ..backend import test_cuda_apply as rows
 from ..backend import test_cuda_compile as grams
 from ..backend import test_cuda_kron as kron
 from ..backend import test_cuda_score as scores
+from ..backend import test_cuda_select as selections
 from ..backend import test_cuda_squares as squares
+from ..backend import test_cuda_wide as wide
 from ..backend import test_kronsparse_compile as kronsparse
 from ..backend import test_kronsparse_few as grouped
 from ..backend import test_kronsparse_pairs as fused
@@ -97,6 +99,22 @@ def _score(name: str, gated: bool = False) -> Callable[[str], Planned]:
     return make
 
 
+def _wide(name: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = selections.planned(wide.HEADLINE[name], card)
+        return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
+def _select(name: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = selections.planned(selections.HEADLINE[name], card)
+        return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
 def _vjp(name: str) -> Callable[[str], Planned]:
     (case,) = [case for case in vjp_cases() if case.name == name]
 
@@ -126,15 +144,16 @@ def _kron_gram(rows: int, columns: int, right: int, dtype: str) -> Callable[[str
     def make(card: str) -> Planned:
         plan = gram(rows, columns, right, dtype, True, card)
         assert plan is not None
-        return Planned(kron_gram.emit(plan), f"gram {rows}x{columns}", plan.threads, plan.shared, 2)
+        return Planned(factor_gradient_emit.emit(plan), f"gram {rows}x{columns}", plan.threads, plan.shared, 2)
 
     return make
 
 
 def _kron_back(sizes: tuple[int, ...], step: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
-        plan, _ = back(sizes, 1, dtype, card, CARDS[card].shared_per_block)[step]
-        return Planned(kron_back.emit(plan), f"back {sizes} {step}", THREADS, plan.shared, plan.blocks)
+        squares = tuple((size, size) for size in sizes)
+        plan, _ = back(squares, 1, dtype, card, CARDS[card].shared_per_block)[step]
+        return Planned(gradient_emit.emit(plan), f"back {sizes} {step}", THREADS, plan.shared, plan.blocks)
 
     return make
 
@@ -142,10 +161,10 @@ def _kron_back(sizes: tuple[int, ...], step: int, dtype: str) -> Callable[[str],
 def _kronsparse(pattern: tuple[int, ...], dtype: str, first: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         given = kronsparse.problem(pattern, dtype=dtype, first=first)
-        plan = kronsparse_tiles.plan(given, CARDS[card])
+        plan = tiles.plan(given, CARDS[card])
         assert plan is not None
         shared, resident = plan.shared(given), plan.blocks_each(given, CARDS[card])
-        return Planned(kronsparse_cuda.emit(plan), plan.tile.name, plan.threads, shared, resident)
+        return Planned(cuda_emit.emit(plan), plan.tile.name, plan.threads, shared, resident)
 
     return make
 
@@ -154,7 +173,7 @@ def _narrow(pattern: tuple[int, ...], dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = narrow_plan(kronsparse.problem(pattern, dtype=dtype), CARDS[card])
         assert plan is not None
-        return Planned(kronsparse_cuda.emit_narrow(plan), str(plan), plan.threads, 0)
+        return Planned(cuda_emit.emit_narrow(plan), str(plan), plan.threads, 0)
 
     return make
 
@@ -162,7 +181,7 @@ def _narrow(pattern: tuple[int, ...], dtype: str) -> Callable[[str], Planned]:
 def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = sum_plan(card, d, dtype, first, True)
-        return Planned(kronsparse_cuda.emit_sum(plan), str(plan), plan.threads, plan.shared, plan.blocks_each)
+        return Planned(cuda_emit.emit_sum(plan), str(plan), plan.threads, plan.shared, plan.blocks_each)
 
     return make
 
@@ -172,7 +191,7 @@ def _fused(chain: Any, batch: int, dtype: str) -> Callable[[str], Planned]:
         problem = contiguous(*chain, batch, dtype, True)
         plan = pair_plan(problem, CARDS[card])
         assert plan is not None
-        return Planned(kronsparse_cuda.emit_pair(plan), str(plan), plan.threads, plan.shared(problem))
+        return Planned(cuda_emit.emit_pair(plan), str(plan), plan.threads, plan.shared(problem))
 
     return make
 
@@ -180,8 +199,8 @@ def _fused(chain: Any, batch: int, dtype: str) -> Callable[[str], Planned]:
 def _grouped(pattern: tuple[int, ...], rows: int, step: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         products = grouped.launches(pattern, rows, rows == 5)[step]
-        plan = kronsparse_few.few_plan(CARDS[card], dtype, products, "relu")
-        return Planned(kronsparse_cuda.emit_few(plan), f"{len(products)} products", plan.threads, plan.shared)
+        plan = grouped_plan.few_plan(CARDS[card], dtype, products, "relu")
+        return Planned(cuda_emit.emit_few(plan), f"{len(products)} products", plan.threads, plan.shared)
 
     return make
 
@@ -197,6 +216,9 @@ def _table() -> dict[str, Kernel]:
         table.add(f"row_reduce {name.removeprefix('rows_')}", _rows(name), tuple(CARDS))
     for name in ("gauss_20", "weights_40", "logsumexp_64"):
         table.add(f"row_reduce score {name}", _score(name), HOPPER)
+    for name in ("nearest_64", "weighted_50"):
+        table.add(f"row_reduce select {name}", _select(name), HOPPER)
+    table.add("row_reduce wide gauss_3_64", _wide("gauss_3_64"), HOPPER)
     table.add("row_reduce behind a gate", _score("gauss_20", gated=True), HOPPER)
     for name, cards in {
         "one_signs_1": tuple(CARDS), "sixteen_signs_1": tuple(CARDS), "four_powers_1": COMPARED,
@@ -233,7 +255,7 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
     for size, lanes in ((4, 4), (2, 32)):
-        source = kronsparse_cuda.emit_turn(size, lanes)
+        source = cuda_emit.emit_turn(size, lanes)
         table.add(
             f"kronsparse transpose {size} bytes {lanes} lanes",
             lambda card, own=source: Planned(own, "transpose", 256, 0), COMPARED if lanes == 4 else HOPPER,

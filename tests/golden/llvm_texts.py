@@ -16,16 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernmantle.codegen import kron_llvm, kronsparse_dot, kronsparse_llvm, kronsparse_vectors
-from kernmantle.codegen.llvm import emit
-from kernmantle.codegen.llvm_apply import emit_rows
-from kernmantle.contraction.apply import PRODUCT
-from kernmantle.contraction.cpu_apply import plan_rows
-from kernmantle.contraction.cpu_plan import CpuPlan, plan
-from kernmantle.contraction.kronsparse_cpu import LANES, PLAIN, ROWS, Tile
-from kernmantle.contraction.nest import Nest
-from kernmantle.expr.node import var
-from kernmantle.runtime.threads import text
+from kernmantle.backends.cpu.emit import emit
+from kernmantle.backends.cpu.gram_plan import CpuPlan, plan
+from kernmantle.backends.cpu.row_reduce_emit import emit_rows
+from kernmantle.backends.cpu.row_reduce_plan import plan_rows
+from kernmantle.backends.cpu.threads import text
+from kernmantle.compiler.nest import Nest
+from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.ir.node import var
+from kernmantle.structured.kron import cpu_emit as kron_llvm
+from kernmantle.structured.mode_product import cpu_dot_emit, cpu_vectors
+from kernmantle.structured.mode_product import cpu_emit as kronsparse_llvm
+from kernmantle.structured.mode_product.cpu_plan import LANES, PLAIN, ROWS, Tile
 
 from ..backend.test_cuda_compile import HEADLINE
 from ..backend.test_llvm_apply import rows_of
@@ -99,8 +101,8 @@ def _texts() -> dict[str, Callable[[], str]]:
         found[f"kronsparse {own}{apart}"] = partial(kronsparse_llvm.emit, own)
         found[f"kronsparse packing {own}{apart}"] = partial(kronsparse_llvm.emit_packing, own)
     for dtype in ("f32", "f64"):
-        found[f"kronsparse dot {dtype}"] = partial(kronsparse_dot.emit, Tile(dtype, 4, 2, 4, 2, False, False, PLAIN))
-    found["kronsparse row"] = kronsparse_vectors.emit_row
+        found[f"kronsparse dot {dtype}"] = partial(cpu_dot_emit.emit, Tile(dtype, 4, 2, 4, 2, False, False, PLAIN))
+    found["kronsparse row"] = cpu_vectors.emit_row
     for machine in ("x86_64", "aarch64"):
         found[f"threads {machine}"] = partial(text, machine)
     return found

@@ -9,7 +9,7 @@ import pytest
 
 import kernmantle as km
 from kernmantle.compat import MODULES
-from kernmantle.ops.cpu import CpuTarget
+from kernmantle.torch_ops.cpu import CpuTarget
 
 BACKENDS = [
     "reference",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import kernmantle as km
-from kernmantle.ops.kronsparse_run import near
+from kernmantle.structured.mode_product.execute import near
 from kernmantle.testing import assert_close
 
 FAR = 2**31

@@ -11,9 +11,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
-from kernmantle.kernels import KERNELS, rowwise
-from kernmantle.ops import row_blocks
+from kernmantle.pairwise import KERNELS, row_reductions
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import row_reduce_blocks
 
 from ..kernel_oracles import ORACLES, SETTINGS
 
@@ -175,7 +175,7 @@ def test_blocks_of_the_matrix_agree(monkeypatch):
     fused = everything()
     places = kernel.argkmax(x, y, 4)
     for size in (8 * 1300, 8 * 40 * 7, 8 * 9):
-        monkeypatch.setitem(row_blocks.BLOCK_BYTES, "cpu", size)
+        monkeypatch.setitem(row_reduce_blocks.BLOCK_BYTES, "cpu", size)
         with km.config(backend="reference"):
             blocks = everything()
             assert torch.equal(kernel.argkmax(x, y, 4), places)
@@ -186,7 +186,7 @@ def test_blocks_of_the_matrix_agree(monkeypatch):
 
 @pytest.mark.parametrize("how", ["matmul", "sum", "max", "min", "logsumexp"])
 def test_derivatives(how, reference, monkeypatch):
-    monkeypatch.setattr(rowwise.blocks, "LARGEST", rowwise.COPIES * 8 * 30)
+    monkeypatch.setattr(row_reductions.blocks, "LARGEST", row_reductions.COPIES * 8 * 30)
     x, y, v = (rows(*s, seed=i).requires_grad_() for i, s in enumerate([(17, 2), (9, 2), (9, 2)]))
     bandwidth = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([0.7, 1.6], dtype=torch.float64, requires_grad=True)

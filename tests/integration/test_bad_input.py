@@ -24,7 +24,7 @@ from kernmantle.errors import (
     ShapeError,
     TraceError,
 )
-from kernmantle.ops import execute
+from kernmantle.torch_ops import execute
 
 X, Y = torch.ones(4, 5), torch.ones(6, 5)
 PLAIN = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
@@ -54,7 +54,7 @@ def rejects(kind, pattern, call):
 
 ARRAYS = {
     "None": (None, r"operand 1 must be .* not NoneType"),
-    "list": ([[1.0]], r"operand 1 must be .* not list; convert it with numpy.asarray"),
+    "list": ([[1.0], []], r"operand 1 is a list that is no array"),
     "string": ("x", r"operand 1 must be .* not str"),
     "number": (3.0, r"operand 1 is a number; pass an array"),
     "object array": (np.array([[object()]]), r"operand 1 is a numpy array of object"),
@@ -172,6 +172,10 @@ def test_out_with_a_gradient_of_an_operand():
         (km.Semiring(lambda a, b: km.logaddexp(a, b), 0), "pass -inf, which is one"),  # noqa: PLW0108
         (km.Semiring(lambda a, b: (a + b) / 2, 0), "none of 0, 1, inf, -inf is one"),
         (km.Semiring(lambda a, b: km.where(a != 0, a, b), 0), "depends on the order"),
+        (
+            km.Semiring(lambda a, b: a + b + 0.01 * a * b * km.maximum(a, b), 0),
+            r"is not associative: plus\(plus\(.* use a Fold, which keeps the order",
+        ),
     ],
 )
 def test_reductions(reduce, pattern):
@@ -197,7 +201,7 @@ def test_folds():
     )
     rejects(
         EquationError,
-        "argmin needs exactly one reduced axis",
+        r"argmin needs exactly one reduced axis, .* reduces 3; keep all but the last .*reduce=\('min', 'argmin'\)",
         lambda: km.Contraction("mk,nk->", lambda a, b: a, reduce="argmin"),
     )
 
@@ -253,7 +257,6 @@ def test_more_parameters_than_operands():
         ({"p": 1.0, "q": 2.0}, ParameterError, "unknown parameter 'q'; this contraction has p"),
         ({"p": None}, DtypeError, "parameter 'p' must be a torch tensor"),
         ({"p": "1"}, DtypeError, "parameter 'p' must be .* not str"),
-        ({"p": [1.0]}, DtypeError, "parameter 'p' must be .* not list"),
         ({"p": Fraction(1, 2)}, DtypeError, "parameter 'p' must be .* not fractions.Fraction"),
         ({"p": 1j}, DtypeError, "parameter 'p' must be .* not complex"),
         ({"p": np.complex128(1j)}, ParameterError, "parameter 'p' is 1j, which is no real number"),
@@ -416,7 +419,7 @@ class TestBackends:
         def refuse(*args):
             raise AssertionError("a kernel was built")
 
-        monkeypatch.setattr(execute, "_kernel_runner", refuse)
+        monkeypatch.setattr(execute, "_kernel", refuse)
         monkeypatch.setattr(execute, "_reference_runner", refuse)
 
     def test_a_device_without_an_engine(self):
@@ -435,8 +438,8 @@ class TestBackends:
         def missing():
             raise BackendError("no CUDA engine: pip install 'kernmantle[cuda13]'")
 
-        monkeypatch.setattr("kernmantle.ops.gpu.core", missing)
-        from kernmantle.ops import targets
+        monkeypatch.setattr("kernmantle.torch_ops.cuda.core", missing)
+        from kernmantle.torch_ops import targets
 
         targets._target.cache_clear()
         rejects(BackendError, "no CUDA engine", lambda: targets.target_for(torch.device("cuda")))

@@ -12,9 +12,9 @@ import torch
 from kernmantle.compat import install, mm_kermac
 from kernmantle.compat.mm_kermac import PtxInstruction, Stack, hyper_semiring, hyper_semiring_gradient
 from kernmantle.compat.mm_kermac.stack import value_of
-from kernmantle.expr.node import var
-from kernmantle.expr.ops import evaluate
-from kernmantle.expr.traced import Traced
+from kernmantle.ir.node import var
+from kernmantle.ir.ops import evaluate
+from kernmantle.ir.traced import Traced
 from kernmantle.testing import assert_close
 
 f32, P = Stack.f32, PtxInstruction

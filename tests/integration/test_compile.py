@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction.program import Program
-from kernmantle.ops import execute, rows
+from kernmantle.ir.program import Program
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import execute
 
 COMPILERS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
 
@@ -261,8 +262,7 @@ def test_compiled_calls_see_the_configuration_in_force(name, monkeypatch, device
     compiled = torch.compile(function, backend=lambda graph, _: graphs.append(graph) or graph.forward, fullgraph=True)
     for precision in (None, "ieee", "tf32", None):
         seen.clear()
-        for module in (execute, rows):
-            module._PREPARED.clear()
+        PLANS.clear()
         with km.config(precision=precision):
             compiled(x, y)
         assert seen
@@ -271,19 +271,11 @@ def test_compiled_calls_see_the_configuration_in_force(name, monkeypatch, device
 
 
 def texts(contraction, calls):
-    """Texts of the programs that were run, and the prepared calls that they needed."""
-    ran = []
-    plain = execute.execute
-
-    def watched(text, *args):
-        ran.append(text)
-        return plain(text, *args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernmantle.ops.autograd.execute", watched)
-        for operands, named in calls:
-            contraction(*operands, **named)
-    return set(ran)
+    """Texts of the programs that were bound."""
+    PLANS.clear()
+    for operands, named in calls:
+        contraction(*operands, **named)
+    return {key.operation[1] for key in PLANS if key.operation[0] == "program"}
 
 
 def test_a_sweep_over_numbers_makes_one_program(backend, device):
@@ -291,10 +283,8 @@ def test_a_sweep_over_numbers_makes_one_program(backend, device):
         "mk,nk->mn", lambda a, b, p, w: w * abs(a - b) ** p, epilogue=lambda s, p, h: km.exp(-(s ** (1 / p)) / h)
     )
     x, y = (value.detach() for value in inputs(device))
-    before = len(execute._PREPARED)
     calls = [((x, y), {"p": 1.1 + i / 64, "h": 0.5 + i, "w": 3.0 + i / 8}) for i in range(50)]
     assert len(texts(general, calls)) == 1
-    assert len(execute._PREPARED) == before + 1
 
 
 def test_a_sweep_over_literals_makes_one_program():

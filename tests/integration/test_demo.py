@@ -103,7 +103,7 @@ def test_weights_follow_the_gradient_of_the_likelihood(data):
 
 def test_a_wrong_distance_is_not_timed(monkeypatch):
     monkeypatch.setattr(demo_times, "cdist", lambda x, y, p: torch.cdist(x, y, p=p) + 0.01)
-    monkeypatch.setattr(demo_times, "take_turns", lambda *arguments: pytest.fail("timed"))
+    monkeypatch.setattr(demo_times, "medians", lambda *arguments: pytest.fail("timed"))
     with pytest.raises(demo_times.WrongError, match=r"power 1\.3"):
         demo_times.measure(torch.rand(60, 5), 1.3)
 
@@ -111,7 +111,20 @@ def test_a_wrong_distance_is_not_timed(monkeypatch):
 def test_times_name_everybody_here():
     found = demo_times.measure(torch.rand(50, 4), 1.0)
     assert list(found) == ["kernmantle", "torch.cdist", "scipy"]
-    assert all(0 < each.minimum <= each.median for each in found.values())
+    assert all(seconds > 0 for seconds in found.values())
+
+
+def test_the_clock_takes_medians_of_repeated_calls_and_times_long_ones_once(monkeypatch):
+    lengths = {"short": iter([0.004, 1, 2, 3, 4, 5, 6, 7]), "long": iter([9.0])}
+    timed = []
+
+    def seconds(call, calls):
+        timed.append((call(), calls))
+        return next(lengths[call()])
+
+    monkeypatch.setattr(demo_times, "_seconds", seconds)
+    assert demo_times.medians({"short": lambda: "short", "long": lambda: "long"}) == {"short": 4, "long": 9.0}
+    assert timed == [("short", 1), ("long", 1), *[("short", 3)] * demo_times.ROUNDS]
 
 
 def without(monkeypatch, package):

@@ -75,8 +75,8 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     if missing:
         pytest.skip(f"the documentation needs {', '.join(missing)}: the extra docs")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build", "gallery"))
-    for folder in ("examples/gallery", "benchmarks/results"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for folder in ("examples/gallery", "benchmarks"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "site"]

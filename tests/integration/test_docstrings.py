@@ -9,8 +9,8 @@ from importlib import import_module
 import pytest
 
 import kernmantle as km
-from kernmantle.expr.functions import FUNCTIONS
-from kernmantle.kernels import CONSTRUCTORS
+from kernmantle.ir.functions import FUNCTIONS
+from kernmantle.pairwise import CONSTRUCTORS
 
 from ..source import FILES, parsed
 

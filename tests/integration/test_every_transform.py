@@ -16,8 +16,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
 import kernmantle as km
 from kernmantle.errors import GradientError
-from kernmantle.expr.functions import FUNCTIONS
-from kernmantle.kernels import CONSTRUCTORS
+from kernmantle.ir.functions import FUNCTIONS
+from kernmantle.pairwise import CONSTRUCTORS
 from kernmantle.testing import assert_close
 
 X, Y, V = (3, 2), (2, 2), (2, 1)

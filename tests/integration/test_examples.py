@@ -15,7 +15,7 @@ import scipy.special
 import torch
 from scipy.spatial import distance
 
-from kernmantle.ops.document import operations, reductions
+from kernmantle.ir.pages import operations, reductions
 from kernmantle.testing import assert_close
 
 from ..source import PACKAGE, ROOT

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.kernels import blocks, gradient
+from kernmantle.pairwise import blocks, gradient
 from kernmantle.testing import assert_close
 
 
@@ -213,7 +213,7 @@ def test_a_metric_from_its_root():
 
 BAD = [
     (lambda k, x: k(x, table=rows(4, 3)), errors.ShapeError, "table must have an entry for each of the 4 x 4 pairs"),
-    (lambda k, x: k(x, table=rows(4, 4).float()), errors.DtypeError, "table is float32"),
+    (lambda k, x: k(x, table=rows(4, 4).to(torch.complex64)), errors.DtypeError, "table is complex64"),
     (lambda k, x: k(rows(2, 4, 3), table=rows(3, 4, 4)), errors.ShapeError, "table has shape"),
     (lambda k, x: (k + km.Gaussian())(x, table=rows(4, 4)), errors.ParameterError, "this one has 2"),
     (lambda k, x: k.matmul(x, x, rows(5), table=rows(4, 4)), errors.ShapeError, "for each of the 4 rows of y"),

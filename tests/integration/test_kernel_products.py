@@ -13,10 +13,10 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.kernels import KERNELS, blocks, rowwise
-from kernmantle.kernels.recompute import recompute
-from kernmantle.ops import row_blocks
+from kernmantle.pairwise import KERNELS, blocks, row_reductions
+from kernmantle.pairwise.recompute import recompute
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import row_reduce_blocks
 
 KERNEL = 0.5 * km.Gaussian(2.0) + km.Laplace(1.5)
 NAMES = sorted(KERNELS)
@@ -31,8 +31,8 @@ def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
 def small_blocks(request, monkeypatch):
     """Blocks so small that there are many, some of part of the columns."""
     monkeypatch.setattr(blocks, "_IN_CACHE", request.param)
-    monkeypatch.setattr(blocks, "LARGEST", request.param * rowwise.COPIES)
-    monkeypatch.setitem(row_blocks.BLOCK_BYTES, "cpu", request.param)
+    monkeypatch.setattr(blocks, "LARGEST", request.param * row_reductions.COPIES)
+    monkeypatch.setitem(row_reduce_blocks.BLOCK_BYTES, "cpu", request.param)
 
 
 @pytest.mark.parametrize("shape", [(11,), (11, 1), (11, 3)])
@@ -104,8 +104,8 @@ def test_a_recomputed_function_of_one_array_twice():
 def test_memory_of_the_backward_is_bounded(monkeypatch):
     """No tensor as large as the matrix is kept or made."""
     x, v = rows(300, 3, dtype=torch.float32).requires_grad_(), rows(300, 2, seed=2, dtype=torch.float32)
-    monkeypatch.setattr(blocks, "LARGEST", rowwise.COPIES * 300 * 4 * 20)
-    monkeypatch.setitem(row_blocks.BLOCK_BYTES, "cpu", 300 * 4 * 20)
+    monkeypatch.setattr(blocks, "LARGEST", row_reductions.COPIES * 300 * 4 * 20)
+    monkeypatch.setitem(row_reduce_blocks.BLOCK_BYTES, "cpu", 300 * 4 * 20)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -325,7 +325,7 @@ def test_edge_shapes(shape):
 
 BAD = [
     (lambda x: KERNEL.matmul(x, x, rows(5)), errors.ShapeError, "for each of the 4 rows of y"),
-    (lambda x: KERNEL.matmul(x, x, rows(4).float()), errors.DtypeError, "v is float32"),
+    (lambda x: KERNEL.matmul(x, x, rows(4).to(torch.complex64)), errors.DtypeError, "v is complex64"),
     (lambda x: KERNEL.matmul(x, rows(6, 3), rows(6), diagonal=1.0), errors.ShapeError, "as many rows"),
     (lambda x: KERNEL.matmul(rows(2, 4, 3), x, rows(3, 4, 1)), errors.ShapeError, "v has shape"),
     (lambda x: KERNEL.gradient(x, x, rows(3, 2)), errors.ShapeError, "coef must have a row for each"),

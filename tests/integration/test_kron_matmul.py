@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 
 import kernmantle as km
-from kernmantle.ops import kron_execute
+from kernmantle.structured.kron import execute
 from kernmantle.testing import assert_close, tolerance
 
 from ..kron_oracle import MIXED, REAL_WORLD, SQUARE, drawn, limited, named, oracle
@@ -98,7 +98,7 @@ def test_integers_are_exact(dtype):
 
 
 def test_complex_numbers_warn_once_about_the_slower_path(monkeypatch):
-    monkeypatch.setattr(kron_execute, "_WARNED", set())
+    monkeypatch.setattr(execute, "_WARNED", set())
     x, factors = torch.randn(3, 6, dtype=torch.complex128), [torch.randn(2, 3, dtype=torch.complex128), 3]
     with pytest.warns(km.errors.KernmantleWarning, match="one factor at a time"):
         km.kron_matmul(x, factors)

@@ -1,12 +1,15 @@
 """The workspace of a Kronecker product, asked for beforehand, against what is allocated."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import kernmantle as km
 from kernmantle.errors import DeviceError, ParameterError, ShapeError
-from kernmantle.kron.matmul import multiply
-from kernmantle.ops.info import RunInfo
+from kernmantle.structured.kron import cpu
+from kernmantle.structured.kron.matmul import multiply
+from kernmantle.torch_ops.info import RunInfo
 
 LARGE = [(96, 96)] * 3
 CASES = {
@@ -87,12 +90,12 @@ def test_what_is_allocated_on_a_gpu(name):
 
 
 def test_threads_are_given_what_is_told(monkeypatch):
-    rooms = []
-    monkeypatch.setattr("kernmantle.runtime.llvm.run", lambda kernel, items, room, *rest: rooms.append(room))
+    taken, scratch = [], cpu.SCRATCH
+    monkeypatch.setattr(cpu, "SCRATCH", SimpleNamespace(take=lambda size: taken.append(size) or scratch.take(size)))
     x, factors = arrays((3, 24), [(2, 3), (3, 4), (4, 5)], torch.float64, "cpu")
     km.kron_matmul(x, factors, fuse=False)
     asked = km.kron_workspace((3, 24), [(2, 3), (3, 4), (4, 5)], dtype=torch.float64, fuse=False)
-    assert asked.bytes_per_thread == max(rooms)
+    assert asked.bytes_per_thread == max(taken)
 
 
 def test_products_of_torch_are_not_told():

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
-import kernmantle.ops.kronsparse  # noqa: F401
-from kernmantle.contraction.cuda_tiles import CARDS
+import kernmantle.structured.mode_product.torch_op  # noqa: F401
+from kernmantle.backends.cuda.tiles import CARDS
 from kernmantle.kronsparse import KSLinear, KSPattern, kron_sparse_matmul
-from kernmantle.ops import kronsparse_gpu, kronsparse_train
+from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.mode_product import cuda
 from kernmantle.testing import assert_close
 
 CONFIGURATIONS = [
@@ -83,7 +84,7 @@ def test_second_derivatives_go_through_what_is_between(wanted, batch_last):
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("batch", [(3,), (2, 2), ()], ids=str)
 def test_chains_may_be_trained_through_their_matrix(batch, batch_last, monkeypatch):
-    monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kronsparse_train.MATRIX)
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: chain_training.MATRIX)
     x, first, _ = operands((2, 3, 2, 1), batch, batch_last)
     _, second, bias = operands((1, 4, 3, 2), batch, batch_last)
 
@@ -98,12 +99,12 @@ def test_chains_may_be_trained_through_their_matrix(batch, batch_last, monkeypat
 
 
 def test_training_steps_go_the_way_that_should_be_quickest(monkeypatch):
-    monkeypatch.setattr(kronsparse_gpu, "limits", lambda index: CARDS["sm_90"])
-    monkeypatch.setattr(kronsparse_gpu, "index_of", lambda device: 0)
+    monkeypatch.setattr(cuda, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(cuda, "index_of", lambda device: 0)
     wide = ((6, 64, 64, 1), (1, 768, 192, 2))
 
     def chosen(patterns, batch, dtype="bf16"):
-        found = kronsparse_train.expected(patterns, batch, dtype, False, torch.device("cuda"))
+        found = chain_training.expected(patterns, batch, dtype, False, torch.device("cuda"))
         assert min(found.values()) > 0
         return min(found, key=found.get)
 
@@ -116,7 +117,7 @@ def test_training_steps_go_the_way_that_should_be_quickest(monkeypatch):
     assert chosen(((6, 64, 64, 1),), 16) == "few"
     layer = KSLinear(384, 1536, wide, dtype=torch.bfloat16)
     x = torch.empty(1, 25088, 384).bfloat16()
-    assert kronsparse_train.kind_of(x, list(layer.weights), layer._way) == "factors"  # on a CPU
+    assert chain_training.kind_of(x, list(layer.weights), layer._options) == "factors"  # on a CPU
 
 
 @pytest.mark.parametrize("batch", [(4,), (2, 2)], ids=str)

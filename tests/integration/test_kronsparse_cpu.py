@@ -12,10 +12,12 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import kernmantle as km
+from kernmantle.backends.cpu import jit
 from kernmantle.kronsparse import KSLinear, PackedKSLinear
-from kernmantle.ops import kronsparse_cpu, kronsparse_recall
-from kernmantle.ops.kronsparse_pack import PackedWeights
-from kernmantle.runtime import llvm
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.structured.kronsparse.chain_autograd import chain_key
+from kernmantle.structured.mode_product import cpu
+from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.testing import assert_close
 
 BATCHES = (1, 2, 3, 4, 9, 16, 33, 40, 127, 300, 520)
@@ -29,11 +31,11 @@ def machine(request, monkeypatch):
     """Vectors of this machine, and those of others as far as it has them."""
     vectors = MACHINES[request.param]
     if vectors is not None:
-        if vectors[0] > llvm.host().vector_bytes:
+        if vectors[0] > jit.host().vector_bytes:
             pytest.skip("this machine has no such vectors")
-        narrow = replace(llvm.host(), vector_bytes=vectors[0], vector_registers=vectors[1])
-        monkeypatch.setattr(llvm, "host", lambda: narrow)
-    plans = kronsparse_cpu._first, kronsparse_cpu._last, kronsparse_cpu._gradient
+        narrow = replace(jit.host(), vector_bytes=vectors[0], vector_registers=vectors[1])
+        monkeypatch.setattr(jit, "host", lambda: narrow)
+    plans = cpu._first, cpu._last, cpu._gradient
     for plan in plans:
         plan.cache_clear()
     yield
@@ -76,7 +78,7 @@ def test_products(seed, dtype, machine):
         x = numbers(batch, a * c * d + 3)[:, 1 : a * c * d + 1]
         out = torch.full((batch, a * b * d), torch.nan, dtype=dtype)
     for _ in range(2):
-        ran = kronsparse_cpu.product(x[None], weight[None], None if bias is None else bias[None], out[None], packed)
+        ran = cpu.product(x[None], weight[None], None if bias is None else bias[None], out[None], packed)
         assert ran is not None
         value, terms = exact(x.double(), weight.double()), exact(x.double().abs(), weight.double().abs())
         if bias is not None:
@@ -90,7 +92,7 @@ def test_products(seed, dtype, machine):
 def test_gradients_of_weights(seed, dtype, machine):
     _, (a, b, c, d), batch, numbers = case(seed, dtype)
     x, grad = numbers(batch, a * c * d + 5)[:, : a * c * d], numbers(batch, a * b * d)
-    found = kronsparse_cpu.gradient(x[None], grad[None], (a, b, c, d))
+    found = cpu.gradient(x[None], grad[None], (a, b, c, d))
     assert found is not None
 
     def summed(x, grad):
@@ -122,7 +124,7 @@ def test_what_large_products_pack(pattern, batch, last, packed, machine):
     held = PackedWeights() if packed else None
     for threads in (1, 3):
         with km.config(threads=threads):
-            assert kronsparse_cpu.product(x[None], weight[None], bias[None], out[None], held) is not None
+            assert cpu.product(x[None], weight[None], bias[None], out[None], held) is not None
         value, terms = exact(x.double(), weight.double()), exact(x.double().abs(), weight.double().abs())
         assert_close(out, value + bias.double(), depth=c + 1, magnitude=terms + bias.double().abs())
         out.fill_(torch.nan)
@@ -132,7 +134,7 @@ def test_groups_go_one_by_one():
     source = torch.Generator().manual_seed(0)
     x, weight = torch.randn(3, 40, 48, generator=source), torch.randn(3, 2, 5, 6, 4, generator=source)
     bias, out = torch.randn(3, 40, generator=source), torch.empty(3, 40, 40)
-    assert kronsparse_cpu.product(x, weight, bias, out, None) is not None
+    assert cpu.product(x, weight, bias, out, None) is not None
     for group in range(3):
         value = exact(x[group].double(), weight[group].double()) + bias[group].double()
         assert_close(out[group], value, dtype=torch.float32, depth=7)
@@ -146,8 +148,8 @@ def test_results_do_not_depend_on_threads():
     for threads in (1, 2, 3):
         with km.config(threads=threads):
             out = torch.empty(1, 600, 1536)
-            kronsparse_cpu.product(x, weight, None, out, None)
-            found.append((out, kronsparse_cpu.gradient(x, grad, (1, 768, 192, 2))))
+            cpu.product(x, weight, None, out, None)
+            found.append((out, cpu.gradient(x, grad, (1, 768, 192, 2))))
     assert all(torch.equal(one, other) for own in found[1:] for one, other in zip(found[0], own, strict=True))
 
 
@@ -164,14 +166,13 @@ def dense(layer, x):
     return value if layer.bias is None else value + layer.bias
 
 
-def is_known(layer, x, activation=None):
-    """Whether a call goes straight to its kernels."""
+def is_bound(layer, x, activation=None):
+    """Return whether the launch cache has the call."""
     if isinstance(layer, PackedKSLinear):
-        given = layer._weights, layer._bias, activation, layer._options, True
+        key = chain_key(x, layer._weights, layer._bias, activation, layer._options, layer._packed)
     else:
-        given = tuple(layer.weights), layer.bias, activation, layer._way, False
-    look = kronsparse_recall.look_of(x, *given)
-    return look is not None and kronsparse_recall._KNOWN.get(look) is not None
+        key = chain_key(x, tuple(layer.weights), layer.bias, activation, layer._options, None, None, layer._form)
+    return key is not None and key in PLANS
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -191,10 +192,10 @@ def test_a_layer_sees_its_weights_change(batch, bias):
             change()
             for _ in range(2):
                 assert_close(layer(x), dense(layer, x), depth=64)
-                assert is_known(layer, x)
+                assert is_bound(layer, x)
                 packed = layer.pack()
                 assert_close(packed(x), dense(layer, x), depth=64)
-                assert is_known(packed, x) or packed.info == "torch dense"
+                assert is_bound(packed, x) or packed.info == "torch dense"
                 assert_close(layer(x, "gelu"), torch.nn.functional.gelu(dense(layer, x)), depth=64)
 
 
@@ -202,7 +203,7 @@ def test_a_layer_sees_its_weights_change(batch, bias):
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("algorithm", ["auto", "kernel"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_known_calls_by_other_algorithms(packed, algorithm, batch_last, dtype):
+def test_bound_calls_by_other_algorithms(packed, algorithm, batch_last, dtype):
     torch.manual_seed(0)
     patterns = [(16, 2, 2, 1), (1, 2, 2, 16), (4, 8, 8, 1)]
     layer = KSLinear(32, 32, patterns, batch_last=batch_last, algorithm=algorithm, dtype=dtype)
@@ -218,20 +219,20 @@ def test_known_calls_by_other_algorithms(packed, algorithm, batch_last, dtype):
 
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
-def test_known_calls_of_halves_give_what_unknown_ones_do(batch_last):
+def test_bound_calls_of_halves_give_what_first_ones_do(batch_last):
     torch.manual_seed(0)
     layer = KSLinear(48, 24, CHAIN, batch_last=batch_last, dtype=torch.bfloat16).requires_grad_(False)
     x = torch.randn((48, 7) if batch_last else (7, 48)).bfloat16()
-    kronsparse_recall.forget()
+    PLANS.clear()
     first = layer(x, "relu")
-    assert is_known(layer, x, "relu")
+    assert is_bound(layer, x, "relu")
     assert torch.equal(layer(x, "relu"), first)
 
 
 @pytest.mark.parametrize("shape", [(48,), (1, 48), (5, 48), (2, 3, 48), (300, 48)])
 @pytest.mark.parametrize("frozen", [(), ("weights.0",), ("weights.1", "bias"), ("weights.0", "weights.1", "bias")])
 @pytest.mark.parametrize("wanted", [False, True])
-def test_gradients_of_known_calls(shape, frozen, wanted):
+def test_gradients_of_bound_calls(shape, frozen, wanted):
     layer = layer_of()
     for name, parameter in layer.named_parameters():
         parameter.requires_grad_(name not in frozen)
@@ -243,12 +244,12 @@ def test_gradients_of_known_calls(shape, frozen, wanted):
             return
         ours = torch.autograd.grad(layer(x, "silu").square().sum(), tensors)
         theirs = torch.autograd.grad(torch.nn.functional.silu(dense(layer, x.reshape(-1, 48))).square().sum(), tensors)
-        assert is_known(layer, x, "silu")
+        assert is_bound(layer, x, "silu")
         for one, other in zip(ours, theirs, strict=True):
             assert_close(one, other, depth=4096)
 
 
-def test_second_derivatives_of_known_calls():
+def test_second_derivatives_of_bound_calls():
     layer = layer_of()
     x = torch.randn(4, 48, dtype=torch.float64, requires_grad=True)
     for _ in range(2):
@@ -264,7 +265,7 @@ def test_second_derivatives_of_known_calls():
 
 @pytest.mark.parametrize("batch", [1, 5, 700])
 def test_checkpoints_and_batches_of_gradients(batch):
-    kronsparse_recall.forget()
+    PLANS.clear()
     layer, x = layer_of(), torch.randn(batch, 48, dtype=torch.float64, requires_grad=True)
     tensors = [x, *layer.parameters()]
     for _ in range(2):  # made anew by another path than the first time, then by the same
@@ -365,3 +366,65 @@ def test_a_matrix_that_autocast_kept_is_not_taken_without_it():
             with torch.autocast("cpu", torch.bfloat16):
                 assert layer(x).dtype == torch.bfloat16
             assert torch.equal(layer(x), wanted)
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("into", [False, True])
+def test_second_calls_are_taken_from_the_launch_cache(into, count, batch_last, monkeypatch):
+    patterns = [(6, 8, 8, 1), (1, 2, 24, 2)][:count]
+    features = 48 if count == 1 else 4
+
+    def fail(*_, **__):
+        raise AssertionError("went through checks or plans")
+
+    for repeated in (False, True):
+        if repeated:
+            monkeypatch.setattr("kernmantle.structured.kronsparse.matmul._checked", fail)
+            monkeypatch.setattr("kernmantle.structured.kronsparse.chain_autograd._bind", fail)
+        weights = [torch.randn(pattern, dtype=torch.float64) for pattern in patterns]
+        bias = torch.randn(features, dtype=torch.float64)
+        x = torch.randn((48, 5) if batch_last else (5, 48), dtype=torch.float64)
+        out = torch.empty((features, 5) if batch_last else (5, features), dtype=torch.float64) if into else None
+        found = km.kron_sparse_matmul(x, weights, bias=bias, activation="relu", batch_last=batch_last, out=out)
+        assert out is None or found is out
+        value = x.T if batch_last else x
+        for weight in weights:
+            value = exact(value, weight)
+        value = (value + bias).relu()
+        assert_close(found, value.T if batch_last else value, depth=48)
+
+
+def test_out_that_overlaps_is_refused_by_bound_calls_too():
+    whole, weight = torch.randn(9, 48, dtype=torch.float64), torch.randn(6, 8, 8, 1, dtype=torch.float64)
+    km.kron_sparse_matmul(whole[:4], weight, out=whole[4:8])
+    for out in (whole[4:8], whole[4:8]):
+        assert km.kron_sparse_matmul(whole[:4], weight, out=out) is out
+    with pytest.raises(km.errors.OutputError):
+        km.kron_sparse_matmul(whole[:4], weight, out=whole[2:6])
+    with pytest.raises(km.errors.OutputError):
+        km.kron_sparse_matmul(whole[:4], weight, out=whole[:4])
+
+
+def test_patterns_are_checked_by_second_calls_too():
+    x, weight = torch.randn(5, 48), torch.randn(6, 8, 8, 1)
+    for _ in range(2):
+        for pattern in ((6, 8, 8, 1), [6, 8, 8, 1], None, km.KSPattern(6, 8, 8, 1)):
+            assert km.kron_sparse_matmul(x, weight, pattern).shape == (5, 48)
+        for pattern in ((3, 8, 16, 1), [3, 8, 16, 1]):
+            with pytest.raises(km.errors.ShapeError):
+                km.kron_sparse_matmul(x, weight, pattern)
+
+
+def test_gradients_of_a_layer_whose_saved_x_comes_back_in_another_layout():
+    layer = layer_of()
+    x = torch.randn(5, 60, dtype=torch.float64)[:, :48].requires_grad_()
+    wanted = torch.autograd.grad(dense(layer, x).square().sum(), [x, *layer.parameters()])
+    for _ in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: t.clone(memory_format=torch.contiguous_format), lambda t: t
+        ):
+            value = layer(x).square().sum()
+        found = torch.autograd.grad(value, [x, *layer.parameters()])
+        for one, other in zip(found, wanted, strict=True):
+            assert_close(one, other, depth=4096)

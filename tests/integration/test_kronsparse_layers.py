@@ -18,11 +18,13 @@ from torch.nn.utils import parametrize, prune
 import kernmantle as km
 from kernmantle import compat, errors
 from kernmantle.compat import ksmm
-from kernmantle.contraction.kronsparse_steps import Step
 from kernmantle.kronsparse import KSPattern, project
-from kernmantle.kronsparse.matmul import STORED
-from kernmantle.ops import kronsparse_recall, kronsparse_run, kronsparse_steps
-from kernmantle.ops.kronsparse_pack import PackedWeights
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.structured.kronsparse import chain_execute, linear
+from kernmantle.structured.kronsparse.matmul import STORED
+from kernmantle.structured.mode_product import execute
+from kernmantle.structured.mode_product.chain_plan import Step
+from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.testing import assert_close
 
 PATTERNS = [(6, 8, 8, 1), (1, 12, 24, 2)]
@@ -228,10 +230,10 @@ def test_inputs_that_do_not_fit():
 def test_packed_layers_make_their_images_once(algorithm, batch_last, monkeypatch):
     torch.manual_seed(0)
     layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], batch_last=batch_last, algorithm=algorithm)
-    filled = dict(kronsparse_run.MADE)
+    filled = dict(execute.MADE)
     made = []
     for name, make in filled.items():
-        monkeypatch.setitem(kronsparse_run.MADE, name, lambda weight, make=make: made.append(1) or make(weight))
+        monkeypatch.setitem(execute.MADE, name, lambda weight, make=make: made.append(1) or make(weight))
     x = torch.randn((8, 5) if batch_last else (5, 8))
     packed = layer.pack()
     assert not [*packed.parameters(), *packed.buffers()]
@@ -332,12 +334,12 @@ def test_images_are_packed_on_a_stream_and_others_wait_for_it_there(monkeypatch)
     assert get() is first
     assert len(streams[1].waited) == 1
     assert packed.get("key") is None
-    assert packed.is_pending
+    assert packed._pending
     capturing[0] = True
     assert get() is not first
     capturing[0], FakeEvent.done = False, True
     assert get() is first
-    assert not packed.is_pending
+    assert not packed._pending
     capturing[0] = True
     assert get() is first is packed.get("key")
     assert len(streams[1].waited) == 1
@@ -378,7 +380,7 @@ def test_packed_chains_may_be_one_matrix(batch_last, monkeypatch):
     layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], batch_last=batch_last)
     x = torch.randn((8, 5, 2) if batch_last else (2, 5, 8))
     wanted = layer(x, "gelu").detach()
-    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
+    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
     packed = layer.pack()
     with torch.no_grad():
         for _ in range(2):
@@ -388,11 +390,11 @@ def test_packed_chains_may_be_one_matrix(batch_last, monkeypatch):
         layer.bias.zero_()
         assert_close(packed(x, "gelu"), wanted, depth=24)
     monkeypatch.undo()
-    many, _ = kronsparse_steps.plan(torch.empty(1, 4, 8), [torch.empty(1, 8, 8, 1)] * 30, "auto", True)
+    many, _ = chain_execute.plan(torch.empty(1, 4, 8), [torch.empty(1, 8, 8, 1)] * 30, "auto", True)
     assert [str(step) for step in many] in (["factor 0..29"], ["dense 0..29"])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     wide = [torch.empty(64, 2, 64, 1), torch.empty(1, 64, 2, 64)]
-    assert kronsparse_steps.plan(torch.empty(1, 4096, 4096), wide, "auto", True) is None
+    assert chain_execute.plan(torch.empty(1, 4096, 4096), wide, "auto", True) is None
 
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
@@ -413,8 +415,8 @@ def test_packed_chains_may_join_their_neighbours(dtype, batch_last, monkeypatch)
         (Step("factor", 0, 0, 1), Step("factor", 1, 1, 3), Step("factor", 3, 3, 4)),
         (Step("factor", 0, 0, 3), Step("factor", 3, 3, 4)),
     ):
-        monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_, found=found: (found, x.shape[1]))
-        packed = layer.pack()
+        monkeypatch.setattr(chain_execute, "plan", lambda x, *_, found=found: (found, x.shape[1]))
+        packed = layer.pack()  # whose calls are bound anew
         with torch.no_grad():
             for _ in range(2):
                 own = packed(x, "relu")
@@ -436,8 +438,8 @@ def test_chains_run_some_rows_at_a_time(dtype, batch_last, monkeypatch):
         assert "at a time" not in layer.info
         steps = Step("factor", 0, 0, 1), Step("factor", 1, 1, 2)
         for rows in (1, 12, 34):
-            kronsparse_recall.forget()
-            monkeypatch.setattr(kronsparse_steps, "plan", lambda *_, rows=rows: (steps, rows))
+            PLANS.clear()
+            monkeypatch.setattr(chain_execute, "plan", lambda *_, rows=rows: (steps, rows))
             for own in (layer, layer.pack()):
                 assert_close(own(x, "silu"), wanted, depth=32)
                 assert own.info.startswith(f"{rows} rows at a time")
@@ -453,7 +455,7 @@ def test_rows_at_a_time_are_those_that_a_cache_holds(monkeypatch):
         weights = [torch.empty(pattern) for pattern in patterns]
         features = km.KSPattern(*patterns[0]).in_features
         x = torch.empty(1, features, batch).mT if last else torch.empty(1, batch, features)
-        found = kronsparse_steps.plan(x, weights, "kernel", False)
+        found = chain_execute.plan(x, weights, "kernel", False)
         return batch if found is None else found[1]
 
     square = [(32, 32, 32, 1), (1, 32, 32, 32)]
@@ -472,12 +474,12 @@ def test_calls_that_look_like_one_through_the_matrix_go_through_it(batch_last, m
     twice = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], weights=list(layer.weights), batch_last=batch_last)
     twice.bias.data = layer.bias.data.clone()
     whole = (Step("dense", 0, 0, 2),)
-    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: (whole, x.shape[1]))
+    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: (whole, x.shape[1]))
     packed = layer.pack()
     with torch.no_grad():
         packed(x)
         monkeypatch.undo()
-        monkeypatch.setattr(kronsparse_steps, "plan", lambda *_: None)
+        monkeypatch.setattr(chain_execute, "plan", lambda *_: None)
         assert_close(packed(x), twice(x), depth=24)
         assert packed.info == "torch dense"
         assert_close(packed(other), twice(other), depth=24)
@@ -490,7 +492,7 @@ def test_calls_that_look_like_one_through_the_matrix_go_through_it(batch_last, m
 def test_a_precision_that_is_asked_for_does_not_go_through_the_matrix(monkeypatch):
     layer = km.KSLinear(8, 12, [(2, 3, 4, 1), (1, 6, 3, 2)], algorithm="kernel").pack()
     x = torch.randn(5, 8)
-    monkeypatch.setattr(kronsparse_steps, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
+    monkeypatch.setattr(chain_execute, "plan", lambda x, *_: ((Step("dense", 0, 0, 2),), x.shape[1]))
     with torch.no_grad():
         layer(x)
         assert layer.info == "torch dense"
@@ -501,19 +503,17 @@ def test_a_precision_that_is_asked_for_does_not_go_through_the_matrix(monkeypatc
             assert layer.info != "torch dense"
 
 
-def test_matrices_that_are_still_being_packed_are_not_gone_through(monkeypatch):
+def test_a_packed_factor_that_is_dense_goes_through_one_matrix():
     layer = km.KSLinear(6, 9, [(3, 3, 2, 1)], algorithm="dense")
     packed, x = layer.pack(), torch.randn(4, 6)
     with torch.no_grad():
         wanted = packed(x)
-        assert packed._packed.matrix_for(x).shape == (9, 6)
+        image = packed._packed.parts[0].get(("dense", x.dtype))
+        assert image.shape == (9, 6)
         assert torch.equal(packed(x), wanted)
-        assert packed._packed.matrix_for(x[:3]) is None
-        monkeypatch.setattr(PackedWeights, "get_or_pack", lambda self, key, pack, device: pack())
-        packed = layer.pack()
-        for _ in range(2):
-            assert torch.equal(packed(x), wanted)
-            assert packed._packed.matrix_for(x) is None
+        assert packed._packed.parts[0].get(("dense", x.dtype)) is image
+        assert_close(packed(x[:3]), x[:3] @ layer.to_dense().T + layer.bias, depth=12)
+        assert packed.info == "torch dense"
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}], ids=str)
@@ -594,10 +594,10 @@ def test_precision_is_that_of_the_call(monkeypatch):
     seen = []
     with km.config(precision="ieee"):
         layer = km.KSLinear(48, 24, PATTERNS, dtype=torch.float64)
-    monkeypatch.setattr(
-        "kernmantle.kronsparse.linear.chain", lambda x, *rest: seen.append(rest[3].precision) or x[..., :24]
-    )
+    bind = linear.bind_chain
+    monkeypatch.setattr(linear, "bind_chain", lambda *given: seen.append(given[5].precision) or bind(*given))
     x = torch.randn(3, 48, dtype=torch.float64)
+    PLANS.clear()
     layer(x)
     with km.config(precision="tf32"):
         layer(x)
@@ -763,6 +763,40 @@ def test_their_layers_train(algo):
     if algo != "bsr":
         for factor, pattern, gradient in zip(layer.factors, PATTERNS, wanted[1:], strict=True):
             assert_close(ksmm.weights_of(factor.grad, pattern, algo), gradient, depth=64)
+
+
+def test_their_sparse_factors_are_read_where_they_lie(monkeypatch):
+    torch.manual_seed(0)
+    weights = [torch.randn(pattern) for pattern in PATTERNS]
+    weights[0][0, 1] = 0  # entries as any other, which are trained too
+    layer = ksmm.KSLinear(PATTERNS, weights, algo="sparse", dtype=torch.float32)
+    dense = [torch.nn.Parameter(factor.detach().to_dense().to_sparse_csr()) for factor in layer.factors]
+    for factor, pattern, weight, fewer in zip(layer.factors, PATTERNS, weights, dense, strict=True):
+        stored = factor.detach()
+        found = ksmm.weights_of(stored, pattern, "sparse")
+        assert torch.equal(found, weight)
+        assert found.data_ptr() == stored.values().data_ptr()
+        assert torch.equal(stored.to_dense(), KSPattern(*pattern).to_dense(weight))
+        assert torch.equal(ksmm.weights_of(fewer.detach(), pattern, "sparse"), weight)
+    assert dense[0].detach().values().numel() < layer.factors[0].detach().values().numel()
+    x, copies = torch.randn(5, 48), []
+    make = execute.MADE["sparse"]
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            copies.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with Watch(), torch.no_grad():
+        layer._weights()
+    assert not {torch.ops.aten.to_dense.default, torch.ops.aten._to_dense.default, torch.ops.aten.clone.default} & {
+        *copies
+    }
+    with torch.no_grad():
+        made = make(ksmm.weights_of(layer.factors[0], PATTERNS[0], "sparse")[None])[0]
+    assert made.values().data_ptr() == layer.factors[0].detach().values().data_ptr()
+    own = km.KSLinear(48, 24, PATTERNS, weights=weights)
+    assert_close(layer(x).detach() - layer.bias.detach(), (own(x) - own.bias).detach(), depth=64)
 
 
 def test_their_batched_products():

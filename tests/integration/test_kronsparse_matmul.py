@@ -11,10 +11,10 @@ import torch
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.contraction.kronsparse_cost import quickest
 from kernmantle.kronsparse import KSPattern, kron_sparse_matmul
-from kernmantle.kronsparse.matmul import CHOICES, STORED
-from kernmantle.ops.kronsparse_torch import GRADIENTS, OWN, block_rows
+from kernmantle.structured.kronsparse.matmul import CHOICES, STORED
+from kernmantle.structured.mode_product.cost import quickest
+from kernmantle.structured.mode_product.torch_products import GRADIENTS, OWN, block_rows
 from kernmantle.testing import assert_close
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

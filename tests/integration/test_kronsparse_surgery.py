@@ -12,7 +12,7 @@ from torch.nn.utils import prune
 import kernmantle as km
 from kernmantle import errors
 from kernmantle.kronsparse import monarch, replace_linears
-from kernmantle.kronsparse.surgery import _belongs
+from kernmantle.structured.kronsparse.surgery import _belongs
 from kernmantle.testing import assert_close
 
 

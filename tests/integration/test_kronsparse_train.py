@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kernmantle import KSLinear, kron_sparse_matmul
-from kernmantle.ops import kronsparse_few, kronsparse_train
+from kernmantle.structured.kronsparse import chain_training
+from kernmantle.structured.mode_product import grouped
 
 CHAINS = {
     "one": ((2, 3, 4, 2),),
@@ -46,11 +47,11 @@ def gradients(function, given):
 
 @pytest.fixture
 def steps(monkeypatch):
-    monkeypatch.setattr(kronsparse_few, "_start", computed)
-    monkeypatch.setattr(kronsparse_train, "_quick", kronsparse_train.meeting)
+    monkeypatch.setattr(grouped, "_start", computed)
+    monkeypatch.setattr(chain_training, "_quick", chain_training.meeting)
 
     def use(kind):
-        monkeypatch.setattr(kronsparse_train, "kind_of", lambda *_: kind)
+        monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
 
     return use
 

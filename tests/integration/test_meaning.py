@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction.program import Operand, Program, elementwise
-from kernmantle.expr.node import var
-from kernmantle.ops.execute import execute
-from kernmantle.ops.oneshot import fingerprint
+from kernmantle.ir.node import var
+from kernmantle.ir.program import Operand, Program, elementwise
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops.execute import execute
+from kernmantle.torch_ops.lambda_keys import fingerprint
 
 P = torch.tensor([0.6, 0.4, 0.3], dtype=torch.float64)
 

@@ -28,9 +28,10 @@ print(peak() - before)
 """
 KERNELS = """
 import gc, torch, kernmantle as km
-from kernmantle.ops import cpu, execute
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.runtime.kernel_store import KERNELS
 from kernmantle.runtime.lru import LRUCache
-cpu._LOADED.capacity = execute._PREPARED.capacity = 6
+KERNELS.capacity = PLANS.capacity = 6
 torch.set_num_threads(1)
 ops = [abs, km.sqrt, lambda t: t * t, lambda t: -t, lambda t: t + 1]
 def make(i):

@@ -19,7 +19,7 @@ from kernmantle.testing import assert_close
 
 START = "import sys, torch, kernmantle as km, numpy as np\n"
 COUNTS = """
-from kernmantle.runtime import llvm
+from kernmantle.backends.cpu import jit as llvm
 plain, made = llvm.compile_ir, []
 llvm.compile_ir = lambda *a: (made.append(1), plain(*a))[1]
 """
@@ -120,8 +120,16 @@ print(first, os.waitpid(child, 0)[1], right())
     assert (out, error) == ("True 0 True\n", "")
 
 
+LONG = {
+    "pairs": "km.cdist(x, y, p=1.3)",
+    "few items": "km.contract('mk,nk->m', lambda a, b: abs(a - b) ** 1.3, x, y)",
+    "few rows": "km.cdist(x[:8], y.repeat(200, 1), p=1.3)",
+}
+
+
+@pytest.mark.parametrize("what", LONG)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_long_kernel_hears_an_interrupt(threads, tmp_path):
+def test_a_long_kernel_hears_an_interrupt(what, threads, tmp_path):
     """Its seconds are those of the processor, which other processes do not lengthen."""
     code = f"""
 import os, signal, threading, time
@@ -132,7 +140,7 @@ km.cdist(x[:600], y[:500], p=1.3)
 sent = []
 try:
     threading.Timer(0.5, lambda: (sent.append(time.process_time()), os.kill(os.getpid(), signal.SIGINT))).start()
-    km.cdist(x, y, p=1.3)
+    {LONG[what]}
     print("ran-to-its-end")
 except KeyboardInterrupt:
     print(time.process_time() - sent[0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
-from kernmantle.expr.ops import evaluate
+from kernmantle.ir.ops import evaluate
 from kernmantle.testing import assert_close
 from kernmantle.testing.strategies import as_lambda, expressions
 

@@ -38,39 +38,39 @@ RECIPES = {
     "a metric": Recipe(
         (
             (
-                "src/kernmantle/distances/table.py", "    Metric(\n        \"braycurtis\"",
+                "src/kernmantle/pairwise/metrics.py", "    Metric(\n        \"braycurtis\"",
                 '    Metric("madeup", "Σ w |x − y|", forms.ABSOLUTE, scipy="cityblock"),\n',
                 '    Metric("madeup", "Σ w |x − y|", forms.SQUARES, scipy="cityblock"),\n',
             ),
         ),
-        "madeup", ("tests/unit/test_distances.py",), "import kernmantle.distances.document as d; print(d.page())",
+        "madeup", ("tests/unit/test_distances.py",), "import kernmantle.pairwise.metric_page as d; print(d.page())",
         "madeup",
     ),
     "a reduction": Recipe(
         (
             (
-                "src/kernmantle/contraction/semirings.py", '    _monoid("sum"',
-                '    _monoid("longest", "max", -math.inf, "largest again"),\n',
-                '    _monoid("longest", "min", -math.inf, "largest again"),\n',
+                "src/kernmantle/ir/reductions.py", '    _monoid("sum"',
+                '    _monoid("longest", "max", -math.inf, "largest again", "where(eq(t,a),1,0)"),\n',
+                '    _monoid("longest", "min", -math.inf, "largest again", "where(eq(t,a),1,0)"),\n',
             ),
             _expected("tests/unit/test_semirings.py", '"min": min, "max"', '"longest": max, '),
             _expected("tests/unit/test_semirings.py", '"all": True}', '"longest": -INF, '),
         ),
         "longest", ("tests/unit/test_semirings.py",),
-        "import kernmantle.ops.document as d; print(d.reductions())", "reduce longest",
+        "import kernmantle.ir.pages as d; print(d.reductions())", "reduce longest",
     ),
     "an operation": Recipe(
         (
             (
-                "src/kernmantle/expr/ops.py", '        Op("floor"',
+                "src/kernmantle/ir/ops.py", '        Op("floor"',
                 '        Op("rint", 1, lambda a: round(a) if a - a == 0 else a, ("",), None, "rint", ("round",)),\n',
                 '        Op("rint", 1, lambda a: a, ("",), None, "rint", ("round",)),\n',
             ),
             (
-                "src/kernmantle/codegen/llvm_spell.py", '    "floor": _intrinsic("floor")',
+                "src/kernmantle/backends/cpu/spelling.py", '    "floor": _intrinsic("floor")',
                 '    "rint": _intrinsic("rint"),\n', '    "rint": _intrinsic("floor"),\n',
             ),
-            _expected("src/kernmantle/codegen/cuda_spell.py", '"floor": "floor"', '"rint": "::rint({})", '),
+            _expected("src/kernmantle/backends/cuda/spelling.py", '"floor": "floor"', '"rint": "::rint({})", '),
             _expected(
                 "tests/backend/test_llvm_functions.py", '    "floor": lambda',
                 '    "rint": lambda a, _: round(a) if math.isfinite(a) else a,\n',
@@ -78,12 +78,12 @@ RECIPES = {
         ),
         "rint",
         ("tests/unit/test_expr.py", "tests/unit/test_trace.py", "tests/unit/test_differentiate.py"),
-        "import kernmantle.ops.document as d; print(d.operations())", "operation rint",
+        "import kernmantle.ir.pages as d; print(d.operations())", "operation rint",
     ),
     "a kernel": Recipe(
         (
             (
-                "src/kernmantle/kernels/table.py", '    Row(\n        "Laplace"',
+                "src/kernmantle/pairwise/kernels.py", '    Row(\n        "Laplace"',
                 '    Row("Madeup", "exp(−‖x − y‖²)", lambda s: exp(-s), _square, summary="made up"),\n',
                 '    Row("Madeup", "exp(−‖x − y‖²)", lambda s: exp(-2 * s), _square, summary="made up"),\n',
             ),
@@ -95,7 +95,7 @@ RECIPES = {
             _expected("tests/kernel_oracles.py", '    "Laplace": ({},', '    "Madeup": ({},),\n'),
         ),
         "Madeup", ("tests/unit/test_kernels.py", "tests/integration/test_kernels.py"),
-        "import kernmantle.kernels.document as d; print(d.markdown())", "kernel Madeup",
+        "import kernmantle.pairwise.kernel_page as d; print(d.markdown())", "kernel Madeup",
     ),
 }  # fmt: skip
 
@@ -105,9 +105,12 @@ class Copy:
 
     def __init__(self, root: Path, right: bool) -> None:
         self.root = root
-        without = shutil.ignore_patterns("__pycache__")
+        without = shutil.ignore_patterns("__pycache__", "results")
         shutil.copytree(PACKAGE, root / "src" / "kernmantle", ignore=without)
         shutil.copytree(ROOT / "tests", root / "tests", ignore=without)
+        shutil.copytree(
+            ROOT / "benchmarks", root / "benchmarks", ignore=shutil.ignore_patterns("__pycache__", "results")
+        )
         shutil.copy(ROOT / "pyproject.toml", root)
         for recipe in RECIPES.values():
             for file, before, text, wrong in recipe.edits:
@@ -172,7 +175,7 @@ def test_the_new_row_is_on_its_page(right, name):
 
 
 def test_the_new_rows_are_benchmarks(right):
-    listed = right.run("-m", "kernmantle.bench", "list")
+    listed = right.run("-m", "benchmarks", "list")
     cases = {case.strip() for case in re.sub(r"\s+", " ", listed).replace("tables:", ",").split(",")}
     assert {recipe.case for recipe in RECIPES.values()} <= cases
 

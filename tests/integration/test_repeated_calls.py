@@ -1,11 +1,14 @@
 """Calls whose plan is there already: with out=, params= and named operands they take the same path as without."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
 import kernmantle as km
 from kernmantle import errors
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.testing import assert_close
 
 WEIGHTED = km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * abs(a - b))
@@ -13,6 +16,11 @@ WEIGHTED = km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * abs(a - b))
 
 def weighted(x, y, w):
     return (w * (x[:, None, :] - y[None, :, :]).abs()).double().sum(-1)
+
+
+def bound_calls(contraction):
+    """How many calls of a contraction are bound."""
+    return sum(key.operation == ("contraction", contraction.text) for key in PLANS)
 
 
 def arrays(seed):
@@ -27,7 +35,7 @@ def test_named_operands_are_read_at_each_call(given):
         x, y, w = arrays(seed)
         found = WEIGHTED(x, y, w=w) if given == "name" else WEIGHTED(x, y, params={"w": w})
         assert_close(found, weighted(x, y, w), depth=5)
-    assert len(WEIGHTED.recall._known) > 0
+    assert bound_calls(WEIGHTED) > 0
 
 
 def test_named_operands_of_other_layouts_are_other_calls():
@@ -53,7 +61,7 @@ def test_out_is_written_at_each_call():
         assert out._version > before
         assert km.cdist(x, y, p=1, out=out) is out
         assert_close(out, torch.cdist(x.double(), y.double(), p=1), depth=5)
-    assert len(contraction.recall._known) > 0
+    assert bound_calls(contraction) > 0
 
 
 def test_out_of_other_layouts_is_another_call():
@@ -83,3 +91,115 @@ def test_what_out_may_not_be_is_refused_at_each_call():
             own(memory, torch.rand(7, 7), out=torch.empty(7, 8))
     with pytest.raises(errors.ParameterError, match="by name and in params="):
         WEIGHTED(*arrays(0)[:2], w=memory[0, :5], params={"w": memory[0, :5]})
+
+
+def test_calls_with_gradients_are_bound_forward_and_backward():
+    for seed in range(3):
+        x, y, w = arrays(seed)
+        leaves = [t.requires_grad_() for t in (x, y, w)]
+        WEIGHTED(x, y, w=w).sum().backward()
+        exact = [t.detach().double().requires_grad_() for t in leaves]
+        weighted(*exact).sum().backward()
+        for leaf, other in zip(leaves, exact, strict=True):
+            assert_close(leaf.grad, other.grad, depth=9 * 7)
+    operations = {key.operation[0] for key in PLANS}
+    assert {"contraction", "program", "backward"} <= operations
+
+
+def test_a_warm_step_plans_nothing(monkeypatch):
+    x, y, _ = arrays(0)
+    x.requires_grad_()
+    kernel = km.Laplace(2.0, p=1)
+    for _ in range(2):
+        kernel(x, y).sum().backward()
+    before = x.grad.clone()
+    monkeypatch.setattr(PLANS, "_insert", lambda *_: pytest.fail("a warm step was planned anew"))
+    x.grad = None
+    kernel(x, y).sum().backward()
+    assert_close(2 * x.grad, before, depth=9)
+
+
+def test_backward_passes_of_other_gradients_and_layouts_are_others():
+    x, y, _ = arrays(0)
+    x.requires_grad_(), y.requires_grad_()
+    cotangent = torch.linspace(-1, 1, 63).view(7, 9)
+    exact = [t.detach().double().requires_grad_() for t in (x, y)]
+    wanted = torch.autograd.grad(torch.cdist(*exact, p=1), exact, cotangent.double())
+    for _ in range(2):
+        for own in (cotangent, cotangent.T.contiguous().T, torch.stack([cotangent, cotangent], 2)[..., 0]):
+            found = torch.autograd.grad(km.cdist(x, y, p=1), (x, y), own)
+            assert_close(found[0], wanted[0], depth=9)
+            assert_close(found[1], wanted[1], depth=9)
+            assert_close(torch.autograd.grad(km.cdist(x, y, p=1), y, own)[0], wanted[1], depth=9)
+        again = torch.autograd.grad(km.cdist(x, y, p=1), x, cotangent, create_graph=True)[0]
+        assert again.requires_grad
+
+
+def test_kernels_of_one_form_show_what_they_ran_as_themselves():
+    x, y, _ = arrays(0)
+    one, other, unused = (km.Gaussian(h) for h in (1.0, 2.0, 3.0))
+    one(x, y)
+    with km.config(backend="reference"):
+        other(x, y)
+        other.matmul(x, y, y[:, 0])
+    assert "ran as llvm" in one.info
+    assert "ran as reference" in other.info
+    assert "product ran as" in other.info
+    assert "product" not in one.info
+    assert "ran as" not in unused.info
+    one.max(x, y)
+    assert "max ran as" in one.info
+    assert "max" not in other.info
+
+
+def test_threads_have_routes_of_their_own():
+    x, y, _ = arrays(0)
+    kernels = [km.Gaussian(1.0 + i) for i in range(4)]
+    together = threading.Barrier(len(kernels), timeout=20)
+
+    def work(index):
+        with km.config(backend="reference" if index % 2 else "auto"):
+            for _ in range(20):
+                together.wait()
+                kernels[index](x, y)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(kernels))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ["ran as reference" in kernel.info for kernel in kernels] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("lengthscales", [False, True])
+@pytest.mark.parametrize("how", ["matmul", "vector", "sum", "max", "min", "logsumexp"])
+def test_products_and_reductions_of_kernels_are_bound(how, lengthscales):
+    for seed in range(3):
+        x, y, w = arrays(seed)
+        kernel = km.Laplace(lengthscales=w + 0.5, p=1) if lengthscales else km.Laplace(2.0 + seed, p=1)
+        own = ((x / (w + 0.5)), (y / (w + 0.5))) if lengthscales else (x / (2.0 + seed), y / (2.0 + seed))
+        v = torch.rand(9, 2) if how == "matmul" else torch.rand(9)
+        entries = torch.exp(-torch.cdist(*(t.double() for t in own), p=1))
+        found = kernel.matmul(x, y, v) if how in ("matmul", "vector") else getattr(kernel, how)(x, y)
+        wanted = entries @ v.double() if how in ("matmul", "vector") else {
+            "sum": entries.sum(1), "max": entries.amax(1), "min": entries.amin(1), "logsumexp": entries.logsumexp(1)
+        }[how]  # fmt: skip
+        assert_close(found, wanted, depth=9 * 5)
+        assert " ran as " in kernel.info
+    keys = [key for key in PLANS if key.operation == ("reduction", kernel.form.key)]
+    assert len({key.options for key in keys}) >= 1
+
+
+def test_what_a_product_may_not_take_is_refused_at_each_call():
+    x, y, _ = arrays(0)
+    kernel = km.Gaussian(1.5)
+    for _ in range(2):
+        kernel.matmul(x, y, torch.rand(9))
+        with pytest.raises(errors.ShapeError):
+            kernel.matmul(x, y, torch.rand(8))
+        assert kernel.matmul(x, y, torch.rand(9, dtype=torch.float64)).dtype == torch.float64
+        assert kernel.matmul(x.double(), y.double(), torch.rand(9).double()).dtype == torch.float64
+        tracked = x.clone().requires_grad_()
+        assert kernel.matmul(tracked, y, torch.rand(9)).requires_grad
+        assert kernel.matmul(x, y, torch.rand(9)).numpy().shape == (7,)
+        assert isinstance(kernel.sum(x.numpy(), y.numpy()), np.ndarray)

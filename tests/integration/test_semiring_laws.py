@@ -10,7 +10,7 @@ import torch
 from scipy.sparse.csgraph import floyd_warshall
 
 import kernmantle as km
-from kernmantle.contraction.semirings import REDUCTIONS
+from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.testing import assert_close
 
 from ..oracle import oracle
@@ -202,6 +202,26 @@ def test_an_exclusive_or(backend, device):
     found = km.contract("mk,nk->mn", lambda a, b: km.where(a > b, 1, 0), x, y, reduce=parity)
     wanted = (x.cpu().numpy()[:, None] > y.cpu().numpy()).sum(-1) % 2
     assert found.cpu().numpy().tolist() == wanted.tolist()
+
+
+ASSOCIATIVE = {
+    "hypot": (lambda a, b: km.hypot(a, b), 0, lambda v: np.sqrt((v**2).sum())),  # noqa: PLW0108
+    "cubes": (lambda a, b: (abs(a) ** 3 + abs(b) ** 3) ** (1 / 3), 0, lambda v: np.cbrt((v**3).sum())),
+    "logs": (lambda a, b: km.log(km.exp(a) + km.exp(b)), -math.inf, lambda v: np.log(np.exp(v).sum())),
+    "velocities": (lambda a, b: (a + b) / (1 + a * b), 0, lambda v: np.tanh(np.arctanh(v).sum())),
+    "either": (lambda a, b: a + b - a * b, 0, lambda v: 1 - np.prod(1 - v)),
+    "Hamacher": (lambda a, b: a * b / (a + b - a * b), 1, lambda v: 1 / (1 + (1 / v - 1).sum())),
+    "bounded": (lambda a, b: km.minimum(a + b, 1.0), 0, lambda v: min(v.sum(), 1)),
+    "Lukasiewicz": (lambda a, b: km.maximum(a + b - 1, 0.0), 1, lambda v: max(v.sum() - len(v) + 1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ASSOCIATIVE)
+def test_a_plus_that_is_associative_but_for_rounding_or_for_the_numbers_it_is_meant_for(name, reference):
+    plus, zero, whole = ASSOCIATIVE[name]
+    values = np.array([[0.125, 0.25, 0.0625], [0.75, 0.9, 0.95]])
+    found = km.contract("mk,k->m", lambda a, b: a * b, values, np.ones(3), reduce=km.Semiring(plus, zero))
+    assert_close(found, np.array([whole(row) for row in values]), depth=8)
 
 
 FOLDS = {

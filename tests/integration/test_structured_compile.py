@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.ops import kron_execute, kronsparse_run
+from kernmantle.structured.kron import execute as kron_execute
+from kernmantle.structured.mode_product import execute as kronsparse_run
 from kernmantle.testing import assert_close
 
 SIZES = ((5, 2, 3, 4, 2), (5, 3, 4, 2, 2), (6, 3, 4, 5, 2), (9, 4, 2, 3, 5))
@@ -43,7 +44,7 @@ def test_kronecker_products_of_further_sizes_compile_whole(dynamic, recorded):
 
 def test_compiled_products_see_the_configuration(monkeypatch):
     torch._dynamo.reset()
-    seen, prepared, product = [], kron_execute.prepared, kronsparse_run.product
+    seen, prepared, product = [], kron_execute.bind, kronsparse_run.product
 
     def noted_prepared(text, options, *rest):
         seen.append(options)
@@ -53,7 +54,7 @@ def test_compiled_products_see_the_configuration(monkeypatch):
         seen.append(precision)
         return product(x, weight, bias, activation, batch_last, algorithm, precision, *rest, **named)
 
-    monkeypatch.setattr(kron_execute, "prepared", noted_prepared)
+    monkeypatch.setattr(kron_execute, "bind", noted_prepared)
     monkeypatch.setattr(kronsparse_run, "product", noted_product)
     f, x = torch.randn(4, 4), torch.randn(3, 16)
     layer = km.KSLinear(16, 16, [(4, 4, 4, 1)], algorithm="kernel")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kernmantle.contraction.apply import COLUMNS, HOW, Apply, can_lower, lower_rows
-from kernmantle.contraction.definition import bind, define
-from kernmantle.contraction.nest import Port
-from kernmantle.expr.functions import FUNCTIONS
+from kernmantle.compiler.nest import Port
+from kernmantle.compiler.row_reduce import COLUMNS, HOW, Apply, can_lower, lower_rows
+from kernmantle.ir.definition import bind, define
+from kernmantle.ir.functions import FUNCTIONS
 
 exp = FUNCTIONS["exp"]
 

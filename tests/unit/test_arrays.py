@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernmantle.arrays import check_same_device, check_same_dtype, unwrap, unwrap_out
+from kernmantle.arrays import check_same_device, check_same_dtype, is_numpy_like, promoted, unwrap, unwrap_out
 from kernmantle.errors import DeviceError, DtypeError, GradientError, OutputError
 
 
@@ -156,21 +156,42 @@ def test_dlpack_that_fails():
         unwrap(torch.zeros(2), Broken(np.zeros(2)), names=["a", "b"])
 
 
-class Table:
-    """Looks like a table of pandas by its name only."""
+class Frame:
+    """A table of a library that converts to numpy, as those of pandas and polars do."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def to_numpy(self):
+        return np.array(self.values)
 
 
-Table.__name__ = Table.__qualname__ = "DataFrame"
+@pytest.mark.parametrize("value", [[[1.0, 2.0], [3.0, 4.0]], ((1.0, 2.0), (3.0, 4.0)), Frame([[1.0, 2.0], [3.0, 4.0]])])
+def test_lists_and_frames_are_numpy_arrays(value):
+    (tensor, other), wrap = unwrap(value, torch.zeros(1))
+    assert tensor.dtype == torch.float64
+    assert tensor.tolist() == [[1, 2], [3, 4]]
+    assert isinstance(wrap(tensor), np.ndarray)
+    assert is_numpy_like(value)
+    assert not is_numpy_like(other)
+
+
+def test_promotion_is_to_the_widest():
+    mixed = {"a": torch.zeros(1, dtype=torch.float16), "b": torch.zeros(1), "c": torch.zeros(1, dtype=torch.float64)}
+    assert {tensor.dtype for tensor in promoted(mixed).values()} == {torch.float64}
+    same = {"a": torch.zeros(1), "b": torch.zeros(1)}
+    assert promoted(same)["a"] is same["a"]
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([1.0, 2.0], r"y must be a torch tensor.*not list; convert it with numpy.asarray"),
+        ([1.0, [2.0]], "y is a list that is no array"),
+        ([torch.zeros(2), torch.zeros(2)], "y is a list of tensors; join them with torch.stack"),
         ("text", "y must be a torch tensor.*not str"),
         (None, "y must be a torch tensor.*not NoneType"),
         (3.0, "y must be a torch tensor.*not float"),
-        (Table(), r"y must be .*DataFrame; convert it with to_numpy"),
+        (Frame(["a"]), "y is a numpy array of <U1"),
         (np.array(["a"]), "y is a numpy array of <U1"),
         (np.array([None]), "y is a numpy array of object"),
         (np.array(["2020-01-01"], "M8[D]"), "y is a numpy array of datetime64"),
@@ -188,7 +209,7 @@ def test_what_is_no_array_is_named(value, message):
 
 def test_arguments_without_names_are_counted():
     with pytest.raises(DtypeError, match="argument 2 must be"):
-        unwrap(np.zeros(2), [1.0])
+        unwrap(np.zeros(2), "text")
 
 
 def test_foreign_byte_order_advice_works():

@@ -13,18 +13,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernmantle.bench import __main__ as command
-from kernmantle.bench import contraction, machine, pages, problems, report, roofline, run, store, tables
-from kernmantle.bench.case import Case, Peer, Picks, Probe, Suite, Target
-from kernmantle.bench.remote import Remotes
-from kernmantle.bench.timing import Plan, quantile, summarise, take_turns, wall
-from kernmantle.bench.work import Work, floor
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.distances import METRICS
+from benchmarks import __main__ as command
+from benchmarks import contraction, machine, pages, problems, report, roofline, run, store, tables
+from benchmarks.case import Case, Peer, Picks, Probe, Suite, Target
+from benchmarks.remote import Remotes
+from benchmarks.timing import Plan, quantile, summarise, take_turns, wall
+from benchmarks.work import Work, floor
 from kernmantle.errors import DeviceError, ParameterError
-from kernmantle.expr.ops import OPS
-from kernmantle.kernels import KERNELS
-from kernmantle.ops.contract import contract
+from kernmantle.ir.ops import OPS
+from kernmantle.ir.reductions import REDUCTIONS
+from kernmantle.pairwise import KERNELS, METRICS
+from kernmantle.torch_ops.contract import contract
 
 SHAPE = (20, 30, 5)
 PLAN = Plan(budget=0.0, least=3, most=3, sample=1e-5, pause=0.0)
@@ -495,7 +494,7 @@ def test_the_stamp_names_the_machine_and_the_source(monkeypatch):
 
 
 def test_rates_of_instructions_are_measured():
-    from kernmantle.bench import calibrate
+    from benchmarks import calibrate
 
     adds, products = (calibrate.instruction_rate(mix, "f32", 1) for mix in ("sub-abs-add", "fma"))
     assert 1e8 < adds < 1e12

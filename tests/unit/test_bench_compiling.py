@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kernmantle.bench import compiling
+from benchmarks import compiling
 
 COUNTS = {
     "p=2": 3,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernmantle.bench import estimators, run
-from kernmantle.bench.case import Peer
-from kernmantle.bench.timing import Plan
+from benchmarks import estimators, run
+from benchmarks.case import Peer
+from benchmarks.timing import Plan
 
 STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
 SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0))

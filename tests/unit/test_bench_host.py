@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernmantle.bench import host, run
-from kernmantle.bench.case import Peer, Suite
-from kernmantle.bench.timing import CLOCKS, Plan
+from benchmarks import host, run
+from benchmarks.case import Peer, Suite
+from benchmarks.timing import CLOCKS, Plan
 
 STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
 SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, sample=1e-5, pause=0.0))

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from kernmantle.bench import __main__ as command
-from kernmantle.bench import energy, kronsparse, pages, report, run, store
-from kernmantle.bench.timing import Plan
+from benchmarks import __main__ as command
+from benchmarks import energy, kronsparse, pages, report, run, store
+from benchmarks.timing import Plan
 from kernmantle.errors import ParameterError
 from kernmantle.kronsparse import KSPattern, PackedKSLinear
 

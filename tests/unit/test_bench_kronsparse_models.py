@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from kernmantle.bench import kronsparse_models as models
-from kernmantle.bench import run
-from kernmantle.bench.case import Suite
-from kernmantle.bench.timing import Plan
+from benchmarks import kronsparse_models as models
+from benchmarks import run
+from benchmarks.case import Suite
+from benchmarks.timing import Plan
 from kernmantle.kronsparse import KSLinear, PackedKSLinear
 
 STAMP = {

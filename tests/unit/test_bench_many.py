@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernmantle.bench import group, many, store
-from kernmantle.bench.case import Target
-from kernmantle.bench.group import Entrant, Shared
-from kernmantle.bench.timing import Plan
+from benchmarks import group, many, store
+from benchmarks.case import Target
+from benchmarks.group import Entrant, Shared
+from benchmarks.timing import Plan
 from kernmantle.errors import DeviceError, ParameterError, ShapeError
 from kernmantle.testing import assert_close
 

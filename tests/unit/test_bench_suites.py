@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernmantle.bench import apply, run, xrfm
-from kernmantle.bench.case import Peer, Suite
-from kernmantle.bench.timing import Plan
+from benchmarks import apply, run, xrfm
+from benchmarks.case import Peer, Suite
+from benchmarks.timing import Plan
 
 STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
 SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0))

@@ -9,14 +9,14 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 
-from kernmantle.contraction.canonical import canonical
-from kernmantle.contraction.cpu_plan import CpuPlan, plan
-from kernmantle.contraction.nest import Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import Node, var
+from kernmantle.backends.cpu.gram_plan import CpuPlan, plan
+from kernmantle.compiler.canonical import canonical
+from kernmantle.compiler.nest import Nest, Port
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.reductions import REDUCTIONS
 
 MAKE = """
-from kernmantle.contraction.canonical import canonical
+from kernmantle.compiler.canonical import canonical
 from tests.unit.test_canonical import planned
 print(canonical(planned()))
 """

@@ -14,9 +14,12 @@ from kernmantle.cli import COMMANDS, cache, check, info, main
 from kernmantle.errors import BackendError
 from kernmantle.runtime.cache import Built, Cache, Key
 
+from ..source import ROOT
+
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name, capsys):
+def test_every_command_explains_itself(name, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
     assert "usage: " in capsys.readouterr().out
@@ -40,6 +43,24 @@ def test_wrong_arguments_are_refused(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: kernmantle" in capsys.readouterr().err
+
+
+def test_the_benchmarks_are_those_of_the_current_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "list"]) == 1
+    said = capsys.readouterr().err
+    assert "kernmantle bench: " in said
+    assert "clone of the repository" in said
+    assert len(said.splitlines()) == 1
+    monkeypatch.chdir(ROOT)
+    assert main(["bench", "list"]) == 0
+    assert "tables:" in capsys.readouterr().out
+
+
+def test_the_demonstration_and_info_need_no_benchmarks():
+    code = "import sys, kernmantle.cli.demo, kernmantle.cli.info; print('benchmarks' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == "False"
 
 
 def test_as_a_module():

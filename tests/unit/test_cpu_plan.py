@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernmantle.contraction import cpu_plan
-from kernmantle.contraction.nest import SIZES, Nest, Port
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import Node, const, var
+from kernmantle.backends.cpu import gram_plan
+from kernmantle.compiler.nest import SIZES, Nest, Port
+from kernmantle.ir.node import Node, const, var
+from kernmantle.ir.reductions import REDUCTIONS
 
 A, B, C = var("x0"), var("x1"), var("x2")
 DISTANCE = Node("abs", (Node("sub", (A, B)),))
@@ -28,12 +28,12 @@ def sizes(**given: int) -> dict[str, int]:
     [("f32", 32, 8), ("f64", 32, 4), ("i32", 64, 16), ("i64", 16, 2), ("bool", 32, 8)],
 )
 def test_lanes(compute, vector_bytes, lanes):
-    assert cpu_plan.plan(nest("mk,nk", "mn", DISTANCE, compute=compute), vector_bytes, 16).lanes == lanes
+    assert gram_plan.plan(nest("mk,nk", "mn", DISTANCE, compute=compute), vector_bytes, 16).lanes == lanes
 
 
 def test_operands_by_how_they_are_held():
     total = Node("add", (DISTANCE, Node("mul", (C, Node("add", (var("x3"), var("x4")))))))
-    plan = cpu_plan.plan(nest("mk,nk,k,mn,", "mn", total), 32, 16)
+    plan = gram_plan.plan(nest("mk,nk,k,mn,", "mn", total), 32, 16)
     names = [
         [port.name for port in ports] for ports in (plan.row_ports, plan.column_ports, plan.line_ports, plan.cell_ports)
     ]
@@ -41,7 +41,7 @@ def test_operands_by_how_they_are_held():
 
 
 def test_an_operand_that_nothing_reads_is_not_held():
-    assert cpu_plan.plan(nest("mk,nk,mn", "mn", DISTANCE), 32, 16).cell_ports == ()
+    assert gram_plan.plan(nest("mk,nk,mn", "mn", DISTANCE), 32, 16).cell_ports == ()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_operand_that_nothing_reads_is_not_held():
     ],
 )
 def test_which_role_is_vectorised(roles, out, extents, swap):
-    plan = cpu_plan.plan(nest(roles, out, DISTANCE), 32, 16, extents)
+    plan = gram_plan.plan(nest(roles, out, DISTANCE), 32, 16, extents)
     assert plan.swap == swap
     assert plan.actual("m") == ("n" if swap else "m")
 
@@ -68,7 +68,7 @@ def test_accumulators_stay_in_registers(registers, maps):
     one = nest("mk,nk", "mn", DISTANCE)
     count = tuple(Node("mul", (DISTANCE, const(i))) for i in range(maps))
     many = Nest(one.operands, one.numbers, one.outs, count, (REDUCTIONS["sum"],) * maps, one.outputs, "f32")
-    plan = cpu_plan.plan(many, 32, registers)
+    plan = gram_plan.plan(many, 32, registers)
     assert plan.rows * plan.vectors * maps <= max(registers // 2, maps)
 
 
@@ -76,7 +76,7 @@ def test_an_accumulator_over_rows_alone_costs_no_cells():
     one = nest("mk,nk", "mn", DISTANCE)
     maps = DISTANCE, Node("mul", (A, A)), Node("mul", (B, B))
     many = Nest(one.operands, one.numbers, one.outs, maps, (REDUCTIONS["sum"],) * 3, one.outputs, "f32")
-    assert cpu_plan.plan(many, 32, 16).rows == cpu_plan.plan(one, 32, 16).rows
+    assert gram_plan.plan(many, 32, 16).rows == gram_plan.plan(one, 32, 16).rows
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_an_accumulator_over_rows_alone_costs_no_cells():
     ],
 )
 def test_short_forms(mapped, reduce, optimistic):
-    assert cpu_plan.plan(nest("mk,nk", "mn", mapped, reduce), 32, 16).optimistic == optimistic
-    assert not cpu_plan.plan(nest("mk,nk", "mn", DISTANCE, reduce, "i32"), 32, 16).optimistic
+    assert gram_plan.plan(nest("mk,nk", "mn", mapped, reduce), 32, 16).optimistic == optimistic
+    assert not gram_plan.plan(nest("mk,nk", "mn", DISTANCE, reduce, "i32"), 32, 16).optimistic
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_short_forms(mapped, reduce, optimistic):
     ],
 )  # fmt: skip
 def test_never_negative(node, known):
-    assert cpu_plan.never_negative(node) == known
+    assert gram_plan.never_negative(node) == known
 
 
 def test_only_half_is_computed_where_nothing_tells_rows_from_columns():
-    assert cpu_plan.plan(nest("mk,nk,k", "mn", DISTANCE, symmetric=True), 32, 16).symmetric
-    assert not cpu_plan.plan(nest("mk,nk,m", "mn", DISTANCE, symmetric=True), 32, 16).symmetric
-    assert not cpu_plan.plan(nest("mk,nk", "mn", DISTANCE, symmetric=True, partial=True), 32, 16).symmetric
+    assert gram_plan.plan(nest("mk,nk,k", "mn", DISTANCE, symmetric=True), 32, 16).symmetric
+    assert not gram_plan.plan(nest("mk,nk,m", "mn", DISTANCE, symmetric=True), 32, 16).symmetric
+    assert not gram_plan.plan(nest("mk,nk", "mn", DISTANCE, symmetric=True, partial=True), 32, 16).symmetric
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_only_half_is_computed_where_nothing_tells_rows_from_columns():
 )  # fmt: skip
 def test_only_half_is_computed_where_that_is_quicker(mapped, n, k, mirrored):
     one = nest("mk,nk", "mn", mapped, symmetric=True)
-    assert cpu_plan.plan(one, 32, 16, sizes(m=n, n=n, k=k)).symmetric == mirrored
+    assert gram_plan.plan(one, 32, 16, sizes(m=n, n=n, k=k)).symmetric == mirrored
 
 
 @pytest.mark.parametrize(
@@ -129,32 +129,32 @@ def test_only_half_is_computed_where_that_is_quicker(mapped, n, k, mirrored):
 )
 @pytest.mark.parametrize("roles", ["mk,nk,k", "mk,nk,mnk", "mkl,nl,mn"])
 def test_scratch_is_bounded(extents, roles):
-    plan = cpu_plan.plan(nest(roles, "mn", Node("mul", (DISTANCE, C)), "logsumexp", "f64"), 64, 32)
-    assert cpu_plan.work(plan, extents).scratch_bytes < 8 << 20
+    plan = gram_plan.plan(nest(roles, "mn", Node("mul", (DISTANCE, C)), "logsumexp", "f64"), 64, 32)
+    assert gram_plan.work(plan, extents).scratch_bytes < 8 << 20
 
 
 def test_scratch_of_little_work_is_little():
-    plan = cpu_plan.plan(nest("mk,nk", "mn", DISTANCE), 32, 16)
-    assert cpu_plan.work(plan, sizes(m=5, n=7, k=3)).scratch_bytes < 4096
+    plan = gram_plan.plan(nest("mk,nk", "mn", DISTANCE), 32, 16)
+    assert gram_plan.work(plan, sizes(m=5, n=7, k=3)).scratch_bytes < 4096
 
 
 def test_items():
-    plan = cpu_plan.plan(nest("mk,nk", "mn", DISTANCE), 32, 16)
+    plan = gram_plan.plan(nest("mk,nk", "mn", DISTANCE), 32, 16)
     rows = plan.item_rows
-    assert cpu_plan.work(plan, sizes(m=rows, n=5, k=3)).items == 1
-    assert cpu_plan.work(plan, sizes(m=rows + 1, n=5, k=3, a=2, b=3, c=5, splits=7)).items == 2 * 2 * 3 * 5 * 7
-    assert cpu_plan.work(plan, sizes(m=0, n=5)).items == 0
-    assert cpu_plan.work(plan, sizes(m=5, n=0)).items == 0
+    assert gram_plan.work(plan, sizes(m=rows, n=5, k=3)).items == 1
+    assert gram_plan.work(plan, sizes(m=rows + 1, n=5, k=3, a=2, b=3, c=5, splits=7)).items == 2 * 2 * 3 * 5 * 7
+    assert gram_plan.work(plan, sizes(m=0, n=5)).items == 0
+    assert gram_plan.work(plan, sizes(m=5, n=0)).items == 0
 
 
 def test_a_thread_is_worth_more_than_a_little_work():
-    plan = cpu_plan.plan(nest("mk,nk", "mn", DISTANCE), 32, 16)
-    assert cpu_plan.work(plan, sizes(m=64, n=64, k=16)).grain > 4
-    assert cpu_plan.work(plan, sizes(m=2048, n=2048, k=256)).grain == 1
+    plan = gram_plan.plan(nest("mk,nk", "mn", DISTANCE), 32, 16)
+    assert gram_plan.work(plan, sizes(m=64, n=64, k=16)).grain > 4
+    assert gram_plan.work(plan, sizes(m=2048, n=2048, k=256)).grain == 1
 
 
 def test_a_plan_says_what_it_does():
-    words = str(cpu_plan.plan(nest("mk,nk", "mn", DISTANCE, "min", symmetric=True), 32, 16))
+    words = str(gram_plan.plan(nest("mk,nk", "mn", DISTANCE, "min", symmetric=True), 32, 16))
     assert "gram tile 4x16 (2 vectors of 8)" in words
     assert "rows x0, columns x1" in words
     assert "symmetric optimistic f32" in words

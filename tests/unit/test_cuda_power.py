@@ -5,7 +5,7 @@ from struct import pack, unpack
 import numpy as np
 import pytest
 
-from kernmantle.contraction.cuda_power import MIDDLES, SLOPES, gathered, interval_polynomial, power_arguments
+from kernmantle.backends.cuda.pow_tables import MIDDLES, SLOPES, gathered, interval_polynomial, power_arguments
 
 from ..cuda.nests import T, X, Y, gram, op
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from kernmantle.contraction.definition import Definition, Fold, Semiring, bind, define, of_expressions, symmetric
-from kernmantle.contraction.derivative import undifferentiable
-from kernmantle.contraction.semirings import REDUCTIONS
 from kernmantle.errors import EquationError, ParameterError, TraceError
-from kernmantle.expr.node import Node, var
+from kernmantle.ir.autodiff import undifferentiable
+from kernmantle.ir.definition import Definition, Fold, Semiring, bind, define, of_expressions, symmetric
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.testing import CASES
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import kernmantle as km
-from kernmantle.codegen import reference
-from kernmantle.contraction import derivative
-from kernmantle.contraction.definition import bind, define
-from kernmantle.contraction.lower import lower
-from kernmantle.contraction.program import Program
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.functions import FUNCTIONS
-from kernmantle.ops.namespaces import numpy_namespace
+from kernmantle.backends.reference import evaluate
+from kernmantle.compiler.lower import lower
+from kernmantle.ir import autodiff
+from kernmantle.ir.definition import bind, define
+from kernmantle.ir.functions import FUNCTIONS
+from kernmantle.ir.program import Program
+from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops.namespaces import numpy_namespace
 
 NS = numpy_namespace()
 SIZES = {"m": 2, "n": 3, "k": 4, "l": 3, "i": 2}
@@ -31,7 +31,7 @@ def made(equation="mk,nk->mn", function=lambda a, b: a * b, reduce="sum", epilog
 def value(program, arrays):
     named = {name: np.asarray(array, float) for name, array in arrays.items()}
     found = []
-    for place, blocks in reference.run(program, named, SIZES, NS):
+    for place, blocks in evaluate.run(program, named, SIZES, NS):
         assert place == tuple(slice(0, SIZES[axis]) for axis in program.out)
         found = [np.broadcast_to(block, [SIZES[axis] for axis in program.out]) for block in blocks]
     return found
@@ -46,22 +46,20 @@ def gradients(program, arrays, cotangents):
     """Gradient of every operand by the programs alone, as the torch side puts them together."""
     present = tuple(True for _ in program.outputs)
     values = dict(arrays) | {f"g{o}": g for o, g in enumerate(cotangents)}
-    accumulators = value(derivative.with_accumulators(program), arrays)[len(program.outputs) :]
+    accumulators = value(autodiff.with_accumulators(program), arrays)[len(program.outputs) :]
     values |= {f"a{i}": a for i, a in enumerate(accumulators)}
     through = []
     for i in range(len(program.reductions)):
-        rule = derivative.cotangent(program, i, present)
+        rule = autodiff.cotangent(program, i, present)
         through.append(rule is not None)
         if rule is not None:
             values[f"h{i}"] = value(rule, values)[0]
-        extra = derivative.statistics(program, i)
+        extra = autodiff.statistics(program, i)
         if extra is not None:
-            values |= {
-                f"{letter}{i}": v for letter, v in zip(derivative.STATISTICS, value(extra, values), strict=False)
-            }
+            values |= {f"{letter}{i}": v for letter, v in zip(autodiff.STATISTICS, value(extra, values), strict=False)}
     found = {}
     for operand in program.operands:
-        rules = derivative.pullback(program, operand.name, through), derivative.direct(program, operand.name, present)
+        rules = autodiff.pullback(program, operand.name, through), autodiff.direct(program, operand.name, present)
         parts = [value(rule, values)[0] for rule in rules if rule is not None]
         found[operand.name] = sum(parts) if parts else np.zeros_like(arrays[operand.name])
     return found
@@ -109,39 +107,39 @@ def test_derivatives_are_programs_that_can_be_written_down(name):
     program = PROGRAMS[name]
     present = tuple(True for _ in program.outputs)
     every = [True] * len(program.reductions)
-    rules = [derivative.cotangent(program, i, present) for i in range(len(every))]
-    rules += [derivative.statistics(program, i) for i in range(len(every))]
+    rules = [autodiff.cotangent(program, i, present) for i in range(len(every))]
+    rules += [autodiff.statistics(program, i) for i in range(len(every))]
     moving = tuple(op.name for op in program.operands)
     for operand in program.operands:
-        rules += [derivative.pullback(program, operand.name, every), derivative.direct(program, operand.name, present)]
-    rules += [derivative.tangent(program, i, moving) for i in range(len(every))]
-    rules.append(derivative.output_tangent(program, moving, every))
+        rules += [autodiff.pullback(program, operand.name, every), autodiff.direct(program, operand.name, present)]
+    rules += [autodiff.tangent(program, i, moving) for i in range(len(every))]
+    rules.append(autodiff.output_tangent(program, moving, every))
     for rule in rules:
         if rule is not None:
-            assert derivative.undifferentiable(rule) is None
+            assert autodiff.undifferentiable(rule) is None
             assert Program.parse(rule.renamed().text) == rule.renamed()
 
 
 def test_what_has_no_influence_has_no_program():
     program = made(function=lambda a, b: a * 1, epilogue=lambda s: s)
-    assert derivative.pullback(program, "x1", [True]) is None
-    assert derivative.pullback(program, "x0", [False]) is None
-    assert derivative.direct(program, "x0", (True,)) is None
-    assert derivative.tangent(program, 0, ("x1",)) is None
+    assert autodiff.pullback(program, "x1", [True]) is None
+    assert autodiff.pullback(program, "x0", [False]) is None
+    assert autodiff.direct(program, "x0", (True,)) is None
+    assert autodiff.tangent(program, 0, ("x1",)) is None
     unread = made(function=lambda a, b: (a, b), epilogue=lambda s, t: t)
-    assert derivative.cotangent(unread, 0, (True,)) is None
-    assert derivative.cotangent(unread, 1, (False,)) is None
-    assert derivative.cotangent(unread, 1, (True,)) is not None
+    assert autodiff.cotangent(unread, 0, (True,)) is None
+    assert autodiff.cotangent(unread, 1, (False,)) is None
+    assert autodiff.cotangent(unread, 1, (True,)) is not None
 
 
 def test_only_what_is_read_is_an_operand():
     program = made("mk,nk,m->mn", lambda a, b, c: a * b + c)
-    rule = derivative.pullback(program, "x0", [True])
+    rule = autodiff.pullback(program, "x0", [True])
     assert rule is not None
     assert [op.name for op in rule.operands] == ["x1", "h0"]
     assert rule.out == "mk"
     assert rule.equation == "nk,mn->mk"
-    scalar = derivative.pullback(made(function=lambda a, b, c: a * b * c, tensors=("c",)), "p0", [True])
+    scalar = autodiff.pullback(made(function=lambda a, b, c: a * b * c, tensors=("c",)), "p0", [True])
     assert scalar is not None
     assert scalar.out == ""
 
@@ -162,15 +160,15 @@ def test_only_what_is_read_is_an_operand():
     ],
 )
 def test_when_accumulators_must_be_saved(reduce, epilogue, reads):
-    assert derivative.reads_accumulators(made(reduce=reduce, epilogue=epilogue, tensors=("c",))) == reads
+    assert autodiff.reads_accumulators(made(reduce=reduce, epilogue=epilogue, tensors=("c",))) == reads
 
 
 def test_outputs_that_are_the_accumulators():
-    assert derivative.accumulator_is_output(made())
-    assert derivative.accumulator_is_output(made(function=lambda a, b: (a, b)))
-    assert not derivative.accumulator_is_output(made(epilogue=lambda s: 2 * s))
-    assert not derivative.accumulator_is_output(made(function=lambda a, b: (a, b), epilogue=lambda s, t: (t, s)))
-    full = derivative.with_accumulators(made(epilogue=lambda s: 2 * s))
+    assert autodiff.accumulator_is_output(made())
+    assert autodiff.accumulator_is_output(made(function=lambda a, b: (a, b)))
+    assert not autodiff.accumulator_is_output(made(epilogue=lambda s: 2 * s))
+    assert not autodiff.accumulator_is_output(made(function=lambda a, b: (a, b), epilogue=lambda s, t: (t, s)))
+    full = autodiff.with_accumulators(made(epilogue=lambda s: 2 * s))
     assert [str(output) for output in full.outputs] == ["mul(s0, 2)", "s0"]
 
 
@@ -179,12 +177,12 @@ def extremum(values, seen, reduce="max"):
     program = made("mk->m", lambda a: a, reduce)
     arrays = {"x0": np.array(values), "a0": np.array([seen]), "h0": np.ones(1)}
     sizes = {"m": 1, "k": len(values[0])}
-    extra, rule = derivative.statistics(program, 0), derivative.pullback(program, "x0", [True])
+    extra, rule = autodiff.statistics(program, 0), autodiff.pullback(program, "x0", [True])
     assert extra is not None
     assert rule is not None
     with np.errstate(invalid="ignore", divide="ignore"):
-        ((_, (arrays["b0"],)),) = reference.run(extra, arrays, sizes, NS)
-        ((_, (share,)),) = reference.run(rule, arrays, sizes, NS)
+        ((_, (arrays["b0"],)),) = evaluate.run(extra, arrays, sizes, NS)
+        ((_, (share,)),) = evaluate.run(rule, arrays, sizes, NS)
     return share[0].tolist()
 
 
@@ -203,13 +201,13 @@ def test_ties_share_and_are_seen_through_rounding():
 def test_products_divide_by_no_zero(values):
     program = made("k->", lambda a: a, "prod")
     arrays = {"x0": np.array(values), "h0": np.ones(())}
-    extra, rule = derivative.statistics(program, 0), derivative.pullback(program, "x0", [True])
+    extra, rule = autodiff.statistics(program, 0), autodiff.pullback(program, "x0", [True])
     assert extra is not None
     assert rule is not None
     with np.errstate(all="ignore"):
-        ((_, statistics),) = reference.run(extra, arrays, {"k": 3}, NS)
-        arrays |= {f"{letter}0": v for letter, v in zip(derivative.STATISTICS, statistics, strict=True)}
-        ((_, (found,)),) = reference.run(rule, arrays, {"k": 3}, NS)
+        ((_, statistics),) = evaluate.run(extra, arrays, {"k": 3}, NS)
+        arrays |= {f"{letter}0": v for letter, v in zip(autodiff.STATISTICS, statistics, strict=True)}
+        ((_, (found,)),) = evaluate.run(rule, arrays, {"k": 3}, NS)
     assert found.tolist() == [math.prod(values[:i] + values[i + 1 :]) for i in range(3)]
 
 
@@ -218,13 +216,13 @@ def test_a_tangent_is_the_gradient_seen_from_the_other_side():
     arrays = inputs(program)
     moving = tuple(op.name for op in program.operands)
     tangents = {f"t_{name}": np.random.default_rng(3).standard_normal(arrays[name].shape) for name in moving}
-    accumulators = value(derivative.with_accumulators(program), arrays)[1:]
+    accumulators = value(autodiff.with_accumulators(program), arrays)[1:]
     values = arrays | tangents | {f"a{i}": a for i, a in enumerate(accumulators)}
     for i in range(2):
-        rule = derivative.tangent(program, i, moving)
+        rule = autodiff.tangent(program, i, moving)
         assert rule is not None
         values[f"u{i}"] = value(rule, values)[0]
-    (forward,) = value(derivative.output_tangent(program, moving, (True, True)), values)
+    (forward,) = value(autodiff.output_tangent(program, moving, (True, True)), values)
     cotangent = np.random.default_rng(4).standard_normal((2, 3))
     backward = gradients(program, arrays, [cotangent])
     total = sum((tangents[f"t_{name}"] * backward[name]).sum() for name in moving)
@@ -239,15 +237,15 @@ def test_only_derivatives_that_compare_ask_to_round_alike():
         forward = program(function)
         assert not forward.rounds_alike
         assert not lower(forward, {"m": 3, "n": 3, "k": 3}, ("f32",) * 2, ("f32",), "f32").nest.reproducible
-        assert not derivative.pullback(forward, "x0", (True,)).rounds_alike
+        assert not autodiff.pullback(forward, "x0", (True,)).rounds_alike
     for reduce in ("min", "max"):
         forward = program(lambda a, b: a * b, reduce)
         assert lower(forward, {"m": 3, "n": 3, "k": 3}, ("f32",) * 2, ("f32",), "f32").nest.reproducible
         for derived in (
-            derivative.pullback(forward, "x0", (True,)), derivative.statistics(forward, 0),
-            derivative.tangent(forward, 0, ("x0",)),
+            autodiff.pullback(forward, "x0", (True,)), autodiff.statistics(forward, 0),
+            autodiff.tangent(forward, 0, ("x0",)),
         ):  # fmt: skip
             assert derived.reproducible
             assert Program.parse(derived.text) == derived
-        assert derivative.pullback(derivative.pullback(forward, "x0", (True,)), "x1", (True,)).rounds_alike
-    assert not derivative.pullback(program(lambda a, b: a * b, "logsumexp"), "x0", (True,)).rounds_alike
+        assert autodiff.pullback(autodiff.pullback(forward, "x0", (True,)), "x1", (True,)).rounds_alike
+    assert not autodiff.pullback(program(lambda a, b: a * b, "logsumexp"), "x0", (True,)).rounds_alike

@@ -7,13 +7,13 @@ import random
 import pytest
 from hypothesis import given
 
-from kernmantle.expr import functions as km
-from kernmantle.expr.differentiate import differentiate, is_symmetric
-from kernmantle.expr.node import Node, const, postorder, var
-from kernmantle.expr.ops import OPS, evaluate
-from kernmantle.expr.pattern import read
-from kernmantle.expr.simplify import simplify
-from kernmantle.expr.trace import trace
+from kernmantle.ir import functions as km
+from kernmantle.ir.differentiate import differentiate, is_symmetric
+from kernmantle.ir.node import Node, const, postorder, var
+from kernmantle.ir.ops import OPS, evaluate
+from kernmantle.ir.pattern import read
+from kernmantle.ir.simplify import simplify
+from kernmantle.ir.trace import trace
 from kernmantle.testing import assert_close
 from kernmantle.testing.differences import assert_slope, slope
 from kernmantle.testing.strategies import expressions

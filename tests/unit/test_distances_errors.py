@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.distances.arguments import Request
 from kernmantle.errors import DeviceError, DtypeError, GradientError, OutputError, ParameterError, ShapeError
+from kernmantle.pairwise.inputs import Request
 
 X, Y = torch.zeros(4, 3), torch.ones(5, 3)
 TRACKED = torch.zeros(4, 3, requires_grad=True)
@@ -50,24 +50,25 @@ METRIC = [
     ({"metric": "jensenshannon", "base": 0}, ParameterError, "base must be above 1"),
     ({"metric": "jensenshannon", "base": -2.0}, ParameterError, "base must be above 1"),
     ({"metric": "jensenshannon", "base": torch.tensor([2.0, 1.0])}, ParameterError, "base must be above 1"),
-    ({"w": [1.0, 1.0, 1.0]}, DtypeError, r"w must be a torch tensor.*not list; convert it with numpy.asarray"),
+    ({"w": [1.0, [1.0], 1.0]}, DtypeError, "w is a list that is no array"),
+    ({"w": "ones"}, DtypeError, "w must be a torch tensor.*not str"),
+    ({"w": [1.0, -1.0, 1.0]}, ParameterError, "w must not be negative, it has -1.0"),
     ({"w": 1.0}, DtypeError, "w is a number; pass an array"),
     ({"w": torch.ones(4)}, ShapeError, r"w must have shape \(3,\) or a batch of it: x has shape \(4, 3\)"),
-    ({"w": torch.ones(3).double()}, DtypeError, "x is float32 but w is float64"),
     ({"w": torch.ones(3, device="meta")}, DeviceError, "x is on cpu but w is on meta"),
     ({"precision": "double"}, ParameterError, "precision must be one of"),
 ]
 
 ROWS = [
     ((X, torch.zeros(5, 4)), ShapeError, r"as many columns: x has shape \(4, 3\), y has shape \(5, 4\)"),
-    ((X, Y.double()), DtypeError, "x is float32 but y is float64"),
-    ((X, Y.long()), DtypeError, "x is float32 but y is int64"),
+    ((X, Y.to(torch.complex64)), DtypeError, "y is complex64; distances are of real numbers"),
     ((X, Y.to("meta")), DeviceError, "x is on cpu but y is on meta"),
     ((X[0], Y), ShapeError, r"x must have rows and columns, it has shape \(3,\)"),
     ((X, Y[0]), ShapeError, r"y must have rows and columns, it has shape \(3,\)"),
     ((torch.zeros(2, 4, 3), torch.zeros(3, 5, 3)), ShapeError, "batch axes do not broadcast"),
-    (([[1.0]], Y), DtypeError, "x must be a torch tensor.*not list"),
-    ((X, [[1.0]]), DtypeError, "y must be a torch tensor.*not list"),
+    (([[1.0], [1.0, 2.0]], Y), DtypeError, "x is a list that is no array"),
+    ((X, [Y[0], Y[1]]), DtypeError, r"y is a list of tensors; join them with torch.stack"),
+    ((X, [["a"]]), DtypeError, "numbers or booleans"),
     ((1.0, Y), DtypeError, "x is a number"),
     ((X.to_sparse(), Y), DtypeError, "x has layout torch.sparse_coo"),
     ((X.to(torch.complex64), Y.to(torch.complex64)), DtypeError, "x is complex64; distances are of real numbers"),

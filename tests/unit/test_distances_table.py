@@ -9,9 +9,9 @@ import pytest
 from scipy.spatial import distance
 
 import kernmantle as km
-from kernmantle.bench import metrics
-from kernmantle.distances import METRICS, Form, Metric, document
-from kernmantle.distances.table import ALIASES
+from benchmarks import metrics
+from kernmantle.pairwise import METRICS, Form, Metric, metric_page
+from kernmantle.pairwise.metrics import ALIASES
 from kernmantle.testing import assert_close
 
 from . import distances
@@ -41,7 +41,7 @@ def test_symmetric_metrics_are_proven_so(name):
 
 
 def test_page_is_that_of_the_table():
-    assert PAGE.read_text(encoding="utf-8") == document.page()
+    assert PAGE.read_text(encoding="utf-8") == metric_page.page()
 
 
 def test_a_new_row_is_all_there_is_to_a_metric(monkeypatch):
@@ -50,8 +50,8 @@ def test_a_new_row_is_all_there_is_to_a_metric(monkeypatch):
     )
     monkeypatch.setitem(METRICS, lorentzian.name, lorentzian)
     monkeypatch.setitem(distances.ORACLES, "lorentzian", lambda x, y, w: (w * np.log1p(abs(x - y))).sum(-1))
-    assert "`lorentzian`" in document.table()
-    assert any("lorentzian" in line and "yes | yes | yes" in line for line in document.page().splitlines())
+    assert "`lorentzian`" in metric_page.table()
+    assert any("lorentzian" in line and "yes | yes | yes" in line for line in metric_page.page().splitlines())
     assert "lorentzian" in [case.name for case in metrics.cases()]
     x, y = distances.pair(lorentzian)
     for options in distances.varied(lorentzian):

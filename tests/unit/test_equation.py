@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernmantle.contraction.equation import broadcast, extents, parse
 from kernmantle.errors import EquationError, ShapeError
+from kernmantle.ir.equation import broadcast, extents, parse
 
 
 def test_parts():
@@ -67,6 +67,50 @@ def test_errors_point_at_the_place(text, problem, caret):
     assert problem in message
     assert quoted == "  " + text
     assert marker == "  " + " " * caret + "^"
+
+
+def test_axes_named_by_words():
+    equation = parse(" batch state,  state next -> batch  next ")
+    assert equation.text == "batch state, state next -> batch next"
+    assert parse(equation.text) is equation
+    first, second = equation.operands
+    assert len(set(first + second)) == 3
+    assert first[1] == second[0]
+    assert equation.out == first[0] + second[1]
+    assert equation.written(equation.out) == "batch next"
+    assert equation.letters == {first[0]: "m", second[1]: "n", first[1]: "k"}
+
+
+def test_words_may_stand_beside_letters_and_names():
+    equation = parse("b i, weight: i j_2 -> b j_2")
+    assert equation.names == (None, "weight")
+    assert equation.written(equation.operands[1]) == "i j_2"
+    assert parse("m k, n k -> m n") is parse("mk,nk->mn")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "caret"),
+    [
+        ("batch state, state next -> batch nxt", "output axis 'nxt' is in no operand", 33),
+        ("batch batch, state -> batch", "axis 'batch' appears twice in operand 0", 6),
+        ("batch 2d, state -> batch", "axis names are identifiers, found '2d' in operand 0", 6),
+        ("... batch, batch state -> state", "batch axes are implicit", 0),
+        ("a bb, v w: bb c -> a", "an operand's name is an identifier, found 'v w'", 6),
+        ("row one, one -> mn", "output axis 'mn' is in no operand; axes named by words have spaces between them", 16),
+    ],
+)
+def test_errors_in_words_point_at_the_place(text, problem, caret):
+    with pytest.raises(EquationError) as caught:
+        parse(text)
+    message, quoted, marker = str(caught.value).split("\n")
+    assert problem in message
+    assert quoted == "  " + text
+    assert marker == "  " + " " * caret + "^"
+
+
+def test_a_word_where_letters_are_read_says_how_words_are_written():
+    with pytest.raises(EquationError, match="axis 't' appears twice in operand 0; axes named by words have spaces"):
+        parse("state, next -> state")
 
 
 @pytest.mark.parametrize("value", [None, 3, ["mk"], b"mk->m"])

@@ -12,12 +12,12 @@ import pytest
 import scipy.special
 from hypothesis import given
 
-from kernmantle.expr.differentiate import differentiate
-from kernmantle.expr.node import Node, const, postorder, rewrite, substitute, var, variables
-from kernmantle.expr.ops import OPS
-from kernmantle.expr.show import from_ssa, pretty, to_ssa
-from kernmantle.expr.simplify import lift, simplify
-from kernmantle.expr.trace import trace
+from kernmantle.ir.differentiate import differentiate
+from kernmantle.ir.node import Node, const, postorder, rewrite, substitute, var, variables
+from kernmantle.ir.ops import OPS
+from kernmantle.ir.show import from_ssa, pretty, to_ssa
+from kernmantle.ir.simplify import lift, simplify
+from kernmantle.ir.trace import trace
 from kernmantle.testing import assert_close
 from kernmantle.testing.strategies import as_lambda, expressions
 
@@ -81,7 +81,7 @@ def test_threads_build_the_same_nodes():
 
 def test_the_order_of_arguments_is_the_same_in_every_process():
     code = (
-        "from kernmantle.expr.show import *; from kernmantle.expr.simplify import *;"
+        "from kernmantle.ir.show import *; from kernmantle.ir.simplify import *;"
         "print(to_ssa(simplify(from_ssa('sin b;mul a b;add %0 %1;mul 2.5 %2;mul %3 a;> %4'))))"
     )
     runs = [

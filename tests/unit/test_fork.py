@@ -9,8 +9,8 @@ import sys
 SCRIPT = """
 import os, signal, threading
 import numpy as np
-from kernmantle.expr import node
-from kernmantle.runtime import llvm
+from kernmantle.ir import node
+from kernmantle.backends.cpu import jit as llvm
 from kernmantle.runtime.cache import Built, Cache, Key
 
 SOURCE = '''define void @km(ptr %p, ptr %i, ptr %n, i64 %b, i64 %e, ptr %s) {

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.ops import halves
-from kernmantle.ops.halves import split, split_rows, worthwhile
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import split_matmul
+from kernmantle.torch_ops.split_matmul import split, split_rows, worthwhile
 
 
 def matrix(scale, rows=5, columns=300):
@@ -34,7 +34,7 @@ def test_rows_of_different_sizes_keep_their_digits():
 
 def test_rows_a_few_at_a_time_are_those_at_once(monkeypatch):
     given = matrix(1.0) * torch.tensor([1e-20, 1.0, 0.0, 1e20, 1e-3])[:, None]
-    monkeypatch.setattr(halves, "_PIECE", 2 * 4 * given.shape[1])
+    monkeypatch.setattr(split_matmul, "_PIECE", 2 * 4 * given.shape[1])
     for one, other in zip(vars(split_rows(given)).values(), vars(split(given, 1)).values(), strict=True):
         assert torch.equal(one, other)
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle import kernels
+from kernmantle import pairwise
 from kernmantle.errors import ParameterError
-from kernmantle.expr.simplify import POWER_CLASSES
-from kernmantle.kernels import CONSTRUCTORS, KERNELS, blocks
-from kernmantle.kernels.document import markdown
-from kernmantle.kernels.form import diagonal, gram, is_symmetric, swapped
-from kernmantle.kernels.gradient import plan, ranges
-from kernmantle.kernels.row import RANGES
+from kernmantle.ir.simplify import POWER_CLASSES
+from kernmantle.pairwise import CONSTRUCTORS, KERNELS, blocks
+from kernmantle.pairwise.gradient import plan, ranges
+from kernmantle.pairwise.kernel_form import diagonal, gram, is_symmetric, swapped
+from kernmantle.pairwise.kernel_page import markdown
+from kernmantle.pairwise.kernel_row import RANGES
 
 from ..kernel_oracles import ORACLES, SETTINGS
 
@@ -54,7 +54,7 @@ def test_a_constructor_says_what_it_takes(name):
     assert constructor is getattr(km, name)
     assert pickle.loads(pickle.dumps(constructor)) is constructor
     assert name in km.__all__
-    assert getattr(kernels, name) is constructor
+    assert getattr(pairwise, name) is constructor
     parameters = inspect.signature(constructor).parameters
     expected = [hyper.name for hyper in KERNELS[name].hyper] + [o.name for o in KERNELS[name].options]
     assert list(parameters) == [*expected, "lengthscales"]

@@ -8,10 +8,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kernmantle.codegen.kron_llvm import emit
-from kernmantle.contraction.kron_cpu import BUFFER_BYTES, chunking, plan, run_steps, scratch, width
-from kernmantle.contraction.kron_modes import Mode, parse, text_of
-from kernmantle.contraction.kron_passes import views
+from kernmantle.structured.kron.cpu_emit import emit
+from kernmantle.structured.kron.cpu_plan import BUFFER_BYTES, chunking, plan, run_steps, scratch, width
+from kernmantle.structured.kron.modes import Mode, parse, text_of
+from kernmantle.structured.kron.passes import views
 
 
 def _modes(*shapes):

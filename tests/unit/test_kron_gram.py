@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.ops import kron_gram
+from kernmantle.backends.cuda.tiles import DeviceLimits
+from kernmantle.structured.kron import gradient_cuda
 from kernmantle.testing import assert_close
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
@@ -32,21 +32,20 @@ def started(monkeypatch):
             out[share] = product[share::shares].sum(0)
         starts.append((blocks, count, right))
 
-    monkeypatch.setattr(kron_gram, "_LOADED", {})
-    monkeypatch.setattr(kron_gram, "index_of", lambda device: 0)
-    monkeypatch.setattr(kron_gram, "limits", lambda index: HOPPER)
-    monkeypatch.setattr(kron_gram, "fetch", lambda job: b"")
-    monkeypatch.setattr(kron_gram, "resident", lambda kernel, index: 1)
-    monkeypatch.setattr(kron_gram, "start", start)
+    monkeypatch.setattr(gradient_cuda, "index_of", lambda device: 0)
+    monkeypatch.setattr(gradient_cuda, "limits", lambda index: HOPPER)
+    monkeypatch.setattr(gradient_cuda, "loaded", lambda plan, jobs, load: load(b""))
+    monkeypatch.setattr(gradient_cuda, "resident", lambda kernel, index: 1)
+    monkeypatch.setattr(gradient_cuda, "start", start)
     return starts
 
 
 @pytest.mark.parametrize(("rows", "columns", "tiles"), [(64, 64, 1), (31, 7, 1), (100, 128, 4)])
 @pytest.mark.parametrize(("count", "right"), [(1, 1), (500, 1), (40, 12)])
 def test_shares_are_added_up(started, monkeypatch, rows, columns, tiles, count, right):
-    monkeypatch.setattr(kron_gram, "Kernel", lambda *_, **__: (rows, columns, tiles))
+    monkeypatch.setattr(gradient_cuda, "Kernel", lambda *_, **__: (rows, columns, tiles))
     u, v = torch.randn(count, columns, right), torch.randn(count, rows, right)
-    found = kron_gram.summed(u, v)
+    found = gradient_cuda.bind_sum(u, v)(u, v)
     assert_close(found, torch.einsum("lqr,lpr->qp", v.double(), u.double()), depth=count * right)
     ((blocks, *sizes),) = started
     assert sizes == [count, right]
@@ -56,7 +55,7 @@ def test_shares_are_added_up(started, monkeypatch, rows, columns, tiles, count, 
 
 def test_what_has_no_kernel_is_left_to_products(started):
     whole = torch.randn(3, 8, 4)
-    assert kron_gram.summed(whole.double(), whole.double()) is None
-    assert kron_gram.summed(whole.mT, whole.mT) is None
-    assert kron_gram.summed(torch.randn(3, 200, 1), torch.randn(3, 200, 1)) is None
+    assert gradient_cuda.bind_sum(whole.double(), whole.double()) is None
+    assert gradient_cuda.bind_sum(whole.mT, whole.mT) is None
+    assert gradient_cuda.bind_sum(torch.randn(3, 200, 1), torch.randn(3, 200, 1)) is None
     assert not started

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kernmantle.contraction.kron_modes import cheapest, columns, contracted, parse, products, rows, steps, text_of
+from kernmantle.structured.kron.modes import cheapest, columns, contracted, parse, products, rows, steps, text_of
 
 
 def _modes(shapes, kept=()):

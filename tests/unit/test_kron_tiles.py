@@ -5,12 +5,12 @@ import math
 import pytest
 
 import kernmantle as km
-from kernmantle.contraction.cuda_tiles import DeviceLimits
-from kernmantle.contraction.kron_mma import MmaFacts, Tensor, mma_candidates
-from kernmantle.contraction.kron_modes import Mode
-from kernmantle.contraction.kron_passes import plain_pass
-from kernmantle.ops import kron_tiles
-from kernmantle.ops.gpu_tiles import tuning
+from kernmantle.backends.cuda.tiles import DeviceLimits
+from kernmantle.structured.kron import cuda
+from kernmantle.structured.kron.mma_plan import MmaFacts, Tensor, mma_candidates
+from kernmantle.structured.kron.modes import Mode
+from kernmantle.structured.kron.passes import plain_pass
+from kernmantle.torch_ops.tuned_tiles import tuning
 
 HOPPER = DeviceLimits("sm_90", 132, 232448, 233472, 65536, 2048)
 SIZES = {"entries": 1000, "right": 1}
@@ -36,7 +36,7 @@ def started(monkeypatch):
         names = list(found)
         return {name: math.inf if name == names[0] else float(names.index(name)) for name in names}
 
-    monkeypatch.setattr(kron_tiles, "measured", measured)
+    monkeypatch.setattr(cuda, "measured", measured)
     return []
 
 
@@ -47,10 +47,10 @@ def make(started):
 def test_the_quickest_is_kept_for_its_likes(started):
     own = plans()
     assert len({plan.tile_name for plan in own}) == 4
-    kron_tiles.starter(own, SIZES, "card", make(started))([1, 2, 3], (1.0, 0.0))
+    cuda.starter(own, SIZES, "card", make(started))([1, 2, 3], (1.0, 0.0))
     assert started == [own[0].tile_name]
     with tuning() as found:
-        begin = kron_tiles.starter(own, SIZES, "card", make(started))
+        begin = cuda.starter(own, SIZES, "card", make(started))
         begin([1, 2, 3], (1.0, 0.0))
         begin([1, 2, 3], (1.0, 0.0))
     assert [one.default for one in found] == [own[0].tile_name]
@@ -62,14 +62,14 @@ def test_the_quickest_is_kept_for_its_likes(started):
         ({"entries": 1025, "right": 1}, "card", own[0].tile_name),
         (SIZES, "another card", own[0].tile_name),
     ):
-        kron_tiles.starter(own, sizes, card, make(started))([1, 2, 3], (1.0, 0.0))
+        cuda.starter(own, sizes, card, make(started))([1, 2, 3], (1.0, 0.0))
         assert started[-1] == wanted
 
 
 def test_what_is_added_in_place_is_written_once(started):
     own = plans(added=True)
     with tuning() as found:
-        kron_tiles.starter(own, SIZES, "card", make(started))([1, 3, 3], (1.0, 2.0))
+        cuda.starter(own, SIZES, "card", make(started))([1, 3, 3], (1.0, 2.0))
     assert started == [own[0].tile_name]
     assert not found
 

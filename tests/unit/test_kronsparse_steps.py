@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 
-from kernmantle.contraction.kronsparse_cost import dense_seconds
-from kernmantle.contraction.kronsparse_few import few_seconds, joined_seconds
-from kernmantle.contraction.kronsparse_plan import contiguous
-from kernmantle.contraction.kronsparse_steps import Step, fused, meets, steps
-from kernmantle.contraction.kronsparse_tiles import expected_seconds
 from kernmantle.kronsparse import KSPattern, butterfly
+from kernmantle.structured.mode_product.chain_plan import Step, fused, meets, steps
+from kernmantle.structured.mode_product.cost import dense_seconds
+from kernmantle.structured.mode_product.grouped_plan import few_seconds, joined_seconds
+from kernmantle.structured.mode_product.plan import contiguous
+from kernmantle.structured.mode_product.tiles import expected_seconds
 from tests.backend.test_cuda_compile import CARDS
 
 LAUNCH = 1e-6

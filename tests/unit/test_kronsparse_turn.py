@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernmantle.contraction.kronsparse_cost import seconds
-from kernmantle.contraction.kronsparse_plan import contiguous
-from kernmantle.contraction.kronsparse_tiles import expected_seconds
-from kernmantle.contraction.kronsparse_turn import inner, turned_seconds
-from kernmantle.ops import kronsparse_run, kronsparse_torch, kronsparse_turn
-from kernmantle.ops.info import RunInfo
-from kernmantle.ops.kronsparse_pack import PackedWeights
+from kernmantle.structured.mode_product import execute, torch_products, transpose
+from kernmantle.structured.mode_product.cost import seconds
+from kernmantle.structured.mode_product.pack import PackedWeights
+from kernmantle.structured.mode_product.plan import contiguous
+from kernmantle.structured.mode_product.tiles import expected_seconds
+from kernmantle.structured.mode_product.transpose_plan import inner, turned_seconds
+from kernmantle.torch_ops.info import RunInfo
 from tests.backend.test_cuda_compile import CARDS
 
 BATCH = 25088
@@ -48,17 +48,17 @@ def turned_by_torch(source, target, a, high, wide) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_products_over_turned_rows(monkeypatch, pattern) -> None:
     a, b, c, d = pattern
-    monkeypatch.setattr(kronsparse_turn, "_turn", turned_by_torch)
-    monkeypatch.setattr(kronsparse_turn, "way", lambda *_: "kernel")
+    monkeypatch.setattr(transpose, "_turn", turned_by_torch)
+    monkeypatch.setattr(transpose, "way", lambda *_: "kernel")
     for rows, packed in ((7, None), (3, PackedWeights())):
-        monkeypatch.setattr(kronsparse_turn, "_MOST_BYTES", rows * 8 * a * d * max(b, c))
+        monkeypatch.setattr(transpose, "_MOST_BYTES", rows * 8 * a * d * max(b, c))
         x, weight, bias = made(pattern, 7)
         out = torch.full((1, 7, a * b * d), math.nan, dtype=torch.float64)
         info = RunInfo()
-        kronsparse_run.by("turned", x, weight, bias, "relu", False, "", out, packed, info)
+        execute.by("turned", x, weight, bias, "relu", False, "", out, packed, info)
         torch.testing.assert_close(out, torch.relu(exact(x, weight) + bias), rtol=1e-12, atol=1e-12)
         assert info.route.startswith("turned rows: ")
-        kronsparse_run.by("turned", x, weight, None, "", False, "", out, packed)
+        execute.by("turned", x, weight, None, "", False, "", out, packed)
         torch.testing.assert_close(out, exact(x, weight), rtol=1e-12, atol=1e-12)
 
 
@@ -71,11 +71,11 @@ def test_batched_products_where_they_lie(pattern) -> None:
         if not last and d > 1:
             continue
         x, weight, _ = made(pattern, batch, groups, shared, last)
-        blocks = kronsparse_torch.block_matrices(weight).expand(groups, a, d, b, -1)
+        blocks = torch_products.block_matrices(weight).expand(groups, a, d, b, -1)
         shape = (groups, a * b * d, batch) if last else (groups, batch, a * b * d)
         out = torch.full(shape, math.nan, dtype=torch.float64)
         out = out.mT if last else out
-        found = kronsparse_torch._where_they_lie(x, blocks, last, out if given else None)
+        found = torch_products._where_they_lie(x, blocks, last, out if given else None)
         torch.testing.assert_close(found, exact(x, weight), rtol=1e-12, atol=1e-12)
         assert not given or found is out
 
@@ -91,8 +91,8 @@ def test_what_is_written_there_is_not_copied(monkeypatch) -> None:
         assert made_before is not None
         return there(given, factors, True, target)
 
-    monkeypatch.setattr(kronsparse_run, "by_bmm", by_bmm)
-    found = kronsparse_run.by("bmm", x, weight, bias, "", True, "", out, PackedWeights())
+    monkeypatch.setattr(execute, "by_bmm", by_bmm)
+    found = execute.by("bmm", x, weight, bias, "", True, "", out, PackedWeights())
     assert found is out
     torch.testing.assert_close(out, exact(x, weight) + bias, rtol=1e-12, atol=1e-12)
 
@@ -138,5 +138,5 @@ def test_blocks_of_one_entry_are_compressed_rows(monkeypatch, pattern, packed) -
     monkeypatch.setattr(torch, "sparse_bsr_tensor", as_on_a_gpu)
     x, weight, bias = made(pattern, 7, 1 if packed else 2)
     for _ in range(2):
-        found = kronsparse_run.by("bsr", x, weight, bias, "", False, "", None, PackedWeights() if packed else None)
+        found = execute.by("bsr", x, weight, bias, "", False, "", None, PackedWeights() if packed else None)
         torch.testing.assert_close(found, exact(x, weight) + bias[:, None], rtol=1e-12, atol=1e-12)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernmantle.runtime import launch
+from kernmantle.backends.cuda import launch
 from kernmantle.runtime.lru import LRUCache
 
 

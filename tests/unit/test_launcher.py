@@ -8,8 +8,8 @@ import pytest
 
 import kernmantle as km
 from kernmantle.errors import CompileError
-from kernmantle.ops.launcher import Job, collected, fetch_all
 from kernmantle.runtime.cache import Built, Key
+from kernmantle.runtime.kernel_store import Job, collected, fetch_all
 
 PATIENCE = 20.0
 

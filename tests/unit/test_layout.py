@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernmantle.contraction.definition import bind, define
-from kernmantle.contraction.lower import lower
-from kernmantle.contraction.nest import ROLES, size_slot, stride_slot
-from kernmantle.ops.layout import aligned, arguments, geometry, merged, strided
+from kernmantle.compiler.lower import lower
+from kernmantle.compiler.nest import ROLES, size_slot, stride_slot
+from kernmantle.ir.definition import bind, define
+from kernmantle.torch_ops.layout import aligned, arguments, geometry, merged, strided
 
 
 def program(equation="mk,nk->mn", function=lambda a, b: a * b, symmetric=False):

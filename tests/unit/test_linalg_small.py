@@ -9,8 +9,8 @@ from scipy.linalg import lapack
 
 import kernmantle as km
 from kernmantle.linalg import small
-from kernmantle.ops import system_gpu
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import cuda_system
 
 
 def normal(*shape, dtype=torch.float64, seed=0):
@@ -63,7 +63,7 @@ class Host:
 def host(monkeypatch):
     found = Host()
     monkeypatch.setattr(small, "takes", lambda a: 0 < a.shape[-1] <= 32 and a.numel() > 0)
-    monkeypatch.setattr(system_gpu, "run", found.run)
+    monkeypatch.setattr(cuda_system, "run", found.run)
     return found
 
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import kernmantle as km
-from kernmantle.contraction import lower as lowering_module
-from kernmantle.contraction.definition import bind, define
-from kernmantle.contraction.lower import lower, result_kind
-from kernmantle.contraction.nest import ROLES, SIZES, size_slot, stride_slot
-from kernmantle.expr.ops import evaluate
-from kernmantle.ops import execute
-from kernmantle.ops.launcher import Launcher
-from kernmantle.runtime.lru import LRUCache
+from kernmantle.compiler import lower as lowering_module
+from kernmantle.compiler.lower import lower, result_kind
+from kernmantle.compiler.nest import ROLES, SIZES, size_slot, stride_slot
+from kernmantle.ir.definition import bind, define
+from kernmantle.ir.ops import evaluate
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.runtime.launcher import Launcher
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import execute
 
 from ..oracle import oracle
 
@@ -108,10 +108,11 @@ def interpreter(monkeypatch):
     """The interpreter as the only target; reductions of more than four terms are cut into ranges."""
     target = Interpreter()
     monkeypatch.setattr(execute, "target_for", lambda device: target)
-    monkeypatch.setattr(execute, "_PREPARED", LRUCache(1024))
-    monkeypatch.setattr(execute.recognise, "matmul", lambda program: None)
+    PLANS.clear()
+    monkeypatch.setattr(execute.patterns, "matmul", lambda program: None)
     monkeypatch.setattr(lowering_module, "_LONG_REDUCTION", 4)
-    return target
+    yield target
+    PLANS.clear()
 
 
 SIZE = {"m": 3, "n": 2, "k": 17, "l": 4, "o": 2, "i": 2}

@@ -58,6 +58,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(contents):
     source = {str(path.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("*") if path.suffix in wanted}
     assert shipped == source
     assert "kernmantle/py.typed" in shipped
+    assert not [name for name in shipped if "benchmarks" in name or "bench" in name.split("/")]
     assert any(name.endswith(".cuh") for name in shipped)
 
 

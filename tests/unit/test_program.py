@@ -7,16 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kernmantle.contraction.definition import Fold, Semiring, bind, define
-from kernmantle.contraction.program import (
-    Operand,
-    Program,
-    elementwise,
-    reduction_document,
-    reduction_of,
-)
-from kernmantle.contraction.semirings import REDUCTIONS, fold, semiring
-from kernmantle.expr.node import Node, const, var
+from kernmantle.ir.definition import Fold, Semiring, bind, define
+from kernmantle.ir.node import Node, const, var
+from kernmantle.ir.program import Operand, Program, elementwise, reduction_document, reduction_of
+from kernmantle.ir.reductions import REDUCTIONS, fold, semiring
 from kernmantle.testing import CASES
 
 X, Y, P, S, T = map(var, ("x0", "x1", "p0", "s0", "t"))

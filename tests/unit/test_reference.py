@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernmantle.codegen import reference
-from kernmantle.contraction.definition import Fold, bind, define
-from kernmantle.contraction.program import Operand, Program
-from kernmantle.contraction.semirings import REDUCTIONS
-from kernmantle.expr.node import Node, var
-from kernmantle.ops.namespaces import numpy_namespace, torch_namespace
+from kernmantle.backends.reference import evaluate
+from kernmantle.ir.definition import Fold, bind, define
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.program import Operand, Program
+from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.testing import CASES, assert_close
+from kernmantle.torch_ops.namespaces import numpy_namespace, torch_namespace
 
 from ..oracle import oracle
 
@@ -28,7 +28,7 @@ def run(program, arrays, ns, limit=1 << 20, **numbers):
         shape = named[operand.name].shape
         sizes.update(zip(operand.axes, shape[len(shape) - len(operand.axes) :], strict=True))
     named |= {name: ns.full((), value, "value") for name, value in numbers.items()}
-    return gathered(program, reference.run(program, named, sizes, ns, limit), sizes)
+    return gathered(program, evaluate.run(program, named, sizes, ns, limit), sizes)
 
 
 def gathered(program, blocks, sizes):
@@ -155,7 +155,7 @@ def test_an_inner_program():
     wanted = np.exp(-abs(x[:, :, None] - y).sum(-1)) @ v
     for limit in (1 << 20, 50):
         sizes = {"m": 4, "n": 6, "k": 5}
-        blocks = reference.run(outer, {"x0": x, "x1": y, "v": v}, sizes, ns, limit)
+        blocks = evaluate.run(outer, {"x0": x, "x1": y, "v": v}, sizes, ns, limit)
         (found,) = gathered(outer, blocks, sizes)
         assert_close(found, wanted, depth=30)
 
@@ -164,16 +164,16 @@ def test_merging_an_axis_keeps_its_order():
     row = REDUCTIONS["argmin"]
     ns = numpy_namespace()
     values = np.array([3.0, 1.0, 1.0, 2.0, 1.0])
-    state = reference.merge_axis(row, [values, np.arange(5)], -1, ns)
+    state = evaluate.merge_axis(row, [values, np.arange(5)], -1, ns)
     assert (state[0].tolist(), state[1].tolist()) == ([1.0], [1])
 
 
 def test_functions_that_a_namespace_lacks_are_composed():
     ns = numpy_namespace()
     x = np.array([0.25, 4.0])
-    (found,) = reference.evaluate([Node("rsqrt", (var("x"),))], {"x": x}, ns)
+    (found,) = evaluate.evaluate([Node("rsqrt", (var("x"),))], {"x": x}, ns)
     assert found.tolist() == [2.0, 0.5]
-    (found,) = reference.evaluate([Node("sigmoid", (var("x"),))], {"x": np.array([0.0])}, ns)
+    (found,) = evaluate.evaluate([Node("sigmoid", (var("x"),))], {"x": np.array([0.0])}, ns)
     assert found.tolist() == [0.5]
 
 
@@ -181,8 +181,8 @@ def test_conditions_and_numbers_mix():
     ns = torch_namespace(torch.float32, torch.device("cpu"))
     x = torch.tensor([-1.0, 0.0, 2.0])
     both = Node("and", (Node("lt", (var("x"), Node("const", (), 1))), var("x")))
-    (found,) = reference.evaluate([both], {"x": x}, ns)
+    (found,) = evaluate.evaluate([both], {"x": x}, ns)
     assert found.tolist() == [True, False, False]
     total = Node("add", (both, Node("const", (), True)))
-    (found,) = reference.evaluate([total], {"x": x}, ns)
+    (found,) = evaluate.evaluate([total], {"x": x}, ns)
     assert found.tolist() == [2.0, 1.0, 1.0]

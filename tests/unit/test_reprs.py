@@ -9,7 +9,7 @@ import torch
 
 import kernmantle as km
 from kernmantle.kronsparse import block_diagonal, butterfly, low_rank_like, monarch
-from kernmantle.kronsparse.picture import STROKES, svg, table
+from kernmantle.structured.kronsparse.picture import STROKES, svg, table
 
 from ..source import ROOT
 
@@ -93,8 +93,8 @@ def test_texts_are_short(value):
 X = torch.zeros(2, 3)
 MISTAKES = {
     "shape": lambda: km.cdist(X, torch.zeros(2, 4)),
-    "dtype": lambda: km.cdist(X, X.double()),
-    "list": lambda: km.cdist([[0.0]]),
+    "dtype": lambda: km.cdist(X, X.to(torch.complex64)),
+    "list": lambda: km.cdist([[0.0], [0.0, 1.0]]),
     "metric": lambda: km.cdist(X, metric="manhatan"),
     "equation": lambda: km.contract("mk,nk-mn", lambda a, b: a * b, X, X),
     "axes": lambda: km.contract("mk,nk,k->mn", lambda a, b, w: a * b * w, X, X, torch.zeros(4)),

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from kernmantle.contraction.semirings import REDUCTIONS, Reduction, fold, semiring
-from kernmantle.expr.node import Node, var
-from kernmantle.expr.ops import evaluate
+from kernmantle.ir.node import Node, var
+from kernmantle.ir.ops import evaluate
+from kernmantle.ir.reductions import REDUCTIONS, Reduction, fold, semiring
 
 FEWER = settings(max_examples=40)
 INF, NAN = math.inf, math.nan

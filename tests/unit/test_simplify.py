@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernmantle.expr import functions as km
-from kernmantle.expr.node import const, var, variables
-from kernmantle.expr.ops import evaluate
-from kernmantle.expr.pattern import fill, read
-from kernmantle.expr.rules import POWERS, RULES, Rule, apply
-from kernmantle.expr.show import from_ssa, pretty, to_ssa
-from kernmantle.expr.simplify import POWER_CLASSES, exponents, lift, simplify
-from kernmantle.expr.trace import trace
+from kernmantle.ir import functions as km
+from kernmantle.ir.node import const, var, variables
+from kernmantle.ir.ops import evaluate
+from kernmantle.ir.pattern import fill, read
+from kernmantle.ir.rules import POWERS, RULES, Rule, apply
+from kernmantle.ir.show import from_ssa, pretty, to_ssa
+from kernmantle.ir.simplify import POWER_CLASSES, exponents, lift, simplify
+from kernmantle.ir.trace import trace
 from kernmantle.testing import assert_close
 from kernmantle.testing.strategies import VARIABLE, expressions
 

@@ -7,13 +7,14 @@ from statistics import median
 
 import pytest
 
-from ..source import FILES, MODULES, PACKAGE, parsed
+from ..source import FILES, MODULES, PACKAGE, ROOT, parsed
 
 MODULE_LINES, MEDIAN_LINES, FUNCTION_LINES = 450, 160, 80
 VAGUE = {"utils", "util", "misc", "common", "helpers", "helper", "tools", "stuff"}
 PROMISE = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError")
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(home|root|work|tmp|usr|opt|mnt|Users)/")
 SOURCES = [path for path in sorted(PACKAGE.rglob("*")) if path.suffix in {".py", ".cuh", ".cu", ".h"}]
+SOURCES += sorted((ROOT / "benchmarks").glob("*.py"))
 
 
 def lines(path: Path) -> int:
@@ -38,7 +39,7 @@ def unwanted(text: str) -> list[str]:
     return [match.group() for pattern in (PROMISE, MACHINE_PATH) for match in pattern.finditer(text)]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_source_file(path):
     assert lines(path) <= MODULE_LINES
     assert path.stem not in VAGUE

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from kernmantle.expr.node import postorder, var, variables
-from kernmantle.expr.ops import evaluate
-from kernmantle.expr.trace import trace
+from kernmantle.ir.node import postorder, var, variables
+from kernmantle.ir.ops import evaluate
+from kernmantle.ir.trace import trace
 from kernmantle.testing import CASES, assert_close, tolerance
 from kernmantle.testing.strategies import JUMPS, KINKS, VARIABLE, edges, expressions, lambdas, shapes
 from kernmantle.testing.tolerances import FORMATS
@@ -147,3 +147,10 @@ def test_a_case_is_complete(case):
     mapped = trace(case.map, [var(f"x{place}") for place in range(len(axes))], names)
     if case.epilogue is not None:
         trace(case.epilogue, [var(f"s{place}") for place in range(len(mapped.roots))], names)
+
+
+def test_zeros_that_torch_does_not_store_are_compared():
+    zero = torch._efficientzerotensor((3,), dtype=torch.float64)
+    assert_close(zero, torch.zeros(3, dtype=torch.float64), depth=1)
+    with pytest.raises(AssertionError):
+        assert_close(zero, torch.ones(3, dtype=torch.float64), depth=1)

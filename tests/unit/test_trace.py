@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from hypothesis import given
 
 from kernmantle.errors import ParameterError, TraceError
-from kernmantle.expr import functions as km
-from kernmantle.expr.composites import COMPOSITES, SPELLINGS
-from kernmantle.expr.differentiate import differentiate
-from kernmantle.expr.node import Node, const, postorder, var
-from kernmantle.expr.ops import OPS, evaluate
-from kernmantle.expr.pattern import read
-from kernmantle.expr.simplify import simplify
-from kernmantle.expr.trace import signature, trace
-from kernmantle.expr.traced import Traced
+from kernmantle.ir import functions as km
+from kernmantle.ir.composites import COMPOSITES, SPELLINGS
+from kernmantle.ir.differentiate import differentiate
+from kernmantle.ir.node import Node, const, postorder, var
+from kernmantle.ir.ops import OPS, evaluate
+from kernmantle.ir.pattern import read
+from kernmantle.ir.simplify import simplify
+from kernmantle.ir.trace import signature, trace
+from kernmantle.ir.traced import Traced
 from kernmantle.testing import assert_close
 from kernmantle.testing.strategies import lambdas
 

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from kernmantle.contraction.uniform import fold
-from kernmantle.expr.node import Node, const, postorder, var
-from kernmantle.expr.ops import evaluate
-from kernmantle.kernels import KERNELS
-from kernmantle.kernels.build import CONSTRUCTORS
-from kernmantle.kernels.form import gram
+from kernmantle.compiler.hoist import fold
+from kernmantle.ir.node import Node, const, postorder, var
+from kernmantle.ir.ops import evaluate
+from kernmantle.pairwise import KERNELS
+from kernmantle.pairwise.constructors import CONSTRUCTORS
+from kernmantle.pairwise.kernel_form import gram
 
 S, A, B = map(var, "sab")
 

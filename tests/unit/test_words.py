@@ -24,7 +24,7 @@ RETIRED = {
     "behind": ("behind",),
 }  # fmt: skip
 IN_ENGINE = {"pair": ("pair", "pairs"), "lines": ("line", "lines"), "rings": ("ring", "rings")}
-ENGINE = ("contraction", "codegen", "ops", "kron", "kronsparse")
+ENGINE = ("compiler", "backends", "torch_ops", "structured")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -56,7 +56,7 @@ def counts():
     found = Counter()
     names = [(name.split(".")[1], set(identifiers(parsed(name))) | {FILES[name].stem}) for name in FILES]
     headers = sorted(PACKAGE.rglob("*.cuh"))
-    names += [("codegen", device_identifiers(path.read_text(encoding="utf-8")) | {path.stem}) for path in headers]
+    names += [("backends", device_identifiers(path.read_text(encoding="utf-8")) | {path.stem}) for path in headers]
     for folder, own in names:
         for words in (RETIRED, IN_ENGINE if folder in ENGINE else {}):
             for word, forms in words.items():

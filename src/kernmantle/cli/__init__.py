@@ -16,7 +16,7 @@ from ..errors import KernmantleError
 COMMANDS = {
     "demo": ("kernmantle.cli.demo", "kernel regression and nearest neighbours on real data"),
     "info": ("kernmantle.cli.info", "versions, devices, what works here and what does not, and why"),
-    "bench": ("kernmantle.bench.__main__", "time the library against its peers"),
+    "bench": ("kernmantle.cli.bench", "time the library against its peers, in a clone of the repository"),
     "cache": ("kernmantle.cli.cache", "list, prune or clear the compiled kernels"),
     "inspect": ("kernmantle.cli.inspect", "what a map becomes: expression, derivative, plans, sources"),
 }

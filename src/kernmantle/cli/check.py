@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..distances import cdist
 from ..errors import KernmantleError
-from ..kernels import CONSTRUCTORS, argkmin
-from ..kron import kron_matmul
-from ..kronsparse import kron_sparse_matmul
 from ..linalg import solve_cholesky
-from ..ops.contract import contract
+from ..pairwise import CONSTRUCTORS, argkmin, cdist
+from ..structured.kron import kron_matmul
+from ..structured.kronsparse import kron_sparse_matmul
 from ..testing import assert_close
+from ..torch_ops.contract import contract
 
 Given = dict[str, torch.Tensor]
 Exact = dict[str, "np.ndarray"]

@@ -15,12 +15,10 @@ from rich.table import Table
 from tqdm import tqdm
 
 from .._version import __version__
-from ..bench import machine
-from ..bench.report import duration
 from ..config import current
 from ..errors import DeviceError
 from . import demo_learning as learning
-from . import demo_picture, demo_times
+from . import demo_picture, demo_times, info
 
 WIDTH = 110
 Scores = dict[str, dict[str, float]]
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         bar.update()
         for p in demo_times.POWERS:
             bar.set_description(f"timing p = {p:g}")
-            times[p] = {name: found.median for name, found in demo_times.measure(pixels, p).items()}
+            times[p] = demo_times.measure(pixels, p)
             bar.update()
     console.print(_score_table(scores))
     console.print(
@@ -77,8 +75,8 @@ def _check_device(device: str) -> None:
 
 
 def _hardware(device: str) -> str:
-    found = {"cpu": machine.cpu()} | ({"gpu": machine.gpu()} if device.startswith("cuda") else {})
-    return f"{machine.title(found)}; torch {torch.__version__}"
+    name = "cuda:0" if device == "cuda" else device
+    return f"{dict(info.devices())[name]}; torch {torch.__version__}"
 
 
 def score(distance: learning.Distance, digits: learning.Digits, diabetes: learning.Diabetes) -> dict[str, float]:
@@ -130,7 +128,7 @@ def _time_table(times: dict[float, dict[str, float]], rows: int, columns: int) -
     for p, found in times.items():
         ours = found[demo_times.OURS]
         cells = [
-            duration(found[name]) + ("" if name == demo_times.OURS else f"  ({found[name] / ours:.1f}x)")
+            demo_times.milliseconds(found[name]) + ("" if name == demo_times.OURS else f"  ({found[name] / ours:.1f}x)")
             for name in names
         ]
         table.add_row(f"p = {p:g}", *cells)

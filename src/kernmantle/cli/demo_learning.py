@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from ..distances import cdist
 from ..errors import BackendError
-from ..expr.functions import FUNCTIONS
-from ..ops.contract import Contraction
+from ..ir.functions import FUNCTIONS
+from ..pairwise import cdist
+from ..torch_ops.contract import Contraction
 
 TRAINED = 1200
 BROKEN = 0.2

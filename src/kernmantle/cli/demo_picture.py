@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from ..bench.report import duration
 from .demo_learning import DISTANCES, Digits, Learned
-from .demo_times import OURS, SCIPY, TORCH
+from .demo_times import OURS, SCIPY, TORCH, milliseconds
 
 INK, PALE, BLUE, ORANGE, GREY, RED = "#22313f", "#9aa5b1", "#1b6ca8", "#e07a2f", "#8a94a0", "#c0392b"
 SHOWN = 6
@@ -121,7 +120,7 @@ def _times(axes: Any, times: dict[float, dict[str, float]]) -> None:
             at = group + (place - (len(present) - 1) / 2) * height
             axes.barh(at, found[name] * 1e3, height * 0.92, color=colours[name], label=name if group == 0 else None)
             factor = found[name] / found[OURS]
-            note = duration(found[name]) + (f"  ({factor:.1f}x)" if name != OURS else "")
+            note = milliseconds(found[name]) + (f"  ({factor:.1f}x)" if name != OURS else "")
             axes.text(found[name] * 1e3 * 1.08, at, note, va="center", fontsize=8.5, color=INK)
     axes.set_yticks(range(len(times)), [f"p = {p:g}" for p in times])
     axes.invert_yaxis()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import random
+import math
+import time
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..bench.timing import Plan, Sampler, Summary, summarise, take_turns, wall
-from ..distances import cdist
 from ..errors import KernmantleError
+from ..pairwise import cdist
 from ..testing import assert_close
 
-PLAN = Plan(budget=0.6, least=3, most=7, pause=0.02, endless=3.0)
+ROUNDS = 7
+SAMPLE, LONG = 1e-2, 3.0  # seconds: short calls are repeated for so long, longer ones are timed once
 POWERS = (1.0, 1.3, 2.0)
 OURS, TORCH, SCIPY = "kernmantle", "torch.cdist", "scipy"
 CHECKED = 40
@@ -45,19 +47,38 @@ def contestants(x: torch.Tensor, p: float) -> dict[str, Callable[[], Any]]:
     return calls
 
 
-def measure(x: torch.Tensor, p: float) -> dict[str, Summary]:
-    """Times for all pairs of rows under one power; a wrong result of ours is an error."""
+def milliseconds(seconds: float) -> str:
+    """Return a time with three digits."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{1e3 * seconds:.0f} ms"
+
+
+def measure(x: torch.Tensor, p: float) -> dict[str, float]:
+    """Return each contestant's median seconds for all pairs of rows under one power.
+
+    Raises WrongError, before anything is timed, where the library's result is not what the formula says.
+    """
     calls = contestants(x, p)
     try:
         assert_close(calls[OURS]()[:CHECKED, :CHECKED], _exact(x, p), dtype="float32", depth=x.shape[1])
     except AssertionError as error:
         raise WrongError(f"distances of power {p:g} are wrong on this machine: {error}") from error
-    first = {name: wall(call, 1, False) for name, call in calls.items()}
+    return medians(calls)
 
-    def sampler(call: Callable[[], Any], seconds: float) -> Sampler:
-        return lambda: wall(call, PLAN.calls(seconds), seconds < PLAN.long)
 
-    samplers = {name: sampler(call, first[name]) for name, call in calls.items() if first[name] <= PLAN.endless}
-    counts = {name: PLAN.samples(first[name]) for name in samplers}
-    taken = take_turns(samplers, counts, PLAN.pause, random.Random(0))
-    return {name: summarise(taken.get(name) or [first[name]]) for name in calls}
+def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Return the median seconds of each call, over rounds in which every call is timed once."""
+    first = {name: _seconds(call, 1) for name, call in calls.items()}
+    repeats = {name: math.ceil(SAMPLE / seconds) for name, seconds in first.items() if seconds <= LONG}
+    rounds = [{name: _seconds(calls[name], count) for name, count in repeats.items()} for _ in range(ROUNDS)]
+    return {name: median(each[name] for each in rounds) if name in repeats else first[name] for name in calls}
+
+
+def _seconds(call: Callable[[], Any], calls: int) -> float:
+    """Return seconds a call by the wall clock, until the GPU is done where there is one."""
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    wait()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    wait()
+    return (time.perf_counter() - begin) / calls

@@ -21,8 +21,8 @@ from .._version import __version__
 from ..config import config
 from ..errors import KernmantleError
 from ..linalg import cusolver
-from ..ops.contract import contract
 from ..runtime.cache import Cache, current_cache
+from ..torch_ops.contract import contract
 from . import check
 
 Rows = list[tuple[str, str]]

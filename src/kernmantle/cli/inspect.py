@@ -16,17 +16,20 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.syntax import Syntax
 
-from ..codegen import cuda, llvm
-from ..contraction import cpu_plan, cuda_plan, derivative
-from ..contraction.cuda_tiles import CARDS, DeviceLimits
-from ..contraction.definition import bind, define, symmetric
-from ..contraction.equation import parse
-from ..contraction.lower import lower
-from ..contraction.nest import ROLES, SIZES, Nest
-from ..contraction.program import Program
+from ..backends.cpu import emit as llvm
+from ..backends.cpu import gram_plan as cpu_plan
+from ..backends.cpu.jit import host
+from ..backends.cuda import emit as cuda
+from ..backends.cuda import gram_plan as cuda_plan
+from ..backends.cuda.tiles import CARDS, DeviceLimits
+from ..compiler.lower import lower
+from ..compiler.nest import ROLES, SIZES, Nest
 from ..errors import ParameterError
-from ..expr.functions import FUNCTIONS
-from ..runtime.llvm import host
+from ..ir import autodiff
+from ..ir.definition import bind, define, symmetric
+from ..ir.equation import parse
+from ..ir.functions import FUNCTIONS
+from ..ir.program import Program
 
 _KNOWN: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
 _NODES = (
@@ -109,16 +112,16 @@ def _opened(text: str, node: ast.Lambda, count: int) -> tuple[ast.Expression, li
 def described(program: Program) -> list[tuple[str, str]]:
     """The program, and the derivatives of it that a backward pass runs."""
     found = [("program", str(program))]
-    reduction = derivative.undifferentiable(program)
+    reduction = autodiff.undifferentiable(program)
     if reduction is not None:
         return [*found, ("derivative", f"{reduction.name} has none")]
     present = (True,) * len(program.outputs)
     names = [operand.name for operand in program.operands if operand.axes]
     for accumulator in range(len(program.reductions)):
-        rule = derivative.cotangent(program, accumulator, present)
+        rule = autodiff.cotangent(program, accumulator, present)
         found.append((f"cotangent of s{accumulator}", str(rule)))
     through = (True,) * len(program.reductions)
-    return found + [(f"gradient by {name}", str(derivative.pullback(program, name, through))) for name in names]
+    return found + [(f"gradient by {name}", str(autodiff.pullback(program, name, through))) for name in names]
 
 
 def nest_of(program: Program, dtype: str, size: int) -> Nest:

@@ -16,6 +16,7 @@ MODULES = {
     "mm_kermac": "mm_kermac",
     "pyfastkron": "pyfastkron",
     "ksmm_py": "ksmm",
+    "scipy.spatial.distance": "scipy",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..ops.contract import Contraction
+from ..torch_ops.contract import Contraction
 
 
 def batch_size(tensors: dict[str, tuple[torch.Tensor, int]]) -> int:

@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional
 
 from ..errors import DtypeError, GradientError, ParameterError, ShapeError
-from ..kronsparse import KSPattern, LinearBatchLast, kron_sparse_matmul
-from ..kronsparse.matmul import STORED, dense_of
-from ..kronsparse.pattern import check_chain
-from ..ops.kronsparse_torch import quietly
+from ..structured.kronsparse import KSPattern, LinearBatchLast, kron_sparse_matmul
+from ..structured.kronsparse.matmul import STORED, dense_of
+from ..structured.kronsparse.pattern import check_chain
+from ..structured.mode_product.torch_products import quietly, sparse_rows
 
 # What programs import, each of them this module.
 SUBMODULES = (
@@ -53,7 +53,7 @@ def generate_factor(
     """A factor as an algorithm stores it, from weights (a, b, c, d) or drawn from ±1/sqrt(c).
 
     "kernel" stores (a d c, b), "bmm" (a d, b, c), "einsum" (a, b, c, d), "dense" the matrix, "sparse" the matrix in
-    compressed rows, "bsr" the permuted block-diagonal matrix in square blocks.
+    compressed rows with an entry for every weight, "bsr" the permuted block-diagonal matrix in square blocks.
 
     Examples
     --------
@@ -81,13 +81,15 @@ def generate_factor(
         with quietly():
             return KSPattern(*blocks.shape).to_dense(blocks).to_sparse_bsr((side, side))
     if algo == "sparse":
-        with quietly():
-            return pattern.to_dense(own).to_sparse_csr()
+        return sparse_rows(own[None])[0]
     return pattern.to_dense(own)
 
 
 def weights_of(factor: torch.Tensor, pattern: Any, algo: str) -> torch.Tensor:
-    """Weights (a, b, c, d) of a factor as an algorithm stores it: the inverse of ``generate_factor``."""
+    """Weights (a, b, c, d) of a factor as an algorithm stores it: the inverse of ``generate_factor``.
+
+    Compressed rows with an entry for every weight are read where they lie.
+    """
     _check_algorithm(algo)
     own = KSPattern.of(pattern)
     a, b, c, d = own
@@ -97,6 +99,8 @@ def weights_of(factor: torch.Tensor, pattern: Any, algo: str) -> torch.Tensor:
         return factor.reshape(a, d, b, c).permute(0, 2, 3, 1)
     if algo == "einsum":
         return factor
+    if algo == "sparse" and factor.layout is torch.sparse_csr and factor.values().numel() == own.nnz:
+        return factor.values().view(a, b, d, c).transpose(2, 3)
     dense = factor if factor.layout is torch.strided else factor.to_dense()
     if algo == "bsr":
         return KSPattern(a * d, b, c, 1).from_dense(dense).reshape(a, d, b, c).permute(0, 2, 3, 1)

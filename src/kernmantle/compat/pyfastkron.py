@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._version import __version__
-from ..kron import kron_matmul
+from ..structured.kron import kron_matmul
 
 # What programs import, each of them this module.
 SUBMODULES = ("fastkrontorch", "fastkronnumpy", "version")

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ParameterError, ShapeError
-from ..kernels import Kernel
 from ..linalg import cholesky, cusolvermp, lu, spectrum
 from ..linalg.arguments import check_dtype, enough_memory
 from ..linalg.cusolvermp import Agree, Grid
@@ -20,6 +19,7 @@ from ..linalg.kernel import ROWS
 from ..linalg.kernel import solve_kernel as kernel_system
 from ..linalg.solution import Solution, nan_where_failed, raise_for
 from ..linalg.worker import communicator
+from ..pairwise import Kernel
 from .alone import by_all, in_one, scattered
 from .exchange import dealt, everyones, largest
 from .redistribute import Cyclic

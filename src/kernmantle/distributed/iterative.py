@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError, ShapeError
-from ..kernels import Kernel
 from ..linalg.cg import Iterations
 from ..linalg.cg import cg as plain_cg
 from ..linalg.preconditioners import LowRank, over_root
+from ..pairwise import Kernel
 from .exchange import of_first, total
 from .products import product
 from .rows import Rows, check_together, rows
@@ -36,6 +36,10 @@ class Operator:
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
         return product(self._kernel, self.rows, self.rows, v, self._diagonal)
+
+    def double(self) -> Operator:
+        """Return the same of rows in float64."""
+        return Operator(self._kernel, replace(self.rows, local=self.rows.local.double()), self._diagonal)
 
     def __repr__(self) -> str:
         return f"<operator of {self._kernel!r} on {self.rows.total} rows of {self.rows.size} processes>"
@@ -167,7 +171,8 @@ def cg(
     Parameters
     ----------
     a : Operator
-        Of :func:`operator`, or another with ``rows``, ``shape``, ``dtype`` and ``@``.
+        Of :func:`operator`, or another with ``rows``, ``shape``, ``dtype`` and ``@``, and ``double()`` where float32
+        is to be verified in float64.
     b : tensor of this process's rows, or DTensor, shape (n,) or (n, c)
     preconditioner, tolerance, max_iterations, check_errors
         As of :func:`kernmantle.linalg.cg`; a preconditioner takes the rows here, as that of :func:`nystrom` does.
@@ -175,7 +180,7 @@ def cg(
     Returns
     -------
     Iterations
-        ``x`` is spread as b; the residuals are those of all rows, the same on every process.
+        ``x`` is spread as b; the residuals are those of all rows, the same on every process, seen as there.
 
     Raises
     ------

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import BackendError, ParameterError, ShapeError
-from ..kron.factors import described, listed, sizes
-from ..kron.matmul import kron_matmul as local_matmul
-from .exchange import answering, dealt, gathered_counts, told, total
+from ..errors import BackendError, DtypeError, KernmantleError, ParameterError, ShapeError, WorkerError
+from ..structured.kron.factors import described, listed, sizes
+from ..structured.kron.matmul import kron_matmul as local_matmul
+from .exchange import answering, dealt, gathered, gathered_counts, told, total
+from .rows import DTYPES
 
 
 def shares(count: int, parts: int) -> tuple[int, ...]:
@@ -78,7 +80,10 @@ class _Total(torch.autograd.Function):
 
 
 class _Shared(torch.autograd.Function):
-    """Tensors that all processes have alike: their gradients are the sums of all processes', in one order."""
+    """Tensors that all processes have alike: their gradients are the sums of all processes', in one order.
+
+    That they are alike is seen before gradients are exchanged.
+    """
 
     @staticmethod
     def forward(ctx: Any, mesh: DeviceMesh, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -88,18 +93,74 @@ class _Shared(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         needed = ctx.needs_input_grad[1:]
-        return None, *(_Total.apply(grad, ctx.mesh) if own else None for grad, own in zip(grads, needed, strict=True))
+        own = [(tuple(grad.shape), grad.dtype) if wanted else None for grad, wanted in zip(grads, needed, strict=True)]
+        if len({each for (each,) in _of_mesh([_key(own)], grads[0].device, ctx.mesh)}) > 1:
+            raise ShapeError(
+                f"the gradients of factors differ among the processes: here they are {own}, None where none is needed; "
+                "all must have the same factors and need the gradients of the same ones"
+            )
+        return None, *(
+            _Total.apply(grad, ctx.mesh) if wanted else None for grad, wanted in zip(grads, needed, strict=True)
+        )
+
+
+def _key(value: object) -> int:
+    """Return a number by which processes compare what has no order."""
+    return crc32(repr(value).encode())
+
+
+def _of_mesh(numbers: Sequence[int], device: torch.device, mesh: DeviceMesh) -> list[tuple[int, ...]]:
+    """Return some numbers of every process of a mesh, as many on each, one row of the mesh after the other."""
+    flat = [number for each in gathered(numbers, device, mesh.get_group(1)) for number in each]
+    every = [number for row in gathered(flat, device, mesh.get_group(0)) for number in row]
+    return [tuple(every[place : place + len(numbers)]) for place in range(0, len(every), len(numbers))]
+
+
+def _coordinate(mesh: DeviceMesh) -> Sequence[int]:
+    if mesh.ndim != 2:
+        raise ParameterError(f"mesh has {mesh.ndim} axes; it needs two, of rows and of columns: (processes, 1) say")
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise BackendError("this process is not in the mesh")
+    return coordinate
+
+
+def _agreed(x: Any, factors: Sequence[Any], options: Mapping[str, Any], mesh: DeviceMesh) -> _Grid:
+    """Return the grid of a product, or raise on every process where one of them could not exchange its blocks."""
+    device = x.device if isinstance(x, torch.Tensor) else torch.device(mesh.device_type)
+    try:
+        grid = _Grid(factors, mesh)
+        grid.check(x)
+    except KernmantleError:
+        if mesh.size(1) > 1:
+            _of_mesh((1, 0, 0, 0), device, mesh)  # the others wait to hear of it
+        raise
+    if grid.parts == 1:
+        return grid
+    numbers = (0, x.shape[0], DTYPES.index(str(x.dtype)), _key((grid.described, sorted(options.items()))))
+    found = _of_mesh(numbers, device, mesh)
+    refused = [rank for rank, each in enumerate(found) if each[0]]
+    if refused:
+        raise WorkerError(f"the product is refused by process {refused[0]} of the mesh: see the error that it raised")
+    if any(each[3] != numbers[3] for each in found):
+        raise ShapeError(
+            f"factors and options must be the same on every process; here they are {described(grid.factors)}, as "
+            f"{grid.described}, and {options}"
+        )
+    if any(each[2] != numbers[2] for each in found):
+        dtypes = [DTYPES[each[2]] for each in found]
+        raise DtypeError(f"x_local must have one dtype on every process; they have {dtypes}, in order of rank")
+    rows = [[each[1] for each in found[start : start + grid.parts]] for start in range(0, len(found), grid.parts)]
+    if any(len(set(row)) > 1 for row in rows):
+        raise ShapeError(f"x_local must have as many rows on all processes of a row of the mesh; they have {rows}")
+    return grid
 
 
 class _Grid:
     """The place of this process and how columns are split before and after a product."""
 
     def __init__(self, factors: Sequence[Any], mesh: DeviceMesh) -> None:
-        if mesh.ndim != 2:
-            raise ParameterError(f"mesh has {mesh.ndim} axes; it needs two, of rows and of columns: (processes, 1) say")
-        coordinate = mesh.get_coordinate()
-        if coordinate is None:
-            raise BackendError("this process is not in the mesh")
+        coordinate = _coordinate(mesh)
         self.factors = listed(factors)
         if any(isinstance(factor, torch.Tensor) and factor.dim() != 2 for factor in self.factors):
             raise ShapeError("factors of a distributed product are matrices, not batches of them")
@@ -114,6 +175,21 @@ class _Grid:
 
     def _shape(self, place: int) -> tuple[int, int]:
         return sizes(self.factors)[place]
+
+    @property
+    def described(self) -> list[Any]:
+        """Shapes and dtypes of the factors, integers as they are."""
+        return [(*f.shape, str(f.dtype)) if isinstance(f, torch.Tensor) else f for f in self.factors]
+
+    def check(self, x: Any) -> None:
+        """ShapeError for a block that is not that of this process."""
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"x_local must be a tensor, not {type(x).__name__}")
+        if x.dim() != 2 or x.shape[1] != self.given[self.column]:
+            raise ShapeError(
+                f"x_local has shape {tuple(x.shape)}; for {described(self.factors)} on {self.parts} columns of "
+                f"processes this one takes (rows, {self.given[self.column]}), see km.distributed.kron_columns"
+            )
 
     @property
     def given(self) -> tuple[int, ...]:
@@ -148,21 +224,23 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
 
     Raises
     ------
-    ShapeError
-        If the block does not have these columns, with what is expected.
+    ShapeError, DtypeError
+        If the block does not have these columns, with what is expected; on every process, where the factors, options,
+        dtypes, or rows within a row of the mesh differ, before anything is exchanged.
     ParameterError
         For a mesh that has not two axes.
     WorkerError
-        If a process is gone or does not answer within the group's timeout.
+        If a process is gone, refuses its own block or does not answer within the group's timeout.
 
     Notes
     -----
     The trailing factors are applied while columns are split among the leading axes, then the processes of a row
     exchange their blocks once, the leading factors are applied, and a second exchange brings the columns back: two
-    exchanges for any number of factors, none where the mesh has one column. Gradients exist for x and the factors,
-    to any order: those of the factors are summed over all processes. Where the factors are split is chosen so that
-    blocks are alike and least is sent: of its block (c - 1) / c twice, for c columns of the mesh. Meshes of one
-    column are several times as quick as long as there are rows for all.
+    exchanges for any number of factors, none where the mesh has one column; before them the processes compare shapes
+    and dtypes in a small message, which the host reads, as before gradients of factors are summed. Gradients exist
+    for x and the factors, to any order: those of the factors are summed over all processes. Where the factors are
+    split is chosen so that blocks are alike and least is sent: of its block (c - 1) / c twice, for c columns of the
+    mesh. Meshes of one column are several times as quick as long as there are rows for all.
 
     Cost: the multiplications of :func:`kernmantle.kron_matmul`, divided among the processes.
 
@@ -177,12 +255,8 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
     tensor([[1., 2., 2., 4.]])
     >>> dist.destroy_process_group()
     """
-    grid = _Grid(factors, mesh)
-    if x_local.dim() != 2 or x_local.shape[1] != grid.given[grid.column]:
-        raise ShapeError(
-            f"x_local has shape {tuple(x_local.shape)}; for {described(grid.factors)} on {grid.parts} columns of "
-            f"processes this one takes (rows, {grid.given[grid.column]}), see km.distributed.kron_columns"
-        )
+    _coordinate(mesh)
+    grid = _agreed(x_local, factors, options, mesh)
     tensors = iter(_Shared.apply(mesh, *(factor for factor in grid.factors if isinstance(factor, torch.Tensor))))
     shared = [next(tensors) if isinstance(factor, torch.Tensor) else factor for factor in grid.factors]
     if grid.parts == 1:

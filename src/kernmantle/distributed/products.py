@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..kernels import Kernel
+from ..pairwise import Kernel
 from .exchange import largest, ring, total
 from .rows import Rows, check_columns, check_one_dtype, check_together, rows
 

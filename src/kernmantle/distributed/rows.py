@@ -95,7 +95,7 @@ def rows(value: Any, name: str, group: Any = None) -> Rows:
     return Rows(local, tuple(numbers[0] for numbers in found), group, mesh)
 
 
-_DTYPES = sorted({str(d) for d in vars(torch).values() if isinstance(d, torch.dtype)})
+DTYPES = sorted({str(d) for d in vars(torch).values() if isinstance(d, torch.dtype)})
 
 
 def _problem(local: Any, name: str, group: Any) -> Exception | None:
@@ -122,7 +122,7 @@ def _described(local: Any, name: str, problem: Exception | None) -> tuple[int, .
     if problem is not None:
         return (0, 0, 0, crc32(name.encode()), 1)
     columns = local.shape[1] if local.dim() == 2 else -1
-    return (local.shape[0], columns, _DTYPES.index(str(local.dtype)), crc32(name.encode()), 0)
+    return (local.shape[0], columns, DTYPES.index(str(local.dtype)), crc32(name.encode()), 0)
 
 
 def _check_alike(mine: Sequence[int], all_of_them: Sequence[Sequence[int]], name: str) -> None:
@@ -136,7 +136,7 @@ def _check_alike(mine: Sequence[int], all_of_them: Sequence[Sequence[int]], name
         widths = ["a vector" if numbers[1] < 0 else numbers[1] for numbers in all_of_them]
         raise ShapeError(f"{name} must have as many columns on every process; they have {widths}, in order of rank")
     if any(numbers[2] != mine[2] for numbers in all_of_them):
-        dtypes = [_DTYPES[numbers[2]] for numbers in all_of_them]
+        dtypes = [DTYPES[numbers[2]] for numbers in all_of_them]
         raise DtypeError(f"{name} must have one dtype on every process; they have {dtypes}, in order of rank")
 
 

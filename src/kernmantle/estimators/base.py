@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from sklearn.base import BaseEstimator
 
-from ..kernels import CONSTRUCTORS, Kernel, median_bandwidth
+from ..pairwise import CONSTRUCTORS, Kernel, median_bandwidth
 
 NAMES = {name.lower(): name for name in CONSTRUCTORS}
 NAMES |= {"rbf": "Gaussian", "laplacian": "Laplace", "poly": "Polynomial"}

@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..kernels import Kernel
+from ..pairwise import Kernel
 from .base import KernelEstimator
 from .data import labels_as_array, rows_and_targets, rows_of, weights_of
 from .ridge import check_positive

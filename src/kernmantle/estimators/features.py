@@ -10,7 +10,7 @@ import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 
-from ..kernels import Kernel
+from ..pairwise import Kernel
 from .base import KernelEstimator
 from .data import rows_of
 

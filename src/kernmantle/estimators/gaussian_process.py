@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from tqdm import tqdm
 
-from ..kernels import CONSTRUCTORS, Kernel
+from ..pairwise import CONSTRUCTORS, Kernel
 from .base import NAMES, KernelEstimator
 from .data import rows_and_targets, rows_of
 from .ridge import check_positive

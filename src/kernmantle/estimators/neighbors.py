@@ -10,8 +10,8 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..kernels import Kernel, argkmin
-from ..kernels.argk import check_distance, check_metric
+from ..pairwise import Kernel, argkmin
+from ..pairwise.neighbour_search import check_distance, check_metric
 from .classifier import named
 from .data import labels_as_array, rows_and_targets, rows_of
 

@@ -12,7 +12,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from tqdm import tqdm
 
-from ..kernels import Kernel
+from ..pairwise import Kernel
 from .base import KernelEstimator
 from .classifier import Decides, sharpness_of, signs_of
 from .data import labels_as_array, rows_and_targets, rows_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from ..kernels import Kernel
+from ..pairwise import Kernel
 from .base import KernelEstimator
 from .data import rows_and_targets, rows_of, weights_of
 from .solve import solve

@@ -10,11 +10,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..config import config
 from ..errors import KernmantleWarning, LinearAlgebraError
-from ..kernels import Kernel
 from ..linalg import Iterations, solve_kernel
 from ..linalg.cholesky import MEANING
 from ..linalg.kernel import Method
 from ..linalg.solution import raise_for
+from ..pairwise import Kernel
 
 SOLVERS: dict[str, Method] = {"auto": "auto", "cholesky": "cholesky", "cg": "cg"}
 

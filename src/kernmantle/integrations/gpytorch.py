@@ -12,10 +12,10 @@ import gpytorch
 import torch
 from linear_operator.operators import KernelLinearOperator
 
-from .. import kernels as own
+from .. import pairwise as own
 from ..errors import ParameterError
-from ..kernels import Kernel
-from ..kernels.build import LENGTHS, exponents, is_positive, replaced
+from ..pairwise import Kernel
+from ..pairwise.constructors import LENGTHS, exponents, is_positive, replaced
 
 _PREFIX = "value_"
 

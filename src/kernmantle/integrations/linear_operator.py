@@ -13,7 +13,7 @@ import torch
 from linear_operator.operators import IdentityLinearOperator, kronecker_product_linear_operator
 from linear_operator.operators import KroneckerProductLinearOperator as _Original
 
-from ..kron import kron_matmul
+from ..structured.kron import kron_matmul
 
 _Product = Callable[[Sequence[Any], torch.Size, torch.Tensor], torch.Tensor]
 _MULTIPLY: _Product = kronecker_product_linear_operator._matmul

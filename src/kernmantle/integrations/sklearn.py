@@ -14,16 +14,15 @@ import numpy as np
 import torch
 
 from ..arrays import Wrap, unwrap
-from ..distances import METRICS, cdist
-from ..distances.arguments import HALVES
-from ..distances.metric import Given
-from ..distances.prepare import directions, inverse_covariance_of, variance_of
 from ..errors import ParameterError, ShapeError
-from ..expr.functions import FUNCTIONS
-from ..kernels import CONSTRUCTORS, Kernel
-from ..ops.checks import is_number
-from ..ops.contract import Contraction
-from ..ops.torch_private import underlying
+from ..ir.functions import FUNCTIONS
+from ..pairwise import CONSTRUCTORS, METRICS, Kernel, cdist
+from ..pairwise.inputs import HALVES
+from ..pairwise.metric import Given
+from ..pairwise.metric_prepare import directions, inverse_covariance_of, variance_of
+from ..torch_ops.checks import is_number
+from ..torch_ops.contract import Contraction
+from ..torch_ops.torch_private import underlying
 
 _ARRAYS, _NUMBERS = ("w", "V", "VI"), ("p", "base")
 _where, _isnan, _sin, _asin, _sqrt, _exp, _or = (

@@ -13,8 +13,8 @@ from torch.autograd import forward_ad
 
 from ..arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap
 from ..errors import DtypeError, GradientError, OutOfMemoryError, OutputError, ParameterError, ShapeError
-from ..ops.checks import shares_memory
-from ..ops.torch_private import is_wrapped, unwatched
+from ..torch_ops.checks import shares_memory
+from ..torch_ops.torch_private import is_wrapped, unwatched
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -22,6 +22,7 @@ from .arguments import (
     columns_of,
     compact,
     enough_memory,
+    items,
     matrix,
     paired,
     placed_columns,
@@ -35,7 +36,8 @@ from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
 TURNED = 4096
-"""Order from which on a triangle that is the upper one in column-major memory is turned over for cuSOLVER."""
+"""Order from which on a triangle that is the upper one in column-major memory is turned over on GPUs: cuSOLVER, which
+torch calls too, factors the lower one faster."""
 MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
 
 
@@ -83,7 +85,7 @@ class Triangle:
             return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
         known = cusolver.library(b)
         if known is None or place is None or cusolver.is_small(shape[:-1], SMALL):
-            return self._by_torch(b, shape)
+            return self._by_torch(b, shape, place)
         return self._by_cusolver(known, b, shape, *place, overwrite)
 
     def _by_cusolver(
@@ -94,12 +96,13 @@ class Triangle:
         known.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
         return x
 
-    def _by_torch(self, b: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        if not b.is_cuda:
-            return torch.cholesky_solve(b.expand(shape), self.factor, upper=not self.lower)
-        first, second = (self.factor, self.factor.mT) if self.lower else (self.factor.mT, self.factor)
-        half = torch.linalg.solve_triangular(first, b.expand(shape), upper=False)
-        return torch.linalg.solve_triangular(second, half, upper=True)
+    def _by_torch(self, b: torch.Tensor, shape: Sequence[int], place: tuple[torch.Tensor, bool] | None) -> torch.Tensor:
+        if b.is_cuda and (place is None or items(shape[:-2]) > 1):
+            first, second = (self.factor, self.factor.mT) if self.lower else (self.factor.mT, self.factor)
+            half = torch.linalg.solve_triangular(first, b.expand(shape), upper=False)
+            return torch.linalg.solve_triangular(second, half, upper=True)
+        memory, flipped = place or (self.factor, False)
+        return torch.cholesky_solve(b.expand(shape), memory, upper=self.lower == flipped)
 
     def adjoint(self) -> Triangle:
         """Itself."""
@@ -147,19 +150,20 @@ def factorise(
         return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)
     known = cusolver.library(a)
     work = Work.on(a, overwrite)
+    by_cusolver = a.is_cuda or known is not None
+    turned = by_cusolver and not jitter and lower == work.flipped and a.shape[-1] >= TURNED
+    if turned:
+        copy_triangle(work.matrix, lower)
+        lower = not lower
     if known is None or cusolver.is_small(a.shape[:-1], SMALL):
         info, added = _by_torch(work, lower, jitter)
         ran = cusolver.instead(a, "torch.linalg.cholesky_ex")
     else:
-        turned = not jitter and lower == work.flipped and a.shape[-1] >= TURNED
-        if turned:
-            copy_triangle(work.matrix, lower)
-            lower = not lower
         info, added = _by_cusolver(known, work, lower, jitter)
-        if turned and clean:
-            copy_triangle(work.matrix, lower)
-            lower = not lower
         ran = "cuSOLVER Xpotrf"
+    if turned and clean:
+        copy_triangle(work.matrix, lower)
+        lower = not lower
     if clean:
         clear_triangle(work.matrix, lower)
     return Factored(work.finish(), lower, info, added, ran)

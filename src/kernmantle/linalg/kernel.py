@@ -10,8 +10,8 @@ import torch
 
 from ..arrays import Wrap
 from ..errors import ParameterError, ShapeError
-from ..kernels import Kernel
-from ..kernels.call import Call
+from ..pairwise import Kernel
+from ..pairwise.kernel_inputs import Call
 from .arguments import check_dtype, check_reverse, enough_memory, raises
 from .cg import Iterations, cg
 from .cholesky import MEANING, CholeskyFactor, Triangle, check_jitter, factorise

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from ..ops import system_gpu
-from ..ops.system_gpu import Arrays
-from ..ops.torch_private import is_untracked
+from ..torch_ops import cuda_system
+from ..torch_ops.cuda_system import Arrays
+from ..torch_ops.torch_private import is_untracked
 from .arguments import System, check_overwrite, compact, enough_memory
 from .solution import Solution, check_target, raise_for
 
 RAN = "one kernel for small systems"
-takes = system_gpu.takes
+takes = cuda_system.takes
 
 
 def _items(tensor: torch.Tensor) -> torch.Tensor:
@@ -33,7 +33,7 @@ def factor(a: torch.Tensor, pivoted: bool, overwrite: bool) -> tuple[torch.Tenso
     target = _place(a, overwrite, a.shape)
     info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
     pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device) if pivoted else None
-    system_gpu.run(Arrays(_items(a), _items(target), pivots, info), pivoted)
+    cuda_system.run(Arrays(_items(a), _items(target), pivots, info), pivoted)
     if overwrite and target is not a:
         target = a.copy_(target)
     return target, pivots, info
@@ -49,7 +49,7 @@ def solve(
     given = _items(factors.expand(*batch, n, n))
     order = None if pivots is None else pivots.expand(*batch, n).contiguous()
     sides = _items(b.expand(tuple(shape)))
-    system_gpu.run(Arrays(given, pivots=order, b=sides, x=_items(target)), pivots is not None, transposed)
+    cuda_system.run(Arrays(given, pivots=order, b=sides, x=_items(target)), pivots is not None, transposed)
     return target
 
 
@@ -71,7 +71,7 @@ def solution(pair: System, pivoted: bool, lower: bool, overwrite_b: bool, meanin
         info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
         sides = b if b.shape == pair.shape else b.expand(pair.shape)
         arrays = Arrays(_items(a if lower else a.mT), info=info, b=_items(sides), x=_items(x))
-        system_gpu.run(arrays, pivoted)
+        cuda_system.run(arrays, pivoted)
     if meaning:
         raise_for(info, meaning)
     return Solution(pair.finished(b.copy_(x) if overwrite_b and x is not b else x), pair.wrap(info), RAN)

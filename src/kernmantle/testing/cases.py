@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..expr.functions import FUNCTIONS
-from ..expr.traced import Traced
+from ..ir.functions import FUNCTIONS
+from ..ir.traced import Traced
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 _exp, _log, _maximum, _sqrt = (FUNCTIONS[name] for name in ("exp", "log", "maximum", "sqrt"))

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ..expr.functions import FUNCTIONS
-from ..expr.node import Node, const, var, variables
-from ..expr.ops import OPS, REAL, Op
-from ..expr.show import pretty
+from ..ir.functions import FUNCTIONS
+from ..ir.node import Node, const, var, variables
+from ..ir.ops import OPS, REAL, Op
+from ..ir.show import pretty
 
 Interval = tuple[float, float]
 Ranged = tuple[Node, Interval]

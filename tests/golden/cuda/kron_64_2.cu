@@ -42,11 +42,12 @@ struct Body {
         Phase1::F::prepare<Body, false>(to + Phase1::OFFSET, backs + Phase1::NUMBER, tops + 1 * WARPS,
                 [&](int q, int p) { return km::kron_entry<T, C>(g, 0, q / 1, p / 1); });
     }
-    static __device__ __forceinline__ void later(const Args& g, const km::KronWalk<ITEMS, RIGHT>& p, C* tile,
-            const unsigned* factors, const C* backs, int group, int warp, int lane) {
+    static __device__ __forceinline__ void later(const Args& g, const km::KronTileScheduler<ITEMS, RIGHT>& p,
+            C* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {
         km::KronMma<Body, Args>::later<Phase1>(g, p, tile, factors, backs, group, warp, lane);
     }
 };
+static_assert(km::kron_mma_shared_bytes<Body>() == 229568, "bytes of shared memory differ from the plan");
 extern "C" __global__ void __launch_bounds__(384, 1)
 km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, double alpha, double beta) {
     km::KronArguments<2> g;

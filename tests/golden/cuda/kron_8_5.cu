@@ -5,7 +5,7 @@ struct Body {
     typedef float C;
     typedef km::KronArguments<5> Args;
     static constexpr int ITEMS = 1, RIGHT = 1, THREADS = 256, RUN = 32768, RUN_IN = 32768, RUN_OUT = 32768, VEC_IN = 4, VEC_OUT = 4, FACTOR_ROOM = 320;
-    static constexpr bool ADDED = false, VARIES = false, DIRECT_IN = true, DIRECT_OUT = true;
+    static constexpr bool ADDED = false, VARIES = false, DIRECT_IN = true, DIRECT_OUT = true, TILED = true;
     static __device__ __forceinline__ constexpr int place(int i) { return i + i / 64 * 4; }
     static __device__ __forceinline__ int spread_in(int run) { return run; }
     static __device__ __forceinline__ int spread_out(int run) { return run; }
@@ -32,6 +32,7 @@ struct Body {
         });
     }
 };
+static_assert(km::kron_fma_shared_bytes<Body>() == 140544, "bytes of shared memory differ from the plan");
 extern "C" __global__ void __launch_bounds__(256, 1)
 km_kron(const void* x, const void* y, void* out, const void* f0, const void* f1, const void* f2, const void* f3, const void* f4, long long size_a, long long size_b, long long size_c, long long size_run, long long size_right, long long x_a, long long x_b, long long x_c, long long x_run, long long x_right, long long out_a, long long out_b, long long out_c, long long out_run, long long out_right, long long f0_row, long long f0_column, long long f1_row, long long f1_column, long long f2_row, long long f2_column, long long f3_row, long long f3_column, long long f4_row, long long f4_column, double alpha, double beta) {
     km::KronArguments<5> g;

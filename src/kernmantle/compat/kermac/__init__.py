@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from ...expr.functions import FUNCTIONS
-from ...kernels.differences import differences
-from ...ops.contract import Contraction
-from ...ops.precompile import precompile
-from ...ops.torch_private import is_untracked
+from ...ir.functions import FUNCTIONS
+from ...pairwise.weighted_differences import differences
+from ...runtime.precompile import precompile
+from ...torch_ops.contract import Contraction
+from ...torch_ops.torch_private import is_untracked
 from ..batches import batch_size, check_tensors, deliver, hyper_sizes
 from ..timer import CudaTimer as CudaTimer
 from .linalg import FillMode as FillMode

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...distances import cdist
-from ...kernels import CONSTRUCTORS
+from ...pairwise import CONSTRUCTORS, cdist
 
 
 def euclidean(samples: torch.Tensor, centers: torch.Tensor, squared: bool = True) -> torch.Tensor:

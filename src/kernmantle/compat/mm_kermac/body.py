@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
-from ...contraction.definition import Fold
-from ...expr.node import Node, substitute, var, variables
-from ...expr.traced import Traced, to_node
-from ...ops.contract import Contraction
+from ...ir.definition import Fold
+from ...ir.node import Node, substitute, var, variables
+from ...ir.traced import Traced, to_node
+from ...torch_ops.contract import Contraction
 from .stack import value_of
 
 Body = Callable[..., Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ...expr.functions import FUNCTIONS
-from ...ops.contract import Contraction
+from ...ir.functions import FUNCTIONS
+from ...torch_ops.contract import Contraction
 from ..batches import batch_size, check_tensors, deliver, hyper_sizes
 from .body import contraction
 from .hyper_semiring import Hyper, checked_hyper

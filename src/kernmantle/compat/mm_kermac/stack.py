@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ...expr.functions import FUNCTIONS
-from ...expr.traced import Traced
+from ...ir.functions import FUNCTIONS
+from ...ir.traced import Traced
 
 _F = FUNCTIONS
 

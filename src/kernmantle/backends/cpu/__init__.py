@@ -1,0 +1,1 @@
+"""CPUs: blocking and tiles, LLVM IR, the just-in-time compiler, threads."""

@@ -1,0 +1,253 @@
+"""LLVM on the host: text to object code, object code to a kernel, a kernel on threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import pack
+from time import perf_counter
+from typing import Any
+from weakref import finalize
+
+import llvmlite  # pyright: ignore[reportMissingTypeStubs]
+import llvmlite.binding  # pyright: ignore[reportMissingTypeStubs]
+import numpy as np
+
+from ...errors import CompileError
+from ...runtime.cache import Built, Key, current_cache
+from .threads import SCRATCH, Team, text
+
+ENTRY = "km"
+binding: Any = llvmlite.binding
+_SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+_LLVM = threading.RLock()
+# Parts of what is left that a caller runs alone, while another has the team, before it asks again.
+_PARTS_ALONE = 4
+# A call of many items returns to the interpreter every half a second, so that Ctrl-C is heard: its first part is an
+# eighth of it, the next ones are as many items as take that long.
+SPLIT_ITEMS, _FIRST_PARTS, _SLICE_SECONDS = 16, 8, 0.5
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that code is made for, and the vectors it has."""
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    vector_registers: int
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """Machine code in memory, unloaded when nothing refers to this: who calls ``entry`` or ``address`` holds it."""
+
+    entry: Callable[..., None]
+    address: int
+    engine: Any
+
+
+@lru_cache(maxsize=1)
+def _initialize() -> None:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+
+
+def version() -> str:
+    """What compiles: llvmlite and its LLVM."""
+    return f"llvmlite {llvmlite.__version__} llvm {'.'.join(map(str, binding.llvm_version_info))}"
+
+
+@lru_cache(maxsize=1)
+def host() -> Host:
+    """The machine that runs this."""
+    features = binding.get_host_cpu_features()
+    size, count = vectors(dict(features), platform.machine())
+    return Host(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), size, count)
+
+
+def vectors(features: dict[str, bool], machine: str) -> tuple[int, int]:
+    """Bytes and number of the vector registers."""
+    if machine.lower() in ("arm64", "aarch64"):
+        return 16, 32
+    if features.get("avx512f") and features.get("avx512vl") and features.get("avx512dq"):
+        return 64, 32
+    return (32, 16) if features.get("avx2") and features.get("fma") else (16, 16)
+
+
+def compile_ir(ir: str, host: Host) -> bytes:
+    """Object code of an LLVM module for a machine.
+
+    Parameters
+    ----------
+    ir : str
+        Text of the module.
+    host : Host
+
+    Raises
+    ------
+    CompileError
+        If LLVM rejects the text.
+    """
+    _initialize()
+    with _LLVM:
+        return _compiled(ir, host)
+
+
+def _compiled(ir: str, host: Host) -> bytes:
+    try:
+        module = binding.parse_assembly(ir)
+        module.verify()
+        target = binding.Target.from_triple(host.triple)
+        machine = target.create_target_machine(host.cpu, host.features, 3, "pic", "jitdefault")
+        options = binding.create_pipeline_tuning_options(3)
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        builder = binding.create_pass_builder(machine, options)
+        manager = builder.getModulePassManager()
+        manager.run(module, builder)
+        _dispose(manager)
+        return bytes(machine.emit_object(module))
+    except RuntimeError as error:
+        raise CompileError(f"LLVM rejected a kernel: {error}\n{ir[:400]}") from error
+
+
+def _dispose(manager: Any) -> None:
+    """Free a pass manager, some 200 kB: up to llvmlite 0.50 an empty method of another base hides the one that does."""
+    if type(manager)._dispose is binding.ffi.ObjectRef._dispose:
+        binding.newpassmanagers.NewPassManager._dispose(manager)
+        manager.detach()
+    else:
+        manager.close()
+
+
+def load(obj: bytes) -> LoadedKernel:
+    """Kernel from object code."""
+    _initialize()
+    with _LLVM:
+        return _loaded(obj)
+
+
+def _loaded(obj: bytes) -> LoadedKernel:
+    engine = _engine(obj)
+    address = engine.get_function_address(ENTRY)
+    if not address:
+        raise CompileError(f"object code without {ENTRY!r}")
+    kernel = LoadedKernel(ctypes.CFUNCTYPE(None, *_SIGNATURE)(address), address, engine)
+    finalize(kernel, _unload, engine).atexit = False
+    return kernel
+
+
+def _unload(engine: Any) -> None:
+    with _LLVM:  # a fork waits for it, so that a child never finds llvmlite's own lock taken
+        engine.close()
+
+
+def _engine(obj: bytes) -> Any:
+    machine = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(obj))
+    engine.finalize_object()
+    return engine
+
+
+@lru_cache(maxsize=1)
+def _team() -> Team:
+    own = host()
+    source = text(platform.machine())
+    key = Key(own.triple, version(), source, options=(own.cpu, own.features), name="threads")
+    obj = current_cache().fetch(key, lambda: Built(compile_ir(source, own)))
+    with _LLVM:
+        engine = _engine(obj)
+        return Team(engine.get_function_address("lead"), engine.get_function_address("join"), engine)
+
+
+def _in_child() -> None:
+    _LLVM.release()
+    _team.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_LLVM.acquire, after_in_parent=_LLVM.release, after_in_child=_in_child)
+
+
+def _packed(kind: str, values: Sequence[float]) -> bytes:
+    return pack(f"{len(values)}{kind}", *values)
+
+
+def run_alone(
+    kernel: LoadedKernel,
+    items: int,
+    scratch_bytes: int,
+    pointers: Sequence[int],
+    integers: bytes,
+    numbers: Sequence[float],
+) -> None:
+    """Run a kernel over its items in the calling thread."""
+    held, values = _packed("Q", pointers), _packed("d", numbers)
+    if items > 0:
+        kernel.entry(held, integers, values, 0, items, SCRATCH.take(scratch_bytes))
+
+
+def run(
+    kernel: LoadedKernel,
+    items: int,
+    scratch_bytes: int,
+    pointers: Sequence[int],
+    integers: bytes | np.ndarray[Any, np.dtype[np.int64]],
+    numbers: Sequence[float],
+    threads: int,
+    grain: int = 1,
+) -> None:
+    """Run a kernel over its items.
+
+    Parameters
+    ----------
+    kernel : LoadedKernel
+    items, scratch_bytes, grain : int
+        As the plan counts them; no thread takes fewer than ``grain`` items.
+    pointers : sequence of int
+        Addresses of the ports.
+    integers : bytes or ndarray of int64
+        Extents and strides, contiguous.
+    numbers : sequence of float
+    threads : int
+        How many may work; the calling thread is one of them.
+    """
+    threads, extents = min(threads, -(-items // grain)), bytes(integers)
+    whole = items < SPLIT_ITEMS * max(threads, 1) * grain
+    if threads <= 1 and whole:
+        run_alone(kernel, items, scratch_bytes, pointers, extents, numbers)
+        return
+    arguments, left = (_packed("Q", pointers), extents, _packed("d", numbers)), range(items)
+    step = items if whole else _rounded(items // _FIRST_PARTS, threads)
+    while left:
+        begun = perf_counter()
+        _run_part(kernel, arguments, scratch_bytes, left[:step], grain, threads)
+        left, elapsed = left[step:], perf_counter() - begun
+        step = 2 * step if elapsed < _SLICE_SECONDS / 4 else _rounded(int(step * _SLICE_SECONDS / elapsed), threads)
+
+
+def _rounded(items: int, threads: int) -> int:
+    """Items that threads can share evenly, at least one each."""
+    return max(items // threads, 1) * threads
+
+
+def _run_part(
+    kernel: LoadedKernel, arguments: tuple[bytes, bytes, bytes], scratch_bytes: int, left: range, grain: int,
+    threads: int,
+) -> None:  # fmt: skip
+    """Run some items; the interpreter handles no signal before they are done."""
+    if threads <= 1:
+        kernel.entry(*arguments, left.start, left.stop, SCRATCH.take(scratch_bytes))
+        return
+    while left and not _team().run(kernel.address, arguments, scratch_bytes, left, grain, threads):
+        part = max(grain, len(left) // _PARTS_ALONE)
+        kernel.entry(*arguments, left.start, left[:part].stop, SCRATCH.take(scratch_bytes))
+        left = left[part:]

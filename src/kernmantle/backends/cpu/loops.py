@@ -1,0 +1,284 @@
+"""The entry of a kernel: the loops over items, blocks, panels and tiles around the micro-kernel.
+
+It is ``void km(ptr pointers, ptr integers, ptr numbers, i64 begin, i64 end, ptr scratch)`` and computes the items
+``begin`` to ``end``, an item being ``item_rows`` rows of one batch and split. Every row is computed in the same way
+whichever items go with it, so any partition over threads gives the same bits.
+"""
+
+from __future__ import annotations
+
+from ...compiler.nest import SIZES, Port, size_slot, stride_slot
+from .builder import ELEMENTS, STORED, Function
+from .gram_plan import CpuPlan
+from .micro_kernel import map_ports, tile_name
+from .pack import pack_name
+from .symmetric import mirror_name
+
+ENTRY = "km"
+
+
+class Entry:
+    """Writes the entry of a plan."""
+
+    def __init__(self, plan: CpuPlan):
+        self.plan, self.nest = plan, plan.nest
+        self.element = ELEMENTS[plan.nest.compute]
+        self.f = Function(
+            f"void @{ENTRY}(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch)"
+        )
+        self.size = {role: self._integer(size_slot(role)) for role in SIZES}
+        self.size |= {role: self.size[plan.actual(role)] for role in "mnl"}
+        self.extent = self.size["l" if plan.pulled else "m"]
+        self.loops = {role for port in self.nest.operands for role in port.roles if role in "kl"}
+        self.strides: dict[tuple[int, str], str] = {}
+        self.base: dict[str, str] = {}
+
+    def _integer(self, slot: int) -> str:
+        return self.f.load("i64", self.f.at("%integers", str(slot), "i64"), 8)
+
+    def stride(self, port: Port, role: str) -> str:
+        """Stride of a port along a role, 0 where it has none."""
+        return self.strides.get((self.nest.ports.index(port), role), "0")
+
+    def _load_strides(self) -> None:
+        for place, port in enumerate(self.nest.ports):
+            roles = [*"abc", *port.roles, *("k" if self._is_split(port) else "")]
+            for role in roles:
+                self.strides[place, role] = self._integer(stride_slot(place, self.plan.actual(role)))
+
+    def _is_split(self, port: Port) -> bool:
+        return self.nest.partial and port in self.nest.outs
+
+    def _regions(self) -> None:
+        """Places of the buffers in the scratch, as ``cpu_plan.scratch`` counts them."""
+        f, plan = self.f, self.plan
+
+        def covered(extent: str, step: int) -> str:
+            return f.multiply(f.ceiling(extent, step), str(step))
+
+        rows = f.least(str(plan.row_block), covered(self.size["m"], plan.rows))
+        columns = f.least(str(plan.column_block), covered(self.size["n"], plan.columns))
+        self.packed_rows, self.packed_columns = rows, columns
+        depth = f.least(str(plan.depth), f.most("1", self.size["k"]))
+        aligned = f.do("ptrtoint ptr %scratch to i64")
+        aligned = f.i64("and", f.add(aligned, "63"), "-64")
+        held = f.do(f"inttoptr i64 {aligned} to ptr")
+        self.buffers: dict[str, str] = {}
+        for ports, extent in (
+            (plan.row_ports, rows), (plan.column_ports, columns), (plan.line_ports, "1"),
+            (plan.cell_ports, str(plan.rows * plan.columns)),
+        ):  # fmt: skip
+            self.cells = held
+            for port in ports:
+                self.buffers[port.name] = held
+                layers = f.multiply(depth if "k" in port.roles else "1", str(plan.copies(port)))
+                count = f.multiply(layers, f.multiply(extent, str(plan.width)))
+                held = f.at(held, f.i64("and", f.add(count, "63"), "-64"))
+        self.state = held
+        self.panels = f.i64("sdiv", columns, str(plan.columns))
+        self.strips: dict[str, str] = {}
+        if plan.symmetric:
+            tiles = f.multiply(f.i64("sdiv", rows, str(plan.rows)), self.panels) if plan.looped else "0"
+            count = f.multiply(tiles, str(plan.state_bytes))
+            held = f.at(held, f.i64("and", f.add(count, "63"), "-64"))
+            for port in self.nest.outs:
+                self.strips[port.name] = held
+                held = f.at(held, str(plan.strip_bytes(port)))
+
+    def _offset(self, port: Port, counters: dict[str, str], pointer: str) -> str:
+        f = self.f
+        total = "0"
+        for role, counter in counters.items():
+            if (self.nest.ports.index(port), role) in self.strides:
+                total = f.add(total, f.multiply(counter, self.stride(port, role)))
+        return f.at(pointer, total, STORED[port.dtype])
+
+    def text(self) -> str:
+        """The whole function."""
+        f, plan = self.f, self.plan
+        self._load_strides()
+        self._regions()
+        self.pointers = {
+            port.name: f.load("ptr", f.at("%pointers", str(place), "ptr"), 8)
+            for place, port in enumerate(self.nest.ports)
+        }
+        blocks = f.ceiling(self.extent, plan.item_rows)
+        head, body, done, item = f.fresh("head"), f.fresh("body"), f.fresh("done"), f.fresh("item")
+        before = f.label
+        f.jump(head)
+        f.start(head)
+        place = len(f.lines)
+        f.lines.append("")
+        f.branch(f.do(f"icmp slt i64 {item}, %end"), body, done)
+        f.start(body)
+        outer, block = f.i64("sdiv", item, blocks), f.i64("srem", item, blocks)
+        count = f.least(f.i64("sub nsw", blocks, block), f.i64("sub nsw", "%end", item))
+        first = f.multiply(block, str(plan.item_rows))
+        last = f.least(self.extent, f.multiply(f.add(block, count), str(plan.item_rows)))
+        self._outer(outer)
+        self._rows(first, last)
+        following = f.add(item, count)
+        f.lines[place] = f"  {item} = phi i64 [ %begin, %{before} ], [ {following}, %{f.label} ]"
+        f.jump(head)
+        f.start(done)
+        f.say("ret void")
+        return f.text()
+
+    def _outer(self, outer: str) -> None:
+        """Batch and split of an item: base pointers and the ranges of the reduced loops."""
+        f = self.f
+        place: dict[str, str] = {}
+        for role in ("splits", "c", "b"):
+            place[role] = f.i64("srem", outer, self.size[role])
+            outer = f.i64("sdiv", outer, self.size[role])
+        place["a"] = outer
+        for port in self.nest.ports:
+            counters = {role: place[role] for role in "abc"}
+            if self._is_split(port):
+                counters["k"] = place["splits"]
+            self.base[port.name] = self._offset(port, counters, self.pointers[port.name])
+        self.range = {role: ("0", self.size[role]) for role in "kl"}
+        if self.nest.partial:
+            role = "l" if "l" in self.loops else "k"
+            ends = (place["splits"], f.add(place["splits"], "1"))
+            low, high = (f.i64("sdiv", f.multiply(end, self.size[role]), self.size["splits"]) for end in ends)
+            self.range[role] = low, high
+
+    def _rows(self, first: str, last: str) -> None:
+        f, plan = self.f, self.plan
+        spans = {role: f.i64("sub nsw", high, low) for role, (low, high) in self.range.items()}
+        whole = f.multiply(spans["k"], spans["l"])
+        self.empty = f.do(f"icmp sle i64 {whole}, 0")
+        self.blocks = f.most("1", f.ceiling(spans["k"], plan.depth)) if "k" in self.loops else "1"
+        self.turns = f.most("1", spans["l"]) if "l" in self.loops else "1"
+        passes = f.multiply(self.turns, self.blocks) if "l" in self.loops else self.blocks
+        several = f.do(f"icmp sgt i64 {self.size['n']}, {plan.column_block}")
+        with f.loop(first, last, str(plan.row_block)) as ic:
+            rows = f.least(str(plan.row_block), f.i64("sub nsw", last, ic))
+            start = "0"
+            if plan.symmetric:
+                start = f.multiply(f.i64("sdiv", ic, str(plan.column_block)), str(plan.column_block))
+            with f.loop(start, self.size["n"], str(plan.column_block)) as jc:
+                columns = f.least(str(plan.column_block), f.i64("sub nsw", self.size["n"], jc))
+                fresh_rows = f.do(f"icmp eq i64 {jc}, {start}")
+                fresh_columns = f.do(f"or i1 {several}, {f.do(f'icmp eq i64 {ic}, {first}')}")
+                with f.loop("0", passes) as turn:
+                    self._pass(turn, passes, (ic, rows, fresh_rows), (jc, columns, fresh_columns))
+
+    def _pass(self, turn: str, passes: str, down: tuple[str, str, str], across: tuple[str, str, str]) -> None:
+        """One block of k at one position of l: pack what is new, then all tiles of the block of the output.
+
+        All positions of l come before the next block of k, so that ports without l are packed once a block.
+        """
+        f, plan = self.f, self.plan
+        low, high = self.range["k"]
+        block, step, at_l = turn, "0", "0"
+        if "l" in self.loops:
+            block, step = f.i64("sdiv", turn, self.turns), f.i64("srem", turn, self.turns)
+            at_l = f.add(self.range["l"][0], step)
+        if "k" in self.loops:
+            at_k = f.add(low, f.multiply(block, str(plan.depth)))
+            depth = f.least(str(plan.depth), f.i64("sub nsw", high, at_k))
+        else:
+            at_k, depth = "0", "1"
+        depth = f.do(f"select i1 {self.empty}, i64 0, i64 {depth}")
+        position = f.add(f.multiply(at_l, self.size["k"]), at_k) if "l" in self.loops else at_k
+        counters = {"k": at_k, "l": at_l}
+        groups = (
+            (plan.row_ports, "m", plan.rows, down),
+            (plan.column_ports, "n", plan.columns, across),
+            (plan.line_ports, "", 1, ("0", "1", "true")),
+        )
+        changing = {False: f.do(f"icmp ne i64 {self.blocks}, 1"), True: f.do(f"icmp ne i64 {passes}, 1")}
+        for ports, role, width, (start, extent, fresh) in groups:
+            for outer in (False, True):
+                held = [port for port in ports if ("l" in port.roles) == outer]
+                if not held:
+                    continue
+                wanted = f.do(f"or i1 {fresh}, {changing[outer]}")
+                if step != "0" and not outer:
+                    wanted = f.do(f"and i1 {wanted}, {f.do(f'icmp eq i64 {step}, 0')}")
+                with f.when(wanted):
+                    for port in held:
+                        self._pack(port, role, width, {**counters, role: start}, extent, depth)
+        first, last = f.do(f"icmp eq i64 {turn}, 0"), f.do(f"icmp eq i64 {f.add(turn, '1')}, {passes}")
+        tail = f"ptr {self.cells}", f"i64 {depth}", f"i64 {position}", f"i1 {first}", f"i1 {last}"
+        self._tiles(counters, down, across, tail)
+
+    def _pack(self, port: Port, role: str, width: int, counters: dict[str, str], extent: str, depth: str) -> None:
+        f = self.f
+        varies = bool(set(port.roles) & set("kl"))
+        layers = depth if "k" in port.roles else "1"
+        given = (
+            f"ptr {self.buffers[port.name]}, ptr {self._offset(port, counters, self.base[port.name])}, "
+            f"i64 {self.stride(port, role)}, i64 {self.stride(port, 'k')}, i64 {extent}, i64 {layers}"
+        )
+        call = f"call fastcc void {pack_name(port.dtype, width)}({given})"
+        if not varies:
+            f.say(call)
+            return
+        with f.when(f.do(f"xor i1 {self.empty}, true")):
+            f.say(call)
+
+    def _tiles(
+        self, counters: dict[str, str], down: tuple[str, str, str], across: tuple[str, str, str], tail: tuple[str, ...]
+    ) -> None:
+        f, plan = self.f, self.plan
+        (ic, rows, _), (jc, columns, _) = down, across
+        cells, depth, position, first, last = tail
+        layers = depth.removeprefix("i64 ")
+        with f.loop("0", columns, str(plan.columns)) as jr:
+            j0 = f.add(jc, jr)
+            stop = rows
+            if plan.symmetric:
+                below = f.i64("sub nsw", f.add(j0, str(plan.columns)), ic)
+                stop = f.most("0", f.least(rows, below))
+            with f.loop("0", stop, str(plan.rows)) as ir:
+                i0 = f.add(ic, ir)
+                place = {**counters, "m": i0, "n": j0}
+                given = [f"ptr {self._held(port, ir, jr, layers, place)}" for port in map_ports(plan)]
+                at = {"m": i0, "n": j0}
+                given += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
+                if plan.symmetric:
+                    first_cell = f.multiply(ir, str(plan.columns))
+                    for port in self.nest.outs:
+                        given.append(f"ptr {f.at(self.strips[port.name], first_cell, STORED[port.dtype])}")
+                skew = f.i64("sub nsw", i0, j0) if plan.symmetric else str(-plan.rows)
+                counts = [
+                    f"i64 {f.least(str(plan.rows), f.i64('sub nsw', rows, ir))}",
+                    f"i64 {f.least(str(plan.columns), f.i64('sub nsw', columns, jr))}",
+                    f"i64 {skew}",
+                ]
+                tile = f.add(
+                    f.multiply(f.i64("sdiv", ir, str(plan.rows)), self.panels), f.i64("sdiv", jr, str(plan.columns))
+                )
+                state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
+                rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
+                call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
+                f.say(f"call fastcc void {tile_name(plan.optimistic)}({call})")
+            if plan.symmetric:
+                with f.when(last.removeprefix("i1 ")):
+                    self._mirror((ic, j0), stop, f.least(str(plan.columns), f.i64("sub nsw", columns, jr)))
+
+    def _mirror(self, corner: tuple[str, str], rows: str, columns: str) -> None:
+        """Copy the strips of a panel to the other side of the diagonal."""
+        f = self.f
+        i0, j0 = corner
+        reach = f.add(f.i64("sub nsw", j0, i0), "1")
+        for port in self.nest.outs:
+            into = self._offset(port, {"m": j0, "n": i0}, self.base[port.name])
+            given = (
+                f"ptr {into}, ptr {self.strips[port.name]}, i64 {self.stride(port, 'm')}, i64 {self.stride(port, 'n')}"
+            )
+            f.say(f"call fastcc void {mirror_name(port.dtype)}({given}, i64 {rows}, i64 {columns}, i64 {reach})")
+
+    def _held(self, port: Port, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
+        """Where a tile finds an operand: in a panel, in a line, or in place."""
+        f, plan = self.f, self.plan
+        if port in plan.cell_ports:
+            return self._offset(port, counters, self.base[port.name])
+        held = self.buffers[port.name]
+        if port in plan.line_ports:
+            return held
+        start = ir if port in plan.row_ports else jr
+        return f.at(held, f.multiply(start, layers if "k" in port.roles else "1"), self.element)

@@ -1,0 +1,409 @@
+"""The micro-kernel: one tile of accumulators in registers over one block of k, then the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...compiler.nest import Port, size_slot, stride_slot
+from ...ir.node import Node, postorder, substitute, var, variables
+from ...ir.reductions import Reduction
+from .builder import ELEMENTS, FLOATING, STORED, Function, suffix, vector
+from .gram_plan import CpuPlan, fast_power
+from .pack import gather_name
+from .speculative import SpeculativeFastPath
+from .spelling import ExpressionEmitter, Value
+from .store import Place, write
+
+
+@dataclass(frozen=True)
+class Register:
+    """One register of an accumulator at one place of the tile, and where its state is kept."""
+
+    name: str
+    place: Place
+    kind: str
+    lanes: int
+    offset: int
+
+
+def tile_name(optimistic: bool) -> str:
+    """Name of the micro-kernel."""
+    return "@km_tile_fast" if optimistic else "@km_tile"
+
+
+def _later(name: str) -> str:
+    """Name of a register of the present block where both meet."""
+    return "+" + name[1:]
+
+
+def map_ports(plan: CpuPlan) -> tuple[Port, ...]:
+    """The operands a tile reads, in the order of its arguments."""
+    return plan.row_ports + plan.column_ports + plan.line_ports + plan.cell_ports
+
+
+def parameters(plan: CpuPlan) -> list[str]:
+    """Parameters of the micro-kernel after the integers and numbers."""
+    names = [f"ptr %x_{port.name}" for port in map_ports(plan)]
+    names += [f"ptr %out_{place}" for place in range(len(plan.nest.outs))]
+    if plan.symmetric:
+        names += [f"ptr %strip_{place}" for place in range(len(plan.nest.outs))]
+    counts = ("depth", "position", "rows", "columns", "skew")
+    return [*names, "ptr %cells", "ptr %state", *(f"i64 %{name}" for name in counts), "i1 %first", "i1 %last"]
+
+
+class Tile:
+    """Writes the micro-kernel of a plan."""
+
+    def __init__(self, plan: CpuPlan, optimistic: bool, needed: set[tuple[str, str, int]]):
+        self.plan, self.nest = plan, plan.nest
+        given = ", ".join(["ptr %integers", "ptr %numbers", *parameters(plan)])
+        self.f = Function(f"internal fastcc void {tile_name(optimistic)}({given}) noinline")
+        self.element = ELEMENTS[self.nest.compute]
+        self.spell = ExpressionEmitter(self.f, self.element, plan.lanes, needed, not plan.nest.reproducible)
+        self.memo: dict[tuple[Node, Place], Value] = {}
+        self.known: dict[tuple[str, Place], Value] = {}
+        self.roles = {port.name: port.roles for port in self.nest.operands} | {"index": "k"}
+        self.buffers: dict[str, str] = {}
+        self.k = "0"
+        self._bind()
+        extrema = any(self._is_quick_extremum(register) for register in self.registers)
+        self.fast_path = SpeculativeFastPath(self.spell, extrema) if optimistic else None
+
+    def _bind(self) -> None:
+        """Substitute maps into steps, so that one namespace holds every register."""
+        self.steps: list[list[Node]] = []
+        self.merges: dict[str, Node] = {}
+        self.registers: list[Register] = []
+        finished: dict[str, Node] = {}
+        offset = 0
+        for q, (mapped, reduction) in enumerate(zip(self.nest.map, self.nest.reductions, strict=True)):
+            own = {f"s{j}": var(f"@{q}.{j}") for j in range(len(reduction.kinds))}
+            steps = substitute(reduction.step, own | {"t": mapped})
+            roles = {role for name in variables(steps) for role in self.roles.get(name, "") if role in "mn"}
+            self.steps.append(steps)
+            later = {f"r{j}": var(f"+{q}.{j}") for j in range(len(reduction.kinds))}
+            merges = substitute(reduction.merge, own | later) if reduction.merge is not None else []
+            self.merges |= {f"@{q}.{j}": node for j, node in enumerate(merges)}
+            (finished[f"s{q}"],) = substitute([reduction.finish], own)
+            for j, kind in enumerate(reduction.kinds):
+                name = f"@{q}.{j}"
+                self.roles[name] = self.roles[_later(name)] = "".join(sorted(roles)) + "k"
+                lanes = self._lanes(roles)
+                for place in self._places(roles):
+                    self.registers.append(Register(name, place, kind, lanes, offset))
+                    offset += lanes * self.plan.width
+        self.outputs = substitute(self.nest.outputs, finished)
+        self.dependences: dict[Node, frozenset[str]] = {}
+        nodes = [*(step for steps in self.steps for step in steps), *self.merges.values(), *self.outputs]
+        for node in postorder(nodes):
+            own_roles = self.roles.get(node.name, "") if node.op == "var" else ""
+            self.dependences[node] = frozenset(own_roles).union(*(self.dependences[arg] for arg in node.args))
+
+    def _places(self, roles: set[str] | frozenset[str], /) -> list[Place]:
+        rows = range(self.plan.rows) if "m" in roles else [None]
+        columns = range(self.plan.vectors) if "n" in roles else [None]
+        return [(i, j) for i in rows for j in columns]
+
+    def _lanes(self, roles: set[str], /) -> int:
+        return self.plan.lanes if "n" in roles else 1
+
+    def _place(self, node: Node, place: Place) -> Place:
+        roles = self.dependences[node]
+        return (place[0] if "m" in roles else None, place[1] if "n" in roles else None)
+
+    def value(self, node: Node, place: Place) -> Value:
+        """Value of an expression at a place of the tile, computed once."""
+        key = node, self._place(node, place)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._computed(node, key[1])
+        return found
+
+    def _computed(self, node: Node, place: Place) -> Value:
+        if node.op == "var":
+            found = self.known.get((node.name, place))
+            return found if found is not None else self._loaded(node.name, place)
+        if node.number is not None:
+            return self.spell.constant(node.number)
+        args = [self.value(arg, place) for arg in node.args]
+        fast_path = self.fast_path
+        if fast_path is not None and fast_path.inside and self._is_quick_power(node):
+            return self.spell.apply(node, args, lambda x, p: fast_path.power(x, p, args[1].text))
+        return self.spell.apply(node, args)
+
+    def _is_quick_power(self, node: Node) -> bool:
+        quick = {"k", "n"} <= self.dependences[node] and fast_power(node, self.roles)
+        return quick and not self.nest.reproducible
+
+    def _is_quick_extremum(self, register: Register) -> bool:
+        return bool(self._reduction(register).extremum) and register.lanes > 1
+
+    def _reduction(self, register: Register) -> Reduction:
+        return self.nest.reductions[int(register.name[1:].split(".")[0])]
+
+    def _loaded(self, name: str, place: Place) -> Value:
+        """Element or vector of a packed operand at the current k."""
+        plan, f = self.plan, self.f
+        if name == "index":
+            whole = f.add("%position", self.k)
+            narrow = whole if self.spell.index_element == "i64" else f.do(f"trunc i64 {whole} to i32")
+            return Value(narrow, "index", 1)
+        i, j = place
+        size, lanes = plan.width, 1 if j is None else plan.lanes
+        width = (1 if i is None else plan.rows) * (1 if j is None else plan.columns)
+        index = str((i or 0) * (1 if j is None else plan.columns) + (j or 0) * plan.lanes)
+        if "k" in self.roles[name]:
+            index = f.add(f.multiply(self.k, str(width)), index)
+        pointer = f.at(self.buffers.get(name, f"%x_{name}"), index, self.element)
+        return Value(f.load(vector(self.element, lanes), pointer, size * lanes), "value", lanes)
+
+    def _numbers(self) -> None:
+        f = self.f
+        for slot, name in enumerate(self.nest.numbers):
+            given = f.load("double", f.at("%numbers", str(slot), "double"), 8)
+            if self.element == "float":
+                given = f.do(f"fptrunc double {given} to float")
+            elif self.element not in FLOATING:
+                given = f.do(f"call {self.element} @llvm.fptosi.sat.{suffix(self.element)}.f64(double {given})")
+            self.known[name, (None, None)] = Value(given, "value", 1)
+
+    def _stride(self, port: Port, role: str) -> str:
+        slot = stride_slot(self.nest.ports.index(port), self.plan.actual(role))
+        return self.f.load("i64", self.f.at("%integers", str(slot), "i64"), 8)
+
+    def _gather(self) -> None:
+        """Read the operands over both tile roles into dense buffers."""
+        f, plan = self.f, self.plan
+        held = "%cells"
+        cells = plan.rows * plan.columns
+        for port in plan.cell_ports:
+            source = STORED[port.dtype]
+            given = f"i64 {self._stride(port, 'm')}, i64 {self._stride(port, 'n')}, i64 %rows, i64 %columns"
+            self.buffers[port.name] = held
+            looped = "k" in port.roles
+            stop = "%depth" if looped or "l" in port.roles else "1"
+            with f.loop("0", stop if looped else f.least(stop, "1")) as k:
+                step = f.multiply(k, self._stride(port, "k")) if looped else "0"
+                into = f.at(held, f.multiply(k, str(cells)), self.element)
+                call = f"call fastcc void {gather_name(port.dtype)}"
+                f.say(f"{call}(ptr {into}, ptr {f.at(f'%x_{port.name}', step, source)}, {given})")
+            size = f.load("i64", f.at("%integers", str(size_slot("k")), "i64"), 8)
+            depth = f.most("1", f.least(size, str(plan.depth))) if looped else "1"
+            held = f.at(held, self._aligned(f.multiply(depth, str(cells * plan.width))))
+
+    def _aligned(self, size: str) -> str:
+        return self.f.i64("and", self.f.add(size, "63"), "-64")
+
+    def register_type(self, register: Register) -> str:
+        """LLVM type that a register is carried in; conditions are masks."""
+        element = self.element if register.kind == "value" else self.spell.index_element
+        return vector(element, register.lanes)
+
+    def _carried(self, register: Register, value: Value) -> str:
+        """Text of a new register value in the type it is carried in."""
+        value = self.spell.wide(self.spell.cast(value, register.kind), register.lanes)
+        if register.kind != "bool":
+            return value.text
+        return self.f.do(f"sext {vector('i1', register.lanes)} {value.text} to {self.register_type(register)}")
+
+    def _read(self, register: Register, text: str, later: bool = False) -> None:
+        if register.kind == "bool":
+            text = self.f.do(f"icmp ne {self.register_type(register)} {text}, zeroinitializer")
+        name = _later(register.name) if later else register.name
+        self.known[name, register.place] = Value(text, register.kind, register.lanes)
+
+    def _initial(self) -> list[str]:
+        """Registers of an empty range."""
+        texts: list[str] = []
+        inits = {f"@{q}.{j}": x for q, red in enumerate(self.nest.reductions) for j, x in enumerate(red.init)}
+        for register in self.registers:
+            value = self.spell.literal(inits[register.name], register.kind)
+            if register.kind == "bool":
+                element = self.spell.index_element
+                wide = f"splat ({element} {-1 if inits[register.name] else 0})"
+                texts.append(wide if register.lanes > 1 else str(-1 if inits[register.name] else 0))
+            else:
+                texts.append(self.spell.wide(value, register.lanes).text)
+        return texts
+
+    def _kept(self, register: Register) -> str:
+        """What the blocks before left of a register."""
+        return self.f.load(self.register_type(register), self.f.at("%state", str(register.offset)), self.plan.width)
+
+    def _started(self) -> list[str]:
+        """Initial registers; those of a fold go on where the block before ended."""
+        f = self.f
+        texts = self._initial()
+        folds = [place for place, register in enumerate(self.registers) if register.name not in self.merges]
+        if not folds:
+            return texts
+        before, resume, ready = f.label, f.fresh("resume"), f.fresh("ready")
+        f.branch("%first", ready, resume)
+        f.start(resume)
+        kept = {place: self._kept(self.registers[place]) for place in folds}
+        f.jump(ready)
+        f.start(ready)
+        for place, old in kept.items():
+            kind = self.register_type(self.registers[place])
+            texts[place] = f.do(f"phi {kind} [ {texts[place]}, %{before} ], [ {old}, {resume} ]")
+        return texts
+
+    def _merged(self, texts: list[str]) -> list[str]:
+        """Registers joined with those of the blocks before: roundings grow with blocks, not with positions."""
+        f = self.f
+        places = [place for place, register in enumerate(self.registers) if register.name in self.merges]
+        if not places:
+            return texts
+        before, join, ready = f.label, f.fresh("join"), f.fresh("ready")
+        f.branch("%first", ready, join)
+        f.start(join)
+        memo, known, spread = dict(self.memo), dict(self.known), dict(self.spell.spread)
+        for place in places:
+            register = self.registers[place]
+            self._read(register, self._kept(register))
+            self._read(register, texts[place], later=True)
+        joined: dict[int, str] = {}
+        for place in places:
+            register = self.registers[place]
+            joined[place] = self._carried(register, self.value(self.merges[register.name], register.place))
+        self.memo, self.known, self.spell.spread = memo, known, spread
+        after = f.label
+        f.jump(ready)
+        f.start(ready)
+        texts = list(texts)
+        for place, new in joined.items():
+            kind = self.register_type(self.registers[place])
+            texts[place] = f.do(f"phi {kind} [ {texts[place]}, %{before} ], [ {new}, %{after} ]")
+        return texts
+
+    def _step(self) -> list[str]:
+        """New registers after one position."""
+        texts: list[str] = []
+        for register in self.registers:
+            q, j = map(int, register.name[1:].split("."))
+            texts.append(self._carried(register, self._stepped(q, j, register)))
+        return texts
+
+    def _stepped(self, q: int, j: int, register: Register) -> Value:
+        node = self.steps[q][j]
+        if self.fast_path is not None and self.fast_path.inside and self._is_quick_extremum(register):
+            mine, other = node.args
+            value = self.spell.cast(self.value(other, register.place), "value")
+            state = self.value(mine, register.place)
+            return self.fast_path.extremum(node.op, state, self.spell.wide(value, register.lanes))
+        return self.value(node, register.place)
+
+    def _hoist(self) -> None:
+        """Compute before the loop what does not vary inside."""
+        for node in postorder([step for steps in self.steps for step in steps]):
+            if "k" not in self.dependences[node] and node.number is None:
+                for place in self._places(self.dependences[node]):
+                    self.value(node, place)
+
+    def _bounds(self) -> tuple[str, int]:
+        """Where the loop ends, and how many positions it takes at once."""
+        return "%depth", 1
+
+    def _loop(self, loop_tag: str) -> list[str]:
+        """Registers after all positions of the block."""
+        f = self.f
+        stop, stride = self._bounds()
+        started = self._started()
+        self._hoist()
+        flags: list[tuple[str, str]] = []
+        if self.fast_path is not None:
+            for node in postorder([step for steps in self.steps for step in steps]):
+                if self._is_quick_power(node):
+                    self.fast_path.prepare(self.value(node.args[1], (None, None)))
+            flags = self.fast_path.flags()
+        head, body, done = f.fresh("head"), f.fresh("body"), f.fresh("done")
+        before = f.label
+        f.jump(head)
+        f.start(head)
+        k = f.fresh("k")
+        place = len(f.lines)
+        f.lines.append("")
+        kinds = [self.register_type(register) for register in self.registers] + [kind for kind, _ in flags]
+        phis = [f.fresh("s") for _ in kinds]
+        f.lines.extend([""] * len(kinds))
+        f.branch(f.do(f"icmp slt i64 {k}, {stop}"), body, done)
+        f.start(body)
+        self.k = k
+        memo, known, spread = dict(self.memo), dict(self.known), dict(self.spell.spread)
+        for register, phi in zip(self.registers, phis, strict=False):
+            self._read(register, phi)
+        if self.fast_path is not None:
+            self.fast_path.begin_body(phis[len(self.registers) :])
+        texts = self._step()
+        if self.fast_path is not None:
+            texts += self.fast_path.end_body()
+        following = f.add(k, str(stride))
+        f.lines[place] = f"  {k} = phi i64 [ 0, %{before} ], [ {following}, %{f.label} ]"
+        starts = started + [start for _, start in flags]
+        for at, (phi, kind, start, new) in enumerate(zip(phis, kinds, starts, texts, strict=True), place + 1):
+            f.lines[at] = f"  {phi} = phi {kind} [ {start}, %{before} ], [ {new}, %{f.label} ]"
+        f.say(f"br label {head}, !llvm.loop {loop_tag}")
+        f.start(done)
+        self.memo, self.known, self.spell.spread = memo, known, spread
+        self._retry(phis[len(self.registers) :])
+        return phis[: len(self.registers)]
+
+    def _retry(self, flags: Sequence[str]) -> None:
+        """Run the exact form where a rare case was met."""
+        if self.fast_path is None:
+            return
+        f = self.f
+        again, fine = f.fresh("again"), f.fresh("fine")
+        f.branch(self.fast_path.needs_retry(flags), again, fine)
+        f.start(again)
+        given = ", ".join(["ptr %integers", "ptr %numbers", *parameters(self.plan)])
+        f.say(f"call fastcc void {tile_name(False)}({given})")
+        f.say("ret void")
+        f.start(fine)
+
+    def text(self, loop_tag: str) -> str:
+        """The whole function."""
+        f = self.f
+        self._numbers()
+        self._gather()
+        if self.plan.looped:
+            texts = self._merged(self._loop(loop_tag))
+            for register, text in zip(self.registers, texts, strict=True):
+                self._read(register, text)
+            keep, finish = f.fresh("keep"), f.fresh("finish")
+            f.branch("%last", finish, keep)
+            f.start(keep)
+            for register, text in zip(self.registers, texts, strict=True):
+                pointer = f.at("%state", str(register.offset))
+                f.store(self.register_type(register), text, pointer, self.plan.width)
+            f.say("ret void")
+            f.start(finish)
+        else:
+            for register, text in zip(self.registers, self._initial(), strict=True):
+                self._read(register, text)
+            texts = self._step()
+            for register, text in zip(self.registers, texts, strict=True):
+                self._read(register, text)
+            self.memo = {key: value for key, value in self.memo.items() if "k" not in self.dependences[key[0]]}
+        self._write()
+        f.say("ret void")
+        return f.text()
+
+    def _results(self) -> list[Mapping[Place, Value]]:
+        """Values of every output at every place."""
+        places = self._places({"m", "n"})
+        if self.nest.partial:
+            names = list(dict.fromkeys(register.name for register in self.registers))
+            nodes = [var(name) for name in names]
+            for node in nodes:
+                self.dependences.setdefault(node, frozenset(self.roles[node.name]))
+        else:
+            nodes = self.outputs
+        return [{place: self.value(node, place) for place in places} for node in nodes]
+
+    def _write(self) -> None:
+        """Store the outputs."""
+        for place, (port, values) in enumerate(zip(self.nest.outs, self._results(), strict=True)):
+            strides = self._stride(port, "m"), self._stride(port, "n")
+            write(self.spell, self.plan, port.dtype, place, values, strides)

@@ -1,0 +1,280 @@
+"""What is done with a panel of the matrix, as LLVM functions: reduced into registers, or searched for small entries.
+
+``km_consume(panel, weights, kept, rows, start, width)`` takes the ``rows`` lines of a panel, the columns of the matrix
+from ``start`` on, into what is kept of ``width`` columns of the result; ``km_finish`` writes the result from there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from ...ir.node import Node, postorder, var
+from .builder import ELEMENTS, SIZE, STORED, Function, vector
+from .pack import narrowed, scatter_name
+from .row_reduce_plan import CpuRowPlan
+from .spelling import ExpressionEmitter, Value
+
+Place = tuple[int, int]
+
+
+def consumers(plan: CpuRowPlan, needed: set[tuple[str, str, int]]) -> list[str]:
+    """The functions of a plan."""
+    form = _Selection if plan.rows.selects else _Reduction
+    made = form(plan, needed)
+    return [*made.consume(), made.finish()]
+
+
+class _Consumer(ABC):
+    """What both ways share."""
+
+    def __init__(self, plan: CpuRowPlan, needed: set[tuple[str, str, int]]):
+        self.plan, self.matrix, self.needed = plan, plan.matrix, needed
+        self.element = ELEMENTS[plan.matrix.nest.compute]
+        self.lanes, self.columns, self.size = plan.matrix.lanes, plan.matrix.columns, plan.matrix.width
+        self.vectors = range(plan.matrix.vectors)
+        self.kind = vector(self.element, self.lanes)
+
+    def begin(self) -> Function:
+        """Head of ``km_consume``."""
+        return Function(
+            "internal fastcc void @km_consume(ptr noalias %panel, ptr noalias %weights, ptr noalias %kept, "
+            "i64 %rows, i64 %start, i64 %width) noinline"
+        )
+
+    def speller(self, f: Function) -> ExpressionEmitter:
+        """Arithmetic in a function."""
+        return ExpressionEmitter(f, self.element, self.lanes, self.needed)
+
+    def finish(self) -> str:
+        """The function that writes finished rows."""
+        outs = self.plan.rows.outs
+        given = [f"ptr %into{i}, i64 %along{i}, i64 %across{i}" for i in range(len(outs))]
+        f = Function(
+            f"internal fastcc void @km_finish(ptr noalias %kept, i64 %width, i64 %columns, {', '.join(given)}) noinline"
+        )
+        with f.loop("0", "%width") as c:
+            for i, out in enumerate(outs):
+                line = self.line(f, c, out.name, out.dtype)
+                into = f.at(f"%into{i}", f.multiply(c, f"%across{i}"), STORED[out.dtype])
+                call = f"call fastcc void {scatter_name(out.dtype)}(ptr {into}, ptr {line}, i64 0, i64 %along{i}"
+                f.say(f"{call}, i64 1, i64 %columns, i64 0)")
+        f.say("ret void")
+        return f.text()
+
+    @abstractmethod
+    def line(self, f: Function, c: str, out: str, dtype: str) -> str:
+        """Where a finished column of an output lies, in its storage type."""
+
+    def narrow(self, f: Function, values: Sequence[Value], dtype: str) -> str:
+        """Values of all vectors in a buffer of a storage type."""
+        target = STORED[dtype]
+        buffer = f.room(target, self.columns)
+        for j, value in enumerate(values):
+            text = narrowed(f, value.text, self.element, dtype, self.lanes)
+            f.store(vector(target, self.lanes), text, f.at(buffer, str(j * self.lanes), target), SIZE[target])
+        return buffer
+
+
+def evaluated(spell: ExpressionEmitter, node: Node, env: Mapping[str, Value]) -> Value:
+    """Value of an expression."""
+    known: dict[Node, Value] = {}
+    for each in postorder([node]):
+        if each.op == "var":
+            known[each] = env[each.name]
+        elif each.number is not None:
+            known[each] = spell.constant(each.number)
+        else:
+            known[each] = spell.apply(each, [known[arg] for arg in each.args])
+    return known[node]
+
+
+class _Reduction(_Consumer):
+    """A reduction by the expressions of the table; registers are stack slots, which LLVM makes registers of."""
+
+    def __init__(self, plan: CpuRowPlan, needed: set[tuple[str, str, int]]):
+        super().__init__(plan, needed)
+        self.reduction = plan.rows.reduction
+        self.count = len(self.reduction.kinds)
+        self.places = [(c, j) for c in range(plan.group) for j in self.vectors]
+
+    def consume(self) -> list[str]:
+        """The function that reduces a panel."""
+        f = self.begin()
+        spell, plan = self.speller(f), self.plan
+        rooms = [{place: self._rooms(f) for place in self.places} for _ in range(plan.chains)]
+        whole = f.multiply(f.i64("sdiv", "%rows", str(plan.chains)), str(plan.chains))
+        with f.loop("0", "%width", str(plan.group)) as group:
+            self._scoped(spell, lambda: self._initial(spell, rooms))
+            weights = f.at("%weights", f.multiply(group, "%rows"), self.element)
+            with f.loop("0", whole, str(plan.chains)) as n:
+                self._scoped(spell, lambda: self._steps(spell, rooms, weights, n))
+            with f.loop(whole, "%rows") as n:
+                self._scoped(spell, lambda: self._steps(spell, rooms[:1], weights, n))
+            self._scoped(spell, lambda: self._keep(spell, rooms, group))
+        f.say("ret void")
+        return [f.text()]
+
+    def _scoped(self, spell: ExpressionEmitter, write: Callable[[], None]) -> None:
+        """Write a block, whose spread scalars are not known behind it."""
+        write()
+        spell.spread = {}
+
+    def _rooms(self, f: Function) -> list[str]:
+        return [f.room(self.kind, 1) for _ in range(self.count)]
+
+    def _load(self, f: Function, room: str) -> Value:
+        return Value(f.load(self.kind, room, self.size), "value", self.lanes)
+
+    def _initial(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Place, list[str]]]) -> None:
+        for chain in rooms:
+            for place in self.places:
+                for room, init in zip(chain[place], self.reduction.init, strict=True):
+                    spell.function.store(self.kind, spell.literals(float(init), self.lanes), room, self.size)
+
+    def _steps(
+        self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Place, list[str]]], weights: str, n: str
+    ) -> None:
+        f, plan = spell.function, self.plan
+        for i, chain in enumerate(rooms):
+            at = f.add(n, str(i)) if i else n
+            line = f.at("%panel", f.multiply(at, str(self.columns)), self.element)
+            entries = [self._load(f, f.at(line, str(j * self.lanes), self.element)) for j in self.vectors]
+            origin = f.at(weights, f.multiply(at, str(plan.group)), self.element)
+            for c in range(plan.group):
+                factor = None
+                if plan.rows.v is not None:
+                    text = f.load(self.element, f.at(origin, str(c), self.element), self.size)
+                    factor = Value(text, "value", 1)
+                for j in self.vectors:
+                    value = entries[j]
+                    if factor is not None:
+                        value = spell.apply(Node("mul", (var("w"), var("v"))), [value, factor])
+                    self._join(spell, self.reduction.step, chain[c, j], {"t": value})
+
+    def _join(
+        self, spell: ExpressionEmitter, nodes: Sequence[Node], rooms: Sequence[str], env: Mapping[str, Value]
+    ) -> None:
+        """Replace registers by expressions of themselves."""
+        f = spell.function
+        own = {f"s{i}": self._load(f, room) for i, room in enumerate(rooms)}
+        new = [spell.wide(evaluated(spell, node, {**own, **env}), self.lanes) for node in nodes]
+        for value, room in zip(new, rooms, strict=True):
+            f.store(self.kind, value.text, room, self.size)
+
+    def _keep(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Place, list[str]]], group: str) -> None:
+        """Join the chains, then what was kept of the panels before."""
+        f, merge = spell.function, self.reduction.merge
+        assert merge is not None
+        for chain in rooms[1:]:
+            for place in self.places:
+                later = {f"r{i}": self._load(f, room) for i, room in enumerate(chain[place])}
+                self._join(spell, merge, rooms[0][place], later)
+        kept = f.at("%kept", f.multiply(group, str(self.count * self.columns)), self.element)
+        with f.when(f.do("icmp ne i64 %start, 0")):
+            for c, j in self.places:
+                own = [self._load(f, self._at(f, kept, c, i, j)) for i in range(self.count)]
+                later = {f"r{i}": self._load(f, room) for i, room in enumerate(rooms[0][c, j])}
+                env = {f"s{i}": value for i, value in enumerate(own)} | later
+                new = [spell.wide(evaluated(spell, node, env), self.lanes) for node in merge]
+                for value, room in zip(new, rooms[0][c, j], strict=True):
+                    f.store(self.kind, value.text, room, self.size)
+        for c, j in self.places:
+            for i, room in enumerate(rooms[0][c, j]):
+                f.store(self.kind, self._load(f, room).text, self._at(f, kept, c, i, j), self.size)
+
+    def _at(self, f: Function, kept: str, c: int, i: int, j: int) -> str:
+        return f.at(kept, str((c * self.count + i) * self.columns + j * self.lanes), self.element)
+
+    def line(self, f: Function, c: str, out: str, dtype: str) -> str:  # noqa: ARG002
+        """Finished values of one column of the result."""
+        spell = self.speller(f)
+        kept = f.at("%kept", f.multiply(c, str(self.count * self.columns)), self.element)
+        values: list[Value] = []
+        for j in self.vectors:
+            env = {f"s{i}": self._load(f, self._at(f, kept, 0, i, j)) for i in range(self.count)}
+            values.append(spell.wide(evaluated(spell, self.reduction.finish, env), self.lanes))
+        return self.narrow(f, values, dtype)
+
+
+class _Selection(_Consumer):
+    """The smallest entries so far, in order, one list a lane: keys, negated for the largest, and their positions.
+
+    NaN comes after everything else; of equal entries the first one stays first.
+    """
+
+    def consume(self) -> list[str]:
+        """The functions that search a panel and that put an entry into a list."""
+        f = self.begin()
+        positions = f.at("%kept", f.multiply("%width", str(self.columns)), self.element)
+        last = f.at("%kept", f.multiply(f.i64("sub nsw", "%width", "1"), str(self.columns)), self.element)
+        with f.loop("0", "%rows") as n:
+            position = f.add("%start", n)
+            line = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
+            filled = f.least(position, f.i64("sub nsw", "%width", "1"))
+            filling = f.do(f"icmp slt i64 {position}, %width")
+            mask = f"<{self.lanes} x i1>"
+            for j in self.vectors:
+                key = self._key(f, f.load(self.kind, f.at(line, str(j * self.lanes), self.element), self.size))
+                worst = f.load(self.kind, f.at(last, str(j * self.lanes), self.element), self.size)
+                better = f.do(f"fcmp ult {self.kind} {key}, {worst}")
+                better = f.do(f"and {mask} {better}, {f.do(f'fcmp ord {self.kind} {key}, zeroinitializer')}")
+                wanted = f.do(f"select i1 {filling}, {mask} splat (i1 true), {mask} {better}")
+                bits = f.do(f"bitcast {mask} {wanted} to i{self.lanes}")
+                with f.when(f.do(f"icmp ne i{self.lanes} {bits}, 0")):
+                    room = f.room(self.kind, 1)
+                    f.store(self.kind, key, room, 64)
+                    with f.loop("0", str(self.lanes)) as lane:
+                        place = f.do(f"trunc i64 {lane} to i{self.lanes}")
+                        bit = f.do(f"trunc i{self.lanes} {f.do(f'lshr i{self.lanes} {bits}, {place}')} to i1")
+                        with f.when(bit):
+                            column = f.add(lane, str(j * self.lanes))
+                            given = [
+                                f"ptr {f.at('%kept', column, self.element)}", f"ptr {f.at(positions, column, 'i64')}",
+                                f"i64 {filled}", f"i64 {position}",
+                                f"{self.element} {f.load(self.element, f.at(room, lane, self.element), self.size)}",
+                            ]  # fmt: skip
+                            f.say(f"call fastcc void @km_insert({', '.join(given)})")
+        f.say("ret void")
+        return [f.text(), self._insert()]
+
+    def _key(self, f: Function, text: str) -> str:
+        return f.do(f"fneg {self.kind} {text}") if self.plan.rows.how == "largest" else text
+
+    def _insert(self) -> str:
+        given = f"ptr %keys, ptr %positions, i64 %filled, i64 %position, {self.element} %key"
+        f = Function(f"internal fastcc void @km_insert({given}) noinline")
+        head, look, move, done = (f.fresh(name) for name in ("head", "look", "move", "done"))
+        p, lower, columns = f.fresh("p"), f.fresh("lower"), str(self.columns)
+        before = f.label
+        f.jump(head)
+        f.start(head)
+        f.lines.append(f"  {p} = phi i64 [ %filled, %{before} ], [ {lower}, %{move[1:]} ]")
+        f.branch(f.do(f"icmp sgt i64 {p}, 0"), look, done)
+        f.start(look)
+        f.lines.append(f"  {lower} = sub nsw i64 {p}, 1")
+        above = f.multiply(lower, columns)
+        key = f.load(self.element, f.at("%keys", above, self.element), self.size)
+        worse = f.do(f"fcmp ugt {self.element} {key}, %key")
+        worse = f.do(f"and i1 {worse}, {f.do(f'fcmp ord {self.element} %key, %key')}")
+        f.branch(worse, move, done)
+        f.start(move)
+        here = f.multiply(p, columns)
+        f.store(self.element, key, f.at("%keys", here, self.element), self.size)
+        f.store("i64", f.load("i64", f.at("%positions", above, "i64"), 8), f.at("%positions", here, "i64"), 8)
+        f.jump(head)
+        f.start(done)
+        here = f.multiply(p, columns)
+        f.store(self.element, "%key", f.at("%keys", here, self.element), self.size)
+        f.store("i64", "%position", f.at("%positions", here, "i64"), 8)
+        f.say("ret void")
+        return f.text()
+
+    def line(self, f: Function, c: str, out: str, dtype: str) -> str:
+        """Finished values or positions of one place in the lists."""
+        if out == self.plan.rows.outs[1].name:
+            positions = f.at("%kept", f.multiply("%width", str(self.columns)), self.element)
+            return f.at(positions, f.multiply(c, str(self.columns)), "i64")
+        kept = f.at("%kept", f.multiply(c, str(self.columns)), self.element)
+        texts = [f.load(self.kind, f.at(kept, str(j * self.lanes), self.element), self.size) for j in self.vectors]
+        return self.narrow(f, [Value(self._key(f, text), "value", self.lanes) for text in texts], dtype)

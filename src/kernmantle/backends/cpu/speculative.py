@@ -1,0 +1,129 @@
+"""The short form of the micro-kernel: cheap minima and powers that note when a rare case made them wrong.
+
+Minima and maxima ignore NaN and remember that one came by. Powers of a non-negative base by an exponent that is
+the same everywhere are right for zero and for normal numbers with a normal result, and remember when the base
+left that window. The tile is then computed again by the exact form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .builder import SIZE, floating_literal, suffix, vector
+from .libm import BIAS, MANTISSA
+from .spelling import ExpressionEmitter, Value
+
+_LARGEST_EXPONENT = 16.0
+
+
+class SpeculativeFastPath:
+    """What the short form does instead, and the flags it carries through the loop."""
+
+    def __init__(self, spell: ExpressionEmitter, extrema: bool):
+        self.spell, self.extrema = spell, extrema
+        self.lanes = spell.lanes
+        self.integer = spell.index_element
+        self.masked = self.lanes * SIZE[spell.element] < 64
+        self.exponents: dict[str, tuple[str, str, str]] = {}
+        self.forced: list[str] = []
+        self.current: dict[str, str] = {}
+        self.ordered = ""
+        self.inside = False
+        self.pending: list[str] = []
+
+    def prepare(self, exponent: Value) -> None:
+        """Before the loop: the window of bases that an exponent allows, and the power of zero."""
+        if exponent.text in self.exponents:
+            return
+        f, element, integer = self.spell.function, self.spell.element, self.integer
+        kind, mantissa, bias = suffix(element), MANTISSA[element], BIAS[element]
+
+        def literal(value: float) -> str:
+            return floating_literal(value, element)
+
+        text = self.spell.cast(exponent, "value").text
+        size = f.do(f"call {element} @llvm.fabs.{kind}({element} {text})")
+        self.forced.append(f.do(f"fcmp ugt {element} {size}, {literal(_LARGEST_EXPONENT)}"))
+        reach = f.do(f"fdiv {element} {literal(bias - 2.0)}, {size}")
+        reach = f.do(f"call {integer} @llvm.fptosi.sat.{integer}.{kind}({element} {reach})")
+        reach = f.do(f"call {integer} @llvm.smin.{integer}({integer} {reach}, {integer} {bias - 2})")
+        low = f.do(f"shl {integer} {f.do(f'sub {integer} {bias}, {reach}')}, {mantissa}")
+        span = f.do(f"shl {integer} {reach}, {mantissa + 1}")
+        positive = f.do(f"fcmp ogt {element} {text}, zeroinitializer")
+        unsigned = f.do(f"fcmp oeq {element} {text}, zeroinitializer")
+        other = f.do(f"select i1 {unsigned}, {element} {literal(1.0)}, {element} {literal(float('inf'))}")
+        at_zero = f.do(f"select i1 {positive}, {element} zeroinitializer, {element} {other}")
+        self.exponents[exponent.text] = low, span, at_zero
+
+    def flags(self) -> list[tuple[str, str]]:
+        """Types and initial values of what the loop carries."""
+        wide = vector(self.integer, self.lanes)
+        seen = [(wide, "zeroinitializer") for _ in self.exponents]
+        mask = self.integer if self.masked else "i1"
+        return seen + ([(vector(mask, self.lanes), f"splat ({mask} -1)")] if self.extrema else [])
+
+    def begin_body(self, phis: Sequence[str]) -> None:
+        """At the start of the loop's body."""
+        self.inside = True
+        self.current = dict(zip(self.exponents, phis, strict=False))
+        self.ordered = phis[-1] if self.extrema else ""
+
+    def end_body(self) -> list[str]:
+        """At the end of the loop's body: new values of the flags."""
+        self.inside = False
+        texts = list(self.current.values())
+        if self.extrema:
+            texts.append(self._all_ordered())
+        return texts
+
+    def _all_ordered(self) -> str:
+        """New flag of lanes that saw no NaN: comparisons of two values each, one narrowing the other."""
+        f, lanes = self.spell.function, self.lanes
+        kind, into = vector(self.spell.element, lanes), vector("i1", lanes)
+        found = ""
+        for one, other in zip(self.pending[::2], [*self.pending[1::2], self.pending[-1]], strict=False):
+            more = f.do(f"fcmp ord {kind} {one}, {other}")
+            found = f.do(f"and {into} {found}, {more}") if found else more
+        self.pending = []
+        if self.masked:
+            into = vector(self.integer, lanes)
+            found = f.do(f"sext {vector('i1', lanes)} {found} to {into}")
+        return f.do(f"and {into} {self.ordered}, {found}")
+
+    def extremum(self, name: str, state: Value, value: Value) -> Value:
+        """Minimum or maximum of a register and a value, wrong if either is NaN."""
+        f, kind = self.spell.function, vector(self.spell.element, self.lanes)
+        self.pending.append(value.text)
+        better = f.do(f"fcmp {'olt' if name == 'min' else 'ogt'} {kind} {value.text}, {state.text}")
+        return Value(self.spell.select(better, value.text, state.text, kind, self.lanes), "value", self.lanes)
+
+    def power(self, base: Value, exponent: Value, key: str) -> Value:
+        """Power of a base that is zero or within the window; ``key`` is what ``prepare`` was given."""
+        s, f, lanes = self.spell, self.spell.function, self.lanes
+        kind, wide = vector(s.element, lanes), vector(self.integer, lanes)
+        low, _, at_zero = self.exponents[key]
+        zero = f.do(f"fcmp oeq {kind} {base.text}, zeroinitializer")
+        inside = s.select(zero, s.literals(1.0, lanes), base.text, kind, lanes)
+        bits = f.do(f"bitcast {kind} {inside} to {wide}")
+        away = f.do(f"sub {wide} {bits}, {s.wide(Value(low, 'index', 1), lanes).text}")
+        name = f"@llvm.umax.{suffix(wide)}"
+        self.current[key] = f.do(f"call {wide} {name}({wide} {self.current[key]}, {wide} {away})")
+        result = s.call("pow_normal", kind, [inside, exponent.text], lanes)
+        result = s.select(zero, s.wide(Value(at_zero, "value", 1), lanes).text, result, kind, lanes)
+        return Value(result, "value", lanes)
+
+    def needs_retry(self, flags: Sequence[str]) -> str:
+        """After the loop: whether anything was wrong."""
+        f, wide, mask = self.spell.function, vector(self.integer, self.lanes), vector("i1", self.lanes)
+        found = list(self.forced)
+        tests: list[str] = []
+        for flag, (_, span, _) in zip(flags, self.exponents.values(), strict=False):
+            limit = self.spell.wide(Value(span, "index", 1), self.lanes).text
+            tests.append(f.do(f"icmp ugt {wide} {flag}, {limit}"))
+        if self.extrema:
+            tests.append(f.do(f"icmp eq {wide if self.masked else mask} {flags[-1]}, zeroinitializer"))
+        found += [f.do(f"call i1 @llvm.vector.reduce.or.{suffix(mask)}({mask} {test})") for test in tests]
+        total = found[0] if found else "false"
+        for other in found[1:]:
+            total = f.do(f"or i1 {total}, {other}")
+        return total

@@ -1,0 +1,54 @@
+"""The other half of a symmetric result: a panel's tiles are kept in a strip of scratch and written transposed."""
+
+from __future__ import annotations
+
+from .builder import SIZE, STORED, Function, vector
+from .pack import transposed
+
+
+def mirror_name(stored: str) -> str:
+    """Name of the function that writes a strip."""
+    return f"@km_mirror_{stored}"
+
+
+def mirror(stored: str, width: int, lanes: int) -> str:
+    """Function that writes the columns of a strip [rows][width] as lines, the first ``reach + c`` rows of column c."""
+    f = Function(
+        f"internal fastcc void {mirror_name(stored)}"
+        "(ptr %into, ptr noalias %from, i64 %line, i64 %step, i64 %rows, i64 %columns, i64 %reach) noinline"
+    )
+    square = min(lanes, width & -width)
+    kept = f.room("i64", 1)
+    dense = f.do("icmp eq i64 %step, 1")
+    with f.loop("0", "%columns", str(square)) as column:
+        f.store("i64", "0", kept, 8)
+        if square > 1:
+            whole = f.do(f"icmp sle i64 {f.add(column, str(square))}, %columns")
+            with f.when(f.do(f"and i1 {whole}, {dense}")):
+                count = f.most("0", f.least("%rows", f.add("%reach", column)))
+                full = f.multiply(f.i64("sdiv", count, str(square)), str(square))
+                _squares(f, STORED[stored], width, square, column, full)
+                f.store("i64", full, kept, 8)
+        start = f.load("i64", kept, 8)
+        with f.loop(column, f.least("%columns", f.add(column, str(square)))) as one:
+            _line(f, STORED[stored], width, one, start)
+    f.say("ret void")
+    return f.text()
+
+
+def _squares(f: Function, target: str, width: int, square: int, column: str, full: str) -> None:
+    kind, size = vector(target, square), SIZE[target]
+    with f.loop("0", full, str(square)) as row:
+        origin = f.at("%from", f.add(f.multiply(row, str(width)), column), target)
+        lines = [f.load(kind, f.at(origin, str(place * width), target), size) for place in range(square)]
+        for place, line in enumerate(transposed(f, lines, target)):
+            into = f.add(f.multiply(f.add(column, str(place)), "%line"), row)
+            f.store(kind, line, f.at("%into", into, target), size)
+
+
+def _line(f: Function, target: str, width: int, column: str, start: str) -> None:
+    size = SIZE[target]
+    with f.loop(start, f.least("%rows", f.add("%reach", column))) as row:
+        value = f.load(target, f.at("%from", f.add(f.multiply(row, str(width)), column), target), size)
+        place = f.add(f.multiply(column, "%line"), f.multiply(row, "%step"))
+        f.store(target, value, f.at("%into", place, target), size)

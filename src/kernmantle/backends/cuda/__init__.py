@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: tiles and plans, CUDA C++ around the templates of ``kernels``, NVRTC, launches."""

@@ -1,0 +1,105 @@
+"""How a CUDA kernel takes its arguments: one marshalling of pointers, extents, strides and numbers for all emitters.
+
+Parameters stand in the order that ``compiler.nest`` lays down. Extents and strides that a plan does not list are
+constants of the kernel: an extent of 1, a stride of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...compiler.nest import ROLES, SIZES, size_slot, stride_slot
+from .arch import arch as generation
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of a kernel for ``ports`` arrays and ``numbers`` numbers; ``slots`` are the integers that it is passed.
+
+    ``absent`` is a port that has no array. The elements of the first ``paired`` ports are read in pairs along k: the
+    kernel counts pairs, and their strides are those of pairs.
+    """
+
+    ports: int
+    slots: tuple[int, ...]
+    numbers: int
+    absent: int | None = None
+    paired: int = 0
+
+    @property
+    def pointer_parameters(self) -> list[str]:
+        """Return the declarations of the pointers."""
+        return [f"void* p{i}" for i in range(self.ports) if i != self.absent]
+
+    @property
+    def integer_parameters(self) -> list[str]:
+        """Return the declarations of the extents and strides."""
+        return [f"km::i64 i{slot}" for slot in self.slots]
+
+    @property
+    def number_parameters(self) -> list[str]:
+        """Return the declarations of the numbers."""
+        return [f"double v{i}" for i in range(self.numbers)]
+
+    @property
+    def pointers(self) -> str:
+        """Return the initialiser of the pointers."""
+        return ", ".join("0" if i == self.absent else f"p{i}" for i in range(self.ports))
+
+    @property
+    def sizes(self) -> str:
+        """Return the initialiser of the extents."""
+        halved = " / 2" if self.paired else ""
+        return ", ".join(self._integer(size_slot(role), 1) + halved * (role == "k") for role in SIZES)
+
+    @property
+    def strides(self) -> str:
+        """Return the initialiser of the strides, those of a port in braces."""
+        rows = (", ".join(self._stride(port, role) for role in ROLES) for port in range(self.ports))
+        return ", ".join(f"{{{row}}}" for row in rows)
+
+    def values(self, kind: str) -> list[str]:
+        """Return the numbers as a C++ type."""
+        return [f"{kind}(v{i})" for i in range(self.numbers)]
+
+    def _integer(self, slot: int, otherwise: int) -> str:
+        return f"i{slot}" if slot in self.slots else str(otherwise)
+
+    def _stride(self, port: int, role: str) -> str:
+        own = self._integer(stride_slot(port, role), 0)
+        if port >= self.paired or own == "0":
+            return own
+        return "1" if role == "k" else f"{own} / 2"
+
+
+TABLE_PARAMETERS = ["double good", *(f"km::Two q{i}" for i in range(4))]
+"""Declarations of what a power by table needs, see ``backends.cuda.pow_tables.power_arguments``."""
+TABLE_VALUES = ["float(good)", *(f"q{i}.{member}" for i in range(4) for member in "ab")]
+
+
+def register_split(arch: str, threads: int, resident: int, producer: int) -> tuple[int, int]:
+    """Return the registers of a thread of the producer and of a consumer of a warp-specialized kernel.
+
+    Parameters
+    ----------
+    arch : str
+        Generation whose registers the blocks of a multiprocessor share.
+    threads : int
+        Threads of a block, 128 of them producers.
+    resident : int
+        Blocks that share a multiprocessor.
+    producer : int
+        Registers that a producer is left with; consumers share the others, up to 240 each.
+    """
+    groups = threads // 128 - 1
+    each = generation(arch).registers_per_sm // (threads * resident) // 8 * 8
+    return producer, min(240, (each * (groups + 1) - producer) // groups // 8 * 8)
+
+
+def launch_bounds(threads: int, resident: int, name: str, parameters: Sequence[str]) -> list[str]:
+    """Return the head of a kernel, up to the brace that opens its body."""
+    return [
+        f'extern "C" __global__ void __launch_bounds__({threads}, {resident}) {name}(',
+        f"    {', '.join(parameters)}) {{",
+    ]

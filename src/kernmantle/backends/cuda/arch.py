@@ -1,0 +1,73 @@
+"""The table of GPU generations: a row says what its instructions, limits and rates are; nothing else asks for a name.
+
+A plan asks whether a generation has a feature, never which one it is. Limits are those of NVIDIA's table of compute
+capabilities; rates are in operations a clock of one multiprocessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Feature = Literal["warp_specialized", "wgmma", "fp64_mma", "overlapped_launch", "measured"]
+"""What a tile may require.
+
+``warp_specialized``: barriers in shared memory, bulk copies and registers that move between warps.
+``wgmma``: asynchronous products of groups of four warps, from shared memory.
+``fp64_mma``: tensor cores that multiply float64 faster than its additions are.
+``overlapped_launch``: programmatic dependent launch, a kernel starts while the one before it ends.
+``measured``: tiles that won in measurements on this generation only (decision 0005).
+"""
+Features = frozenset[Feature]
+
+
+@dataclass(frozen=True)
+class Arch:
+    """One generation; bytes of shared memory, registers of 32 bits.
+
+    ``target`` is what NVRTC is told: instructions of one generation only need its own target. ``sm_count`` are the
+    multiprocessors of the card for which plans are made where there is none, 0 without such a card. ``half_products``
+    are products of float16 that are added in float32, a clock of a multiprocessor, at their fastest; ``mma_share`` is
+    the share of them that ``mma.sync`` reaches. ``memory_rate`` are bytes a second that a pass over memory reads and
+    writes, 0.8 of what it is made for.
+    """
+
+    name: str
+    target: str
+    features: Features = frozenset()
+    sm_count: int = 0
+    shared_per_block: int = 99 << 10
+    shared_per_sm: int = 100 << 10
+    registers_per_sm: int = 1 << 16
+    threads_per_sm: int = 1536
+    half_products: int = 1024
+    mma_share: float = 1.0
+    memory_rate: float = 0.7e12
+
+
+_FP64: Features = frozenset({"fp64_mma"})
+_OVERLAPPED: Features = frozenset({"overlapped_launch"})
+_PIPELINED: Features = _OVERLAPPED | {"warp_specialized"}
+_HOPPER: Features = _PIPELINED | {"fp64_mma", "wgmma", "measured"}
+
+# Consumer cards take half of their products of halves where these are added in float32. On Hopper mma.sync reaches
+# 0.38 of what wgmma does (H200, decision 0003).
+_ROWS = (
+    Arch("sm_80", "sm_80", _FP64, 108, 163 << 10, 164 << 10, threads_per_sm=2048, memory_rate=1.6e12),
+    Arch("sm_86", "sm_86", half_products=512),
+    Arch("sm_87", "sm_87", shared_per_block=163 << 10, shared_per_sm=164 << 10, half_products=512),
+    Arch("sm_89", "sm_89", half_products=512),
+    Arch("sm_90", "sm_90a", _HOPPER, 132, 227 << 10, 228 << 10, threads_per_sm=2048, half_products=2048,
+         mma_share=0.38, memory_rate=3.5e12),
+    Arch("sm_100", "sm_100a", _PIPELINED | _FP64, 148, 227 << 10, 228 << 10, threads_per_sm=2048, memory_rate=6.4e12),
+    Arch("sm_103", "sm_103a", _PIPELINED, 0, 227 << 10, 228 << 10, threads_per_sm=2048),
+    Arch("sm_120", "sm_120a", _OVERLAPPED, 84, half_products=512, memory_rate=1.4e12),
+    Arch("sm_121", "sm_121a", _OVERLAPPED, half_products=512),
+)  # fmt: skip
+
+ARCHS: dict[str, Arch] = {row.name: row for row in _ROWS}
+
+
+def arch(name: str) -> Arch:
+    """Return the row of a generation such as "sm_90"; for one without a row, what every generation has."""
+    return ARCHS.get(name) or Arch(name, name)

@@ -1,0 +1,402 @@
+"""CUDA C++ text of a plan: functors for the expressions and one instantiation of a template of ``kernels``."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from ...compiler.gradient_patterns import SignedProduct, differing
+from ...compiler.nest import Nest, Port
+from ...ir.node import Node, variables
+from ...ir.reductions import Reduction
+from .abi import TABLE_PARAMETERS, TABLE_VALUES, Arguments, launch_bounds, register_split
+from .gram_plan import PRODUCTS, CudaPlan, register_kinds, staged
+from .spelling import TYPES, Typed, Writer, cast, literal
+from .squares_plan import planes, weight
+
+ENTRY = "kernmantle_kernel"
+PRODUCER_REGISTERS = 56
+STORAGE = {
+    "f16": "km::f16", "bf16": "km::bf16", "f32": "float", "f64": "double", "i8": "signed char", "u8": "unsigned char",
+    "i16": "short", "i32": "int", "i64": "km::i64", "bool": "km::boolean",
+}  # fmt: skip
+COMPUTE = {"f32": "float", "f64": "double", "i32": "int", "i64": "km::i64", "bool": "bool"}
+_PREPARED = ("split", *PRODUCTS)
+_KINDS = (("rows", "Row"), ("columns", "Column"), ("lines", "Line"), ("cells", "Cell"))
+
+
+PACKAGE = Path(__file__).parents[2]
+
+
+@lru_cache(maxsize=1)
+def headers() -> dict[str, str]:
+    """The templates, by the name they are included as."""
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.cuh"))}
+
+
+def _ports(plan: CudaPlan) -> list[str]:
+    lines: list[str] = []
+    names = [port.name for port in plan.nest.ports]
+    lines += [f"    template <int I> struct {template};" for template in (*(name for _, name in _KINDS), "Out")]
+    lines.append("};")
+    held = staged(plan.nest)
+    for kind, template in _KINDS:
+        for index, port in enumerate(held[kind]):
+            place = names.index(port.name)
+            lines += _port(template, index, port, place, plan)
+    first = len(plan.nest.operands)
+    kinds = _out_kinds(plan)
+    for index, port in enumerate(plan.nest.outs):
+        access = plan.access[first + index]
+        stored = STORAGE[port.dtype]
+        lines += [
+            f"template <> struct Body::Out<{index}> {{  // {port.name}",
+            f"    typedef {stored} T;",
+            f"    static constexpr int PORT = {first + index};",
+            f"    static constexpr bool UNIT = {literal(access.run == 'tile', 'bool')};",
+            f"    static constexpr bool VECTOR = {literal(access.width > 1, 'bool')};",
+            "    static __device__ __forceinline__ T of(const Outs& o) {",
+            f"        return km::Store<T>::from({kinds[index]}(o.o{index}));",
+            "    }",
+            "};",
+        ]
+    return lines
+
+
+def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> list[str]:
+    access = plan.access[place]
+    tile = "ROLE_N" if template == "Column" else "ROLE_M"
+    varies = bool(set(port.roles) & set("kl"))
+    look = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
+    return [
+        f"template <> struct Body::{template}<{index}> {{  // {port.name}",
+        f"    typedef {'km::pair' if plan.pairs else STORAGE[port.dtype]} T;",
+        f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width // (1 + plan.pairs)};",
+        f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
+        f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
+        f"    static constexpr int LOOK = {look if _has_cheap_form(plan) else 0};",
+        f"    static constexpr bool DENSE = {literal(access.run == 'dense', 'bool')};",
+        "};",
+    ]
+
+
+def _is_half(plan: CudaPlan) -> bool:
+    return plan.product is not None and plan.product.sign == "half"
+
+
+def _has_cheap_form(plan: CudaPlan) -> bool:
+    """Whether there is another way than the exact one."""
+    return plan.power is not None or (plan.product is not None and plan.product.sign != "")
+
+
+def _prefix(plan: CudaPlan) -> list[Node]:
+    """What multiplies a sign that is counted in halves."""
+    return [plan.product.prefix] if plan.product is not None and _is_half(plan) else []
+
+
+def _out_kinds(plan: CudaPlan) -> list[str]:
+    """C++ types of the values the outputs are stored from."""
+    if plan.nest.partial:
+        return [TYPES[kind].replace("C", "Body::C") for kind in register_kinds(plan.nest)]
+    _, values = _outputs(plan)
+    return [TYPES[kind].replace("C", "Body::C") for _, kind in values]
+
+
+def registers_of(plan: CudaPlan) -> list[tuple[Reduction, list[str]]]:
+    """Per accumulator the names of its registers."""
+    named: list[tuple[Reduction, list[str]]] = []
+    count = 0
+    for reduction in plan.nest.reductions:
+        named.append((reduction, [f"r{count + i}" for i in range(len(reduction.kinds))]))
+        count += len(reduction.kinds)
+    return named
+
+
+def numbers_of(nest: Nest) -> dict[str, Typed]:
+    """The numbers by name."""
+    return {name: (f"number.v{i}", "value") for i, name in enumerate(nest.numbers)}
+
+
+def state_of(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
+    """Registers of one accumulator, under the names that its reduction knows them by."""
+    pairs = enumerate(zip(names, reduction.kinds, strict=True))
+    return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in pairs}
+
+
+def _floating(plan: CudaPlan) -> bool:
+    return plan.nest.compute in ("f32", "f64")
+
+
+def environment_of(plan: CudaPlan, letters: str) -> dict[str, Typed]:
+    """The numbers and the operands held in the arrays of these letters."""
+    held = staged(plan.nest)
+    environment = numbers_of(plan.nest)
+    for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
+        if letter in letters:
+            environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
+    return environment
+
+
+def _step(plan: CudaPlan) -> list[str]:
+    environment = environment_of(plan, "abcd") | {"index": ("position", "index")}
+    near = plan.nest.compute == "f32" and not plan.nest.reproducible
+    product = plan.product
+    whole = product is not None and not _has_cheap_form(plan)
+    mapped = Writer(environment, _floating(plan), near=near, table=plan.power is not None and product is None)
+    values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
+    live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
+    for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
+        values[place] = value
+    lines = mapped.lines
+    if product is not None:
+        cheap = Writer(environment, _floating(plan), "p", near, table=plan.power is not None)
+        quick = _product(product, cheap)
+        exact = ("C(0.5) * " if _is_half(plan) else "") + cast(values[0], "value")
+        ways = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
+        ways += ["} else {", *(f"    {line}" for line in [*cheap.lines, f"value = {quick};"]), "}"]
+        lines = [*cheap.lines, f"const C value = {quick};"] if whole else ways
+        values[0] = ("value", "value")
+    for place, (reduction, names) in enumerate(registers_of(plan)):
+        state = state_of(reduction, names, "s")
+        writer = Writer(environment | state | {"t": values[place]}, _floating(plan), f"u{place}_")
+        new = writer.expressions(reduction.step)
+        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
+    return lines
+
+
+def _product(product: SignedProduct, writer: Writer) -> str:
+    """Value of a product, its statements left with the writer."""
+    roots = [product.prefix, *product.rest, *([product.difference] if product.difference is not None else [])]
+    texts = [cast(typed, "value") for typed in writer.expressions(roots)]
+    first, rest = texts[0], texts[1 : 1 + len(product.rest)]
+    if product.sign == "bit":
+        first = f"km::with_sign({first}, {texts[-1]})"
+    if product.sign == "half":
+        rest = [f"km::above({texts[-1]})"]
+    return " * ".join([first, *rest])
+
+
+def _reads_mapped(reduction: Reduction) -> bool:
+    return "t" in variables(reduction.step)
+
+
+def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: str) -> list[str]:
+    """Write all registers after all are computed."""
+    casts = [cast(typed, kind) for typed, kind in zip(new, reduction.kinds, strict=True)]
+    if len(names) == 1:
+        return [f"s.{names[0]} = {casts[0]};"]
+    kinds = zip(reduction.kinds, casts, strict=True)
+    hold = [f"const {TYPES[kind]} {prefix}{i} = {text};" for i, (kind, text) in enumerate(kinds)]
+    return hold + [f"s.{name} = {prefix}{i};" for i, name in enumerate(names)]
+
+
+def _merge(plan: CudaPlan) -> list[str]:
+    lines: list[str] = []
+    for place, (reduction, names) in enumerate(registers_of(plan)):
+        if reduction.merge is None:
+            continue
+        environment = state_of(reduction, names, "s") | state_of(reduction, names, "r", "r") | numbers_of(plan.nest)
+        writer = Writer(environment, _floating(plan), f"u{place}_")
+        new = writer.expressions(reduction.merge)
+        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
+    return lines
+
+
+def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
+    environment = numbers_of(plan.nest)
+    lines: list[str] = []
+    for place, port in enumerate(plan.nest.operands):
+        if not set(port.roles) & set("kl"):
+            environment[port.name] = (f"e{place}", "value")
+    for place, (reduction, names) in enumerate(registers_of(plan)):
+        finish = Writer(state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{place}_")
+        (environment[f"s{place}"],) = finish.expressions([reduction.finish])
+        lines += finish.lines
+    writer = Writer(environment, _floating(plan), apart=True)
+    values = writer.expressions(plan.nest.outputs)
+    used = variables(plan.nest.outputs)
+    loads = [
+        f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, {_coordinates(port)});"
+        for place, port in enumerate(plan.nest.operands)
+        if port.name in used
+    ]
+    writer.lines = loads + lines + writer.lines
+    return writer, values
+
+
+def _coordinates(port: Port) -> str:
+    return ", ".join(role if role in port.roles else "0" for role in "mn")
+
+
+def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
+    """Members of the output record and the statements that fill it."""
+    if plan.nest.partial:
+        kinds = register_kinds(plan.nest)
+        members = [f"{TYPES[kind]} o{i};" for i, kind in enumerate(kinds)]
+        return members, ["Outs o;", *(f"o.o{i} = s.r{i};" for i in range(len(kinds))), "return o;"]
+    writer, values = _outputs(plan)
+    members = [f"{TYPES[kind]} o{i};" for i, (_, kind) in enumerate(values)]
+    fill = [f"o.o{i} = {text};" for i, (text, _) in enumerate(values)]
+    return members, [*writer.lines, "Outs o;", *fill, "return o;"]
+
+
+def function(head: str, lines: list[str]) -> list[str]:
+    """A static member of a functor."""
+    return [f"    static __device__ __forceinline__ {head} {{", *(f"        {line}" for line in lines), "    }"]
+
+
+def body_of(plan: CudaPlan) -> list[str]:
+    """The functors of a plan, in a record ``Body``."""
+    nest, held = plan.nest, staged(plan.nest)
+    members, finish = _finish(plan)
+    registers = [
+        f"        {TYPES[kind]} {name};"
+        for red, names in registers_of(plan)
+        for kind, name in zip(red.kinds, names, strict=True)
+    ]
+    initial = [
+        f"s.{name} = {literal(init, kind)};"
+        for red, names in registers_of(plan)
+        for init, kind, name in zip(red.init, red.kinds, names, strict=True)
+    ]
+    has_outer = any("l" in port.roles for port in nest.ports)
+    counts = ", ".join(f"{kind.upper()} = {len(held[kind])}" for kind, _ in _KINDS)
+    at = "const C* a, const C* b, const C* c, const C* d"
+    more = "km::i64 position, const float* scale"
+    return [
+        "struct Body {",
+        f"    typedef {COMPUTE[nest.compute]} C;",
+        f"    static constexpr int {counts}, OUTS = {len(nest.outs)};",
+        f"    static constexpr bool OUTER_LOOP = {literal(has_outer, 'bool')};",
+        f"    static constexpr bool TAME = {literal(_has_cheap_form(plan), 'bool')};",
+        f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
+        f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
+        f"    static constexpr bool PAIRS = {literal(plan.pairs, 'bool')};",
+        f"    static constexpr int SHARE = {plan.power.share if plan.power is not None else 0};",
+        "    struct Numbers {",
+        *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
+        *(["        float good, q1, q2, q3, q4, s0, s1, s2, s3;"] if plan.power is not None else []),
+        "    };",
+        f"    typedef {_given(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
+        "    struct Registers {",
+        *registers,
+        "    };",
+        "    struct Outs {",
+        *(f"        {member}" for member in members),
+        "    };",
+        *function("void initial(Registers& s)", initial),
+        "    template <km::Way WAY>",
+        *function(f"void step(Registers& s, {at}, const Numbers& number, {more})", _step(plan)),
+        *_power(plan),
+        *_weight(plan),
+        *function("void merge(Registers& s, const Registers& r)", _merge(plan)),
+        *function(
+            "Outs outputs(const Args& g, const km::Place& p, km::i64 m, km::i64 n, const Registers& s)",
+            ["const Numbers& number = g.number;", *finish],
+        ),
+        *_ports(plan),
+    ]
+
+
+def _power(plan: CudaPlan) -> list[str]:
+    """What the table of a power is made from, and what is subtracted from sums of halves."""
+    lines: list[str] = []
+    good = "true"
+    if plan.power is not None:
+        writer = Writer(numbers_of(plan.nest), True)
+        ((exponent, _),) = writer.expressions([plan.power.exponent])
+        lines += function("float exponent(const Numbers& number)", [*writer.lines, f"return {exponent};"])
+        head = "void octave(float* scale, int biased, float size, const Numbers& number)"
+        lines += function(head, ["km::fill_octave(scale, biased, size, number.s0, number.s1, number.s2, number.s3);"])
+        good = "number.good != 0.0f"
+    if _has_cheap_form(plan):
+        lines += function("bool good(const Numbers& number)", [f"return {good};"])
+    if _is_half(plan):
+        writer = Writer(environment_of(plan, "ac"), True)
+        ((prefix, _),) = writer.expressions(_prefix(plan))
+        head = "C once(const C* a, const C* c, const Numbers& number)"
+        lines += function(head, [*writer.lines, f"return {prefix};"])
+        lines += function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
+    return lines
+
+
+def _weight(plan: CudaPlan) -> list[str]:
+    """What squared differences are weighted by before they are taken apart."""
+    if plan.schema not in (*_PREPARED, "score", "select"):
+        return []
+    found = weight(plan.nest)
+    lines = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
+    if found is None:
+        return lines
+    writer = Writer(environment_of(plan, "c"), True)
+    ((value, _),) = writer.expressions([found])
+    return [*lines, *function("C weight(const C* c, const Numbers& number)", [*writer.lines, f"return {value};"])]
+
+
+def _given(plan: CudaPlan) -> str:
+    """Type of the arguments around those of every kernel."""
+    return "km::Prepared<{}>" if plan.schema in _PREPARED else "km::Listed<{}>" if plan.listed else "{}"
+
+
+def _handed(plan: CudaPlan) -> tuple[list[str], str]:
+    """Parameters for what kernels leave to each other, and how these stand among the arguments."""
+    if plan.listed:
+        return ["const int* list"], "list"
+    if plan.schema not in _PREPARED:
+        return [], ""
+    parameters = ["int* list", *(f"unsigned char* plane{i}" for i in range(2)), *(f"float2* row{i}" for i in range(2))]
+    return parameters, "{list, {plane0, plane1}, {row0, row1}}"
+
+
+def _entry(plan: CudaPlan) -> list[str]:
+    nest = plan.nest
+    paired = len(nest.operands) if plan.pairs else 0
+    arguments = Arguments(len(nest.ports), plan.integers, len(nest.numbers), paired=paired)
+    handed, place = _handed(plan)
+    parameters = [*handed, *arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
+    parameters += TABLE_PARAMETERS if plan.power is not None else []
+    numbers = [*arguments.values("Body::C"), *(TABLE_VALUES if plan.power is not None else [])]
+    return [
+        *_template(plan),
+        "",
+        *launch_bounds(plan.threads, plan.resident, ENTRY, parameters),
+        f"    const Body::Args g = {'{{' if place else '{'}",
+        f"        {{{arguments.pointers}}}, {{{arguments.sizes}}},",
+        f"        {{{arguments.strides}}},",
+        f"        {{{', '.join(numbers)}}}}}{f', {place}}}' if place else ''};",
+        f"    km::{_call(plan)}(g);",
+        "}",
+    ]
+
+
+def _template(plan: CudaPlan) -> list[str]:
+    tile, mirrored = plan.tile, [literal(plan.symmetric, "bool")]
+    if plan.schema == "thin":
+        shape: tuple[int, ...] = (tile.rows, tile.columns // 4, tile.threads, tile.depth)
+        mirrored = []
+    elif plan.schema == "split":
+        shape = (planes(plan.nest),)
+    elif plan.schema in PRODUCTS:
+        shape = (*((tile.n,) if plan.schema == "wgmma" else ()), tile.stages, planes(plan.nest))
+    elif plan.schema == "ring":
+        shape = (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages)
+    else:
+        shape = (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll)
+    return [
+        f"typedef km::{plan.schema.capitalize()}Tile<{', '.join([*map(str, shape), *mirrored])}> Tile;",
+        f'static_assert(km::{plan.schema}_shared_bytes<Body, Tile>() <= {plan.shared}, "shared memory");',
+    ]
+
+
+def _call(plan: CudaPlan) -> str:
+    if plan.schema != "ring":
+        return f"{plan.schema}<Body, Tile>"
+    producer, consumer = register_split(plan.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)
+    return f"ring<Body, Tile, {producer}, {consumer}>"
+
+
+def emit(plan: CudaPlan) -> str:
+    """Source of the kernel ``ENTRY`` that runs a plan."""
+    includes = [plan.schema, *(["scratch"] if plan.listed else [])]
+    lines = [f"// {plan}", *(f'#include "{name}.cuh"' for name in includes), "", *body_of(plan), "", *_entry(plan), ""]
+    return "\n".join(lines)

@@ -1,0 +1,427 @@
+"""How the GPU runs a nest: which tile, which vector widths, which arguments. Pure arithmetic on sizes and strides.
+
+A plan depends on sizes only through the choices it records, so one compiled kernel serves every size that
+makes the same choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...compiler.gradient_patterns import SignedProduct, match_signed_product
+from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
+from ...compiler.patterns import is_abs_difference
+from ...errors import ParameterError
+from ...ir.node import Node, postorder, variables
+from ...ir.ops import is_transcendental
+from .pow_tables import TABLE_SIXTEENTHS, TablePower, gathered, table_power
+from .tiles import TILES, DeviceLimits, Tile
+
+_WIDEST = 16
+_GRID_LIMIT = 2**31 - 1
+_PRODUCERS = {"ring": 128, "wgmma": 128, "score": 128, "select": 128, "wide": 128}
+PRODUCTS = ("wgmma", "mma")
+TABLE_BYTES = 8192
+_PIPELINED_OPERATIONS = 5
+_THIN = 8
+_HEAVY_SLOTS, _TILE_SLOTS = 2.3, 6.7
+
+
+Argument = int | float
+"""Pointers and integers are int, numbers float (float64 to the kernel), a pair of float32 the int of its bits."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where the arrays of one call lie: per port its strides for ROLES, in elements, and its alignment in bytes."""
+
+    strides: tuple[tuple[int, ...], ...]
+    alignment: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a port is read or written: along which axis its elements run and how many at once.
+
+    An axis is "k", "tile" or "any"; "dense" is k without gaps between the rows.
+    """
+
+    run: str
+    width: int
+
+
+@dataclass(frozen=True)
+class CudaPlan:
+    """Everything the emitter needs, and nothing of the sizes.
+
+    ``listed``: it runs the tiles of a list that another kernel made.
+    """
+
+    nest: Nest
+    arch: str
+    schema: str
+    tile: Tile
+    access: tuple[Access, ...]
+    symmetric: bool
+    batch: str
+    integers: tuple[int, ...]
+    shared: int
+    resident: int
+    numerics: str
+    power: TablePower | None = None
+    product: SignedProduct | None = None
+    listed: bool = False
+    pairs: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, those that only copy included."""
+        return self.tile.threads + _PRODUCERS.get(self.schema, 0)
+
+    def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
+        """Blocks to launch for these sizes."""
+        return _launched(self, sizes, limits)
+
+    def arguments(
+        self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]
+    ) -> tuple[Argument, ...]:
+        """What the kernel is launched with, from the argument lists that ``compiler.nest`` lays down."""
+        return (*pointers, *self.fixed(integers), *numbers, *self.trailing(numbers))
+
+    def fixed(self, integers: Sequence[int]) -> tuple[int, ...]:
+        """The arguments between the pointers and the numbers."""
+        return tuple(integers[slot] for slot in self.integers)
+
+    def trailing(self, numbers: Sequence[float]) -> tuple[Argument, ...]:
+        """The arguments behind the numbers, which depend on them."""
+        return () if self.power is None else self.power.arguments(tuple(numbers))
+
+    def __str__(self) -> str:
+        tile, split = self.tile, f" x {self.tile.groups} ranges of k" if self.tile.groups > 1 else ""
+        widths = ", ".join(
+            f"{port.name} {access.width}{access.run[0]}"
+            for port, access in zip(self.nest.ports, self.access, strict=True)
+        )
+        return (
+            f"{self.schema} {self.arch} tile {tile.m}x{tile.n}x{tile.depth} ({tile.rows}x{tile.columns} a thread, "
+            f"{tile.threads} threads{split}) access [{widths}] {'symmetric ' if self.symmetric else ''}{self.numerics}"
+        )
+
+
+def staged(nest: Nest) -> dict[str, tuple[Port, ...]]:
+    """The operands the map reads by how they are held: "rows" and "columns" of the tile, "lines" along k, "cells"."""
+    steps = [node for reduction in nest.reductions for node in reduction.step]
+    used = set(variables([*nest.map, *steps]))
+    kinds: dict[str, list[Port]] = {"rows": [], "columns": [], "lines": [], "cells": []}
+    for port in nest.operands:
+        if port.name in used:
+            over_m, over_n = "m" in port.roles, "n" in port.roles
+            kind = {(True, True): "cells", (True, False): "rows", (False, True): "columns"}.get(
+                (over_m, over_n), "lines"
+            )
+            kinds[kind].append(port)
+    return {kind: tuple(ports) for kind, ports in kinds.items()}
+
+
+def register_kinds(nest: Nest) -> tuple[str, ...]:
+    """Kinds of all registers of all accumulators, in order."""
+    return tuple(kind for reduction in nest.reductions for kind in reduction.kinds)
+
+
+def cell_words(nest: Nest) -> int:
+    """32-bit registers one output cell takes."""
+    value = max(1, BYTES[nest.compute] // 4)
+    kinds = {"value": value, "bool": 1, "index": 2}
+    return sum(kinds[kind] for kind in register_kinds(nest)) + value * len(staged(nest)["cells"])
+
+
+def is_heavy(nest: Nest) -> bool:
+    """Whether a step calls a function, so that many small threads hide its latency better than few large ones."""
+    steps = [node for reduction in nest.reductions for node in reduction.step]
+    return any(is_transcendental(node) and not _is_product(node) for node in postorder([*nest.map, *steps]))
+
+
+def _is_product(node: Node) -> bool:
+    return node.op == "pow" and not isinstance(node.args[1].number, bool) and node.args[1].number in (1, 2, 3, 4)
+
+
+def _stage_words(nest: Nest, tile: Tile) -> int:
+    value = BYTES[nest.compute]
+    wide = min(4, _WIDEST // value)
+    kinds = staged(nest)
+
+    def pitch(span: int) -> int:
+        return span if span % wide else span + wide
+
+    return tile.depth * (
+        len(kinds["rows"]) * pitch(tile.m) + len(kinds["columns"]) * pitch(tile.n) + len(kinds["lines"])
+    )
+
+
+def register_bytes(nest: Nest) -> int:
+    """Bytes of one cell's registers as the compiler lays them out."""
+    sizes = [{"value": BYTES[nest.compute], "bool": 1, "index": 8}[kind] for kind in register_kinds(nest)]
+    offset = 0
+    for size in sizes:
+        offset = -(-offset // size) * size + size
+    widest = max(sizes, default=1)
+    return -(-offset // widest) * widest
+
+
+def shared_bytes(nest: Nest, tile: Tile) -> int:
+    """Dynamic shared memory of a block."""
+    if tile.schema == "thin":
+        return 0
+    if tile.schema == "ring":
+        return tile.stages * ((tile.m + tile.n + len(staged(nest)["lines"])) * 128 + 16)
+    stages = 2 * tile.groups * _stage_words(nest, tile) * BYTES[nest.compute]
+    merge = tile.threads * tile.rows * tile.columns * register_bytes(nest) if tile.groups > 1 else 0
+    return max(stages, merge) + (TABLE_BYTES if table_power(nest) is not None else 0)
+
+
+def _width(strides: Sequence[int], sizes: Mapping[str, int], along: str, size: int, alignment: int) -> int:
+    """Most elements of one access along a role: it must be contiguous, everything else a multiple of it."""
+    if sizes[along] > 1 and strides[ROLES.index(along)] != 1:
+        return 1
+    others = [stride for role, stride in zip(ROLES, strides, strict=True) if role != along and sizes[role] > 1]
+    width = _WIDEST // size
+    while width > 1 and (alignment % (width * size) or any(stride % width for stride in others)):
+        width //= 2
+    return min(width, 8)
+
+
+def _is_dense(strides: Sequence[int], sizes: Mapping[str, int], tile_role: str) -> bool:
+    """Whether neighbours along the tile follow each other without a gap, each with its k in a row."""
+    step = dict(zip(ROLES, strides, strict=True))
+    others = [step[role] for role in "abc" if sizes[role] > 1]
+    packed = step[tile_role] == sizes["k"] and (step["k"] == 1 or sizes["k"] == 1)
+    return packed and not any(stride % 4 for stride in others)
+
+
+def _access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int) -> Access:
+    tile_role = "n" if "n" in port.roles and "m" not in port.roles else "m"
+    size = BYTES[port.dtype]
+    if _is_dense(strides, sizes, tile_role) and sizes["k"] <= _THIN and alignment % _WIDEST == 0:
+        return Access("dense", _width(strides, sizes, "k", size, alignment))
+    along_k = sizes["k"] > 1 and "k" in port.roles and strides[ROLES.index("k")] == 1
+    if along_k or tile_role not in port.roles:
+        return Access("k", _width(strides, sizes, "k", size, alignment) if along_k else 1)
+    contiguous = sizes[tile_role] > 1 and strides[ROLES.index(tile_role)] == 1
+    return Access("tile", _width(strides, sizes, tile_role, size, alignment) if contiguous else 1)
+
+
+def _out_access(port: Port, strides: Sequence[int], sizes: Mapping[str, int], alignment: int, run: int) -> Access:
+    """Outputs are written ``run`` neighbouring columns at a time where that is one aligned access."""
+    size = BYTES[port.dtype]
+    contiguous = sizes["n"] > 1 and strides[ROLES.index("n")] == 1
+    others = [s for role, s in zip(ROLES, strides, strict=True) if role != "n" and (sizes[role] > 1 or role == "k")]
+    fits = run > 1 and contiguous and run * size <= _WIDEST and alignment % (run * size) == 0
+    return Access("tile" if contiguous else "any", run if fits and not any(s % run for s in others) else 1)
+
+
+def column_run(nest: Nest, tile: Tile) -> int:
+    """Neighbouring columns that a thread owns."""
+    wide = min(4, _WIDEST // BYTES[nest.compute])
+    if tile.schema == "thin":
+        return 4
+    if tile.schema in PRODUCTS:
+        return 2
+    if tile.columns % wide == 0:
+        return wide
+    return 2 if tile.columns % 2 == 0 and wide >= 2 else 1
+
+
+def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
+    rows, columns = -(-sizes["m"] // tile.m), -(-sizes["n"] // tile.n)
+    outer = sizes["a"] * sizes["b"] * sizes["c"] * sizes["splits"]
+    return (rows * (rows + 1) // 2 if symmetric else rows * columns) * outer
+
+
+def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
+    loops = plan.schema in ("ring", *PRODUCTS) or plan.listed
+    persistent = limits.sm_count * plan.resident if loops else _GRID_LIMIT
+    return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
+
+
+def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> int:
+    """Blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
+    if tile.schema != "gram":
+        return tile.resident
+    registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
+    by_registers = limits.registers_per_sm // (-(-registers // 8) * 8 * tile.threads)
+    by_shared = limits.shared_per_sm // max(1, shared + 1024)
+    return max(1, min(by_registers, by_shared, limits.threads_per_sm // tile.threads, 32))
+
+
+def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
+    """Cycles by a coarse model: issue slots of the busiest multiprocessor, and a latency per wave and per stage."""
+    tiles = _tiles(tile, sizes, symmetric)
+    together = blocks_per_sm(tile, cell_words(nest), shared_bytes(nest, tile), limits)
+    heavy = is_heavy(nest) or table_power(nest) is not None
+    steps = sizes["k"] * sizes["l"] / sizes["splits"]
+    slots = steps * (_HEAVY_SLOTS if heavy else 1.0) + _TILE_SLOTS
+    efficiency = 64 * (tile.heavy if heavy else tile.efficiency)
+    issue = math.ceil(tiles / limits.sm_count) * tile.m * tile.n * slots / efficiency
+    stages = math.ceil(steps / tile.groups / tile.depth)
+    return issue + math.ceil(tiles / (limits.sm_count * together)) * (2200 + 2300 * stages + 150 * tile.groups)
+
+
+def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Return whether the warp-specialised template can run a nest: one register a cell, one operand a side, float32."""
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
+    steps = [node for reduction in nest.reductions for node in reduction.step]
+    heavy = is_heavy(nest) or table_power(nest) is not None
+    operations = sum(bool(node.args) for node in postorder([*nest.map, *steps]))
+    operations += 100 * heavy
+    outer = nest.partial or any("l" in port.roles for port in nest.ports)
+    small = nest.compute == "f32" and cell_words(nest) == 1 and operations <= _PIPELINED_OPERATIONS
+    return limits.has(("warp_specialized",)) and plain and small and not outer and sizes["k"] >= 32
+
+
+def _sums_half2(nest: Nest) -> bool:
+    """Return whether sums of |x - y| may be taken in pairs of float16; pairs of bfloat16 were slower than float32."""
+    stored = [port.dtype for port in nest.operands]
+    if nest.precision != "half" or stored != ["f16", "f16"] or len(nest.map) != 1:
+        return False
+    return nest.reductions[0].name == "sum" and is_abs_difference(nest.map[0])
+
+
+def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
+    """Whether so little is reduced that writing a large result is all the work."""
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"] and not nest.symmetric
+    outer = nest.partial or any("l" in port.roles for port in nest.ports)
+    large = sizes["n"] >= 1024 and sizes["m"] * sizes["n"] >= 1 << 21
+    return plain and not outer and large and 1 <= sizes["k"] <= _THIN and BYTES[nest.compute] == 4
+
+
+def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> bool:
+    if not limits.has(tile.requires):
+        return False
+    if tile.schema == "ring":
+        square = tile.m == tile.n or not symmetric
+        two_at_a_time = not tile.half2 or (_sums_half2(nest) and sizes["k"] % 2 == 0)
+        return square and two_at_a_time and supports_warp_specialized(nest, sizes, limits)
+    if tile.schema == "thin":
+        return _is_thin(nest, sizes)
+    cells = tile.rows * tile.columns
+    room = cells * cell_words(nest) <= 72 or cells == 1
+    power = table_power(nest)
+    small = cells <= 16 or (not is_heavy(nest) and power is None)
+    if tile.table_power and (power is None or power.share != TABLE_SIXTEENTHS):
+        return False
+    if tile.matrix_operand:
+        room = _has_matrix_operand(nest)
+    in_order = tile.groups == 1 or not any(reduction.is_fold for reduction in nest.reductions)
+    square = tile.m == tile.n or not symmetric
+    return room and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
+
+
+def _has_matrix_operand(nest: Nest) -> bool:
+    """Return whether large threads leave room for one operand over the tile beside the accumulators."""
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == len(held["cells"]) == 1 and not held["lines"]
+    return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in held["cells"][0].roles
+
+
+def _in_order(tile: Tile) -> Tile:
+    """The tile without its groups, for reductions that cannot be cut."""
+    return replace(tile, groups=1, resident=1)
+
+
+def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Slots of the extents and strides the kernel takes; ranges of a partial result take the place of k."""
+    roles = "".join(role for role in "mnkl" if any(role in port.roles for port in nest.ports))
+    outs = [replace(port, roles=f"{port.roles}k") if nest.partial else port for port in nest.outs]
+    return integer_slots([*nest.operands, *outs], sizes, roles, nest.partial)
+
+
+def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, ...]:
+    """Every tile that can run a nest, the one believed fastest first."""
+    symmetric = nest.mirrors
+    folds = any(reduction.is_fold for reduction in nest.reductions)
+    family = [_in_order(tile) if folds and tile.schema == "gram" else tile for tile in TILES]
+    family = [replace(tile, depth=sizes["k"]) if tile.schema == "thin" else tile for tile in family]
+    valid = [tile for tile in family if _fits(tile, nest, sizes, symmetric, limits)]
+    return tuple(sorted(valid, key=lambda tile: cost(tile, nest, sizes, symmetric, limits)))
+
+
+def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None) -> CudaPlan:
+    """Choose how to run a nest.
+
+    Parameters
+    ----------
+    nest : Nest
+    sizes : mapping
+        The extents of SIZES.
+    limits : DeviceLimits
+    facts : Facts
+        Strides and alignments of the ports, operands first.
+    tile : str, optional
+        Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
+    """
+    for one in candidates(nest, sizes, limits):
+        if tile in (None, one.name) and is_choice(nest, sizes, limits, facts, one):
+            return planned(nest, sizes, limits, facts, one)
+    raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
+
+
+def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> bool:
+    """Whether a candidate can run where the arrays lie: pairs must be read two at a time."""
+    chosen = planned(nest, sizes, limits, facts, tile)
+    return not chosen.pairs or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
+
+
+def _uses_approximate_power(nest: Nest) -> bool:
+    """Whether the map holds powers that are approximated."""
+    powers = [node for node in postorder(nest.map) if node.op == "pow" and not _is_product(node)]
+    approximate = bool(powers) or table_power(nest) is not None
+    return nest.compute == "f32" and approximate and not nest.reproducible
+
+
+def _numerics(nest: Nest, tile: Tile) -> str:
+    if tile.half2:
+        return f"{nest.compute} of sums of 16 in {nest.operands[0].dtype}"
+    return f"{nest.compute} {'powers to 2e-6' if _uses_approximate_power(nest) else 'ieee'}"
+
+
+def _resident(tile: Tile, nest: Nest) -> int:
+    """Blocks a multiprocessor must have room for: what the registers of the cells leave room for."""
+    words = cell_words(nest)
+    if tile.schema == "thin":
+        return 1 if tile.depth > 4 else tile.resident
+    if tile.schema == "ring" or tile.matrix_operand or words == 1:
+        return tile.resident
+    return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
+
+
+def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> CudaPlan:
+    """The plan in a tile, which need not be a row of the table."""
+    nest = gathered(nest)
+    accesses: list[Access] = []
+    for place, port in enumerate(nest.ports):
+        strides, alignment = facts.strides[place], facts.alignment[place]
+        if place < len(nest.operands):
+            accesses.append(_access(port, strides, sizes, alignment))
+        else:
+            accesses.append(_out_access(port, strides, sizes, alignment, column_run(nest, tile)))
+    shared = shared_bytes(nest, tile)
+    return CudaPlan(
+        nest,
+        limits.arch,
+        tile.schema,
+        tile,
+        tuple(accesses),
+        nest.mirrors,
+        "".join(role for role in "abc" if sizes[role] > 1),
+        _used_integers(nest, sizes),
+        shared,
+        _resident(tile, nest),
+        _numerics(nest, tile),
+        table_power(nest) if tile.schema == "gram" else None,
+        match_signed_product(nest) if tile.schema == "gram" else None,
+        pairs=tile.half2,
+    )

@@ -1,0 +1,159 @@
+// Reductions over the rows of a matrix that is never stored: out[m, c] = reduce over n of w[m, n] (times v[n, c]).
+//
+// A block takes a contiguous run of tiles in the order of row blocks, so that the work is even for any shape. Its partial result for
+// a row block goes to a slot of the workspace that no other block writes: slot 0 for the first row block of its run, 1 for the
+// last, 2 for those between, which are all its own and are finished at once. The others are joined, in order, by a second
+// kernel. Beside what gram needs, a Body says how an entry is made of its registers (entry) and how entries are reduced (Kept:
+// begin, take, join, finish), or that the smallest are wanted (SELECTS; keys are negated for the largest).
+#pragma once
+#include "tile.cuh"
+
+namespace km {
+
+template <int N>
+struct Room {
+    static constexpr int value = N > 0 ? N : 1;
+};
+
+// Arguments with the work space behind them.
+template <class Arguments>
+struct Working : Arguments {
+    void* work;
+};
+
+// 2^a within 2^-22 relative and 0 below the normal numbers, 1 / a within a unit in the last place.
+KM_DEVICE float exp2_near(float a) {
+    return ptx::ex2_approx_ftz(a);
+}
+KM_DEVICE float rcp_near(float a) {
+    return ptx::rcp_approx(a);
+}
+
+// a / b, quickly where both are small.
+KM_DEVICE i64 quotient(i64 a, i64 b) { return ((a | b) >> 32) == 0 ? (i64)((unsigned)a / (unsigned)b) : a / b; }
+
+struct Share {
+    i64 first, last, columns;
+
+    __device__ __forceinline__ Share(i64 block, i64 blocks, i64 tiles, i64 columns_)
+        : first(quotient(block * tiles, blocks)), last(quotient((block + 1) * tiles, blocks)), columns(columns_) {}
+    __device__ __forceinline__ Share(const Walk<true>& walk) : first(walk.first), last(walk.end), columns(walk.columns) {}
+    __device__ __forceinline__ bool whole(i64 row) const { return first <= row * columns && (row + 1) * columns <= last; }
+    __device__ __forceinline__ int slot(i64 row) const { return whole(row) ? 2 : row * columns <= first ? 0 : 1; }
+};
+
+template <class Args>
+KM_DEVICE i64 batches(const Args& g) {
+    return g.size[ROLE_A] * g.size[ROLE_B] * g.size[ROLE_C];
+}
+
+// A key and where it was found. NaN comes after everything else, of equal keys the earlier one first.
+template <class C>
+struct Ranked {
+    C key;
+    i64 position;
+};
+template <class C>
+KM_DEVICE bool before(C key, i64 position, const Ranked<C>& other) {
+    const bool mine = key != key, theirs = other.key != other.key;
+    if (mine != theirs) return theirs;
+    if (!mine && key != other.key) return key < other.key;
+    return position < other.position;
+}
+// Puts a key into a sorted list of which neighbours lie STEP apart; returns the worst key then.
+template <class C, int STEP>
+__device__ __noinline__ C insert(Ranked<C>* list, int count, C key, i64 position) {
+    int q = count - 1;
+    if (!before(key, position, list[(i64)q * STEP])) return list[(i64)q * STEP].key;
+    for (; q > 0 && before(key, position, list[(i64)(q - 1) * STEP]); --q) list[(i64)q * STEP] = list[(i64)(q - 1) * STEP];
+    list[(i64)q * STEP] = Ranked<C>{key, position};
+    return list[(i64)(count - 1) * STEP].key;
+}
+template <class C, int STEP>
+KM_DEVICE void empty_list(Ranked<C>* list, int count) {
+    for (int q = 0; q < count; ++q) list[(i64)q * STEP] = Ranked<C>{not_a_number<C>(), 0x7fffffffffffffffll};
+}
+
+template <class T>
+KM_DEVICE T shuffle_xor(T value, int step) {
+    static_assert(sizeof(T) % 4 == 0, "words");
+    union {
+        T whole;
+        unsigned word[sizeof(T) / 4];
+    } a;
+    a.whole = value;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / 4); ++i) a.word[i] = __shfl_xor_sync(0xffffffffu, a.word[i], step);
+    return a.whole;
+}
+
+// Results of one place: written as stored, or keys and positions.
+template <class Body, class Args>
+KM_DEVICE void write_result(const Args& g, const Place& p, i64 m, i64 c, const typename Body::Kept& kept) {
+    typedef typename Body::Result P;
+    typedef typename P::T T;
+    const i64* s = g.stride[P::PORT];
+    T* at = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + m * s[ROLE_M] + c * s[ROLE_L];
+    if constexpr (Body::SELECTS) {
+        *at = Store<T>::from(Body::LARGEST ? -kept.key : kept.key);
+        const i64* t = g.stride[P::PORT + 1];
+        i64* place = (i64*)g.pointer[P::PORT + 1] + batch_offset(g, P::PORT + 1, p) + m * t[ROLE_M] + c * t[ROLE_L];
+        *place = kept.position;
+    } else {
+        *at = Store<T>::from(Body::finish(kept));
+    }
+}
+
+// Where a block keeps what it has of a row block: [column of the result][row].
+template <class Body, int BM>
+KM_DEVICE typename Body::Kept* slot_of(void* work, i64 block, int slot, i64 width) {
+    return (typename Body::Kept*)work + (block * 3 + slot) * width * BM;
+}
+
+// Values that entries read of one row or column: operands without a reduced axis.
+template <class P, class C, class Args>
+KM_DEVICE C end_value(const Args& g, const Place& p, i64 at, i64 extent, int role) {
+    typedef typename P::T T;
+    const T* base = (const T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+    return at < extent ? convert<C>(load_pack<T, 1>(base + at * g.stride[P::PORT][role]).v[0]) : C(0);
+}
+
+// The second kernel: row blocks that several blocks have parts of. Block b joins the one in which its run begins, if it
+// is the first of those blocks that begin inside it.
+template <class Body, int BM>
+KM_DEVICE void join_runs(const typename Body::Args& g, i64 blocks, i64 tiles, i64 columns) {
+    typedef typename Body::Kept Kept;
+    const i64 b = blockIdx.x + 1, width = g.size[ROLE_L];
+    const Share own(b, blocks, tiles, columns);
+    const i64 row = own.first / columns, start = row * columns;
+    if (own.first == start || (b - 1) * tiles / blocks > start) return;
+    const Place p = row_place<BM>(g, row);
+    i64 last = b;
+    while (last + 1 < blocks && (last + 1) * tiles / blocks < start + columns) ++last;
+    const i64 lines = Body::SELECTS ? 1 : width;
+    for (i64 e = threadIdx.x; e < lines * BM; e += blockDim.x) {
+        const i64 m = p.m + e % BM;
+        if (m >= g.size[ROLE_M]) continue;
+        Kept* mine = slot_of<Body, BM>(g.work, b - 1, Share(b - 1, blocks, tiles, columns).slot(row), width) + e;
+        if constexpr (Body::SELECTS) {
+            for (i64 other = b; other <= last; ++other) {
+                const Kept* from = slot_of<Body, BM>(g.work, other, Share(other, blocks, tiles, columns).slot(row), width) + e;
+                for (i64 q = 0; q < width; ++q) {
+                    const Kept next = from[q * BM];
+                    if (!before(next.key, next.position, mine[(width - 1) * BM])) break;
+                    insert<typename Body::C, BM>(mine, (int)width, next.key, next.position);
+                }
+            }
+            for (i64 q = 0; q < width; ++q) write_result<Body>(g, p, m, q, mine[q * BM]);
+        } else {
+            Kept total = *mine;
+            for (i64 other = b; other <= last; ++other) {
+                const Share run(other, blocks, tiles, columns);
+                Body::join(total, slot_of<Body, BM>(g.work, other, run.slot(row), width)[e]);
+            }
+            write_result<Body>(g, p, m, e / BM, total);
+        }
+    }
+}
+
+}  // namespace km

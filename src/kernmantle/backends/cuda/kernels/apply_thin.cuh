@@ -1,0 +1,248 @@
+// Row reductions for few positions of k: a thread holds R whole rows of x and their results in registers. Rows of y, with the
+// operands that belong to them, pass through shared memory, where all lanes read the same one at once.
+#pragma once
+#include "apply.cuh"
+#include "gram.cuh"
+
+namespace km {
+
+template <int THREADS_, int R_, int DEPTH_, int STAGE_, int UNROLL_>
+struct ApplyThin {
+    static constexpr int THREADS = THREADS_, R = R_, DEPTH = DEPTH_, STAGE = STAGE_, UNROLL = UNROLL_;
+    static constexpr int BM = THREADS * R, BN = STAGE;
+};
+// What is staged of a row of y: its entries, the ends that entries of the matrix read, its row of v.
+template <class Body, class Tile>
+struct Staged {
+    static constexpr int ENDS = Tile::DEPTH, V = ENDS + Body::COLUMN_ENDS, USED = V + (Body::WEIGHTED ? Body::GROUP : 0);
+    static constexpr int WIDE = 16 / sizeof(typename Body::C);
+    static constexpr int PITCH = (USED + WIDE - 1) / WIDE * WIDE > 0 ? (USED + WIDE - 1) / WIDE * WIDE : WIDE;
+};
+template <class Body, class Tile>
+__device__ constexpr int apply_thin_shared_bytes() {
+    return Tile::STAGE * Staged<Body, Tile>::PITCH * (int)sizeof(typename Body::C);
+}
+
+template <class Body, class Tile>
+struct Thin {
+    typedef typename Body::C C;
+    typedef typename Body::Args Args;
+    typedef typename Body::Kept Kept;
+    typedef typename Body::template Row<0> X;
+    typedef typename Body::template Column<0> Y;
+    typedef Staged<Body, Tile> S;
+    static constexpr int R = Tile::R, K = Tile::DEPTH, BM = Tile::BM, GROUP = Body::SELECTS ? 1 : Body::GROUP;
+
+    // How large rows may be, in units of the exponent, for their rounding to be no more than that of their sums.
+    static constexpr float LIMIT = 8.0f / Room<K>::value;
+
+    const Args& g;
+    Place p;
+    C scale;
+    typename Body::Fixed fixed;
+    C x[Room<K>::value][R], ends[Room<Body::ROW_ENDS>::value][R], lines[Room<K>::value][Room<Body::LINES>::value];
+    Kept kept[GROUP][R];
+    C worst[R];
+
+    __device__ __forceinline__ Thin(const Args& g_) : g(g_), scale(0) {}
+    __device__ __forceinline__ i64 row(int r) const { return p.m + r * Tile::THREADS + threadIdx.x; }
+
+    // Rows of x, times the scale where there is one; whether they are small enough for it.
+    __device__ __forceinline__ bool read_rows() {
+        const typename X::T* base = (const typename X::T*)g.pointer[X::PORT] + batch_offset(g, X::PORT, p);
+        bool small = true;
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const i64 m = row(r) < g.size[ROLE_M] ? row(r) : g.size[ROLE_M] - 1;
+#pragma unroll
+            for (int k = 0; k < K; ++k) {
+                x[k][r] = convert<C>(load_pack<typename X::T, 1>(base + m * g.stride[X::PORT][ROLE_M] + k * g.stride[X::PORT][ROLE_K]).v[0]);
+                if (Body::SCALES && scale > C(0)) {
+                    x[k][r] *= scale;
+                    small = small && abs(x[k][r]) <= C(LIMIT);
+                }
+            }
+        }
+        return small;
+    }
+
+    __device__ __forceinline__ void begin(i64 row_block, Kept* lists) {
+        p = row_place<BM>(g, row_block);
+        fixed = Body::fixed(g, p);
+        if constexpr (Body::SCALES) scale = Body::scale(fixed, g.number);
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const i64 m = row(r) < g.size[ROLE_M] ? row(r) : g.size[ROLE_M] - 1;
+            each<0, Body::ROW_ENDS>([&](auto index) {
+                ends[decltype(index)::value][r] = end_value<typename Body::template RowEnd<decltype(index)::value>, C>(g, p, m, g.size[ROLE_M], ROLE_M);
+            });
+            if constexpr (Body::SELECTS) {
+                empty_list<C, BM>(lists + r * Tile::THREADS + threadIdx.x, (int)g.size[ROLE_L]);
+                worst[r] = not_a_number<C>();
+            } else {
+#pragma unroll
+                for (int c = 0; c < GROUP; ++c) Body::begin(kept[c][r]);
+            }
+        }
+        each<0, Body::LINES>([&](auto index) {
+            typedef typename Body::template Line<decltype(index)::value> P;
+            const typename P::T* line = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p);
+#pragma unroll
+            for (int k = 0; k < K; ++k) lines[k][decltype(index)::value] = convert<C>(load_pack<typename P::T, 1>(line + k * g.stride[P::PORT][ROLE_K]).v[0]);
+        });
+    }
+
+    // Rows n, n + 1, ... of y, as of x; of v the columns from c on. Whether they are small enough to be scaled.
+    __device__ __forceinline__ bool stage(C* shared, i64 n, i64 c) const {
+        bool small = true;
+        const i64 left = g.size[ROLE_N] - n;
+        const typename Y::T* base = (const typename Y::T*)g.pointer[Y::PORT] + batch_offset(g, Y::PORT, p) + n * g.stride[Y::PORT][ROLE_N];
+        const i64 along = g.stride[Y::PORT][ROLE_N], down = g.stride[Y::PORT][ROLE_K];
+        for (int e = threadIdx.x; e < Tile::STAGE * K; e += Tile::THREADS) {
+            const int i = e / Room<K>::value, k = e % Room<K>::value;
+            if (i < left) {
+                C value = convert<C>(load_pack<typename Y::T, 1>(base + i * along + k * down).v[0]);
+                if (Body::SCALES && scale > C(0)) {
+                    value *= scale;
+                    small = small && abs(value) <= C(LIMIT);
+                }
+                shared[i * S::PITCH + k] = value;
+            }
+        }
+        each<0, Body::COLUMN_ENDS>([&](auto index) {
+            typedef typename Body::template ColumnEnd<decltype(index)::value> P;
+            for (int i = threadIdx.x; i < Tile::STAGE; i += Tile::THREADS) shared[i * S::PITCH + S::ENDS + decltype(index)::value] = end_value<P, C>(g, p, n + i, g.size[ROLE_N], ROLE_N);
+        });
+        if constexpr (Body::WEIGHTED) {
+            typedef typename Body::Weight P;
+            const typename P::T* v = (const typename P::T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, p) + n * g.stride[P::PORT][ROLE_N] + c * g.stride[P::PORT][ROLE_L];
+            for (int e = threadIdx.x; e < Tile::STAGE * GROUP; e += Tile::THREADS) {
+                const int i = e / GROUP, q = e % GROUP;
+                const bool inside = i < left && c + q < g.size[ROLE_L];
+                shared[i * S::PITCH + S::V + q] = inside ? convert<C>(load_pack<typename P::T, 1>(v + i * g.stride[P::PORT][ROLE_N] + q * g.stride[P::PORT][ROLE_L]).v[0]) : C(0);
+            }
+        }
+        return small;
+    }
+
+    template <bool SCALED>
+    __device__ __forceinline__ void step(const C* shared, i64 n, Kept* lists) {
+        C q[S::PITCH];
+#pragma unroll
+        for (int i = 0; i < S::PITCH; i += S::WIDE) {
+            const Pack<C, S::WIDE> pack = *(const Pack<C, S::WIDE>*)(shared + i);
+#pragma unroll
+            for (int v = 0; v < S::WIDE; ++v) q[i + v] = pack.v[v];
+        }
+        typename Body::Registers state[R];
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            if constexpr (Body::STARTS)
+                Body::start(state[r], &x[0][r], &q[0], lines[0], g.number);
+            else
+                Body::initial(state[r]);
+        }
+#pragma unroll
+        for (int k = Body::STARTS; k < K; ++k)
+#pragma unroll
+            for (int r = 0; r < R; ++r) Body::template step<EXACT>(state[r], &x[k][r], &q[k], lines[k], &q[k], g.number, k, 0);
+        C w[R];
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            C mine[Room<Body::ROW_ENDS>::value];
+#pragma unroll
+            for (int o = 0; o < Body::ROW_ENDS; ++o) mine[o] = ends[o][r];
+            if constexpr (SCALED)
+                w[r] = Body::scaled_entry(fixed, g.number, mine, &q[S::ENDS], 0, state[r]);
+            else
+                w[r] = Body::entry(fixed, g.number, mine, &q[S::ENDS], 0, state[r]);
+        }
+        if constexpr (Body::SELECTS) {
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                const C key = Body::LARGEST ? -w[r] : w[r];
+                if (!(key > worst[r])) worst[r] = insert<C, BM>(lists + r * Tile::THREADS + threadIdx.x, (int)g.size[ROLE_L], key, n);
+            }
+        } else {
+#pragma unroll
+            for (int c = 0; c < GROUP; ++c)
+#pragma unroll
+                for (int r = 0; r < R; ++r) Body::take(kept[c][r], w[r], Body::WEIGHTED ? q[S::V + c] : C(1));
+        }
+    }
+
+    template <bool SCALED>
+    __device__ __forceinline__ void steps(const C* shared, i64 n, Kept* lists) {
+        const int rows = g.size[ROLE_N] - n < Tile::STAGE ? (int)(g.size[ROLE_N] - n) : Tile::STAGE;
+        const int even = rows / Tile::UNROLL * Tile::UNROLL;
+#pragma unroll 1
+        for (int i = 0; i < even; i += Tile::UNROLL)
+#pragma unroll
+            for (int u = 0; u < Tile::UNROLL; ++u) step<SCALED>(shared + (i + u) * S::PITCH, n + i + u, lists);
+#pragma unroll 1
+        for (int i = even; i < rows; ++i) step<SCALED>(shared + i * S::PITCH, n + i, lists);
+    }
+
+    __device__ __forceinline__ void end(Kept* slot, i64 c, bool whole) const {
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const int local = r * Tile::THREADS + threadIdx.x;
+            const bool inside = row(r) < g.size[ROLE_M];
+            if constexpr (Body::SELECTS) {
+                if (whole && inside)
+                    for (i64 q = 0; q < g.size[ROLE_L]; ++q) write_result<Body>(g, p, row(r), q, slot[q * BM + local]);
+            } else {
+#pragma unroll
+                for (int q = 0; q < GROUP; ++q) {
+                    if (!inside || c + q >= g.size[ROLE_L]) continue;
+                    if (whole)
+                        write_result<Body>(g, p, row(r), c + q, kept[q][r]);
+                    else
+                        slot[(c + q) * BM + local] = kept[q][r];
+                }
+            }
+        }
+    }
+};
+
+// Columns of v beyond GROUP take further passes over the same run.
+template <class Body, class Tile>
+__device__ __forceinline__ void apply_thin(const typename Body::Args& g) {
+    typedef typename Body::C C;
+    typedef Thin<Body, Tile> T;
+    extern __shared__ __align__(16) unsigned char raw[];
+    C* shared = (C*)raw;
+    const i64 columns = ceil_div(g.size[ROLE_N], Tile::BN), width = g.size[ROLE_L];
+    const Share share(blockIdx.x, gridDim.x, batches(g) * ceil_div(g.size[ROLE_M], Tile::BM) * columns, columns);
+    T task(g);
+    typename Body::Kept* slot = 0;
+#pragma unroll 1
+    for (i64 c = 0; c < (Body::SELECTS ? 1 : width); c += T::GROUP) {
+        bool small = true;
+#pragma unroll 1
+        for (i64 t = share.first; t < share.last; ++t) {
+            const i64 row = quotient(t, columns), n = (t - row * columns) * Tile::STAGE;
+            if (t == share.first || n == 0) {
+                slot = slot_of<Body, Tile::BM>(g.work, blockIdx.x, share.slot(row), width);
+                task.begin(row, slot);
+                small = task.read_rows();
+            }
+            __syncthreads();
+            small = task.stage(shared, n, c) && small;
+            if (Body::SCALES && __syncthreads_or(task.scale > C(0) && !small)) {
+                task.scale = C(0);
+                task.read_rows();
+                task.stage(shared, n, c);
+                small = true;
+            }
+            __syncthreads();
+            if (Body::SCALES && task.scale > C(0))
+                task.template steps<Body::SCALES>(shared, n, slot);
+            else
+                task.template steps<false>(shared, n, slot);
+            if (t + 1 == share.last || (t + 1) == (row + 1) * columns) task.end(slot, c, share.whole(row));
+        }
+    }
+}
+
+}  // namespace km

@@ -1,0 +1,157 @@
+// What the kernels of a score tile hand to each other: points split into halves, facts of their rows, the counts that
+// decide whether products are right for them.
+//
+// A tile of 128 points is one contiguous copy: rows of D high halves, then D low ones, in chunks of 128 bytes a row (64 where
+// D is 16) whose 16-byte pieces are permuted as tensor cores read them. With each tile of columns travel, permuted as the
+// threads of a warp read them, norms, the operands that entries read of a column and columns of v.
+#pragma once
+#include "apply.cuh"
+#include "ptx_wgmma.cuh"
+#include "score_gate.cuh"
+#include "split.cuh"
+
+namespace km {
+
+constexpr int SCORE_ROWS = 128;
+
+template <int D>
+struct ScoreLayout {
+    static constexpr int ROW = 4 * D >= 128 ? 128 : 64, CHUNK = SCORE_ROWS * ROW, BYTES = 4 * D / ROW * CHUNK;
+    static constexpr int SHIFT = ROW == 128 ? 0 : 1, MASK = ROW / 16 - 1;
+    // Upper word of a descriptor, and its lower word without the address.
+    static constexpr unsigned HIGH = (8 * ROW >> 4) | (ROW == 128 ? 1u : 2u) << 30, LOW = 1u << 16;
+    static_assert(D == 16 || D % 32 == 0, "whole chunks");
+
+    // Byte of position p of a row: high halves are 0 .. D - 1, low ones D .. 2 D - 1.
+    static __device__ __forceinline__ constexpr int at(int row, int p) {
+        return p * 2 / ROW * CHUNK + row * ROW + (((p * 2 % ROW / 16) ^ ((row >> SHIFT) & MASK)) << 4) + p % 8 * 2;
+    }
+    // Offset of 16 positions in units of a descriptor.
+    static __device__ __forceinline__ constexpr unsigned step(int p) { return (p * 2 / ROW * CHUNK + p * 2 % ROW) >> 4; }
+};
+
+// Order of a tile's columns in what travels with it: a thread reads 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of every 16 at once.
+KM_DEVICE int score_column(int slot) { return (slot & ~15) + (slot / 2 % 2) * 8 + slot / 4 % 4 * 2 + slot % 2; }
+
+template <class A>
+struct Scored : A {
+    int* list;
+    unsigned char* tiles[2];
+    float2* rows;
+    float* columns;
+};
+
+// Shape of the main kernel: D positions are stored, of which KS steps of 16 are multiplied.
+template <int D_, int KS_, int GROUPS_, int STAGES_, int SIDES_>
+struct ScoreTile {
+    static constexpr int D = D_, KS = KS_, GROUPS = GROUPS_, STAGES = STAGES_, SIDES = SIDES_;
+    static constexpr int BM = 64 * GROUPS, BN = SCORE_ROWS, THREADS = 128 * (GROUPS + 1);
+    typedef ScoreLayout<D> Layout;
+    // Squared distances below this share of both norms are taken by differences: tensor cores round towards zero, by up
+    // to 2^-23 of the norms at every step.
+    static constexpr float SHARE = KS <= 4 ? 0.0625f : 0.125f;
+};
+
+// Floats that travel with a tile of columns: norms, ends, v, then the tile's unit, its bound and two of padding.
+template <class Body>
+__device__ constexpr int score_side() {
+    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + (Body::WEIGHTED ? Body::GROUP : 0)) + 4;
+}
+template <class Body, class Tile>
+__device__ constexpr int apply_score_shared_bytes() {
+    return Tile::STAGES * Tile::Layout::BYTES + Tile::SIDES * (score_side<Body>() * 4 + 8) + 20 * Tile::STAGES;
+}
+
+// Where the only matrix begins, and the smallest square that float32 takes well.
+KM_DEVICE Place origin() { return Place{0, 0, 0, 0, 0, 0}; }
+constexpr float LEAST_SQUARE = 7.8886091e-31f;
+
+// Adds four neighbours along k from a multiple of four on, exactly as it is written; those behind the end are 0.
+template <class Body, class Args>
+KM_DEVICE void add_four(typename Body::Registers& s, const float (&a)[4], const float (&b)[4], const Args& g, i64 k) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+        float c[AtLeastOne<Body::LINES>::value];
+        if (Body::LINES > 0 && k + v >= g.size[ROLE_K]) continue;
+        read_lines<Body>(c, g, origin(), k + v);
+        Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
+    }
+}
+
+// One entry's accumulator by a thread alone, exactly as it is written.
+template <class Body, class Args>
+KM_DEVICE float score_directly(const Args& g, i64 m, i64 n) {
+    typedef typename Body::template Row<0> X;
+    typedef typename Body::template Column<0> Y;
+    const Place p = origin();
+    const typename X::T* x = row_of<X>(g, p, m);
+    const typename Y::T* y = row_of<Y>(g, p, n);
+    typename Body::Registers s;
+    Body::initial(s);
+#pragma unroll 1
+    for (i64 k = 0; k < g.size[ROLE_K]; k += 4) {
+        float a[4], b[4];
+        read_along_k<X, false>(a, x, g, k);
+        read_along_k<Y, false>(b, y, g, k);
+        add_four<Body>(s, a, b, g, k);
+    }
+    return s.r0;
+}
+
+// Order in which warpgroups issue products.
+KM_DEVICE void score_await_issue(int group) { ptx::bar_sync<256>(group + 1); }
+KM_DEVICE void score_pass_issue(int group) { ptx::bar_arrive<256>(group + 1); }
+
+// d = (add ? d : 0) + a b^T over 16 positions by a warpgroup: a in registers, b by the two words of its descriptor.
+KM_DEVICE void score_multiply(float (&d)[64], const unsigned (&a)[4], unsigned low, unsigned high, int add) {
+    ptx::wgmma_rs(f16(), reinterpret_cast<float (&)[16][4]>(d), a, (unsigned long long)high << 32 | low, add);
+}
+
+// The runs of tiles of one row block each that a block works through, begun where a row block begins (see Walk).
+struct Spans {
+    int next_tile, stop, first, columns, row, begin, end;
+
+    __device__ __forceinline__ Spans(const Share& share) : first((int)share.first), columns((int)share.columns), row(0), begin(0), end(0) {
+        stop = (int)share.last;
+        next_tile = (first + columns - 1) / columns * columns;
+        if (next_tile >= stop) next_tile = first;
+        if (next_tile == first) first = stop;
+    }
+    // `first`: of the tiles that are left for the end, the end of the run where there are none
+    __device__ __forceinline__ bool next() {
+        if (next_tile >= stop) {
+            if (first >= stop) return false;
+            next_tile = first;
+            stop = (first + columns - 1) / columns * columns;
+            first = stop;
+        }
+        row = next_tile / columns;
+        const int start = row * columns, after = start + columns < stop ? start + columns : stop;
+        begin = next_tile - start;
+        end = after - start;
+        next_tile = after;
+        return true;
+    }
+};
+// The run of a block, worked out where it is needed so that it takes no registers in between.
+template <class Tile, class Args>
+KM_DEVICE Share score_share(const Args& g) {
+    int block = blockIdx.x;
+    ptx::opaque(block);
+    const i64 columns = ceil_div(g.size[ROLE_N], Tile::BN);
+    return Share(block, gridDim.x, ceil_div(g.size[ROLE_M], Tile::BM) * columns, columns);
+}
+
+template <int STAGES>
+struct Stage {
+    int at = 0;
+    unsigned phase = 0;
+    __device__ __forceinline__ void advance() {
+        if (++at == STAGES) {
+            at = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+}  // namespace km

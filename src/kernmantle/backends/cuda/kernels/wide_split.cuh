@@ -1,0 +1,95 @@
+// What the kernels of products with many columns hand to each other: columns of v in halves, transposed, and the columns
+// of the matrix.
+//
+// A column of v has one power of two, which brings its largest value to 2^14 .. 2^15. Of 128 rows of v the high halves of
+// all columns, then the low ones, are two pieces of 64 rows: [column][64 halves], permuted as tensor cores read them.
+#pragma once
+#include "score.cuh"
+#include "split_hi_lo.cuh"
+
+namespace km {
+
+// columns: by tile [operand over k, then ends][slot], slots in the order of score_column.
+template <class A>
+struct Wide : A {
+    int* list;
+    unsigned char* values;
+    float* columns;
+};
+// Where the list holds the largest values of columns of v, as bits; what comes before it is that of score_gate.cuh.
+constexpr int LARGEST_AT = 256, ALL_BY_DIFFERENCES = 0x7fffffff;
+
+// Shape: DEPTH numbers a point, COLUMNS of v.
+template <int DEPTH_, int COLUMNS_, int GROUPS_, int STAGES_>
+struct WideTile {
+    static constexpr int DEPTH = DEPTH_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, STAGES = STAGES_;
+    static constexpr int BM = 64 * GROUPS, BN = SCORE_ROWS, THREADS = 128 * (GROUPS + 1);
+    static constexpr int PIECE = COLUMNS * 128, PLANE = 2 * PIECE, BYTES = 2 * PLANE;
+};
+template <class Body, class Tile>
+__device__ constexpr int wide_side() {
+    return SCORE_ROWS * (Tile::DEPTH + Body::COLUMN_ENDS);
+}
+
+// The largest value of every column of v; an infinite one cannot be taken apart.
+template <class Body, class Tile>
+__device__ __forceinline__ void scale_columns(const typename Body::Args& g) {
+    typedef typename Body::Weight W;
+    typedef typename W::T T;
+    const i64* s = g.stride[W::PORT];
+    const int c = threadIdx.x % Tile::COLUMNS;
+    const i64 rows_at_once = (i64)gridDim.x * (blockDim.x / Tile::COLUMNS);
+    float most = 0.0f;
+    bool infinite = false;
+    if (c < g.size[ROLE_L]) {
+#pragma unroll 4
+        for (i64 n = (i64)blockIdx.x * (blockDim.x / Tile::COLUMNS) + threadIdx.x / Tile::COLUMNS; n < g.size[ROLE_N]; n += rows_at_once) {
+            const float v = fabsf(convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]));
+            infinite |= v == infinity<float>();
+            most = fmaxf(most, v);
+        }
+    }
+    if (infinite) atomicMax(g.list, ALL_BY_DIFFERENCES);
+    if (most > 0.0f) atomicMax(g.list + LARGEST_AT + c, __float_as_int(most));
+}
+
+// One tile of columns; those behind the last are the last, times 0.
+template <class Body, class Tile>
+__device__ __forceinline__ void split_columns(const typename Body::Args& g) {
+    typedef typename Body::template Column<0> Y;
+    typedef typename Body::Weight W;
+    typedef typename W::T T;
+    const auto p = origin();
+    const i64 first = (i64)blockIdx.x * SCORE_ROWS, last = g.size[ROLE_N] - 1;
+    float* to = g.columns + blockIdx.x * (i64)wide_side<Body, Tile>();
+    for (int e = threadIdx.x; e < SCORE_ROWS * Tile::DEPTH; e += blockDim.x) {
+        const int slot = e % SCORE_ROWS, k = e / SCORE_ROWS;
+        const i64 n = first + score_column(slot) < last ? first + score_column(slot) : last;
+        to[e] = convert<float>(load_pack<typename Y::T, 1>(row_of<Y>(g, p, n) + k * g.stride[Y::PORT][ROLE_K]).v[0]);
+    }
+    if (threadIdx.x < SCORE_ROWS) {
+        const i64 n = first + score_column(threadIdx.x) < last ? first + score_column(threadIdx.x) : last;
+        each<0, Body::COLUMN_ENDS>([&](auto index) {
+            to[(Tile::DEPTH + decltype(index)::value) * SCORE_ROWS + threadIdx.x] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
+        });
+    }
+    const i64* s = g.stride[W::PORT];
+    for (int e = threadIdx.x; e < SCORE_ROWS / 8 * Tile::COLUMNS; e += blockDim.x) {
+        const int c = e % Tile::COLUMNS, row = e / Tile::COLUMNS * 8;
+        const float scale = HalfScale::of_largest(__int_as_float(g.list[LARGEST_AT + c])).scale;
+        Pack<f16, 8> high, low;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const i64 n = first + row + i;
+            const bool inside = n <= last && c < g.size[ROLE_L];
+            const float v = inside ? scale * convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]) : 0.0f;
+            high.v[i] = Store<f16>::from(v);
+            low.v[i] = Store<f16>::from(v - convert<float>(high.v[i]));
+        }
+        unsigned char* at = g.values + blockIdx.x * (i64)Tile::BYTES + row / 64 * Tile::PIECE + c * 128 + ((row % 64 / 8 ^ c % 8) << 4);
+        *(Pack<f16, 8>*)at = high;
+        *(Pack<f16, 8>*)(at + Tile::PLANE) = low;
+    }
+}
+
+}  // namespace km

@@ -1,0 +1,133 @@
+"""CUDA C++ to machine code through NVRTC, on any machine, with a report of what the kernel takes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+
+from ...errors import BackendError, CompileError
+from .arch import arch as arch_of
+from .device import core, is_from_cuda
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
+_FIELDS = {
+    "registers": r"Used (\d+) registers",
+    "stack": r"(\d+) bytes stack frame",
+    "spill_stores": r"(\d+) bytes spill stores",
+    "spill_loads": r"(\d+) bytes spill loads",
+    "shared": r"(\d+) bytes smem",
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the assembler gave one kernel: registers a thread and bytes of the rest."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code for one architecture, what the compiler said and what the kernel takes."""
+
+    binary: bytes
+    arch: str
+    log: str
+    resources: Resources
+
+
+def inlined(source: str, headers: Mapping[str, str]) -> str:
+    """Source with its quoted includes put in place, each once."""
+    seen: set[str] = set()
+
+    def put(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name in seen:
+            return ""
+        seen.add(name)
+        return _INCLUDE.sub(put, headers[name].replace("#pragma once\n", ""))
+
+    return _INCLUDE.sub(put, source)
+
+
+@lru_cache(maxsize=1)
+def compiler_version() -> str:
+    """NVRTC's version, a part of every cache key."""
+    core()
+    status, major, minor = import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    if int(status) != 0:
+        raise BackendError(f"NVRTC does not answer: {status}")
+    return f"nvrtc {major}.{minor}"
+
+
+def resources(log: str) -> Resources:
+    """The assembler's figures in a compilation log."""
+    found = {name: re.search(pattern, log) for name, pattern in _FIELDS.items()}
+    return Resources(**{name: int(match.group(1)) if match else 0 for name, match in found.items()})
+
+
+def options(arch: str, fuse: bool = True, lines: bool = False) -> tuple[str, ...]:
+    """The settings that reach the compiler, for the cache key: IEEE arithmetic, ``fuse`` allows fma."""
+    return (
+        f"--gpu-architecture={arch_of(arch).target}",
+        "--std=c++17",
+        f"--fmad={str(fuse).lower()}",
+        "--prec-div=true",
+        "--prec-sqrt=true",
+        "--device-as-default-execution-space",
+        *(["--generate-line-info"] * lines),
+    )
+
+
+def compile_source(
+    source: str, arch: str, headers: Mapping[str, str], name: str = "kernel", fuse: bool = True,
+    lines: bool = False,
+) -> Cubin:  # fmt: skip
+    """Compile for one architecture.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++; its quoted includes are taken from ``headers`` and nowhere else.
+    arch : str
+        Such as "sm_90".
+    headers : mapping
+        Header texts by name.
+    name : str
+        What messages call the kernel.
+    fuse : bool
+        Whether multiplications may be fused into additions.
+    lines : bool
+        Whether the binary knows the lines of the source.
+    """
+    log = io.StringIO()
+    settings = core().ProgramOptions(
+        name=name,
+        arch=arch_of(arch).target,
+        std="c++17",
+        fma=fuse,
+        prec_div=True,
+        prec_sqrt=True,
+        ftz=False,
+        ptxas_options=["-v"],
+        diag_suppress=[177],
+        device_as_default_execution_space=True,
+        no_cache=True,
+        lineinfo=lines,
+    )
+    try:
+        program = core().Program(inlined(source, headers), "c++", settings)
+        code = program.compile("cubin", logs=log)
+    except Exception as error:
+        if not is_from_cuda(error):
+            raise
+        raise CompileError(f"kernel {name!r} did not compile for {arch}: {error}") from error
+    return Cubin(bytes(code.code), arch, log.getvalue(), resources(log.getvalue()))

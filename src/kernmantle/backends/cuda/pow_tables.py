@@ -1,0 +1,186 @@
+"""Powers without the special function unit: entries of a table times a polynomial that is fitted for each p.
+
+The gram schema takes |d|^p = c^p (1 + r)^p with the middle c of one of four intervals of the octave; pullbacks take
+|d|^p = 2^(p e) m^p with the mantissa m.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from struct import pack, unpack
+
+from ...compiler.gradient_patterns import match_signed_product, operands_pass_range_check
+from ...compiler.nest import Nest
+from ...compiler.patterns import is_abs_difference, root_or_power
+from ...ir.node import Node, const, postorder, rewrite, variables
+from ...ir.ops import evaluate
+
+DEGREE = 5
+SLOPES = (1, 2, 3)
+TABLE_SIXTEENTHS, ROOT_TABLE_SIXTEENTHS = 8, 5
+MAX_RELATIVE_ERROR = 1.6e-6
+_PROBES = 257
+_EXCHANGES = 4
+_TRIALS = 25
+_UNUSED = (0.0, *(0,) * 4)
+MIDDLES = (1.125, 1.375, 1.625, 1.875)
+_REACH = 1 / 9
+
+
+@dataclass(frozen=True)
+class TablePower:
+    """The power |x - y|^exponent of a map, the exponent made of the nest's ``numbers``; ``share`` of 16 cells by table.
+
+    With ``positive`` it may be used for a positive exponent only.
+    """
+
+    exponent: Node
+    numbers: tuple[str, ...]
+    share: int
+    positive: bool = False
+
+    def arguments(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
+        """What the kernel is passed behind the numbers."""
+        (exponent,) = evaluate([self.exponent], dict(zip(self.numbers, numbers, strict=True)))
+        usable = not self.positive or exponent > 0
+        return power_arguments(float(exponent)) if usable else _UNUSED
+
+
+def table_power(nest: Nest) -> TablePower | None:
+    """The one power of a nest's map that may be mixed from table and special functions, if it has one."""
+    powers = [node for node in postorder(nest.map) if node.op in ("pow", "sqrt")]
+    found = root_or_power(powers[0]) if len(powers) == 1 else None
+    if nest.compute != "f32" or nest.reproducible or found is None or not operands_pass_range_check(nest):
+        return None
+    exponent = found[1]
+    as_product = match_signed_product(nest)
+    positive = as_product is not None and as_product.positive
+    names = variables([exponent])
+    if names:
+        return (
+            TablePower(exponent, nest.numbers, TABLE_SIXTEENTHS, positive) if set(names) <= set(nest.numbers) else None
+        )
+    (value,) = evaluate([exponent], {})
+    if isinstance(value, bool) or value in (0, 1, 2, 3, 4) or interval_polynomial(float(value)) is None:
+        return None
+    return TablePower(
+        exponent, nest.numbers, ROOT_TABLE_SIXTEENTHS if value in (0.5, 1.5, 2.5) else TABLE_SIXTEENTHS, positive
+    )
+
+
+def gathered(nest: Nest) -> Nest:
+    """The nest with |a - b| or its square, times the root of |a - b|, as one power where that may be by table."""
+    if table_power(nest) is None:
+        return nest
+    return replace(nest, map=tuple(rewrite(nest.map, lambda leaf: leaf, _one_power)))
+
+
+def _one_power(node: Node, args: tuple[Node, ...]) -> Node:
+    built = Node(node.op, args)
+    if node.op != "mul" or args[1].op != "sqrt" or not is_abs_difference(args[1].args[0]):
+        return built
+    size = args[1].args[0]
+    gap = size.args[0]
+    exponents = {size: 1.5, Node("mul", (gap, gap)): 2.5, Node("mul", (size, size)): 2.5}
+    return Node("pow", (size, const(exponents[args[0]]))) if args[0] in exponents else built
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Gaussian elimination with pivoting."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        for row in range(size):
+            if row != column:
+                factor = rows[row][column] / rows[column][column]
+                rows[row] = [a - factor * b for a, b in zip(rows[row], rows[column], strict=True)]
+    return [rows[place][size] / rows[place][place] for place in range(size)]
+
+
+def _value(coefficients: Sequence[float], place: float) -> float:
+    total = 0.0
+    for coefficient in reversed(coefficients):
+        total = total * place + coefficient
+    return total
+
+
+def _minimax(power: float, degree: int, start: float, low: float, high: float) -> tuple[float, ...]:
+    """Coefficients, lowest first, of the polynomial nearest to (start + r)^power on [low, high], relative (Remez)."""
+    count = degree + 2
+    middle, reach = (low + high) / 2, (high - low) / 2
+    nodes = [middle - reach * math.cos(math.pi * place / (count - 1)) for place in range(count)]
+    exact: tuple[float, ...] = ()
+    for _ in range(_EXCHANGES):
+        system = [
+            [node**each / (start + node) ** power for each in range(degree + 1)] + [(-1.0) ** place]
+            for place, node in enumerate(nodes)
+        ]
+        exact = tuple(_solve(system, [1.0] * count)[:-1])
+        nodes = _extrema(exact, power, start, nodes)
+    return exact
+
+
+def _extrema(coefficients: Sequence[float], power: float, start: float, nodes: list[float]) -> list[float]:
+    """Where the relative error is largest between each node's neighbours, its sign kept; the ends stay."""
+    moved = [nodes[0]]
+    for place in range(1, len(nodes) - 1):
+        left, right = (nodes[place - 1] + nodes[place]) / 2, (nodes[place] + nodes[place + 1]) / 2
+        trials = [left + (right - left) * step / (_TRIALS - 1) for step in range(_TRIALS)]
+        sign = 1.0 if _value(coefficients, nodes[place]) > (start + nodes[place]) ** power else -1.0
+        moved.append(max(trials, key=lambda r: sign * (_value(coefficients, r) / (start + r) ** power - 1)))
+    return [*moved, nodes[-1]]
+
+
+def _is_within_error(coefficients: Sequence[float], power: float, start: float, low: float, high: float) -> bool:
+    places = (low + (high - low) * place / (_PROBES - 1) for place in range(_PROBES))
+    return all(abs(_value(coefficients, r) / (start + r) ** power - 1) <= MAX_RELATIVE_ERROR for r in places)
+
+
+def _is_moderate(power: float) -> bool:
+    return math.isfinite(power) and power != 0 and abs(power) <= 16
+
+
+def _single(values: Sequence[float]) -> tuple[float, ...]:
+    return unpack(f"{len(values)}f", pack(f"{len(values)}f", *values))
+
+
+@lru_cache(maxsize=4096)
+def mantissa_polynomial(power: float) -> tuple[float, ...]:
+    """Coefficients in float32, lowest first, of the polynomial nearest to m^power on [1, 2], relative."""
+    return _single(_minimax(power, DEGREE, 0.0, 1.0, 2.0))
+
+
+@lru_cache(maxsize=4096)
+def is_accurate(power: float) -> bool:
+    """Whether that polynomial is within MAX_RELATIVE_ERROR, relative."""
+    return _is_moderate(power) and _is_within_error(mantissa_polynomial(power), power, 0.0, 1.0, 2.0)
+
+
+@lru_cache(maxsize=4096)
+def interval_polynomial(power: float) -> tuple[float, ...] | None:
+    """Return the factor a and slopes of a (1 + q1 r + q2 r^2 + ...), None if it is not accurate for (1 + r)^power."""
+    if not _is_moderate(power):
+        return None
+    exact = _minimax(power, len(SLOPES), 1.0, -_REACH, _REACH)
+    if not _is_within_error(exact, power, 1.0, -_REACH, _REACH):
+        return None
+    return (exact[0], *_single([coefficient / exact[0] for coefficient in exact[1:]]))
+
+
+@lru_cache(maxsize=4096)
+def power_arguments(power: float) -> tuple[float, ...]:
+    """Arguments of a kernel that mixes both ways: 1 where the table may be used, then slopes and powers of the middles.
+
+    A pair of float32 travels as the integer of its bits: a launch takes 1 us longer for each argument of that type.
+    """
+    found = interval_polynomial(power)
+    if found is None:
+        return _UNUSED
+    first, *slopes = found
+    values = (*slopes, *(0.0,) * (4 - len(slopes)), *(first * middle**power for middle in MIDDLES))
+    return (1.0, *unpack("4q", pack("8f", *values)))

@@ -1,0 +1,302 @@
+"""CUDA C++ text of a row plan: the functors of gram, how an entry is made of registers, how entries are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...compiler.hoist import Folded, fold
+from ...compiler.monotone import order
+from ...compiler.nest import Port
+from ...compiler.patterns import SCALED, scale
+from ...ir.node import Node, variables
+from .abi import TABLE_PARAMETERS, TABLE_VALUES, Arguments, register_split
+from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
+from .row_reduce_plan import JOINERS, CudaRowPlan, ends
+from .score_plan import SIDES
+from .select_plan import RESIDENT, SELECTORS, wanted_sign
+from .select_plan import SIDES as NORMS
+from .spelling import TYPES, Typed, Writer, cast, literal
+
+ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
+SELECT, SCALE = "kernmantle_select", "kernmantle_scale"
+SPLITTERS = 256
+SCORE_PRODUCER, SCORE_CONSUMER = 32, 160
+SELECT_PRODUCER, SELECT_CONSUMER = 40, 232
+_TILES = ("int* list", "unsigned char* tiles0", "unsigned char* tiles1")
+_HANDED = {
+    "score": ("km::Scored<{}>", (*_TILES, "float2* rows", "float* columns_of"), "{tiles0, tiles1}, rows, columns_of"),
+    "select": (
+        "km::Candidates<{}>",
+        (*_TILES, "float4* rows", "float* columns_of", "float2* groups", "km::i64 first", "km::i64 count"),
+        "{tiles0, tiles1}, rows, columns_of, groups, first, count",
+    ),
+    "wide": ("km::Wide<{}>", ("int* list", "unsigned char* values", "float* columns_of"), "values, columns_of"),
+}  # fmt: skip
+"""Arguments around those of every kernel, their parameters, and how these stand behind the list."""
+_OTHERS = {
+    "score": ((SPLIT, SPLITTERS, "split_scores<Apply, Source, Tile>"),),
+    "select": (
+        (SELECT, SELECTORS, "select_rows<Apply, Tile>"),
+        (SPLIT, SPLITTERS, "split_candidates<Apply, Source, Tile>"),
+    ),
+    "wide": ((SCALE, SPLITTERS, "scale_columns<Apply, Tile>"), (SPLIT, SPLITTERS, "split_columns<Apply, Tile>")),
+}
+"""Name, threads and function of the kernels beside the main one and the one that joins."""
+_ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
+_NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
+
+
+class _NearWriter(Writer):
+    """Statements that may use the special function unit's own accuracy."""
+
+    def _operation(self, node: Node) -> Typed:
+        if node.op in _NEAR:
+            (text, kind) = self._known[id(node.args[0])]
+            return f"km::{_NEAR[node.op]}({cast((text, kind), 'value')})", "value"
+        return super()._operation(node)
+
+
+def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> Writer:
+    return (_NearWriter if plan.near else Writer)(names, True, near=plan.near)
+
+
+def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
+    """What entries read that is the same for all of them: its record, the entry that reads it, its names."""
+    nest = plan.rows.matrix
+    scalars = [port for port in nest.operands if not port.roles]
+    folded = fold(nest.outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
+    left = set(variables(folded.outputs))
+    kept = [port for port in scalars if port.name in left]
+    needed = set(variables([*folded.values])) | {port.name for port in kept}
+    names = dict(numbers_of(plan.matrix.nest))
+    loads: list[str] = []
+    for port in scalars:
+        if port.name in needed:
+            place = nest.operands.index(port)
+            names[port.name] = (f"e{place}", "value")
+            loads.append(f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, 0, 0);")
+    writer = Writer(names, True)
+    values = writer.expressions(folded.values)
+    members = [*folded.names, *(port.name for port in kept)]
+    texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in kept]
+    lines = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
+    fill = ["const Numbers& number = g.number;", *loads, *writer.lines, "Fixed f;"]
+    fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
+    lines = [f"    {line}" for line in lines] + function("Fixed fixed(const Args& g, const km::Place& p)", fill)
+    return lines, folded, {name: (f"fixed.{name}", "value") for name in members}
+
+
+def _entry(plan: CudaRowPlan) -> list[str]:
+    """The functors that make an entry of the matrix."""
+    lines, folded, names = _fixed(plan)
+    names |= numbers_of(plan.matrix.nest)
+    uniform = set(names)
+    for kind, role in _ENDS.items():
+        names |= {port.name: (f"{kind.lower()}s[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
+    finished: list[str] = []
+    for place, (reduction, held) in enumerate(registers_of(plan.matrix)):
+        finish = Writer(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{place}_")
+        (names[f"s{place}"],) = finish.expressions([reduction.finish])
+        finished += finish.lines
+    (output,) = folded.outputs
+    lines += _making(plan, "entry", output, names, finished)
+    scales = plan.form == "thin" or (plan.form == "score" and plan.differences)
+    found = scale(plan.rows.matrix, output, uniform) if scales else None
+    lines.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
+    if plan.form == "select":
+        lines += _ordered(plan, output, uniform, names)
+    if found is None:
+        return lines
+    (factor, _) = names[found.factor.name]
+    root = "f" if found.degree == 1 or plan.form == "score" else "km::sqrt(f)"
+    fill = [f"const C f = -{factor};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
+    lines += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
+    return lines + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
+
+
+def _ordered(plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str, Typed]) -> list[str]:
+    """Whether entries come in the wanted order of their sums, which a factor decides at run time."""
+    found = order(output, uniform)
+    assert found is not None
+    test = "true"
+    if found.factor is not None:
+        (factor, _) = names[found.factor.name]
+        test = f"{factor} {'>' if found.sign == wanted_sign(plan.rows) else '<'} C(0)"
+    return function("bool ordered(const Fixed& fixed, const Numbers& number)", [f"return {test};"])
+
+
+def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str]) -> list[str]:
+    writer = _writer(plan, names)
+    (value,) = writer.expressions([output])
+    ends_of = ", ".join(f"const C* {name.lower()}s" for name in _ENDS)
+    head = f"C {name}(const Fixed& fixed, const Numbers& number, {ends_of}, const Registers& s)"
+    return function(head, [*finished, *writer.lines, f"return {cast(value, 'value')};"])
+
+
+def _first(plan: CudaRowPlan) -> list[str]:
+    """The first step of sums, which need not add to zero."""
+    nest, sums = plan.rows.matrix, all(reduction.name == "sum" for reduction in plan.rows.matrix.reductions)
+    lines = [f"    static constexpr bool STARTS = {literal(sums, 'bool')};"]
+    if plan.form not in ("thin", "wide") or not sums:
+        return lines
+    names = environment_of(plan.matrix, "abc") | {"index": ("km::i64(0)", "index")}
+    writer = Writer(names, True, near=nest.compute == "f32" and not nest.reproducible)
+    values = writer.expressions(nest.map)
+    fill = [f"s.r{i} = {cast(value, 'value')};" for i, value in enumerate(values)]
+    head = "void start(Registers& s, const C* a, const C* b, const C* c, const Numbers& number)"
+    return lines + function(head, [*writer.lines, *fill])
+
+
+def _kept(plan: CudaRowPlan) -> list[str]:
+    """The functors that reduce entries."""
+    rows = plan.rows
+    flags = [
+        f"    static constexpr bool SELECTS = {literal(rows.selects, 'bool')};",
+        f"    static constexpr bool LARGEST = {literal(rows.how == 'largest', 'bool')};",
+        f"    static constexpr bool WEIGHTED = {literal(rows.v is not None, 'bool')};",
+        f"    static constexpr int GROUP = {plan.group};",
+    ]
+    if rows.selects:
+        return [*flags, "    typedef km::Ranked<C> Kept;"]
+    reduction = rows.reduction
+    names = [f"r{i}" for i in range(len(reduction.kinds))]
+    members = [f"        {TYPES[kind]} {name};" for kind, name in zip(reduction.kinds, names, strict=True)]
+    own: dict[str, Typed] = {f"s{i}": (f"k.{name}", "value") for i, name in enumerate(names)}
+    other: dict[str, Typed] = {f"r{i}": (f"o.{name}", "value") for i, name in enumerate(names)}
+    begin = [f"k.{name} = {literal(init)};" for name, init in zip(names, reduction.init, strict=True)]
+    product = rows.v is not None
+    steps = ["k.r0 += w * v;"] if product else _updates(reduction.step, own | {"t": ("w", "value")}, names)
+    assert reduction.merge is not None
+    finish = Writer(own, True)
+    ((value, _),) = finish.expressions([reduction.finish])
+    return [
+        *flags,
+        "    struct Kept {", *members, "    };",
+        *function("void begin(Kept& k)", begin),
+        *function("void take(Kept& k, C w, C v)", steps),
+        *function("void join(Kept& k, const Kept& o)", _updates(reduction.merge, own | other, names)),
+        *function("C finish(const Kept& k)", [*finish.lines, f"return {value};"]),
+    ]  # fmt: skip
+
+
+def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list[str]) -> list[str]:
+    """Statements that write all registers after all are computed."""
+    writer = Writer(environment, True)
+    values = [cast(value, "value") for value in writer.expressions(nodes)]
+    hold = [f"const C n{i} = {text};" for i, text in enumerate(values)]
+    return [*writer.lines, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
+
+
+def _places(plan: CudaRowPlan) -> list[str]:
+    """Where the kernel finds what is not an operand of the map."""
+    rows, ports = plan.rows, plan.rows.ports
+    counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
+    lines = [f"    static constexpr int {counts};"]
+    lines += [f"    template <int I> struct {name}End;" for name in _ENDS]
+    if rows.v is not None:
+        lines += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
+        lines.append("    };")
+    lines += ["    struct Result {", *_port(rows.outs[0], ports.index(rows.outs[0])), "    };", "};"]
+    for name, role in _ENDS.items():
+        for i, port in enumerate(ends(rows, role)):
+            head = f"template <> struct Apply::{name}End<{i}> {{  // {port.name}"
+            lines += [head, *_port(port, ports.index(port)), "};"]
+    return lines
+
+
+def _port(port: Port, place: int) -> list[str]:
+    return [f"        typedef {STORAGE[port.dtype]} T;", f"        static constexpr int PORT = {place};"]
+
+
+def _kernels(plan: CudaRowPlan) -> list[str]:
+    """All kernels, which take the same arguments."""
+    ports, nest = plan.rows.ports, plan.rows.matrix
+    arguments = Arguments(len(ports), plan.integers, len(nest.numbers), absent=ports.index(nest.outs[0]))
+    table = plan.matrix.power is not None
+    parameters = [*arguments.pointer_parameters, "void* work", *arguments.integer_parameters]
+    parameters += [*arguments.number_parameters, *(TABLE_PARAMETERS if table else [])]
+    values = ", ".join([*arguments.values("Body::C"), *(TABLE_VALUES if table else [])])
+    score = plan.form in _HANDED
+    _, handed, passed = _HANDED.get(plan.form, ("", (), ""))
+    given = [
+        f"    const Apply::Args g = {{{'{' * score}{{",
+        f"        {{{arguments.pointers}}}, {{{arguments.sizes}}},",
+        f"        {{{arguments.strides}}},",
+        f"        {{{values}}}}}, work}}{f', list, {passed}}}' * score};",
+    ]
+    parameters += handed
+    if plan.gated:
+        parameters.append("const int* list")
+    test = "km::uses_differences(list, g.size[km::ROLE_M], g.size[km::ROLE_N])"
+    if plan.rows.selects:
+        test = "km::selects_by_differences(list, g.size[km::ROLE_M])"
+    gate = [f"    if (!{test}) return;"] * plan.gated
+    head = 'extern "C" __global__ void __launch_bounds__'
+    taken = f"    {', '.join(parameters)}"
+
+    def kernel(bounds: str, name: str, call: str, more: str = "", first: Sequence[str] = ()) -> list[str]:
+        return [f"{head}({bounds}) {name}(", f"{taken}{more}) {{", *given, *first, f"    km::{call};", "}"]
+
+    lines = kernel(f"{plan.threads}, {plan.resident}", ENTRY, f"{_call(plan)}(g)", first=gate)
+    if plan.form != "select":
+        last = [f"    if ({test}) return;"] if plan.form in _HANDED else gate
+        more, call = ", km::i64 blocks, km::i64 tiles, km::i64 columns", "join_runs<Apply, Tile::BM>"
+        lines += ["", *kernel(str(JOINERS), JOIN, f"{call}(g, blocks, tiles, columns)", more, last)]
+    for name, threads, call in _OTHERS.get(plan.form, ()):
+        bounds = f"{threads}, {RESIDENT[plan.tile.depth]}" if name == SELECT else str(threads)
+        lines += ["", *kernel(bounds, name, f"{call}(g)")]
+    return lines
+
+
+def _template(plan: CudaRowPlan) -> list[str]:
+    tile = plan.tile
+    shape = {
+        "thin": (tile.threads, tile.rows, tile.depth, tile.columns, tile.unroll),
+        "tile": (tile.threads_m, tile.rows, tile.columns, tile.depth, tile.unroll),
+        "ring": (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages),
+        "score": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, SIDES),
+        "select": (tile.depth, tile.unroll, tile.threads // 128, tile.rows // 2, tile.stages, NORMS),
+        "wide": (tile.depth, tile.unroll, tile.threads // 128, tile.stages),
+    }[plan.form]
+    if plan.form in _HANDED:
+        source = ["struct Source : Body {", "    typedef Apply::Args Args;", "};", ""]
+        bytes_of = f"km::apply_{plan.form}_shared_bytes<Apply, Tile>()"
+        tiles = f"typedef km::{plan.form.capitalize()}Tile<{', '.join(map(str, shape))}> Tile;"
+        return [*source, tiles, f'static_assert({bytes_of} <= {plan.shared}, "shared memory");']
+    name = f"km::Apply{plan.form.capitalize()}<{', '.join(map(str, shape))}>"
+    bytes_of = f"km::apply_{plan.form}_shared_bytes<Apply, Tile>()"
+    return [f"typedef {name} Tile;", f'static_assert({bytes_of} <= {plan.shared}, "shared memory");']
+
+
+def _call(plan: CudaRowPlan) -> str:
+    if plan.form == "select":
+        return f"find_minima<Apply, Tile, {SELECT_PRODUCER}, {SELECT_CONSUMER}>"
+    if plan.form not in ("ring", "score", "wide"):
+        return "apply_thin<Apply, Tile>" if plan.form == "thin" else "gram<Apply, Tile>"
+    if plan.form in ("score", "wide"):
+        return f"apply_{plan.form}<Apply, Tile, {SCORE_PRODUCER}, {SCORE_CONSUMER}>"
+    producer, consumer = register_split(plan.matrix.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)
+    return f"ring<Apply, Tile, {producer}, {consumer}>"
+
+
+def emit_rows(plan: CudaRowPlan) -> str:
+    """Source of the kernels ``ENTRY`` and ``JOIN`` that run a row plan."""
+    gate = [f'#include "{"select" if plan.rows.selects else "score"}_gate.cuh"'] * plan.gated
+    lines = [
+        f"// {plan}",
+        f'#include "apply_{plan.form}.cuh"',
+        *gate,
+        "",
+        *body_of(plan.matrix),
+        "",
+        "struct Apply : Body {",
+    ]
+    args = f"km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>>"
+    lines.append(f"    typedef {_HANDED[plan.form][0].format(args) if plan.form in _HANDED else args} Args;")
+    if plan.form in ("score", "wide"):
+        lines += ["    struct Kept;", "    typedef Kept State;"]
+    if plan.form == "score":
+        lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
+        lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
+    lines += [*_first(plan), *_entry(plan), *_kept(plan), *_places(plan), "", *_template(plan), "", *_kernels(plan)]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,267 @@
+"""How the GPU runs a row nest: which loops make the entries of the matrix, how many at once, what they take.
+
+Rows of few entries stay in registers ("thin"); longer ones pass through the tiles of gram ("tile") or through its
+warp-specialised form ("ring"), whose threads then reduce what they hold. On Hopper, squared distances and inner
+products come from tensor cores ("score"), bounds on them give the nearest columns ("select"), and entries of points of
+few numbers are multiplied with many columns there ("wide"), with one of the others for points that do not suit these.
+Blocks take even runs of tiles, see ``apply.cuh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
+from ...compiler.patterns import squared_differences
+from ...compiler.row_reduce import PRODUCT, RowNest
+from ...ir.node import variables
+from .gram_plan import (
+    Access,
+    CudaPlan,
+    DeviceLimits,
+    Facts,
+    cell_words,
+    is_heavy,
+    planned,
+    staged,
+    supports_warp_specialized,
+)
+from .pow_tables import table_power
+from .score_plan import GROUP, ScoreMemory, memory, score_tile
+from .score_plan import shared_bytes as score_shared
+from .select_plan import memory as select_memory
+from .select_plan import select_tile
+from .select_plan import shared_bytes as select_shared
+from .squares_plan import squares_plan
+from .tiles import ROW_PIPELINED, ROW_TILES, Tile
+from .wide_plan import memory as wide_memory
+from .wide_plan import shared_bytes as wide_shared
+from .wide_plan import wide_tile
+
+WORK_BYTES = 64 << 20
+"""Most bytes of work space."""
+SLOTS = 3
+JOINERS = 256
+_DEEPEST = 16
+_POSITION_BYTES = 8
+_THIN_THREADS, _STAGE, _MANY = 128, 256, 1 << 13
+_MOST_ROWS, _LONG_STAGE, _PLENTY = 8, 1024, 1 << 11
+_SHALLOW = 128
+_CHUNK = 16
+_DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
+_REGISTERS = 1 << 16
+_RESERVED = 1 << 10
+_NEAR_BYTES = 36 << 20
+
+
+@dataclass(frozen=True)
+class CudaRowPlan:
+    """Everything the emitter needs, and nothing of the sizes.
+
+    ``matrix`` makes the entries; ``group`` columns of v are held at a time. ``fallback`` runs, ``gated``, where the
+    points do not suit products on tensor cores.
+    """
+
+    matrix: CudaPlan
+    rows: RowNest
+    form: str
+    group: int
+    integers: tuple[int, ...]
+    shared: int
+    resident: int
+    gated: bool = False
+    fallback: CudaRowPlan | None = None
+
+    @property
+    def tile(self) -> Tile:
+        """Shape of the pieces of the matrix."""
+        return self.matrix.tile
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.matrix.threads
+
+    @property
+    def near(self) -> bool:
+        """Whether functions of entries may have the special function unit's own accuracy."""
+        return self.rows.matrix.compute == "f32" and self.rows.matrix.precision != "ieee"
+
+    @property
+    def differences(self) -> bool:
+        """Whether entries are made of squared distances."""
+        return squared_differences(self.rows.matrix) is not None
+
+    def memory(self, sizes: Mapping[str, int]) -> ScoreMemory:
+        """What the kernels of a score tile hand to each other."""
+        if self.form == "select":
+            return select_memory(self.tile, sizes)
+        if self.form == "wide":
+            return wide_memory(self.tile, sizes, len(ends(self.rows, "n")))
+        return memory(self.tile, sizes, len(ends(self.rows, "n")), self.group if self.rows.v is not None else 0)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of what is kept for one place of the result."""
+        size = BYTES[self.rows.matrix.compute]
+        if self.rows.selects:
+            return 2 * _POSITION_BYTES
+        return size * len(self.rows.reduction.kinds)
+
+    def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Tiles of the whole matrix and of one row block."""
+        columns = -(-sizes["n"] // self.tile.n)
+        return sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // self.tile.m) * columns, columns
+
+    def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
+        """Blocks to launch for these sizes and that many columns of the result."""
+        room = WORK_BYTES // (SLOTS * width * self.tile.m * self.kept_bytes)
+        return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, room))
+
+    def band(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
+        """Rows of one launch: as many as stay near while all columns pass them, or all where that does not matter."""
+        blocks, row_blocks = self.blocks(sizes, limits, width), -(-sizes["m"] // self.tile.m)
+        near = _NEAR_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
+        parts = -(-blocks // max(1, near))
+        few = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
+        if self.form == "thin" or few or parts == 1 or near >= row_blocks:
+            return sizes["m"]
+        return max(1, blocks // parts) * self.tile.m
+
+    def work_bytes(self, blocks: int, width: int) -> int:
+        """Bytes of work space."""
+        return blocks * SLOTS * width * self.tile.m * self.kept_bytes
+
+    def __str__(self) -> str:
+        how = f"{self.rows.count or ''} {self.rows.how}".strip()
+        near = ", entries to 1e-6" * self.near
+        if self.form == "select":
+            near += ", nearest by one product of f16 halves, exact by differences"
+            near += f", {self.fallback.form} where these do not suit the points" * (self.fallback is not None)
+        elif self.form == "wide":
+            near += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
+        elif self.fallback is not None:
+            near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
+            near += f", {self.fallback.form} where these do not suit the points"
+        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{near}"
+
+
+def _group(rows: RowNest, width: int, most: int) -> int:
+    """Columns of v that are taken at a time: a power of two."""
+    group = 1
+    while rows.how == PRODUCT and group < min(width, most):
+        group *= 2
+    return group
+
+
+def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
+    held = staged(nest)
+    return not _is_tabled(nest) and len(held["rows"]) == len(held["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
+
+
+def _is_tabled(nest: Nest) -> bool:
+    """Whether entries read operands of their own, which neighbouring threads should find side by side."""
+    return any(port.roles == "mn" for port in nest.operands)
+
+
+def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
+    """Rows a thread and columns of v at a time, so that all stays in registers."""
+    nest = rows.matrix
+    words, kinds = BYTES[nest.compute] // 4, 0 if rows.selects else len(rows.reduction.kinds)
+    group = _group(rows, sizes["l"], 16)
+    threads = _THIN_THREADS if sizes["m"] < _MANY else 2 * _THIN_THREADS
+    most = 2 if rows.selects else _MOST_ROWS
+    each = (sizes["k"] + group * kinds + 2 * cell_words(nest) // words) * words
+    while most > 1 and (most * each > 60 or threads * most > max(threads, sizes["m"])):
+        most //= 2
+    cells = most * max(1, sizes["k"])
+    unroll = 4 if cells <= 32 else 2 if cells <= 64 else 1
+    registers = most * each + (sizes["k"] + group) * words + 20
+    resident = max(1, min(2 * _THIN_THREADS * 16 // (threads * most), _REGISTERS // (registers * threads)))
+    tile = Tile("apply thin", threads, 1, most, _STAGE, sizes["k"], 1, unroll, resident, 1.0, "thin")
+    wide = replace(tile, threads_m=2 * threads, columns=_LONG_STAGE, resident=1)
+    plenty = -(-sizes["m"] // wide.m) * -(-sizes["n"] // wide.n) >= _PLENTY
+    return (wide if plenty and most == _MOST_ROWS and resident == 2 else tile), group
+
+
+def _tiled(nest: Nest) -> Tile:
+    """The largest tile whose cells stay in registers; small ones where a step calls functions."""
+    if is_heavy(nest) or table_power(nest) is not None:
+        return ROW_TILES[-1]
+    words = cell_words(nest)
+    return next((tile for tile in ROW_TILES if tile.rows * tile.columns * words <= 72), ROW_TILES[-1])
+
+
+def _integers(rows: RowNest, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Slots of the extents and strides that the kernel takes; entries of the matrix lie nowhere."""
+    return integer_slots([None if port is rows.matrix.outs[0] else port for port in rows.ports], sizes)
+
+
+def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
+    nest = replace(rows.matrix, precision="default")
+    square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
+    straight = Facts(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
+    deep = sizes["k"] >= (_DEEP_SELECTION if rows.selects else _DEEP)
+    large = deep and min(sizes["m"], sizes["n"]) >= _SIDE
+    return large and rows.matrix.precision != "ieee" and squares_plan(nest, square, limits, straight) is not None
+
+
+def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+    """Choose how to run a row nest; ``facts`` are of its ports."""
+    direct = _plan_directly(rows, sizes, limits, facts)
+    column_ends, group = len(ends(rows, "n")), _group(rows, sizes["l"], GROUP)
+    wide = wide_tile(rows, sizes, limits, column_ends)
+    tile = select_tile(rows, sizes, limits) if rows.selects else wide or score_tile(rows, sizes, limits)
+    if tile is None:
+        return direct
+    if rows.selects:
+        shared = select_shared(tile)
+    elif tile is wide:
+        group, shared = tile.unroll, wide_shared(tile, column_ends)
+    else:
+        shared = score_shared(tile, column_ends, group if rows.v is not None else 0)
+    if shared > limits.shared_per_block:
+        return direct
+    own = Facts(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
+    matrix = planned(rows.matrix, sizes, limits, own, tile)
+    fallback = replace(direct, gated=True)
+    return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
+
+
+def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+    """The plan that takes entries as they are written."""
+    nest = rows.matrix
+    own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    if _is_thin(nest, sizes):
+        return _thin_plan(rows, sizes, limits, own)
+    suits = supports_warp_specialized(nest, sizes, limits) and not (rows.selects or _is_tabled(nest))
+    ring = suits and len(rows.reduction.kinds) == 1
+    group = _group(rows, sizes["l"], _CHUNK)
+    tile = _tiled(nest) if not ring else replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
+    matrix = planned(nest, sizes, limits, own, tile)
+    size = BYTES[nest.compute]
+    keys = tile.threads * tile.columns * size if rows.selects else 0
+    pitch = group + 4 * (8 <= group < _CHUNK)
+    weights = tile.n * pitch * size if rows.v is not None else 0
+    held = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
+    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16
+    shared += (1 + (ring and group < _CHUNK)) * weights + held
+    resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
+    return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
+
+
+def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+    tile, group = _thin(rows, sizes)
+    matrix = planned(rows.matrix, sizes, limits, facts, tile)
+    matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())
+    staged_row = tile.depth + len(ends(rows, "n")) + (group if rows.v is not None else 0)
+    shared = tile.columns * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16
+    return CudaRowPlan(matrix, rows, "thin", group, _integers(rows, sizes), shared, tile.resident)
+
+
+def ends(rows: RowNest, role: str) -> tuple[Port, ...]:
+    """The operands that entries read of one row ("m") or column ("n"), of their own ("mn"), or of all ("")."""
+    used = set(variables(rows.matrix.outputs))
+    return tuple(port for port in rows.matrix.operands if port.roles == role and port.name in used)

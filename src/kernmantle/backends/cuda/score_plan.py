@@ -1,0 +1,95 @@
+"""When rows of a matrix are reduced from score tiles on Hopper's tensor cores, in which tile, with how much memory.
+
+Squared distances and inner products of up to 128 numbers a point come from products of float16 halves; pairs that lose
+digits there are taken by differences, and where these are too many another kernel runs, see ``apply_score.cuh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...compiler.nest import Nest
+from ...compiler.patterns import inner_product, squared_differences
+from ...compiler.row_reduce import PRODUCT, RowNest
+from ...ir.node import variables
+from .gram_plan import staged
+from .tiles import DeviceLimits, Tile
+
+SIDES, SAMPLERS, GROUP = 8, 128, 4
+"""Tiles whose norms and columns of v are under way, blocks that sample pairs, most columns of v at a time."""
+POINTS = 128
+_WIDEST = 8
+_LIST_BYTES, _ALIGNED = 1024, 1024
+_STAGES = {16: 12, 32: 8, 64: 6, 96: 4, 128: 3}
+_LEAST_ROWS = 192
+_MOST_ENTRIES = 1 << 44
+_LEAST_DEPTH = 16
+"""Fewest numbers a point: below, pairs that lose digits are too many (decision 0017; NVIDIA H200)."""
+_LEAST_ENTRIES = 1 << 24
+"""Fewest pairs for which it is faster (decision 0017; NVIDIA H200)."""
+
+
+@dataclass(frozen=True)
+class ScoreMemory:
+    """Offsets in bytes of counts, tiles of both operands, facts of rows and what travels with columns; the whole."""
+
+    offsets: tuple[int, ...]
+    size: int
+
+
+def is_score(nest: Nest) -> bool:
+    """Whether its entries are made of squared distances or inner products of float32."""
+    groups = staged(nest)
+    one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
+    stored = all(port.dtype == "f32" for kind in ("rows", "columns") for port in groups[kind])
+    used = set(variables(nest.outputs))
+    tabled = any(port.roles == "mn" and port.name in used for port in nest.operands)
+    products = squared_differences(nest) is not None or inner_product(nest)
+    return nest.precision == "default" and one and stored and not tabled and products
+
+
+def positions(depth: int) -> int:
+    """How many positions of a point are stored."""
+    return next(size for size in _STAGES if depth <= size)
+
+
+def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
+    """The tile, where score tiles are both right and faster."""
+    single = sizes["a"] == sizes["b"] == sizes["c"] == 1
+    narrow = rows.how != PRODUCT or sizes["l"] <= _WIDEST
+    suits = limits.has(("wgmma",)) and single and narrow and not rows.selects
+    deep = _LEAST_DEPTH <= sizes["k"] <= max(_STAGES)
+    large = min(sizes["m"], sizes["n"]) >= _LEAST_ROWS and _LEAST_ENTRIES <= sizes["m"] * sizes["n"] < _MOST_ENTRIES
+    if not (suits and deep and large and is_score(rows.matrix)):
+        return None
+    size = positions(sizes["k"])
+    return Tile("apply score", 96, 4, 2, 32, size, 1, -(-sizes["k"] // 16), 1, 1.0, "score", _STAGES[size])
+
+
+def side_bytes(ends: int, columns: int) -> int:
+    """Bytes that travel with a tile of columns: norms, the ends that entries read, columns of v, four numbers."""
+    return 4 * (POINTS * (1 + ends + columns) + 4)
+
+
+def shared_bytes(tile: Tile, ends: int, columns: int) -> int:
+    """Dynamic shared memory of a block."""
+    return tile.stages * (4 * tile.depth * POINTS + 20) + SIDES * (side_bytes(ends, columns) + 8)
+
+
+def blocks_of(tile: Tile, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Tiles of points that rows and columns are split into."""
+    return -(-(-(-sizes["m"] // tile.m) * tile.m) // POINTS), -(-sizes["n"] // POINTS)
+
+
+def memory(tile: Tile, sizes: Mapping[str, int], ends: int, columns: int) -> ScoreMemory:
+    """Where everything lies that the kernels hand to each other."""
+    down, across = blocks_of(tile, sizes)
+    parts = -(-sizes["l"] // columns) if columns else 1
+    split = 4 * tile.depth * POINTS
+    pieces = (_LIST_BYTES, down * split, across * split, 8 * down * POINTS, parts * across * side_bytes(ends, columns))
+    offsets, end = [], 0
+    for piece in pieces:
+        offsets.append(end)
+        end = -(-(end + piece) // _ALIGNED) * _ALIGNED
+    return ScoreMemory(tuple(offsets), end)

@@ -1,0 +1,106 @@
+"""When the nearest columns of rows are found by score tiles on Hopper's tensor cores, in which tile, in what memory.
+
+One product of halves bounds every squared distance from below, of 16 columns the smallest bound is kept, and what can
+still be among the nearest is compared by differences: the result is that of differences, see ``apply_select.cuh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...compiler.hoist import fold
+from ...compiler.monotone import Order, order
+from ...compiler.nest import Nest
+from ...compiler.patterns import squared_differences
+from ...compiler.row_reduce import RowNest
+from ...ir.node import Node, variables
+from .gram_plan import staged
+from .score_plan import POINTS, ScoreMemory
+from .tiles import DeviceLimits, Tile
+
+SIDES, MOST = 8, 32
+"""Tiles whose norms are under way, and most columns that are selected: one a lane."""
+BAND_BYTES = 256 << 20
+"""Most bytes of minima at a time."""
+ROWS_A_BLOCK, SELECTORS, LIST_BYTES = 8, 256, 1024
+RESIDENT = {32: 3, 64: 3, 128: 2}
+"""Blocks of the kernel that selects for each multiprocessor, by positions of a point."""
+_STAGES = {32: 8, 64: 8, 128: 6}
+_SIDE_BYTES, _ALIGNED = 4 * (POINTS + 4), 1024
+_GROUP = 16
+_MOST_COLUMNS = 1 << 31
+_LEAST_DEPTH = 2
+"""Fewest numbers a point: of one, products tell too little among many columns (NVIDIA H200, decision 0018)."""
+_LEAST_COLUMNS, _LEAST_ROWS, _LEAST_ENTRIES = 2048, 16, 1 << 19
+"""Fewest columns, rows and pairs for which it is faster, whole calls by the wall clock (NVIDIA H200, decision 0018)."""
+
+
+def selection_order(rows: RowNest) -> Order | None:
+    """Return how entries of a selection are ordered by squared distances, None where they are made of others."""
+    nest = rows.matrix
+    groups, used = staged(nest), set(variables(nest.outputs))
+    one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
+    plain = not any(port.roles and port.name in used for port in nest.operands)
+    suits = rows.selects and one and plain and nest.precision == "default" and squared_differences(nest) is not None
+    if not suits:
+        return None
+    output, uniform = folded_output(nest)
+    return order(output, uniform)
+
+
+def wanted_sign(rows: RowNest) -> int:
+    """Return the order in which the nearest columns are the ones that are selected."""
+    return -1 if rows.how == "largest" else 1
+
+
+def folded_output(nest: Nest) -> tuple[Node, set[str]]:
+    """Return the entry with its uniform parts folded, and the names that are the same for all entries."""
+    uniform = [*nest.numbers, *(port.name for port in nest.operands if not port.roles)]
+    folded = fold(nest.outputs, uniform, letter="f")
+    (output,) = folded.outputs
+    return output, {*uniform, *folded.names}
+
+
+def select_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
+    """Return the tile, where selections by score tiles are faster."""
+    single = sizes["a"] == sizes["b"] == sizes["c"] == 1
+    deep = _LEAST_DEPTH <= sizes["k"] <= max(_STAGES)
+    large = sizes["m"] >= _LEAST_ROWS and _LEAST_COLUMNS <= sizes["n"] < _MOST_COLUMNS
+    large = large and sizes["m"] * sizes["n"] >= _LEAST_ENTRIES
+    suits = limits.has(("wgmma",)) and single and deep and large and sizes["l"] <= MOST
+    found = selection_order(rows) if suits else None
+    if found is None or (found.factor is None and found.sign != wanted_sign(rows)):
+        return None
+    size = next(size for size in _STAGES if sizes["k"] <= size)
+    return Tile("apply select", 64, 4, 4, 32, size, 1, -(-sizes["k"] // 16), 1, 1.0, "select", _STAGES[size])
+
+
+def shared_bytes(tile: Tile) -> int:
+    """Return the dynamic shared memory of a block."""
+    return tile.stages * (2 * tile.depth * POINTS + 16) + SIDES * (_SIDE_BYTES + 8)
+
+
+def tiles_of(tile: Tile, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return how many tiles of points rows and columns are split into."""
+    return -(-sizes["m"] // tile.m) * tile.m // POINTS, -(-sizes["n"] // POINTS)
+
+
+def band_rows(tile: Tile, sizes: Mapping[str, int]) -> int:
+    """Return the rows whose minima are held at a time."""
+    row = 4 * tiles_of(tile, sizes)[1] * POINTS // _GROUP
+    return min(-(-sizes["m"] // tile.m), max(1, BAND_BYTES // (row * tile.m))) * tile.m
+
+
+def memory(tile: Tile, sizes: Mapping[str, int]) -> ScoreMemory:
+    """Return where the list, both operands' halves, what is known of rows, columns and groups, and minima lie."""
+    down, across = tiles_of(tile, sizes)
+    split, groups = 2 * tile.depth * POINTS, POINTS // _GROUP
+    pieces = (
+        LIST_BYTES, down * split, across * split, 16 * down * POINTS, across * _SIDE_BYTES, 8 * across * groups,
+        4 * band_rows(tile, sizes) * across * groups,
+    )  # fmt: skip
+    offsets, end = [], 0
+    for piece in pieces:
+        offsets.append(end)
+        end = -(-(end + piece) // _ALIGNED) * _ALIGNED
+    return ScoreMemory(tuple(offsets), end)

@@ -1,0 +1,167 @@
+"""How the GPU takes sums of squared differences as products on tensor cores: three kernels and what they hand on.
+
+The first splits the operands into halves, the second multiplies and computes entries that lose digits directly, the
+third computes tiles where these are many. What the halves take is as large as the operands in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...compiler.nest import ROLES, Nest
+from ...compiler.patterns import Squares, squared_differences
+from ...ir.node import Node
+from .gram_plan import CudaPlan, Facts, planned, staged, supports_warp_specialized
+from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
+
+BLOCK = 64
+PILOTS = 32
+_LIST_TILES = 64
+PROMISE = 1e-5
+"""Largest relative error of a sum of squares, up to the deepest that is taken so."""
+_LEAST_DEPTH, _DEEPEST = 32, 8192
+_ALIGNED = 1024
+_FLOAT_RATE = 120
+_LAUNCHES = 34000
+_SPLIT_BYTES, _BYTES_A_CLOCK = 12, 2170
+_TILE_SLOTS = 32
+_TILE_END = 5000
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Offsets in bytes of the list, of the halves of both operands and of the facts of their rows, and the whole."""
+
+    offsets: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class SquaresPlan:
+    """The three kernels; ``direct`` runs the tiles that ``main`` lists."""
+
+    split: CudaPlan
+    main: CudaPlan
+    direct: CudaPlan
+    scratch: Scratch
+    split_blocks: int
+
+    def __str__(self) -> str:
+        return f"{self.main}; near entries by {self.direct.schema}"
+
+
+def planes(nest: Nest) -> int:
+    """Halves kept of each number."""
+    return 1 if nest.precision == "tf32" else 2
+
+
+def weight(nest: Nest) -> Node | None:
+    """What the squares are weighted by."""
+    found = squared_differences(nest)
+    return None if found is None else found.weight
+
+
+def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], facts: Facts) -> int:
+    """How many times an operand's rows are kept: its own batch and that of the weights."""
+    lines = {port.name for port in staged(nest)["lines"]}
+    held = [place for place, port in enumerate(nest.operands) if port.name == operand or port.name in lines]
+    own = [role for role in "abc" if any(facts.strides[place][ROLES.index(role)] for place in held)]
+    return math.prod(sizes[role] for role in own)
+
+
+def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
+    batch = sizes["a"] * sizes["b"] * sizes["c"]
+    if not symmetric:
+        return batch * -(-sizes["m"] // tile.m) * -(-sizes["n"] // tile.n)
+    side = math.lcm(tile.m, tile.n)
+    squares = -(-sizes["m"] // side)
+    return batch * squares * (squares + 1) // 2 * (side // tile.m) * (side // tile.n)
+
+
+def _scratch(
+    nest: Nest, found: Squares, sizes: Mapping[str, int], facts: Facts, tile: Tile, symmetric: bool
+) -> tuple[Scratch, int]:
+    """Where everything lies, and how many rows are split."""
+    offsets, end = [0], 4 * (_LIST_TILES + 4 * _tiles(tile, sizes, symmetric))
+    across = -(-sizes["k"] // BLOCK)
+    rows = [
+        _batches(nest, operand, sizes, facts) * -(-sizes[role] // BLOCK) * BLOCK
+        for operand, role in ((found.row, "m"), (found.column, "n"))
+    ]
+    for width in (across * BLOCK * 2 * planes(nest), 8):
+        for place, count in enumerate(rows):
+            if symmetric and place == 1:
+                offsets.append(offsets[-1])
+                continue
+            offsets.append(-(-end // _ALIGNED) * _ALIGNED)
+            end = offsets[-1] + count * width
+    return Scratch(tuple(offsets), end), rows[0] if symmetric else sum(rows)
+
+
+def _cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
+    """Time of the products by a coarse model, in clocks."""
+    own = limits.generation
+    rate = own.half_products * (own.mma_share if tile.schema == "mma" else 1.0)
+    products = 1 if planes(nest) == 1 else 3
+    depth = -(-sizes["k"] // BLOCK) * BLOCK
+    each = tile.m * tile.n * depth * products / (rate * tile.efficiency) + _TILE_END
+    share = 0.5 if symmetric else 1.0
+    split = _SPLIT_BYTES * math.prod(sizes[role] for role in "abck") * (sizes["m"] + sizes["n"]) / _BYTES_A_CLOCK
+    return math.ceil(share * _tiles(tile, sizes, False) / limits.sm_count) * each + share * split + _LAUNCHES
+
+
+def _direct_cycles(sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
+    pairs = math.prod(sizes[role] for role in "abcmn") * (sizes["k"] + _TILE_SLOTS) * (0.5 if symmetric else 1.0)
+    return 2 * pairs / (_FLOAT_RATE * limits.sm_count)
+
+
+def _direct_tile(tile: Tile, nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile:
+    """A tile of the same extent that differences are taken in."""
+    pipelined = tile.schema == "wgmma" and supports_warp_specialized(nest, sizes, limits)
+    own = DIFFERENCES_PIPELINED if pipelined else DIFFERENCES
+    return replace(own, columns=tile.n // own.threads_n)
+
+
+def product_tiles(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, symmetric: bool) -> list[Tile]:
+    """The tiles that products may be taken in, the one believed fastest first."""
+    valid = [
+        tile
+        for tile in PRODUCT_TILES
+        if limits.has(tile.requires) and shared_bytes(nest, tile) <= limits.shared_per_block
+    ]
+    return sorted(valid, key=lambda tile: _cycles(tile, nest, sizes, symmetric, limits))
+
+
+def shared_bytes(nest: Nest, tile: Tile) -> int:
+    """Dynamic shared memory of a block that multiplies."""
+    half = (tile.m + tile.n) * 2 * BLOCK
+    return 1024 + tile.stages * (half + 16) if tile.schema == "wgmma" else tile.stages * planes(nest) * half
+
+
+def squares_plan(
+    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None
+) -> SquaresPlan | None:
+    """Plan of a sum of squared differences; None if it is none, must be as written or is quicker so.
+
+    ``tile`` names one of ``PRODUCT_TILES`` to take, whether or not it pays.
+    """
+    found = squared_differences(nest)
+    shallow = tile is None and sizes["k"] < _LEAST_DEPTH
+    if found is None or nest.precision == "ieee" or shallow or sizes["k"] > _DEEPEST:
+        return None
+    symmetric = nest.mirrors
+    valid = [one for one in product_tiles(nest, sizes, limits, symmetric) if tile in (None, one.name)]
+    direct_cycles = _direct_cycles(sizes, symmetric, limits)
+    quick = valid and _cycles(valid[0], nest, sizes, symmetric, limits) < 0.95 * direct_cycles
+    if not valid or not (quick or tile is not None):
+        return None
+    best = valid[0]
+    scratch, rows = _scratch(nest, found, sizes, facts, best, symmetric)
+    text = f"products of f16 halves to {PROMISE:g}" if planes(nest) == 2 else "one product of f16 halves"
+    main = replace(planned(nest, sizes, limits, facts, best), numerics=text, shared=shared_bytes(nest, best))
+    split = replace(planned(nest, sizes, limits, facts, SPLITTER), numerics=text, shared=4 * _DEEPEST)
+    direct = replace(planned(nest, sizes, limits, facts, _direct_tile(best, nest, sizes, limits)), listed=True)
+    blocks = PILOTS + max(1, min(-(-rows // 8), 4 * limits.sm_count))
+    return SquaresPlan(split, main, direct, scratch, blocks)

@@ -1,0 +1,123 @@
+"""The tiles a GPU kernel may work in, a row each, and the limits of a device that choose among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .arch import ARCHS, Arch, Feature, arch
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What a plan needs to know of a device; ``arch`` is its compute capability as "sm_90"."""
+
+    arch: str
+    sm_count: int
+    shared_per_block: int = 99 << 10
+    shared_per_sm: int = 100 << 10
+    registers_per_sm: int = 1 << 16
+    threads_per_sm: int = 1536
+
+    @property
+    def generation(self) -> Arch:
+        """Row of the device's generation in the table of all."""
+        return arch(self.arch)
+
+    def has(self, features: tuple[Feature, ...]) -> bool:
+        """Whether the generation has all of these features."""
+        return self.generation.features.issuperset(features)
+
+
+CARDS = {
+    row.name: DeviceLimits(
+        row.name, row.sm_count, row.shared_per_block, row.shared_per_sm, row.registers_per_sm, row.threads_per_sm
+    )
+    for row in ARCHS.values()
+    if row.sm_count
+}
+"""Cards that plans can be made for where they are not there."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``threads_m x threads_n`` threads of ``rows x columns`` cells each; ``groups`` of them share the range of k.
+
+    ``efficiency`` is the share of the issue slots that its inner loop reaches, ``heavy`` that of one that calls
+    functions; both are fitted, with the constants of ``cuda_plan.cost``, to times of all tiles over a grid of shapes.
+    ``requires`` are the features that a generation must have. What a nest must be, beside fitting: with
+    ``matrix_operand`` it reads one operand over the tile, which stays in registers; with ``table_power`` it takes a
+    power from a table; with ``half2`` it sums distances of float16, two terms at a time.
+    """
+
+    name: str
+    threads_m: int
+    threads_n: int
+    rows: int
+    columns: int
+    depth: int
+    groups: int
+    unroll: int
+    resident: int
+    efficiency: float
+    schema: str = "gram"
+    stages: int = 2
+    heavy: float = 0.6
+    requires: tuple[Feature, ...] = ()
+    matrix_operand: bool = False
+    table_power: bool = False
+    half2: bool = False
+
+    @property
+    def m(self) -> int:
+        """Rows of the output tile."""
+        return self.threads_m * self.rows
+
+    @property
+    def n(self) -> int:
+        """Columns of the output tile."""
+        return self.threads_n * self.columns
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block that hold cells."""
+        return self.threads_m * self.threads_n * self.groups
+
+
+TILES = (
+    Tile("large", 16, 16, 8, 8, 16, 1, 4, 2, 0.731),
+    Tile("large matrix operand", 16, 16, 8, 8, 16, 1, 4, 1, 0.731, matrix_operand=True),
+    Tile("wide", 16, 16, 8, 4, 16, 1, 4, 2, 0.747),
+    Tile("table power", 16, 16, 4, 4, 16, 1, 8, 4, 0.855, heavy=0.62, requires=("measured",), table_power=True),
+    Tile("middle", 16, 16, 4, 4, 16, 1, 8, 3, 0.855, heavy=0.62),
+    Tile("thin", 1, 256, 8, 32, 0, 1, 1, 2, 1.83, "thin", heavy=0.552),
+    Tile("pair", 8, 16, 4, 2, 32, 2, 8, 2, 0.428, heavy=0.555),
+    Tile("small", 8, 8, 4, 4, 16, 4, 8, 2, 0.447, heavy=0.513),
+    Tile("slim", 8, 8, 4, 2, 16, 4, 8, 2, 0.388, heavy=0.51),
+    Tile("tiny", 8, 8, 2, 2, 16, 4, 8, 2, 0.315, heavy=0.497),
+    Tile("dot", 8, 8, 1, 1, 16, 4, 8, 2, 0.0787, heavy=1.09),
+    Tile("deep", 4, 8, 2, 2, 16, 8, 8, 2, 0.182, heavy=0.467),
+    Tile("rows", 8, 1, 1, 1, 16, 32, 8, 2, 0.00961, heavy=0.0587),
+    Tile("columns", 1, 8, 1, 1, 16, 32, 8, 2, 0.0107, heavy=0.0511),
+    Tile("ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.665, "ring", 3, requires=("warp_specialized",)),
+    Tile("half2", 16, 8, 8, 8, 32, 1, 1, 2, 1.131, "ring", 3, requires=("warp_specialized",), half2=True),
+    Tile("one", 1, 1, 1, 1, 16, 128, 8, 2, 0.0151, heavy=0.126),
+    Tile("least", 4, 8, 1, 1, 4, 1, 1, 2, 1, heavy=1),
+)
+
+PRODUCT_TILES = (
+    Tile("products", 64, 4, 2, 48, 64, 1, 1, 1, 0.65, "wgmma", 5, requires=("wgmma",)),
+    Tile("narrow products", 64, 4, 2, 32, 64, 1, 1, 1, 0.6, "wgmma", 6, requires=("wgmma",)),
+    Tile("synchronous products", 32, 8, 4, 8, 64, 1, 1, 1, 0.85, "mma", 2),
+)
+# Differences in tiles of the products' extents: the columns of a thread follow from these.
+DIFFERENCES_PIPELINED = Tile("ring", 16, 16, 8, 0, 32, 1, 1, 1, 0.95, "ring", 3, requires=("warp_specialized", "wgmma"))
+DIFFERENCES = Tile("large", 16, 16, 8, 0, 16, 1, 4, 1, 0.8)
+SPLITTER = Tile("split", 8, 32, 1, 1, 64, 1, 1, 2, 1.0, "split")
+
+# Row reductions: the tiles that make the entries of a matrix, the warp-specialised one apart.
+ROW_PIPELINED = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3, requires=("warp_specialized",))
+ROW_TILES = (
+    Tile("apply large", 16, 8, 8, 8, 16, 1, 4, 3, 0.85),
+    Tile("apply middle", 16, 8, 4, 8, 16, 1, 4, 3, 0.8),
+    Tile("apply small", 16, 8, 4, 4, 16, 1, 2, 5, 0.7),
+)

@@ -1,0 +1,175 @@
+"""CUDA C++ text of a pullback: functors for its factors and an entry for each of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...compiler.nest import Port
+from ...ir.node import Node
+from .abi import Arguments, launch_bounds
+from .emit import STORAGE, function, numbers_of
+from .spelling import Typed, Writer, cast, literal
+from .vjp_plan import PullPlan
+from .vjp_tiles import PullTile
+
+KINDS = {"plain": "PLAIN", "signs": "SIGNS", "powers": "POWERS"}
+HEADERS = {"scalar": "pull_scalar.cuh", "mma": "pull_tensor.cuh", "wgmma": "pull_wgmma.cuh"}
+TEMPLATES = {"scalar": "ScalarTile", "mma": "MmaPullTile", "wgmma": "WgmmaPullTile"}
+MAINS = {"scalar": "scalar", "mma": "mma_pull", "wgmma": "wgmma_pull"}
+AROUND_THREADS = {"survey": 256, "prepare": 256, "weigh": 256, "finish": 256, "mend": 256}
+SCRATCH = ("rows", "factors", "scale", "top", "wild", "peak", "dirty", "parts")
+_TYPES = {"top": "unsigned*", "wild": "unsigned*", "peak": "unsigned*", "dirty": "unsigned char*"}
+_COEFFICIENTS = tuple(f"q{i}" for i in range(6))
+_GROUPS = (
+    ("mn_operands", "CELLS", "CellPort"), ("m_operands", "SPOTS", "SpotPort"), ("n_operands", "LINES", "LinePort"),
+    ("scalars", "ONES", "OnePort"), ("weights", "WEIGHTS", "WeightPort"), ("factors", "FACTORS", "FactorPort"),
+    ("outers", "OUTERS", "OuterPort"),
+)  # fmt: skip
+
+
+def entry_name(kernel: str) -> str:
+    """Name of a kernel: "main" or one of those around it."""
+    return f"kernmantle_{kernel}"
+
+
+def threads_of(plan: PullPlan, kernel: str) -> int:
+    """Threads of a block of a kernel."""
+    return plan.tile.threads if kernel == "main" else AROUND_THREADS[kernel]
+
+
+def _powers(plan: PullPlan) -> bool:
+    return plan.slope.kind == "powers"
+
+
+def _held(names: Sequence[str], array: str) -> dict[str, Typed]:
+    return {name: (f"{array}[{i}]", "value") for i, name in enumerate(names)}
+
+
+def _lines(node: Node, environment: Mapping[str, Typed]) -> list[str]:
+    """Statements that return an expression."""
+    writer = Writer(environment, True, near=True)
+    (value,) = writer.expressions([node])
+    return [*writer.lines, f"return {cast(value, 'value')};"]
+
+
+def _slope(plan: PullPlan) -> list[str]:
+    environment = numbers_of(plan.nest) | {plan.rows: ("x", "value")}
+    for group, array in (("mn_operands", "cell"), ("m_operands", "spot"), ("n_operands", "line"), ("scalars", "one")):
+        environment |= _held(getattr(plan, group), array)
+    exact = _lines(plan.slope.exact, environment)
+    if plan.slope.difference is None:
+        return exact
+    writer = Writer(environment, True)
+    ((gap, _),) = writer.expressions([plan.slope.difference])
+    if plan.slope.kind == "signs":
+        quick = [f"return {gap};" if plan.split else f"return km::above({gap});"]
+    else:
+        to = "km::POWER_FIT" if plan.split else "0"
+        coefficients = ", ".join(f"number.{name}" for name in _COEFFICIENTS)
+        quick = [
+            f"if (WAY == km::BY_TABLE) return km::signed_table({gap}, table, bits, {coefficients});",
+            f"return km::signed_unit({gap}, exponent(number), {to});",
+        ]
+    ways = ["if constexpr (WAY == km::EXACT) {", *(f"    {line}" for line in exact), "} else {"]
+    return [*ways, *(f"    {line}" for line in [*writer.lines, *quick]), "}"]
+
+
+def _ports(plan: PullPlan) -> list[str]:
+    names = [port.name for port in plan.nest.ports]
+    lines = ["    struct X;", "    struct Out;"]
+    lines += [f"    template <int I> struct {template};" for *_, template in _GROUPS]
+    lines.append("};")
+    lines += _port("struct Body::X", plan.nest.ports[names.index(plan.rows)], names.index(plan.rows), False)
+    lines += _port("struct Body::Out", plan.nest.outs[0], len(plan.nest.operands), False)
+    for group, _, template in _GROUPS:
+        for i, name in enumerate(getattr(plan, group)):
+            place = names.index(name)
+            head = f"template <> struct Body::{template}<{i}>"
+            lines += _port(head, plan.nest.ports[place], place, group == "weights" and name in plan.wide)
+    return lines
+
+
+def _port(head: str, port: Port, place: int, wide: bool) -> list[str]:
+    return [
+        f"{head} {{  // {port.name}",
+        f"    typedef {STORAGE[port.dtype]} T;",
+        f"    static constexpr int PORT = {place}, VEC = {4 if wide else 1};",
+        "};",
+    ]
+
+
+def _body(plan: PullPlan) -> list[str]:
+    counts = ", ".join(f"{count} = {len(getattr(plan, group))}" for group, count, _ in _GROUPS)
+    number = "const Numbers& number"
+    arrays = "const C* cell, const C* spot, const C* line, const C* one, C x"
+    numbers = numbers_of(plan.nest)
+    coefficients = [f"        float {', '.join(_COEFFICIENTS)};"] if _powers(plan) else []
+    exponent = _lines(plan.slope.exponent, numbers) if plan.slope.exponent is not None else ["return C(0);"]
+    return [
+        "struct Body {",
+        "    typedef float C;",
+        f"    static constexpr km::Kind KIND = km::{KINDS[plan.slope.kind]};",
+        f"    static constexpr int {counts}, MIX = 2;",
+        f"    static constexpr km::Run WEIGHT_RUN = km::{'ALONG_TILE' if plan.run == 'tile' else 'ALONG_K'};",
+        "    struct Numbers {",
+        *(f"        C v{i};  // {name}" for i, name in enumerate(plan.nest.numbers)),
+        *coefficients,
+        "    };",
+        f"    typedef km::Pulled<km::Arguments<{len(plan.nest.ports)}, Numbers>> Args;",
+        *function(f"C exponent({number})", exponent),
+        "    template <km::Way WAY>",
+        *function(f"C slope({arrays}, {number}, const float* table, unsigned bits)", _slope(plan)),
+        *function(f"C weight(const C* w, {number})", _lines(plan.found.weight, numbers | _held(plan.weights, "w"))),
+        *function(
+            f"C coefficient(const C* c, {number})",
+            _lines(plan.found.coefficient, numbers | _held(plan.factors, "c")),
+        ),
+        *function(f"C outer(const C* e, {number})", _lines(plan.found.outer, numbers | _held(plan.outers, "e"))),
+        *_ports(plan),
+    ]
+
+
+def _tile(plan: PullPlan, tile: PullTile) -> list[str]:
+    shape = [*map(str, tile.shape)]
+    if tile.engine == "mma":
+        shape.append(literal(plan.split, "bool"))
+    own = f"km::{MAINS[tile.engine]}_shared_bytes<Body, Tile>()"
+    return [
+        f"typedef km::{TEMPLATES[tile.engine]}<{', '.join(shape)}> Tile;",
+        f'static_assert({own} == {tile.shared(plan.slope.kind)}, "shared memory");',
+    ]
+
+
+def _entries(plan: PullPlan, kernels: Sequence[str]) -> list[str]:
+    nest = plan.nest
+    own = Arguments(len(nest.ports), plan.integers, len(nest.numbers))
+    coefficients = _COEFFICIENTS if _powers(plan) else ()
+    parameters = [*own.pointer_parameters, *own.integer_parameters, *own.number_parameters]
+    parameters += [f"double {name}" for name in coefficients]
+    parameters += [f"{_TYPES.get(name, 'float*')} {name}" for name in SCRATCH]
+    parameters += ["km::i64 whole", "km::i64 splits", "km::i64 share"]
+    values = [*own.values("float"), *(f"float({name})" for name in coefficients)]
+    given = ", ".join([*SCRATCH, "whole", "splits", "share"])
+    arguments = [
+        "    const Body::Args g = {",
+        f"        {{{{{own.pointers}}}, {{{own.sizes}}}, {{{own.strides}}}, {{{', '.join(values)}}}}},",
+        f"        {given}}};",
+    ]
+    main = f"{MAINS[plan.tile.engine]}_main"
+    lines: list[str] = []
+    for name in kernels:
+        resident = plan.tile.resident if name == "main" else 1
+        lines += [
+            *launch_bounds(threads_of(plan, name), resident, entry_name(name), parameters),
+            *arguments,
+            f"    km::{main if name == 'main' else name}<Body, Tile>(g);",
+            "}",
+        ]
+    return lines
+
+
+def emit(plan: PullPlan, kernels: Sequence[str] = ()) -> str:
+    """Source of the kernels of a plan, or of some of them."""
+    includes = [f'#include "{HEADERS[plan.tile.engine]}"', '#include "pull_passes.cuh"']
+    entries = _entries(plan, kernels or plan.kernels)
+    return "\n".join([f"// {plan}", *includes, "", *_body(plan), "", *_tile(plan, plan.tile), "", *entries, ""])

@@ -1,0 +1,1 @@
+"""The living definition, which every other backend is compared with."""

@@ -1,4 +1,0 @@
-"""Measurements against peers: tables of cases, one honest clock, rows that say where they come from.
-
-``python -m kernmantle.bench cpu`` runs a suite; a case is a row of the suite's table.
-"""

@@ -1,1 +1,0 @@
-"""Plans to text: CUDA C++ and LLVM IR, and the reference evaluator."""

@@ -1,0 +1,101 @@
+"""Loop nests: a program with its axes given roles and its arrays given storage types. One nest, one kernel.
+
+Roles: ``m`` and ``n`` span the output tile, ``k`` is the inner reduced loop and ``l`` the outer one; three
+batch roles ``a``, ``b``, ``c`` lie outside everything. Any role may be missing, its extent is then 1.
+Every port (operand, then output) has one stride per role, in elements, 0 where it lacks the role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..ir.node import Node
+from ..ir.reductions import Reduction
+
+BATCH = "abc"
+ROLES = "abcmnkl"
+SIZES = (*ROLES, "splits")
+BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "bool": 1}
+
+
+@dataclass(frozen=True)
+class Port:
+    """One array of a kernel: which tile and reduction roles (of "mnkl") it has and how it is stored.
+
+    Storage types are f16 bf16 f32 f64 i8 u8 i16 i32 i64 bool. Batch roles are not listed: every port has
+    batch strides, 0 where it is shared.
+    """
+
+    name: str
+    roles: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Nest:
+    """What one kernel computes.
+
+    ``outputs`` read the finished accumulators s0, s1, ... and the ports without k and l. With ``partial`` the
+    kernel writes the raw registers of every reduction instead, one set per range of the outermost reduced
+    loop: the ranges are the role "splits", whose stride takes the place of k in the outputs.
+    With ``pulled`` it is a pullback, see ``pullback.py``: k are its rows, and l is an axis of outputs, not reduced.
+    ``compute`` (f32 f64 i32 i64 bool) is the type of the arithmetic, of "value" registers and of numbers.
+    With ``symmetric`` x0 and x1 are the same array and the kernel may compute half and mirror it. ``precision`` says
+    how products may be taken: "ieee" as they are written, "default" by any means as accurate as float32, "tf32" once.
+    With ``reproducible`` mapped values round as in every other such kernel: backends neither fuse multiplications
+    into additions nor use quicker forms of functions.
+    """
+
+    operands: tuple[Port, ...]
+    numbers: tuple[str, ...]
+    outs: tuple[Port, ...]
+    map: tuple[Node, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Node, ...]
+    compute: str
+    symmetric: bool = False
+    partial: bool = False
+    precision: str = "ieee"
+    pulled: bool = False
+    reproducible: bool = False
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether computing half and mirroring it is right: no other array knows rows from columns."""
+        others = [port for port in self.operands if port.name not in ("x0", "x1")]
+        return self.symmetric and not any(set(port.roles) & set("mn") for port in others)
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Operands, then outputs: the order of the pointers and of the strides."""
+        return self.operands + self.outs
+
+
+# Arguments of every kernel, in this order:
+#   pointers  one per port
+#   integers  the extents of SIZES, then for each port its strides for ROLES
+#   numbers   one float64 per name in Nest.numbers
+def size_slot(role: str) -> int:
+    """Place of an extent among the integers."""
+    return SIZES.index(role)
+
+
+def stride_slot(port: int, role: str) -> int:
+    """Place of a stride among the integers."""
+    return len(SIZES) + port * len(ROLES) + ROLES.index(role)
+
+
+def integer_slots(
+    ports: Sequence[Port | None], sizes: Mapping[str, int], roles: str = "mnkl", splits: bool = False
+) -> tuple[int, ...]:
+    """Return the slots of the extents of ``roles`` and of the strides that a kernel takes.
+
+    Batch roles of extent 1 are left out, and so is a port that is None; with ``splits`` that extent is taken too.
+    """
+    batch = [role for role in BATCH if sizes[role] > 1]
+    slots = [size_slot(role) for role in (*batch, *roles, *(["splits"] * splits))]
+    for place, port in enumerate(ports):
+        if port is not None:
+            slots += [stride_slot(place, role) for role in ROLES if role in batch or role in port.roles]
+    return tuple(slots)

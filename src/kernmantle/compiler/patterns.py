@@ -1,0 +1,241 @@
+"""Known algebra, recognised on the canonical expression and never by a name: the one recogniser of all schedules.
+
+Products and their factors, differences and their absolute values, powers, matrix products, sums of squared
+differences, homogeneous maps. What gradients of distances look like is in ``gradient_patterns``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..ir.node import Node, const, postorder, rewrite, var, variables
+from ..ir.ops import OPS
+from ..ir.program import Program
+from .nest import Nest
+
+SCALED = "t0"
+
+
+def factors(node: Node) -> list[Node]:
+    """What an expression is the product of."""
+    if node.op == "mul":
+        return [factor for arg in node.args for factor in factors(arg)]
+    if node.op == "neg":
+        return [const(-1), *factors(node.args[0])]
+    if node.op == "div":
+        return [*factors(node.args[0]), *(Node("rcp", (factor,)) for factor in factors(node.args[1]))]
+    return [node]
+
+
+def _gathered(parts: Iterable[Node]) -> tuple[float, Node | None]:
+    """The product of the numbers among factors, and that of the others in order, None where there are none."""
+    literal, rest = 1.0, None
+    for part in parts:
+        if part.number is not None:
+            literal *= part.number
+        else:
+            rest = part if rest is None else Node("mul", (rest, part))
+    return literal, rest
+
+
+def product(parts: Iterable[Node]) -> Node:
+    """Return factors multiplied in order, numbers first."""
+    literal, rest = _gathered(parts)
+    if rest is None:
+        return const(literal)
+    return rest if literal == 1 else Node("mul", (const(literal), rest))
+
+
+def signed_product(parts: Iterable[Node]) -> Node:
+    """Return factors multiplied in order, numbers first, their sign outermost."""
+    literal, rest = _gathered(parts)
+    if rest is None:
+        return const(literal)
+    total = product([const(abs(literal)), rest])
+    return Node("neg", (total,)) if literal < 0 else total
+
+
+def is_difference(node: Node) -> bool:
+    """Whether it is a - b of two operands."""
+    return node.op == "sub" and all(arg.op == "var" for arg in node.args)
+
+
+def is_abs_difference(node: Node) -> bool:
+    """Whether it is |a - b| of two operands, which is finite where they are small enough."""
+    return node.op == "abs" and is_difference(node.args[0])
+
+
+def _mask(node: Node) -> Node | None:
+    """The difference whose zero a condition asks for, among others."""
+    if node.op == "and":
+        return next((found for found in map(_mask, node.args) if found is not None), None)
+    zero = node.op == "eq" and any(arg.number == 0 and not isinstance(arg.number, bool) for arg in node.args)
+    return next((arg for arg in node.args if is_difference(arg)), None) if zero else None
+
+
+def unmasked_factors(node: Node, masks: list[Node], numbers: Sequence[str]) -> list[Node]:
+    """Factors of a product, masks of a difference left out and noted where they cover nothing but its functions."""
+    if node.op == "mul":
+        return [factor for arg in node.args for factor in unmasked_factors(arg, masks, numbers)]
+    if node.op == "neg":
+        return [const(-1), *unmasked_factors(node.args[0], masks, numbers)]
+    if node.op == "where" and node.args[1].number == 0:
+        masked = _mask(node.args[0])
+        if masked is not None and set(variables([node.args[2]])) <= {*variables([masked]), *numbers}:
+            masks.append(masked)
+            return unmasked_factors(node.args[2], masks, numbers)
+    return [node]
+
+
+def root_or_power(node: Node) -> tuple[Node, Node] | None:
+    """Base and exponent of a power or square root of |a - b|."""
+    if node.op not in ("pow", "sqrt") or not is_abs_difference(node.args[0]):
+        return None
+    return node.args[0], node.args[1] if node.op == "pow" else const(0.5)
+
+
+def never_negative(node: Node) -> bool:
+    """Whether an expression is at least zero, or NaN, by its form."""
+    if node.op == "mul" and node.args[0] is node.args[1]:
+        return True
+    if node.op in ("mul", "add", "div", "min", "max"):
+        return all(map(never_negative, node.args))
+    if node.number is not None:
+        return node.number >= 0
+    return bool(node.args) and OPS[node.op].never_negative
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """``Σ_k left · right``: which operands multiply and their axes; the outputs still follow."""
+
+    left: str
+    right: str
+    reduced: str
+
+
+def matmul(program: Program) -> Matmul | None:
+    """The program as a matrix product, if its only accumulator is a sum of products of two tensors."""
+    if len(program.map) != 1 or program.reductions[0].name != "sum" or len(program.reduced) != 1:
+        return None
+    product = program.map[0]
+    if product.op != "mul" or any(arg.op != "var" for arg in product.args):
+        return None
+    left, right = (program.operand(arg.name) for arg in product.args)
+    axis = program.reduced
+    if left.number or right.number or axis not in left.axes or axis not in right.axes:
+        return None
+    kept = left.axes.replace(axis, "") + right.axes.replace(axis, "")
+    if len(kept) > 2 or sorted(kept) != sorted(program.out):
+        return None
+    return Matmul(left.name, right.name, axis)
+
+
+@dataclass(frozen=True)
+class Squares:
+    """``Σ_k weight · (row − column)²``, the weight over k and numbers, or None."""
+
+    row: str
+    column: str
+    weight: Node | None
+
+
+def _parts(node: Node) -> list[Node]:
+    """Factors, those of a square twice."""
+    return [
+        part
+        for factor in factors(node)
+        for part in (2 * _parts(factor.args[0]) if factor.op == "pow" and factor.args[1].number == 2 else [factor])
+    ]
+
+
+def squared_differences(nest: Nest) -> Squares | None:
+    """The nest as a sum of squared differences of one operand over (m, k) and one over (n, k)."""
+    roles = {port.name: port.roles for port in nest.operands}
+    looped = any("l" in port.roles for port in nest.ports)
+    if nest.compute != "f32" or nest.partial or looped or [red.name for red in nest.reductions] != ["sum"]:
+        return None
+    parts = _parts(nest.map[0])
+    gaps = [part for part in parts if part.op == "sub" and all(arg.op == "var" for arg in part.args)]
+    if len(gaps) != 2 or gaps[0] is not gaps[1]:
+        return None
+    names = sorted((arg.name for arg in gaps[0].args), key=lambda name: roles.get(name, ""))
+    rest = [part for part in parts if part is not gaps[0]]
+    weight = product(rest) if rest else None
+    others = set(variables(rest)) - set(nest.numbers)
+    plain = all(set(roles[name]) <= {"k"} for name in others)
+    positive = weight is None or weight.number is None or weight.number > 0
+    if [roles.get(name) for name in names] != ["mk", "nk"] or not plain or not positive:
+        return None
+    return Squares(names[0], names[1], weight)
+
+
+def inner_product(nest: Nest) -> bool:
+    """Whether the nest is a sum over k of an operand over (m, k) times one over (n, k)."""
+    roles = {port.name: port.roles for port in nest.operands}
+    if nest.compute != "f32" or nest.partial or [red.name for red in nest.reductions] != ["sum"]:
+        return False
+    parts = factors(nest.map[0])
+    return sorted(roles.get(part.name, "") if part.op == "var" else "" for part in parts) == ["mk", "nk"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """``output`` reads ``SCALED``, the sum of rows times |factor|^(1 / degree), of a factor below 0."""
+
+    factor: Node
+    degree: int
+    output: Node
+
+
+def _degree(node: Node, degrees: Mapping[Node, float | None]) -> float | None:
+    """Power of a with which an operation grows, if one; constants have power 0."""
+    parts = [degrees[arg] for arg in node.args]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    if node.op in ("add", "sub", "min", "max"):
+        return known[0] if known[0] == known[1] else None
+    if node.op in ("neg", "abs"):
+        return known[0]
+    if node.op == "mul":
+        return known[0] + known[1]
+    exponent = node.args[1].number if node.op == "pow" else None
+    return known[0] * exponent if exponent is not None else None
+
+
+def degree(nest: Nest) -> int | None:
+    """1 or 2 if the only map is homogeneous of that degree in the rows of both arrays and has no other operand."""
+    if len(nest.map) != 1 or nest.reductions[0].name != "sum" or nest.compute != "f32" or nest.reproducible:
+        return None
+    rows = {port.name for port in nest.operands if set(port.roles) in ({"m", "k"}, {"n", "k"})}
+    degrees: dict[Node, float | None] = {}
+    for node in postorder(nest.map):
+        if node.op == "var":
+            degrees[node] = 1 if node.name in rows else None
+        else:
+            degrees[node] = _degree(node, degrees) if node.args else 0
+    found = degrees[nest.map[0]]
+    return int(found) if found in (1, 2) else None
+
+
+def scale(nest: Nest, output: Node, uniform: Collection[str]) -> Scale | None:
+    """How an entry reads its sum times a factor of ``uniform`` variables, if that is all it reads of it."""
+    power, total = degree(nest), var("s0")
+    users = [node for node in postorder([output]) if total in node.args]
+    if power is None or len(users) != 1 or users[0].op != "mul" or output is total:
+        return None
+    (product,) = users
+    factor = product.args[1] if product.args[0] is total else product.args[0]
+    if factor.op != "var" or factor.name not in uniform:
+        return None
+    readers = [node for node in postorder([output]) if product in node.args]
+    if not readers or any(node.op not in ("exp", "exp2") for node in readers):
+        return None
+
+    def replaced(node: Node, args: tuple[Node, ...]) -> Node:
+        return Node("neg", (var(SCALED),)) if node is product else Node(node.op, args)
+
+    (root,) = rewrite([output], lambda leaf: leaf, replaced)
+    return None if "s0" in variables([root]) else Scale(factor, power, root)

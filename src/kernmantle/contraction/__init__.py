@@ -1,1 +1,0 @@
-"""Equations, programs, their derivatives, and the plans of every backend."""

@@ -1,1 +1,0 @@
-"""Scalar expressions: what a lambda computes. Standard library only."""

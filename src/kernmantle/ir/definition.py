@@ -1,0 +1,378 @@
+"""What a user wrote, traced once; programs are made from it when the kinds of its parameters are known."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from ..errors import EquationError, ParameterError
+from .differentiate import is_symmetric
+from .equation import Equation, parse
+from .laws import broken_law
+from .node import Node, Number, const, substitute, var, variables
+from .program import Operand, Program, reduction_document, reduction_of
+from .reductions import REDUCTIONS, Reduction, fold, semiring
+from .show import from_ssa, number_of, to_ssa
+from .simplify import exponents, lift, simplify
+from .trace import Trace, signature, trace
+from .traced import is_number, to_number
+
+Lambda = Callable[..., Any]
+_RESERVED = re.compile(r"[xs]\d+")
+
+
+@dataclass(frozen=True)
+class Semiring:
+    """Reduction by an associative and commutative ``plus`` with identity ``zero``; it has no gradient.
+
+    Parameters
+    ----------
+    plus : callable
+        ``plus(a, b)``, traced once.
+    zero : number
+        The value with ``plus(zero, a) == a`` for every ``a``; also the result over an empty axis.
+
+    Raises
+    ------
+    TraceError, ParameterError
+        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is no number or no
+        identity, a ``plus`` that depends on the order or is not associative. All three laws are tested on samples; a
+        ``plus`` that is associative only for numbers of one sign, from 0 to 1, or for 0 and 1 is taken.
+    GradientError
+        When an operand requires a gradient.
+
+    Notes
+    -----
+    Edges of tiles are padded with ``zero``, so a value that is no identity would change results.
+    Cost: one ``plus`` for every element of all axes, in any order, so that floating point results may differ in their
+    last bits from machine to machine.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> largest = km.Semiring(lambda a, b: km.maximum(a, b), float("-inf"))
+    >>> km.contract("mk,nk->mn", lambda a, b: a + b, np.eye(2), np.eye(2), reduce=largest)
+    array([[2., 1.],
+           [1., 2.]])
+    """
+
+    plus: Lambda
+    zero: Number
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Reduction in order whose ``step(acc, *operands)`` sees the accumulator; it has no gradient.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(acc, a, b, ...) -> acc``, traced once; it takes the place of the map.
+    init : number
+        The accumulator before the first position.
+
+    Raises
+    ------
+    TraceError, ParameterError
+        When a contraction is made with it: a ``step`` that cannot be traced, an ``init`` that is no number.
+    GradientError
+        When an operand requires a gradient.
+
+    Notes
+    -----
+    Cost: one ``step`` for every element of all axes, along the reduced ones in order. Types are those of sums.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> horner = km.Fold(lambda acc, a, b: acc * b + a, 0.0)
+    >>> km.contract("mk,n->mn", None, np.array([[1.0, 2.0, 3.0]]), np.array([10.0]), reduce=horner)
+    array([[123.]])
+    """
+
+    step: Lambda
+    init: Number
+
+
+Reduce = str | Semiring | Fold | Sequence["str | Semiring"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Traced expressions over operands x0, x1, ... (the equation's order) and parameters by their names."""
+
+    equation: Equation
+    map: tuple[Node, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Node, ...]
+    single: bool
+    parameters: tuple[str, ...]
+    defaults: tuple[tuple[str, Number], ...]
+
+    @property
+    def text(self) -> str:
+        """Canonical text; ``Definition.parse`` is its inverse."""
+        return json.dumps(
+            [
+                self.equation.text,
+                to_ssa(self.map),
+                [reduction_document(reduction) for reduction in self.reductions],
+                to_ssa(self.outputs),
+                self.single,
+                self.parameters,
+                [[name, repr(value)] for name, value in self.defaults],
+            ]
+        )
+
+    @staticmethod
+    def parse(text: str) -> Definition:
+        """Definition of a canonical text."""
+        return _parse(text)
+
+    @property
+    def operand_names(self) -> dict[str, str]:
+        """Canonical name of every named operand."""
+        return {name: f"x{i}" for i, name in enumerate(self.equation.names) if name is not None}
+
+    @property
+    def exponents(self) -> frozenset[str]:
+        """Parameters that stand in an exponent."""
+        return frozenset(exponents(self.map + self.outputs)) & set(self.parameters)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Definition:
+    equation, maps, reductions, outputs, single, parameters, defaults = json.loads(text)
+    return Definition(
+        parse(equation), from_ssa(maps), tuple(map(reduction_of, reductions)), from_ssa(outputs), single,
+        tuple(parameters), tuple((name, number_of(value)) for name, value in defaults),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A program and where the values of its operands come from."""
+
+    program: Program
+    tensor_parameters: tuple[str, ...]
+    numbers: tuple[str | Number, ...]
+
+    def described(self, names: Mapping[str, str]) -> str:
+        """The program for people: parameters by their names, literals by their values, operands by ``names``."""
+        shown = {new: var(name) for new, name in names.items()}
+        for operand, entry in zip(self.program.numbers, self.numbers, strict=True):
+            shown[operand.name] = var(entry) if isinstance(entry, str) else const(entry)
+        steps = [replace(r, step=tuple(substitute(r.step, shown))) if r.is_fold else r for r in self.program.reductions]
+        maps, outputs = substitute(self.program.map, shown), substitute(self.program.outputs, shown)
+        return str(replace(self.program, map=tuple(maps), reductions=tuple(steps), outputs=tuple(outputs)))
+
+
+def _reduction(entry: object) -> Reduction:
+    if isinstance(entry, Semiring):
+        traced = trace(entry.plus, [var("s0"), var("t")], {}, what="plus of the semiring")
+        plus, zero = simplify([_only(traced, "plus of the semiring")])[0], _finite_or_inf(entry.zero, "zero")
+        problem = broken_law(plus, zero)
+        if problem:
+            raise ParameterError(problem)
+        return semiring(plus, zero)
+    if isinstance(entry, str) and entry in REDUCTIONS:
+        return REDUCTIONS[entry]
+    if isinstance(entry, Fold):
+        raise ParameterError("a Fold takes the place of the map and cannot be one of several reductions")
+    near = get_close_matches(str(entry), REDUCTIONS, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ParameterError(f"reduce={entry!r} is none of {', '.join(REDUCTIONS)}, a Semiring or a Fold{hint}")
+
+
+def _only(traced: Trace, what: str) -> Node:
+    if traced.is_tuple:
+        raise ParameterError(f"the {what} returns {len(traced.roots)} values in a tuple; it has one")
+    return traced.roots[0]
+
+
+def _finite_or_inf(value: object, what: str) -> Number:
+    if not is_number(value):
+        raise ParameterError(f"{what} must be a number, not {value!r}")
+    number = to_number(value)
+    if number != number:
+        raise ParameterError(f"{what} is NaN, which no value is an identity of")
+    return number
+
+
+def _environment(
+    function: Lambda, count: int, known: Mapping[str, Node], what: str
+) -> tuple[dict[str, Node], dict[str, Number]]:
+    names, defaults = signature(function, count, what)
+    numbers: dict[str, Number] = {}
+    for name in names:
+        if name not in known and _RESERVED.fullmatch(name):
+            raise ParameterError(
+                f"parameter {name!r} of the {what} has the name of an operand or accumulator; rename it"
+            )
+        if name in defaults and name not in known:
+            if not is_number(defaults[name]):
+                kind = type(defaults[name]).__name__
+                raise ParameterError(f"the default of parameter {name!r} is a {kind}; pass it at the call instead")
+            number = to_number(defaults[name])
+            numbers[name] = int(number) if isinstance(number, bool) else number
+    return {name: known.get(name, var(name)) for name in names}, numbers
+
+
+def _entries(reduce: Any, count: int) -> list[Any]:
+    """One reduction per accumulator."""
+    return [*reduce] if isinstance(reduce, (tuple, list)) else [reduce] * count
+
+
+def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lambda | None = None) -> Definition:
+    """Trace a map, a reduction and an epilogue over an equation."""
+    parsed = parse(equation)
+    names = {name: var(f"x{i}") for i, name in enumerate(parsed.names) if name is not None}
+    positional = [var(f"x{i}") for i, name in enumerate(parsed.names) if name is None]
+    defaults: dict[str, Number] = {}
+    declared: list[str] = []
+    if isinstance(reduce, Fold):
+        if map is not None:
+            raise ParameterError("a Fold takes the place of the map: pass map=None with reduce=Fold(step, init)")
+        environment, defaults = _environment(reduce.step, len(positional) + 1, names, "step of the fold")
+        traced = trace(reduce.step, [var("s0"), *positional], environment, what="step of the fold")
+        declared += environment
+        step = _only(traced, "step of the fold")
+        maps, reductions = (const(0),), (fold(step, _finite_or_inf(reduce.init, "init")),)
+        single = True
+    else:
+        if map is None:
+            raise ParameterError("map=None is for reduce=Fold(step, init) only: pass a lambda over the operands")
+        environment, defaults = _environment(map, len(positional), names, "map")
+        traced = trace(map, positional, environment, what="map")
+        declared += environment
+        maps, single = traced.roots, not traced.is_tuple
+        entries = _entries(reduce, len(maps))
+        if len(entries) != len(maps):
+            raise ParameterError(f"reduce names {len(entries)} reductions, the map returns {len(maps)} values")
+        reductions = tuple(_reduction(entry) for entry in entries)
+    accumulators = [var(f"s{i}") for i in range(len(maps))]
+    outputs: tuple[Node, ...] = tuple(accumulators)
+    if epilogue is not None:
+        environment, more = _environment(epilogue, len(maps), names, "epilogue")
+        clash = next((name for name in more if defaults.get(name, more[name]) != more[name]), None)
+        if clash is not None:
+            raise ParameterError(
+                f"parameter {clash!r} has default {defaults[clash]} in the map, {more[clash]} in the epilogue"
+            )
+        defaults |= more
+        traced = trace(epilogue, accumulators, environment, what="epilogue")
+        declared += environment
+        outputs, single = traced.roots, not traced.is_tuple
+    parameters = tuple(dict.fromkeys(name for name in declared if name not in names))
+    return _checked(parsed, maps, reductions, outputs, single, parameters, defaults)
+
+
+def of_expressions(
+    equation: str, map: Sequence[Node], reductions: Sequence[Reduction], outputs: Sequence[Node]
+) -> Definition:
+    """Definition of expressions over operands x0, x1, ... and accumulators s0, s1, ...; the rest are parameters."""
+    parsed = parse(equation)
+    known = {f"x{i}" for i in range(len(parsed.operands))} | {f"s{i}" for i in range(len(map))}
+    names = variables([*simplify(map), *simplify(outputs)])
+    parameters = tuple(name for name in names if name not in known)
+    return _checked(parsed, tuple(map), tuple(reductions), tuple(outputs), len(outputs) == 1, parameters, {})
+
+
+def _checked(
+    equation: Equation,
+    maps: tuple[Node, ...],
+    reductions: tuple[Reduction, ...],
+    outputs: tuple[Node, ...],
+    single: bool,
+    parameters: tuple[str, ...],
+    defaults: Mapping[str, Number],
+) -> Definition:
+    operands = {f"x{i}" for i in range(len(equation.operands))}
+    for name in variables(outputs):
+        if name in operands:
+            axes = equation.operands[int(name[1:])]
+            lost = [axis for axis in axes if axis not in equation.out]
+            if lost:
+                raise EquationError(
+                    f"the epilogue of {equation.text!r} reads an operand over {equation.written(axes)!r}, "
+                    f"but axis {lost[0]!r} is reduced before the epilogue runs"
+                )
+    reduced = [axis for axis in equation.letters if axis not in equation.out]
+    for reduction in reductions:
+        if (reduction.is_fold or reduction.result == "index") and len(reduced) != 1:
+            advice = ""
+            if len(reduced) > 1 and not reduction.is_fold:
+                best = reduction.name.removeprefix("arg")
+                advice = (
+                    f"; keep all but the last of them in the output with reduce=({best!r}, {reduction.name!r}), and "
+                    "take the best of those with torch"
+                )
+            raise EquationError(
+                f"{reduction.name} needs exactly one reduced axis, {equation.text!r} reduces {len(reduced)}{advice}"
+            )
+    return Definition(
+        equation, simplify(maps), tuple(replace(r, step=simplify(r.step)) if r.is_fold else r for r in reductions),
+        simplify(outputs), single, parameters, tuple(sorted(defaults.items())),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def bind(
+    definition: Definition,
+    tensors: frozenset[str],
+    literals: tuple[tuple[str, Number], ...] = (),
+    symmetric: bool = False,
+) -> Binding:
+    """Program of a definition whose parameters in ``tensors`` are arrays, in ``literals`` part of the program.
+
+    Arrays stay operands where no expression reads them: their batch axes are axes of the result.
+    """
+    equation = definition.equation
+    letters = equation.letters
+    canonical = {x: "".join(letters[axis] for axis in axes) for x, axes in _operands(equation).items()}
+    values = {name: const(value) for name, value in literals}
+    folds = [red.is_fold for red in definition.reductions]
+    roots = [*definition.map, *definition.outputs, *(red.step[0] for red in definition.reductions if red.is_fold)]
+    roots = list(simplify(substitute(roots, values)))
+    lifted, numbers = lift(roots)
+    read = [name for name in variables(lifted) if name in definition.parameters]
+    used = [*read, *(name for name in definition.parameters if name in tensors and name not in read)]
+    rename = {name: f"p{i}" for i, name in enumerate(used)}
+    lifted = simplify(substitute(lifted, {name: var(new) for name, new in rename.items()}))
+    count, outs = len(definition.map), len(definition.outputs)
+    steps = iter(lifted[count + outs :])
+    reductions = tuple(
+        replace(red, step=(next(steps),)) if is_fold else red
+        for red, is_fold in zip(definition.reductions, folds, strict=True)
+    )
+    operands = [Operand(x, axes) for x, axes in canonical.items()]
+    operands += [Operand(rename[name], "", number=name not in tensors) for name in used]
+    operands += [Operand(name, "", number=True) for name in numbers]
+    out = "".join(letters[axis] for axis in equation.out)
+    maps, outputs = tuple(lifted[:count]), tuple(lifted[count : count + outs])
+    program = Program(tuple(operands), out, maps, reductions, outputs, symmetric)
+    by_value = [name for name in used if name not in tensors]
+    return Binding(program, tuple(n for n in used if n in tensors), (*by_value, *numbers.values()))
+
+
+def _operands(equation: Equation) -> dict[str, str]:
+    return {f"x{i}": axes for i, axes in enumerate(equation.operands)}
+
+
+def symmetric(definition: Definition) -> bool:
+    """Whether the map treats its first two operands alike, so that one array for both needs half the work."""
+    axes = definition.equation.operands
+    out, shared = definition.equation.out, set(axes[0]) & set(axes[1]) if len(axes) > 1 else set[str]()
+    if len(out) != 2 or len(axes) < 2 or any(red.is_fold for red in definition.reductions):
+        return False
+    own = [set(a) - shared for a in axes[:2]]
+    if own != [{out[0]}, {out[1]}] or any(set(a) & set(out) for a in axes[2:]):
+        return False
+    if axes[0].replace(out[0], "") != axes[1].replace(out[1], "") or axes[0].index(out[0]) != axes[1].index(out[1]):
+        return False
+    return all(is_symmetric([root], "x0", "x1") for root in definition.map)

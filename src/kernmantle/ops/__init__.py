@@ -1,1 +1,0 @@
-"""Torch operators: programs on tensors, with derivatives, through compiled kernels."""

@@ -1,0 +1,55 @@
+"""All pairs of rows: distances and kernels by name, products with kernel matrices, gradients, neighbours.
+
+Each name loads the module that it is from: distances need nothing of kernels.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+if _TYPE_CHECKING:
+    from .bandwidth import median_bandwidth, standardise
+    from .condensed import pdist
+    from .constructors import CONSTRUCTORS
+    from .distances import cdist
+    from .kernel import Kernel
+    from .kernel_row import Hyper, Option, Row
+    from .kernels import KERNELS
+    from .metric import Form, Metric
+    from .metrics import METRICS
+    from .neighbour_search import argkmin
+    from .operator import Operator
+
+_HOMES = {
+    "CONSTRUCTORS": "constructors", "KERNELS": "kernels", "METRICS": "metrics", "Form": "metric", "Hyper": "kernel_row",
+    "Kernel": "kernel", "Metric": "metric", "Operator": "operator", "Option": "kernel_row", "Row": "kernel_row",
+    "argkmin": "neighbour_search", "cdist": "distances", "median_bandwidth": "bandwidth", "pdist": "condensed",
+    "standardise": "bandwidth",
+}  # fmt: skip
+
+__all__ = [
+    "CONSTRUCTORS",
+    "KERNELS",
+    "METRICS",
+    "Form",
+    "Hyper",
+    "Kernel",
+    "Metric",
+    "Operator",
+    "Option",
+    "Row",
+    "argkmin",
+    "cdist",
+    "median_bandwidth",
+    "pdist",
+    "standardise",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return globals().setdefault(name, getattr(_import_module(f".{_HOMES[name]}", __name__), name))
+    if name[:1].isupper():  # a kernel of the table
+        constructors = _import_module(".constructors", __name__).CONSTRUCTORS
+        if name in constructors:
+            return constructors[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,18 @@
+"""How large the blocks are in which pairs of rows are gone through."""
+
+from __future__ import annotations
+
+from .kernel_inputs import Call
+
+LARGEST = 64 << 20
+"""Most bytes of all arrays of a block together; ``ON_GPU`` times as many in a backward pass on a GPU, where launches
+take the time."""
+ON_GPU = 4
+_IN_CACHE = 8 << 20
+_COPIES_FORWARD, _COPIES_BACKWARD = 1, 6
+
+
+def block_bytes(call: Call) -> int:
+    """Bytes of one matrix of a block: few enough that a CPU keeps it near."""
+    copies = _COPIES_BACKWARD if call.is_tracked else _COPIES_FORWARD
+    return min(LARGEST // copies, _IN_CACHE if call.device.type == "cpu" else LARGEST)

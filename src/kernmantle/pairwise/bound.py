@@ -1,0 +1,96 @@
+"""Products with the matrix of a kernel, and reductions of its rows, whose plan is bound: no check is left to make.
+
+Bound are calls on two matrices of rows with hyperparameters that are numbers, with or without lengthscales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..ir.simplify import POWER_CLASSES
+from ..runtime.dispatch import PLANS, CallKey
+from ..torch_ops.call_key import call_key, is_recorded
+from ..torch_ops.row_reduce import BoundApply, bind_apply
+from .kernel_form import Form, gram
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundReduction:
+    """The bound call of a product with the matrix or of a reduction of its rows.
+
+    ``lengths`` are the names of the lengthscales in the form's order; ``is_vector`` says that v has one axis.
+    """
+
+    apply: BoundApply
+    lengths: tuple[str, ...]
+    is_vector: bool
+    route: str
+
+    def __call__(self, tensors: Sequence[Any], numbers: Mapping[str, Any], _: object = ()) -> torch.Tensor:
+        """Return the result on x, y, v (None of a reduction) and lengthscales by name, and hyperparameters by name."""
+        x, y, v, weights = tensors
+        arrays = _arrays(x, y, v, [weights[name] for name in self.lengths], self.is_vector)
+        result = self.apply(arrays, numbers)[0]
+        return result.squeeze(-1) if self.is_vector else result
+
+
+def scale_of(lengths: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what columns are multiplied by, from the lengths that they are divided by."""
+    wide = lengths if lengths.dtype == torch.float64 else lengths.float()
+    return wide.reciprocal().to(dtype)
+
+
+def _arrays(x: Any, y: Any, v: Any, lengths: Sequence[Any], is_vector: bool) -> list[torch.Tensor]:
+    """Return the operands of the contraction, then v as a matrix."""
+    found = [x, x if y is None else y, *[scale_of(each, x.dtype) for each in lengths]]
+    if v is not None:
+        found.append(v.unsqueeze(-1) if is_vector else v)
+    return found
+
+
+def key_of(
+    form: Form, values: Mapping[str, Any], weights: Mapping[str, torch.Tensor], how: str, x: Any, y: Any, v: Any,
+    precision: str | None,
+) -> CallKey | None:  # fmt: skip
+    """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
+    if torch.compiler.is_compiling() or len(form.operands) != len(weights):
+        return None
+    options: list[Any] = [how, precision]
+    for name, value in values.items():
+        if type(value) is not float and type(value) is not int:
+            return None
+        options += name, value if value in POWER_CLASSES else None
+    return call_key(("reduction", form.key), tuple(options), (x, y, v, *[weights[name] for name in form.weights]))
+
+
+def plan_of(key: CallKey | None) -> BoundReduction | None:
+    """Return the bound call of a key."""
+    return None if key is None else PLANS.get(key)
+
+
+def bind(
+    key: CallKey | None, form: Form, values: Mapping[str, Any], weights: Mapping[str, torch.Tensor], how: str, x: Any,
+    y: Any, v: Any, precision: str | None,
+) -> None:  # fmt: skip
+    """Store the bound call of one that went through all checks, if it is of a kind that is bound."""
+    lengths = form.weights
+    arrays = [x, x if y is None else y, *weights.values(), *([] if v is None else [v])]
+    if key is None or is_recorded(key) or x.dtype not in _DTYPES:
+        return
+    if any(array.dtype != x.dtype or array.numel() == 0 for array in arrays):
+        return
+    if arrays[0].dim() != 2 or arrays[1].dim() != 2 or any(weight.dim() != 1 for weight in weights.values()):
+        return
+    if v is not None and v.dim() > 2:
+        return
+    is_vector = v is not None and v.dim() == 1
+    found = _arrays(x, y, v, [weights[name] for name in lengths], is_vector)
+    operands, last = (found, None) if v is None else (found[:-1], found[-1])
+    bound = bind_apply(gram(form), how, operands, values, last, precision)
+    PLANS[key] = BoundReduction(bound, lengths, is_vector, bound.program.route)

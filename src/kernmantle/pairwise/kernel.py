@@ -1,0 +1,450 @@
+"""Kernels: one fused contraction each, however they are composed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ..compiler.row_reduce import PRODUCT
+from ..errors import ParameterError
+from ..ir.definition import define
+from ..ir.node import variables
+from ..torch_ops.info import RunInfos
+from . import agop, bias, bound, gradient, neighbours
+from . import matrix as apply
+from .hyperparameters import equal, shown, value_of
+from .kernel_form import Form, changed, combine, gram, is_stationary, is_symmetric, raised, swapped
+from .kernel_inputs import Call, Value, is_direct, prepare
+from .kernel_row import literal
+from .operator import Operator
+from .transform import check_transform, composed, pulled_back
+
+_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
+
+
+class Kernel:
+    """A kernel k(x, y) of rows, ``epilogue(reduce(map(x, y)))``, evaluated in one fused pass.
+
+    Kernels add, multiply, scale and take powers: ``0.5 * km.Gaussian(3.0) + km.Matern(2.0) ** 2`` is one kernel
+    again, whose sums are taken in one pass and once where they are equal. The named ones are
+    ``km.Laplace, km.Gaussian, ...``; this class takes a map of one's own.
+
+    Parameters
+    ----------
+    map : callable
+        Lambda of an entry of x, one of y and hyperparameters by name; summed over the columns. May return a tuple.
+    epilogue, reduce
+        As of :class:`Contraction`: a lambda of the sums and hyperparameters; "sum" by default.
+    **hyperparameters : number or tensor
+        Their values: 0-d, or a batch of any shape. Tensors may require a gradient.
+
+    Raises
+    ------
+    TraceError, ParameterError
+        For lambdas that cannot be traced, and names that do not fit.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> hat = km.Kernel(lambda x, y, width: km.maximum(1 - abs(x - y) / width, 0), width=2.0)
+    >>> hat(np.array([[0.0], [1.0]]))
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+
+    __slots__ = ("_form", "_infos", "_level", "_named", "_text", "_transform", "_values", "_weights")
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        map: Callable[..., Any],
+        epilogue: Callable[..., Any] | None = None,
+        *,
+        reduce: Any = "sum",
+        **hyperparameters: Any,
+    ) -> None:
+        definition = define("mk,nk->mn", map, reduce, epilogue)
+        if len(definition.outputs) != 1:
+            raise ParameterError(f"a kernel has one value, this one has {len(definition.outputs)}: give it an epilogue")
+        given = {**dict(definition.defaults), **hyperparameters}
+        unknown = next((name for name in hyperparameters if name not in definition.parameters), None)
+        if unknown is not None:
+            listing = ", ".join(definition.parameters) or "none"
+            raise ParameterError(f"unknown hyperparameter {unknown!r}; the lambdas have {listing}")
+        missing = next((name for name in definition.parameters if name not in given), None)
+        if missing is not None:
+            raise ParameterError(f"hyperparameter {missing!r} is missing: pass it by name")
+        used = set(variables([*definition.map, *definition.outputs]))
+        values = {name: value_of(given[name], name) for name in definition.parameters}
+        values = {name: value for name, value in values.items() if name in used}
+        form = Form(definition.map, definition.reductions, definition.outputs[0], tuple(values))
+        self._set(form, values, {}, f"Kernel({', '.join(f'{n}={shown(v)}' for n, v in values.items())})", _ATOM)
+
+    def _set(
+        self, form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int,
+        transform: torch.Tensor | None = None, named: bool = False,
+    ) -> None:  # fmt: skip
+        self._form, self._text, self._level, self._transform, self._named = form, text, level, transform, named
+        self._values, self._weights, self._infos = dict(values), dict(weights), RunInfos()
+
+    @staticmethod
+    def made(
+        form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int = _ATOM,
+        transform: torch.Tensor | None = None, named: bool = False,
+    ) -> Kernel:  # fmt: skip
+        """A kernel of a form and the values of its parameters and weights; ``named`` is that of ``is_similarity``."""
+        self = Kernel.__new__(Kernel)
+        self._set(form, values, weights, text, level, transform, named)
+        return self
+
+    def _like(self, form: Form, text: str, level: int, values: Mapping[str, Value] | None = None) -> Kernel:
+        own = self._values if values is None else values
+        return Kernel.made(form, own, self._weights, text, level, self._transform, self._named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = self._form, self._values, self._weights, self._text, self._level, self._transform, self._named
+        return Kernel.made, own
+
+    def __repr__(self) -> str:
+        return self._text
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Any]:
+        """Values of the hyperparameters by name; a name that two parts share has a number behind it."""
+        lengths = {f"lengthscales{'' if i == 0 else f'_{i + 1}'}": w for i, w in enumerate(self._weights.values())}
+        seen = {} if self._transform is None else {"transform": self._transform}
+        return MappingProxyType({**self._values, **lengths, **seen})
+
+    @property
+    def form(self) -> Form:
+        """The expressions."""
+        return self._form
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the expressions prove that k(x, y) = k(y, x)."""
+        return is_symmetric(self._form)
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether k(x, y) is seen to depend on x - y alone."""
+        return is_stationary(self._form)
+
+    @property
+    def is_similarity(self) -> bool:
+        """Whether it is made of named kernels, whose values grow as rows come nearer; unknown of one's own maps."""
+        return self._named
+
+    @property
+    def transform(self) -> torch.Tensor | None:
+        """What the rows are multiplied by first."""
+        return self._transform
+
+    @property
+    def info(self) -> str:
+        """What is summed and made of the sums, and what ran its matrix and the products with it last."""
+        return "\n".join([gram(self._form).described(self._infos.matrix), *self._infos.described()])
+
+    def prepared(self, x: Any, y: Any, precision: str | None = None, **extra: Any) -> tuple[Call, list[torch.Tensor]]:
+        """Rows and further arrays, checked and placed on tensors."""
+        return prepare(self._form, self._values, self._weights, x, y, extra, precision, self._transform, self._infos)
+
+    def _tabled(
+        self, x: Any, y: Any, table: Any, precision: str | None = None, **extra: Any
+    ) -> tuple[Call, list[torch.Tensor]]:
+        if table is None:
+            return self.prepared(x, y, precision, **extra)
+        call, (entries, *others) = self.prepared(x, y, precision, table=table, **extra)
+        return bias.with_table(call, entries), others
+
+    def __call__(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        out: Any = None,
+        diagonal: Any = None,
+        offsets: tuple[int, int] = (0, 0),
+        table: Any = None,
+        precision: str | None = None,
+    ) -> Any:
+        """All pairs of rows.
+
+        Parameters
+        ----------
+        x : array, shape (..., m, k)
+            Tensor, numpy or DLPack array. Batch axes on the left broadcast with each other and with those of
+            the hyperparameters.
+        y : array, shape (..., n, k), optional
+            By default ``x``, for half the work.
+        out : array, shape (..., m, n), optional
+            Written in place.
+        diagonal : number or tensor, optional
+            Added where row and column have the same index, for example a regularisation.
+        offsets : pair of int
+            Indices of the first row of x and of y, when they are blocks of larger arrays.
+        table : array, shape (..., m, n), optional
+            Added to the sum over the columns, before anything is made of it: a term that is known for every pair,
+            as the distances between categories, ``distances[codes_x][:, codes_y]``.
+        precision : {None, "ieee", "tf32", "half"}
+            Arithmetic of recognised matrix products; "half" sums |x - y| of float16 rows in pairs, to 0.25 %.
+
+        Returns
+        -------
+        array, shape (..., m, n)
+            Of the kind and dtype of x; integers are computed and returned as floating point.
+        """
+        if diagonal is None and table is None and self._transform is None and is_direct(self._form, self._values, x, y):
+            rows = x, x if y is None else y
+            return gram(self._form).run(rows, self._values, out, precision, self._infos.matrix)
+        call, _ = self._tabled(x, y, table, precision)
+        diagonal = None if diagonal is None else value_of(diagonal, "diagonal")
+        return apply.dense(call, out, diagonal, offsets)
+
+    def diagonal(self, x: Any) -> Any:
+        """k(x_i, x_i) of every row: shape (..., m)."""
+        call, _ = self.prepared(x, None)
+        return call.finished(call.diagonal())
+
+    def matmul(
+        self, x: Any, y: Any, v: Any, *, diagonal: Any = None, table: Any = None, precision: str | None = None
+    ) -> Any:
+        """``k(x, y) @ v`` without the matrix k(x, y).
+
+        Parameters
+        ----------
+        x, y : array, shapes (..., m, k) and (..., n, k)
+            As of a call; y None is x.
+        v : array, shape (n,) or (..., n, c)
+            Of the dtype of x.
+        diagonal : number or tensor, optional
+            ``diagonal * v`` is added; x and y are then the same rows.
+        table : array, shape (..., m, n), optional
+            As of a call.
+        precision : {None, "ieee", "tf32"}
+            Arithmetic of recognised matrix products.
+
+        Returns
+        -------
+        array, shape (..., m) for a vector, else (..., m, c)
+
+        Notes
+        -----
+        One pass, memory of inputs and result and at most 64 MB. Gradients of every order exist for x, y, v and the
+        hyperparameters, from blocks of the matrix that are computed again, 64 MB at a time, 256 MB on GPUs. Halves
+        are multiplied and summed in float32. ``k.info`` says what ran.
+        """
+        if table is None and diagonal is None:
+            return self._reduced(PRODUCT, x, y, v, precision)
+        call, (vector,) = self._tabled(x, y, table, precision, v=v)
+        return call.finished(apply.matmul(call, vector, None if diagonal is None else value_of(diagonal, "diagonal")))
+
+    def _reduced(self, how: str, x: Any, y: Any, v: Any = None, precision: str | None = None) -> Any:
+        """Return the product with v, or a reduction of the rows: a bound call, or after all checks."""
+        own, arguments = (self._form, self._values, self._weights), (how, x, y, v, precision)
+        key = bound.key_of(*own, *arguments) if self._transform is None else None
+        if (plan := bound.plan_of(key)) is not None:
+            self._infos.of(how).route = plan.route
+            return plan((x, y, v, self._weights), self._values)
+        call, others = self.prepared(x, y, precision, **({} if how != PRODUCT else {"v": v}))
+        result = apply.matmul(call, *others) if how == PRODUCT else apply.reduced(call, how)
+        bound.bind(key, *own, *arguments)
+        return call.finished(result)
+
+    def sum(self, x: Any, y: Any = None) -> Any:
+        """Sum over the rows of y, (..., m), without the matrix k(x, y)."""
+        return self._reduced("sum", x, y)
+
+    def max(self, x: Any, y: Any = None) -> Any:
+        """Largest over the rows of y, (..., m), without the matrix k(x, y)."""
+        return self._reduced("max", x, y)
+
+    def min(self, x: Any, y: Any = None) -> Any:
+        """Smallest over the rows of y, (..., m), without the matrix k(x, y)."""
+        return self._reduced("min", x, y)
+
+    def logsumexp(self, x: Any, y: Any = None) -> Any:
+        """Logarithm of the sum over the rows of y of exp(k(x, y)), (..., m), without the matrix k(x, y)."""
+        return self._reduced("logsumexp", x, y)
+
+    def argkmax(self, x: Any, y: Any = None, count: int = 1, *, return_values: bool = False) -> Any:
+        """Indices of the ``count`` rows of y with the largest k(x, y), best first: (..., m, count).
+
+        With ``return_values`` the pair (values, indices); the values have gradients.
+        """
+        call, _ = self.prepared(x, y)
+        return neighbours.nearest_of(call, count, True, return_values)
+
+    def argkmin(self, x: Any, y: Any = None, count: int = 1, *, return_values: bool = False) -> Any:
+        """Indices of the ``count`` rows of y with the smallest k(x, y), smallest first; as ``argkmax``."""
+        call, _ = self.prepared(x, y)
+        return neighbours.nearest_of(call, count, False, return_values)
+
+    def operator(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Operator:
+        """``k(x, y)``, with ``diagonal`` added, as a linear operator that never stores it."""
+        return Operator(self, x, y, diagonal)
+
+    def gradient(self, z: Any, x: Any, coef: Any, *, table: Any = None) -> Any:
+        """Gradient by z of the predictor f_o(z) = Σ_n coef[n, o] k(z, x_n).
+
+        Parameters
+        ----------
+        z, x : array, shapes (..., m, k) and (..., n, k)
+            Points, and rows of the predictor; x None is z, which then moves as the points alone.
+        coef : array, shape (n,) or (..., n, o)
+            Coefficients.
+        table : array, shape (..., m, n), optional
+            As of a call; it does not move with z.
+
+        Returns
+        -------
+        array, shape (..., m, k) for a vector, else (..., o, m, k)
+
+        Notes
+        -----
+        The factors of the epilogue are included. Memory: inputs, result, and a few blocks of 64 MB or, on GPUs, of
+        half the result where that is more. Differentiable in z, x, coef, table and the hyperparameters.
+        """
+        call, (coefficients,) = self._tabled(z, x, table, coef=coef)
+        return call.finished(pulled_back(gradient.gradient(call, coefficients), self._transform))
+
+    def agop(
+        self, z: Any, x: Any, coef: Any, *, average: bool = False, centred: bool = False, diagonal: bool = False,
+        table: Any = None,
+    ) -> Any:  # fmt: skip
+        """Sum over outputs and points of the outer products of the predictor's gradients.
+
+        Parameters
+        ----------
+        z, x, coef, table : array
+            As of :meth:`gradient`.
+        average : bool
+            Divide by the number of points.
+        centred : bool
+            Subtract each output's mean gradient first.
+        diagonal : bool
+            Only the diagonal, (..., k).
+
+        Returns
+        -------
+        array, shape (..., k, k)
+        """
+        call, (coefficients,) = self._tabled(z, x, table, coef=coef)
+        alone = diagonal and (self._transform is None or self._transform.dim() == 1)
+        found = agop.agop(call, coefficients, average, centred, alone)
+        for _ in range(2):
+            found = pulled_back(found, self._transform)
+            found = found if alone else found.mT
+        return call.finished(found.diagonal(dim1=-2, dim2=-1) if diagonal and not alone else found)
+
+    def transformed(self, matrix: Any) -> Kernel:
+        """The kernel of rows that are multiplied by a matrix first, k(x @ matrix, y @ matrix).
+
+        With the root of a positive matrix M, Euclidean distances become those of M, Σ_ij d_i M_ij d_j.
+
+        Parameters
+        ----------
+        matrix : array, shape (k, r) or (k,)
+            A vector is a diagonal matrix. May require a gradient. Gradients by rows are those of the rows before
+            they are multiplied.
+
+        Returns
+        -------
+        Kernel
+
+        Raises
+        ------
+        ShapeError
+            If the matrix has other axes; when called, if the rows do not have k columns.
+
+        Examples
+        --------
+        >>> import kernmantle as km, numpy as np
+        >>> km.Linear().transformed(np.array([1.0, 10.0]))(np.array([[1.0, 1.0]]))
+        array([[101.]])
+        """
+        chosen = check_transform(value_of(matrix, "matrix"))
+        text = f"{_bracketed(self, _ATOM)}.transformed({shown(chosen)})"
+        both = composed(chosen, self._transform)
+        return Kernel.made(self._form, self._values, self._weights, text, _ATOM, both, self._named)
+
+    def of_transformed(self) -> Kernel:
+        """The kernel of rows that have been multiplied by the transform already."""
+        return Kernel.made(self._form, self._values, self._weights, self._text, self._level, None, self._named)
+
+    def transposed(self) -> Kernel:
+        """The kernel k(y, x), this one where it is symmetric."""
+        if self.is_symmetric:
+            return self
+        return self._like(swapped(self._form), f"{_bracketed(self, _ATOM)}.transposed()", _ATOM)
+
+    def _same(self, other: Kernel) -> dict[str, str]:
+        same = {}
+        for mine, theirs in ((self._values, other._values), (self._weights, other._weights)):
+            for name, value in theirs.items():
+                twin = next((known for known, kept in mine.items() if equal(kept, value)), None)
+                if twin is not None:
+                    same[name] = twin
+        return same
+
+    def _joined(self, op: str, other: Kernel, sign: str, level: int) -> Kernel:
+        if self._transform is not other._transform:
+            raise ParameterError(
+                f"{self!r} and {other!r} see different transforms of the rows, which one pass cannot: transform the "
+                "kernel that is made of both, or add their matrices"
+            )
+        form, names = combine(op, self._form, other._form, self._same(other))
+        values = self._values | {names[name]: value for name, value in other._values.items()}
+        weights = self._weights | {names[name]: value for name, value in other._weights.items()}
+        text = f"{_bracketed(self, level)} {sign} {_bracketed(other, level + (sign == '-'))}"
+        named = self._named or other._named
+        return Kernel.made(form, values, weights, text, level, self._transform, named)
+
+    def _with(self, op: str, name: str, value: Any, first: bool = False) -> tuple[Form, dict[str, Value]]:
+        form, name = changed(self._form, op, name, first)
+        return form, {**self._values, name: value_of(value, name)}
+
+    def __add__(self, other: Any) -> Kernel:
+        if isinstance(other, Kernel):
+            return self._joined("add", other, "+", _SUM)
+        form, values = self._with("add", "offset", other)
+        return self._like(form, f"{self._text} + {shown(other)}", _SUM, values)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Kernel:
+        if isinstance(other, Kernel):
+            return self._joined("sub", other, "-", _SUM)
+        form, values = self._with("sub", "offset", other)
+        return self._like(form, f"{self._text} - {shown(other)}", _SUM, values)
+
+    def __mul__(self, other: Any) -> Kernel:
+        if isinstance(other, Kernel):
+            return self._joined("mul", other, "*", _PRODUCT)
+        form, values = self._with("mul", "scale", other, first=True)
+        return self._like(form, f"{shown(other)} * {_bracketed(self, _PRODUCT)}", _PRODUCT, values)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Kernel:
+        if isinstance(other, Kernel):
+            return self._joined("div", other, "/", _PRODUCT)
+        form, values = self._with("div", "divisor", other)
+        return self._like(form, f"{_bracketed(self, _PRODUCT)} / {shown(other)}", _PRODUCT, values)
+
+    def __neg__(self) -> Kernel:
+        return -1 * self
+
+    def __pow__(self, exponent: Any) -> Kernel:
+        text = f"{_bracketed(self, _ATOM)} ** {shown(exponent)}"
+        if literal(exponent):
+            return self._like(raised(self._form, exponent), text, _POWER)
+        form, values = self._with("pow", "exponent", exponent)
+        return self._like(form, text, _POWER, values)
+
+
+def _bracketed(kernel: Kernel, level: int) -> str:
+    return repr(kernel) if kernel._level >= level else f"({kernel!r})"

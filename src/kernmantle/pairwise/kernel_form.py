@@ -1,0 +1,262 @@
+"""The expressions of a kernel, apart from its values: what is summed, and what is made of the sums.
+
+Two forms combine into one that sums both in the same pass; sums that are equal are kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, wraps
+from itertools import count
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import torch
+
+from ..ir.definition import of_expressions
+from ..ir.node import Node, const, postorder, substitute, var, variables
+from ..ir.reductions import Reduction
+from ..ir.simplify import simplify
+from ..torch_ops.autograd import Attributes, assumed_constant
+from ..torch_ops.contract import Contraction
+
+Result = TypeVar("Result")
+ROWS = ("x0", "x1")
+WEIGHT = "x2"
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Operand that is computed: the squared lengths of the rows of the first ("m") or second ("n") array."""
+
+    role: str
+    weight: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Operand that is given: a term of every pair of rows."""
+
+
+TABLE = Table()
+Operand = str | Squares | Table
+
+
+class _Identity:
+    """The key of equal forms; it lives as long as one of them."""
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts, self.key = parts, f"form {next(_COUNT)}"
+        _IDENTITIES[self.key] = self
+
+
+_COUNT = count()
+_IDENTITIES: WeakValueDictionary[str, _Identity] = WeakValueDictionary()
+_OF_PARTS: WeakValueDictionary[tuple[Any, ...], _Identity] = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class Form:
+    """``output(reduce(maps(x0, x1)))`` with further operands x2, x3, ... and parameters by name.
+
+    An operand is a weight per column, known to the form by its own name, or ``Squares``, or last a ``Table``.
+    """
+
+    maps: tuple[Node, ...]
+    reductions: tuple[Reduction, ...]
+    output: Node
+    parameters: tuple[str, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    identity: _Identity = field(init=False, repr=False, compare=False)
+    key: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        identity = _OF_PARTS.get(self._parts)
+        if identity is None:
+            identity = _OF_PARTS[self._parts] = _Identity(self._parts)
+        object.__setattr__(self, "identity", identity)
+        object.__setattr__(self, "key", identity.key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As what it is made of: another process has keys of its own."""
+        return Form, self._parts
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.maps, self.reductions, self.output, self.parameters, self.operands
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the operands that are weights."""
+        return tuple(operand for operand in self.operands if isinstance(operand, str))
+
+    @property
+    def reads_squares(self) -> bool:
+        """Whether some operand is the squared lengths of rows."""
+        return any(isinstance(operand, Squares) for operand in self.operands)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether pairs have a term that is given."""
+        return TABLE in self.operands
+
+    def axes(self, rows: str = "mk", others: str = "nk") -> list[str]:
+        """Axes of every operand, those of the rows as given."""
+        of_role = {"m": rows.replace("k", ""), "n": others.replace("k", "")}
+
+        def of(operand: Operand) -> str:
+            if isinstance(operand, Table):
+                return of_role["m"] + of_role["n"]
+            return "k" if isinstance(operand, str) else of_role[operand.role]
+
+        return [rows, others, *map(of, self.operands)]
+
+
+def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductions: Sequence[Reduction],
+                   outputs: Sequence[Node]) -> Contraction:  # fmt: skip
+    """Contraction of expressions over operands x0, x1, ... of these axes; other variables are parameters."""
+    return Contraction.of(of_expressions(f"{','.join(axes)}->{out}", maps, reductions, outputs))
+
+
+_MADE = Attributes()
+_MAKERS: dict[str, Callable[[Form], Any]] = {}
+
+
+def of_form(make: Callable[[Form], Result]) -> Callable[[Form], Result]:
+    """A function of a form that is evaluated once; also while torch.compile traces, instead of looked into."""
+    cached, name = lru_cache(maxsize=1024)(make), f"{make.__name__} {len(_MAKERS)}"
+    _MAKERS[name] = cached
+
+    @wraps(make)
+    def call(form: Form) -> Result:
+        return getattr(_MADE, _attribute(name, form.key)) if torch.compiler.is_compiling() else cached(form)
+
+    return call
+
+
+@assumed_constant
+def _attribute(name: str, key: str) -> str:
+    """Attribute that holds what is made of a form."""
+    return _MADE.name_of((name, key), lambda: _MAKERS[name](Form(*_IDENTITIES[key].parts)))
+
+
+@of_form
+def gram(form: Form) -> Contraction:
+    """All pairs of rows."""
+    return contraction_of(form.axes(), "mn", form.maps, form.reductions, [form.output])
+
+
+@of_form
+def diagonal(form: Form) -> Contraction:
+    """Every row with the row of the same index."""
+    return contraction_of(form.axes("mk", "mk"), "m", form.maps, form.reductions, [form.output])
+
+
+@of_form
+def is_symmetric(form: Form) -> bool:
+    """Whether the rules prove that k(x, y) = k(y, x)."""
+    swap = {ROWS[0]: var(ROWS[1]), ROWS[1]: var(ROWS[0])}
+    squares = {
+        (op.weight, op.role): f"x{i + len(ROWS)}" for i, op in enumerate(form.operands) if isinstance(op, Squares)
+    }
+    for (weight, role), name in squares.items():
+        other = squares.get((weight, "n" if role == "m" else "m"))
+        if other is None:
+            return False
+        swap[name] = var(other)
+    maps = simplify(substitute(form.maps, swap))
+    if any(swapped not in form.maps for swapped in maps):
+        return False
+    swap = swap | {f"s{i}": var(f"s{form.maps.index(swapped)}") for i, swapped in enumerate(maps)}
+    return simplify(substitute([form.output], swap)) == simplify([form.output])
+
+
+def of_difference(value: Node) -> bool:
+    """Whether an expression has x0 and x1 in their difference alone."""
+    rows = {var(name) for name in ROWS}
+    users = [node for node in postorder([value]) if rows & set(node.args)]
+    return value not in rows and all(node.op == "sub" and set(node.args) == rows for node in users)
+
+
+@of_form
+def is_stationary(form: Form) -> bool:
+    """Whether every map has the rows in their difference alone."""
+    return not form.reads_squares and all(map(of_difference, form.maps))
+
+
+def swapped(form: Form) -> Form:
+    """The form of k(y, x)."""
+    swap = {ROWS[0]: var(ROWS[1]), ROWS[1]: var(ROWS[0])}
+    operands = [
+        Squares("n" if operand.role == "m" else "m", operand.weight) if isinstance(operand, Squares) else operand
+        for operand in form.operands
+    ]
+    maps = simplify(substitute(form.maps, swap))
+    return Form(maps, form.reductions, form.output, form.parameters, tuple(operands))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}"
+
+
+def combine(op: str, left: Form, right: Form, same: Mapping[str, str]) -> tuple[Form, dict[str, str]]:
+    """One form of two, their outputs joined by an operation, and the new names of the right one's parameters.
+
+    ``same`` maps parameters and weights of the right form to those of the left one that have the same value;
+    parameters are shared where they stand in a map, so that equal maps are summed once.
+    """
+    mapped = set(variables(left.maps)), set(variables(right.maps))
+    names: dict[str, str] = {}
+    taken = set(left.parameters)
+    for name in right.parameters:
+        twin = same.get(name)
+        if twin in mapped[0] and name in mapped[1]:
+            names[name] = twin
+        else:
+            names[name] = name if name not in taken else _fresh(name, taken | set(right.parameters))
+            taken.add(names[name])
+    operands = list(left.operands)
+    places: dict[str, str] = {}
+    for i, operand in enumerate(right.operands):
+        old = f"x{i + len(ROWS)}"
+        if isinstance(operand, Squares):
+            operand = Squares(operand.role, places.get(operand.weight, ""))
+        known = same.get(operand) if isinstance(operand, str) else operand
+        if known is not None and known in operands:
+            places[old] = f"x{operands.index(known) + len(ROWS)}"
+            continue
+        places[old] = f"x{len(operands) + len(ROWS)}"
+        operands.append(places[old] if isinstance(operand, str) else operand)
+    renaming = {old: var(new) for old, new in (names | places).items()}
+    right_maps = simplify(substitute(right.maps, renaming))
+    maps, reductions = list(left.maps), list(left.reductions)
+    known = list(zip(maps, reductions, strict=True))
+    sums: dict[str, Node] = {}
+    for i, pair in enumerate(zip(right_maps, right.reductions, strict=True)):
+        if pair not in known:
+            known.append(pair)
+        sums[f"s{i}"] = var(f"s{known.index(pair)}")
+    (output,) = substitute([right.output], renaming | sums)
+    (output,) = simplify([Node(op, (left.output, output))])
+    maps, reductions = [value for value, _ in known], [reduction for _, reduction in known]
+    parameters = (*left.parameters, *(names[name] for name in right.parameters if names[name] not in left.parameters))
+    form = Form(tuple(maps), tuple(reductions), output, parameters, tuple(operands))
+    return form, names | {old: new for old, new in places.items() if old in right.weights}
+
+
+def changed(form: Form, op: str, name: str, first: bool = False) -> tuple[Form, str]:
+    """The form with its output joined to a further parameter by an operation, and that parameter's name."""
+    name = name if name not in form.parameters else _fresh(name, set(form.parameters))
+    args = (var(name), form.output) if first else (form.output, var(name))
+    (output,) = simplify([Node(op, args)])
+    return Form(form.maps, form.reductions, output, (*form.parameters, name), form.operands), name
+
+
+def raised(form: Form, exponent: int | float) -> Form:
+    """The form with its output raised to a power that is part of the expression."""
+    (output,) = simplify([Node("pow", (form.output, const(exponent)))])
+    return Form(form.maps, form.reductions, output, form.parameters, form.operands)

@@ -1,0 +1,27 @@
+"""The table of kernels as Markdown."""
+
+from __future__ import annotations
+
+from .kernel_row import Row
+from .kernels import KERNELS
+
+
+def _arguments(row: Row) -> str:
+    defaults = [(h.name, "columns" if isinstance(h.default, str) else f"{h.default:g}", h.meaning) for h in row.hyper]
+    defaults += [(option.name, f"{option.default:g}", option.allowed) for option in row.options]
+    return ", ".join(f"`{name}={default}` {meaning}" for name, default, meaning in defaults)
+
+
+def _flags(row: Row) -> str:
+    return "stationary" if row.stationary else ""
+
+
+def markdown() -> str:
+    """One line a kernel."""
+    lines = ["| kernel | k(x, y) | arguments | k(x, x) | | |", "|---|---|---|---|---|---|"]
+    for row in KERNELS.values():
+        formula = row.formula.replace("|", "\\|")
+        lines.append(
+            f"| `{row.name}` | {formula} | {_arguments(row)} | `{row.diagonal}` | {_flags(row)} | {row.summary} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,174 @@
+"""What some metrics do to their inputs before the contraction, in O((m + n) k) and differentiable by torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import ParameterError
+from ..torch_ops.torch_private import plain as plain_tensors
+from .metric import Given, Ready
+
+Rows = Callable[[torch.Tensor], torch.Tensor]
+
+
+def readable(p: torch.Tensor) -> bool:
+    """Whether values can be looked at without waiting for a device, a compiler or a transform."""
+    return p.device.type == "cpu" and not torch.compiler.is_compiling() and plain_tensors([p])
+
+
+def plain(given: Given, **parameters: Any) -> Ready:
+    """The rows as they are."""
+    weights = () if given.w is None else (given.w,)
+    return Ready((given.x, given.y, *weights), parameters, given.w is not None)
+
+
+def _changed(given: Given, change: Rows) -> Given:
+    x = change(given.x)
+    return given._replace(x=x, y=x if given.y is given.x else change(given.y))
+
+
+def _weights_of_rows(given: Given) -> torch.Tensor | float:
+    return 1.0 if given.w is None else given.w.unsqueeze(-2)
+
+
+def _tame(given: Given) -> Given:
+    """Rows divided by their largest entries, so that no square overflows or is lost."""
+
+    def tamed(x: torch.Tensor) -> torch.Tensor:
+        if not x.shape[-1]:
+            return x
+        largest = x.detach().abs().amax(-1, keepdim=True)
+        return x / torch.where(largest > 0, largest, 1.0)
+
+    return _changed(given, tamed)
+
+
+def _unit(given: Given) -> Given:
+    weights = _weights_of_rows(given)
+    return _changed(given, lambda x: x / (weights * x * x).sum(-1, keepdim=True).sqrt())
+
+
+def directions(given: Given) -> Ready:
+    """Rows of length 1: half their squared distance is 1 - cos, exact where it is small."""
+    return plain(_unit(_tame(given)))
+
+
+def centred_directions(given: Given) -> Ready:
+    """Rows of mean 0 and length 1."""
+    given = _tame(given)
+    if given.w is None:
+        return directions(_changed(given, lambda x: x - x.mean(-1, keepdim=True)))
+    weights = given.w.unsqueeze(-2)
+    total = weights.sum(-1, keepdim=True)
+    return directions(_changed(given, lambda x: x - (weights * x).sum(-1, keepdim=True) / total))
+
+
+def square_roots(given: Given) -> Ready:
+    """Square roots of the entries, with gradient 0 at 0."""
+    return plain(_changed(given, lambda x: _masked(torch.sqrt, x, 0.0)))
+
+
+def _masked(function: Rows, x: torch.Tensor, at_zero: float) -> torch.Tensor:
+    """A function whose slope at 0 is infinite, with the slope 0 there."""
+    zero = x == 0
+    return torch.where(zero, at_zero, function(torch.where(zero, 1.0, x)))
+
+
+def logarithms(given: Given) -> Ready:
+    """The rows of x, the logarithms of y and those of x."""
+    logs = _changed(given, lambda x: _masked(torch.log, x, -math.inf))
+    ready = plain(logs._replace(x=given.x))
+    return ready._replace(operands=(*ready.operands[:2], logs.x, *ready.operands[2:]))
+
+
+def shares(given: Given) -> Ready:
+    """Rows divided by their sums; the scale is that of the divergence in units of the logarithm's base."""
+    base = math.e if given.base is None else given.base
+    unit = base.to(given.x.dtype).log() if isinstance(base, torch.Tensor) else math.log(base)
+    return plain(_changed(given, lambda x: x / x.sum(-1, keepdim=True)), scale=0.5 / unit)
+
+
+def with_total(given: Given) -> Ready:
+    """Also the sum of the weights, by default the number of columns."""
+    return plain(given, total=float(given.x.shape[-1]) if given.w is None else given.w.sum(-1))
+
+
+def truths(given: Given) -> Ready:
+    """1 where an entry is not 0, NaN included, else 0."""
+    return plain(_changed(given, _truth))
+
+
+def truths_with_total(given: Given) -> Ready:
+    """The same, and the sum of the weights."""
+    return with_total(_changed(given, _truth))
+
+
+def _truth(x: torch.Tensor) -> torch.Tensor:
+    return (x != 0).to(x.dtype)
+
+
+def _stacked(given: Given) -> torch.Tensor:
+    """The rows that a variance is taken of, as scipy: of pdist the rows, of cdist those of x and y."""
+    if given.condensed:
+        return given.x
+    batch = torch.broadcast_shapes(given.x.shape[:-2], given.y.shape[:-2])
+    return torch.cat([rows.expand(*batch, *rows.shape[-2:]) for rows in (given.x, given.y)], -2)
+
+
+def _centred(rows: torch.Tensor) -> torch.Tensor:
+    return rows - rows.mean(-2, keepdim=True)
+
+
+def divided_by_variance(given: Given) -> Ready:
+    """The rows, weighted by the reciprocals of V."""
+    variance = given.V
+    if variance is None:
+        variance = variance_of(_stacked(given))
+    return plain(given._replace(w=variance.reciprocal()))
+
+
+def variance_of(rows: torch.Tensor) -> torch.Tensor:
+    """Return the variance of every column, with one less than the number of rows as divisor."""
+    return _centred(rows).square().sum(-2) / (rows.shape[-2] - 1)
+
+
+def inverse_covariance_of(rows: torch.Tensor) -> torch.Tensor:
+    """Return the inverse covariance of the columns; a singular one is an error on the CPU, NaN elsewhere."""
+    count, columns = rows.shape[-2:]
+    if count <= columns:
+        raise ParameterError(
+            f"the covariance of {count} rows with {columns} columns is singular: "
+            f"pass VI=, or at least {columns + 1} rows"
+        )
+    centred = _centred(rows)
+    covariance = centred.mT @ centred / (count - 1)
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).sqrt()
+    scale = torch.where(scale > 0, scale, 1.0)
+    scales = scale.unsqueeze(-1) * scale.unsqueeze(-2)
+    correlation = covariance / scales  # so that units of columns do not matter
+    inverse = torch.linalg.inv_ex(correlation).inverse
+    condition = _one_norm(correlation) * _one_norm(inverse)
+    regular = condition * columns * torch.finfo(rows.dtype).eps < 1
+    if readable(regular) and not bool((regular | rows.isnan().any((-2, -1))).all()):
+        raise ParameterError(
+            "the covariance is singular, a column is constant or depends on others: leave it out, or pass VI="
+        )
+    return torch.where(regular[..., None, None], inverse / scales, math.nan)
+
+
+def _one_norm(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.detach().abs().sum(-2).amax(-1)
+
+
+def multiplied_by_inverse(given: Given) -> Ready:
+    """The rows and their products with VI, both moved towards the origin, which changes no difference."""
+    inverse = inverse_covariance_of(_stacked(given)) if given.VI is None else given.VI
+    middle = given.x.detach().mean(tuple(range(given.x.dim() - 1))).nan_to_num(0.0, 0.0, 0.0)
+    moved = _changed(given, lambda x: x - middle)
+    u = moved.x @ inverse
+    v = u if moved.y is moved.x else moved.y @ inverse
+    return Ready((moved.x, moved.y, u, v), {}, False)

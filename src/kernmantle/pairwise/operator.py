@@ -1,0 +1,153 @@
+"""A kernel's matrix as a linear operator."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ..arrays import is_numpy_like
+from ..errors import ShapeError
+from .hyperparameters import value_of
+from .kernel_inputs import Call
+from .matrix import common_batch, spread
+
+
+class Entries(Protocol):
+    """What an operator asks of its kernel."""
+
+    def __call__(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Any:
+        """All pairs of rows."""
+        ...
+
+    def prepared(self, x: Any, y: Any) -> tuple[Call, list[torch.Tensor]]:
+        """Rows on tensors."""
+        ...
+
+    def matmul(self, x: Any, y: Any, v: Any, *, diagonal: Any = None) -> Any:
+        """The matrix times v."""
+        ...
+
+    def diagonal(self, x: Any) -> Any:
+        """Every row with itself."""
+        ...
+
+    def transposed(self) -> Entries:
+        """The kernel k(y, x)."""
+        ...
+
+
+class Operator:
+    """``k(x, y)``, with ``diagonal`` added, that multiplies without being stored.
+
+    It has what scipy's iterative solvers ask of a LinearOperator, and works on tensors alike.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Batch axes, rows, columns.
+    dtype : numpy or torch dtype
+        That of x, of the kind of x.
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, kernel: Entries, x: Any, y: Any = None, diagonal: Any = None) -> None:
+        self._kernel, self._x, self._y = kernel, x, y
+        self._diagonal = None if diagonal is None else value_of(diagonal, "diagonal")
+        call, _ = kernel.prepared(x, y)
+        batch = call.batch
+        if isinstance(self._diagonal, torch.Tensor):
+            batch = common_batch(batch, self._diagonal)
+        self.shape = (*batch, call.x.shape[-2], call.y.shape[-2])
+        self._numpy = is_numpy_like(x)
+        self.dtype: Any = np.dtype(str(call.dtype).removeprefix("torch.")) if self._numpy else call.dtype
+        self.device = call.device
+        rows, columns = self.shape[-2:]
+        if diagonal is not None and rows != columns:
+            raise ShapeError(f"diagonal needs as many rows in x as in y, they have {rows} and {columns}")
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.shape))
+        plus = "" if self._diagonal is None else " with a diagonal added"
+        return f"<{shape} operator of {self._kernel!r}{plus}>"
+
+    def __matmul__(self, v: Any) -> Any:
+        return self._kernel.matmul(self._x, self._y, self._converted(v), diagonal=self._diagonal)
+
+    def __rmatmul__(self, v: Any) -> Any:
+        if v.ndim == 1:
+            return self.T @ v
+        return (self.T @ v.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+    def _converted(self, v: Any) -> Any:
+        if self._numpy and is_numpy_like(v):
+            return np.asarray(v, self.dtype)
+        return v.to(self.dtype) if isinstance(v, torch.Tensor) and isinstance(self.dtype, torch.dtype) else v
+
+    def matvec(self, v: Any) -> Any:
+        """Product with a vector, of shape (n,) or (n, 1)."""
+        return self @ v
+
+    def matmat(self, v: Any) -> Any:
+        """Product with a matrix."""
+        return self @ v
+
+    def rmatvec(self, v: Any) -> Any:
+        """Product of the transpose with a vector."""
+        return self.T @ v
+
+    def rmatmat(self, v: Any) -> Any:
+        """Product of the transpose with a matrix."""
+        return self.T @ v
+
+    @property
+    def T(self) -> Operator:
+        """The transpose."""
+        y = self._x if self._y is None else self._y
+        return Operator(self._kernel.transposed(), y, self._x, self._diagonal)
+
+    H = T
+
+    def diagonal(self) -> Any:
+        """The diagonal of a square operator of one set of rows."""
+        if self._y is not None and self._y is not self._x:
+            raise ShapeError("the diagonal of an operator of two sets of rows needs k(x, y); use k.diagonal(x) for one")
+        if self._diagonal is None:
+            return self._kernel.diagonal(self._x)
+        call, _ = self._kernel.prepared(self._x, None)
+        entries = call.diagonal()
+        return call.finished(entries + spread(self._diagonal, entries))
+
+    def columns(self, indices: Any) -> Any:
+        """Columns of the matrix by their indices, as an array (n, len(indices))."""
+        y = self._x if self._y is None else self._y
+        if self._diagonal is None:
+            return self._kernel(self._x, y[..., indices, :])
+        call, _ = self._kernel.prepared(self._x, y[..., indices, :])
+        matrix = call.matrix()
+        if call.batch != self.shape[:-2]:
+            matrix = matrix.expand(*self.shape[:-2], *matrix.shape[-2:]).clone()
+        matrix[..., indices, range(len(indices))] += spread(self._diagonal, matrix)
+        return call.finished(matrix)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient is recorded of products with it."""
+        call, _ = self._kernel.prepared(self._x, self._y)
+        diagonal = isinstance(self._diagonal, torch.Tensor) and self._diagonal.requires_grad
+        return call.is_tracked or (diagonal and torch.is_grad_enabled())
+
+    def double(self) -> Operator:
+        """The same of rows in float64."""
+        x, y = (
+            None if rows is None else np.asarray(rows, np.float64) if self._numpy else rows.double()
+            for rows in (self._x, self._y)
+        )  # fmt: skip
+        diagonal = self._diagonal.double() if isinstance(self._diagonal, torch.Tensor) else self._diagonal
+        return Operator(self._kernel, x, y, diagonal)
+
+    def dense(self) -> Any:
+        """The matrix."""
+        return self._kernel(self._x, self._y, diagonal=self._diagonal)

@@ -1,0 +1,104 @@
+"""Functions whose intermediate results are computed again for their derivatives, to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..torch_ops.torch_private import is_recorded, takes_functions, unwatched
+
+Tensors = Sequence[torch.Tensor]
+Function = Callable[..., tuple[torch.Tensor, ...]]
+Cotangents = Callable[[Tensors], Tensors]
+
+
+def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
+    """Gradients by the inputs that are needed, for cotangents that may depend on the outputs.
+
+    They have derivatives where gradients are recorded.
+    """
+    if not unwatched():
+        return _transformed(function, inputs, needed, cotangents)
+    graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        given = [
+            # A view of its own, so that an array that was passed twice has two gradients.
+            value.view_as(value) if graph and value.requires_grad else value.detach().requires_grad_(wanted)
+            for value, wanted in zip(inputs, needed, strict=True)
+        ]
+        outputs = function(*given)
+    with torch.set_grad_enabled(graph):
+        pairs = list(zip(outputs, cotangents(outputs), strict=True))
+    pairs = [(output, cotangent) for output, cotangent in pairs if output.requires_grad]
+    wanted = [value for value, chosen in zip(given, needed, strict=True) if chosen]
+    if not pairs:
+        return tuple(torch.zeros_like(value) for value in wanted)
+    return torch.autograd.grad(
+        [output for output, _ in pairs], wanted, [cotangent for _, cotangent in pairs], create_graph=graph,
+        materialize_grads=True,
+    )  # fmt: skip
+
+
+def _transformed(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
+    """The same inside a transform of torch.func, which knows no gradients but its own."""
+
+    def of(*moving: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rest = iter(moving)
+        return function(*(next(rest) if wanted else value for value, wanted in zip(inputs, needed, strict=True)))
+
+    outputs, pull = torch.func.vjp(of, *(value for value, wanted in zip(inputs, needed, strict=True) if wanted))[:2]
+    return pull(tuple(cotangents(outputs)))
+
+
+@dataclass(frozen=True)
+class Pullback:
+    """Gradients of a function's outputs by its inputs, given the cotangents of the outputs behind the inputs."""
+
+    function: Function
+    needed: tuple[bool, ...]
+    present: tuple[bool, ...]
+
+    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Gradients by the inputs that are needed; they have derivatives where gradients are recorded."""
+        count = len(self.needed)
+
+        def chosen(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            outputs = self.function(*inputs)
+            return tuple(output for output, given in zip(outputs, self.present, strict=True) if given)
+
+        return tuple(pulled(chosen, values[:count], self.needed, lambda _: values[count:]))
+
+
+class _Recomputed(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(function: Function, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return function(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.function, ctx.context = inputs[0], copy_context()
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[value for value in output if not value.is_floating_point()])
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
+        needed = tuple(ctx.needs_input_grad[1:])
+        given = [cotangent for cotangent in cotangents if cotangent is not None]
+        pullback = Pullback(ctx.function, needed, tuple(cotangent is not None for cotangent in cotangents))
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        results = iter(ctx.context.copy().run(recompute, pullback, *ctx.saved_tensors, *given))
+        return None, *(next(results) if wanted else None for wanted in needed)
+
+
+def recompute(function: Function, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Outputs of a function of tensors, which keeps nothing but its inputs for derivatives."""
+    if takes_functions() and is_recorded(inputs):
+        return _Recomputed.apply(function, *inputs)  # pyright: ignore[reportReturnType]
+    return function(*inputs)

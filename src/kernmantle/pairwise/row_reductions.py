@@ -1,0 +1,352 @@
+"""What is made of the rows of a kernel's matrix without storing it, with derivatives of every order.
+
+Forward is one kernel. The gradient of a product by v is the product with the transposed matrix; the others go back
+through blocks of the matrix, which are computed again: with a cotangent g of the result, that of an entry w[m, n] is
+
+* Σ_c g[m, c] v[n, c] of a product,
+* g[m] times the weight of w[m, n] in a reduction, which stands in the reduction's row: 1 of a sum, the softmax weight
+  of a logsumexp, the share of a tie of a maximum or minimum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+
+from ..backends.reference.evaluate import evaluate
+from ..compiler.row_reduce import Apply
+from ..errors import GradientError
+from ..ir.pattern import read as read_pattern
+from ..ir.reductions import REDUCTIONS, STATISTICS, Reduction
+from ..ir.simplify import simplify
+from ..torch_ops.autograd import apply, pulled_back
+from ..torch_ops.dtypes import DTYPES
+from ..torch_ops.execute import Types
+from ..torch_ops.info import RunInfo
+from ..torch_ops.layout import Geometry
+from ..torch_ops.namespaces import torch_namespace
+from ..torch_ops.operator import NUMBERS, packed, read, unpacked
+from ..torch_ops.row_reduce import LIBRARY, Task, task_of
+from ..torch_ops.row_reduce_blocks import block_shape, cut, join_rows, product, ranges, reduce_rows
+from ..torch_ops.row_reduce_execute import whole_geometry
+from ..torch_ops.torch_private import (
+    apply_here,
+    goes_forward,
+    is_tracked,
+    is_transformed,
+    is_written_down,
+    one_level_down,
+    plain,
+    refuse_derivative,
+    register_derivative,
+    unwatched,
+)
+from . import blocks
+from .kernel_form import gram
+from .kernel_inputs import Call
+from .recompute import recompute
+
+Tensors = Sequence[torch.Tensor]
+COPIES = 6
+"""Arrays as large as a block of the matrix that a backward pass has at a time."""
+
+
+def rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a product with the matrix, or a reduction of its rows; both arrays have rows."""
+    given = call.given(call.x, call.y, call.shared)
+    named, info = given.parameters, call.info(how)
+    return _evaluate(*task_of(gram(call.form), how, given.operands, named, v, precision=call.precision, info=info))
+
+
+def _evaluate(task: Task, tensors: Tensors) -> torch.Tensor:
+    """Return the result with whatever derivative is being recorded."""
+    if not torch.compiler.is_compiling() and is_tracked(tensors) and plain(tensors):
+        return _recorded(task, tensors)
+    return task.evaluate(tensors)[0]
+
+
+def _recorded(task: Task, tensors: Tensors) -> torch.Tensor:
+    """Return the result with the derivative that is recorded at the level in hand."""
+    if goes_forward():
+        return _in_blocks(task, tensors)
+    return apply_here(_Rowwise, task, *tensors)
+
+
+def _of_operator(tensors: Tensors, *numbers_and_texts: Any) -> list[torch.Tensor]:
+    *numbers, text, types = numbers_and_texts
+    task = Task(text, types, unpacked(*numbers))
+    if task.apply.selects:
+        raise GradientError(
+            "which entries are chosen has no derivative: call argkmin or argkmax, or detach the tensors"
+        )
+    return [_recorded(task, tensors)]
+
+
+register_derivative(LIBRARY, "apply", lambda tensors, *_: tensors, _of_operator)
+
+
+def _geometry(task: Task, tensors: Tensors) -> tuple[Geometry, int, int]:
+    """Return the extents and batch axes, and the shape of a block of the matrix in a backward pass."""
+    geo = whole_geometry(task.apply, [tuple(tensor.shape) for tensor in tensors])
+    device, itemsize = tensors[0].device, DTYPES[Types.parse(task.types).compute].itemsize
+    room = blocks.LARGEST * (1 if device.type == "cpu" else blocks.ON_GPU)
+    entries = max(1, room // (COPIES * itemsize * max(1, math.prod(geo.batch))))
+    return geo, *block_shape(geo.sizes[task.apply.row], geo.sizes[task.apply.column], entries, device)
+
+
+def _entry_types(types: str) -> str:
+    """Return the types of a program whose output is the entries, in the type of the arithmetic."""
+    own = Types.parse(types)
+    return replace(own, outs=(own.compute,)).text
+
+
+def _split(task: Task, tensors: Tensors) -> tuple[Tensors, torch.Tensor | None]:
+    """Return the tensors of the matrix, and v."""
+    return (tensors[:-1], tensors[-1]) if task.apply.weighted else (tensors, None)
+
+
+def _entries(task: Task, operands: Tensors, rows: slice, columns: slice) -> torch.Tensor:
+    """Return a block of the matrix."""
+    part = cut(task.apply, operands, rows, columns)
+    return apply(task.apply.inner.text, _entry_types(task.types), task.numbers, part)[0]
+
+
+def _in_blocks(task: Task, tensors: Tensors) -> torch.Tensor:
+    """Return the result from blocks of the matrix, for derivatives that go forward with it."""
+    operands, v = _split(task, tensors)
+    reduction = task.apply.reduction
+    geo, height, width = _geometry(task, tensors)
+    parts: list[torch.Tensor] = []
+    for rows in ranges(geo.sizes[task.apply.row], height):
+        total: torch.Tensor | None = None
+        for columns in ranges(geo.sizes[task.apply.column], width):
+            entries = _entries(task, operands, rows, columns)
+            weights = None if v is None else v[..., columns, :].to(entries.dtype)
+            found = reduce_rows(reduction, entries) if weights is None else product(entries, weights)
+            total = found if total is None else join_rows(reduction, total, found)
+        assert total is not None
+        parts.append(total)
+    (name,) = Types.parse(task.types).outs
+    return torch.cat(parts, -1 if v is None else -2).to(DTYPES[name])
+
+
+class _Rowwise(torch.autograd.Function):
+    @staticmethod
+    def forward(task: Task, *tensors: torch.Tensor) -> torch.Tensor:
+        if plain(tensors):
+            return task.evaluate(tensors)[0]
+        with one_level_down():
+            return task.evaluate(tensors)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.task, ctx.context = inputs[0], copy_context()
+        ctx.save_for_backward(*inputs[1:], output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
+        *tensors, result = ctx.saved_tensors
+        needed = ctx.needs_input_grad[1:]
+        if is_written_down() and not is_transformed():
+            task = ctx.task
+            found = iter(
+                _backward_operator(tensors, result, *cotangents, *packed(task.numbers), task.text, task.types, needed)
+            )
+            return None, *(next(found) if wanted else None for wanted in needed)
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        return None, *ctx.context.copy().run(_backward, ctx.task, tensors, result, *cotangents, needed)
+
+
+LIBRARY.define(
+    f"apply_backward(Tensor[] tensors, Tensor result, Tensor cotangent, {NUMBERS}, str apply, str types, "
+    "bool[] needed) -> Tensor[]"
+)
+
+
+def _run_backward(
+    tensors: Tensors, result: torch.Tensor, cotangent: torch.Tensor, *numbers_and_texts: Any
+) -> list[torch.Tensor]:
+    *numbers, text, types, needed = numbers_and_texts
+    found = _backward(Task(text, types, read(*numbers)), tensors, result, cotangent, needed)
+    return [gradient for gradient in found if gradient is not None]
+
+
+def _fake_backward(tensors: Tensors, *others: Any) -> list[torch.Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor, wanted in zip(tensors, others[-1], strict=True) if wanted]
+
+
+for _key, _function in (("CPU", _run_backward), ("CUDA", _run_backward), ("Meta", _fake_backward)):
+    LIBRARY.impl("apply_backward", _function, _key)
+refuse_derivative(
+    LIBRARY, "apply_backward", lambda tensors, _, cotangent, *__: [*tensors, cotangent],
+    "take derivatives of higher order outside of what is compiled",
+)  # fmt: skip
+_backward_operator = torch.ops.kernmantle.apply_backward.default
+
+
+@lru_cache(maxsize=1024)
+def _transposed(text: str) -> str:
+    """Return the text of the product with the transposed matrix; the first two tensors change places."""
+    given = Apply.parse(text)
+    inner = given.inner
+    swap = str.maketrans(inner.out, inner.out[::-1])
+    first, second, *rest = (replace(operand, axes=operand.axes.translate(swap)) for operand in inner.operands)
+    turned = replace(inner, operands=(second, first, *rest)).renamed()
+    return replace(given, inner=replace(turned, map=tuple(simplify(turned.map)))).text
+
+
+def _backward(
+    task: Task, tensors: Tensors, result: torch.Tensor, cotangent: torch.Tensor, needed: Sequence[bool]
+) -> list[torch.Tensor | None]:
+    """Return the gradients of the tensors that are needed."""
+    wide = [tensor.to(DTYPES[Types.parse(task.types).compute]) for tensor in (*tensors, cotangent)]
+    operands, v = _split(task, wide[:-1])
+    found: list[torch.Tensor | None] = [None] * len(tensors)
+    wanted = tuple(needed[: len(operands)])
+    if any(wanted):
+        found[: len(operands)] = _through_blocks(task, operands, v, result, wide[-1], wanted)
+    if v is not None and needed[-1]:
+        first, second, *rest = tensors[:-1]
+        turned = replace(task, text=_transposed(task.text), info=RunInfo())
+        found[-1] = _evaluate(turned, [second, first, *rest, cotangent]).sum_to_size(v.shape)
+    return [
+        None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)
+    ]
+
+
+def _through_blocks(
+    task: Task,
+    operands: Tensors,
+    v: torch.Tensor | None,
+    result: torch.Tensor,
+    cotangent: torch.Tensor,
+    wanted: tuple[bool, ...],
+) -> list[torch.Tensor | None]:
+    """Return gradients by the tensors of the matrix, those that are wanted, added up over blocks."""
+    own = task.apply
+    tensors = operands if v is None else [*operands, v]
+    geo, height, width = _geometry(task, tensors)
+    saved = _row_statistics(task, operands, result)
+    sums = [
+        _Sum({axis: (operand.axes.index(axis) - len(operand.axes), geo.sizes[axis]) for axis in own.inner.out
+              if axis in operand.axes})
+        for operand, chosen in zip(own.inner.tensors, wanted, strict=True) if chosen
+    ]  # fmt: skip
+    for rows in ranges(geo.sizes[own.row], height):
+        for columns in ranges(geo.sizes[own.column], width):
+            if v is None:
+                along = (cotangent[..., rows], *(value[..., rows] for value in saved))
+            else:
+                along = (cotangent[..., rows, :], v[..., columns, :])
+            part = (*cut(own, operands, rows, columns), *along)
+            found = recompute(partial(_block, task, wanted), *part)
+            for total, gradient in zip(sums, found, strict=True):
+                total.add({own.row: rows, own.column: columns}, gradient)
+    gradients = iter(sums)
+    return [next(gradients).whole() if chosen else None for chosen in wanted]
+
+
+class _Sum:
+    """Parts of a tensor, added up by their ranges of some of its axes, each a dimension and an extent.
+
+    Where no derivative is recorded and no transform watches they are written into one tensor that is allocated first:
+    parts that stay among the blocks would hold the heap at the size of the whole matrix.
+    """
+
+    def __init__(self, axes: Mapping[str, tuple[int, int]]) -> None:
+        self._axes = axes
+        self._parts: dict[tuple[int, ...], torch.Tensor] = {}
+        self._whole: torch.Tensor | None = None
+
+    def add(self, where: Mapping[str, slice], part: torch.Tensor) -> None:
+        """Add a part that covers these ranges of the axes."""
+        if torch.is_grad_enabled() or not unwatched():
+            key = tuple(where[axis].start for axis in self._axes)
+            self._parts[key] = self._parts[key] + part if key in self._parts else part
+            return
+        target = self._whole
+        if target is None:
+            shape = list(part.shape)
+            for dimension, extent in self._axes.values():
+                shape[dimension] = extent
+            target = self._whole = part.new_zeros(shape)
+        for axis, (dimension, _) in self._axes.items():
+            target = target.narrow(dimension, where[axis].start, where[axis].stop - where[axis].start)
+        target.add_(part)
+
+    def whole(self) -> torch.Tensor:
+        """Return the tensor of all ranges."""
+        if self._whole is not None:
+            return self._whole
+        parts = self._parts
+        for dimension, _ in reversed(list(self._axes.values())):
+            lines: dict[tuple[int, ...], list[torch.Tensor]] = {}
+            for key, part in parts.items():
+                lines.setdefault(key[:-1], []).append(part)
+            parts = {key: torch.cat(line, dimension) for key, line in lines.items()}
+        return parts[()]
+
+
+def _block(task: Task, wanted: tuple[bool, ...], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of what a block contributes; behind its operands is what the slope takes."""
+    operands, along = tensors[: len(wanted)], tensors[len(wanted) :]
+    found = pulled_back(
+        task.apply.inner.text, _entry_types(task.types), task.numbers, operands, wanted,
+        lambda entries: _slope(task.apply, entries, *along),
+    )  # fmt: skip
+    return tuple(gradient for gradient in found if gradient is not None)
+
+
+def _slope(own: Apply, entries: torch.Tensor, cotangent: torch.Tensor, *along: torch.Tensor) -> torch.Tensor:
+    """Return the cotangent of a block's entries; ``along`` are v, or results and statistics of the rows."""
+    if own.weighted:
+        (v,) = along
+        return product(cotangent, v.mT).sum_to_size(entries.shape)
+    share = _of_rows(own.reduction.weight, entries, along)
+    return cotangent.unsqueeze(-1) * share.expand(torch.broadcast_shapes(share.shape, entries.shape))
+
+
+def _of_rows(pattern: str, entries: torch.Tensor, along: Tensors) -> torch.Tensor:
+    """Return a pattern of a reduction's row, over entries and over the results and statistics of their rows."""
+    names = {letter: value.unsqueeze(-1) for letter, value in zip("a" + STATISTICS, along, strict=False)}
+    space = torch_namespace(entries.dtype, entries.device)
+    return evaluate([read_pattern(pattern)], {"t": entries, **names}, space)[0]
+
+
+def _row_statistics(task: Task, operands: Tensors, result: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return what the slope reads of every row: the result and statistics, as blocks of this shape give them.
+
+    A result that entries are compared with is computed from the same blocks as these.
+    """
+    reduction = task.apply.reduction
+    if task.apply.weighted or not (reduction.reads_accumulator or reduction.statistics):
+        return ()
+    with torch.no_grad():
+        if reduction.reproducible:
+            result = _reduced(task, operands, reduction, "t", ())
+        statistics = [
+            _reduced(task, operands, REDUCTIONS[name], pattern, (result,)) for name, pattern in reduction.statistics
+        ]
+    return result, *statistics
+
+
+def _reduced(task: Task, operands: Tensors, reduction: Reduction, pattern: str, along: Tensors) -> torch.Tensor:
+    """Return the reduction of a pattern over the entries of every row, block by block."""
+    own = task.apply
+    geo, height, width = _geometry(task, operands)
+    whole = _Sum({own.row: (-1, geo.sizes[own.row])})
+    for rows in ranges(geo.sizes[own.row], height):
+        total: torch.Tensor | None = None
+        for columns in ranges(geo.sizes[own.column], width):
+            entries = _entries(task, operands, rows, columns)
+            found = reduce_rows(reduction, _of_rows(pattern, entries, [value[..., rows] for value in along]))
+            total = found if total is None else join_rows(reduction, total, found)
+        assert total is not None
+        whole.add({own.row: rows}, total)
+    return whole.whole()

@@ -1,0 +1,100 @@
+"""Compiled kernels: jobs that compile them through the cache on disk, and the one store of those that are loaded.
+
+Inside ``collected`` nothing is compiled or loaded: the jobs that calls would need gather, to be compiled later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .cache import Built, Key, current_cache
+from .lru import LRUCache
+
+T = TypeVar("T")
+Plan = TypeVar("Plan", bound=Hashable)
+_COLLECTED: ContextVar[dict[str, Job] | None] = ContextVar("kernmantle_collected", default=None)
+KERNELS: LRUCache[Hashable, Any] = LRUCache(8192)
+"""Loaded kernels by their plan. Machine code of a CPU is unloaded when its entry is gone and no bound call has it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to compile: ``function(*arguments)`` builds what ``key`` names; both can be pickled."""
+
+    key: Key
+    function: Callable[..., Built]
+    arguments: tuple[Any, ...]
+
+    def build(self) -> Built:
+        """Compile."""
+        return self.function(*self.arguments)
+
+
+def collecting() -> bool:
+    """Return whether jobs are only collected, so that nothing may be launched, kept or taken from a cache of plans."""
+    return _COLLECTED.get() is not None
+
+
+@contextmanager
+def collected() -> Iterator[dict[str, Job]]:
+    """Collect the jobs that calls inside would need, by the digest of their key, instead of compiling them."""
+    jobs: dict[str, Job] = {}
+    token = _COLLECTED.set(jobs)
+    try:
+        yield jobs
+    finally:
+        _COLLECTED.reset(token)
+
+
+def fetch(job: Job) -> bytes | None:
+    """Return the binary of a job, from the cache or compiled now; None if it was only collected."""
+    jobs = _COLLECTED.get()
+    if jobs is not None:
+        jobs[job.key.digest] = job
+        return None
+    return current_cache().fetch(job.key, job.build)
+
+
+def fetch_all(jobs: Sequence[Job]) -> list[bytes | None]:
+    """Return the binaries of jobs, compiling side by side what the cache lacks: NVRTC works in several threads."""
+    if collecting() or len(jobs) < 2:
+        return [fetch(job) for job in jobs]
+    cache = current_cache()
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return [*pool.map(lambda job: cache.fetch(job.key, job.build), jobs)]
+
+
+def loaded(plan: Hashable, jobs: Callable[[], Sequence[Job]], load: Callable[..., T]) -> T | None:
+    """Return what is loaded for a plan, after compiling its jobs if need be; None if they were only collected.
+
+    Parameters
+    ----------
+    plan : hashable
+        Names the kernels: equal plans have equal machine code.
+    jobs : callable
+        Returns the jobs of the plan; called on a miss.
+    load : callable
+        Makes the loaded kernels from the binaries of the jobs, one argument each.
+    """
+    found = None if collecting() else KERNELS.get(plan)
+    if found is None:
+        binaries = fetch_all(jobs())
+        if any(binary is None for binary in binaries):
+            return None
+        found = KERNELS.setdefault(plan, load(*binaries))
+    return found
+
+
+def loaded_each(plans: Sequence[Plan], job: Callable[[Plan], Job], load: Callable[[Plan, bytes], T]) -> list[T | None]:
+    """Return what is loaded for each of several plans of one job; those that are missing are compiled side by side."""
+    found: dict[Plan, T | None] = {plan: None if collecting() else KERNELS.get(plan) for plan in plans}
+    missing = [plan for plan, kernel in found.items() if kernel is None]
+    for plan, binary in zip(missing, fetch_all([job(each) for each in missing]), strict=True):
+        if binary is not None:
+            found[plan] = KERNELS.setdefault(plan, load(plan, binary))
+    return [found[plan] for plan in plans]

@@ -1,0 +1,22 @@
+"""A kernel that is ready to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .kernel_store import Job, collected, collecting, fetch, fetch_all
+
+__all__ = ["Job", "Launcher", "collected", "collecting", "fetch", "fetch_all", "nothing"]
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """``run(pointers, numbers)`` starts the kernel; ``description`` says what was planned."""
+
+    run: Callable[[Sequence[int], Sequence[float]], None]
+    description: str
+
+
+def nothing(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+    """What a noted kernel runs as."""

@@ -1,0 +1,1 @@
+"""Structured matrices: Kronecker products, Kronecker-sparse products, and products along one mode."""

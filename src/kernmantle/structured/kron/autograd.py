@@ -1,0 +1,379 @@
+"""Kronecker products in torch: the operator ``kernmantle::kron``, and derivatives that are Kronecker products again.
+
+The operator is autograd-free; the product's axes are given by their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from ...config import current
+from ...errors import BackendError, GradientError
+from ...torch_ops.autograd import constant
+from ...torch_ops.execute import allocate
+from ...torch_ops.info import RunInfo
+from ...torch_ops.torch_private import check_untransformed, is_batched, is_tracked, plain, register_derivative
+from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
+from .gradient import UNBOUND, bind_gradients, conjugate, factor_numbers, gradients, partial_text, positions_of
+from .modes import contracted, parse, text_of
+
+Tensors = Sequence[torch.Tensor]
+Maybe = torch.Tensor | None
+# The last factors up to this size together are the second step of a product that stores what lies between its steps.
+TOGETHER = 4096
+_HEAD = 5  # arguments of the Function before its tensors
+
+LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
+LIBRARY.define(
+    "kron(Tensor x, Tensor[] factors, Tensor? y, Scalar alpha, Scalar beta, str modes, str options) -> Tensor"
+)
+
+
+def _run(
+    x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
+) -> torch.Tensor:
+    return execute(modes, configured(options), (alpha, beta), x, factors, y)
+
+
+def configured(options: str) -> str:
+    """Return options with the precision in force where a traced call, which cannot read it, left that open."""
+    precision, fuse = options.split(" ")
+    return f"{current().precision or precision} {fuse}" if precision == "default" else options
+
+
+for _key in ("CPU", "CUDA"):
+    LIBRARY.impl("kron", _run, _key)
+
+
+@torch.library.register_fake("kernmantle::kron", lib=LIBRARY)
+def _fake(
+    x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
+) -> torch.Tensor:
+    return x.new_empty(out_shape(modes, x, factors, y))
+
+
+def _vmap(
+    info: Any, in_dims: Any, x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number,
+    modes: str, options: str,
+) -> tuple[torch.Tensor, int]:  # fmt: skip
+    values: list[torch.Tensor] = [x, *factors] if y is None else [x, *factors, y]
+    dims: Sequence[int | None] = [in_dims[0], *in_dims[1]] if y is None else [in_dims[0], *in_dims[1], in_dims[2]]
+    rank = max(tensor.dim() - (dim is not None) for tensor, dim in zip(values, dims, strict=True))
+    moved = [
+        tensor if dim is None else _front(tensor.movedim(dim, 0), rank)
+        for tensor, dim in zip(values, dims, strict=True)
+    ]
+    last = None if y is None else moved.pop()
+    return kron(moved[0], moved[1:], last, alpha, beta, modes, options), 0
+
+
+def _front(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+    """Return a tensor whose mapped axis is first, with 1-axes after it so that all batch axes align."""
+    return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.dim()), *tensor.shape[1:])
+
+
+torch.library.register_vmap("kernmantle::kron", _vmap, lib=LIBRARY)
+kron = torch.ops.kernmantle.kron.default
+
+
+class Kron(torch.autograd.Function):
+    """``alpha`` times the product, plus ``beta`` y; values are x, the factors, and y where it is added."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(text: str, options: str, alpha: Number, beta: Number, added: bool, *values: Any) -> torch.Tensor:
+        last = values[-1] if added else None
+        return kron(values[0], list(values[1 : len(values) - added]), last, alpha, beta, text, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.text, ctx.options, ctx.alpha, ctx.beta, ctx.added, *values = inputs
+        ctx.save_for_backward(*values[: len(values) - ctx.added])
+        ctx.y_shape = values[-1].shape if ctx.added else None
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        (grad,) = grads
+        x, *factors = ctx.saved_tensors
+        needed = ctx.needs_input_grad[_HEAD : _HEAD + 1 + len(factors)]
+        through, parts = _recorded_gradients(ctx.text, ctx.options, ctx.alpha, x, factors, grad, needed)
+        results: list[Maybe] = [None if through is None else through.sum_to_size(x.shape), *parts]
+        if ctx.added:
+            wanted = ctx.needs_input_grad[-1]
+            results.append((grad * conjugate(ctx.beta)).sum_to_size(ctx.y_shape) if wanted else None)
+        return (None,) * _HEAD + tuple(results)
+
+
+class KronWithJvp(Kron):
+    """With forward mode, which torch.compile does not accept in a Function."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        Kron.setup_context(ctx, inputs, output)
+        if forward_ad._current_level >= 0:  # not otherwise: it would hold on to tensors that nothing asks for
+            ctx.save_for_forward(*inputs[_HEAD : len(inputs) - inputs[4]])
+        ctx.shape = output.shape
+        ctx.context = copy_context()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        return ctx.context.copy().run(Kron.backward, ctx, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Maybe:
+        x, *factors = ctx.saved_tensors
+        moves = tangents[_HEAD:]
+        terms: list[torch.Tensor] = []
+        if moves[0] is not None:
+            terms.append(product(ctx.text, ctx.options, (ctx.alpha, 0), moves[0], factors))
+        for position, number in enumerate(factor_numbers(ctx.text, factor_sizes(factors))):
+            if number is not None and moves[1 + number] is not None:
+                entries = ctx.text.split(" ")
+                entries[position] = str(len(factors))
+                terms.append(product(text_of(entries), ctx.options, (ctx.alpha, 0), x, [*factors, moves[1 + number]]))
+        if ctx.added and moves[-1] is not None:
+            terms.append(moves[-1] * ctx.beta)
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total.expand(ctx.shape)
+
+
+def _recorded_gradients(
+    text: str, options: str, alpha: Number, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: Sequence[bool]
+) -> tuple[Maybe, list[Maybe]]:
+    """Return gradients with whatever derivative of them is being recorded."""
+
+    def multiply(own: str, numbers: tuple[Number, Number], value: torch.Tensor, matrices: Tensors) -> torch.Tensor:
+        return product(own, options, numbers, value, matrices)
+
+    return gradients(text, alpha, x, factors, grad, needed, multiply)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a product on (…, k, c) looks to its caller.
+
+    ``kind``: x was a "row" matrix, a "column" matrix or a "vector"; ``transposed``: factors are (p, q), not (q, p).
+    """
+
+    kind: str = "column"
+    transposed: bool = False
+
+    def x(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x, or a result, as (…, k, c)."""
+        return x if self.kind == "column" else x.unsqueeze(-1)
+
+    def factor(self, factor: torch.Tensor) -> torch.Tensor:
+        """Return a factor as (…, q, p), its batch axes aligned with those of x."""
+        own = factor.mT if self.transposed else factor
+        return own.unsqueeze(-3) if self.kind == "row" and own.dim() > 2 else own
+
+    def y(self, y: Maybe) -> Maybe:
+        """Return y as it broadcasts to the result (…, k', c)."""
+        if y is None:
+            return None
+        rank = 2 if self.kind == "column" else 1
+        deep = y.reshape((1,) * (rank - y.dim()) + y.shape) if y.dim() < rank else y
+        return self.x(deep)
+
+    def result(self, result: torch.Tensor) -> torch.Tensor:
+        """Return a result as the caller expects it."""
+        return result if self.kind == "column" else result.squeeze(-1)
+
+    def of_factor(self, gradient: Maybe) -> Maybe:
+        """Return the gradient of a factor (…, q, p) as that of the caller's."""
+        if gradient is None:
+            return None
+        own = gradient.squeeze(-3) if self.kind == "row" and gradient.dim() > 2 else gradient
+        return own.mT if self.transposed else own
+
+
+@dataclass(frozen=True, eq=False)
+class KronCall:
+    """A product of arrays of equal specs, as its caller gives them: what passed all checks, bound to its kernels.
+
+    ``shape`` is that of the result, ``added`` whether y is added, ``identities`` whether there are factors that are
+    none; ``product`` is None where arrays are to be bound at each call. ``sizes`` are the bytes from the first entry of
+    x and of each factor to after the last one, of y, and of the result.
+    """
+
+    text: str
+    options: str
+    form: Form
+    shape: tuple[int, ...]
+    added: bool
+    identities: bool = False
+    product: BoundKron | None = None
+    sizes: tuple[tuple[int, ...], int, int] = ((), 0, 0)
+
+    @property
+    def route(self) -> str:
+        """Backend, passes and arithmetic."""
+        return "" if self.product is None else self.product.route
+
+    def overlaps(self, x: torch.Tensor, factors: Tensors, y: Maybe, out: torch.Tensor) -> bool:
+        """Return whether ``out`` meets another array in memory, y being itself ``out`` apart."""
+        others, of_y, size = self.sizes
+        begin = out.data_ptr()
+        end = begin + size
+        spans = [*zip((x, *factors), others, strict=True), *([] if y is None or y is out else [(y, of_y)])]
+        for tensor, own in spans:
+            address = tensor.data_ptr()
+            if address < end and begin < address + own:
+                return True
+        return False
+
+    def __call__(
+        self, tensors: tuple[torch.Tensor, Tensors, Maybe], numbers: tuple[Number, Number], outs: Maybe,
+        info: RunInfo | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the product of x and the factors, plus y, in ``outs`` where that is given; nothing is recorded."""
+        x, factors, y = tensors
+        if outs is not None and not outs.is_inference():
+            torch.autograd.graph.increment_version([outs])
+        if self.product is None:
+            form, into = self.form, None if outs is None else self.form.x(outs)
+            own = [form.factor(factor) for factor in factors]
+            return form.result(execute(self.text, self.options, numbers, form.x(x), own, form.y(y), into, info))
+        out = allocate(self.shape, x.dtype, x.device) if outs is None else outs
+        self.product.launch(x, factors, y, out, (float(numbers[0]), float(numbers[1])))  # pyright: ignore
+        if info is not None:
+            info.route = self.product.route
+        return out
+
+    def recorded(
+        self, x: torch.Tensor, factors: Tensors, y: Maybe, numbers: tuple[Number, Number], info: RunInfo | None
+    ) -> torch.Tensor:
+        """Return the same, with its gradients recorded."""
+        return _apply(self, numbers, info, x, y, *factors)
+
+
+class _Recorded(torch.autograd.Function):
+    """A product that nothing but autograd sees: forward and backward launch what is bound."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: KronCall, numbers: tuple[Number, Number], info: RunInfo | None, x: torch.Tensor, y: Maybe,
+        *factors: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        wanted = ctx.needs_input_grad[5:]
+        ctx.call, ctx.numbers, ctx.context = call, numbers, copy_context()
+        ctx.x_shape, ctx.y_shape = x.shape, None if y is None else y.shape
+        ctx.save_for_backward(x if any(wanted) else None, *factors)
+        return call((x, factors, y), numbers, None, info)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        return ctx.context.copy().run(_backward, ctx, grads[0])
+
+
+# Function.apply looks for transforms, of which there is none: callers saw to that.
+_apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    call, form, alpha = ctx.call, ctx.call.form, ctx.numbers[0]
+    x, *factors = ctx.saved_tensors
+    of_x, of_y, *wanted = ctx.needs_input_grad[3:]
+    needed, x, moved = (of_x, *wanted), None if x is None else form.x(x), form.x(grad)
+    through, found = None, [None] * len(factors)
+    if of_x or any(wanted):
+        bound = UNBOUND
+        if not torch.is_grad_enabled() and plain([grad]):
+            bound = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed)
+        if bound is not UNBOUND:
+            through, found = bound((x, factors, moved), conjugate(alpha), None)
+        else:
+            own = [form.factor(factor) for factor in factors]
+            through, found = _recorded_gradients(call.text, call.options, alpha, x, own, moved, needed)
+            found = [form.of_factor(part) for part in found]
+    of_input = None if through is None or not of_x else form.result(through)
+    if of_input is not None and of_input.shape != ctx.x_shape:
+        of_input = of_input.sum_to_size(ctx.x_shape)
+    of_last = (grad * conjugate(ctx.numbers[1])).sum_to_size(ctx.y_shape) if of_y else None
+    return None, None, None, of_input, of_last, *found
+
+
+def product(
+    text: str,
+    options: str,
+    numbers: tuple[Number, Number],
+    x: torch.Tensor,
+    factors: Tensors,
+    y: Maybe = None,
+    info: RunInfo | None = None,
+) -> torch.Tensor:
+    """Return the product of canonical arrays with whatever derivative is being recorded; ``info`` takes the route."""
+    values = [x, *factors] if y is None else [x, *factors, y]
+    compiling = torch.compiler.is_compiling()
+    tracked = is_tracked(values)
+    if not compiling and plain(values):
+        if not tracked:
+            return execute(text, options, numbers, x, factors, y, None, info)
+        return KronCall(text, options, Form(), (), y is not None).recorded(x, factors, y, numbers, info)
+    if info is not None:
+        info.route = "under a transform"
+    if not (x.is_floating_point() or x.is_complex()) or (compiling and not tracked):
+        return kron(x, list(factors), y, *numbers, text, options)
+    if not compiling and torch._C._get_tracing_state() is not None:
+        raise BackendError("torch.jit.trace cannot record a Kronecker product; use torch.compile or torch.export")
+    if not compiling and any(map(is_batched, values)):
+        raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
+    function = Kron if compiling else KronWithJvp
+    return function.apply(text, options, *numbers, y is not None, *values)
+
+
+def _record(
+    x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
+) -> torch.Tensor:
+    """Record the derivatives of an operator in a graph that torch.export wrote, whose factors are trained."""
+    check_untransformed("kron")
+    return product(modes, options, (alpha, beta), x, factors, y)
+
+
+register_derivative(
+    LIBRARY, "kron", lambda x, factors, y, *_: [x, *factors] if y is None else [x, *factors, y], _record
+)
+
+
+def in_two(
+    text: str,
+    options: str,
+    numbers: tuple[Number, Number],
+    x: torch.Tensor,
+    factors: Tensors,
+    y: Maybe = None,
+    info: RunInfo | None = None,
+) -> torch.Tensor:
+    """Return the same in two steps where there is more than a pass of factors; gradients read what lies between."""
+    shapes = factor_sizes(factors)
+    positions, last = positions_of(text, shapes), _last(text, shapes)
+    if len(last) < len(positions) and torch.is_grad_enabled() and any(own.requires_grad for own in (x, *factors)):
+        first = tuple([position for position in positions if position not in last])
+        x = product(partial_text(text, shapes, last, (), False), options, (1, 0), x, factors)
+        text = partial_text(text, shapes, first, last, False)
+    return product(text, options, numbers, x, factors, y, info)
+
+
+@constant
+def _last(text: str, shapes: Sizes) -> tuple[int, ...]:
+    """Return the positions of the last factors, as many as one pass takes."""
+    modes = parse(text, shapes)
+    found: list[int] = []
+    size = 1
+    for position in reversed(contracted(modes)):
+        size *= max(modes[position].columns, modes[position].rows)
+        if found and size > TOGETHER:
+            break
+        found.append(position)
+    return tuple(reversed(found))

@@ -1,0 +1,142 @@
+"""Kronecker products on the CPU: LLVM kernels for fused passes, the vendor's matrix product for large factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
+from struct import Struct
+
+import numpy as np
+import torch
+
+from ...backends.cpu import jit
+from ...backends.cpu.threads import SCRATCH
+from ...config import current
+from ...runtime.kernel_store import loaded
+from ...runtime.launcher import nothing
+from ...torch_ops.cpu import job_for
+from ...torch_ops.dtypes import NAMES
+from .cpu_plan import (  # fmt: skip
+    FIELDS,
+    PIECE,
+    PORTS,
+    SIZES,
+    STEP,
+    CpuKronPlan,
+    chunking,
+    is_exact,
+    padded,
+    plan,
+    run_steps,
+    scratch,
+    width,
+)
+from .modes import Mode
+from .passes import Pass
+from .run import Arrays, Launch, Numbers, Prepare, Start
+
+# Work counted in multiplications, an entry read and written as 8: of 1e10 to 8e10 a second on a core of 2021. A second
+# thread prepares the factors for itself and fetches rows from the other core: on two cores of an Intel Xeon the median
+# of 50 rows of 64 x 64 is 340 us alone and 400 with it, that of 100 rows 720 and 590.
+_GRAIN, _ALONE = 1 << 20, 1 << 25
+_MOVED = 8
+
+NAME = "llvm"
+
+
+def _kernel(stored: str, compute: str) -> jit.LoadedKernel | None:
+    """Return the kernel, None if it was only collected."""
+    own = jit.host()
+    options = stored, compute, own.vector_bytes, own.vector_registers
+    return loaded(
+        ("kron llvm", *options), lambda: [job_for("structured.kron.cpu_emit:emit", options, f"kron {stored}")], jit.load
+    )
+
+
+def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CpuKronPlan, Prepare]:
+    """Passes for arrays, and what prepares their kernels."""
+    compute = "f64" if arrays.x.dtype == torch.float64 else "f32"
+    chosen = plan(modes, arrays.x.shape[-1], compute, options.endswith(" fuse"))
+    return chosen, partial(_prepare, compute=compute)
+
+
+def _prepare(launch: Launch, compute: str) -> Start:
+    stored = NAMES[launch.arrays.x.dtype]
+    block = width(launch.run, launch.right, compute)
+    kernel = _kernel(stored, compute)
+    integers = _integers(launch, block, compute, stored)
+    items = math.prod(extent for extent, _ in launch.dims) * -(-launch.right // block)
+    taken = sum(step.products for step in run_steps(launch.run, block))
+    cost = taken + _MOVED * (launch.run.columns + launch.run.rows) * block
+    alone, grain = items * cost < _ALONE, max(1, _GRAIN // cost)
+    scratch_bytes = room_of(launch.run, block, compute)
+    order = [3 + number for part in _parts(launch.run) for number in part]
+    arranged, packed, numbers_of = itemgetter(0, 1, 2, *order), Struct(f"{3 + len(order)}Q").pack, Struct("2d").pack
+
+    def start_alone(pointers: Sequence[int], numbers: Numbers, kernel: jit.LoadedKernel) -> None:
+        values = numbers_of(*numbers)
+        kernel.entry(packed(*arranged(pointers)), integers, values, 0, items, SCRATCH.take(scratch_bytes))
+
+    def start(pointers: Sequence[int], numbers: Numbers, kernel: jit.LoadedKernel) -> None:
+        threads = current().threads or torch.get_num_threads()
+        jit.run(kernel, items, scratch_bytes, arranged(pointers), integers, numbers, threads, grain)
+
+    return nothing if kernel is None else partial(start_alone if alone and items else start, kernel=kernel)
+
+
+def room_of(run: Pass, block: int, compute: str) -> int:
+    """Bytes of a thread's memory in a pass on blocks of so many columns."""
+    return scratch(run, block, compute).elements * SIZES[compute] + 64
+
+
+def _parts(run: Pass) -> list[list[int]]:
+    """Numbers of every step's factors among those of the pass, in the order of the steps."""
+    firsts = [0]
+    for part in run.parts:
+        firsts.append(firsts[-1] + len(part))
+    numbers = [run.modes[place].factor or 0 for place in run.order]
+    return [list(range(firsts[number], firsts[number + 1])) for number in numbers]
+
+
+def _integers(launch: Launch, block: int, compute: str, stored: str) -> bytes:
+    """Arguments of a launch in the order of the kernel's fields."""
+    run, ports, dims, added = launch.run, launch.ports, launch.dims, launch.added
+    flat, taken, own = block == 1, run_steps(run, block), scratch(run, block, compute)
+    inner = chunking(run, block, compute)
+    same = stored == compute
+    first, last = taken[0], taken[-1]
+    direct_in = same and flat and ports["x"].run == 1 and (first.right == 1 or is_exact(first))
+    direct_out = same and flat and ports["out"].run == 1 and is_exact(last) and not added and len(taken) > direct_in
+    head = {
+        "steps": len(taken), "columns": run.columns, "rows": run.rows, "right": launch.right, "width": block,
+        "flat": flat,
+        "direct_in": direct_in, "direct_out": direct_out, "varies": launch.varies, "added": added, "pieces": own.packed,
+        "piece": own.piece, "chunk": own.chunks, "chunk_room": own.chunk, "buffers": own.buffers,
+        "buffer": own.buffer, "inner": inner.steps, "chunks": inner.count, "chunk_in": inner.before,
+        "chunk_out": inner.pitch,
+    }  # fmt: skip
+    values = [int(head[name]) for name in FIELDS] + [extent for extent, _ in dims]
+    for place, name in enumerate(PORTS):
+        values += [strides[place] for _, strides in dims] + [ports[name].run, ports[name].right]
+    packed = begun = 0
+    for place, (step, part) in enumerate(zip(taken, _parts(run), strict=True)):
+        wide = padded(step.mode.rows)
+        record = {
+            "left": step.left // (inner.count if place < inner.steps else 1), "columns": step.mode.columns,
+            "rows": step.mode.rows, "padded": wide, "right": step.right,
+            "pitch": inner.pitch if inner.padding and place == inner.steps else step.right,
+            "packed": packed, "first": begun, "stop": begun + len(part),
+        }  # fmt: skip
+        values += [record[name] for name in STEP]
+        packed += step.mode.columns * wide
+        begun += len(part)
+    for place in (number for part in _parts(run) for number in part):
+        piece = launch.factors[place]
+        record = {
+            "rows": piece.shape[-2], "columns": piece.shape[-1],
+            "row_stride": piece.stride(-2), "column_stride": piece.stride(-1),
+        } | {name: strides[len(PORTS) + place] for name, (_, strides) in zip("abc", dims, strict=True)}  # fmt: skip
+        values += [record[name] for name in PIECE]
+    return np.array(values, dtype=np.int64).tobytes()

@@ -1,0 +1,228 @@
+"""Kronecker products on the GPU: CUDA kernels for fused passes, the vendor's matrix product for large factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+
+import torch
+
+from ...backends.cuda import emit
+from ...backends.cuda.device import core, gpu
+from ...backends.cuda.launch import Kernel
+from ...backends.cuda.tiles import DeviceLimits
+from ...runtime.cache import Built, Key, current_cache, fingerprint
+from ...runtime.kernel_store import Job, collecting, loaded
+from ...runtime.launcher import Launcher, nothing
+from ...torch_ops.cuda import index_of, job_for, limits, start
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.tuned_tiles import Tuned, measured, session
+from . import cuda_emit, mma_emit
+from .cuda_entry import ENTRY, parameters
+from .cuda_plan import CudaKronPlan, Facts, FmaPlan, fma_candidates, plan
+from .mma_plan import DOUBLES, MmaFacts, MmaPlan, Tensor, mma_candidates
+from .modes import Mode
+from .run import Arrays, Launch, Numbers, Port, Prepare, Start
+
+NAME = "cuda"
+# Plans that are measured when a product is tuned.
+TRIED = 10
+Plan = FmaPlan | MmaPlan
+Make = Callable[[Plan], Start]
+
+
+def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:
+    """Passes for arrays, and what prepares their kernels."""
+    index = index_of(arrays.x.device)
+    chosen, tensor = planned_for(limits(index), modes, arrays, options)
+    return chosen, partial(_prepare, tensor=tensor, index=index)
+
+
+def planned_for(
+    own: DeviceLimits, modes: tuple[Mode, ...], arrays: Arrays, options: str
+) -> tuple[CudaKronPlan, Tensor | None]:
+    """Passes on a device of these limits, and how tensor cores multiply in them."""
+    tensor = _tensor(modes, arrays, options.partition(" ")[0], own.arch)
+    return plan(modes, arrays.x.shape[-1], NAMES[arrays.x.dtype], own, options.endswith(" fuse"), tensor), tensor
+
+
+def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str, arch: str) -> Tensor | None:
+    """How tensor cores may multiply these arrays, None where they cannot: they read memory in order."""
+    stored, columns = NAMES[arrays.x.dtype], arrays.x.shape[-1]
+    if (stored == "f64" and arch not in DOUBLES) or (stored == "f32" and precision == "ieee"):
+        return None
+    if any(factor.dim() > 2 and math.prod(factor.shape[:-2]) > 1 for factor in arrays.factors):
+        return None
+    own = [arrays.x, arrays.out] if arrays.y is None else [arrays.x, arrays.out, arrays.y]
+    along = -1 if columns > 1 else -2
+    if any(tensor.stride(along) != 1 and tensor.shape[along] > 1 for tensor in own):
+        return None
+    if stored == "f32":
+        return Tensor("f16", 1 if precision == "tf32" else 3)
+    if stored == "f64":
+        return Tensor("f64", 1)
+    steps = [step for tensor in own for step in (*tensor.stride()[:along], columns if columns > 1 else 2)]
+    sizes = [extent for mode in modes for extent in (mode.columns, mode.rows)]
+    if any(number % 2 for number in (*steps, *sizes)) or any(tensor.data_ptr() % 4 for tensor in own):
+        return None
+    return Tensor(stored, 1)
+
+
+def _kernel(chosen: Plan) -> Kernel | None:
+    """Return the kernel of a pass, None if it was only collected."""
+
+    def jobs() -> list[Job]:
+        source = mma_emit.emit(chosen) if isinstance(chosen, MmaPlan) else cuda_emit.emit(chosen)
+        return [job_for(source, chosen.arch, str(chosen))]
+
+    return loaded(chosen, jobs, lambda binary: Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)))
+
+
+def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
+    """The quickest plan that is known of a pass, ready to start."""
+    entries, own = launch.dims[2][0], limits(index)
+    stored = NAMES[launch.arrays.x.dtype]
+    if launch.run.kind == "mma":
+        assert tensor is not None
+        shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
+        found = mma_candidates(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
+        plans = sorted(
+            found, key=lambda one: tensor.products > 1 and not one.is_even(_tiles(launch, one), own.sm_count)
+        )
+    else:
+        compute = "f64" if stored == "f64" else "f32"
+        plans = fma_candidates(launch.run, stored, compute, _facts(launch), entries, launch.right, own)
+    sizes = {"entries": entries * launch.dims[0][0] * launch.dims[1][0], "right": launch.right}
+    return starter(plans[:TRIED], sizes, gpu(index).name, partial(_starting, launch, index))
+
+
+def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
+    """A plan, ready to start."""
+    varies = isinstance(chosen, FmaPlan) and chosen.facts.varies
+    integers = _integers(launch, chosen.facts.added, varies)
+    kernel = _kernel(chosen)
+    if kernel is None:
+        return nothing
+    tiles = _tiles(launch, chosen)
+    groups = chosen.warps // chosen.group if isinstance(chosen, MmaPlan) else 1
+    blocks = min(-(-tiles // groups), resident(kernel, index) * limits(index).sm_count)
+
+    def begin(pointers: Sequence[int], numbers: Numbers) -> None:
+        start(kernel, index, blocks, (*pointers, *integers, *numbers))
+
+    return begin
+
+
+def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Make) -> Start:
+    """What runs a pass in the tile kept for passes like it or in the first one; while tuning, what tries them all."""
+    named = {plan.tile_name: plan for plan in reversed(plans)}
+    key, tuned = _key(plans[0], sizes, card), session()
+    if tuned is None:
+        found = current_cache().find(key)
+        return make(plans[0] if found is None else named.get(found.binary.decode(), plans[0]))
+    starts = {name: make(plan) for name, plan in named.items()} if collecting() else {}
+    default, chosen = plans[0].tile_name, list[Start]()
+
+    def begin(pointers: Sequence[int], numbers: Numbers) -> None:
+        if pointers[1] == pointers[2] and plans[0].facts.added:  # it adds to what it writes: once only
+            make(plans[0])(pointers, numbers)
+            return
+        if not chosen:
+            found = {name: _launcher(make(plan), name) for name, plan in named.items()}
+            result = Tuned(dict(sizes), default, measured(found, default, pointers, numbers))
+            tuned.append(result)
+            current_cache().put(key, Built(result.best.encode()))
+            chosen.append(make(named[result.best]))
+        chosen[0](pointers, numbers)
+
+    return starts[default] if collecting() else begin
+
+
+def _launcher(start: Start, name: str) -> Launcher:
+    return Launcher(lambda pointers, numbers: start(pointers, (numbers[0], numbers[1])), name)
+
+
+def _key(plan: Plan, sizes: Mapping[str, int], card: str) -> Key:
+    """Device, factors, arithmetic and shape class: extents between two powers of 2 are alike."""
+    alike = [(size - 1).bit_length() for size in sizes.values()]
+    kind = plan.tensor if isinstance(plan, MmaPlan) else plan.compute
+    return Key(card, "kron tile", f"{plan.run}, {plan.stored}, {kind}, {alike}", fingerprint(emit.headers()))
+
+
+def _tiles(launch: Launch, chosen: Plan) -> int:
+    """Tiles of a pass."""
+    return chosen.count(launch.dims[2][0], launch.right) * launch.dims[0][0] * launch.dims[1][0]
+
+
+def _mma_facts(launch: Launch) -> MmaFacts:
+    """The widest copies and stores that every address allows."""
+    arrays = launch.arrays
+    size = arrays.x.element_size()
+    into = [(launch.ports["out"], arrays.out.data_ptr())]
+    if arrays.y is not None:
+        into.append((launch.ports["y"], arrays.y.data_ptr()))
+    x = [(launch.ports["x"], arrays.x.data_ptr())]
+    copy = _common(launch, x, launch.run.modes[-1].columns, 16 // size, size) * size
+    return MmaFacts(copy, _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size), launch.added)
+
+
+def _common(launch: Launch, ports: Sequence[tuple[Port, int]], line: int, most: int, size: int) -> int:
+    """Neighbours, a power of two up to ``most``, of which every line and address is a multiple."""
+    width = most
+    for own, pointer in ports:
+        steps = [*own.batch, own.run, launch.right] if launch.right > 1 else [*own.batch, line]
+        while width > 1 and (any(step % width for step in steps) or pointer % (width * size)):
+            width //= 2
+    return width
+
+
+@lru_cache(maxsize=4096)
+def resident(kernel: Kernel, index: int) -> int:
+    """Blocks of a kernel that a multiprocessor holds."""
+    with torch.cuda.device(index):
+        core().Device(index).set_current()  # torch's backward threads begin without a context
+        return max(1, kernel.occupancy(index))
+
+
+def _facts(launch: Launch) -> Facts:
+    arrays = launch.arrays
+    size = arrays.x.element_size()
+    into = [(launch.ports["out"], arrays.out.data_ptr())]
+    if arrays.y is not None:
+        into.append((launch.ports["y"], arrays.y.data_ptr()))
+    x = [(launch.ports["x"], arrays.x.data_ptr())]
+    before, after = ([mode.columns for mode in launch.run.modes], [mode.rows for mode in launch.run.modes])
+    widths = [_width(launch, x, before, size), _width(launch, into, after, size)]
+    return Facts(widths[0], widths[1], launch.added, launch.varies)
+
+
+def _width(launch: Launch, ports: Sequence[tuple[Port, int]], extents: Sequence[int], size: int) -> int:
+    """Neighbours that one access may take: along the run, or beside it where something lies there."""
+    vector = 16 // (8 if size == 8 else 4)
+    rooms = [max(mode.rows, mode.columns) for mode in launch.run.modes]
+    if launch.right > 1:
+        lengths = [launch.right]
+    else:
+        lengths = [math.prod(extents)] if rooms == list(extents) else [extents[-1], rooms[-1]]
+    for own, pointer in ports:
+        unit, *others = (own.right, own.run) if launch.right > 1 else (own.run, 0)
+        steps = [*others, *own.batch, *lengths]
+        if unit != 1 or any(step % vector for step in steps) or pointer % (vector * size):
+            return 1
+    return vector
+
+
+def _integers(launch: Launch, added: bool, varies: bool) -> list[int]:
+    """Arguments in the order of the kernel's parameters."""
+    names = [("x", 0), ("y", 1), ("out", 2)] if added else [("x", 0), ("out", 2)]
+    values = {f"size_{axis}": extent for axis, (extent, _) in zip("abc", launch.dims, strict=True)}
+    values |= {"size_run": launch.run.columns, "size_right": launch.right}
+    for name, place in names:
+        own = launch.ports[name]
+        values |= {f"{name}_{axis}": strides[place] for axis, (_, strides) in zip("abc", launch.dims, strict=True)}
+        values |= {f"{name}_run": own.run, f"{name}_right": own.right}
+    for number, factor in enumerate(launch.factors):
+        values |= {f"f{number}_row": factor.stride(-2), f"f{number}_column": factor.stride(-1)}
+        values |= {f"f{number}_{axis}": own[3 + number] for axis, (_, own) in zip("abc", launch.dims, strict=True)}
+    return [values[name] for name in parameters(len(launch.factors), added, varies)]

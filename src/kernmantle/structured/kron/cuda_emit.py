@@ -1,0 +1,97 @@
+"""CUDA C++ of Kronecker passes: a description of the tile and the phases around the templates."""
+
+from __future__ import annotations
+
+import math
+
+from ...backends.cuda.traits import SCALARS, members, shared_check
+from .cuda_entry import entry
+from .cuda_plan import FmaPlan
+
+
+def _spread(plan: FmaPlan, extents: list[int], name: str) -> str:
+    """Function from the run as it is outside to the run with room for every axis."""
+    terms: list[str] = []
+    for place in range(len(extents)):
+        behind, room = math.prod(extents[place + 1 :]), math.prod(plan.extents[place + 1 :])
+        digit = f"run / {behind}" if place == 0 else f"run / {behind} % {extents[place]}"
+        terms.append(f"({digit}) * {room}")
+    body = "run" if tuple(extents) == plan.extents else " + ".join(terms)
+    return f"    static __device__ __forceinline__ int {name}(int run) {{ return {body}; }}"
+
+
+def _offset(plan: FmaPlan, factor: int) -> int:
+    modes = [mode for mode in plan.run.modes if mode.factor is not None]
+    return sum(mode.columns * plan.pitch(mode) for mode in modes if (mode.factor or 0) < factor)
+
+
+def _factors(plan: FmaPlan) -> list[str]:
+    lines = ["    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronPlace& p) {"]
+    for mode in plan.run.modes:
+        if mode.factor is not None:
+            sizes = f"{mode.rows}, {mode.columns}, {plan.pitch(mode)}, THREADS"
+            lines.append(f"        km::kron_factor<T, {sizes}>(s + {_offset(plan, mode.factor)}, g, {mode.factor}, p);")
+    return [*lines, "    }"]
+
+
+def _phases(plan: FmaPlan) -> list[str]:
+    lines = [
+        "    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronPlace& p) {"
+    ]
+    for number, phase in enumerate(plan.phases):
+        own = plan.extents[phase.first : phase.stop]
+        right = math.prod(plan.extents[phase.stop :]) * plan.right
+        share = f"km::KronShare<Body, {math.prod(own)}, {right}, {phase.across}, {phase.along}>"
+        first = str(plan.direct_in and number == 0).lower()
+        last = str(plan.direct_out and number == len(plan.phases) - 1).lower()
+        values = math.prod(own) * phase.across * phase.along
+        lines.append(f"        km::kron_phase<Body, {share}, {first}, {last}>(s, g, p, [&](C (&v)[{values}]) {{")
+        for place in _order(plan, phase.first, phase.stop):
+            mode = plan.run.modes[place]
+            left = phase.across * math.prod(plan.extents[phase.first : place])
+            behind = math.prod(plan.extents[place + 1 : phase.stop]) * phase.along
+            shared = max(1, min(plan.slices, max(32, 8 * plan.slices) // mode.rows))
+            sizes = (
+                f"{shared}, {left}, {plan.extents[place]}, {mode.rows}, {mode.columns}, {behind}, {plan.pitch(mode)}"
+            )
+            factor = f"km::SharedFactor<C>{{f + {_offset(plan, mode.factor or 0)}}}"
+            lines.append(f"            km::kron_apply<{sizes}>(v, {factor});")
+        lines.append("        });")
+        if number + 1 < len(plan.phases) or last == "false":
+            lines.append("        __syncthreads();")
+    return [*lines, "    }"]
+
+
+def _order(plan: FmaPlan, first: int, stop: int) -> list[int]:
+    return [place for place in plan.run.order if first <= place < stop]
+
+
+def emit(plan: FmaPlan) -> str:
+    """CUDA C++ of a pass; the same plan always gives the same text."""
+    gap = plan.gap
+    place = f"i + i / {gap[0]} * {gap[1]}" if gap else "i"
+    facts = plan.facts
+    constants = {
+        "ITEMS": plan.items, "RIGHT": plan.right, "THREADS": plan.threads, "RUN": math.prod(plan.extents),
+        "RUN_IN": plan.run.columns, "RUN_OUT": plan.run.rows, "VEC_IN": facts.in_width, "VEC_OUT": facts.out_width,
+        "FACTOR_ROOM": plan.factor_room, "ADDED": facts.added, "VARIES": facts.varies,
+        "DIRECT_IN": plan.direct_in, "DIRECT_OUT": plan.direct_out, "TILED": plan.tile > 0,
+    }  # fmt: skip
+    types = {
+        "T": SCALARS[plan.stored], "C": SCALARS[plan.compute], "Args": f"km::KronArguments<{len(plan.run.parts)}>",
+    }  # fmt: skip
+    lines = [
+        f"// {plan}",
+        '#include "kron_fma.cuh"',
+        "struct Body {",
+        *members(types, constants),
+        f"    static __device__ __forceinline__ constexpr int place(int i) {{ return {place}; }}",
+        _spread(plan, [mode.columns for mode in plan.run.modes], "spread_in"),
+        _spread(plan, [mode.rows for mode in plan.run.modes], "spread_out"),
+        *_factors(plan),
+        *_phases(plan),
+        "};",
+        shared_check("km::kron_fma_shared_bytes<Body>()", plan.shared),
+        entry(len(plan.run.parts), plan.threads, facts.added, facts.varies, "km::kron_fma<Body>(g);"),
+    ]
+    return "\n".join(lines) + "\n"

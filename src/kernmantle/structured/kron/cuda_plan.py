@@ -1,0 +1,319 @@
+"""Plans of Kronecker products on a GPU: passes, and for each the tile, the phases and the ways in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from ...backends.cuda.tiles import DeviceLimits
+from .mma_plan import Joined, Tensor, joined, suits
+from .mma_plan import fits as mma_fits
+from .modes import Mode, cheapest
+from .passes import Pass, in_order, plain_pass, runs
+
+SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+VALUES = {"f32": 64, "f64": 32}
+TILE = {"f32": 8192, "f64": 4096}
+WIDEST = 32
+RIGHT = 32
+COALESCED = 8
+WIDE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a call's arrays allow: neighbours in one access on the way in and out, a y, batched factors."""
+
+    in_width: int
+    out_width: int
+    added: bool
+    varies: bool
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Axes ``first`` to before ``stop`` of the run in registers, for ``across`` x ``along`` neighbours at once."""
+
+    first: int
+    stop: int
+    across: int
+    along: int
+
+
+@dataclass(frozen=True)
+class FmaPlan:
+    """A pass of small factors by fused multiply-adds.
+
+    ``direct_in`` and ``direct_out``: no shared memory on that way; ``slices``: how many share what is read of a
+    factor, as registers allow.
+    """
+
+    run: Pass
+    stored: str
+    compute: str
+    arch: str
+    items: int
+    right: int
+    threads: int
+    phases: tuple[Phase, ...]
+    facts: Facts
+    direct_in: bool
+    direct_out: bool
+    slices: int
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Room of every axis of the run."""
+        return tuple(max(mode.columns, mode.rows) for mode in self.run.modes)
+
+    @property
+    def elements(self) -> int:
+        """Entries of a tile."""
+        return self.items * math.prod(self.extents) * self.right
+
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """After how many entries of a tile how many are left out."""
+        groups = [(phase.first, phase.stop) for phase in self.phases]
+        return _gap(groups, self.extents, self.right, self.compute)
+
+    def pitch(self, mode: Mode) -> int:
+        """Length of a line of a factor in shared memory."""
+        return _pitch(mode, self.compute)
+
+    @property
+    def factor_room(self) -> int:
+        """Entries of shared memory for the factors."""
+        used = sum(mode.columns * self.pitch(mode) for mode in self.run.modes if mode.factor is not None)
+        return -(-used // 32) * 32
+
+    @property
+    def tile(self) -> int:
+        """Entries of a tile that pass through shared memory: none where one phase reads and writes global memory."""
+        return 0 if self.direct_in and self.direct_out and len(self.phases) == 1 else self.elements
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        tile, gap = self.tile, self.gap
+        return SIZES[self.compute] * (self.factor_room + tile + (tile // gap[0] * gap[1] if gap else 0))
+
+    def count(self, entries: int, right: int) -> int:
+        """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
+        return -(-entries // self.items) * -(-right // self.right)
+
+    @property
+    def tile_name(self) -> str:
+        """What it differs in from other plans of the pass."""
+        return f"tile {self.items}x{self.right} threads {self.threads} slices {self.slices}"
+
+    def __str__(self) -> str:
+        ways = " direct" * (self.direct_in or self.direct_out)
+        return f"{self.run} {self.stored} {self.tile_name}{ways}"
+
+
+@dataclass(frozen=True)
+class CudaKronPlan:
+    """Passes for a device."""
+
+    passes: tuple[Pass, ...]
+    compute: str
+
+    def __str__(self) -> str:
+        return f"{self.compute}, {' then '.join(map(str, self.passes))}"
+
+
+@lru_cache(maxsize=1024)
+def plan(
+    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None = None
+) -> CudaKronPlan:
+    """Passes for a tensor with ``right`` columns behind its last axis; on tensor cores, if ``tensor`` says how.
+
+    Factors too small for them are multiplied out in pairs and more where that takes fewer passes than additions do;
+    for halves also where it takes as many.
+    """
+    compute = "f64" if stored == "f64" else "f32"
+    found = _passes(modes, right, stored, limits, fuse, None)
+    if tensor is not None:
+        own = _passes(modes, right, stored, limits, fuse, tensor)
+        several = any(len(part) > 1 for run in own for part in run.parts)
+        if len(own) < len(found) + (not several or tensor.is_rounded):
+            return CudaKronPlan(own, str(tensor))
+    return CudaKronPlan(found, compute)
+
+
+def _passes(
+    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None
+) -> tuple[Pass, ...]:
+    """As few passes as there can be, and of those on tensor cores none longer than it need be."""
+    size = SIZES["f64" if stored == "f64" else "f32"]
+    groups = [Joined(mode, (place,)) for place, mode in enumerate(modes)] if tensor is None else joined(modes)
+    axes = [group.mode for group in groups]
+
+    def kind(mode: Mode) -> str:
+        if (
+            tensor is not None
+            and suits(mode, tensor.widest)
+            and all(mma_fits((mode,), stored, tensor, b, limits) for b in (1, WIDE))
+        ):
+            return "mma"
+        return "matmul" if _is_wide(mode) else "fma"
+
+    def fits(longest: int, run: Sequence[Mode], behind: int) -> bool:
+        own = [mode for mode in run if mode.factor is not None]
+        if (not fuse and len(own) > 1) or len({kind(mode) for mode in own}) > 1:
+            return False
+        if tensor is not None and own and kind(own[0]) == "mma":
+            return len(own) == len(run) <= longest and mma_fits(run, stored, tensor, behind * right, limits)
+        least = 1 if behind * right == 1 else min(RIGHT, _power(behind * right))
+        return size * _room(run, least, "f64" if stored == "f64" else "f32") <= limits.shared_per_block
+
+    def ranges(longest: int) -> list[tuple[int, int]]:
+        return runs(axes, partial(fits, longest), lambda mode: kind(mode) == "matmul")
+
+    best = ranges(len(axes))
+    if tensor is not None:
+        best = next(own for own in map(ranges, range(1, len(axes) + 1)) if len(own) == len(best))
+    found: list[Pass] = []
+    for first, stop in best:
+        kinds = {kind(mode) for mode in axes[first:stop] if mode.factor is not None}
+        found.append(_placed(plain_pass(kinds.pop(), axes, first, stop), groups))
+    return in_order(found)
+
+
+def _placed(run: Pass, groups: Sequence[Joined]) -> Pass:
+    """A pass over groups of axes as one over the axes."""
+    first, stop = groups[run.first].places[0], groups[run.stop - 1].places[-1] + 1
+    return replace(run, first=first, stop=stop, parts=tuple(groups[place].places for (place,) in run.parts))
+
+
+def _pitch(mode: Mode, compute: str) -> int:
+    """Length of a line of a factor in shared memory."""
+    vector = 16 // SIZES[compute]
+    return -(-mode.rows // vector) * vector
+
+
+def _gap(groups: Sequence[tuple[int, int]], extents: Sequence[int], right: int, compute: str) -> tuple[int, int] | None:
+    """After how many entries of a tile how many are left out, so that threads hit different banks."""
+    vector = 16 // SIZES[compute]
+    for first, stop in groups:
+        own = math.prod(extents[first:stop])
+        if right * math.prod(extents[stop:]) == 1 and own % (2 * vector) == 0:
+            return own, vector
+    return None
+
+
+def _room(modes: Sequence[Mode], right: int, compute: str) -> int:
+    """Entries of shared memory that a tile of one run takes with its factors."""
+    factors = sum(mode.columns * _pitch(mode, compute) for mode in modes if mode.factor is not None)
+    extents = [max(mode.columns, mode.rows) for mode in modes]
+    whole = math.prod(extents) * right
+    if not any(mode.factor is not None for mode in modes):
+        return whole
+    gap = _gap(_groups(extents, modes, VALUES[compute]), extents, right, compute)
+    return -(-factors // 32) * 32 + whole + (whole // gap[0] * gap[1] if gap else 0)
+
+
+def _is_wide(mode: Mode) -> bool:
+    """Whether a thread's registers cannot hold the axis of a factor."""
+    return max(mode.columns, mode.rows) > WIDEST
+
+
+def _groups(extents: Sequence[int], modes: Sequence[Mode], most: int) -> list[tuple[int, int]]:
+    """Ranges of neighbouring factors that registers hold: one at the end, then from the first axis on."""
+    places = [place for place, mode in enumerate(modes) if mode.factor is not None]
+    first = stop = places[-1] + 1
+    while first - 1 in places and math.prod(extents[first - 1 : stop]) <= max(most, extents[stop - 1]):
+        first -= 1
+    found = [(first, stop)]
+    begin = 0
+    while begin < first:
+        if begin not in places:
+            begin += 1
+            continue
+        end = begin + 1
+        while end < first and end in places and math.prod(extents[begin : end + 1]) <= most:
+            end += 1
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+def _ordered(groups: Sequence[tuple[int, int]], modes: Sequence[Mode]) -> list[tuple[int, int]]:
+    """Order of the phases: fewest multiplications; where all are square, the last axes neither first nor last."""
+    if all(mode.rows == mode.columns for mode in modes):
+        last, *rest = groups
+        return [rest[0], last, *rest[1:]] if rest else [last]
+    whole = [
+        Mode(math.prod(m.columns for m in modes[a:b]), math.prod(m.rows for m in modes[a:b]), place)
+        for place, (a, b) in enumerate(groups)
+    ]
+    by_place = sorted(whole, key=lambda mode: groups[mode.factor or 0])
+    return [groups[by_place[position].factor or 0] for position in cheapest(by_place)]
+
+
+def _power(count: int) -> int:
+    """Least power of two that is not less."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _divisor(count: int, most: int) -> int:
+    return max(divisor for divisor in range(1, max(1, min(count, most)) + 1) if count % divisor == 0)
+
+
+@lru_cache(maxsize=4096)
+def fma_candidates(
+    run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits
+) -> tuple[FmaPlan, ...]:
+    """Plans of a pass of small factors, the preferred first."""
+    first = fma(run, stored, compute, facts, entries, beside, limits)
+    found = [first]
+    for threads in (128, 256, 512):
+        for slices in (2, 4, 8):
+            if threads <= max(128, 2 * first.threads):
+                own = fma(run, stored, compute, facts, entries, beside, limits, threads, slices)
+                found += [own] * (own not in found)
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def fma(
+    run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits,
+    threads: int = 0, slices: int = 0,
+) -> FmaPlan:  # fmt: skip
+    """Tile and phases of a pass of small factors on so many entries of the last batch axis, ``beside`` on its right."""
+    extents = [max(mode.columns, mode.rows) for mode in run.modes]
+    whole = math.prod(extents)
+    widest = max(RIGHT, _power(TILE[compute] // whole + 1) // 2)
+    right = 1 if beside == 1 else min(_power(beside), widest)
+    items = 1
+    if not facts.varies and right * whole < TILE[compute]:
+        items = min(_power(entries), _power(TILE[compute] // (right * whole) + 1) // 2)
+        while items > 1 and -(-entries // items) * -(-beside // right) < 2 * limits.sm_count:
+            items //= 2
+    elements = items * right * whole
+    threads = threads or min(256, max(32, elements // 16 // 32 * 32))
+    ordered = _ordered(_groups(extents, run.modes, VALUES[compute]), run.modes)
+    right_of = {group: math.prod(extents[group[1] :]) * right for group in ordered}
+    square_in = all(mode.columns >= mode.rows for mode in run.modes)
+    square_out = all(mode.rows >= mode.columns for mode in run.modes)
+    direct_in = square_in and right_of[ordered[0]] >= COALESCED
+    direct_out = square_out and right_of[ordered[-1]] >= COALESCED
+    phases: list[Phase] = []
+    for place, group in enumerate(ordered):
+        own = math.prod(extents[group[0] : group[1]])
+        beside = right_of[group]
+        down = items * whole * right // (own * beside)
+        outside = [facts.in_width] * (direct_in and place == 0)
+        outside += [facts.out_width] * (direct_out and place == len(ordered) - 1)
+        room = min(VALUES[compute] // own, items * whole * right // (own * threads))
+        width = _divisor(beside, min([16 // SIZES[compute], room, *outside]))
+        width = 1 << (width.bit_length() - 1)
+        across = _divisor(down, room) if beside == 1 else 1
+        phases.append(Phase(*group, across, width))
+    return FmaPlan(
+        run, stored, compute, limits.arch, items, right, threads, tuple(phases), facts, direct_in, direct_out,
+        slices or 4,
+    )  # fmt: skip

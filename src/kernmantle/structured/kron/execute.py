@@ -1,0 +1,175 @@
+"""Kronecker products of checked arrays: bound once for arrays of equal specs, then launched."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ...errors import KernmantleWarning
+from ...runtime.dispatch import bound
+from ...torch_ops.call_key import program_key
+from ...torch_ops.execute import allocate
+from ...torch_ops.info import RunInfo
+from ...torch_ops.targets import target_for
+from .modes import Mode, contracted, parse
+from .run import Numbers, arranged, prepare, run
+from .torch_products import batch_of, product
+
+Number = int | float | complex
+Sizes = tuple[tuple[int, int], ...]
+Tensors = Sequence[torch.Tensor]
+Launch = Callable[[torch.Tensor, Tensors, torch.Tensor | None, torch.Tensor, Numbers], None]
+_HALVES = (torch.float16, torch.bfloat16)
+KERNELS = (*_HALVES, torch.float32, torch.float64)
+# Loaded when the first tensor of that device comes: neither compiler is needed on a machine without the other.
+_DOORS = {"llvm": ".cpu", "cuda": ".cuda"}
+_WARNED: set[str] = set()
+
+
+def factor_sizes(factors: Tensors) -> Sizes:
+    """Return rows and columns of every factor, as plain integers also of sizes that torch.compile traces."""
+    if torch.compiler.is_compiling():  # a range guards on its length, where int() leaves it symbolic
+        return tuple([(len(range(f.shape[-2])), len(range(f.shape[-1]))) for f in factors])
+    return tuple((int(factor.shape[-2]), int(factor.shape[-1])) for factor in factors)
+
+
+def rows_of(text: str, factors: Tensors) -> int:
+    """Return the rows of the product, symbolic where sizes are."""
+    total = 1
+    for entry in text.split(" "):
+        total = total * (int(entry[1:]) if entry.startswith("i") else factors[int(entry)].shape[-2])
+    return total
+
+
+def out_shape(text: str, x: torch.Tensor, factors: Tensors, y: torch.Tensor | None) -> tuple[int, ...]:
+    """Return the shape of the result: batch axes, rows of the product, columns of x."""
+    tensors = [x, *factors] if y is None else [x, *factors, y]
+    return (*batch_of(tensors), rows_of(text, factors), x.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class BoundKron:
+    """The product of one text with arrays of equal specs: what remains is to launch it on their addresses.
+
+    ``reads_addresses``: the launch takes from its tensors addresses alone, so any views of equal address will do.
+    """
+
+    route: str
+    launch: Launch
+    reads_addresses: bool = False
+
+    def __call__(self, tensors: tuple[torch.Tensor, Tensors, torch.Tensor | None], numbers: Numbers, outs: Any) -> None:
+        """Write the product of x and the factors, plus y, to ``outs``; ``numbers`` are alpha and beta."""
+        self.launch(*tensors, outs, numbers)
+
+
+def bind(
+    text: str, options: str, x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor
+) -> BoundKron:
+    """Return the bound product of x (…, columns, c) and factors (…, q, p), plus y, into ``out``."""
+    key = program_key(("kron", text), (options,), (x, *factors, y, out))
+    return bound(key, partial(_bind, text, options, x, factors, y, out))
+
+
+def _bind(
+    text: str, options: str, x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor
+) -> BoundKron:
+    modes = parse(text, factor_sizes(factors))
+    backend = backend_for(x, modes)
+    if backend is None:
+        return BoundKron(_torch_route(x), partial(_by_torch, modes))
+    arrays = arranged(x, factors, y, out)
+    plan, kernel = backend.planned(modes, arrays, options)
+    prepared = prepare(plan.passes, modes, arrays, kernel)
+    if prepared is not None:
+        return BoundKron(f"{backend.NAME}: {plan}", prepared, True)
+
+    def by_passes(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor, own: Numbers) -> None:
+        run(plan.passes, modes, own, arranged(x, factors, y, out), kernel)
+
+    return BoundKron(f"{backend.NAME}: {plan}", by_passes)
+
+
+def execute(
+    text: str,
+    options: str,
+    numbers: tuple[Number, Number],
+    x: torch.Tensor,
+    factors: Tensors,
+    y: torch.Tensor | None,
+    out: torch.Tensor | None = None,
+    info: RunInfo | None = None,
+) -> torch.Tensor:
+    """Return ``alpha`` times the product of x (…, columns, c), plus ``beta`` y; ``out`` is written when given.
+
+    ``info`` takes the route.
+    """
+    info = RunInfo() if info is None else info
+    if out is None:
+        out = allocate(out_shape(text, x, factors, y), x.dtype, x.device)
+    if not out.numel():
+        info.route = "nothing: the result is empty"
+        return out
+    x, factors = x.resolve_neg(), [factor.resolve_neg() for factor in factors]
+    y = None if y is None else y.resolve_neg()
+    found = bind(text, options, x, factors, y, out)
+    if x.is_floating_point():
+        numbers = float(numbers[0].real), float(numbers[1].real)
+    found((x, factors, y), numbers, out)  # pyright: ignore[reportArgumentType]
+    info.route = found.route
+    return out
+
+
+def backend_for(x: torch.Tensor, modes: Sequence[Mode]) -> Any:
+    """Return the module that has kernels for a product of x; None where torch's operations are taken."""
+    target = target_for(x.device)
+    if target is None or not has_kernels(x.dtype, modes):
+        return None
+    return import_module(_DOORS[target.name], __package__)
+
+
+def has_kernels(dtype: torch.dtype, modes: Sequence[Mode]) -> bool:
+    """Return whether there are kernels for such a product, on any device."""
+    empty = any(0 in (mode.rows, mode.columns) for mode in modes)
+    return dtype in KERNELS and bool(contracted(modes)) and not empty
+
+
+def _torch_route(x: torch.Tensor) -> str:
+    if x.is_cuda and not (x.is_floating_point() or x.is_complex()):
+        return "torch: integers, one multiplication for each column of a factor"
+    return "torch"
+
+
+def _by_torch(
+    modes: Sequence[Mode], x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor,
+    numbers: tuple[Number, Number],
+) -> None:  # fmt: skip
+    """Write the product by torch's operations."""
+    alpha, beta = numbers
+    if x.is_complex():
+        _warn_once("complex", "complex Kronecker products are computed by matrix products, one factor at a time")
+    elif x.is_cuda and not x.is_floating_point():
+        _warn_once(
+            "integers",
+            "Kronecker products of integers on a GPU are computed by one elementwise operation for each column of a "
+            "factor; convert x and the factors to float64 where their sums stay below 2**53",
+        )
+    wide = torch.float32 if x.dtype in _HALVES else x.dtype
+    result = product(x.to(wide), [factor.to(wide) for factor in factors], modes)
+    if alpha != 1:
+        result = result * alpha
+    if y is not None and beta != 0:
+        result = result + y.to(wide) * beta
+    out.copy_(result)
+
+
+def _warn_once(kind: str, message: str) -> None:
+    if kind not in _WARNED:
+        _WARNED.add(kind)
+        warnings.warn(message, KernmantleWarning, stacklevel=2)

@@ -1,0 +1,90 @@
+"""Lists of factors: matrices, batches of matrices, and integers for identities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from ...errors import LinearAlgebraError, ShapeError
+
+Factor = torch.Tensor | int
+
+
+def listed(factors: Any) -> list[Any]:
+    """The factors as a list, identities as Python integers, or the error that says what is wrong with one."""
+    if not isinstance(factors, (list, tuple)):
+        raise ShapeError(f"factors must be a list of matrices, not {type(factors).__name__}; for one write [factor]")
+    given = cast("Sequence[Any]", factors)
+    found = [int(f) if isinstance(f, (int, np.integer)) and not isinstance(f, bool) else f for f in given]
+    if not found:
+        raise ShapeError("factors is empty; a product needs at least one factor")
+    for place, factor in enumerate(found):
+        if isinstance(factor, int) and factor < 0:
+            raise ShapeError(f"factors[{place}] is the identity of size {factor}; sizes are not negative")
+        if not isinstance(factor, int) and len(getattr(factor, "shape", (0, 0))) < 2:
+            raise ShapeError(
+                f"factors[{place}] has shape {tuple(factor.shape)}; a factor is a matrix or a batch of matrices"
+            )
+    return found
+
+
+def described(factors: Sequence[Any]) -> str:
+    """Such as "2x3 ⊗ 4", an identity by its size."""
+    return " ⊗ ".join(str(f) if isinstance(f, int) else "x".join(map(str, f.shape[-2:])) for f in factors)
+
+
+def sizes(factors: Sequence[Factor]) -> list[tuple[int, int]]:
+    """Rows and columns of every factor."""
+    return [(f, f) if isinstance(f, int) else (int(f.shape[-2]), int(f.shape[-1])) for f in factors]
+
+
+def spread(scale: Any, axes: int = 2) -> Any:
+    """A scale that multiplies arrays with so many axes behind the batch."""
+    return scale[(..., *(None,) * axes)] if isinstance(scale, torch.Tensor) else scale
+
+
+def outer(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The Kronecker product, formed; batch axes broadcast."""
+    total = matrices[0]
+    for matrix in matrices[1:]:
+        wide = total[..., :, None, :, None] * matrix[..., None, :, None, :]
+        total = wide.flatten(-4, -3).flatten(-2)
+    return total
+
+
+def repartitioned(factors: Sequence[Factor], wanted: Sequence[int]) -> list[Factor] | None:
+    """The same product with square factors of the wanted sizes: identities are cut and joined; None if it has none."""
+    found: list[Factor] = []
+    rest = list(factors)
+    for size in wanted:
+        if not rest:
+            return None
+        first = rest.pop(0)
+        if isinstance(first, torch.Tensor):
+            if first.shape[-1] != size:
+                return None
+            found.append(first)
+            continue
+        while isinstance(first, int) and first < size:
+            following = rest.pop(0) if rest else None
+            if not isinstance(following, int):
+                return None
+            first *= following
+        if first % max(size, 1):
+            return None
+        found.append(size)
+        if first // max(size, 1) != 1:
+            rest.insert(0, first // max(size, 1))
+    return found if math.prod(rows for rows, _ in sizes(rest)) == 1 else None
+
+
+def decomposed(function: Callable[[torch.Tensor], torch.Tensor], factor: torch.Tensor, meaning: str) -> torch.Tensor:
+    """Return a decomposition of a factor, or LinearAlgebraError where torch finds that there is none."""
+    try:
+        return function(factor)
+    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
+        raise LinearAlgebraError(f"a factor of shape {tuple(factor.shape)} {meaning} ({error})") from error

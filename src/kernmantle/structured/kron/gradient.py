@@ -1,0 +1,419 @@
+"""Gradients of a Kronecker product: one plan of partial products and sums, recorded by autograd or bound to kernels.
+
+For one factor all others must be on either side: those of the other half go onto one side at once, so there are as
+many partial products as with all intermediate results stored, and never more than log2 of them in memory. Small
+neighbours share the gradient of their product, from which theirs follow. What the last factors need is one step from
+the gradient of x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+
+from ...runtime.dispatch import bound
+from ...torch_ops.autograd import constant
+from ...torch_ops.call_key import program_key
+from .execute import BoundKron, Number, Sizes, backend_for, bind, factor_sizes, out_shape
+from .modes import columns, contracted, grouped, parse, rows, text_of
+from .torch_products import batch_of
+
+Tensors = Sequence[torch.Tensor]
+Maybe = torch.Tensor | None
+Found = tuple[Maybe, list[Maybe]]
+Multiply = Callable[[str, tuple[Number, Number], torch.Tensor, Tensors], torch.Tensor]
+"""The product of a text, alpha and beta, x and factors."""
+# Neighbouring factors up to this size together share one gradient.
+JOINT = 64
+X, GRAD = 0, 1
+
+
+@constant
+def partial_text(text: str, shapes: Sizes, run: tuple[int, ...], done: tuple[int, ...], adjoint: bool) -> str:
+    """Return the text of the product at the positions ``run`` alone, on a tensor to which ``done`` are applied."""
+    entries: list[int | str] = []
+    for position, mode in enumerate(parse(text, shapes)):
+        if position in run and mode.factor is not None:
+            entries.append(mode.factor)
+        else:
+            entries.append(f"i{mode.rows if (position in done) != adjoint else mode.columns}")
+    return text_of(entries)
+
+
+@constant
+def positions_of(text: str, shapes: Sizes) -> tuple[int, ...]:
+    """Return the positions that have a factor."""
+    return contracted(parse(text, shapes))
+
+
+@constant
+def factor_numbers(text: str, shapes: Sizes) -> tuple[int | None, ...]:
+    """Return the number of the factor at every position, None for identities."""
+    return tuple(mode.factor for mode in parse(text, shapes))
+
+
+@constant
+def _plan(text: str, shapes: Sizes, wanted: tuple[bool, ...], batched: tuple[bool, ...], of_x: bool) -> Any:
+    """Return the steps that find the gradients of the wanted factors, and of x; ``batched`` factors share none.
+
+    Values are numbered, x first and the gradient of the product second. A step is ("product", source, text, whether by
+    adjoint factors, whether it gives the gradient of x, values that are not read again), which makes the next value; or
+    ("sum", value of x, value of the gradient, positions of a group, rows before it, size of what is summed, values that
+    are not read again).
+    """
+    modes, every = parse(text, shapes), contracted(parse(text, shapes))
+    is_wanted = [mode.factor is not None and wanted[mode.factor] for mode in modes]
+    alone = [position for position in every if not is_wanted[position] or batched[modes[position].factor or 0]]
+    together = [position for position in every if position not in alone]
+    groups = tuple(sorted((*grouped(modes, together, JOINT), *((position,) for position in alone))))
+    steps: list[list[Any]] = []
+    count, through = 2, False
+
+    def multiply(source: int, run: tuple[int, ...], done: tuple[int, ...], adjoint: bool, is_last: bool) -> int:
+        nonlocal count
+        steps.append(["product", source, partial_text(text, shapes, run, done, adjoint), adjoint, is_last, ()])
+        count += 1
+        return count - 1
+
+    def halve(groups: tuple[tuple[int, ...], ...], x: Any, grad: Any) -> None:
+        nonlocal through
+        if len(groups) == 1:
+            (group,) = groups
+            left = math.prod(mode.columns if i in grad[1] else mode.rows for i, mode in enumerate(modes[: group[0]]))
+            own = [modes[position] for position in group]
+            steps.append(["sum", x[0], grad[0], group, left, (rows(own), columns(own)), ()])
+            if of_x and len(group) + len(grad[1]) == len(every):
+                through = True
+                multiply(grad[0], group, grad[1], True, True)
+            return
+        middle = len(groups) // 2
+        first, second = sum(groups[:middle], ()), sum(groups[middle:], ())
+        if any(is_wanted[position] for position in first):
+            halve(groups[:middle], (multiply(x[0], second, x[1], False, False), x[1] + second), grad)
+        if any(is_wanted[position] for position in second):
+            halve(groups[middle:], x, (multiply(grad[0], first, grad[1], True, False), grad[1] + first))
+
+    if any(is_wanted[position] for position in every):
+        halve(groups, (X, ()), (GRAD, ()))
+    if of_x and not through:
+        multiply(GRAD, every, (), True, True)
+    return _released(steps)
+
+
+def _released(steps: list[list[Any]]) -> tuple[tuple[Any, ...], ...]:
+    """Return the steps, each with the values that none after it reads."""
+    read: set[int] = {X, GRAD}
+    for step in reversed(steps):
+        sources = {step[1]} if step[0] == "product" else {step[1], step[2]}
+        step[-1] = tuple(sorted(sources - read))
+        read |= sources
+    return tuple(map(tuple, steps))
+
+
+def conjugate(number: Number) -> Number:
+    """Return the conjugate of a number."""
+    return number.conjugate() if isinstance(number, complex) else number
+
+
+def adjoint(factor: torch.Tensor) -> torch.Tensor:
+    """Return the adjoint of a matrix, the transpose of a real one."""
+    return factor.mH if factor.is_complex() else factor.mT
+
+
+def gradients(
+    text: str, alpha: Number, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: Sequence[bool], multiply: Multiply
+) -> Found:  # fmt: skip
+    """Return the gradients of x and of the factors, those ``needed``, by ``multiply``, which may record them."""
+    shapes, slope = factor_sizes(factors), conjugate(alpha)
+    batched = tuple([factor.dim() > 2 for factor in factors])
+    steps = _plan(text, shapes, tuple(needed[1:]), batched, bool(needed[0]))
+    adjoints, numbers = [adjoint(factor) for factor in factors], factor_numbers(text, shapes)
+    values: list[Maybe] = [x, grad]
+    found: list[Maybe] = [None] * len(factors)
+    through: Maybe = None
+    for kind, *step, released in steps:
+        if kind == "product":
+            source, own, is_adjoint, is_last = step
+            scale = slope if is_last else 1
+            value = multiply(own, (scale, 0), _present(values[source]), adjoints if is_adjoint else factors)
+            values.append(value)
+            through = value if is_last else through
+        else:
+            of_x, of_grad, group, left, size = step
+            own = [factors[numbers[position] or 0] for position in group]
+            shape = own[0].shape if len(own) == 1 else size
+            joint = outer(_present(values[of_x]), _present(values[of_grad]), left, shape)
+            for position, part in zip(group, [joint] if len(own) == 1 else separated(joint, own), strict=True):
+                _add(found, numbers[position] or 0, part if slope == 1 else part * slope)
+        for number in released:
+            values[number] = None
+    return through, found
+
+
+def _present(value: Maybe) -> torch.Tensor:
+    assert value is not None
+    return value
+
+
+def _add(found: list[Maybe], number: int, part: torch.Tensor) -> None:
+    other = found[number]
+    found[number] = part if other is None else other + part
+
+
+def separated(joint: torch.Tensor, factors: Tensors) -> list[torch.Tensor]:
+    """Return the gradients of matrices from that of their Kronecker product."""
+    count = len(factors)
+    sides = [factor.shape[0] for factor in factors] + [factor.shape[1] for factor in factors]
+    order = [axis for position in range(count) for axis in (position, count + position)]
+    rest = joint.reshape(sides).permute(order).reshape(-1)
+    entries = [factor.conj().reshape(-1) for factor in factors]
+    before = [entries[0]]  # entry [i] belongs to the factors up to i
+    for other in entries[1:-1]:
+        before.append((before[-1].unsqueeze(1) * other).reshape(-1))
+    found: list[torch.Tensor] = []
+    for position in range(count - 1, 0, -1):
+        wide = rest.reshape(before[position - 1].shape[0], entries[position].shape[0])
+        found.append((before[position - 1] @ wide).reshape(factors[position].shape))
+        rest = wide @ entries[position]
+    return [rest.reshape(factors[0].shape), *found[::-1]]
+
+
+class _Axes(NamedTuple):
+    """Batch axes of a product: their extents, those that a factor has itself, and those that its gradient sums."""
+
+    batch: tuple[int, ...]
+    own: tuple[int, ...]
+    summed: tuple[int, ...]
+
+
+def _axes(x: torch.Tensor, grad: torch.Tensor, shape: Sequence[int]) -> _Axes:
+    rank = max(x.dim(), grad.dim()) - 2
+    own = [axis for axis in range(rank) if axis >= rank + 2 - len(shape) and shape[axis - rank - 2] != 1]
+    return _Axes(batch_of([x, grad]), tuple(own), tuple(axis for axis in range(rank) if axis not in own))
+
+
+def _arranged(tensor: torch.Tensor, size: int, left: int, axes: _Axes) -> torch.Tensor:
+    """Return a tensor (…, left * size * right, c) as (own axes, count, size, right * c)."""
+    batch, own, summed = axes
+    wide = tensor.expand(*batch, *tensor.shape[-2:]).permute(*own, *summed, len(batch), len(batch) + 1)
+    count = left
+    for axis in summed:
+        count *= batch[axis]
+    right = tensor.shape[-2] // (left * size) * tensor.shape[-1] if left * size else 0
+    return wide.reshape(*(batch[axis] for axis in own), count, size, right)
+
+
+def _multiplied(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return the sum of v[…, l, q, r] conj(u[…, l, p, r]) over l and r, by the vendor's products."""
+    if u.shape[-1] == 1:
+        return v.squeeze(-1).mT @ u.squeeze(-1).conj()
+    if u.shape[-1] >= max(u.shape[-2], v.shape[-2]):
+        product = v @ u.mH
+        return product.squeeze(-3) if u.shape[-3] == 1 else product.sum(-3)
+    return v.transpose(-3, -2).flatten(-2) @ u.transpose(-3, -2).flatten(-2).mH
+
+
+def outer(x: torch.Tensor, grad: torch.Tensor, left: int, shape: Sequence[int]) -> torch.Tensor:
+    """Return the sum of grad[…, l, q, r] conj(x[…, l, p, r]) over l, r and the batch axes that a factor lacks."""
+    if not (x.numel() and grad.numel()):
+        return x.new_zeros(shape)
+    axes = _axes(x, grad, shape)
+    u, v = _arranged(x, shape[-1], left, axes), _arranged(grad, shape[-2], left, axes)
+    return _multiplied(u, v).reshape(shape)
+
+
+class _Operand(NamedTuple):
+    """A value that a sum reads: by its number, as a strided view, or brought into order where it has no such view."""
+
+    number: int
+    view: tuple[tuple[int, ...], tuple[int, ...]] | None
+    arrange: Callable[[torch.Tensor], torch.Tensor]
+
+    def of(self, values: Sequence[Maybe]) -> torch.Tensor:
+        """Return what the sum reads."""
+        value = values[self.number]
+        assert value is not None
+        return self.arrange(value) if self.view is None else value.as_strided(*self.view)
+
+
+class _Product(NamedTuple):
+    """A partial product, the shape of its result, and whether that is the gradient of x."""
+
+    product: BoundKron
+    shape: tuple[int, ...]
+    is_last: bool
+    source: int
+    released: tuple[int, ...]
+
+
+class _Sum(NamedTuple):
+    """The gradient of the product of some factors: how it is summed, of what, and the factors by their numbers."""
+
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    u: _Operand
+    v: _Operand
+    numbers: tuple[int, ...]
+    released: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundGradients:
+    """The gradients of a product with tensors of equal specs: partial products and sums without addresses."""
+
+    route: str
+    steps: tuple[_Product | _Sum, ...]
+
+    def __call__(self, tensors: tuple[Maybe, Tensors, torch.Tensor], numbers: Number, _outs: None = None) -> Found:
+        """Return the gradients of x and the factors; ``numbers`` is alpha."""
+        x, factors, grad = tensors
+        values: list[Maybe] = [x, grad]
+        found: list[Maybe] = [None] * len(factors)
+        through: Maybe = None
+        for step in self.steps:
+            if isinstance(step, _Product):
+                source = values[step.source]
+                assert source is not None
+                value = grad.new_empty(step.shape)
+                step.product.launch(source, factors, None, value, (float(numbers) if step.is_last else 1.0, 0.0))  # pyright: ignore
+                values.append(value)
+                through = value if step.is_last else through
+            else:
+                joint = step.multiply(step.u.of(values), step.v.of(values))
+                own = [factors[number] for number in step.numbers]
+                parts = [joint] if len(own) == 1 else separated(joint, own)
+                for number, part in zip(step.numbers, parts, strict=True):
+                    _add(found, number, part if numbers == 1 else part * numbers)
+            for number in step.released:
+                values[number] = None
+        return through, found
+
+
+UNBOUND = BoundGradients("one by one", ())
+
+
+@dataclass(frozen=True, eq=False)
+class BoundPasses:
+    """All gradients of a product by kernels that apply and sum at once."""
+
+    route: str
+    passes: tuple[Any, ...]
+    applied: tuple[Callable[..., torch.Tensor] | None, ...]
+    transposed: bool
+
+    def __call__(self, tensors: tuple[Maybe, Tensors, torch.Tensor], numbers: Number, _outs: None = None) -> Found:
+        """Return the gradients of x and the factors; ``numbers`` is alpha."""
+        x, factors, grad = tensors
+        through, parts = _gpu().gradients(self.passes, self.applied, factors, x, grad, numbers)
+        found = [parts[number] if numbers == 1 else parts[number] * numbers for number in range(len(factors))]
+        return through, [part.mT for part in found] if self.transposed else found
+
+
+def bind_gradients(
+    text: str, options: str, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool
+) -> BoundGradients | BoundPasses:
+    """Return what finds the gradients of x (…, columns, c) and of the factors, ``UNBOUND`` where kernels do not.
+
+    ``transposed``: the factors are transposes of those of the text.
+    """
+    key = program_key(("kron gradients", text, needed, transposed), (options,), (x, *factors, grad))
+    return bound(key, partial(_bind_gradients, text, options, x, factors, grad, needed, transposed))
+
+
+def _bind_gradients(
+    text: str, options: str, x: Maybe, factors: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool
+) -> BoundGradients | BoundPasses:
+    own = [factor.mT for factor in factors] if transposed else list(factors)
+    modes = parse(text, factor_sizes(own))
+    if any(factor.dim() > 2 for factor in own) or not grad.numel() or backend_for(grad, modes) is None:
+        return UNBOUND
+    if x is not None and any(needed[1:]) and grad.is_cuda and grad.shape[:-2] == x.shape[:-2]:
+        passes = _bind_passes(text, options, x, own, needed, transposed)
+        if passes is not None:
+            return passes
+    return _bind_steps(text, options, x, own, grad, needed, transposed)
+
+
+def _bind_passes(
+    text: str, options: str, x: torch.Tensor, own: Tensors, needed: tuple[bool, ...], transposed: bool
+) -> BoundPasses | None:
+    if options.startswith("ieee"):
+        return None
+    shapes = factor_sizes(own)
+    passes = _gpu().bind(parse(text, shapes), own, x, needed)
+    applied: list[Callable[..., torch.Tensor] | None] = []
+    for each in passes:
+        if not each.rest:
+            applied.append(None)
+            continue
+        product = _bound_product(partial_text(text, shapes, each.rest, (), False), options, x, own)
+        if product is None:
+            return None
+        applied.append(product)
+    return BoundPasses("cuda: gradients in passes", passes, tuple(applied), transposed) if passes else None
+
+
+def _bound_product(
+    text: str, options: str, x: torch.Tensor, factors: Tensors
+) -> Callable[[torch.Tensor, Tensors], torch.Tensor] | None:
+    shape = out_shape(text, x, factors, None)
+    product = bind(text, options, x, factors, None, x.new_empty(shape))
+
+    def apply(value: torch.Tensor, factors: Tensors) -> torch.Tensor:
+        out = value.new_empty(shape)
+        product.launch(value, factors, None, out, (1.0, 0.0))
+        return out
+
+    return apply if product.reads_addresses else None
+
+
+def _bind_steps(
+    text: str, options: str, x: Maybe, own: Tensors, grad: torch.Tensor, needed: tuple[bool, ...], transposed: bool
+) -> BoundGradients:
+    shapes, adjoints = factor_sizes(own), [factor.mT for factor in own]
+    numbers, values = factor_numbers(text, shapes), [x, grad]
+    steps: list[_Product | _Sum] = []
+    for kind, *step, released in _plan(text, shapes, needed[1:], (False,) * len(own), needed[0]):
+        if kind == "product":
+            source, partial_, is_adjoint, is_last = step
+            given, multiplied = _present(values[source]), adjoints if is_adjoint else own
+            out = grad.new_empty(out_shape(partial_, given, multiplied, None))
+            product = bind(partial_, options, given, multiplied, None, out)
+            if not product.reads_addresses:
+                return UNBOUND
+            values.append(out)
+            steps.append(_Product(product, tuple(out.shape), is_last, source, released))
+        else:
+            of_x, of_grad, group, left, size = step
+            sides = (of_x, size[1]), (of_grad, size[0])
+            axes = _axes(_present(values[of_x]), _present(values[of_grad]), size)
+            u, v = (
+                _operand(number, _present(values[number]), partial(_arranged, size=own_size, left=left, axes=axes))
+                for number, own_size in (sides[::-1] if transposed else sides)
+            )
+            multiply = _summing(u.of(values), v.of(values), options)
+            steps.append(_Sum(multiply, u, v, tuple(numbers[position] or 0 for position in group), released))
+    return BoundGradients("gradients by partial products", tuple(steps))
+
+
+def _operand(number: int, tensor: torch.Tensor, arrange: Callable[[torch.Tensor], torch.Tensor]) -> _Operand:
+    found = arrange(tensor)
+    same = found.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    return _Operand(number, (tuple(found.shape), tuple(found.stride())) if same else None, arrange)
+
+
+def _summing(u: torch.Tensor, v: torch.Tensor, options: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return what sums v[l, q, r] u[l, p, r] over l and r."""
+    if not u.is_cuda or options.startswith("ieee"):
+        return _multiplied
+    return _gpu().bind_sum(u, v) or _multiplied
+
+
+def _gpu() -> Any:
+    """Return what is loaded with the first gradient on a GPU."""
+    return import_module(".gradient_cuda", __package__)

@@ -1,0 +1,180 @@
+"""Gradients of Kronecker factors on the GPU: passes that apply and sum at once, or a kernel for one factor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...backends.cuda.launch import Kernel
+from ...runtime.kernel_store import loaded
+from ...torch_ops.cuda import index_of, job_for, limits, start
+from ...torch_ops.dtypes import NAMES
+from . import factor_gradient_emit, gradient_emit
+from .cuda import resident
+from .factor_gradient_plan import GramPlan, gram
+from .gradient_plan import THREADS, BackPlan, Groups, back, pays
+from .modes import Mode
+
+Tensors = Sequence[torch.Tensor]
+Apply = Callable[[torch.Tensor, Tensors], torch.Tensor]
+"""Some factors, all of which are passed, applied to x."""
+
+
+def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tuple[BackPlan, Groups], ...]:
+    """Return the passes for x (…, columns, c); none where there are no kernels for it."""
+    if x.dtype not in NAMES or not x.numel():
+        return ()
+    first, stop = _range(modes)
+    if any(mode.factor is None for mode in modes[first:stop]) or any(factor.dim() > 2 for factor in factors):
+        return ()
+    own, columns = limits(index_of(x.device)), x.shape[-1]
+    sizes = tuple([(mode.rows, mode.columns) for mode in modes[first:stop]])
+    before, right = (math.prod([mode.columns for mode in part]) for part in (modes[:first], modes[stop:]))
+    return back(sizes, right * columns, NAMES[x.dtype], own.arch, own.shared_per_block, before, columns)
+
+
+def _range(modes: Sequence[Mode]) -> tuple[int, int]:
+    """From the first factor to behind the last."""
+    places = [place for place, mode in enumerate(modes) if mode.factor is not None]
+    return (places[0], places[-1] + 1) if places else (0, 0)
+
+
+def _in_one_piece(grad: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in one piece that begins where wide accesses may."""
+    own = grad.contiguous()
+    return own.clone() if own.data_ptr() % 16 else own
+
+
+@dataclass(frozen=True)
+class BackPass:
+    """One pass without addresses: the factors that it applies, those that x needs first, and its launch.
+
+    ``numbers`` and ``rest`` are factors by number and axes by position; ``strides`` those of the factors, in rows and
+    columns; ``kernel`` is None where it was only collected.
+    """
+
+    plan: BackPlan
+    numbers: tuple[int, ...]
+    rest: tuple[int, ...]
+    strides: tuple[int, ...]
+    items: int
+    width: int
+    index: int
+    kernel: Kernel | None
+
+    def __call__(self, v: torch.Tensor, x: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, Any]:
+        """Return what leaves the pass, and the gradients of its factors in float32."""
+        plan, own = self.plan, [factors[number] for number in self.numbers]
+        v, x = _in_one_piece(v), _in_one_piece(x)
+        columns = math.prod([columns for _, columns in plan.sizes])
+        out = torch.empty(self.items * columns * self.width, dtype=x.dtype, device=x.device)
+        if self.kernel is None:
+            return out, [x.new_zeros(size, dtype=torch.float32) for size in plan.sizes]
+        blocks = min(
+            plan.tiles(self.items, self.width), resident(self.kernel, self.index) * limits(self.index).sm_count
+        )
+        parts = torch.empty((blocks, plan.parts), dtype=torch.float32, device=x.device)
+        tensors = (v, x, out, parts, *_slots(plan, own))
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        start(self.kernel, self.index, blocks, (*pointers, *self.strides, self.items, self.width, slope))
+        whole = parts.sum(0).split([math.prod(size) for size in plan.sizes])
+        return out, [part.view(size) for part, size in zip(whole, plan.sizes, strict=True)]
+
+
+def _slots(plan: BackPlan, own: Tensors) -> list[torch.Tensor]:
+    """Return the factors of a pass in the order of the kernel's parameters, the first again where there is none."""
+    count = len(plan.first)
+    unused = [own[0]] * gradient_emit.FACTORS
+    return [*[*own[:count], *unused][:2], *own[count:], *unused][: gradient_emit.FACTORS]
+
+
+def bind(
+    modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, needed: Sequence[bool] | None = None
+) -> tuple[BackPass, ...]:
+    """Return the passes that find the gradients of x and of all factors; none where others are quicker.
+
+    ``needed``: of x and of the factors, which are asked for, all of them if it is not given.
+    """
+    first, stop = _range(modes)
+    items, right = math.prod(x.shape[:-2]), x.shape[-1]
+    items *= math.prod([mode.columns for mode in modes[:first]])
+    right *= math.prod([mode.columns for mode in modes[stop:]])
+    chosen = plans(modes, factors, x)
+    if needed is not None:
+        wanted = [position - first for position in range(first, stop) if needed[1 + (modes[position].factor or 0)]]
+        sizes, own = [(mode.rows, mode.columns) for mode in modes[first:stop]], limits(index_of(x.device))
+        chosen = chosen if chosen and pays(chosen, sizes, (items, right), own, wanted, needed[0]) else ()
+    found: list[BackPass] = []
+    for plan, groups in chosen:
+        positions = [first + position for group in groups for position in group]
+        rest = tuple(range(positions[-1] + 1, stop))
+        width = math.prod([modes[position].rows for position in rest]) * right
+        numbers = tuple(modes[position].factor or 0 for position in positions)
+        own = _slots(plan, [factors[number] for number in numbers])
+        strides = tuple(step for factor in own for step in factor.stride()[-2:])
+        found.append(BackPass(plan, numbers, rest, strides, items, width, index_of(x.device), _kernel(plan)))
+        items *= math.prod([modes[position].columns for position in positions])
+    return tuple(found)
+
+
+def _kernel(plan: BackPlan) -> Kernel | None:
+    return loaded(
+        plan,
+        lambda: [job_for(gradient_emit.emit(plan), plan.arch, str(plan))],
+        lambda binary: Kernel(binary, gradient_emit.ENTRY, THREADS, plan.shared, title=str(plan)),
+    )
+
+
+def gradients(
+    passes: Sequence[BackPass], applied: Sequence[Apply | None], factors: Tensors, x: torch.Tensor, grad: torch.Tensor,
+    slope: float,
+) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:  # fmt: skip
+    """Return the gradient of x, times ``slope``, and those of the factors by their numbers.
+
+    ``applied`` has for each pass the product with the factors of its ``rest``, None where there are none.
+    """
+    found: dict[int, torch.Tensor] = {}
+    value = grad
+    for number, (own, apply) in enumerate(zip(passes, applied, strict=True)):
+        scale = float(slope) if number == len(passes) - 1 else 1.0
+        value, shares = own(value, x if apply is None else apply(x, factors), factors, scale)
+        for factor, share in zip(own.numbers, shares, strict=True):
+            found[factor] = found[factor] + share if factor in found else share
+    return value.view(x.shape), {number: share.to(x.dtype) for number, share in found.items()}
+
+
+def bind_sum(u: torch.Tensor, v: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """Return what sums v[l, q, r] u[l, p, r] over l and r of tensors like these; None where there is no kernel.
+
+    The tensors lie in one piece.
+    """
+    if not (u.is_contiguous() and v.is_contiguous()) or u.dtype not in NAMES:
+        return None
+    index, (count, columns, right), rows = index_of(u.device), u.shape, v.shape[1]
+    aligned, own = (u.data_ptr() | v.data_ptr()) % 16 == 0, limits(index)
+    chosen = gram(rows, columns, right, NAMES[u.dtype], aligned, own.arch)
+    return None if chosen is None else _summing(chosen, index, rows, columns, count, right)
+
+
+def _summing(
+    chosen: GramPlan, index: int, rows: int, columns: int, count: int, right: int
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    kernel = loaded(
+        chosen,
+        lambda: [job_for(factor_gradient_emit.emit(chosen), chosen.arch, str(chosen))],
+        lambda binary: Kernel(binary, factor_gradient_emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
+    )
+    if kernel is None:
+        return lambda u, _: u.new_zeros(rows, columns)
+    shares = chosen.shares(count * right, resident(kernel, index) * limits(index).sm_count)
+
+    def run(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        parts = torch.empty((shares, rows, columns), dtype=torch.float32, device=u.device)
+        start(kernel, index, shares * chosen.tiles, (v.data_ptr(), u.data_ptr(), parts.data_ptr(), count, right))
+        return parts.sum(0).to(u.dtype)
+
+    return run

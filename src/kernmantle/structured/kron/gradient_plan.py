@@ -1,0 +1,214 @@
+"""Plans of all gradients of a Kronecker product on a GPU: a few passes that apply and sum at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ...backends.cuda.tiles import DeviceLimits
+from .cost import LAUNCH, memory_of
+from .factor_gradient_plan import SIZES
+
+THREADS = 256
+ENTRIES = 4096
+# Room for an axis before the last one of a pass and for the last one, and how far lines without one are taken.
+EXTENTS, LAST, ACROSS = (8, 16, 32, 64), (16, 32, 64), 64
+# Two such axes go into one pass wherever they stand, by so many columns.
+PAIR = 16
+VECTOR = 16
+# Seconds of a multiprocessor for a tile (H200: 3.3 to 4.5 us, 2.8 us of halves), and times as long as memory takes that
+# products and sums one by one take (1.5 to 1.8).
+TILE_SECONDS = {"f32": 4.0e-6, "f16": 2.8e-6, "bf16": 2.8e-6}
+MOVED = 1.7
+
+Size = tuple[int, int]
+"""Rows and columns of a factor."""
+
+
+def padded(size: Size, rooms: Sequence[int] = EXTENTS) -> int:
+    """The least room that holds rows and columns; 0 where none does."""
+    return min((own for own in rooms if own >= max(size)), default=0)
+
+
+def whole(sizes: Sequence[Size]) -> Size:
+    """Rows and columns of the product of factors."""
+    return math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)
+
+
+@dataclass(frozen=True)
+class BackPlan:
+    """A pass over lines: factors of axis ``first``, at most two, and of that behind it, ``last``, where it has some.
+
+    ``vector``: neighbours of a copy; ``used``: how many entries of the axes before them a tile takes; ``beside``:
+    others stand behind those two; ``splits``: by halves, and rests of float32, with one power of two for a tile, which
+    must not have entries of several rows of x then.
+    """
+
+    first: tuple[Size, ...]
+    last: tuple[Size, ...]
+    stored: str
+    arch: str
+    vector: int
+    used: int
+    beside: bool = False
+    splits: bool = False
+
+    @property
+    def extent(self) -> int:
+        """Room of the first axis."""
+        return padded(whole(self.first))
+
+    @property
+    def behind(self) -> int:
+        """Room of the axis behind it, 0 where there is none."""
+        return padded(whole(self.last), LAST) if self.last else 0
+
+    @property
+    def across(self) -> int:
+        """Columns of a tile."""
+        if self.beside and self.last:
+            return PAIR
+        return self.behind or ACROSS
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        lines, tiles, last = ENTRIES // self.across, 3 if self.last else 2, self.behind
+        if self.splits:
+            factors = self.extent * (self.extent + 8) + last * (last + 8)
+        else:
+            factors = max(16, self.extent) * (self.extent + 4) + 2 * last * (last + 4)
+        gaps = 8 * self.extent * (self.beside and bool(self.last))
+        size = 2 if self.splits and self.stored != "f32" else 4
+        return size * (tiles * (lines * (self.across + 8) + gaps) + factors)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor is to hold: more of those that have few sums, and whose tiles are full."""
+        if self.last:
+            return 2 + (self.splits and self.stored != "f32" and self.is_full)
+        return 2 + (self.extent < PAIR) + self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every axis fills its room, by the widest copies."""
+        rooms = [(self.extent, self.first), (self.behind, self.last)]
+        fits = all(whole(group) == (extent, extent) for extent, group in rooms if group)
+        return fits and self.vector * SIZES[self.stored] == VECTOR
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The factors whose gradients a block writes one after the other."""
+        return self.first + self.last
+
+    @property
+    def parts(self) -> int:
+        """Entries that a block writes of all gradients."""
+        return sum(rows * columns for rows, columns in self.sizes)
+
+    def tiles(self, items: int, width: int) -> int:
+        """Tiles of so many entries of the axes before its own and lines of that length."""
+        return -(-items // self.used) * (-(-width // self.across) if self.beside else 1)
+
+    def __str__(self) -> str:
+        names = ["*".join(f"{q}x{p}" for q, p in group) for group in (self.first, self.last) if group]
+        ways = " beside others" * self.beside + " by halves" * self.splits
+        return f"gradients of {' then '.join(names)} {self.stored}{ways}, copies of {self.vector}, items {self.used}"
+
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=1024)
+def grouped(sizes: tuple[Size, ...], beside: bool) -> Groups | None:
+    """Neighbouring places that a pass takes as one axis, as few groups as there can be; None where some fit nowhere.
+
+    With columns ``beside`` the product no axis is the last of a pass.
+    """
+    best: list[tuple[int, int, Groups] | None] = [(0, 0, ())]
+    count = len(sizes)
+    for stop in range(1, count + 1):
+        found: list[tuple[int, int, Groups]] = []
+        for begin in range(max(0, stop - 2), stop):
+            rooms = LAST if stop == count and not beside else EXTENTS
+            own, before = padded(whole(sizes[begin:stop]), rooms), best[begin]
+            if before is not None and own:
+                found.append((before[0] + 1, before[1] + own, (*before[2], tuple(range(begin, stop)))))
+        best.append(min(found, default=None))
+    chosen = best[count]
+    return None if chosen is None or len(chosen[2]) < 2 - beside else chosen[2]
+
+
+@lru_cache(maxsize=1024)
+def back(
+    sizes: tuple[Size, ...], right: int, stored: str, arch: str, shared: int, before: int = 1, columns: int = 0
+) -> tuple[tuple[BackPlan, Groups], ...]:
+    """Passes and the places of the factors of each; none where others are better.
+
+    ``right`` entries lie behind the factors and ``before`` in a row of x before them, which has ``columns`` others
+    beside it, ``right`` where that is not said; ``shared``: bytes of shared memory that a block may have.
+    """
+    groups = grouped(sizes, right > 1)
+    if stored not in SIZES or groups is None:
+        return ()
+    found: list[tuple[BackPlan, Groups]] = []
+    leading, done = list(groups), before
+    while leading:
+        own = [leading.pop(0)]
+        at_end = right == 1 and len(leading) == 1
+        pairs = leading and (right > 1 or len(leading) > 2)
+        if at_end or (pairs and all(padded(whole(_own(sizes, group))) == PAIR for group in (*own, leading[0]))):
+            own.append(leading.pop(0))
+        first, last = _own(sizes, own[0]), _own(sizes, own[1]) if len(own) > 1 else ()
+        widths = whole(last) if at_end else (math.prod(sizes[n][0] for group in leading for n in group) * right,)
+        plan = tiled(BackPlan(first, last, stored, arch, _vector(widths, stored), 1, not at_end))
+        share = max(part for part in range(1, plan.used + 1) if done % part == 0)
+        if (columns or right) == 1 and plan.extent >= PAIR and 2 * share > plan.used:
+            plan = replace(plan, splits=True, used=share)
+        found.append((plan, tuple(own)))
+        done *= whole(plan.sizes)[1]
+    return tuple(found) if all(plan.shared <= shared for plan, _ in found) else ()
+
+
+def tiled(plan: BackPlan) -> BackPlan:
+    """The plan with as many entries of the axes before its own as a tile has room for."""
+    taken = plan.across * plan.extent * (plan.behind if plan.beside and plan.last else 1)
+    return replace(plan, used=max(1, ENTRIES // taken))
+
+
+def pays(
+    chosen: Sequence[tuple[BackPlan, Groups]], sizes: Sequence[Size], call: tuple[int, int], limits: DeviceLimits,
+    wanted: Collection[int], of_x: bool,
+) -> bool:  # fmt: skip
+    """Whether the passes should be quicker than a sum for every group with ``wanted`` places.
+
+    ``call`` are the entries before and behind the factors; ``of_x``: the gradient of x is asked for. Sums need all
+    other factors on either side of theirs, those of half of the groups at once.
+    """
+    items, right = call
+    every = [group for _, own in chosen for group in own]
+    entries, seconds, stored = items * right * max(whole(sizes)), 0.0, chosen[0][0].stored
+    moved = MOVED * SIZES[stored] * entries / memory_of(limits)
+    for plan, own in chosen:
+        positions = [position for group in own for position in group]
+        width = right * whole(sizes[positions[-1] + 1 :])[0]
+        seconds += 2 * LAUNCH + plan.tiles(items, width) * TILE_SECONDS[stored] / limits.sm_count
+        items *= whole(plan.sizes)[1]
+    seconds += (len(chosen) - 1) * (LAUNCH + 2 * moved)
+    sums = sum(any(position in wanted for position in group) for group in every)
+    products = of_x + min(2 * (len(every) - 1), 2 * sums * (len(every) - 1).bit_length())
+    return seconds <= (products + 2 * sums) * LAUNCH + 2 * (products + sums) * moved
+
+
+def _vector(widths: Sequence[int], stored: str) -> int:
+    """Neighbours of a copy from lines of these lengths."""
+    width = VECTOR // SIZES[stored]
+    while any(own % width for own in widths):
+        width //= 2
+    return width
+
+
+def _own(sizes: Sequence[Size], group: Sequence[int]) -> tuple[Size, ...]:
+    return tuple(sizes[place] for place in group)

@@ -1,0 +1,227 @@
+"""The arguments of kron_matmul: checked, and as a product from the left on (…, k, c)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...arrays import Wrap, check_same_device, check_same_dtype, dtype_name, unwrap, unwrap_out
+from ...config import current
+from ...errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
+from ...ir.equation import broadcast
+from ...torch_ops.checks import autocasts, check_precision, overlap, shares_memory
+from ...torch_ops.torch_private import plain
+from .autograd import Form
+from .execute import Number, rows_of
+from .factors import described, listed
+from .modes import text_of
+
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Product:
+    """A checked call: x, factors and y as given, and the product on (…, k, c) that their form makes of them.
+
+    ``text`` names the different factors by number; ``shape`` is that of the result as the caller sees it.
+    """
+
+    form: Form
+    text: str
+    options: str
+    numbers: tuple[Number, Number]
+    x: torch.Tensor
+    factors: tuple[torch.Tensor, ...]
+    y: torch.Tensor | None
+    shape: tuple[int, ...]
+    wrap: Wrap
+
+    @property
+    def values(self) -> list[torch.Tensor]:
+        """Every tensor."""
+        return [self.x, *self.factors, *([] if self.y is None else [self.y])]
+
+    def canonical(self) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
+        """Return x (…, k, c), the factors (…, q, p) and y as it broadcasts to the result (…, k', c)."""
+        return self.form.x(self.x), [self.form.factor(factor) for factor in self.factors], self.form.y(self.y)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Arguments as tensors: the different factors, and for every axis the number of its factor or an identity."""
+
+    x: torch.Tensor
+    factors: list[torch.Tensor]
+    entries: list[int | str]
+    y: torch.Tensor | None
+
+
+def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | str]]:
+    """Different factors, what to call them, and the entries of the product."""
+    found: list[Any] = []
+    labels: list[str] = []
+    entries: list[int | str] = []
+    for place, factor in enumerate(factors):
+        if isinstance(factor, int):
+            entries.append(f"i{factor}")
+            continue
+        known = [number for number, other in enumerate(found) if other is factor]
+        entries.append(known[0] if known else len(found))
+        if not known:
+            found.append(factor)
+            labels.append(f"factors[{place}]")
+    return found, labels, entries
+
+
+def _is_constant(value: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether a tensor is a number on the host beside arrays on a device: reading it waits for nothing."""
+    return (
+        value.dim() == 0 and value.device.type == "cpu" != x.device.type and not value.requires_grad and plain([value])
+    )
+
+
+def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
+    """A number, or a tensor of one number per batch entry."""
+    if isinstance(value, torch.Tensor) and not _is_constant(value, x):
+        check_same_device([x, value], ["x", name])
+        if value.dim() or value.is_complex() > x.is_complex() or value.is_floating_point() > x.is_floating_point():
+            check_same_dtype([x, value], ["x", name])
+        return value.to(x.dtype)
+    if isinstance(value, (torch.Tensor, np.generic, np.ndarray)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
+        raise ParameterError(f"{name} must be a number or a tensor, not {value!r}")
+    if isinstance(value, complex) and not x.is_complex():
+        raise DtypeError(f"{name} is the complex number {value}, x is {dtype_name(x.dtype)}")
+    if not (x.is_complex() or x.is_floating_point()):
+        if value != int(value.real):
+            raise DtypeError(f"{name} is {value}, x is {dtype_name(x.dtype)}; convert x with .float() first")
+        return int(value.real)
+    return value
+
+
+def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[int]) -> None:
+    place = -2 if side == "right" else -1
+    sizes = [f if isinstance(f, int) else int(f.shape[place]) for f in factors]
+    others = [f if isinstance(f, int) else int(f.shape[-3 - place]) for f in factors]
+    total = math.prod(sizes)
+    own, theirs = ("columns", "rows") if side == "right" else ("rows", "columns")
+    if width != total:
+        product = " * ".join(map(str, sizes))
+        raise ShapeError(
+            f"x of shape {tuple(shape)} has {width} {own}, but {described(factors)} has {product} = {total} {theirs}"
+        )
+    if math.prod(shape) // max(width, 1) * max(total, math.prod(others)) > _LARGEST:
+        raise ShapeError(f"{described(factors)} on x of shape {tuple(shape)} has more than 2**63 entries")
+
+
+def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Given, Wrap]:
+    unique, labels, entries = _unique(factors)
+    given = [x, *unique] if y is None else [x, *unique, y]
+    labels = ["x", *labels, *([] if y is None else ["y"])]
+    tensors, wrap = unwrap(*given, names=labels)
+    kind = tensors[0].device.type
+    if autocasts(tensors[0].device) and tensors[0].is_floating_point() and tensors[0].dtype != torch.float64:
+        tensors = [t.to(torch.get_autocast_dtype(kind)) if t.dtype != torch.float64 else t for t in tensors]
+    check_same_device(tensors, labels)
+    if check_same_dtype(tensors, labels) == torch.bool:
+        raise DtypeError("x is bool; convert x and the factors with .to(torch.int64)")
+    if tensors[0].dim() == 0:
+        raise ShapeError("x is a number; pass a vector, a matrix or a batch of matrices")
+    return _Given(tensors[0], tensors[1 : 1 + len(unique)], entries, None if y is None else tensors[-1]), wrap
+
+
+def _with_alpha(given: _Given, alpha: torch.Tensor) -> _Given:
+    """A tensor alpha inside the smallest factor, or in x where there is none."""
+    places = [place for place, entry in enumerate(given.entries) if isinstance(entry, int)]
+    if not places:
+        spread = alpha[..., None] if given.x.dim() == 1 else alpha[..., None, None]
+        return replace(given, x=given.x * spread)
+    place = min(places, key=lambda place: given.factors[int(given.entries[place])].numel())
+    scaled = given.factors[int(given.entries[place])] * alpha[..., None, None]
+    entries = [len(given.factors) if i == place else entry for i, entry in enumerate(given.entries)]
+    return replace(given, factors=[*given.factors, scaled], entries=entries)
+
+
+def _used(given: _Given) -> _Given:
+    """Without factors that no entry names."""
+    numbers = sorted({entry for entry in given.entries if isinstance(entry, int)})
+    entries = [numbers.index(entry) if isinstance(entry, int) else entry for entry in given.entries]
+    return replace(given, factors=[given.factors[number] for number in numbers], entries=entries)
+
+
+def gather(
+    x: Any, factors: Any, side: str, alpha: Any, beta: Any, y: Any, precision: str | None, fuse: bool
+) -> Product:
+    """Return the checked call, or raise the error that says what is wrong."""
+    if side not in ("right", "left"):
+        raise ParameterError(f"side must be 'right' (x times the product) or 'left' (product times x), not {side!r}")
+    check_precision(precision, ())
+    if precision is None and not torch.compiler.is_compiling():
+        precision = current().precision
+    factors = listed(factors)
+    given, wrap = _tensors(x, factors, y)
+    kind = "vector" if given.x.dim() == 1 else "row" if side == "right" else "column"
+    form = Form(kind, side == "right")
+    _check_sizes(factors, given.x.shape[-2 if kind == "column" else -1], side, given.x.shape)
+    scale, share = _scalar(alpha, "alpha", given.x), _scalar(beta, "beta", given.x)
+    if y is None and (isinstance(share, torch.Tensor) or share != 0):
+        raise ParameterError(f"beta is {beta} but there is no y; pass y=, or leave beta out")
+    if isinstance(scale, torch.Tensor):
+        given, scale = _used(_with_alpha(given, scale)), 1
+    if isinstance(share, torch.Tensor):
+        assert given.y is not None
+        given = replace(given, y=given.y * (share[..., None] if kind == "vector" else share[..., None, None]))
+        share = 1
+    if share == 0:
+        given = replace(given, y=None)
+    options = f"{precision or 'default'} {'fuse' if fuse else 'single'}"
+    text, own = text_of(given.entries), tuple(given.factors)
+    found = Product(form, text, options, (scale, share), given.x, own, given.y, (), wrap)
+    return replace(found, shape=_shape(found))
+
+
+def _shape(call: Product) -> tuple[int, ...]:
+    """Return the shape of the result."""
+    x, factors, y = call.canonical()
+    tensors = [x, *factors] if y is None else [x, *factors, y]
+    batch = broadcast([tuple(tensor.shape[:-2]) for tensor in tensors])
+    if batch is None:
+        shapes = ", ".join(str(tuple(tensor.shape[:-2])) for tensor in tensors)
+        raise ShapeError(f"the batch axes {shapes} of x, the factors and y do not broadcast")
+    shape = (*batch, rows_of(call.text, factors), x.shape[-1])
+    if y is not None and (y.shape[-2] not in (1, shape[-2]) or y.shape[-1] not in (1, shape[-1])):
+        raise ShapeError(f"y {tuple(y.shape[-2:])} does not broadcast to the result {shape[-2:]}")
+    return shape if call.form.kind == "column" else shape[:-1]
+
+
+def target(out: Any, call: Product) -> torch.Tensor:
+    """Return ``out`` as a tensor, or raise the error that says why it cannot take the result."""
+    tensor = unwrap_out(out)
+    if torch.is_grad_enabled() and any(value.requires_grad for value in call.values):
+        raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
+    if tuple(tensor.shape) != call.shape:
+        raise OutputError(f"out has shape {tuple(tensor.shape)}, the result has {call.shape}")
+    if tensor.dtype != call.x.dtype:
+        raise OutputError(f"out has dtype {tensor.dtype}, the result has {call.x.dtype}")
+    if tensor.device != call.x.device:
+        raise OutputError(f"out is on {tensor.device}, x is on {call.x.device}")
+    if tensor.is_neg() or tensor.is_conj():
+        raise OutputError("out is a lazily negated or conjugated view; pass one with its own memory")
+    if tensor.requires_grad:
+        raise GradientError("out requires a gradient; pass out.detach() or drop out=")
+    if shares_memory(tensor):
+        raise OutputError("out has elements that share memory (an expanded view); pass one with its own memory")
+    if any(overlap(tensor, value) for value in (call.x, *call.factors)):
+        raise OutputError("out overlaps x or a factor in memory; only y may be written in place")
+    if call.y is not None and overlap(tensor, call.y):
+        canonical, y = call.form.x(tensor), call.canonical()[2]
+        assert y is not None
+        if (canonical.data_ptr(), canonical.stride(), canonical.shape) != (y.data_ptr(), y.stride(), y.shape):
+            raise OutputError("out overlaps y in memory without being y; pass y itself or memory of its own")
+    return tensor

@@ -1,0 +1,192 @@
+// Passes of small factors by fused multiply-adds: in each phase a thread holds all entries along a few neighbouring
+// axes in registers, applies their factors, and puts them back in place; between phases the tile is in shared memory.
+// An axis takes as much room as it is long before or after its factor, whichever is more.
+#pragma once
+#include "kron.cuh"
+
+namespace km {
+
+// Values of a thread as (LEFT, EXTENT, RIGHT): the first COLUMNS along the middle become ROWS.
+// MOST: how many slices at most share what is read of the factor.
+template <int MOST, int LEFT, int EXTENT, int ROWS, int COLUMNS, int RIGHT, int PITCH, class C, int N, class Factor>
+KM_DEVICE void kron_apply(C (&v)[N], const Factor& factor) {
+    constexpr int SLICES = LEFT * RIGHT;
+    constexpr int GROUP = SLICES % 8 == 0 && MOST >= 8 ? 8 : SLICES % 4 == 0 && MOST >= 4 ? 4 : SLICES % 3 == 0 && MOST >= 3 ? 3 : SLICES % 2 == 0 && MOST >= 2 ? 2 : 1;
+#pragma unroll
+    for (int s = 0; s < SLICES; s += GROUP) {
+        C sum[GROUP][ROWS];
+#pragma unroll
+        for (int p = 0; p < COLUMNS; ++p) {
+            C line[PITCH];
+            factor.template line<PITCH>(line, p * PITCH);
+#pragma unroll
+            for (int i = 0; i < GROUP; ++i) {
+                const C own = v[((s + i) / RIGHT * EXTENT + p) * RIGHT + (s + i) % RIGHT];
+#pragma unroll
+                for (int q = 0; q < ROWS; ++q) sum[i][q] = p == 0 ? own * line[q] : fma(own, line[q], sum[i][q]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < GROUP; ++i) {
+#pragma unroll
+            for (int q = 0; q < ROWS; ++q) v[((s + i) / RIGHT * EXTENT + q) * RIGHT + (s + i) % RIGHT] = sum[i][q];
+        }
+    }
+}
+
+// A factor in shared memory, its lines a multiple of 16 bytes.
+template <class C>
+struct SharedFactor {
+    const C* from;
+    template <int PITCH>
+    KM_DEVICE void line(C (&to)[PITCH], int at) const {
+        constexpr int VEC = 16 / sizeof(C);
+#pragma unroll
+        for (int i = 0; i < PITCH; i += VEC) {
+            const Pack<C, VEC> pack = *(const Pack<C, VEC>*)(from + at + i);
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) to[i + v] = pack.v[v];
+        }
+    }
+};
+
+// A thread's share of a phase: values of ACROSS x EXTENT x ALONG entries of the tile seen as (DOWN, EXTENT, RIGHT).
+template <class B, int EXTENT_, int RIGHT_, int ACROSS_, int ALONG_>
+struct KronShare {
+    static constexpr int EXTENT = EXTENT_, RIGHT = RIGHT_, ACROSS = ACROSS_, ALONG = ALONG_;
+    static constexpr int DOWN = B::ITEMS * B::RUN * B::RIGHT / (EXTENT * RIGHT);
+    static constexpr int COUNT = DOWN / ACROSS * (RIGHT / ALONG), VALUES = ACROSS * EXTENT * ALONG;
+    int down, right;
+    KM_DEVICE explicit KronShare(int n) : down(n / (RIGHT / ALONG) * ACROSS), right(n % (RIGHT / ALONG) * ALONG) {}
+    KM_DEVICE int first() const { return down * EXTENT * RIGHT + right; }
+    // From the first value to line `line`, each of ALONG neighbours. B::place of first() + step() is the sum of both.
+    static __device__ __forceinline__ constexpr int step(int line) { return line * RIGHT; }
+};
+
+template <class B, class Share, class C>
+KM_DEVICE void kron_load_shared(C (&v)[Share::VALUES], const C* s, const Share& share) {
+    s += B::place(share.first());
+    constexpr int VEC = 16 / sizeof(C);
+    if (Share::RIGHT == 1 && Share::EXTENT % VEC == 0) {
+#pragma unroll
+        for (int i = 0; i < Share::VALUES; i += VEC) {
+            const Pack<C, VEC> pack = *(const Pack<C, VEC>*)(s + B::place(i));
+#pragma unroll
+            for (int w = 0; w < VEC; ++w) v[i + w] = pack.v[w];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < Share::VALUES; i += Share::ALONG) {
+            const int line = i / Share::ALONG;
+            const Pack<C, Share::ALONG> pack = *(const Pack<C, Share::ALONG>*)(s + B::place(Share::step(line)));
+#pragma unroll
+            for (int w = 0; w < Share::ALONG; ++w) v[i + w] = pack.v[w];
+        }
+    }
+}
+
+template <class B, class Share, class C>
+KM_DEVICE void kron_store_shared(C* s, const C (&v)[Share::VALUES], const Share& share) {
+    s += B::place(share.first());
+    constexpr int VEC = 16 / sizeof(C);
+    if (Share::RIGHT == 1 && Share::EXTENT % VEC == 0) {
+#pragma unroll
+        for (int i = 0; i < Share::VALUES; i += VEC) {
+            Pack<C, VEC> pack;
+#pragma unroll
+            for (int w = 0; w < VEC; ++w) pack.v[w] = v[i + w];
+            *(Pack<C, VEC>*)(s + B::place(i)) = pack;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < Share::VALUES; i += Share::ALONG) {
+            const int line = i / Share::ALONG;
+            Pack<C, Share::ALONG> pack;
+#pragma unroll
+            for (int w = 0; w < Share::ALONG; ++w) pack.v[w] = v[i + w];
+            *(Pack<C, Share::ALONG>*)(s + B::place(Share::step(line))) = pack;
+        }
+    }
+}
+
+template <class B, class Share, class C, class Args>
+KM_DEVICE void kron_load_global(C (&v)[Share::VALUES], const Args& g, const KronPlace& p, const Share& share) {
+    typedef typename B::T T;
+    const T* from = (const T*)g.x + kron_offset(g.x_stride, p);
+    Pack<T, Share::ALONG> held[Share::VALUES / Share::ALONG];
+#pragma unroll
+    for (int line = 0; line < Share::VALUES / Share::ALONG; ++line) {
+        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(line));
+        if (e.is_inside(g, p)) held[line] = load_pack<T, Share::ALONG>(from + e.template offset<(B::VEC_IN > 1)>(g.x_stride));
+        else held[line] = Pack<T, Share::ALONG>{};
+    }
+#pragma unroll
+    for (int i = 0; i < Share::VALUES; ++i) v[i] = convert<C>(held[i / Share::ALONG].v[i % Share::ALONG]);
+}
+
+template <class B, class Share, class C, class Args>
+KM_DEVICE void kron_store_global(const Args& g, const KronPlace& p, const C (&v)[Share::VALUES], const Share& share) {
+    constexpr bool UNIT = B::VEC_OUT > 1;
+    const i64 to = kron_offset(g.out_stride, p), beside = B::ADDED ? kron_offset(g.y_stride, p) : 0;
+#pragma unroll
+    for (int line = 0; line < Share::VALUES / Share::ALONG; ++line) {
+        const KronEntry<B, B::RUN, 1> e(share.first() + Share::step(line));
+        C own[Share::ALONG];
+#pragma unroll
+        for (int w = 0; w < Share::ALONG; ++w) own[w] = v[line * Share::ALONG + w];
+        if (e.is_inside(g, p))
+            kron_store<B, Share::ALONG>(g, to + e.template offset<UNIT>(g.out_stride), B::ADDED ? beside + e.template offset<UNIT>(g.y_stride) : 0, own);
+    }
+}
+
+// One phase: FIRST reads from global memory, LAST writes there.
+template <class B, class Share, bool FIRST, bool LAST, class C, class Args, class Apply>
+KM_DEVICE void kron_phase(C* s, const Args& g, const KronPlace& p, const Apply& apply) {
+#pragma unroll 1
+    for (int n = threadIdx.x; n < Share::COUNT; n += B::THREADS) {
+        const Share share(n);
+        C v[Share::VALUES];
+        if (FIRST) kron_load_global<B, Share>(v, g, p, share);
+        else kron_load_shared<B, Share>(v, s, share);
+        apply(v);
+        if (LAST) kron_store_global<B, Share>(g, p, v, share);
+        else kron_store_shared<B, Share>(s, v, share);
+    }
+}
+
+// Bytes of shared memory: the factors, then a tile with its gaps.
+template <class B>
+__device__ constexpr int kron_fma_shared_bytes() {
+    return (int)sizeof(typename B::C) * (B::FACTOR_ROOM + (B::TILED ? B::place(B::ITEMS * B::RUN * B::RIGHT) : 0));
+}
+
+// The pass: B::factors puts the factors into shared memory, B::phases does the work.
+template <class B, class Args>
+KM_DEVICE void kron_fma(const Args& g) {
+    typedef typename B::C C;
+    extern __shared__ __align__(1024) unsigned char raw[];
+    C* factors = (C*)raw;
+    C* s = factors + B::FACTOR_ROOM;
+    const i64 tiles = kron_tiles<B::ITEMS, B::RIGHT>(g);
+    i64 last = -1;
+#pragma unroll 1
+    for (i64 t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const KronPlace p = kron_place<B::ITEMS, B::RIGHT>(g, t);
+        const i64 entry = B::VARIES ? (p.a * g.size[KRON_B] + p.b) * g.size[KRON_C] + p.c : 0;
+        if (entry != last) {
+            __syncthreads();
+            B::factors(factors, g, p);
+            last = entry;
+            __syncthreads();
+        }
+        if (!B::DIRECT_IN) {
+            kron_read<B>(s, g, p);
+            __syncthreads();
+        }
+        B::phases(s, factors, g, p);
+        if (!B::DIRECT_OUT) kron_write<B>(s, g, p);
+        __syncthreads();
+    }
+}
+
+}  // namespace km

@@ -1,0 +1,368 @@
+// Lines of a Kronecker product on tensor cores, 16 TILES at a time by a warp. A line has the entries that one entry of
+// the result needs: lines are rows of memory where the axis is the last, else columns beside each other.
+//
+// float32 is two halves of 11 bits, scaled by a power of two for each line and for each factor, and three products.
+// Accumulators of tensor cores round towards zero: the small products have their own, and the large ones are added to a
+// sum in float32 after 64 positions.
+#pragma once
+#include "kron.cuh"
+#include "reduce.cuh"
+
+namespace km {
+
+// Which row of eight the lanes of a group of four have, so that neither reads nor writes of 16 bytes meet in a bank.
+KM_DEVICE int kron_row(int lane) {
+    const int g = lane / 4;
+    return (g & 4) | (g & 1) << 1 | (g >> 1 & 1);
+}
+
+template <class H>
+struct KronHalf;
+template <>
+struct KronHalf<f16> {
+    static constexpr bool SCALED = true;
+    static __device__ __forceinline__ unsigned pack(float a, float b) {
+        return ptx::pack_f16x2(a, b);
+    }
+};
+template <>
+struct KronHalf<bf16> {
+    static constexpr bool SCALED = false;
+    static __device__ __forceinline__ unsigned pack(float a, float b) {
+        return ptx::pack_bf16x2(a, b);
+    }
+};
+
+// The power of two that brings a largest value to 2^14 .. 2^15, and its inverse.
+struct KronScale {
+    float by, back;
+    KM_DEVICE explicit KronScale(float top) {
+        unsigned exponent = __float_as_uint(top) >> 23;
+        exponent = exponent < 20 ? 20 : exponent;
+        by = __uint_as_float((268 - exponent) << 23);
+        back = __uint_as_float((exponent - 14) << 23);
+    }
+    KM_DEVICE KronScale() : by(1.0f), back(1.0f) {}
+};
+
+// Two scaled neighbours as high halves and, for several products, what is left of them as low ones.
+template <class H, int PRODUCTS>
+KM_DEVICE void kron_split(unsigned& high, unsigned& low, float a, float b) {
+    high = KronHalf<H>::pack(a, b);
+    if constexpr (PRODUCTS > 1) {
+        const float2 held = ptx::unpack_f16x2(high);
+        low = KronHalf<H>::pack(a - held.x, b - held.y);
+    }
+}
+
+// An entry of a factor in memory.
+template <class T, class C, class Args>
+KM_DEVICE C kron_entry(const Args& g, int number, int row, int column) {
+    const i64(&s)[5] = g.factor_stride[number];
+    return convert<C>(load_pack<T, 1>((const T*)g.factor[number] + row * s[0] + column * s[1]).v[0]);
+}
+
+// A factor of ROWS x COLUMNS as the tensor cores take it, in blocks of 16 x 16; LAST: for the last axis.
+template <bool LAST_, int ROWS_, int COLUMNS_, int PRODUCTS_>
+struct KronFactor {
+    static constexpr bool LAST = LAST_;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PRODUCTS = PRODUCTS_;
+    static constexpr int DEEP = (COLUMNS + 15) / 16, WIDE = (ROWS + 15) / 16, BLOCK = PRODUCTS > 1 ? 256 : 128, WORDS = DEEP * WIDE * BLOCK;
+    // Entries that a thread reads before it uses the first.
+    static constexpr int AHEAD = 8;
+
+    static __device__ __forceinline__ int row(int lane, int r) {
+        const int g = lane / 4;
+        return LAST ? 4 * (g / 2) + 2 * (r / 2) + g % 2 : 8 * (r % 2) + kron_row(lane);
+    }
+    static __device__ __forceinline__ int column(int lane, int r, int second) {
+        const int t = lane % 4;
+        return LAST ? 4 * t + 2 * (r % 2) + second : t + 8 * (r / 2) + 4 * second;
+    }
+    // Where register r of a lane is: both parts of one instruction's operand are 16 bytes.
+    static __device__ __forceinline__ int place(int lane, int r, int low) {
+        if (PRODUCTS == 1) return lane * 4 + r;
+        return LAST ? r / 2 * 128 + lane * 4 + 2 * low + r % 2 : low * 128 + lane * 4 + r;
+    }
+
+    // The largest entries, one for every warp. value(q, p) is an entry; FITS: it is a value of the half type already;
+    // `down`: neighbouring rows lie beside each other.
+    template <class B, bool FITS, class Value>
+    static __device__ void measure(float* tops, bool down, const Value& value) {
+        if (!KronHalf<typename B::H>::SCALED || FITS) return;
+        float top = 0.0f;
+#pragma unroll 1
+        for (int begin = threadIdx.x; begin < ROWS * COLUMNS; begin += AHEAD * B::THREADS) {
+            float v[AHEAD];
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) {
+                const int i = min(begin + j * B::THREADS, ROWS * COLUMNS - 1);
+                v[j] = fabsf(down ? value(i % ROWS, i / ROWS) : value(i / COLUMNS, i % COLUMNS));
+            }
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) top = v[j] < infinity<float>() ? fmaxf(top, v[j]) : top;
+        }
+#pragma unroll
+        for (int gap = 16; gap > 0; gap /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, gap));
+        if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+    }
+    template <class B, bool FITS, class Value>
+    static __device__ void prepare(unsigned* to, float* back, const float* tops, const Value& value) {
+        typedef typename B::H H;
+        KronScale scale;
+        if (KronHalf<H>::SCALED && !FITS) {
+            float top = 0.0f;
+#pragma unroll
+            for (int w = 0; w < B::WARPS; ++w) top = fmaxf(top, tops[w]);
+            scale = KronScale(top);
+        }
+#pragma unroll 1
+        for (int begin = threadIdx.x; begin < DEEP * WIDE * 128; begin += AHEAD / 2 * B::THREADS) {
+            float v[AHEAD / 2][2];
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) {
+                const int i = min(begin + j / 2 * B::THREADS, DEEP * WIDE * 128 - 1), block = i / 128, lane = i % 128 / 4;
+                const int q = block % WIDE * 16 + row(lane, i % 4), p = block / WIDE * 16 + column(lane, i % 4, j % 2);
+                const float own = value(min(q, ROWS - 1), min(p, COLUMNS - 1));
+                v[j / 2][j % 2] = q < ROWS && p < COLUMNS ? own : 0.0f;
+            }
+#pragma unroll
+            for (int j = 0; j < AHEAD / 2; ++j) {
+                const int i = begin + j * B::THREADS, block = i / 128, lane = i % 128 / 4, r = i % 4;
+                if (i >= DEEP * WIDE * 128) break;
+                unsigned high, low;
+                kron_split<H, PRODUCTS>(high, low, v[j][0] * scale.by, v[j][1] * scale.by);
+                to[block * BLOCK + place(lane, r, 0)] = high;
+                if (PRODUCTS > 1) to[block * BLOCK + place(lane, r, 1)] = low;
+            }
+        }
+        if (threadIdx.x == 0) *back = scale.back;
+    }
+};
+
+// 16 TILES lines of 16 DEEP entries in the registers of a warp, as one operand of its instructions.
+template <class B, class F, int TILES, class C = typename B::C>
+struct KronLines {
+    typedef typename B::H H;
+    static constexpr int DEEP = F::DEEP, PRODUCTS = B::PRODUCTS;
+    unsigned high[TILES][DEEP][4], low[PRODUCTS > 1 ? TILES : 1][PRODUCTS > 1 ? DEEP : 1][4];
+    float back[TILES][4];
+
+    KM_DEVICE void split(int tile, int s, int r, float a, float b) {
+        if constexpr (PRODUCTS > 1) kron_split<H, PRODUCTS>(high[tile][s][r], low[tile][s][r], a, b);
+        else kron_split<H, 1>(high[tile][s][r], high[tile][s][r], a, b);
+    }
+
+    // Rows of a multiple of 16 entries; `at` says where one begins. TURNED: in rows 2, 3 of every 4 neighbouring halves
+    // of 32 entries have changed places.
+    template <bool TURNED, class At>
+    KM_DEVICE void read_rows(const float* from, const At& at, int lane) {
+        const int turn = TURNED && DEEP % 2 == 0 ? lane / 4 % 2 * 16 : 0;
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const float* own = from + at(16 * tile + 8 * h + kron_row(lane)) + lane % 4 * 4;
+                float v[DEEP][4], top = 0.0f;
+#pragma unroll
+                for (int s = 0; s < DEEP; ++s) {
+                    const Pack<float, 4> pack = *(const Pack<float, 4>*)(own + 16 * s + (s % 2 ? -turn : turn));
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) v[s][i] = pack.v[i], top = fmaxf(top, fabsf(pack.v[i]));
+                }
+                KronScale scale;
+                if (KronHalf<H>::SCALED) scale = KronScale(warp_max<2, 1>(top));
+                back[tile][2 * h] = back[tile][2 * h + 1] = scale.back;
+#pragma unroll
+                for (int s = 0; s < DEEP; ++s) {
+                    split(tile, s, h, v[s][0] * scale.by, v[s][1] * scale.by);
+                    split(tile, s, 2 + h, v[s][2] * scale.by, v[s][3] * scale.by);
+                }
+            }
+        }
+    }
+    template <bool TURNED, class At>
+    KM_DEVICE void read_rows(const H* from, const At& at, int lane) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const H* own = from + at(16 * tile + 8 * h + kron_row(lane)) + lane % 4 * 4;
+                back[tile][2 * h] = back[tile][2 * h + 1] = 1.0f;
+#pragma unroll
+                for (int s = 0; s < DEEP; ++s) {
+                    const uint2 pack = *(const uint2*)(own + 16 * s);
+                    high[tile][s][h] = pack.x;
+                    high[tile][s][2 + h] = pack.y;
+                }
+            }
+        }
+    }
+    // Columns, 16 beside each other in each tile, of which a lane has two; their entries are PITCH apart. `at` says where
+    // one of a tile is.
+    template <int PITCH, class At>
+    KM_DEVICE void read_columns(const float* from, const At& at, int lane) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            const float* own = from + at(tile, lane / 4 * 2) + lane % 4 * PITCH;
+            float v[DEEP][4][2], top[2] = {0.0f, 0.0f}, inverse[2];
+#pragma unroll
+            for (int s = 0; s < DEEP; ++s) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const bool inside = 16 * (s + 1) <= F::COLUMNS || 16 * s + 4 * e + lane % 4 < F::COLUMNS;
+                    const Pack<float, 2> pack = inside ? *(const Pack<float, 2>*)(own + (16 * s + 4 * e) * PITCH) : Pack<float, 2>{};
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) v[s][e][i] = pack.v[i], top[i] = fmaxf(top[i], fabsf(pack.v[i]));
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                KronScale scale;
+                if (KronHalf<H>::SCALED) scale = KronScale(warp_max<2, 1>(top[i]));
+                inverse[i] = scale.back;
+#pragma unroll
+                for (int s = 0; s < DEEP; ++s) {
+                    split(tile, s, 2 * i, v[s][0][i] * scale.by, v[s][1][i] * scale.by);
+                    split(tile, s, 2 * i + 1, v[s][2][i] * scale.by, v[s][3][i] * scale.by);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                back[tile][j] = KronHalf<H>::SCALED ? __shfl_sync(0xffffffffu, inverse[j % 2], 8 * (lane % 4) + 4 * (j / 2)) : 1.0f;
+        }
+    }
+    template <int PITCH, class At>
+    KM_DEVICE void read_columns(const H* from, const At& at, int lane) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            const H* own = from + at(tile, lane / 4 * 2) + lane % 4 * PITCH;
+#pragma unroll
+            for (int s = 0; s < DEEP; ++s) {
+                unsigned v[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const bool inside = 16 * (s + 1) <= F::COLUMNS || 16 * s + 4 * e + lane % 4 < F::COLUMNS;
+                    v[e] = inside ? *(const unsigned*)(own + (16 * s + 4 * e) * PITCH) : 0;
+                }
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    high[tile][s][2 * i] = __byte_perm(v[0], v[1], i == 0 ? 0x5410 : 0x7632);
+                    high[tile][s][2 * i + 1] = __byte_perm(v[2], v[3], i == 0 ? 0x5410 : 0x7632);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) back[tile][j] = 1.0f;
+        }
+    }
+};
+
+template <int DEEP, int PRODUCTS>
+struct KronSums {
+    // Few products share an accumulator, the small ones first.
+    static constexpr bool JOINT = PRODUCTS > 1 && DEEP <= 2;
+    float small[4], large[4], total[4];
+    KM_DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) small[i] = large[i] = total[i] = 0.0f;
+    }
+    KM_DEVICE void flush() {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[i] += large[i], large[i] = 0.0f;
+    }
+    KM_DEVICE float value(int i) const {
+        const float own = DEEP > 4 ? total[i] + large[i] : large[i];
+        return PRODUCTS > 1 && !JOINT ? own + small[i] : own;
+    }
+};
+
+// Products of 16 rows of the factor, which begin at `factor`, with all lines: the small ones first in one accumulator.
+template <class B, class F, int TILES, class Sums>
+KM_DEVICE void kron_products_joint(Sums (&sum)[TILES][2], const KronLines<B, F, TILES, float>& x, const unsigned* factor, int lane) {
+    uint4 f[F::DEEP][2];
+#pragma unroll
+    for (int i = 0; i < 2 * F::DEEP; ++i) f[i / 2][i % 2] = *(const uint4*)(factor + i / 2 * F::WIDE * F::BLOCK + i % 2 * 128 + lane * 4);
+#pragma unroll
+    for (int i = 0; i < 3 * F::DEEP; ++i) {
+        const int kind = i / F::DEEP, s = i % F::DEEP;
+#pragma unroll
+        for (int j = 0; j < 2 * TILES; ++j) {
+            const int tile = j / 2, n = j % 2;
+            const unsigned(&own)[4] = kind == 0 ? x.low[tile][s] : x.high[tile][s];
+            const uint4 a = f[s][F::LAST ? n : kind == 1];
+            if constexpr (F::LAST) {
+                ptx::mma_m16n8k16<typename B::H>(sum[tile][n].large, own, kind == 1 ? a.z : a.x, kind == 1 ? a.w : a.y);
+            } else {
+                const unsigned rows[4] = {a.x, a.y, a.z, a.w};
+                ptx::mma_m16n8k16<typename B::H>(sum[tile][n].large, rows, own[2 * n], own[2 * n + 1]);
+            }
+        }
+    }
+}
+// The same, with accumulators of their own for small products, if there are any.
+template <class B, class F, int TILES, class Sums>
+KM_DEVICE void kron_products_apart(Sums (&sum)[TILES][2], const KronLines<B, F, TILES, float>& x, const unsigned* factor, int lane) {
+    typedef typename B::H H;
+    constexpr int PRODUCTS = B::PRODUCTS;
+#pragma unroll
+    for (int s = 0; s < F::DEEP; ++s) {
+        const unsigned* at = factor + s * F::WIDE * F::BLOCK + lane * 4;
+        const uint4 a = *(const uint4*)at, b = PRODUCTS > 1 ? *(const uint4*)(at + 128) : a;
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                auto& own = sum[tile][n];
+                if constexpr (F::LAST) {
+                    const uint4 f = n == 0 ? a : b;
+                    if constexpr (PRODUCTS > 1) {
+                        ptx::mma_m16n8k16<H>(own.small, x.low[tile][s], f.x, f.y);
+                        ptx::mma_m16n8k16<H>(own.small, x.high[tile][s], f.z, f.w);
+                        ptx::mma_m16n8k16<H>(own.large, x.high[tile][s], f.x, f.y);
+                    } else {
+                        ptx::mma_m16n8k16<H>(own.large, x.high[tile][s], n == 0 ? a.x : a.z, n == 0 ? a.y : a.w);
+                    }
+                } else {
+                    const unsigned high[4] = {a.x, a.y, a.z, a.w}, low[4] = {b.x, b.y, b.z, b.w};
+                    if constexpr (PRODUCTS > 1) {
+                        ptx::mma_m16n8k16<H>(own.small, high, x.low[tile][s][2 * n], x.low[tile][s][2 * n + 1]);
+                        ptx::mma_m16n8k16<H>(own.small, low, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
+                    }
+                    ptx::mma_m16n8k16<H>(own.large, high, x.high[tile][s][2 * n], x.high[tile][s][2 * n + 1]);
+                }
+                if (s % 4 == 3 && s + 1 < F::DEEP) own.flush();
+            }
+        }
+    }
+}
+
+// The factor on all lines, times `back`: give(w, tile, h, n, values) gets four neighbours of the result. For rows they are
+// entries 16 w + 4 t and on of line 8 h + kron_row of a tile, for columns entry 16 w + 8 h + kron_row of lines 4 t and on;
+// n is 0.
+template <class B, class F, int TILES, class Give>
+KM_DEVICE void kron_multiply(const KronLines<B, F, TILES, float>& x, const unsigned* factor, float back, int lane, const Give& give) {
+    typedef KronSums<F::DEEP, B::PRODUCTS> Sums;
+#pragma unroll B::UNROLL
+    for (int w = 0; w < F::WIDE; ++w) {
+        Sums sum[TILES][2];
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) sum[tile][0].clear(), sum[tile][1].clear();
+        if constexpr (Sums::JOINT) kron_products_joint<B, F, TILES>(sum, x, factor + w * F::BLOCK, lane);
+        else kron_products_apart<B, F, TILES>(sum, x, factor + w * F::BLOCK, lane);
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                float value[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int n = F::LAST ? i / 2 : i % 2, r = F::LAST ? 2 * h + i % 2 : 2 * h + i / 2;
+                    value[i] = sum[tile][n].value(r) * (back * x.back[tile][F::LAST ? 2 * h : i]);
+                }
+                give(w, tile, h, 0, value);
+            }
+        }
+    }
+}
+
+}  // namespace km

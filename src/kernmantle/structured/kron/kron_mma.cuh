@@ -1,0 +1,299 @@
+// Passes of Kronecker products on tensor cores: several factors are applied one after the other, a phase each. The first phase
+// reads from stages of shared memory that every warp fills for itself by asynchronous copies (pipeline.cuh), later ones from a
+// tile in shared memory that GROUP warps share.
+#pragma once
+#include "kron_double.cuh"
+#include "pipeline.cuh"
+
+namespace km {
+
+// The tiles of a block, every so many-th: goes from tile to tile of an array without divisions or multiplications. A tile has
+// hundreds of entries, so numbers of tiles fit 32 bits.
+template <int ITEMS, int RIGHT>
+struct KronTileScheduler {
+    // Whether there is more than one tile along the last axis at all.
+    static constexpr int BEGIN = RIGHT == 1 ? 1 : 0;
+    int count[3], now[4] = {}, step[4] = {}, last_items, last_right;
+    // Offset of the tile, what a step adds to it, and what is added where the number of an axis wraps around.
+    i64 at, apart, wrap[3];
+    template <class Args>
+    KM_DEVICE KronTileScheduler(const Args& g, const i64 (&s)[KRON_AXES], int first, int step_by, bool in_registers)
+        : count{int((g.size[KRON_RIGHT] + RIGHT - 1) / RIGHT), int((g.size[KRON_C] + ITEMS - 1) / ITEMS), int(g.size[KRON_B])} {
+        digits(now, first);
+        digits(step, step_by);
+        last_items = int(g.size[KRON_C] - (i64)(count[1] - 1) * ITEMS);
+        last_right = int(g.size[KRON_RIGHT] - (i64)(count[0] - 1) * RIGHT);
+        const i64 unit[4] = {RIGHT * s[KRON_RIGHT], ITEMS * s[KRON_C], s[KRON_B], s[KRON_A]};
+        at = now[0] * unit[0] + now[1] * unit[1] + now[2] * unit[2] + now[3] * unit[3];
+        apart = step[0] * unit[0] + step[1] * unit[1] + step[2] * unit[2] + step[3] * unit[3];
+#pragma unroll
+        for (int i = 0; i < 3; ++i) wrap[i] = unit[i + 1] - count[i] * unit[i];
+        // Without this they are worked out again for every tile.
+        if (in_registers) ptx::opaque(apart, wrap[1], wrap[2]);
+        if (in_registers && BEGIN == 0) ptx::opaque(wrap[0]);
+    }
+    KM_DEVICE void digits(int (&to)[4], int t) const {
+#pragma unroll
+        for (int i = BEGIN; i < 3; ++i) {
+            to[i] = t % count[i];
+            t /= count[i];
+        }
+        to[3] = t;
+    }
+    KM_DEVICE void advance() {
+        int carry = 0;
+        at += apart;
+#pragma unroll
+        for (int i = BEGIN; i < 3; ++i) {
+            now[i] += step[i] + carry;
+            carry = now[i] >= count[i];
+            now[i] -= carry ? count[i] : 0;
+            at += carry ? wrap[i] : 0;
+        }
+        now[3] += step[3] + carry;
+    }
+    // Entries of the tile that are there.
+    KM_DEVICE int items() const { return ITEMS == 1 || now[1] + 1 < count[1] ? ITEMS : last_items; }
+    KM_DEVICE int right() const { return RIGHT == 1 || now[0] + 1 < count[0] ? RIGHT : last_right; }
+    KM_DEVICE i64 offset(const i64 (&s)[KRON_AXES]) const {
+        return now[3] * s[KRON_A] + now[2] * s[KRON_B] + (i64)now[1] * ITEMS * s[KRON_C] + (i64)now[0] * RIGHT * s[KRON_RIGHT];
+    }
+};
+
+// Offsets of the fragments of a unit in the result, or of what is added to them in y.
+template <class B, class Phase>
+struct KronOutput {
+    static constexpr bool LAST = Phase::F::LAST;
+    static constexpr int LANE_WIDTH = 16 / sizeof(typename B::C);
+    static constexpr int COUNT = LAST ? 1 : Phase::TILES;
+    i64 at[COUNT], step;
+    template <class Args>
+    KM_DEVICE KronOutput(const Args& g, const i64 (&s)[KRON_AXES], i64 base, int unit, int lane) {
+        const i64 run = B::RIGHT == 1 ? 1 : s[KRON_RUN];
+        step = LAST ? 8 * s[KRON_C] : 8 * Phase::BEHIND * run;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int line = LAST ? 16 * Phase::TILES * unit + kron_row(lane) : min(unit * Phase::TILES + i, Phase::LINES - 1);
+            at[i] = base + Phase::item(line) * s[KRON_C]
+                    + (LAST ? 0 : (Phase::run_out(line) + kron_row(lane) * Phase::BEHIND) * run + Phase::right(line)) + LANE_WIDTH * (lane % 4);
+        }
+    }
+    KM_DEVICE i64 place(int w, int tile, int h, int n) const {
+        return LAST ? at[0] + (2 * tile + h) * step + 16 * w + 8 * n : at[LAST ? 0 : tile] + (2 * w + h) * step + 8 * n;
+    }
+};
+
+// A pass. Its Body B has the types T of arrays, H of operands and C of sums, the first phase and a function for the later ones,
+// and GROUP, the number of warps that share a tile between phases.
+template <class B, class Args>
+struct KronMma {
+    typedef typename B::T T;
+    typedef typename B::C C;
+    typedef typename B::First First;
+    typedef KronTileScheduler<B::ITEMS, B::RIGHT> Scheduler;
+    typedef CopyPipeline<B::STAGES> Pipeline;
+    static constexpr bool ROWS = First::F::LAST;
+    static constexpr int GROUPS = B::WARPS / B::GROUP, DOWN = ROWS ? 16 * First::TILES : First::F::COLUMNS, ENTRIES = B::COPY / (int)sizeof(T);
+    // Neighbours of the result that one lane has.
+    static constexpr int LANE_WIDTH = 16 / sizeof(C);
+    static constexpr int PER = (ROWS ? First::F::COLUMNS : B::RIGHT) / ENTRIES;
+    // Whether a stage is swizzled so that lanes that are served together read different banks; else its rows are padded for that.
+    static constexpr bool TURNED = sizeof(T) == 4 && B::PITCH % 16 == 0;
+
+    // Index in a stage of an entry of one of its rows.
+    static __device__ __forceinline__ int spot(int row, int along) {
+        if (!TURNED) return row * B::PITCH + along;
+        return ROWS ? (row * B::PITCH + along) ^ row / 2 % 2 * 16 : row * B::PITCH + (along ^ row % 4 * 8);
+    }
+
+    // Starts the copies of one unit of the first phase.
+    static __device__ __forceinline__ void fetch(const Args& g, const Scheduler& p, int unit, T* stage, int lane) {
+        const T* from = (const T*)g.x + p.at;
+        const int items = p.items(), right = p.right();
+        if (!ROWS) from += First::item(unit * First::TILES) * g.x_stride[KRON_C] + First::run(unit * First::TILES) * g.x_stride[KRON_RUN];
+        const bool inside = ROWS || First::item(unit * First::TILES) < items;
+        constexpr bool EVEN = 32 % PER == 0;
+        const i64 step = 32 / PER * g.x_stride[KRON_RUN];
+        const int mine = lane / PER, at = lane % PER * ENTRIES;
+        const unsigned to = shared_address(stage + spot(mine, at));
+#pragma unroll
+        for (int n = 0; n < DOWN * PER; n += 32) {
+            if (DOWN * PER % 32 && n + lane >= DOWN * PER) break;
+            const int row = EVEN ? n / PER + mine : (n + lane) / PER, along = EVEN ? at : (n + lane) % PER * ENTRIES;
+            const T* own;
+            bool given = inside;
+            if (ROWS) {
+                const int line = unit * DOWN + row, item = First::item(line);
+                own = from + item * g.x_stride[KRON_C] + First::run(line) + along;
+                given = line < First::LINES && item < items;
+            } else {
+                own = EVEN ? from + mine * g.x_stride[KRON_RUN] + at + n / 32 * step : from + row * g.x_stride[KRON_RUN] + along;
+                given = inside && along < right;
+            }
+            constexpr bool ALIKE = EVEN && (!TURNED || 32 / PER % 4 == 0);
+            const unsigned there = ALIKE ? to + n / PER * B::PITCH * (int)sizeof(T) : shared_address(stage + spot(row, along));
+            ptx::cp_async<B::COPY>(there, own, given ? B::COPY : 0);
+        }
+    }
+
+    static __device__ __forceinline__ void wait_for_group(int group) {
+        if (B::GROUP == 1) __syncwarp();
+        else if (B::GROUP == B::WARPS) __syncthreads();
+        else ptx::bar_sync<B::GROUP * 32>(group + 1);
+    }
+
+    // Stores neighbouring results, of which `room` are inside the array.
+    static __device__ __forceinline__ void store(const Args& g, i64 to, i64 beside, int room, const C (&value)[LANE_WIDTH]) {
+        typedef Pack<T, B::VEC_OUT> Out;
+#pragma unroll
+        for (int v = 0; v < LANE_WIDTH; v += B::VEC_OUT) {
+            if (v >= room) break;
+            Out pack, added;
+            if (B::ADDED) added = *(const Out*)((const T*)g.y + beside + v);
+#pragma unroll
+            for (int i = 0; i < B::VEC_OUT; ++i)
+                pack.v[i] = Store<T>::from(B::ADDED ? fma((C)g.beta, convert<C>(added.v[i]), value[v + i]) : value[v + i]);
+            store_pack<T, B::VEC_OUT>((T*)g.out + to + v, pack);
+        }
+    }
+
+    // Multiplies a unit of the last phase and stores the result.
+    template <class Phase, class Lines>
+    static __device__ __forceinline__ void store_global(const Args& g, const Scheduler& p, const Lines& x, const unsigned* factor, C back, int unit, int lane) {
+        constexpr bool LAST = Phase::F::LAST, ROUND = Phase::F::ROWS % 16 == 0;
+        const KronOutput<B, Phase> to(g, g.out_stride, p.at, unit, lane), beside(g, g.y_stride, B::ADDED ? p.offset(g.y_stride) : 0, unit, lane);
+        const int items = p.items(), right = p.right();
+        int room[Phase::TILES];
+#pragma unroll
+        for (int i = 0; i < Phase::TILES; ++i) {
+            const int line = unit * Phase::TILES + i;
+            room[i] = (B::RIGHT == 1 ? Phase::EXTENT : right) - Phase::right(line) - LANE_WIDTH * (lane % 4);
+            if (line >= Phase::LINES || Phase::item(line) >= items) room[i] = 0;
+        }
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int tile, int h, int n, const C (&value)[LANE_WIDTH]) {
+            int here;
+            if (LAST) {
+                here = 16 * Phase::TILES * unit + 16 * tile + 8 * h + kron_row(lane) < items ? (ROUND ? LANE_WIDTH : Phase::EXTENT - 16 * w - 8 * n - LANE_WIDTH * (lane % 4)) : 0;
+            } else {
+                here = ROUND || 16 * w + 8 * h + kron_row(lane) < Phase::F::ROWS ? room[tile] - 8 * n : 0;
+            }
+            if (here > 0) store(g, to.place(w, tile, h, n), B::ADDED ? beside.place(w, tile, h, n) : 0, here, value);
+        });
+    }
+
+    // Multiplies a unit of an earlier phase and stores the result in the tile of the next one.
+    template <class Phase, class Lines>
+    static __device__ __forceinline__ void store_smem(const Lines& x, C* tile, const unsigned* factor, C back, int unit, int lane) {
+        constexpr bool LAST = Phase::F::LAST;
+        constexpr int LINES = LAST ? 2 * Phase::TILES : Phase::TILES, EACH = LAST ? 8 : 1;
+        C* to[LINES];
+        // By how much columns have changed places: by the row of the lane or by that of the line.
+        const int turn = Phase::ROW_TURNED ? kron_row(lane) % 4 * 8 : 0;
+#pragma unroll
+        for (int i = 0; i < LINES; ++i) {
+            const int line = EACH * (unit * LINES + i) + (LAST ? kron_row(lane) : 0);
+            const int along = LAST ? 0 : ((Phase::right(line) + LANE_WIDTH * (lane % 4)) ^ (Phase::turn(line) | turn)) + kron_row(lane) * Phase::PITCH;
+            to[i] = line < Phase::LINES ? tile + Phase::place(line) + along : nullptr;
+        }
+        kron_multiply<B, typename Phase::F, Phase::TILES>(x, factor, back, lane, [&](int w, int own, int h, int n, const C (&value)[LANE_WIDTH]) {
+            C* at = to[LAST ? 2 * own + h : own];
+            if (Phase::LINES % (EACH * LINES) && at == nullptr) return;
+            if (!LAST && Phase::F::ROWS % 16 && 16 * w + 8 * h + kron_row(lane) >= Phase::F::ROWS) return;
+            Pack<C, LANE_WIDTH> pack;
+#pragma unroll
+            for (int i = 0; i < LANE_WIDTH; ++i) pack.v[i] = value[i];
+            *(Pack<C, LANE_WIDTH>*)(at + (LAST ? (16 * w + LANE_WIDTH * (lane % 4)) ^ turn : (16 * w + 8 * h) * Phase::PITCH) + 8 * n) = pack;
+        });
+    }
+
+    template <class Phase, class Lines>
+    static __device__ __forceinline__ void epilogue(const Args& g, const Scheduler& p, const Lines& x, C* tile, const unsigned* factors, const C* backs, int unit, int lane) {
+        if constexpr (Phase::FINAL) store_global<Phase>(g, p, x, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+        else store_smem<Phase>(x, tile, factors + Phase::OFFSET, backs[Phase::NUMBER], unit, lane);
+    }
+
+    template <class Phase>
+    static __device__ __forceinline__ void later(const Args& g, const Scheduler& p, C* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {
+        if (Phase::LOCAL) __syncwarp();
+        else wait_for_group(group);
+#pragma unroll 1
+        for (int unit = warp; unit < Phase::UNITS; unit += B::GROUP) {
+            KronLines<B, typename Phase::F, Phase::TILES> x;
+            const int turn = Phase::ROW_TURNED ? lane % 4 * 8 : 0;
+            x.template read_columns<Phase::PITCH>(tile, [&](int own, int column) {
+                const int line = min(unit * Phase::TILES + own, Phase::LINES - 1);
+                return Phase::place(line) + ((Phase::right(line) + column) ^ (Phase::turn(line) | turn));
+            }, lane);
+            __syncwarp();
+            epilogue<Phase>(g, p, x, tile, factors, backs, unit, lane);
+        }
+    }
+
+    static __device__ void run(const Args& g) {
+        // Stages begin at a multiple of 128 bytes: a copy of 128 bytes would take two transactions otherwise.
+        extern __shared__ __align__(128) unsigned char raw[];
+        __shared__ float tops[B::FACTORS * B::WARPS];
+        __shared__ C backs[B::FACTORS];
+        unsigned* factors = (unsigned*)raw;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / B::GROUP, own = warp % B::GROUP;
+        T* const all_stages = (T*)(factors + B::FACTOR_WORDS);
+        T* stages = all_stages + warp * B::STAGES * B::STAGE;
+        C* tile = (C*)(all_stages + B::WARPS * B::STAGES * B::STAGE) + group * B::TILE;
+        if (ROWS && First::F::COLUMNS % 16) {
+            for (int i = lane; i < B::STAGES * B::STAGE; i += 32) stages[i] = T{};
+            __syncwarp();
+        }
+        const int tiles = (int)kron_tiles<B::ITEMS, B::RIGHT>(g), apart = gridDim.x * GROUPS, first = blockIdx.x * GROUPS + group;
+        // Lines of more entries leave no registers for them, and more time.
+        constexpr bool IN_REGISTERS = First::F::DEEP <= 4;
+        Scheduler here(g, g.out_stride, first, apart, IN_REGISTERS), ahead(g, g.x_stride, first, apart, IN_REGISTERS);
+        int left = first < tiles ? (tiles - first + apart - 1) / apart : 0, unit_ahead = own;
+        Pipeline filled, used;
+        const auto prefetch = [&]() {
+            if (left > 0) {
+                fetch(g, ahead, unit_ahead, stages + filled.stage * B::STAGE, lane);
+                unit_ahead += B::GROUP;
+                if (unit_ahead >= First::UNITS) {
+                    unit_ahead = own;
+                    ahead.advance();
+                    --left;
+                }
+            }
+            Pipeline::commit();
+            filled.advance();
+        };
+#pragma unroll 1
+        for (int s = 0; s < B::STAGES; ++s) prefetch();
+        B::prepare(factors, backs, tops, g);
+        if (threadIdx.x == 0) backs[B::Final::NUMBER] *= (C)g.alpha;
+        __syncthreads();
+#pragma unroll 1
+        for (int t = first; t < tiles; t += apart, here.advance()) {
+#pragma unroll 1
+            for (int unit = own; unit < First::UNITS; unit += B::GROUP) {
+                Pipeline::template wait<B::STAGES - 1>();
+                __syncwarp();
+                KronLines<B, typename First::F, First::TILES> x;
+                const T* stage = stages + used.stage * B::STAGE;
+                if constexpr (ROWS) x.template read_rows<TURNED>(stage, [&](int row) { return (TURNED && First::F::DEEP == 1 ? row ^ row / 2 % 2 : row) * B::PITCH; }, lane);
+                else x.template read_columns<B::PITCH>(stage, [&](int tile, int column) { return (16 * tile + column) ^ (TURNED ? lane % 4 * 8 : 0); }, lane);
+                __syncwarp();
+                prefetch();
+                used.advance();
+                if (!First::FINAL && unit == own) wait_for_group(group);
+                epilogue<First>(g, here, x, tile, factors, backs, unit, lane);
+            }
+            B::later(g, here, tile, factors, backs, group, own, lane);
+        }
+        ptx::cp_async_wait_all();
+    }
+};
+
+// Bytes of shared memory: the factors, the stages of each warp, and the tiles between phases.
+template <class B>
+__device__ constexpr int kron_mma_shared_bytes() {
+    constexpr int RINGS = B::WARPS * B::STAGES * B::STAGE * (int)sizeof(typename B::T), TILES = B::WARPS / B::GROUP * B::TILE * (int)sizeof(typename B::C);
+    return 4 * B::FACTOR_WORDS + RINGS + TILES;
+}
+
+}  // namespace km

@@ -1,0 +1,181 @@
+"""``kron_matmul``: a matrix times a Kronecker product that is never formed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from ...errors import GradientError, ParameterError
+from ...runtime.dispatch import PLANS, CallKey
+from ...torch_ops.call_key import call_key, is_recorded
+from ...torch_ops.checks import reach
+from ...torch_ops.execute import allocate
+from ...torch_ops.info import RunInfo
+from ...torch_ops.torch_private import is_tracked, plain
+from .autograd import KronCall, in_two, product
+from .execute import backend_for, bind, factor_sizes
+from .inputs import Product, gather, target
+from .modes import parse, text_of
+
+_NUMBERS = (int, float)
+
+
+def kron_matmul(
+    x: Any,
+    factors: Sequence[Any],
+    *,
+    side: Literal["right", "left"] = "right",
+    alpha: Any = 1,
+    beta: Any = 0,
+    y: Any = None,
+    out: Any = None,
+    precision: str | None = None,
+    fuse: bool = True,
+    store: bool = False,
+) -> Any:
+    """Product of a matrix and a Kronecker product of matrices, which is never formed.
+
+    ``alpha * x @ (F_1 ⊗ … ⊗ F_N) + beta * y``, or ``alpha * (F_1 ⊗ … ⊗ F_N) @ x + beta * y`` for ``side="left"``.
+
+    Parameters
+    ----------
+    x : array
+        (…, m, ∏p) for ``side="right"``, with factors (…, p_i, q_i); (…, ∏q, m) for ``side="left"``; or a vector.
+        Any strides: a transposed view is read in place.
+    factors : sequence of arrays and int
+        Matrices or batches of matrices, all batch axes broadcast with those of x; pass ``f.mT`` for a transposed
+        factor. An integer is the identity of that size, so one factor among integers is a product along one axis.
+        The same object several times is one factor with one gradient.
+    side : {"right", "left"}
+        Side of x on which the product stands.
+    alpha, beta : number or tensor
+        A tensor has one entry, or one per batch entry. Where ``beta`` is the number 0, y is not read.
+    y : array, optional
+        Broadcasts to the result.
+    out : array, optional
+        Takes the result; it may be y, and must not overlap x or a factor.
+    precision : {None, "ieee", "tf32"}
+        Arithmetic of float32: None is float32-accurate by any means, "ieee" float32 arithmetic only, "tf32" one
+        pass on tensor cores.
+    fuse : bool
+        Whether several factors may be applied in one pass over memory.
+    store : bool
+        Whether a product that needs several passes keeps what lies between them for its gradients, which otherwise
+        compute it again: memory of the size of x for the time of a pass.
+
+    Returns
+    -------
+    array
+        (…, m, ∏q), (…, ∏p, m) or a vector, of the kind and dtype of x.
+
+    Raises
+    ------
+    ShapeError
+        If sizes do not chain, with the chain; for a factor that is no matrix and for no factors.
+    DtypeError, DeviceError
+        If arrays differ in dtype or device; bool arrays.
+    ParameterError
+        For ``beta`` without y, and unknown options.
+    OutputError
+        If ``out`` does not fit or overlaps x or a factor.
+
+    Notes
+    -----
+    float16, bfloat16, float32 and float64 have kernels; integers and complex numbers take one matrix product per
+    factor. float16 and bfloat16 are summed in float32. On CUDA factors of 8 to 128 rows and columns run on tensor
+    cores, float32 as three products of float16 halves that are scaled for every line of entries which is reduced:
+    the error is within 1e-6 of the norm of the result, entries small beside their row do not have that accuracy
+    each, and an infinity gives NaN in what it reaches; ``precision="ieee"`` has neither limit. float64 takes the
+    tensor cores of its own up to 64 rows and columns and is never rounded.
+
+    Factors are applied in the order of fewest multiplications:
+    for square ones m * ∏p * Σp of them, and the result and x are the only memory of their size beyond one
+    workspace. Gradients of every order exist for x, all factors, alpha, beta and y. Inside ``torch.autocast``
+    arrays are cast as for a matrix product. The method is the shuffle algorithm of [1]_ with factors fused.
+
+    References
+    ----------
+    .. [1] P. Fernandes, B. Plateau, W. J. Stewart, "Efficient descriptor-vector multiplications in stochastic
+       automata networks", J. ACM 45, 1998.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> f, g = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> x = np.array([[1.0, 0.0, 2.0, 0.0]])
+    >>> km.kron_matmul(x, [f, g])
+    array([[ 0.,  7.,  0., 10.]])
+    >>> km.kron_matmul(x, [2, g])
+    array([[0., 1., 0., 2.]])
+    """
+    return multiply(x, factors, side, alpha, beta, y, out, precision, fuse, store)
+
+
+def multiply(
+    x: Any, factors: Sequence[Any], side: Any = "right", alpha: Any = 1, beta: Any = 0, y: Any = None, out: Any = None,
+    precision: Any = None, fuse: Any = True, store: Any = False, info: RunInfo | None = None,
+) -> Any:  # fmt: skip
+    """Return the product as :func:`kron_matmul` does; ``info`` takes the route."""
+    if type(store) is not bool:
+        raise ParameterError(f"store must be True or False, not {store!r}")
+    key = None if store else _key(x, factors, side, alpha, beta, y, out, precision, fuse)
+    found: KronCall | None = None if key is None else PLANS.get(key)
+    if found is not None and key is not None:
+        own = [factor for factor in factors if type(factor) is not int] if found.identities else factors
+        y = y if found.added else None
+        if is_recorded(key):
+            return found.recorded(x, own, y, (alpha, beta), info)
+        if out is None or not found.overlaps(x, own, y, out):
+            return found((x, own, y), (alpha, beta), out, info)
+    call = gather(x, factors, side, alpha, beta, y, precision, fuse)
+    if out is not None and not plain(call.values):
+        raise GradientError("out= cannot be combined with a transform of torch.func; drop out=")
+    into = None if out is None else target(out, call)
+    if into is None and (store or torch.compiler.is_compiling() or not plain(call.values)):
+        result = (in_two if store else product)(call.text, call.options, call.numbers, *call.canonical(), info)
+        return call.wrap(call.form.result(result))
+    bound, own = _bound(key, call, factors, into)
+    if is_tracked(call.values):
+        return call.wrap(bound.recorded(call.x, own, call.y, call.numbers, info))
+    result = bound((call.x, own, call.y), call.numbers, into, info)
+    return call.wrap(result) if out is None else out
+
+
+def _key(
+    x: Any, factors: Any, side: Any, alpha: Any, beta: Any, y: Any, out: Any, precision: Any, fuse: Any
+) -> CallKey | None:
+    """Return the key of a call; None where an argument is of no usual kind, or a gradient meets ``out``."""
+    if type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS or type(factors) not in (list, tuple):
+        return None
+    if type(side) is not str or type(fuse) is not bool or (precision is not None and type(precision) is not str):
+        return None
+    sizes = tuple([factor if type(factor) is int else None for factor in factors])
+    own = [factor for factor in factors if type(factor) is not int]
+    key = call_key(("kron_matmul", sizes), (side, precision, fuse, beta == 0, y is out), (x, *own, y, out))
+    return None if key is None or (out is not None and is_recorded(key)) else key
+
+
+def _bound(
+    key: CallKey | None, call: Product, factors: Sequence[Any], out: torch.Tensor | None
+) -> tuple[KronCall, Sequence[torch.Tensor]]:
+    """Return a checked call for its tensors, and its factors; stored by its key where it is bound to kernels."""
+    plan = KronCall(call.text, call.options, call.form, call.shape, call.y is not None)
+    if key is None:
+        return plan, call.factors
+    own = [factor for factor in factors if type(factor) is not int]
+    numbers = iter(range(len(own)))
+    text = text_of([f"i{factor}" if type(factor) is int else next(numbers) for factor in factors])
+    matrices = [call.form.factor(factor) for factor in own]
+    sample = allocate(call.shape, call.x.dtype, call.x.device) if out is None else out
+    if not sample.numel() or backend_for(call.x, parse(text, factor_sizes(matrices))) is None:
+        return plan, call.factors
+    form = call.form
+    found = bind(text, call.options, form.x(call.x), matrices, form.y(call.y), form.x(sample))
+    if not found.reads_addresses:
+        return plan, call.factors
+    sizes = tuple([reach(tensor) for tensor in (call.x, *own)]), 0 if call.y is None else reach(call.y), reach(sample)
+    plan = KronCall(text, call.options, form, call.shape, call.y is not None, len(own) < len(factors), found, sizes)
+    PLANS[key] = plan
+    return plan, own

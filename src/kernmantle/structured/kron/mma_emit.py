@@ -1,0 +1,142 @@
+"""CUDA C++ of Kronecker passes on tensor cores: the phases and the places of their lines around the templates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...backends.cuda.traits import SCALARS, shared_check
+from .cuda_entry import entry
+from .mma_plan import LANES, MmaPhase, MmaPlan
+
+
+def _function(name: str, phase: MmaPhase, weights: Mapping[int, int], modulo: int = 0) -> str:
+    """A function of a line's number: the sum of its digits, modulo a number if one is given, times their weights."""
+    terms: list[str] = []
+    behind = 1
+    for place, (axis, extent) in enumerate(phase.digits):
+        digit = "line" if behind == 1 else f"line / {behind}"
+        if place + 1 < len(phase.digits):
+            digit += f" % {extent}"
+        if modulo:
+            digit += f" % {modulo}"
+        if weights.get(axis, 0) and extent > 1:
+            terms.append(digit if weights[axis] == 1 else f"{digit} * {weights[axis]}")
+        behind *= extent
+    body = " + ".join(terms) or "0"
+    return f"    static __device__ __forceinline__ int {name}(int line) {{ return {body}; }}"
+
+
+def _phase(plan: MmaPlan, number: int) -> list[str]:
+    """A phase as a struct."""
+    phase, modes, count = plan.phases[number], plan.run.modes, len(plan.run.modes)
+    final = number + 1 == len(plan.phases)
+    sizes = f"{phase.mode.rows}, {phase.mode.columns}"
+    last = str(phase.last).lower()
+    factor = f"km::KronFactor<{last}, {sizes}, {plan.tensor.products}>"
+    if plan.compute == "f64":
+        factor = f"km::KronDouble<{last}, {sizes}>"
+    offset = sum(plan.words(earlier.mode) for earlier in plan.phases[:number])
+    right_of = math.prod(mode.rows for mode in modes[phase.axis + 1 :])
+    before = {axis: math.prod(mode.columns for mode in modes[axis + 1 :]) for axis in range(phase.axis)}
+    after = {
+        axis: math.prod(mode.rows for mode in modes[axis + 1 :])
+        for axis in range(phase.axis + 1, count - (plan.right == 1))
+    }
+    places = {axis: stride for axis, stride in plan.strides.items() if axis != count}
+    turns = {plan.turned: 8} if plan.turned is not None and phase.axis < plan.turned else {}
+    constants = {
+        "TILES": phase.tiles, "LINES": phase.lines, "UNITS": phase.units, "OFFSET": offset,
+        "NUMBER": modes[phase.axis].factor or 0, "BEHIND": right_of, "EXTENT": modes[-1].rows,
+        "PITCH": plan.strides[phase.axis],
+    }  # fmt: skip
+    flags = {
+        "FINAL": final,
+        "LOCAL": number > 0 and _is_local(plan, number),
+        "ROW_TURNED": plan.turned is not None and phase.axis >= plan.turned,
+    }
+    return [
+        f"struct Phase{number} {{",
+        f"    typedef {factor} F;",
+        f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
+        f"    static constexpr bool {', '.join(f'{name} = {str(value).lower()}' for name, value in flags.items())};",
+        _function("item", phase, {-1: 1}),
+        _function("run", phase, before),
+        _function("run_out", phase, after),
+        _function("right", phase, {count: LANES}),
+        _function("place", phase, places),
+        _function("turn", phase, turns, 4),
+        "};",
+    ]
+
+
+def _is_local(plan: MmaPlan, number: int) -> bool:
+    """Whether a unit of a phase reads only what the unit of that number wrote in the phase before."""
+    before, own = plan.phases[number - 1], plan.phases[number]
+    if plan.group == 1:
+        return True
+    rows, columns = own.mode.columns, LANES * own.tiles
+    whole = -(-plan.run.modes[-1].rows // LANES) * LANES
+    return number == 1 and before.last and LANES * before.tiles == rows and columns == whole
+
+
+def _prepare(plan: MmaPlan) -> list[str]:
+    """What brings the factors into shared memory, each of them one or several multiplied out: measured, then scaled."""
+    measured: list[str] = []
+    scaled: list[str] = []
+    for number, phase in enumerate(plan.phases):
+        first, shapes = plan.members(phase)
+        last = first + len(shapes) - 1
+        rows = columns = 1
+        terms: list[str] = []
+        for place, (q, p) in reversed(list(enumerate(shapes))):
+            row = f"q / {rows} % {q}" if place else f"q / {rows}"
+            column = f"p / {columns} % {p}" if place else f"p / {columns}"
+            terms.append(f"km::kron_entry<T, C>(g, {first + place}, {row}, {column})")
+            rows, columns = rows * q, columns * p
+        fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
+        value = f"                [&](int q, int p) {{ return {' * '.join(reversed(terms))}; }});"
+        tops, down = f"tops + {number} * WARPS", f"g.factor_stride[{last}][0] < g.factor_stride[{last}][1]"
+        target = f"to + Phase{number}::OFFSET, backs + Phase{number}::NUMBER"
+        measured += [f"        Phase{number}::F::measure<Body, {fits}>({tops}, {down},", value]
+        scaled += [f"        Phase{number}::F::prepare<Body, {fits}>({target}, {tops},", value]
+    return [*measured, "        __syncthreads();", *scaled]
+
+
+def emit(plan: MmaPlan) -> str:
+    """CUDA C++ of a pass; the same plan always gives the same text."""
+    count = sum(len(part) for part in plan.run.parts)
+    lines = [f"// {plan}", '#include "kron_mma.cuh"']
+    for number in range(len(plan.phases)):
+        lines += _phase(plan, number)
+    constants = {
+        "THREADS": plan.threads, "WARPS": plan.warps, "GROUP": plan.group, "STAGES": plan.stages,
+        "ITEMS": plan.items, "RIGHT": plan.right, "PRODUCTS": plan.tensor.products, "COPY": plan.facts.copy,
+        "VEC_OUT": plan.facts.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "TILE": plan.tile,
+        "FACTORS": len(plan.phases), "FACTOR_WORDS": sum(plan.words(mode) for mode in plan.run.modes),
+        "UNROLL": 1 + plan.tensor.is_rounded,
+    }  # fmt: skip
+    later = [
+        f"        km::KronMma<Body, Args>::later<Phase{number}>(g, p, tile, factors, backs, group, warp, lane);"
+        for number in range(1, len(plan.phases))
+    ]
+    lines += [
+        "struct Body {",
+        f"    typedef {SCALARS[plan.stored]} T;\n    typedef {SCALARS[plan.tensor.half]} H;",
+        f"    typedef {SCALARS[plan.compute]} C;",
+        f"    typedef km::KronArguments<{count}> Args;\n    typedef Phase0 First;",
+        f"    typedef Phase{len(plan.phases) - 1} Final;",
+        f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
+        f"    static constexpr bool ADDED = {str(plan.facts.added).lower()};",
+        "    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {",
+        *_prepare(plan),
+        "    }",
+        "    static __device__ __forceinline__ void later(const Args& g, const km::KronTileScheduler<ITEMS, RIGHT>& p,",
+        "            C* tile, const unsigned* factors, const C* backs, int group, int warp, int lane) {",
+        *later,
+        "    }",
+        "};",
+        shared_check("km::kron_mma_shared_bytes<Body>()", plan.shared),
+        entry(count, plan.threads, plan.facts.added, False, "km::KronMma<Body, Body::Args>::run(g);"),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,371 @@
+"""Plans of Kronecker passes on tensor cores: lines of which factors, by how many warps, in how much memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from ...backends.cuda.arch import ARCHS
+from ...backends.cuda.tiles import DeviceLimits
+from .modes import Mode
+from .passes import Pass, plain_pass
+
+NARROWEST, WIDEST = 8, 128
+# float64: 128 x 128 takes 14.0 ms three times over 320 * 128^2 columns on an H200, the vendor's product 12.8.
+WIDEST_DOUBLE = 64
+LANES = 16
+# Longest lines of a ring whose entries change places; longer ones are further apart: so 128 take 2 to 7 % less time.
+TURNED = 64
+# With fewer warps a multiprocessor waits for memory. Two factors of 128 by four warps take 4.2 ms where one and then
+# the other take 3.4 (320 * 128 * 128 columns, H200).
+LEAST, LEAST_WIDE, WIDE = 4, 8, 96
+# Factors are multiplied out up to this size; a phase costs as much as so many entries of a line.
+JOINED, PHASE = 64, 48
+WARPS = (16, 12, 8, 4, 2, 1)
+# Share of the time that a multiprocessor is busy on average, if it is to be: 1024 tiles of 64 x 64 take 31 us six at a
+# time on each of 132 (H200), 27 four at a time.
+EVEN = 0.8
+STAGES = (1, 2)
+MOST = (4, 2, 1)
+SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+# Shared memory beside the dynamic one: largest entries and scales of the factors, and what aligns the rest.
+STATIC_BYTES = 512
+# Generations where float64 has tensor cores that are faster than additions.
+DOUBLES = tuple(row.name for row in ARCHS.values() if "fp64_mma" in row.features)
+# Registers of a thread beside its lines and sums.
+OWN_REGISTERS, RAGGED_REGISTERS, DOUBLE_REGISTERS = 72, 16, 104
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """How tensor cores multiply: ``products`` of operands in the type ``half``."""
+
+    half: str
+    products: int
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether operands are."""
+        return self.products == 1 and self.half != "f64"
+
+    @property
+    def widest(self) -> int:
+        """Rows or columns of the largest factor that pays."""
+        return WIDEST_DOUBLE if self.half == "f64" else WIDEST
+
+    def __str__(self) -> str:
+        if self.half == "f64":
+            return "f64 tensor cores"
+        return f"{self.products} products of scaled f16 halves" if self.products > 1 else f"{self.half} products"
+
+
+@dataclass(frozen=True)
+class MmaFacts:
+    """What a call's arrays allow: bytes of a copy, neighbours of a store, a y."""
+
+    copy: int
+    out_width: int
+    added: bool
+
+
+@dataclass(frozen=True)
+class MmaPhase:
+    """The factor of axis ``axis`` on ``lines`` groups of lines, ``tiles`` at a time by a warp.
+
+    A line is a row of the last axis, or 16 columns beside each other. ``digits`` say, from the inside, which axes
+    number the lines: (axis, extent), where axis -1 are the items and the number of axes is what lies to the right.
+    """
+
+    axis: int
+    mode: Mode
+    last: bool
+    digits: tuple[tuple[int, int], ...]
+    tiles: int
+
+    @property
+    def lines(self) -> int:
+        """Rows, or groups of 16 columns."""
+        return math.prod(extent for _, extent in self.digits)
+
+    @property
+    def units(self) -> int:
+        """How often a warp takes lines."""
+        return -(-self.lines // (LANES * self.tiles if self.last else self.tiles))
+
+
+@dataclass(frozen=True)
+class MmaPlan:
+    """A pass on tensor cores: ``items`` of the last batch axis by ``right`` columns for each group of warps."""
+
+    run: Pass
+    shapes: tuple[tuple[int, int], ...]
+    stored: str
+    tensor: Tensor
+    arch: str
+    items: int
+    right: int
+    warps: int
+    group: int
+    stages: int
+    most: int
+    facts: MmaFacts
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def compute(self) -> str:
+        """Type of sums."""
+        return "f64" if self.stored == "f64" else "f32"
+
+    @cached_property
+    def phases(self) -> tuple[MmaPhase, ...]:
+        """From the last axis to the first."""
+        return _phases(self.run.modes, self.items, self.right, self.most)
+
+    @property
+    def turned(self) -> int | None:
+        """Axis whose rows lie beside each other, with columns that change places eight by eight.
+
+        None where rows are further apart instead.
+        """
+        axis = len(self.run.modes) - (1 if self.right > 1 else 2)
+        wide = self.right if self.right > 1 else _up(self.run.modes[-1].rows)
+        if self.tensor.products == 1 or axis < 0 or wide % 32:
+            return None
+        mode = self.run.modes[axis]
+        return None if mode.columns % 4 or mode.rows % 4 else axis
+
+    @cached_property
+    def strides(self) -> dict[int, int]:
+        """Strides in the tile of every axis, of the items (-1) and of what lies to the right."""
+        modes, count, size = self.run.modes, len(self.run.modes), SIZES[self.compute]
+        found = {count: 1} if self.right > 1 else {count: 1, count - 1: 1}
+        wide = self.right if self.right > 1 else _up(modes[-1].rows)
+        stride = _odd(wide, size) if self.turned is None else wide
+        for axis in reversed(range(count if self.right > 1 else count - 1)):
+            found[axis] = stride
+            extent = modes[axis].rows if axis == count - 1 else max(modes[axis].rows, modes[axis].columns)
+            stride = _odd(stride * extent, size)
+        found[-1] = stride
+        return found
+
+    @property
+    def tile(self) -> int:
+        """Entries of a tile between phases."""
+        return 0 if len(self.phases) == 1 else self.strides[-1] * self.items
+
+    @property
+    def pitch(self) -> int:
+        """Entries from line to line, or along a column, in a stage of the ring."""
+        wide = _up(self.run.modes[-1].columns) if self.right == 1 else self.right
+        turned = self.stored == "f32" and self.run.modes[-1].columns <= TURNED
+        if turned and (wide % 32 == 0 or (wide == LANES and self.right == 1)):
+            return wide
+        if SIZES[self.stored] >= 4:
+            return _odd(wide, SIZES[self.stored])
+        return wide + 16 if wide % 32 == 0 else wide
+
+    @property
+    def stage(self) -> int:
+        """Entries of a stage of a warp's ring."""
+        first = self.phases[0]
+        return self.pitch * (LANES * first.tiles if first.last else first.mode.columns)
+
+    def members(self, phase: MmaPhase) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """Number of the first factor of a phase and the shapes of those multiplied out."""
+        part = phase.mode.factor or 0
+        first = sum(map(len, self.run.parts[:part]))
+        return first, self.shapes[first : first + len(self.run.parts[part])]
+
+    def words(self, mode: Mode) -> int:
+        """Words of shared memory of a factor."""
+        return _up(mode.columns) * _up(mode.rows) * SIZES[self.tensor.half] * min(2, self.tensor.products) // 4
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        factors = sum(4 * self.words(mode) for mode in self.run.modes)
+        tiles = self.warps // self.group * SIZES[self.compute] * self.tile
+        return factors + tiles + self.warps * self.stages * self.stage * SIZES[self.stored]
+
+    @property
+    def registers(self) -> int:
+        """Registers that a thread should need."""
+        return max(_registers(phase, self.tensor) for phase in self.phases)
+
+    def count(self, entries: int, right: int) -> int:
+        """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
+        return -(-entries // self.items) * -(-right // self.right)
+
+    def is_even(self, tiles: int, processors: int) -> bool:
+        """Whether few multiprocessors wait for the last of so many tiles."""
+        at_once = self.warps // self.group * processors
+        return tiles >= EVEN * -(-tiles // at_once) * at_once
+
+    @property
+    def tile_name(self) -> str:
+        """What it differs in from other plans of the pass."""
+        return f"tile {self.items}x{self.right} warps {self.warps}/{self.group} stages {self.stages} lines {self.most}"
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.stored}, {self.tensor}, {self.tile_name}"
+
+
+def _up(count: int) -> int:
+    """Least multiple of 16 that is not less."""
+    return -(-count // LANES) * LANES
+
+
+def _odd(count: int, size: int) -> int:
+    """Least number of entries that is an odd multiple of 32 bytes: then neither rows nor columns meet in a bank."""
+    unit = 32 // size
+    return -(-(count - unit) // (2 * unit)) * 2 * unit + unit
+
+
+def _held(mode: Mode, most: int) -> int:
+    """Lines, in 16s, that a warp takes at a time."""
+    return min(most, 4 if mode.columns <= 32 else 2)
+
+
+def _registers(phase: MmaPhase, tensor: Tensor) -> int:
+    deep = -(-phase.mode.columns // LANES)
+    if tensor.half == "f64":
+        return DOUBLE_REGISTERS + phase.tiles * 16 * (deep + 1)
+    split = 2 if tensor.products > 1 else 1
+    sums = (1 if deep <= 2 else split) + (deep > 4)
+    ragged = RAGGED_REGISTERS * (phase.mode.columns % LANES > 0)
+    return OWN_REGISTERS + ragged + phase.tiles * (4 * deep * split + 8 * sums)
+
+
+def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[MmaPhase, ...]:
+    count = len(modes)
+    found: list[MmaPhase] = []
+    for axis in reversed(range(count)):
+        before = [(place, modes[place].columns) for place in reversed(range(axis))] + [(-1, items)]
+        mode = modes[axis]
+        if axis == count - 1 and right == 1:
+            digits = before
+        elif axis == count - 1:
+            digits = [(count, right // LANES), *before]
+        else:
+            inner = _up(modes[-1].rows) if right == 1 else right
+            behind = [(place, modes[place].rows) for place in reversed(range(axis + 1, count - (right == 1)))]
+            digits = [(count, inner // LANES), *behind, *before]
+        lines = math.prod(extent for _, extent in digits)
+        last = axis == count - 1 and right == 1
+        tiles = _held(mode, most)
+        while tiles > 1 and (lines // LANES if last else lines) % tiles:
+            tiles //= 2
+        if axis == count - 1 and right > 1:
+            tiles = right // LANES
+        found.append(MmaPhase(axis, mode, last, tuple(digits), tiles))
+    return tuple(found)
+
+
+def suits(mode: Mode, widest: int = WIDEST) -> bool:
+    """Whether tensor cores pay for a factor."""
+    return min(mode.columns, mode.rows) >= NARROWEST and max(mode.columns, mode.rows) <= widest
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Neighbouring factors that are multiplied out, at these places, as one axis."""
+
+    mode: Mode
+    places: tuple[int, ...]
+
+
+def joined(modes: Sequence[Mode]) -> list[Joined]:
+    """Axes with small neighbours joined so that the tensor cores have least to do."""
+    costs: list[float] = [0.0]
+    begins: list[int] = [0]
+    for stop in range(1, len(modes) + 1):
+        found = [(costs[first] + _cost(modes[first:stop]), first) for first in reversed(range(stop))]
+        best = min(found)
+        costs.append(best[0])
+        begins.append(best[1])
+    groups: list[Joined] = []
+    stop = len(modes)
+    while stop:
+        own = modes[begins[stop] : stop]
+        whole = Mode(math.prod(mode.columns for mode in own), math.prod(mode.rows for mode in own), own[0].factor)
+        groups.append(Joined(whole, tuple(range(begins[stop], stop))))
+        stop = begins[stop]
+    return groups[::-1]
+
+
+def _cost(modes: Sequence[Mode]) -> float:
+    """Work for every entry of a factor of these, and what a phase costs beside; one alone is always there."""
+    columns, rows = math.prod(mode.columns for mode in modes), math.prod(mode.rows for mode in modes)
+    whole = Mode(columns, rows, 0)
+    if len(modes) > 1:
+        kept = any(mode.factor is None for mode in modes)
+        if kept or not suits(whole) or max(columns, rows) > JOINED:
+            return math.inf
+    return PHASE + max(_up(columns), _up(rows)) + (0 if suits(whole) else JOINED)
+
+
+@lru_cache(maxsize=4096)
+def mma_candidates(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
+    limits: DeviceLimits,
+) -> tuple[MmaPlan, ...]:  # fmt: skip
+    """Tile, warps and ring of a pass with ``beside`` entries to its right, the preferred first."""
+    found = [
+        own
+        for warps in WARPS
+        for most in MOST
+        for stages in STAGES
+        if (own := _grouped(run, shapes, stored, tensor, facts, beside, limits, (warps, stages, most))) is not None
+    ]
+    return tuple(sorted(found, key=_value, reverse=True))
+
+
+def mma(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
+    limits: DeviceLimits,
+) -> MmaPlan | None:  # fmt: skip
+    """The preferred plan of a pass; None if a block cannot hold it."""
+    return next(iter(mma_candidates(run, shapes, stored, tensor, facts, beside, limits)), None)
+
+
+def _grouped(
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
+    limits: DeviceLimits, tile: tuple[int, int, int],
+) -> MmaPlan | None:  # fmt: skip
+    """The plan of so many warps, stages and lines with as few warps to a tile as fit."""
+    modes, (warps, stages, most) = run.modes, tile
+    held = _held(modes[-1], most)
+    right = 1 if beside == 1 else min(LANES * held, 1 << max(4, (beside - 1).bit_length()))
+    items = 1 if right > 1 else max(1, LANES * held // math.prod(mode.columns for mode in modes[:-1]))
+    for group in range(1, warps + 1):
+        found = MmaPlan(run, shapes, stored, tensor, limits.arch, items, right, warps, group, stages, most, facts)
+        if group > found.phases[0].units or found.registers > min(255, limits.registers_per_sm // found.threads):
+            return None
+        if warps % group == 0 and found.shared + STATIC_BYTES <= limits.shared_per_block:
+            return found
+    return None
+
+
+def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
+    """What is preferred, as measured on an H200: eight warps, 32 lines for each, then more of both.
+
+    Sixteen warps that wait for each other are slower than twelve; of those that go their own way through several
+    phases, some wait for memory anyway while others do not.
+    """
+    tiles, warps = plan.phases[0].tiles, plan.warps if plan.group < WARPS[0] else WARPS[1] - 1
+    alone = plan.group == 1 and plan.right == 1 and len(plan.phases) > 1 and plan.compute == "f32"
+    return min(warps, 8), min(tiles, 2), warps, tiles, -plan.stages if alone else plan.stages
+
+
+def fits(modes: Sequence[Mode], stored: str, tensor: Tensor, beside: int, limits: DeviceLimits) -> bool:
+    """Whether one pass can apply these factors with enough warps."""
+    run = plain_pass("mma", modes, 0, len(modes))
+    found = mma(run, (), stored, tensor, MmaFacts(SIZES[tensor.half], 1, False), beside, limits)
+    wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
+    return found is not None and found.warps >= (LEAST_WIDE if wide else LEAST)

@@ -1,0 +1,142 @@
+"""Passes over memory of a Kronecker product: which neighbouring factors go together, and in which order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .modes import Mode, cheapest, steps
+
+Limit = Callable[[Sequence[Mode], int], bool]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Factors applied in one pass to the view (left, columns of the run, right) of the tensor.
+
+    ``modes`` are the axes from ``first`` to before ``stop``; a mode's factor is a place in ``parts``, each part being
+    positions of neighbouring factors that are multiplied out and taken as one. ``kind`` names the kernel.
+    """
+
+    kind: str
+    first: int
+    stop: int
+    modes: tuple[Mode, ...]
+    parts: tuple[tuple[int, ...], ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Order of the modes."""
+        return cheapest(self.modes)
+
+    @property
+    def columns(self) -> int:
+        """Extent of the run before the pass."""
+        return math.prod(mode.columns for mode in self.modes)
+
+    @property
+    def rows(self) -> int:
+        """Extent of the run after the pass."""
+        return math.prod(mode.rows for mode in self.modes)
+
+    @property
+    def most(self) -> int:
+        """Largest extent of the run on the way."""
+        extents = [
+            step.left * max(step.mode.columns, step.mode.rows) * step.right for step in steps(self.modes, self.order)
+        ]
+        return max([self.columns, self.rows, *extents])
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'*'.join(map(str, self.modes))}"
+
+
+def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
+    """Pass over these axes without merged factors; axes at its ends that are only kept stay outside."""
+    while first < stop and modes[first].factor is None:
+        first += 1
+    while first < stop and modes[stop - 1].factor is None:
+        stop -= 1
+    own: list[Mode] = []
+    parts: list[tuple[int, ...]] = []
+    for place in range(first, stop):
+        mode = modes[place]
+        own.append(Mode(mode.columns, mode.rows, None if mode.factor is None else len(parts)))
+        if mode.factor is not None:
+            parts.append((place,))
+    return Pass(kind, first, stop, tuple(own), tuple(parts))
+
+
+def merged(run: Pass, wanted: Callable[[Mode, Mode, bool], bool]) -> Pass:
+    """A pass with neighbouring factors multiplied out, from the last, where that is wanted.
+
+    ``wanted`` is asked with what is there, what it would become, and whether it is the last axis.
+    """
+    modes: list[Mode] = []
+    groups: list[tuple[int, ...]] = []
+    for place in reversed(range(len(run.modes))):
+        mode = run.modes[place]
+        own = () if mode.factor is None else run.parts[mode.factor]
+        behind = modes[-1] if modes and modes[-1].factor is not None else None
+        if own and behind is not None:
+            product = Mode(mode.columns * behind.columns, mode.rows * behind.rows, behind.factor)
+            if wanted(behind, product, len(modes) == 1):
+                modes[-1] = product
+                groups[-1] = own + groups[-1]
+                continue
+        modes.append(Mode(mode.columns, mode.rows, len(groups) if own else None))
+        if own:
+            groups.append(own)
+    return Pass(run.kind, run.first, run.stop, tuple(reversed(modes)), tuple(groups))
+
+
+def runs(modes: Sequence[Mode], fits: Limit, alone: Callable[[Mode], bool]) -> list[tuple[int, int]]:
+    """Ranges of neighbouring axes, from the last, each as long as ``fits(its modes, extent to the right)`` holds.
+
+    A mode for which ``alone`` holds shares its range with no other factor.
+    """
+    found: list[tuple[int, int]] = []
+    stop = len(modes)
+    while stop:
+        first = stop
+        right = math.prod(max(mode.columns, mode.rows) for mode in modes[stop:])
+        while first:
+            run = modes[first - 1 : stop]
+            several = sum(mode.factor is not None for mode in run) > 1
+            if first < stop and (
+                not fits(run, right) or (several and any(mode.factor is not None and alone(mode) for mode in run))
+            ):
+                break
+            first -= 1
+        found.append((first, stop))
+        stop = first
+    return [(first, stop) for first, stop in found if any(mode.factor is not None for mode in modes[first:stop])]
+
+
+def in_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Passes in the order of fewest multiplications."""
+    whole = [Mode(run.columns, run.rows, place) for place, run in enumerate(passes)]
+    places = sorted(range(len(passes)), key=lambda place: -passes[place].first)
+    arranged = [whole[place] for place in reversed(places)]
+    order = [arranged[position].factor for position in cheapest(arranged)]
+    return tuple(passes[place] for place in order if place is not None)
+
+
+@dataclass(frozen=True)
+class View:
+    """The tensor as a pass sees it: (left, columns, right) before it and (left, rows, right) after it."""
+
+    left: int
+    right: int
+
+
+def views(modes: Sequence[Mode], passes: Sequence[Pass]) -> list[View]:
+    """The view of every pass, ``right`` without the columns of x."""
+    extents = [mode.columns for mode in modes]
+    found: list[View] = []
+    for run in passes:
+        found.append(View(math.prod(extents[: run.first]), math.prod(extents[run.stop :])))
+        for place in range(run.first, run.stop):
+            extents[place] = modes[place].rows
+    return found

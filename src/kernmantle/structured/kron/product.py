@@ -1,0 +1,312 @@
+"""``KroneckerProduct``: a product of matrices as a linear operator that is never formed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...arrays import check_same_device, check_same_dtype, dtype_name, unwrap
+from ...errors import LinearAlgebraError, ParameterError, ShapeError
+from ...ir.equation import broadcast
+from ...torch_ops.info import RunInfo
+from .factors import Factor, decomposed, described, listed, outer, sizes, spread
+from .matmul import multiply
+from .sums import SumOfProducts
+
+
+class KroneckerProduct:
+    """The linear operator ``scale * (F_1 ⊗ … ⊗ F_N)``, never formed.
+
+    ``operator @ v`` and ``v @ operator`` multiply from either side, ``scalar * operator`` scales,
+    ``operator @ operator`` multiplies products whose factors fit, and ``operator + operator`` is a
+    :class:`SumOfProducts`; ``K + s * KroneckerProduct([n])`` adds ``s`` to the diagonal of an (n, n) operator.
+
+    Parameters
+    ----------
+    factors : sequence of arrays and int
+        Matrices (…, p_i, q_i) whose batch axes broadcast; an integer is the identity of that size.
+    scale : number or tensor
+        One number, or one per batch entry.
+    like : tensor, optional
+        Where and of which type the operator is when all factors are identities; float32 on the CPU otherwise.
+
+    Attributes
+    ----------
+    factors : tuple of tensors and int
+    shape : tuple of int
+        Batch axes, rows, columns.
+    info : str
+        What the last product with this operator ran as; empty before the first.
+
+    Raises
+    ------
+    ShapeError, DtypeError, DeviceError
+        As for :func:`kron_matmul`; also where a method needs square factors.
+
+    Notes
+    -----
+    ``solve``, ``inverse``, ``eigh``, ``svd``, ``cholesky``, ``logdet``, ``diagonal`` and ``trace`` work on the
+    factors one by one: for n_1 = … = n_N = p they cost O(N p³) where the dense matrix would cost O(p^3N). All have
+    the derivatives that ``torch.linalg`` has.
+
+    Examples
+    --------
+    >>> import kernmantle as km, torch
+    >>> k = km.KroneckerProduct([torch.tensor([[2.0, 0.0], [1.0, 1.0]]), 2])
+    >>> k @ torch.ones(4)
+    tensor([2., 2., 2., 2.])
+    >>> k.logdet()
+    tensor(1.3863)
+    >>> (k + 0.5 * km.KroneckerProduct([4])).diagonal()
+    tensor([2.5000, 2.5000, 1.5000, 1.5000])
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, factors: Sequence[Any], scale: Any = 1, *, like: torch.Tensor | None = None) -> None:
+        given = listed(factors)
+        places = [place for place, factor in enumerate(given) if not isinstance(factor, int)]
+        own: list[torch.Tensor] = []
+        if places:
+            names = [f"factors[{place}]" for place in places]
+            own, _ = unwrap(*(given[place] for place in places), names=names)
+            check_same_device(own, names)
+            check_same_dtype(own, names)
+            for place, tensor in zip(places, own, strict=True):
+                given[place] = tensor
+            like = own[0]
+        self.factors: tuple[Factor, ...] = tuple(given)
+        self.scale = scale
+        self._ran = RunInfo()
+        self.device = torch.device("cpu") if like is None else like.device
+        self.dtype = torch.float32 if like is None else like.dtype
+        leading = [*(tuple(factor.shape[:-2]) for factor in own), tuple(getattr(scale, "shape", ()))]
+        batch = broadcast(leading)
+        if batch is None:
+            raise ShapeError(f"the batch axes {', '.join(map(str, leading))} of the factors and scale do not broadcast")
+        self.shape = (*batch, *(math.prod(side) for side in zip(*sizes(self.factors), strict=True)))
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Batch axes."""
+        return self.shape[:-2]
+
+    @property
+    def terms(self) -> tuple[KroneckerProduct, ...]:
+        """Itself, as the one term of a sum."""
+        return (self,)
+
+    def __repr__(self) -> str:
+        ran = f", ran as {self.info}" if self.info else ""
+        scale = "" if _is_one(self.scale) else "scale * "
+        return f"KroneckerProduct({scale}{described(self.factors)}, {dtype_name(self.dtype)} on {self.device}{ran})"
+
+    def like(self, factors: Sequence[Factor], scale: Any) -> KroneckerProduct:
+        """Another product on the same device."""
+        like = torch.empty((), dtype=self.dtype, device=self.device)
+        return KroneckerProduct(factors, scale, like=like)
+
+    def matmul(self, v: Any, **options: Any) -> Any:
+        """Return ``self @ v`` with the options of :func:`kron_matmul` from ``beta`` on."""
+        return multiply(v, self.factors, "left", self.scale, info=self._recorder(), **options)
+
+    def _recorder(self) -> RunInfo | None:
+        """Return what takes the route of a product, None while one is traced."""
+        return None if torch.compiler.is_compiling() else self._ran
+
+    @property
+    def info(self) -> str:
+        """What the last product with this operator ran as; empty before the first."""
+        return self._ran.route
+
+    def __matmul__(self, other: Any) -> Any:
+        if not isinstance(other, KroneckerProduct):
+            return multiply(other, self.factors, "left", self.scale, info=self._recorder())
+        inner, outer_ = [q for _, q in sizes(self.factors)], [p for p, _ in sizes(other.factors)]
+        if inner != outer_:
+            raise ShapeError(
+                f"{described(self.factors)} @ {described(other.factors)} has no Kronecker form: the factors' "
+                "sizes do not fit one by one; multiply by other.to_dense()"
+            )
+        pairs = zip(self.factors, other.factors, strict=True)
+        factors = [b if isinstance(a, int) else a if isinstance(b, int) else a @ b for a, b in pairs]
+        return self.like(factors, _times(self.scale, other.scale))
+
+    def __rmatmul__(self, v: Any) -> Any:
+        return multiply(v, self.factors, "right", self.scale, info=self._recorder())
+
+    def __mul__(self, scalar: Any) -> KroneckerProduct:
+        if not isinstance(scalar, (int, float, complex, torch.Tensor)):
+            return NotImplemented
+        return self.like(self.factors, _times(self.scale, scalar))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, scalar: Any) -> KroneckerProduct:
+        return self * (1 / scalar)
+
+    def __neg__(self) -> KroneckerProduct:
+        return self * -1
+
+    def __add__(self, other: Any) -> SumOfProducts:
+        terms = getattr(other, "terms", None)
+        return NotImplemented if terms is None else SumOfProducts([self, *terms])
+
+    def __sub__(self, other: Any) -> SumOfProducts:
+        return self + -other
+
+    @property
+    def T(self) -> KroneckerProduct:
+        """The transpose."""
+        return self.like([f if isinstance(f, int) else f.mT for f in self.factors], self.scale)
+
+    mT = T
+
+    @property
+    def mH(self) -> KroneckerProduct:
+        """The adjoint."""
+        scale = self.scale.conj() if isinstance(self.scale, torch.Tensor) else self.scale.conjugate()
+        return self.like([f if isinstance(f, int) else f.mH for f in self.factors], scale)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        """Every factor as a matrix."""
+        return [torch.eye(f, dtype=self.dtype, device=self.device) if isinstance(f, int) else f for f in self.factors]
+
+    def _each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> list[Factor]:
+        """A function of every factor that is the identity for the identity."""
+        return [factor if isinstance(factor, int) else function(factor) for factor in self.factors]
+
+    def _square(self, what: str) -> None:
+        """ShapeError unless all factors are square."""
+        if any(rows != columns for rows, columns in sizes(self.factors)):
+            raise ShapeError(f"{what} needs square factors, not {described(self.factors)}")
+
+    def to_dense(self) -> torch.Tensor:
+        """The matrix (…, rows, columns)."""
+        return spread(self.scale) * outer(self._tensors())
+
+    def diagonal(self) -> torch.Tensor:
+        """Entries (…, min(rows, columns)) on the diagonal."""
+        if all(rows == columns for rows, columns in sizes(self.factors)):
+            total = outer([f.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) for f in self._tensors()]).squeeze(-1)
+        else:
+            total = self._entries(torch.arange(min(self.shape[-2:]), device=self.device))
+        return total if _is_one(self.scale) else total * spread(self.scale, 1)
+
+    def _entries(self, place: torch.Tensor) -> torch.Tensor:
+        """Entries at (place, place), without the scale."""
+        total = torch.ones((), dtype=self.dtype, device=self.device)
+        rows = columns = place
+        for factor in reversed(self._tensors()):
+            q, p = factor.shape[-2:]
+            total = total * factor[..., rows % q, columns % p]
+            rows, columns = rows // q, columns // p
+        return total
+
+    def trace(self) -> torch.Tensor:
+        """Sum of the diagonal."""
+        if any(rows != columns for rows, columns in sizes(self.factors)):
+            return self.diagonal().sum(-1)
+        total = spread(self.scale, 0)
+        for factor in self.factors:
+            total = total * (factor if isinstance(factor, int) else factor.diagonal(dim1=-2, dim2=-1).sum(-1))
+        return torch.as_tensor(total, dtype=self.dtype, device=self.device)
+
+    def inverse(self) -> KroneckerProduct:
+        """Return the inverse, from those of the factors; LinearAlgebraError for a singular one, or a scale of 0."""
+        self._square("inverse")
+        if not isinstance(self.scale, torch.Tensor) and self.scale == 0:
+            raise LinearAlgebraError("the scale is 0, so there is no inverse; pinv() is the pseudoinverse")
+        meaning = "is singular: it has no inverse; pinv() is the pseudoinverse"
+        factors = self._each(lambda factor: decomposed(torch.linalg.inv, factor, meaning))
+        return self.like(factors, 1 / self.scale)
+
+    def pinv(self) -> KroneckerProduct:
+        """Return the pseudoinverse, from those of the factors; that of a scale of 0 is 0."""
+        scale: Any = self.scale
+        if isinstance(scale, torch.Tensor):
+            inverse = torch.where(scale == 0, scale, 1 / torch.where(scale == 0, torch.ones_like(scale), scale))
+        else:
+            inverse = scale if scale == 0 else 1 / scale
+        return self.like(self._each(torch.linalg.pinv), inverse)
+
+    def solve(self, b: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` with ``self @ x = b`` for b (…, rows, m) or a vector, by the inverses of the factors.
+
+        LinearAlgebraError for a singular factor, or a scale of 0.
+        """
+        return self.inverse() @ b
+
+    def slogdet(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sign and logarithm of the absolute determinant."""
+        self._square("slogdet")
+        n = self.shape[-1]
+        scale = torch.as_tensor(self.scale, dtype=self.dtype, device=self.device)
+        sign, total = torch.sgn(scale) ** n, n * scale.abs().log()
+        for factor in self.factors:
+            if isinstance(factor, torch.Tensor):
+                own_sign, own = torch.linalg.slogdet(factor)
+                times = n // factor.shape[-1] if n else 0
+                sign, total = sign * own_sign**times, total + own * times
+        return sign, total
+
+    def logdet(self) -> torch.Tensor:
+        """Logarithm of the determinant: NaN where it is negative, -inf where it is 0."""
+        sign, total = self.slogdet()
+        return torch.where(sign < 0, torch.full_like(total, math.nan), total)
+
+    def cholesky(self, *, upper: bool = False) -> KroneckerProduct:
+        """Return the product of the Cholesky factors; LinearAlgebraError where one is not positive definite."""
+        self._square("cholesky")
+        if not isinstance(self.scale, torch.Tensor) and not (isinstance(self.scale, (int, float)) and self.scale > 0):
+            raise ParameterError(f"cholesky needs a positive scale, not {self.scale!r}")
+
+        def lower_or_upper(factor: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.cholesky(factor, upper=upper)
+
+        factors = self._each(lambda factor: decomposed(lower_or_upper, factor, "is not positive definite"))
+        return self.like(factors, self.scale**0.5)
+
+    def eigh(self) -> tuple[torch.Tensor, KroneckerProduct]:
+        """Eigenvalues (…, n), in the order of the product and not sorted, and eigenvectors, for symmetric factors."""
+        self._square("eigh")
+        values: list[torch.Tensor] = []
+        vectors: list[Factor] = []
+        for factor in self.factors:
+            value, vector = (self._ones(factor), factor) if isinstance(factor, int) else torch.linalg.eigh(factor)
+            values.append(value)
+            vectors.append(vector)
+        return self._combined(values), self.like(vectors, 1)
+
+    def eigvalsh(self) -> torch.Tensor:
+        """Eigenvalues as of ``eigh``; their derivative exists for repeated ones too."""
+        self._square("eigvalsh")
+        return self._combined([self._ones(f) if isinstance(f, int) else torch.linalg.eigvalsh(f) for f in self.factors])
+
+    def svd(self) -> tuple[KroneckerProduct, torch.Tensor, KroneckerProduct]:
+        """Reduced singular vectors, singular values (…, k) in the order of the product, and Vh."""
+        parts = [(f, f, f) if isinstance(f, int) else torch.linalg.svd(f, full_matrices=False) for f in self.factors]
+        values = [self._ones(own) if isinstance(own, int) else own for _, own, _ in parts]
+        sign = torch.sgn(torch.as_tensor(self.scale, dtype=self.dtype, device=self.device))
+        left, right = self.like([u for u, _, _ in parts], sign), self.like([v for _, _, v in parts], 1)
+        return left, self._combined(values).abs(), right
+
+    def _ones(self, count: int) -> torch.Tensor:
+        return torch.ones(count, dtype=self.dtype, device=self.device)
+
+    def _combined(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        total = outer([value.unsqueeze(-1) for value in values]).squeeze(-1)
+        return total if _is_one(self.scale) else total * spread(self.scale, 1)
+
+
+def _is_one(scale: Any) -> bool:
+    return not isinstance(scale, torch.Tensor) and scale == 1
+
+
+def _times(a: Any, b: Any) -> Any:
+    if isinstance(b, torch.Tensor) and b.dim() and isinstance(a, torch.Tensor) and a.dim() and a.shape != b.shape:
+        raise ParameterError(f"scales of shapes {tuple(a.shape)} and {tuple(b.shape)} meet; make them equal first")
+    return b if _is_one(a) else a if _is_one(b) else a * b

@@ -1,0 +1,349 @@
+"""Passes of a Kronecker product over tensors: the layout of its arrays, the strides of every pass, its launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...torch_ops.layout import merged
+from .modes import Mode
+from .passes import Pass, View, views
+from .torch_products import product
+
+BATCH = 3
+Numbers = tuple[float, float]
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """x (…, k, c), factors (…, q, p), y and out (…, k', c), batch axes as many for all, shared ones of length 1."""
+
+    x: torch.Tensor
+    factors: tuple[torch.Tensor, ...]
+    y: torch.Tensor | None
+    out: torch.Tensor
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Batch axes of the result."""
+        return tuple(self.out.shape[:-2])
+
+
+def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+    return tensor.reshape((1,) * (rank - tensor.dim()) + tensor.shape) if tensor.dim() < rank else tensor
+
+
+def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: torch.Tensor) -> Arrays:
+    """The arrays with the axis beside the product chosen so that memory is read along it, or along the product."""
+    rank = out.dim()
+    wide = [_of_rank(tensor, rank) for tensor in (x, *factors)]
+    given = Arrays(wide[0], tuple(wide[1:]), None if y is None else y.expand(out.shape), out)
+    x = given.x
+    if x.shape[-1] > 1 and (x.stride(-1) < x.stride(-2) or x.shape[-2] == 1):
+        return given
+    shared = [axis for axis in range(rank - 2) if all(f.shape[axis] == 1 for f in given.factors)]
+    if x.shape[-1] > 1:
+        given, x = _columns_as_batch(given), x.unsqueeze(-1)
+        shared.append(rank - 2)
+    if x.shape[-2] == 1 or abs(x.stride(-2)) == 1:
+        return given
+    beside = [axis for axis in shared if given.x.shape[axis] > 1 and 0 < given.x.stride(axis) < given.x.stride(-2)]
+    if not beside:
+        return given
+    return _batch_as_columns(given, min(beside, key=given.x.stride))
+
+
+def _columns_as_batch(given: Arrays) -> Arrays:
+    """The columns as the last batch axis."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.movedim(-1, -2).unsqueeze(-1)
+
+    factors = tuple(factor.unsqueeze(-3) for factor in given.factors)
+    return Arrays(moved(given.x), factors, None if given.y is None else moved(given.y), moved(given.out))
+
+
+def _batch_as_columns(given: Arrays, axis: int) -> Arrays:
+    """A batch axis that no factor has as the columns, which had length 1."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.squeeze(-1).movedim(axis, -1)
+
+    factors = tuple(factor.squeeze(axis) for factor in given.factors)
+    return Arrays(moved(given.x), factors, None if given.y is None else moved(given.y), moved(given.out))
+
+
+@dataclass(frozen=True)
+class Port:
+    """Strides of one array in a pass: of the batch axes with ``left`` last, of the run and of what is right of it."""
+
+    batch: tuple[int, ...]
+    run: int
+    right: int
+
+
+def port(tensor: torch.Tensor, left: int, run: int, right: int) -> Port | None:
+    """Strides of (…, left * run * right, columns); None where ``right`` and the columns do not lie in one line."""
+    *batch, own, across = tensor.stride()
+    batch = [0 if size == 1 else stride for size, stride in zip(tensor.shape[:-2], batch, strict=True)]
+    columns = tensor.shape[-1]
+    if right > 1 and columns > 1 and own != columns * across:
+        return None
+    inner = across if columns > 1 else own
+    return Port((*batch, own * run * right if left > 1 else 0), own * right, inner)
+
+
+def spread(strides: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Strides of batch axes, 0 for axes of length 1."""
+    return tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One pass over arrays of given shapes and strides.
+
+    ``dims`` are the extents of the batch axes, the axes left of the run included, and for each the strides of x, y,
+    out and the factors; ``offsets`` say where each launch begins, in bytes, when there are more axes than a kernel
+    takes. ``numbers`` says which factors of the product the pass applies.
+    """
+
+    run: Pass
+    right: int
+    ports: dict[str, Port]
+    dims: tuple[tuple[int, tuple[int, ...]], ...]
+    offsets: tuple[tuple[int, ...], ...]
+    numbers: tuple[int, ...]
+    arrays: Arrays
+
+    @property
+    def factors(self) -> list[torch.Tensor]:
+        """Factors of the pass."""
+        return [self.arrays.factors[number] for number in self.numbers]
+
+    @property
+    def added(self) -> bool:
+        """Whether y is added."""
+        return self.arrays.y is not None
+
+    @property
+    def varies(self) -> bool:
+        """Whether factors differ along a batch axis."""
+        return any(any(strides[3:]) for _, strides in self.dims)
+
+
+Start = Callable[[Sequence[int], Numbers], None]
+"""Starts a prepared kernel with the addresses of x, y, out and the factors of its pass, and alpha and beta."""
+Prepare = Callable[[Launch], Start]
+
+
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Sizes and strides."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One large factor by the vendor's matrix product, straight into the result: how each array is read."""
+
+    x: Layout
+    factor: Layout
+    out: Layout
+
+    def __call__(
+        self, x: torch.Tensor, factor: torch.Tensor, y: torch.Tensor | None, out: torch.Tensor, numbers: Numbers
+    ) -> None:
+        """Write ``alpha`` times the product plus ``beta`` y."""
+        if torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):
+                self(x, factor, y, out, numbers)
+            return
+        x, factor, out = x.as_strided(*self.x), factor.as_strided(*self.factor), out.as_strided(*self.out)
+        y, share = (out, 0) if y is None else (y.as_strided(*self.out), numbers[1])
+        if factor.dim() == 2:
+            torch.addmm(y, x, factor, beta=share, alpha=numbers[0], out=out)
+        else:
+            torch.baddbmm(y, factor, x, beta=share, alpha=numbers[0], out=out)
+
+
+def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dense | None:
+    """None where an array does not lie in one piece, the factor varies, or torch rounds halves on the way."""
+    mode, x, out, y = own.modes[0], arrays.x, arrays.out, arrays.out if arrays.y is None else arrays.y
+    factor = arrays.factors[modes[own.parts[0][0]].factor or 0]
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    if (half and not x.is_cuda) or factor.numel() != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
+        return None
+    if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
+        return None
+    right, (row, column) = view.right * x.shape[-1], factor.stride()[-2:]
+    count = x.numel() // (mode.columns * right)
+    if right == 1:
+        lines = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
+        return Dense(lines[0], ((mode.columns, mode.rows), (column, row)), lines[1])
+    x_lines = (count, mode.columns, right), (mode.columns * right, right, 1)
+    out_lines = (count, mode.rows, right), (mode.rows * right, right, 1)
+    return Dense(x_lines, ((count, mode.rows, mode.columns), (0, row, column)), out_lines)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A prepared pass: its kernel, which factors it takes and the shape of what it leaves, None for the result."""
+
+    start: Start | Dense
+    numbers: tuple[int, ...]
+    offsets: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...] | None
+
+
+def launched(start: Start, offsets: Sequence[Sequence[int]], pointers: Sequence[int], numbers: Numbers) -> None:
+    """Start a kernel once for every offset."""
+    if len(offsets) == 1:
+        start(pointers, numbers)
+        return
+    for own in offsets:
+        start([pointer + offset for pointer, offset in zip(pointers, own, strict=True)], numbers)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The kernels of a product of arrays of equal layouts: what remains is to start them."""
+
+    stages: tuple[Stage, ...]
+
+    def __call__(
+        self, x: torch.Tensor, factors: Sequence[torch.Tensor], y: torch.Tensor | None, out: torch.Tensor,
+        numbers: Numbers,
+    ) -> None:  # fmt: skip
+        """Write the product to ``out``."""
+        source, alpha = x, numbers[0]
+        for stage in self.stages:
+            if stage.shape is None:
+                into, added, shares = out, y, (alpha, numbers[1])
+            else:
+                into, added, shares = x.new_empty(stage.shape), None, (alpha, 0.0)
+            if isinstance(stage.start, Dense):
+                stage.start(source, factors[stage.numbers[0]], added, into, shares)
+            else:
+                target = into.data_ptr()
+                pointers = [source.data_ptr(), target if added is None else added.data_ptr(), target]
+                pointers += [factors[number].data_ptr() for number in stage.numbers]
+                launched(stage.start, stage.offsets, pointers, shares)
+            source, alpha = into, 1.0
+
+
+def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kernel: Prepare) -> Prepared | None:
+    """The passes as prepared kernels; None where one needs a copy."""
+    stages: list[Stage] = []
+    value = arrays.x
+    for own, view, into, y in _walk(passes, modes, arrays):
+        given = replace(arrays, x=value, out=into, y=y)
+        shape = None if into is arrays.out else into.shape
+        if own.kind == "matmul":
+            dense = _dense(own, view, modes, given)
+            if dense is None:
+                return None
+            stages.append(Stage(dense, (modes[own.parts[0][0]].factor or 0,), (), shape))
+        else:
+            ports = _ports(own, view, given)
+            if ports is None:
+                return None
+            launch = _launch(own, view, modes, given, ports)
+            stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, shape))
+        value = into
+    return Prepared(tuple(stages))
+
+
+def _walk(
+    passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays
+) -> Iterator[tuple[Pass, View, torch.Tensor, torch.Tensor | None]]:
+    """Each pass, its view, where its result goes and the y that it adds."""
+    size = math.prod(mode.columns for mode in modes)
+    for place, (own, view) in enumerate(zip(passes, views(modes, passes), strict=True)):
+        size = size // own.columns * own.rows
+        if place == len(passes) - 1:
+            yield own, view, arrays.out, arrays.y
+        else:
+            yield own, view, arrays.x.new_empty((*arrays.batch, size, arrays.x.shape[-1])), None
+
+
+def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays: Arrays, kernel: Prepare) -> None:
+    """All passes, with the copies and matrix products that some need."""
+    value, alpha = arrays.x, numbers[0]
+    for own, view, into, y in _walk(passes, modes, arrays):
+        given = replace(arrays, x=value, out=into, y=y)
+        shares = (alpha, 0.0 if y is None else numbers[1])
+        if own.kind == "matmul":
+            _multiplied(own, view, modes, given, shares)
+        else:
+            _pass(own, view, modes, given, shares, kernel)
+        value, alpha = into, 1.0
+
+
+def _ports(own: Pass, view: View, arrays: Arrays) -> dict[str, Port] | None:
+    """Strides of every array, None where one has no such view."""
+    x = port(arrays.x, view.left, own.columns, view.right)
+    out = port(arrays.out, view.left, own.rows, view.right)
+    y = out if arrays.y is None else port(arrays.y, view.left, own.rows, view.right)
+    return None if x is None or out is None or y is None else {"x": x, "y": y, "out": out}
+
+
+def _pass(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers, kernel: Prepare) -> None:
+    target = arrays.out
+    ports = _ports(own, view, arrays)
+    if ports is None:
+        y = None if arrays.y is None else arrays.y.contiguous()
+        arrays = replace(arrays, x=arrays.x.contiguous(), out=target.contiguous(), y=y)
+        ports = _ports(own, view, arrays)
+    assert ports is not None
+    launch = _launch(own, view, modes, arrays, ports)
+    tensors = [arrays.x, arrays.out if arrays.y is None else arrays.y, arrays.out, *launch.factors]
+    launched(kernel(launch), launch.offsets, [tensor.data_ptr() for tensor in tensors], numbers)
+    if arrays.out is not target:
+        target.copy_(arrays.out)
+
+
+def _launch(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, ports: dict[str, Port]) -> Launch:
+    numbers = tuple(modes[place].factor or 0 for part in own.parts for place in part)
+    factors = [arrays.factors[number] for number in numbers]
+    strides = [(*spread(factor.stride()[:-2], factor.shape[:-2]), 0) for factor in factors]
+    every = [*(ports[name].batch for name in ("x", "y", "out")), *strides]
+    extents = (*arrays.batch, view.left)
+    dims = merged([(extent, tuple(port[axis] for port in every)) for axis, extent in enumerate(extents)])
+    extra, inner = dims[: max(0, len(dims) - BATCH)], dims[max(0, len(dims) - BATCH) :]
+    inner = [(1, (0,) * len(every))] * (BATCH - len(inner)) + inner
+    right = view.right * arrays.x.shape[-1]
+    offsets = _offsets(extra, len(every), arrays.x.element_size())
+    return Launch(own, right, ports, tuple(inner), offsets, numbers, arrays)
+
+
+def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int, size: int) -> tuple[tuple[int, ...], ...]:
+    offsets = [(0,) * ports]
+    for extent, strides in dims:
+        offsets = [
+            tuple(base + place * stride * size for base, stride in zip(start, strides, strict=True))
+            for start in offsets
+            for place in range(extent)
+        ]
+    return tuple(offsets)
+
+
+def _multiplied(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers) -> None:
+    """One large factor by the vendor's matrix product."""
+    mode = own.modes[0]
+    factor = arrays.factors[modes[own.parts[0][0]].factor or 0]
+    dense = _dense(own, view, modes, arrays)
+    if dense is not None:
+        dense(arrays.x, factor, arrays.y, arrays.out, numbers)
+        return
+    axes = (Mode(view.left, view.left), Mode(mode.columns, mode.rows, 0), Mode(view.right, view.right))
+    half = arrays.x.dtype in (torch.float16, torch.bfloat16)
+    wide = torch.float32 if half and not arrays.x.is_cuda else arrays.x.dtype
+    with torch.autocast(arrays.x.device.type, enabled=False):
+        result = product(arrays.x.to(wide), [factor.to(wide)], axes)
+    if numbers[0] != 1:
+        result *= numbers[0]
+    if arrays.y is not None:
+        result = torch.add(result, arrays.y.to(wide), alpha=numbers[1])
+    arrays.out.copy_(result)

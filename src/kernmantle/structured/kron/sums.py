@@ -1,0 +1,327 @@
+"""Sums of Kronecker products: two by joint diagonalisation, factor by factor, more by conjugate gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ...errors import ParameterError, ShapeError
+from ...ir.equation import broadcast
+from .factors import Factor, decomposed, outer, repartitioned, sizes, spread
+from .implicit import conjugate_gradients, solved
+from .matmul import kron_matmul
+
+
+class Term(Protocol):
+    """What a sum asks of a product."""
+
+    factors: tuple[Factor, ...]
+    scale: Any
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Batch axes."""
+        ...
+
+    @property
+    def T(self) -> Term:
+        """The transpose."""
+        ...
+
+    @property
+    def mH(self) -> Term:
+        """The adjoint."""
+        ...
+
+    def like(self, factors: Sequence[Factor], scale: Any) -> Term:
+        """Another on the same device."""
+        ...
+
+    def matmul(self, v: Any, **options: Any) -> Any:
+        """``self @ v`` with the options of :func:`kernmantle.kron_matmul`."""
+        ...
+
+    def to_dense(self) -> torch.Tensor:
+        """The matrix."""
+        ...
+
+    def diagonal(self) -> torch.Tensor:
+        """Entries on the diagonal."""
+        ...
+
+    def trace(self) -> torch.Tensor:
+        """Sum of the diagonal."""
+        ...
+
+    def logdet(self) -> torch.Tensor:
+        """Logarithm of the determinant."""
+        ...
+
+    def __matmul__(self, other: Any) -> Any: ...
+    def __rmatmul__(self, v: Any) -> Any: ...
+    def __mul__(self, scalar: Any) -> Term: ...
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Factors and scales of two terms ``s ⊗Aᵢ + t ⊗Bᵢ`` with the same sizes, the Bᵢ positive definite."""
+
+    a: Sequence[Factor]
+    b: Sequence[Factor]
+    s: Any
+    t: Any
+
+    def values(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Eigenvalues of the sum over ⊗Bᵢ, from those of every Aᵢ over its Bᵢ."""
+        return outer([part.unsqueeze(-1) for part in parts]).squeeze(-1) * spread(self.s, 1) + spread(self.t, 1)
+
+
+class SumOfProducts:
+    """The linear operator ``K_1 + K_2 + …`` of Kronecker products of one shape, never formed.
+
+    ``solve`` and ``logdet`` are for symmetric positive definite sums. Two terms whose factors have the same sizes,
+    those of one positive definite, are diagonalised together, factor by factor: with ``B = L Lᵀ`` and
+    ``L⁻¹ A L⁻ᵀ = Q Λ Qᵀ``, ``s A + t B = (L Q) (s Λ + t) (L Q)ᵀ``, which ``solve`` takes for an indefinite sum too.
+    An identity has the sizes that the other term needs, so ``K + s * KroneckerProduct([n])`` is of this kind.
+    Everything else is solved by conjugate gradients.
+
+    Parameters
+    ----------
+    terms : sequence of KroneckerProduct
+
+    Attributes
+    ----------
+    terms : tuple of KroneckerProduct
+    shape : tuple of int
+
+    Raises
+    ------
+    ShapeError
+        If the terms differ in shape.
+
+    Notes
+    -----
+    A product with it costs one :func:`kernmantle.kron_matmul` for each term, ``solve`` and ``logdet`` of two terms
+    one decomposition for each factor, and one more of each where neither is an identity. All have gradients.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> k = km.KroneckerProduct([torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.eye(2)])
+    >>> total = k + 0.5 * km.KroneckerProduct([4])
+    >>> total @ torch.ones(4)
+    tensor([3.5000, 3.5000, 3.5000, 3.5000])
+    >>> torch.allclose(total.solve(total @ torch.ones(4)), torch.ones(4))
+    True
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        shapes = {term.shape[-2:] for term in terms}
+        if len(shapes) != 1:
+            raise ShapeError(f"terms of shapes {', '.join(map(str, sorted(shapes)))} cannot be added")
+        placed = next((t for t in terms if any(isinstance(f, torch.Tensor) for f in t.factors)), terms[0])
+        self.terms = tuple(placed.like(term.factors, term.scale) if _is_identity(term) else term for term in terms)
+        self.dtype, self.device = self.terms[0].dtype, self.terms[0].device
+        batch = broadcast([tuple(term.batch) for term in terms])
+        if batch is None:
+            raise ShapeError(f"batch axes {', '.join(str(tuple(term.batch)) for term in terms)} do not broadcast")
+        self.shape = (*batch, *terms[0].shape[-2:])
+
+    def __repr__(self) -> str:
+        return f"SumOfProducts({' + '.join(map(repr, self.terms))})"
+
+    def __matmul__(self, v: Any) -> Any:
+        total = self.terms[0] @ v
+        for term in self.terms[1:]:
+            total = term.matmul(v, beta=1, y=total)
+        return total
+
+    def __rmatmul__(self, v: Any) -> Any:
+        total = v @ self.terms[0]
+        for term in self.terms[1:]:
+            total = kron_matmul(v, term.factors, alpha=term.scale, beta=1, y=total)
+        return total
+
+    def __add__(self, other: Any) -> SumOfProducts:
+        terms = getattr(other, "terms", None)
+        return NotImplemented if terms is None else SumOfProducts([*self.terms, *terms])
+
+    def __mul__(self, scalar: Any) -> SumOfProducts:
+        return SumOfProducts([term * scalar for term in self.terms])
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> SumOfProducts:
+        return self * -1
+
+    def __sub__(self, other: Any) -> SumOfProducts:
+        return self + -other
+
+    @property
+    def T(self) -> SumOfProducts:
+        """The transpose."""
+        return SumOfProducts([term.T for term in self.terms])
+
+    def to_dense(self) -> torch.Tensor:
+        """The matrix (…, rows, columns)."""
+        return _added([term.to_dense() for term in self.terms])
+
+    def diagonal(self) -> torch.Tensor:
+        """Entries on the diagonal."""
+        return _added([term.diagonal() for term in self.terms])
+
+    def trace(self) -> torch.Tensor:
+        """Sum of the diagonal."""
+        return _added([term.trace() for term in self.terms])
+
+    def _pair(self) -> _Pair | None:
+        """Both terms with the same sizes, that with the better factors last; None where there are none."""
+        if len(self.terms) != 2:
+            return None
+        a, b = self.terms
+        if any(rows != columns for term in self.terms for rows, columns in sizes(term.factors)):
+            return None
+        for one in self.terms:
+            wanted = [rows for rows, _ in sizes(one.factors)]
+            first, second = repartitioned(a.factors, wanted), repartitioned(b.factors, wanted)
+            if first is not None and second is not None:
+                return _ordered(_Pair(first, second, a.scale, b.scale))
+        return None
+
+    def _whitened(self, pair: _Pair) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """L⁻¹ A L⁻ᵀ and L for every pair of factors, L None for the identity."""
+        found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        for own, other in zip(pair.a, pair.b, strict=True):
+            matrix = torch.eye(own, dtype=self.dtype, device=self.device) if isinstance(own, int) else own
+            lower = None
+            if isinstance(other, torch.Tensor):
+                lower = decomposed(torch.linalg.cholesky, other, "is not positive definite")
+                half = torch.linalg.solve_triangular(lower, matrix, upper=False)
+                matrix = torch.linalg.solve_triangular(lower, half.mH, upper=False)
+            found.append((matrix, lower))
+        return found
+
+    def _parameters(self) -> list[torch.Tensor]:
+        every = [value for term in self.terms for value in (*term.factors, term.scale)]
+        return [value for value in every if isinstance(value, torch.Tensor)]
+
+    def _with_parameters(self, parameters: Sequence[torch.Tensor]) -> SumOfProducts:
+        rest = iter(parameters)
+        terms = [
+            term.like(
+                [f if isinstance(f, int) else next(rest) for f in term.factors],
+                next(rest) if isinstance(term.scale, torch.Tensor) else term.scale,
+            )
+            for term in self.terms
+        ]
+        return SumOfProducts(terms)
+
+    def solve(
+        self, b: torch.Tensor, *, tolerance: float | None = None, max_iterations: int | None = None
+    ) -> torch.Tensor:
+        """``x`` with ``self @ x = b`` for b (…, n, m) or a vector.
+
+        Parameters
+        ----------
+        b : tensor
+        tolerance : float, optional
+            Relative residual at which conjugate gradients stop; the square root of the machine's epsilon by default.
+        max_iterations : int, optional
+            Most steps of conjugate gradients; 10 n by default.
+
+        Returns
+        -------
+        tensor
+            With gradients of every order for b and all factors and scales.
+
+        Raises
+        ------
+        LinearAlgebraError
+            If conjugate gradients do not reach the tolerance.
+        """
+        if self.shape[-2] != self.shape[-1]:
+            raise ShapeError(f"solve needs a square operator, not {self.shape[-2:]}")
+        columns = b.unsqueeze(-1) if b.dim() == 1 else b
+        columns = columns.expand(torch.broadcast_shapes(columns.shape[:-2], self.shape[:-2]) + columns.shape[-2:])
+        x = solved(
+            lambda parameters, x: self._with_parameters(parameters) @ x,
+            self._solver(tolerance, max_iterations),
+            columns,
+            self._parameters(),
+        )
+        return x.squeeze(-1) if b.dim() == 1 else x
+
+    def _solver(self, tolerance: float | None, most: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+        with torch.no_grad():
+            fixed = self._with_parameters([parameter.detach() for parameter in self._parameters()])
+            pair = fixed._pair()
+            if pair is not None:
+                parts = self._whitened(pair)
+                pairs = [torch.linalg.eigh(matrix) for matrix, _ in parts]
+                shifted = pair.values([value for value, _ in pairs]).unsqueeze(-1)
+                vectors = [
+                    vector if lower is None else torch.linalg.solve_triangular(lower.mH, vector, upper=True)
+                    for (_, vector), (_, lower) in zip(pairs, parts, strict=True)
+                ]
+                turned = fixed.terms[1].like(vectors, 1)
+                return lambda b: turned @ ((turned.mH @ b) / shifted)
+            aim = torch.finfo(self.dtype).eps ** 0.5 if tolerance is None else tolerance
+            steps = 10 * self.shape[-1] if most is None else most
+            return lambda b: conjugate_gradients(fixed.__matmul__, fixed.diagonal(), b, aim, steps)
+
+    def logdet(self) -> torch.Tensor:
+        """Logarithm of the determinant, for two terms that are diagonalised together.
+
+        Raises
+        ------
+        ParameterError
+            For more terms, or two with factors of different sizes, or none of whose factors are positive definite.
+        """
+        pair = self._pair()
+        if pair is None:
+            raise ParameterError(
+                "logdet of a sum needs two terms whose square factors have the same sizes, those of one positive "
+                "definite; use torch.linalg.slogdet(operator.to_dense())"
+            )
+        values = pair.values([torch.linalg.eigvalsh(matrix) for matrix, _ in self._whitened(pair)])
+        return values.log().sum(-1) + self.terms[1].like(pair.b, 1).logdet()
+
+
+def _margin(factors: Sequence[Factor]) -> float:
+    """Least eigenvalue of a product over its largest, 1 for identities; 0 where a factor is not positive definite."""
+    total = 1.0
+    for factor in factors:
+        if isinstance(factor, torch.Tensor) and factor.numel():
+            values = torch.linalg.eigvalsh(factor.detach())
+            least = float((values[..., 0] / values.abs().amax(-1)).min())
+            total = total * least if least > factor.shape[-1] * torch.finfo(values.dtype).eps else 0.0
+    return total
+
+
+def _ordered(pair: _Pair) -> _Pair | None:
+    """The pair with its better factors last; None if those of neither are positive definite."""
+    if all(isinstance(factor, int) for factor in pair.b):
+        return pair
+    first, second = _margin(pair.a), _margin(pair.b)
+    if max(first, second) == 0:
+        return None
+    return pair if second >= first else _Pair(pair.b, pair.a, pair.t, pair.s)
+
+
+def _is_identity(term: Term) -> bool:
+    return all(isinstance(factor, int) for factor in term.factors)
+
+
+def _added(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

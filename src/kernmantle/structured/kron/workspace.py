@@ -1,0 +1,172 @@
+"""``kron_workspace``: what a product will take beside its arrays, from its plan alone: nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from typing import Literal
+
+import torch
+
+from ...backends.cuda.tiles import CARDS
+from ...errors import DeviceError, ParameterError
+from ...torch_ops.targets import target_for
+from .cpu_plan import width
+from .execute import factor_sizes, has_kernels
+from .inputs import gather
+from .modes import Mode, parse
+from .passes import Pass, views
+from .run import Arrays, Launch, Prepared, Start, arranged, prepare
+
+Found = tuple[int, int, str]
+"""Bytes between the passes, bytes of each thread, and the route."""
+
+
+@dataclass(frozen=True)
+class KronWorkspace:
+    """Shape of a product's result and the memory beside it.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the result.
+    bytes : int or None
+        Most memory at once of what stands between the passes, x and the result not counted; None where torch's
+        matrix products run, which take memory of their own.
+    bytes_per_thread : int or None
+        Memory that each thread of the CPU keeps from call to call, a fraction of its second cache; 0 on GPUs.
+    route : str
+        The passes, as an operator's repr tells them after a call; "torch" where there are none.
+    """
+
+    shape: tuple[int, ...]
+    bytes: int | None
+    bytes_per_thread: int | None
+    route: str
+
+
+def kron_workspace(
+    x: Sequence[int],
+    factors: Sequence[Sequence[int] | int],
+    *,
+    side: Literal["right", "left"] = "right",
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    precision: str | None = None,
+    fuse: bool = True,
+) -> KronWorkspace:
+    """Shape and workspace of a call of :func:`kron_matmul` on arrays of these shapes.
+
+    Parameters
+    ----------
+    x : tuple of int
+        Shape of x, (…, m, ∏p) for ``side="right"``.
+    factors : sequence of tuple of int and int
+        Shapes (…, p, q) of the factors; an integer is the identity of that size.
+    side, precision, fuse
+        As in :func:`kron_matmul`.
+    dtype : torch.dtype
+        Of all arrays.
+    device : str
+        "cpu", "cuda" for a GPU that is there, or one that is not: "sm_80", "sm_90", "sm_100", "sm_120".
+
+    Returns
+    -------
+    KronWorkspace
+        ``shape``, ``bytes``, ``bytes_per_thread`` and ``route``.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        As :func:`kron_matmul`.
+    ParameterError
+        For an unknown device or option.
+    DeviceError
+        For "cuda" where no GPU is.
+
+    Notes
+    -----
+    Exact for arrays that lie in one piece, without gradients, alpha and beta being numbers: other strides may cost a
+    copy. The first call of a kind is planned with one more array of an intermediate size. Nothing is allocated or
+    compiled here.
+
+    Examples
+    --------
+    >>> import kernmantle as km
+    >>> asked = km.kron_workspace((1024, 96 * 96 * 96), [(96, 96)] * 3, device="sm_90")
+    >>> asked.shape
+    (1024, 884736)
+    >>> km.kron_workspace((16, 64), [(8, 8), (8, 8)]).bytes
+    0
+    """
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda") and device not in CARDS:
+        raise ParameterError(f"device must be 'cpu', 'cuda' or one of {', '.join(CARDS)}, not {device!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"there is no GPU here: for one that is elsewhere pass device={', '.join(map(repr, CARDS))}")
+    own = [f if isinstance(f, int) else torch.empty(tuple(f), dtype=dtype, device="meta") for f in factors]
+    call = gather(torch.empty(tuple(x), dtype=dtype, device="meta"), own, side, 1, 0, None, precision, fuse)
+    out = call.form.x(torch.empty(call.shape, dtype=dtype, device="meta"))
+    canonical, matrices, _ = call.canonical()
+    found = _workspace(call.text, call.options, canonical, matrices, out, device)
+    return KronWorkspace(call.shape, *(found or (None, None, "torch")))
+
+
+def _workspace(
+    text: str, options: str, x: torch.Tensor, factors: Sequence[torch.Tensor], out: torch.Tensor, device: str
+) -> Found | None:
+    """Return what a call takes for arrays on "meta"; None where no kernels run or an array is copied on the way."""
+    modes = parse(text, factor_sizes(factors))
+    if not out.numel():
+        return 0, 0, "nothing: the result is empty"
+    if (device not in CARDS and target_for(torch.device(device)) is None) or not has_kernels(x.dtype, modes):
+        return None
+    arrays = arranged(x, factors, None, out)
+    passes, route = _planned(modes, arrays, options, device)
+    on_cpu = device == "cpu"
+    if on_cpu and x.dtype in (torch.float16, torch.bfloat16) and any(own.kind == "matmul" for own in passes):
+        return None
+    # Of the passes only the shapes matter here; to those of halves the rules of the CPU are not to apply.
+    wide = arrays if on_cpu else arranged(x.float(), [factor.float() for factor in factors], None, out.float())
+    ready = prepare(passes, modes, wide, _unstarted)
+    if ready is None:
+        return None
+    return _between(ready) * x.element_size(), _room(modes, passes, arrays) if on_cpu else 0, route
+
+
+def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str) -> tuple[tuple[Pass, ...], str]:
+    if device == "cpu":
+        plan, _ = import_module(".cpu", __package__).planned(modes, arrays, options)
+        return plan.passes, f"llvm: {plan}"
+    gpu = import_module(".cuda", __package__)
+    plan, _ = gpu.planned_for(_limits(device), modes, arrays, options)
+    return plan.passes, f"cuda: {plan}"
+
+
+def _limits(device: str) -> object:
+    if device in CARDS:
+        return CARDS[device]
+    gpu = import_module("...torch_ops.cuda", __package__)
+    return gpu.limits(gpu.index_of(torch.device(device)))
+
+
+def _unstarted(_launch: Launch) -> Start:
+    return lambda _pointers, _numbers: None
+
+
+def _between(ready: Prepared) -> int:
+    """Most entries of what a pass reads and what it leaves, x and the result apart."""
+    sizes = [0, *(torch.Size(stage.shape).numel() for stage in ready.stages if stage.shape is not None), 0]
+    return max(before + after for before, after in pairwise(sizes))
+
+
+def _room(modes: Sequence[Mode], passes: Sequence[Pass], arrays: Arrays) -> int:
+    cpu = import_module(".cpu", __package__)
+    compute = "f64" if arrays.x.dtype == torch.float64 else "f32"
+    rooms = [0]
+    for own, view in zip(passes, views(modes, passes), strict=True):
+        if own.kind != "matmul":
+            rooms.append(cpu.room_of(own, width(own, view.right * arrays.x.shape[-1], compute), compute))
+    return max(rooms)

@@ -1,0 +1,307 @@
+"""Chains of Kronecker-sparse products: one key, the bound chain that the launch cache has for it, and a launch.
+
+``weights`` are (a, b, c, d) each, ``bias`` (features,) or None, ``x`` has its features first or last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ...config import current
+from ...runtime.dispatch import PLANS, CallKey
+from ...torch_ops.call_key import call_key
+from ...torch_ops.execute import allocate
+from ...torch_ops.info import RunInfo
+from ...torch_ops.torch_private import is_tracked, plain
+from ...torch_ops.tuned_tiles import session
+from ..mode_product import execute
+from ..mode_product.cost import quickest
+from ..mode_product.pack import PackedChain, PackedWeights
+from ..mode_product.torch_op import Maybe, Way, product
+from . import chain_cpu, chain_execute, chain_training
+from .chain_training import RecordedChain, canonical, shaped
+
+Weights = Sequence[torch.Tensor]
+Parts = Sequence[PackedWeights] | None
+Given = tuple[torch.Tensor, Weights, Maybe, Parts]
+"""x, weights, bias and packed weights of a call."""
+Multiply = Callable[
+    [torch.Tensor, torch.Tensor, Maybe, "PackedWeights | None", "torch.Tensor | None", RunInfo], torch.Tensor
+]
+"""A product of x (1, N, features), a weight, bias and packed weights into a result, or into a new one."""
+
+
+def chain_key(
+    x: Any, weights: Sequence[Any], bias: Any, activation: Any, options: Way, packed: PackedChain | None,
+    out: Any = None, form: Hashable = None,
+) -> CallKey | None:  # fmt: skip
+    """Return the key of a call; None where it has none, and while tiles are tuned.
+
+    ``form`` is what else its checks depend on. Of packed weights, which never change, the identity is in the key.
+    """
+    if torch.compiler.is_compiling() or not (activation is None or type(activation) is str):
+        return None
+    own = current()
+    # Threads decide on a CPU; on a GPU what was tuned, which is in the cache.
+    if not getattr(x, "is_cuda", False):
+        machine = own.threads or torch.get_num_threads()
+    elif session() is None:
+        machine = own.cache_dir
+    else:
+        return None
+    if packed is None:
+        return call_key(("kron_sparse", form, activation), (options, machine), (x, *weights, bias, out))
+    return call_key(("kron_sparse", form, activation, packed.identity), (options, machine), (x, bias, out))
+
+
+@dataclass(frozen=True, eq=False)
+class ProductChain:
+    """One product after the other, by what should be quickest for each."""
+
+    products: tuple[Multiply, ...]
+    batch_last: bool
+    route: str = ""
+
+    def __call__(self, tensors: Given, numbers: RunInfo | None, outs: Maybe) -> torch.Tensor:
+        """Return the product, in ``outs`` where that is given; ``numbers`` takes the route."""
+        x, weights, bias, parts = tensors
+        info = RunInfo() if numbers is None else numbers
+        value, last = canonical(x, self.batch_last), len(weights) - 1
+        for number, (multiply, weight) in enumerate(zip(self.products, weights, strict=True)):
+            ends = (None, None) if number < last else (bias, outs)
+            part = None if parts is None else parts[number]
+            into = None if ends[1] is None else canonical(ends[1], self.batch_last)
+            value = multiply(value, weight, ends[0], part, into, info)
+        if outs is None:
+            return shaped(value, x, self.batch_last)
+        if value.data_ptr() != outs.data_ptr():
+            outs.copy_(shaped(value, x, self.batch_last))
+        return outs
+
+
+@dataclass(frozen=True, eq=False)
+class StepChain:
+    """A chain in steps: neighbours as one, or some rows of the batch at a time."""
+
+    steps: tuple[Any, ...]
+    rows: int
+    activation: str
+    options: Way
+    route: str = ""
+
+    def __call__(self, tensors: Given, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+        """Return the product; ``numbers`` takes the route."""
+        x, weights, bias, parts = tensors
+        info = RunInfo() if numbers is None else numbers
+        value, offset = canonical(x, self.options.batch_last), None if bias is None else bias[None]
+        found = chain_execute.run(
+            self.steps, self.rows, value, weights, offset, self.activation, self.options, parts, info
+        )
+        return shaped(found, x, self.options.batch_last)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixChain:
+    """A packed chain, or a packed factor, that goes through its matrix."""
+
+    activation: str
+    batch_last: bool
+    route: str = execute.DENSE
+
+    def __call__(self, tensors: Given, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+        """Return the product; ``numbers`` takes the route."""
+        x, weights, bias, parts = tensors
+        assert parts is not None
+        if numbers is not None:
+            numbers.route = self.route
+        part, key = parts[-1] if len(weights) > 1 else parts[0], ("dense", x.dtype)
+        matrix = part.get(key)
+        if matrix is None:
+            matrix = part.get_or_pack(key, partial(_matrix_of, weights, x.dtype), x.device)
+        return execute.through(x, matrix, bias, self.activation, self.batch_last)
+
+
+def _matrix_of(weights: Weights, dtype: torch.dtype) -> torch.Tensor:
+    """Return the matrix of a chain, or of one factor."""
+    if len(weights) > 1:
+        return chain_execute.joined(weights, dtype)
+    return execute.MADE["dense"](weights[0].to(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class WatchedChain:
+    """Each product with whatever derivative is being recorded: under a transform, and while torch.compile traces."""
+
+    activation: str
+    options: Way
+
+    @property
+    def route(self) -> str:
+        """What ``info`` says."""
+        return f"under a transform, factor by factor: {self.options.algorithm}"
+
+    def __call__(self, tensors: Given, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+        """Return the product; ``numbers`` takes the route."""
+        x, weights, bias, _ = tensors
+        if numbers is not None:
+            numbers.route = self.route
+        return factor_by_factor(x, weights, bias, self.activation, self.options)
+
+
+def factor_by_factor(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way) -> torch.Tensor:
+    """Return the product, each factor by the operator with its own derivative."""
+    value, last = canonical(x, options.batch_last), len(weights) - 1
+    for number, weight in enumerate(weights):
+        own = bias[None] if number == last and bias is not None else None
+        value = product(value, weight[None], own, options, activation if number == last else "")
+    return shaped(value, x, options.batch_last)
+
+
+def bind_chain(
+    key: CallKey | None, x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way,
+    packed: bool, out: Maybe = None,
+) -> Any:  # fmt: skip
+    """Return the bound chain of tensors that are checked, stored by their key if they have one."""
+    tensors = [x, *weights] if bias is None else [x, *weights, bias]
+    if not plain(tensors):
+        return WatchedChain(activation, options)
+    wanted = tuple([own.requires_grad for own in (x, *weights)]) if is_tracked(tensors) else ()
+    found = _bind(x, weights, bias, activation, options, packed, wanted, out)
+    if key is not None:
+        PLANS[key] = found
+    return found
+
+
+def _bind(
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way, packed: bool,
+    wanted: tuple[bool, ...], out: Maybe,
+) -> Any:  # fmt: skip
+    value, packed = canonical(x.detach(), options.batch_last), packed and not wanted
+    if not wanted and out is None:
+        found = chain_execute.plan(value, weights, options.algorithm, packed and not options.precision)
+        if found is not None and packed and found[0][0].kind == "dense" and len(found[0]) == 1:
+            return MatrixChain(activation, options.batch_last)
+        if found is not None:
+            return StepChain(*found, activation, options)
+    if x.is_cpu and out is None:
+        kernels = chain_cpu.bind(x, weights, bias, activation, options, packed, wanted)
+        if kernels is not None:
+            return kernels
+    if wanted:
+        return RecordedChain(chain_training.kind_of(value, weights, options), activation, options)
+    return _bind_products(value, weights, bias, activation, options, packed, out)
+
+
+def _bind_products(
+    value: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way, packed: bool, out: Maybe
+) -> ProductChain | MatrixChain:
+    if packed and len(weights) == 1 and value.numel() and out is None and not options.precision:
+        (weight,), offset = weights, None if bias is None else bias[None]
+        a, b, _, d = weight.shape
+        into = execute.empty(value, a * b * d, options.batch_last)
+        if _algorithm(value, weight.to(value.dtype)[None], offset, activation, options, into, packed) == "dense":
+            return MatrixChain(activation, options.batch_last)
+    products: list[Multiply] = []
+    for number, weight in enumerate(weights):
+        ends = (bias, activation) if number == len(weights) - 1 else (None, "")
+        a, b, _, d = weight.shape
+        into = execute.empty(value, a * b * d, options.batch_last)
+        if out is not None and number == len(weights) - 1:
+            into = canonical(out, options.batch_last)
+        products.append(_bind_product(value, weight.detach(), *ends, options, into, packed))
+        value = into
+    return ProductChain(tuple(products), options.batch_last)
+
+
+def _bind_product(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, options: Way, out: torch.Tensor, packed: bool
+) -> Multiply:
+    batch_last, _, precision = options
+    own, offset = weight.to(x.dtype)[None], None if bias is None else bias[None]
+    algorithm = _algorithm(x, own, offset, activation, options, out, packed)
+    if out.numel() and _is_on_gpu(x) and algorithm.startswith("kernel"):
+        found = _gpu().bound(x, own, offset, activation, precision, out, not packed, algorithm)
+        if found is not None and found.run is not None:
+            return partial(
+                _launched, found.run, found.route, tuple((out[0].mT if batch_last else out[0]).shape), options
+            )
+    if algorithm == "auto" or not out.numel():
+        return partial(_multiplied, activation, options)
+    return partial(_multiplied_by, algorithm, activation, options)
+
+
+def _is_on_gpu(x: torch.Tensor) -> bool:
+    return x.is_cuda and current().backend in ("auto", "cuda")
+
+
+def _algorithm(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, options: Way, out: torch.Tensor, packed: bool
+) -> str:
+    """Return the algorithm that should be quickest; "auto" of empty arrays, while tuning and on other devices."""
+    _, algorithm, precision = options
+    if algorithm != "auto" or not out.numel() or session() is not None or x.device.type not in ("cpu", "cuda"):
+        return algorithm
+    if _is_on_gpu(x):
+        return _gpu().way(x, weight, bias, activation, precision, out, packed)
+    return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
+
+
+def _launched(
+    start: Callable[..., None], route: str, shape: tuple[int, ...], options: Way, x: torch.Tensor,
+    weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None, out: Maybe, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
+    """Launch a kernel of a GPU on the addresses of its arrays."""
+    info.route = route
+    if weight.dtype != x.dtype:
+        weight = weight.to(x.dtype)
+    if out is None:
+        memory = allocate(shape, x.dtype, x.device)
+        out = (memory.mT if options.batch_last else memory)[None]
+    start(x, weight, None if bias is None else bias.contiguous(), out, packed)
+    return out
+
+
+def _multiplied(
+    activation: str, options: Way, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None,
+    out: Maybe, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
+    offset = None if bias is None else bias[None]
+    return execute.product(x, weight[None], offset, activation, *options, out=out, packed=packed, info=info)
+
+
+def _multiplied_by(
+    algorithm: str, activation: str, options: Way, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
+    packed: PackedWeights | None, out: Maybe, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
+    """Multiply by an algorithm that was chosen before."""
+    own, offset = weight if weight.dtype == x.dtype else weight.to(x.dtype), None if bias is None else bias[None]
+    batch_last, _, precision = options
+    return execute.by(
+        algorithm, x, own[None], offset, activation, batch_last, precision, out, packed, info
+    )  # fmt: skip
+
+
+def chain(
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way, packed: PackedChain | None = None,
+    info: RunInfo | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Return the product with all weights of checked tensors, with whatever derivative is being recorded.
+
+    ``packed`` belongs to weights that never change; ``info`` takes the route.
+    """
+    if torch.compiler.is_compiling():
+        return factor_by_factor(x, weights, bias, activation, options)
+    found = bind_chain(None, x, weights, bias, activation, options, packed is not None)
+    return found((x, weights, bias, None if packed is None else packed.parts), info, None)
+
+
+@lru_cache(maxsize=1)
+def _gpu() -> Any:
+    """Return what is loaded with the first chain on a GPU."""
+    return import_module("..mode_product.cuda", __package__)

@@ -1,0 +1,388 @@
+"""A trainable linear layer whose matrix is a product of Kronecker-sparse ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...arrays import dtype_name, unwrap
+from ...config import current
+from ...errors import DtypeError, ShapeError
+from ...runtime.dispatch import PLANS
+from ...torch_ops.info import RunInfo
+from .chain_autograd import bind_chain, chain, chain_key
+from .dense import carry_hooks, dense
+from .matmul import (
+    FLOATS,
+    STORED,
+    check_activation,
+    check_bias,
+    check_features,
+    check_types,
+    check_way,
+)  # fmt: skip
+from .packed import ChainModule, PackedKSLinear
+from .pattern import KSPattern, check_chain, check_weights, positive
+from .picture import html
+from .projection import project
+
+
+class KSLinear(ChainModule):
+    """Linear layer ``x W^T + bias`` with ``W = K_L … K_1``, each factor Kronecker-sparse.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes, checked against the patterns.
+    patterns : sequence of KSPattern or of four numbers
+        ``patterns[0]`` is applied first.
+    bias : bool
+        Whether a bias is added.
+    weights : sequence of arrays (a, b, c, d), optional
+        What the factors start from; by default uniform with variance ``1 / c``, so that each factor keeps the variance
+        of what it is given. Stored in float8 they have no gradient.
+    batch_last : bool
+        Whether the batch is behind the features: ``(in_features, ...)`` gives ``(out_features, ...)``.
+    algorithm : {"auto", "kernel", "bmm", "einsum", "dense", "sparse", "bsr"}
+        What computes the products.
+    device, dtype
+        Of the parameters.
+
+    Attributes
+    ----------
+    weights : ParameterList
+        One parameter (a, b, c, d) for each pattern: ``weights.0`` and so on in the state_dict.
+    bias : Parameter (out_features) or None
+    projection_error : float or None
+        Relative error in the Frobenius norm of the matrix that :meth:`from_linear` approximated.
+
+    Raises
+    ------
+    ShapeError
+        For patterns that do not chain, or do not fit the sizes or the weights.
+    DtypeError
+        For parameters that are no floating-point numbers.
+
+    Notes
+    -----
+    Gradients are those of :func:`kron_sparse_matmul`. ``layer.info`` says what the last call ran as.
+
+    Cost: ``2 (a b c d)`` operations a row for each factor, and memory for its result.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> layer = km.KSLinear(784, 1000, patterns=[(7, 28, 112, 1), (1, 1000, 196, 1)])
+    >>> layer(torch.randn(5, 784)).shape
+    torch.Size([5, 1000])
+    >>> sum(weight.numel() for weight in layer.weights) / (784 * 1000)
+    0.278
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        patterns: Sequence[Any],
+        bias: bool = True,
+        weights: Sequence[torch.Tensor] | None = None,
+        batch_last: bool = False,
+        algorithm: str = "auto",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.patterns = check_chain(patterns)
+        self.in_features = positive("in_features", in_features)
+        self.out_features = positive("out_features", out_features)
+        found = self.patterns[0].in_features, self.patterns[-1].out_features
+        if found != (in_features, out_features):
+            raise ShapeError(
+                f"the patterns map {found[0]} features to {found[1]}, the layer {in_features} to {out_features}"
+            )
+        self._options = check_way(batch_last, algorithm, None)._replace(precision="")
+        self.projection_error: float | None = None
+        self._ran = RunInfo()
+        self._form = str(self.patterns)  # whose hash is cached, as part of keys
+        self._keys = tuple(map(str, range(len(self.patterns))))
+        self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
+        self.weights = nn.ParameterList(_parameters(self.patterns, weights, device, dtype))
+        options: dict[str, Any] = {"device": self.weights[0].device, "dtype": _computed(self.weights)}
+        self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
+        if weights is None:
+            self.reset_parameters()
+        elif self.bias is not None:
+            self._reset_bias(self.bias)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew; a factor keeps the variance of what it is given."""
+        for weight, pattern in zip(self.weights, self.patterns, strict=True):
+            bound = math.sqrt(3 / pattern.c)
+            if weight.dtype in STORED:
+                drawn = torch.empty(pattern, device=weight.device).uniform_(-bound, bound)
+                with torch.no_grad():
+                    weight.copy_(drawn)
+            else:
+                nn.init.uniform_(weight, -bound, bound)
+        if self.bias is not None:
+            self._reset_bias(self.bias)
+
+    def _reset_bias(self, bias: nn.Parameter) -> None:
+        bound = 1 / math.sqrt(self.in_features)
+        nn.init.uniform_(bias, -bound, bound)
+
+    def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
+        """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
+        if x.layout is not torch.strided:
+            unwrap(x, names=("x",))  # says so
+        weights, bias, options = self._factors(), self.bias, self._options
+        if torch.compiler.is_compiling():
+            check_weights(self.patterns, weights)
+            own, checked, offset = check_types(x, weights, bias, self._names)
+            check_features(own, self.patterns, options.batch_last)
+            check_bias(offset, self.patterns[-1])
+            return chain(own, checked, offset, check_activation(activation), options)
+        key = chain_key(x, weights, bias, activation, options, None, None, self._form)
+        found = None if key is None else PLANS.get(key)
+        if found is None:
+            check_weights(self.patterns, weights)
+            x, weights, bias = check_types(x, weights, bias, self._names)
+            check_features(x, self.patterns, options.batch_last)
+            check_bias(bias, self.patterns[-1])
+            options = options._replace(precision=current().precision or "")
+            found = bind_chain(key, x, weights, bias, check_activation(activation), options, False)
+        return found((x, weights, bias, None), self._ran, None)
+
+    def _factors(self) -> tuple[torch.Tensor, ...]:
+        held: Any = self.weights._parameters  # a ParameterList takes 10 us to iterate over
+        if tuple(held) == self._keys:
+            return tuple(held.values())
+        for hook in self.weights._forward_pre_hooks.values():  # by which pruning and norms make weights of parameters
+            hook(self.weights, ())
+        return tuple(self.weights)
+
+    def pack(self) -> PackedKSLinear:
+        """Return an immutable snapshot of the layer for inference.
+
+        Its weights are copied now, and rearranged (or made into the dense matrix of a factor, or of all of them, where
+        "auto" finds that quicker) with the first call of each kind; later calls read what was made. The layer itself
+        stays as it is: what happens to its parameters does not reach the snapshot, so call ``pack`` again after they
+        change. On an H200 it takes 3 us off each factor. It needs memory for the copies, and at most as much again of
+        float32 weights for each kind of tile, dense matrices apart. Hooks of the layer are carried over.
+
+        Returns
+        -------
+        PackedKSLinear
+            A module without parameters, in the mode (``training``) of the layer.
+
+        Raises
+        ------
+        ShapeError
+            For weights that are no longer of their pattern.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> packed = km.KSLinear(16, 16, [(4, 4, 4, 1), (1, 4, 4, 4)]).pack()
+        >>> packed(torch.ones(2, 16)).shape
+        torch.Size([2, 16])
+        >>> len(list(packed.parameters()))
+        0
+        """
+        given = self._factors()
+        check_weights(self.patterns, given)
+        if self.bias is not None:
+            check_bias(self.bias, self.patterns[-1])
+        packed = PackedKSLinear(self.patterns, given, self.bias, self._options)
+        carry_hooks(self, packed)
+        return packed.train(self.training)
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, patterns: Sequence[Any], batch_last: bool = False, algorithm: str = "auto"
+    ) -> KSLinear:
+        """Layer whose matrix is near that of a dense layer, with its bias.
+
+        Parameters
+        ----------
+        linear : Linear or Conv1D of transformers
+            Any module with a ``weight`` (out_features, in_features) and a ``bias``.
+        patterns : sequence of patterns
+            Chainable ones, see :func:`kernmantle.kronsparse.project`.
+        batch_last, algorithm
+            See the class.
+
+        Returns
+        -------
+        KSLinear
+            Its ``projection_error`` is the relative error in the Frobenius norm.
+
+        Raises
+        ------
+        ParameterError, ShapeError, DeviceError
+            For what is no linear layer, weights that are not there or not finite, or patterns that do not fit them.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> layer = km.KSLinear.from_linear(torch.nn.Linear(16, 16), [(4, 4, 4, 1), (1, 4, 4, 4)])
+        >>> 0 < layer.projection_error < 1
+        True
+        """
+        weight, bias = dense(linear)
+        found = project(weight, patterns)
+        rows, columns = weight.shape
+        layer = cls(
+            columns, rows, found.patterns, bias is not None, found.weights, batch_last, algorithm, weight.device,
+            weight.dtype,
+        )  # fmt: skip
+        if layer.bias is not None and bias is not None:
+            layer.bias.data.copy_(bias)
+        layer.projection_error = found.error
+        return layer
+
+    @ChainModule.batch_last.setter
+    def batch_last(self, value: bool) -> None:
+        """Set whether the batch is after the features."""
+        self._set_options(value, self.algorithm)
+
+    @ChainModule.algorithm.setter
+    def algorithm(self, value: str) -> None:
+        """Set what computes the products."""
+        self._set_options(self.batch_last, value)
+
+    def _set_options(self, batch_last: bool, algorithm: str) -> None:
+        self._options = check_way(batch_last, algorithm, None)._replace(precision="")
+
+    def extra_repr(self) -> str:
+        """For repr."""
+        chain = " -> ".join(map(str, self.patterns))
+        parts = [f"in_features={self.in_features}, out_features={self.out_features}, patterns={chain}"]
+        parts.append(f"bias={self.bias is not None}, density={self.nnz / (self.in_features * self.out_features):.3g}")
+        return self._said(parts)
+
+    def _repr_html_(self) -> str:
+        return html(self.patterns, f"KSLinear({self.in_features}, {self.out_features}): {self.nnz} weights")
+
+
+def _parameters(
+    patterns: Sequence[KSPattern], weights: Sequence[Any] | None, device: Any, dtype: torch.dtype | None
+) -> list[nn.Parameter]:
+    """One of each pattern, with the values given if any are."""
+    if weights is None:
+        found = [torch.empty(pattern, device=device, dtype=_floating(dtype)) for pattern in patterns]
+    else:
+        listed = list(weights)
+        given, _ = unwrap(*listed, names=[f"weight {place}" for place in range(len(listed))])
+        check_weights(patterns, given)
+        found = [weight.detach().clone().to(device=device, dtype=_floating(dtype or weight.dtype)) for weight in given]
+    return [nn.Parameter(weight, weight.dtype not in STORED) for weight in found]
+
+
+def _computed(weights: Iterable[Any]) -> torch.dtype:
+    """The one type of all that are not stored in float8, torch's default type without any."""
+    kinds = [weight.dtype for weight in weights if weight.dtype not in STORED] or [torch.get_default_dtype()]
+    if len(set(kinds)) > 1:
+        raise DtypeError(f"the weights are {' and '.join(map(dtype_name, dict.fromkeys(kinds)))}; pass dtype=")
+    return kinds[0]
+
+
+def _floating(dtype: torch.dtype | None) -> torch.dtype | None:
+    if dtype is None or dtype in FLOATS or dtype in STORED:
+        return dtype
+    raise DtypeError(f"parameters are floating-point numbers, not {dtype}; pass dtype=")
+
+
+class LinearBatchLast(nn.Linear):
+    """Dense linear layer on arrays ``(in_features, ...)``: ``W x + bias``.
+
+    Parameters
+    ----------
+    in_features, out_features, bias, device, dtype
+        See torch.nn.Linear, whose parameters and initialisation it has.
+
+    Notes
+    -----
+    Cost and gradients are those of torch.nn.Linear.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> km.LinearBatchLast(3, 5)(torch.ones(3, 7, 2)).shape
+    torch.Size([5, 7, 2])
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer."""
+        columns = input.reshape(input.shape[0], math.prod(input.shape[1:]))
+        if self.bias is None:
+            product = self.weight @ columns
+        else:
+            product = torch.addmm(self.bias.view(-1, 1), self.weight, columns)
+        return product.reshape(self.out_features, *input.shape[1:])
+
+
+class LayerNormBatchLast(nn.Module):
+    """Layer normalisation over the first axis of arrays ``(features, ...)``.
+
+    Parameters
+    ----------
+    features : int
+        Length of the first axis.
+    eps : float
+        Added to the variance.
+    elementwise_affine, bias : bool
+        Whether there is a learnt scale, and an offset.
+    device, dtype
+        Of the parameters, which are named as in torch.nn.LayerNorm.
+
+    Notes
+    -----
+    Cost and gradients are those of torch.nn.LayerNorm, without a transposed copy.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> x = torch.randn(8, 3, 2)
+    >>> torch.allclose(km.LayerNormBatchLast(8)(x), torch.nn.LayerNorm(8)(x.movedim(0, -1)).movedim(-1, 0), atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        features: int,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.features, self.eps = features, eps
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.ones(features, **options)) if elementwise_affine else None
+        self.bias = nn.Parameter(torch.zeros(features, **options)) if elementwise_affine and bias else None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise; halves are computed in float32."""
+        if input.shape[:1] != (self.features,):
+            raise ShapeError(f"input has shape {tuple(input.shape)}; its first axis must have {self.features} features")
+        wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        variance, mean = torch.var_mean(wide, 0, correction=0, keepdim=True)
+        value = (wide - mean) * torch.rsqrt(variance + self.eps)
+        shape = (-1, *(1,) * (input.dim() - 1))
+        if self.weight is not None:
+            value = value * self.weight.reshape(shape)
+        if self.bias is not None:
+            value = value + self.bias.reshape(shape)
+        return value.to(input.dtype)
+
+    def extra_repr(self) -> str:
+        """For repr."""
+        return f"{self.features}, eps={self.eps}, elementwise_affine={self.weight is not None}"

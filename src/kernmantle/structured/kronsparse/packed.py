@@ -1,0 +1,206 @@
+"""A layer for inference: a snapshot of a Kronecker-sparse layer in the order in which kernels read weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...arrays import unwrap
+from ...config import current
+from ...errors import DtypeError, ParameterError
+from ...runtime.dispatch import PLANS
+from ...torch_ops.info import RunInfo
+from ..mode_product.pack import PackedChain
+from ..mode_product.torch_op import Way
+from .chain_autograd import bind_chain, chain, chain_key
+from .matmul import check_activation, check_features, check_types, dense_of
+from .pattern import KSPattern
+
+
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the values of this moment in memory of its own; sharded tensors are gathered."""
+    with torch.inference_mode(False), torch.no_grad():
+        whole: Any = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
+        return whole.detach().clone(memory_format=torch.contiguous_format)
+
+
+class ChainModule(nn.Module):
+    """What trainable and packed layers have in common: patterns, options and the route of the last call."""
+
+    patterns: tuple[KSPattern, ...]
+    _options: Way
+    _ran: RunInfo
+    _factors: Callable[[], Sequence[torch.Tensor]]
+
+    def to_dense(self) -> torch.Tensor:
+        """Return the matrix (out_features, in_features), differentiable where the weights are."""
+        return dense_of(self._factors())
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """:meth:`to_dense`, for models that read the weight of a linear layer, made at each access."""
+        return self.to_dense()
+
+    @property
+    def batch_last(self) -> bool:
+        """Whether the batch is behind the features."""
+        return self._options.batch_last
+
+    @property
+    def algorithm(self) -> str:
+        """What computes the products."""
+        return self._options.algorithm
+
+    @property
+    def nnz(self) -> int:
+        """Number of weights, the bias not counted."""
+        return sum(pattern.nnz for pattern in self.patterns)
+
+    @property
+    def info(self) -> str:
+        """What the last call ran as; empty before the first."""
+        return self._ran.route
+
+    def _said(self, parts: list[str]) -> str:
+        """Return the parts of a repr, with the options that differ from the default and the route."""
+        if self.batch_last:
+            parts.append("batch_last=True")
+        if self.algorithm != "auto":
+            parts.append(f"algorithm={self.algorithm!r}")
+        if self.info:
+            parts.append(f"ran as {self.info}")
+        return ", ".join(parts)
+
+
+class PackedKSLinear(ChainModule):
+    """Immutable snapshot of a :class:`KSLinear` for inference, made by :meth:`KSLinear.pack`.
+
+    It holds copies of the weights and the bias, and for each kind of kernel that a call takes their packed image, made
+    with the first such call. It has no parameters and no buffers: nothing that is done to the layer, to its parameters
+    or to all tensors of a model (``dist.broadcast``, ``.data``, numpy views, another thread) changes its results.
+
+    Parameters
+    ----------
+    patterns : sequence of KSPattern
+        Of the layer, the one that is applied first in front.
+    weights : sequence of tensors (a, b, c, d)
+        One for each pattern; copied.
+    bias : tensor (out_features,) or None
+        Copied.
+    options : Way
+        Memory order of results and algorithm, as the layer has them.
+
+    Attributes
+    ----------
+    patterns : tuple of KSPattern
+    in_features, out_features : int
+    batch_last : bool
+    algorithm : str
+        As of the layer; not to be set.
+
+    Raises
+    ------
+    DtypeError
+        By a call, for what is no tensor of floating-point numbers of the type of the weights.
+    ShapeError
+        By a call, for ``x`` without ``in_features`` features.
+    ParameterError
+        By ``load_state_dict``, and by a call for an activation that there is not.
+
+    Notes
+    -----
+    ``x`` of shape (..., in_features) gives (..., out_features); with ``batch_last``, (in_features, ...) gives
+    (out_features, ...). A call costs ``2 a b c d`` operations a row for each factor.
+
+    Gradients of ``x`` are recorded, the weights have none. ``to``, ``half`` and the like convert the copies and pack
+    anew. ``state_dict`` has copies under the names of the layer; loading one raises: load it into the layer and call
+    ``pack`` again. Copies and pickles pack anew. CUDA graphs may be captured: images live as long as this object,
+    unless it is converted.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> layer = km.KSLinear(16, 16, [(4, 4, 4, 1), (1, 4, 4, 4)])
+    >>> packed, x = layer.pack(), torch.ones(2, 16)
+    >>> before = packed(x)
+    >>> _ = layer.weights[0].data.mul_(2)
+    >>> torch.equal(packed(x), before)
+    True
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[KSPattern],
+        weights: Sequence[torch.Tensor],
+        bias: torch.Tensor | None,
+        options: Way,
+    ) -> None:
+        super().__init__()
+        self.patterns = tuple(patterns)
+        self.in_features, self.out_features = self.patterns[0].in_features, self.patterns[-1].out_features
+        self._options = options._replace(precision="")
+        self._names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
+        self._ran = RunInfo()
+        self._weights, self._bias = tuple(map(snapshot, weights)), None if bias is None else snapshot(bias)
+        self._packed = PackedChain(len(self.patterns))
+
+    def forward(self, x: torch.Tensor, activation: str | None = None) -> torch.Tensor:
+        """Apply the layer; an activation ("relu", "gelu", "silu") is taken along in the same pass."""
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"a layer takes torch tensors, not {type(x).__name__}; kron_sparse_matmul takes any array")
+        if x.layout is not torch.strided:
+            unwrap(x, names=("x",))  # says so
+        weights, bias, options, packed = self._weights, self._bias, self._options, self._packed
+        if torch.compiler.is_compiling():
+            own, weights, bias = check_types(x, weights, bias, self._names)
+            check_features(own, self.patterns, options.batch_last)
+            return chain(own, weights, bias, check_activation(activation), options)
+        key = chain_key(x, weights, bias, activation, options, packed)
+        found = None if key is None else PLANS.get(key)
+        if found is None:
+            x, weights, bias = check_types(x, weights, bias, self._names)
+            check_features(x, self.patterns, options.batch_last)
+            options = options._replace(precision=current().precision or "")
+            found = bind_chain(key, x, weights, bias, check_activation(activation), options, True)
+        return found((x, weights, bias, packed.parts), self._ran, None)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedKSLinear:
+        super()._apply(fn, recurse)
+        with torch.inference_mode(False), torch.no_grad():
+            weights = tuple(fn(weight) for weight in self._weights)
+            bias = None if self._bias is None else fn(self._bias)
+        if bias is not self._bias or any(new is not old for new, old in zip(weights, self._weights, strict=True)):
+            self._weights, self._bias, self._packed = weights, bias, PackedChain(len(weights))
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for place, weight in enumerate(self._weights):
+            destination[f"{prefix}weights.{place}"] = weight.clone()
+        if self._bias is not None:
+            destination[f"{prefix}bias"] = self._bias.clone()
+
+    def _load_from_state_dict(self, *given: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        prefix: str = given[1]
+        raise ParameterError(
+            f"{prefix.rstrip('.') or 'the module'} is a packed layer, which never changes: load the state into the "
+            "KSLinear that it was packed from, then call pack() again"
+        )
+
+    def _factors(self) -> tuple[torch.Tensor, ...]:
+        return self._weights
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """A copy of the bias (out_features,), or None."""
+        return None if self._bias is None else self._bias.clone()
+
+    def extra_repr(self) -> str:
+        """Describe the layer for repr."""
+        chain_text = " -> ".join(map(str, self.patterns))
+        weight = self._weights[0]
+        parts = [f"in_features={self.in_features}, out_features={self.out_features}, patterns={chain_text}"]
+        parts.append(f"bias={self._bias is not None}, dtype={weight.dtype}, device={weight.device}")
+        return self._said(parts)

@@ -1,0 +1,252 @@
+"""Patterns of Kronecker-sparse matrices: ``I_a ⊗ 1_{b x c} ⊗ I_d``, chains of them and their weights."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...arrays import unwrap
+from ...errors import ParameterError, ShapeError
+from ..mode_product.torch_products import dense, fused
+from .picture import html
+
+
+class _Pattern(NamedTuple):
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+class KSPattern(_Pattern):
+    """Support of a Kronecker-sparse matrix, ``I_a ⊗ 1_{b x c} ⊗ I_d`` of size (a b d, a c d).
+
+    Its weights are an array (a, b, c, d): entry (i, j, k, l) stands in row ``i b d + j d + l`` and column
+    ``i c d + k d + l``. A pattern is a tuple of its four numbers.
+
+    Parameters
+    ----------
+    a, b, c, d : int
+        At least 1.
+
+    Raises
+    ------
+    ParameterError
+        For an entry that is no positive integer.
+
+    Examples
+    --------
+    >>> import kernmantle as km
+    >>> pattern = km.KSPattern(2, 3, 4, 5)
+    >>> pattern.in_features, pattern.out_features, pattern.nnz, pattern.density
+    (40, 30, 120, 0.1)
+    >>> pattern.T
+    KSPattern(a=2, b=4, c=3, d=5)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, a: int, b: int, c: int, d: int) -> KSPattern:
+        """Check the entries."""
+        given = (a, b, c, d)
+        if type(a) is type(b) is type(c) is type(d) is int and min(given) > 0:
+            return super().__new__(cls, *given)
+        names = [f"{name} of the pattern ({a}, {b}, {c}, {d})" for name in "abcd"]
+        return super().__new__(cls, *map(positive, names, given))
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> KSPattern:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """What ``_replace`` makes its tuples by, which checks nothing."""
+        return cls(*iterable)
+
+    @staticmethod
+    def of(value: Any) -> KSPattern:
+        """Pattern of four numbers; ParameterError for anything else."""
+        if isinstance(value, KSPattern):
+            return value
+        try:
+            entries = tuple(value)
+        except TypeError:
+            entries = ()
+        if len(entries) != 4:
+            raise ParameterError(f"a pattern has four entries (a, b, c, d), got {value!r}")
+        return KSPattern(*entries)
+
+    @property
+    def in_features(self) -> int:
+        """Columns of the matrix."""
+        return self.a * self.c * self.d
+
+    @property
+    def out_features(self) -> int:
+        """Rows of the matrix."""
+        return self.a * self.b * self.d
+
+    @property
+    def nnz(self) -> int:
+        """Number of weights."""
+        return self.a * self.b * self.c * self.d
+
+    @property
+    def density(self) -> float:
+        """Share of the dense matrix that is not zero, ``1 / (a d)``."""
+        return 1 / (self.a * self.d)
+
+    @property
+    def T(self) -> KSPattern:
+        """Pattern of the transposed matrix; its weights are ``weight.transpose(-3, -2)``."""
+        return KSPattern(self.a, self.c, self.b, self.d)
+
+    def rank(self, first: KSPattern) -> int | None:
+        """Rank of the blocks of ``self @ first``, None if their product has no blocks.
+
+        Two patterns are chainable if ``a | first.a``, ``first.d | d`` and ``a c / first.a = first.b first.d / d`` is
+        an integer: the rank. Then the product is supported on a pattern again, see :meth:`fuse`.
+        """
+        first = KSPattern.of(first)
+        fits = self.in_features == first.out_features and first.a % self.a == 0 and self.d % first.d == 0
+        return self.a * self.c // first.a if fits and self.a * self.c % first.a == 0 else None
+
+    def fuse(self, first: KSPattern) -> KSPattern:
+        """Pattern of the product ``self @ first`` (``first`` is applied first).
+
+        Raises
+        ------
+        ShapeError
+            If the sizes differ, or the product is supported on no pattern.
+
+        Examples
+        --------
+        >>> import kernmantle as km
+        >>> km.KSPattern(1, 2, 2, 4).fuse(km.KSPattern(2, 2, 2, 2))
+        KSPattern(a=1, b=4, c=4, d=2)
+        """
+        first, _ = check_chain([first, self])
+        if self.rank(first) is None:
+            raise ShapeError(f"the product of {self} and {first} is supported on no pattern")
+        return KSPattern(self.a, self.b * self.d // first.d, first.a * first.c // self.a, first.d)
+
+    def to_dense(self, weight: Any) -> Any:
+        """Matrix (..., a b d, a c d) of weights (..., a, b, c, d), differentiable."""
+        (weight,), wrap = unwrap(weight, names=("weight",))
+        if tuple(weight.shape[-4:]) != self:
+            raise ShapeError(f"weight has shape {tuple(weight.shape)}, the pattern {self} asks for (..., a, b, c, d)")
+        return wrap(dense(weight))
+
+    def from_dense(self, matrix: Any) -> Any:
+        """Weights (..., a, b, c, d) of a matrix; entries outside the support are dropped."""
+        (matrix,), wrap = unwrap(matrix, names=("matrix",))
+        if tuple(matrix.shape[-2:]) != (self.out_features, self.in_features):
+            raise ShapeError(
+                f"matrix has shape {tuple(matrix.shape)}, the pattern {self} asks for "
+                f"(..., {self.out_features}, {self.in_features})"
+            )
+        a, b, c, d = self
+        entries = matrix.unflatten(-1, (a, c, d)).unflatten(-4, (a, b, d))
+        return wrap(entries.diagonal(dim1=-6, dim2=-3).diagonal(dim1=-4, dim2=-2).movedim(-2, -4))
+
+    def mask(self, device: torch.device | str | None = None) -> torch.Tensor:
+        """The support as a boolean matrix."""
+        return dense(torch.ones(self, dtype=torch.bool, device=device))
+
+    def _repr_html_(self) -> str:
+        return html([self], f"{self!r}: {self.out_features} x {self.in_features}, {self.nnz} weights")
+
+    def __str__(self) -> str:
+        return f"({self.a}, {self.b}, {self.c}, {self.d})"
+
+
+def positive(name: str, value: Any) -> int:
+    """A positive integer, or ParameterError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ParameterError(f"{name} must be a positive integer, not {value!r}")
+    return number
+
+
+def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:
+    """Patterns, applied from the first to the last; ShapeError for the first two whose sizes differ."""
+    if not isinstance(patterns, Iterable):
+        raise ParameterError(f"patterns must be a sequence of patterns (a, b, c, d), not {patterns!r}")
+    given = list(patterns)
+    if given and isinstance(given[0], int):
+        raise ParameterError(f"patterns must be a sequence of patterns; a chain of one is [{tuple(given)!r}]")
+    chain = tuple(map(KSPattern.of, given))
+    if not chain:
+        raise ParameterError("a chain needs at least one pattern")
+    for place, (first, second) in enumerate(itertools.pairwise(chain)):
+        if first.out_features != second.in_features:
+            raise ShapeError(
+                f"patterns {place} and {place + 1} do not chain: {first} gives a b d = {first.out_features} features, "
+                f"{second} takes a c d = {second.in_features}"
+            )
+    return chain
+
+
+def check_weights(patterns: Sequence[KSPattern], weights: Sequence[torch.Tensor]) -> None:
+    """ShapeError unless there is one weight of the right shape for each pattern."""
+    if len(weights) != len(patterns):
+        raise ShapeError(f"there are {len(patterns)} patterns but {len(weights)} weights")
+    for place, (pattern, weight) in enumerate(zip(patterns, weights, strict=True)):
+        if tuple(weight.shape) != (pattern.a, pattern.b, pattern.c, pattern.d):  # tracers tell it from a named tuple
+            raise ShapeError(f"weight {place} has shape {tuple(weight.shape)}, its pattern is {pattern}")
+
+
+def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """Weights of the product of two chainable factors, ``first`` applied first.
+
+    Parameters
+    ----------
+    second, first : tensor (a, b, c, d) each
+        Weights of chainable patterns, see :meth:`KSPattern.rank`.
+
+    Returns
+    -------
+    tensor
+        Weights of the pattern ``second.fuse(first)``, differentiable.
+
+    Raises
+    ------
+    ShapeError
+        For weights that are not chainable.
+
+    Notes
+    -----
+    Cost: one small matrix product for each pair of blocks that meet. Gradients exist for both.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> second, first = torch.ones(1, 2, 2, 4), torch.ones(2, 2, 2, 2)
+    >>> km.kronsparse.fuse_weights(second, first).shape
+    torch.Size([1, 4, 4, 2])
+    """
+    KSPattern.of(second.shape).fuse(KSPattern.of(first.shape))
+    return fused(second, first)
+
+
+def split_blocks(weight: torch.Tensor, second: KSPattern, first: KSPattern) -> torch.Tensor:
+    """Blocks (a, P, Q, d, b, c) of the weights of ``second.fuse(first)``: each has rank at most ``second.rank(first)``.
+
+    P runs over the ``first.a / second.a`` parts of the columns, Q over the ``second.d / first.d`` parts of the rows.
+    """
+    outer, inner = first.a // second.a, second.d // first.d
+    parts = weight.reshape(second.a, second.b, inner, outer, first.c, first.d)
+    return parts.permute(0, 3, 2, 5, 1, 4)
+
+
+def join_left(blocks: torch.Tensor, second: KSPattern) -> torch.Tensor:
+    """Weights of ``second`` from the left factors (a, P, Q, d, b, rank) of the blocks."""
+    return blocks.permute(0, 4, 1, 5, 2, 3).reshape(second)
+
+
+def join_right(blocks: torch.Tensor, first: KSPattern) -> torch.Tensor:
+    """Weights of ``first`` from the right factors (a, P, Q, d, rank, c) of the blocks."""
+    return blocks.permute(0, 1, 4, 2, 5, 3).reshape(first)

@@ -1,0 +1,315 @@
+"""Dense linear layers of any model replaced by Kronecker-sparse ones, with a report."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
+
+from ...errors import KernmantleError, ParameterError
+from .choose import choose_patterns
+from .dense import carry_hooks, dense, is_linear
+from .linear import KSLinear, LinearBatchLast
+from .pattern import KSPattern, check_chain
+from .progress import shown
+
+Patterns = Sequence[Any]
+Wanted = Patterns | nn.Module | float | None
+Rule = Callable[[str, nn.Module], Wanted] | Mapping[str, Wanted] | Patterns | float
+
+# What a linear layer is for, by the end of its name: timm, transformers and torchvision.
+_NAMES = {
+    "qkv": (
+        "qkv", "c_attn", "q_proj", "k_proj", "v_proj", "qkv_proj", "query", "key", "value", "query_key_value", "to_q",
+        "to_k", "to_v", "to_qkv", "Wqkv", "wq", "wk", "wv", "q_lin", "k_lin", "v_lin", "SelfAttention.q",
+        "SelfAttention.k", "SelfAttention.v", "EncDecAttention.q", "EncDecAttention.k", "EncDecAttention.v",
+    ),
+    "proj": (
+        "attn.proj", "attn.c_proj", "attention.output.dense", "attention.dense", "self_attention.dense",
+        "self_attn.dense", "o_proj", "out_proj", "to_out", "to_out.0", "attn.Wo", "attention.wo", "out_lin",
+        "SelfAttention.o", "EncDecAttention.o",
+    ),
+    "up": (
+        "fc1", "fc_in", "c_fc", "up_proj", "gate_proj", "gate_up_proj", "intermediate.dense", "linear1", "mlp.0",
+        "lin1", "dense_h_to_4h", "Wi", "wi", "wi_0", "wi_1", "w1", "w3",
+    ),
+    "down": (
+        "fc2", "fc_out", "mlp.c_proj", "down_proj", "output.dense", "linear2", "mlp.3", "lin2", "dense_4h_to_h", "Wo",
+        "wo", "w2",
+    ),
+}  # fmt: skip
+_GROUPS = {
+    **{name: (name,) for name in _NAMES},
+    "attention": ("qkv", "proj"),
+    "ffn": ("up", "down"),
+    "block": ("qkv", "proj", "up", "down"),
+}
+PARTS = (*_GROUPS, "model")
+_ADAPTER = "BaseTunerLayer"  # of peft
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """One layer that was replaced.
+
+    Attributes
+    ----------
+    name : str
+    shape : (out_features, in_features)
+    patterns : tuple of KSPattern
+        Empty where it became another module.
+    before, after : int
+        Weights, biases not counted.
+    error : float or None
+        Relative error of its matrix in the Frobenius norm, where the old one was approximated.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    patterns: tuple[KSPattern, ...]
+    before: int
+    after: int
+    error: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`replace_linears` did.
+
+    Attributes
+    ----------
+    layers : tuple of Replaced
+    skipped : tuple of (name, reason)
+        Layers that were left as they were.
+    before, after : int
+        All parameters of the model.
+    """
+
+    layers: tuple[Replaced, ...]
+    skipped: tuple[tuple[str, str], ...]
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.layers)} layers replaced, {self.before} parameters -> {self.after}"]
+        for layer in self.layers:
+            chain = " -> ".join(map(str, layer.patterns)) or "another module"
+            error = "" if layer.error is None else f", relative error {layer.error:.3g}"
+            lines.append(
+                f"  {layer.name} {layer.shape}: {chain}, {layer.after / layer.before:.3g} of its weights{error}"
+            )
+        lines += [f"  {name} left: {reason}" for name, reason in self.skipped]
+        return "\n".join(lines)
+
+
+def replace_linears(
+    model: nn.Module, rule: Rule, *, part: str = "model", project: bool = True, algorithm: str = "auto"
+) -> Report:
+    """Replace linear layers of a model, in place.
+
+    Parameters
+    ----------
+    model : Module
+        Any; torch.nn.Linear, :class:`LinearBatchLast` and transformers' Conv1D are found wherever they are.
+    rule : callable, mapping, patterns or float
+        What a layer becomes: patterns; a module; a number, the share of its weights that it may keep, see
+        :func:`choose_patterns`; None to leave it. A callable says so of ``(name, layer)``, a mapping by the first of
+        its patterns of names (as in a shell) that fits, patterns alone are meant for every layer of their size, a
+        number alone for every layer.
+    part : {"model", "block", "attention", "ffn", "qkv", "proj", "up", "down"}
+        Which layers, by the names that timm, transformers and torchvision give them.
+    project : bool
+        Whether the new weights approximate the old ones, or are drawn anew.
+    algorithm : str
+        See :class:`KSLinear`.
+
+    Returns
+    -------
+    Report
+        Its ``layers`` say of each the ``name``, ``shape``, ``patterns``, number of weights ``before`` and ``after`` and
+        relative ``error``; ``skipped`` are names and reasons; ``before`` and ``after`` count all parameters.
+
+    Raises
+    ------
+    ParameterError, ShapeError, DeviceError
+        For a rule that makes no sense, patterns that do not fit a layer they are meant for, or weights to approximate
+        that are not there (on meta) or not finite; the model is as it was then.
+
+    Notes
+    -----
+    Left as they are, with the reason in the report: layers of torch.nn.MultiheadAttention, which reads their weights
+    itself, layers within adapters of peft, which are merged into their weights in place, layers that share their
+    weight with another module, layers whose weight is made by a hook (of ``torch.nn.utils.prune``, ``spectral_norm`` or
+    ``weight_norm``) or whose state_dict has hooks, and classes derived from torch.nn.Linear, parametrized ones among
+    them, which may compute something else. New layers call the forward and backward hooks of those they replace.
+    torch.nn.TransformerEncoderLayer leaves its fast path, which knows dense layers only.
+
+    Cost: one :func:`kernmantle.kronsparse.project` a layer with ``project``, shown where it takes longer than a
+    second. All layers are made before the first is put in its place. Their weights and biases require gradients where
+    those of the dense layer do; modules that the rule gives stay as they are.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
+    >>> report = km.replace_linears(model, lambda name, layer: km.kronsparse.monarch(layer, 4, 4))
+    >>> report.before, report.after
+    (2128, 720)
+    """
+    if part not in PARTS:
+        raise ParameterError(f"part must be one of {', '.join(map(repr, PARTS))}, not {part!r}")
+    if not isinstance(model, nn.Module):
+        raise ParameterError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    if is_linear(model):
+        raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
+    before, shared, adapted = _count(model), _shared(model), _adapted(model)
+    layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
+    found = [place for place in _linears(model) if _belongs(place[0], part)]
+    for name, parent, _, layer in shown(found, "layers", "layer"):
+        if id(layer) not in layers:
+            reason = "it belongs to an adapter of peft" if id(layer) in adapted else _obstacle(parent, layer, shared)
+            try:
+                layers[id(layer)] = reason or _replacement(name, layer, rule, project, algorithm)
+            except KernmantleError as error:
+                raise type(error)(f"{name}: {error}") from error
+    records: dict[int, Replaced] = {}
+    skipped: list[tuple[str, str]] = []
+    for name, parent, key, layer in found:
+        made = layers[id(layer)]
+        if isinstance(made, str):
+            skipped.append((name, made))
+        elif made is not None:
+            setattr(parent, key, made[0])
+            records[id(layer)] = made[1]
+    _leave_fast_path(model)
+    return Report(tuple(records.values()), tuple(skipped), before, _count(model))
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
+
+
+def _linears(model: nn.Module) -> list[tuple[str, nn.Module, str, nn.Module]]:
+    """Every place of a linear layer: name, parent, name there, layer."""
+    return [
+        (f"{prefix}.{key}" if prefix else key, parent, key, child)
+        for prefix, parent in model.named_modules()
+        for key, child in parent._modules.items()  # named_children leaves out what a second name has
+        if child is not None and (is_linear(child) or isinstance(child, nn.Linear))
+    ]
+
+
+def _shared(model: nn.Module) -> set[int]:
+    """Parameters that more than one module holds."""
+    holders = Counter(id(parameter) for module in model.modules() for parameter in module.parameters(recurse=False))
+    return {parameter for parameter, count in holders.items() if count > 1}
+
+
+def _adapted(model: nn.Module) -> set[int]:
+    """Modules within adapters of peft."""
+    adapters = [each for each in model.modules() if any(own.__name__ == _ADAPTER for own in type(each).__mro__)]
+    return {id(module) for adapter in adapters for module in adapter.modules()}
+
+
+def _leave_fast_path(model: nn.Module) -> None:
+    """Let torch's encoder layers call what they hold; in evaluation they read the weights of dense layers."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer) and not _all_dense(module):
+            module.activation_relu_or_gelu = 0
+        if isinstance(module, nn.TransformerEncoder) and not all(map(_all_dense, module.layers)):
+            module.use_nested_tensor = False
+
+
+def _all_dense(layer: nn.Module) -> bool:
+    return all(isinstance(getattr(layer, name, None), nn.Linear) for name in ("linear1", "linear2"))
+
+
+def _belongs(name: str, part: str) -> bool:
+    if part == "model":
+        return True
+    whole = f".{name}".removesuffix(".base_layer")  # within an adapter of peft
+    kinds = [kind for kind, ends in _NAMES.items() if any(whole.endswith(f".{end}") for end in ends)]
+    # "attention.output.dense" also ends as "output.dense" does, and "attention.wo" as "wo".
+    return bool(kinds) and kinds[0] in _GROUPS[part]
+
+
+def _obstacle(parent: nn.Module, layer: nn.Module, shared: set[int]) -> str:
+    if isinstance(parent, nn.MultiheadAttention):
+        return "torch.nn.MultiheadAttention reads its weight itself"
+    if is_parametrized(layer):
+        return "it is parametrized; call torch.nn.utils.parametrize.remove_parametrizations first"
+    if not is_linear(layer):
+        return f"{type(layer).__name__} is derived from Linear and may compute something else"
+    if "weight" not in layer._parameters:
+        return "its weight is made by a hook; remove the pruning or the norm of torch.nn.utils first"
+    if layer._state_dict_hooks or layer._state_dict_pre_hooks or layer._load_state_dict_pre_hooks:
+        return "its state_dict has hooks, which know the names of a dense layer; remove them first"
+    if any(id(parameter) in shared for parameter in layer.parameters(recurse=False)):
+        return "its weight is shared with another module"
+    return ""
+
+
+def _replacement(
+    name: str, layer: Any, rule: Rule, project: bool, algorithm: str
+) -> tuple[nn.Module, Replaced] | str | None:
+    """The new layer and its record, or why there is none; None where none is wanted."""
+    weight, bias = dense(layer)
+    rows, columns = weight.shape
+    wanted = _wanted(name, layer, rule)
+    if wanted is None or isinstance(wanted, str):
+        return wanted
+    last = isinstance(layer, LinearBatchLast)
+    if isinstance(wanted, nn.Module):
+        new = wanted
+    elif project:
+        new = KSLinear.from_linear(layer, wanted, last, algorithm)
+    else:
+        new = KSLinear(
+            columns, rows, wanted, bias is not None, None, last, algorithm, device=weight.device, dtype=weight.dtype
+        )
+    if not isinstance(wanted, nn.Module):
+        _freeze(new, layer)
+    if not any(layer is module for module in new.modules()):
+        carry_hooks(layer, new, share=not isinstance(wanted, nn.Module))
+    new.train(layer.training)
+    known = isinstance(new, KSLinear)
+    patterns = new.patterns if known else ()
+    after = new.nnz if known else _count(new)
+    return new, Replaced(
+        name, (rows, columns), patterns, rows * columns, after, new.projection_error if known else None
+    )
+
+
+def _freeze(new: nn.Module, layer: nn.Module) -> None:
+    """Let the parameters of a new layer require gradients where those of the dense one do."""
+    for name, own in new.named_parameters():
+        source = getattr(layer, "bias" if name == "bias" else "weight")
+        own.requires_grad_(own.requires_grad and source.requires_grad)
+
+
+def _wanted(name: str, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
+    """Patterns or a module, None to leave a layer, or why it has to be left."""
+    found: Any = rule
+    if callable(rule) and not isinstance(rule, nn.Module):
+        found = rule(name, layer)
+    elif isinstance(rule, Mapping):
+        found = next((value for glob, value in rule.items() if fnmatch.fnmatchcase(name, glob)), None)
+    if isinstance(found, Real) and not isinstance(found, bool):
+        choices = choose_patterns(layer, budget=float(found), count=1)
+        return choices[0].patterns if choices else f"no chain has at most {float(found):g} of its weights"
+    if isinstance(found, Sequence) and not isinstance(found, str) and found:
+        chain = check_chain(found)
+        fits = (chain[-1].out_features, chain[0].in_features) == tuple(dense(layer).weight.shape)
+        return chain if fits or found is not rule else None
+    if found is not rule and (found is None or isinstance(found, nn.Module)):
+        return found
+    raise ParameterError(
+        f"rule must be patterns, a number, or a callable or a mapping that gives these, a module or None, not {found!r}"
+    )

@@ -1,0 +1,341 @@
+"""What each way to a Kronecker-sparse product, and to the gradient of its weights, should take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...compiler.nest import BYTES
+from .tile_cost import quicker
+from .weight_gradient_plan import DTYPES as SUMMED
+from .weight_gradient_plan import EDGE
+
+Pattern = tuple[int, int, int, int]
+_JOINING = 2.4e-5  # zeros, their places and copies, all of a few numbers
+_FEW = 16  # entries of a block that may be gone through one by one
+_VECTORS = 32  # rows of a tile of any contraction on a CPU
+_FEW_ROWS = 32  # of x, for which a CPU reads weights as they lie
+_NEAR = 2**22  # bytes that a core's second cache holds for the most part
+MOST_CALLS = 16  # batched products on a GPU, one after the other, where blocks have two strides
+TURNED = "turned"  # our kernel over rows that are turned before and after
+_AGAIN = 1.4  # times as fast as from memory what a GPU's second-level cache has still
+_MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A kind of machine in one type: bytes and operations a second, and seconds that any call takes.
+
+    ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
+    ``strided`` is by how much it is slower, at its products and at its bytes, where neighbours in memory belong to
+    different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of copies in another order, of weights
+    on a GPU, ``turned`` of those around a batched product where the batch is last.
+    """
+
+    bytes: float
+    dense: float
+    kernel: float
+    overhead: float
+    strided: tuple[float, float]
+    strided_from: int
+    permuted: float
+    turned: float = 0.0
+
+
+_CPU = Rates(1.3e10, 1.4e11, 1.2e11, 2e-5, (1.3, 2.5), 4, 3.4e9)
+_CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11, 2.5e12)
+_HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11, 1.65e12)
+MACHINES: Mapping[str, Mapping[str, Rates]] = {
+    "cpu": {
+        "f32": _CPU, "f64": Rates(1.3e10, 7e10, 6e10, 2e-5, (1.3, 2.5), 4, 3.4e9),
+        "f16": Rates(1.3e10, 1.2e11, 1.2e11, 4e-5, (1.3, 2.5), 4, 3.4e9),
+        "bf16": Rates(1.3e10, 4e11, 1.2e11, 4e-5, (1.3, 2.5), 4, 3.4e9),
+    },
+    "cuda": {
+        "f32": _CUDA, "f16": _HALF, "bf16": _HALF,
+        "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11, 2.5e12),
+    },
+}  # fmt: skip
+
+
+def _rates(kind: str, dtype: str) -> Rates:
+    return MACHINES[kind].get(dtype, MACHINES[kind]["f32"])
+
+
+def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> float:
+    """A dense layer (out_features, in_features)."""
+    rows, columns = shape
+    own = _rates(kind, dtype)
+    if kind == "cpu":
+        read = BYTES[dtype] * rows * columns / (3.2e10 if batch <= 4 else 2e10)
+        return (
+            5e-6 + read + BYTES[dtype] * batch * (rows + columns) / 6e10 + batch * rows * columns / (0.57 * own.dense)
+        )
+    if BYTES[dtype] == 2:
+        moved = 2 * (batch * (1e-13 * columns + 2.9e-13 * rows) + 2e-13 * rows * columns)
+        multiplied = 2 * batch * rows * columns / (1.1 * own.dense)
+        return 2.4e-6 + max(moved, multiplied) + 0.77 * min(moved, multiplied)
+    moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
+    few = 0.0 if BYTES[dtype] != 4 or batch < 16 else 3.5e-6 if batch < 32 else 8e-6  # tiles for all multiprocessors
+    return own.overhead + few + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
+
+
+def _together(memory: float, work: float) -> float:
+    """Two that overlap for the most part."""
+    return max(memory, work) + min(memory, work) / 2
+
+
+def seconds(
+    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kept: bool = False
+) -> dict[str, float]:
+    """Time of each algorithm worth choosing, where the batch lies together in memory (``last``) or the features.
+
+    ``kept``: what is made of the weights before they are multiplied by is there already.
+    """
+    a, b, c, d = pattern
+    dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
+    if a * d == 1:
+        return {"dense": dense}
+    if kind == "cpu":
+        found = _seconds_on_cpu(pattern, batch, dtype, last, kept)
+        return found | {"dense": dense} if kept and a * b * d * a * c * d <= _MOST_DENSE else found
+    own, size = _rates(kind, dtype), BYTES[dtype]
+    ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
+    work = 2.0 * batch * a * b * c * d
+    products, bytes_ = (1.0, 1.0) if last or d < own.strided_from else own.strided
+    moved = (ends * bytes_ + weights) / own.bytes
+    found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
+    entries = a * b * d * a * c * d
+    if entries <= _MOST_DENSE:
+        found["dense"] = dense + (0 if kept else 2 * own.overhead + 3 * size * entries / own.bytes)
+    calls, arranged = min(a, d), 0.0 if kept else weights / own.permuted
+    if (last or d == 1) and calls <= MOST_CALLS:
+        found["bmm"] = arranged + _in_place(pattern, batch, own, size, last)
+    elif last:
+        x, y = ends * c / (b + c), ends * b / (b + c)
+        copied = 0.0 if d == 1 else 2 * (y + (x if a > 1 else 0.0)) / own.turned
+        multiplied = _together(ends / own.bytes, work / own.dense)
+        found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + arranged + multiplied
+    else:
+        copied = _permuting(pattern, size) * batch
+        few = 8e-6 if size == 4 and batch >= 16 else 0.0
+        found["bmm"] = 3 * own.overhead + few + copied + arranged + work / own.dense
+    return found
+
+
+def _in_place(pattern: Pattern, batch: int, own: Rates, size: int, last: bool) -> float:
+    """Batched products on a GPU that read and write where x and y lie, in halves fitted to 269 of them."""
+    a, b, c, d = pattern
+    calls, rows, work = min(a, d), size * batch * a * d, 2.0 * batch * a * b * c * d
+    if size == 2:
+        wasted = max(1.0, 57 / min(b, c)) ** 0.67 * (1.1 if calls > 1 else 1.0)  # of the vendor's tiles
+        moved, multiplied = rows * (1.92e-13 * c + 2.77e-13 * b) * wasted, work / (0.87 * own.dense)
+        moved /= quicker(rows * (b + c), _AGAIN) if last else 1.0
+        return 4e-6 * calls + max(moved, multiplied) + 0.38 * min(moved, multiplied)
+    wasted = max(1.0, (16 if last else 24) / min(b, c)) ** 1.6
+    return (2.5 * calls - 0.5) * own.overhead + _together(wasted * rows * (b + c) / own.bytes, work / own.dense)
+
+
+def _permuting(pattern: Pattern, size: int) -> float:
+    """Seconds for a row of the copies of x and y around a batched product on a GPU, the batch in front."""
+    a, b, c, d = pattern
+    if d == 1:
+        return 1.2e-12 * size * a * b
+    if d < 4:
+        return (1.3e-12 if size == 2 else 1.05e-12) * size * a * (b + c) * d
+    x, y = 1.55e-12 * (d / 4) ** 0.62, (1.5e-12 if size == 2 else 1e-12) * max(1.0, d / 32) ** 0.7
+    return size * a * d * (c * x + b * y)
+
+
+def _on_cpu(blocks: int, rows: int, depth: int, lanes: int, size: int) -> float:
+    """Products of a kernel's tiles on one core, and what it takes to begin one."""
+    own = 64 // size
+    vectors = -(-lanes // own)
+    wide = min(own, 1 << (lanes - 1).bit_length()) if vectors == 1 else own
+    work = 2.0 * blocks * rows * depth * vectors * wide
+    return work * (6.3e-12 if size == 4 else 1.3e-11) + 2.2e-8 * blocks * -(-rows // 8) * -(-vectors // 3)
+
+
+def _lines(pattern: Pattern, batch: int, size: int) -> int:
+    """Lines of 64 bytes of x and of the result that each block reaches for."""
+    a, b, c, d = pattern
+    group = min(d & -d, 64 // size)
+    return batch * (a * d // group) * (-(-c * group * size // 64) + -(-b * group * size // 64))
+
+
+def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, kept: bool) -> float:
+    """Fitted to 354 products of float32 and 354 of float64 in each layout."""
+    a, b, c, d = pattern
+    ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
+    far = 8e-11 * max(0, ends - _NEAR) + 3e-11 * max(0, weights - _NEAR)
+    if last:
+        apart = 1.5e-11 * weights * min(d, 16) if d > 1 else 0.0
+        read = (3.5e-11 if batch * d * size % 2048 == 0 else 2e-11) * ends
+        return 7e-6 + _on_cpu(a * d, b, c, batch, size) + read + far / 2 + apart
+    group = min(d & -d, 64 // size)
+    packed = 0.0 if kept or batch <= _FEW_ROWS else 2.1e-10 * weights / size / group
+    multiplied = _on_cpu(a * d // group, batch, c, b * group, size)
+    return 5.5e-6 + multiplied + 1.5e-9 * _lines(pattern, batch, size) + far + 8e-12 * weights + packed
+
+
+def _half_on_cpu(pattern: Pattern, batch: int, last: bool) -> float:
+    """The kernel of any contraction, in float32."""
+    a, b, c, d = pattern
+    own, x, y, weights = _rates("cpu", "f16"), 2 * batch * a * c * d, 2 * batch * a * b * d, 2 * a * b * c * d
+    scattered = weights * (1 + d / 16 if weights > 2**18 else 1)
+    if not last and (b < 16 or d >= 16):
+        products, bytes_ = (5.0, 7.0) if b < 16 else (3.0, 4.0)
+    elif last or d == 1:
+        products, bytes_ = 1.0, 1.0
+    else:
+        products, bytes_ = own.strided if d >= own.strided_from else (1.25, 1.5)
+        products *= -(-b // _VECTORS) * _VECTORS / b
+    multiplied = _together((x + y) * bytes_ / own.bytes, 2.0 * batch * a * b * c * d * products / own.kernel)
+    return 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied
+
+
+def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, kept: bool) -> dict[str, float]:
+    """Making the dense matrix anew was nowhere the quickest."""
+    a, b, c, d = pattern
+    own, size = _rates("cpu", dtype), BYTES[dtype]
+    x, y, weights = size * batch * a * c * d, size * batch * a * b * d, size * a * b * c * d
+    work = 2.0 * batch * a * b * c * d
+    narrow = not last and b < 16
+    found: dict[str, float] = {}
+    if not last and size > 2 and b * c <= _FEW:
+        found["lines"] = 4e-6 + 8e-6 * b * c + batch * weights / size * _line(d, x + y)
+    found["kernel"] = (
+        _kernel_on_cpu(pattern, batch, size, last, kept) if size > 2 else _half_on_cpu(pattern, batch, last)
+    )
+    started = own.overhead + 3e-6 + 2.8e-7 * a * d * min(1.0, batch / 64)
+    if d == 1:
+        copied = 0 if last or a == 1 else y / (6e9 if x + y < 2**23 else 3e9)
+        if narrow:
+            copied = (x + y) / (4e9 if x + y < 2**22 else 1.6e9)
+        found["bmm"] = started - 6e-6 + copied + work / own.dense
+        return found
+    permuted = 1.1e9 if min(b, c) < 8 else 2.8e9 if d >= 16 or min(b, c) < 16 else own.permuted
+    copied = (x + y if a > 1 else y) / (7e9 if min(b, c) >= 8 else 3e9) if last else (x + y) / permuted
+    if not last and x + y > 2**23:
+        copied += (x + y) / 8e9  # pages that are new in every call
+    found["bmm"] = started + a * b * c * d * (9e-10 + 7e-11 * min(d, 32)) + copied + work / own.dense
+    return found
+
+
+def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
+    """The same of the sum over the batch that is the gradient of the weights; fitted to 40, our kernel to 30."""
+    a, b, c, d = pattern
+    if kind == "cpu":
+        return _gradient_on_cpu(pattern, batch, dtype, last)
+    own, size = _rates(kind, dtype), BYTES[dtype]
+    ends, work = size * batch * a * d * (b + c), 2.0 * batch * a * b * c * d
+    half = size == 2
+    if dtype in SUMMED:
+        high, wide = -(-b // EDGE), -(-c // EDGE)
+        multiplied = 2.0 * batch * a * d * EDGE * EDGE * high * wide
+        rate = (4.7e13 if d == 1 else 5.7e13 if d <= 4 else 3.6e13) if half else (3.5e13 if d <= 4 else 2.8e13)
+        found = {"kernel": (1.6e-5 if half else 2e-5) + multiplied / rate}
+    else:
+        found = {"kernel": 8e-5 + (5.0 if not last and d >= 4 else 1.0) * work / 3e13}
+    alone = batch * (1.3e-9 if half else 3.2e-8)  # the sum of one block, which nothing takes apart
+    moved, products = ends / own.bytes, work / own.dense
+    found["bmm"] = 4.5e-6 + (max(alone, products, moved) if half else max(alone, products) + moved)
+    if not last and d > 1:
+        found["bmm"] += ends * ((3e-12 if half else 2e-12) if d < 4 else 1.2e-11 if half else 6.5e-12)
+    entries = a * b * d * a * c * d
+    if entries <= _MOST_DENSE:
+        found["dense"] = 5e-6 + dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
+    return found
+
+
+def _line(d: int, ends: float) -> float:
+    """Seconds of a product and a sum in elementwise operations of torch on a CPU."""
+    return (7e-10 if d == 1 else 1.1e-9 if d < 16 else 3.5e-10) + (0.0 if ends < 2**21 else 4e-10)
+
+
+def _sum_on_cpu(pattern: Pattern, batch: int, size: int) -> float:
+    """Our kernel with the features together, fitted to 177 sums of float32 and 177 of float64."""
+    a, b, c, d = pattern
+    group = min(d & -d, 64 // size)
+    blocks = a * d // group
+    pieces = 2.2e-8 * blocks * -(-b // 8) * (batch // 128)
+    sums = 1.25 * _on_cpu(blocks, b, batch, c * group, size)
+    return 6e-6 + sums + pieces + 5e-9 * _lines(pattern, batch, size) + 3e-11 * size * a * b * c * d
+
+
+def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
+    """Fitted to 216 sums on one core; halves are summed in float32 by the kernel alone."""
+    a, b, c, d = pattern
+    own, size = _rates("cpu", dtype), BYTES[dtype]
+    ends, weights = size * batch * a * d * (b + c), a * b * c * d
+    work = 2.0 * batch * weights
+    if a * d == 1:
+        return {"bmm": 5e-6 + dense_seconds((b, c), batch, dtype, "cpu")}
+    slower = 1.0 if min(b, c) >= 16 else 2.0 if last else 3.0 if ends < 2**22 else 12.0
+    memory, products = (1e10, 1.15) if last else (7e9, 0.9)
+    scattered = weights * (4.5e-10 + 6.5e-11 * min(d, 16))
+    found = {"kernel": slower * (1.2e-5 + scattered + ends / memory + work / (products * own.kernel))}
+    if size > 2 and not last:
+        found = {"kernel": _sum_on_cpu(pattern, batch, size)}
+    if size == 2:
+        return found
+    if not last and b * c <= _FEW:
+        found["lines"] = 4e-6 + 1.6e-5 * b * c + 2 * batch * weights * _line(d, ends)
+    if d == 1:
+        rate = 1.2e10 if last or min(b, c) >= 16 else 3.3e9 if min(b, c) < 4 else 1e10
+        rate /= 1 if rate > 1e10 or ends < 2**22 else 3
+        found["bmm"] = 1e-5 + 4e-10 * weights + ends / rate + work / (1.1 * own.dense)
+        return found
+    copied = ends / (4e9 if ends < 2**20 else 2.2e9) if not last else ends / 3e9 if a > 1 else ends / 2e10
+    if slower == 12.0:
+        copied = ends / (6e8 if min(b, c) < 8 else 8e8)
+    found["bmm"] = 1.8e-5 + 8e-10 * weights + copied + work / (1.1 * own.dense)
+    shape = a * b * d, a * c * d
+    if shape[0] * shape[1] <= _MOST_DENSE:
+        found["dense"] = 1e-5 + 8e-10 * weights + dense_seconds(shape, batch, dtype, "cpu")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def quickest(
+    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kernel: float | None = None,
+    kept: bool = False, bias: bool = False, activation: bool = False,
+) -> tuple[str, float]:  # fmt: skip
+    """The algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel.
+
+    On a GPU what follows takes a pass of its own but in our kernel, where it costs nothing, and a bias in dense layers.
+    """
+    times = seconds(pattern, batch, dtype, kind, last, kept)
+    if kernel is not None and "kernel" in times:
+        times["kernel"] = kernel
+    if kind == "cuda":
+        own, (a, b, _, d) = _rates(kind, dtype), pattern
+        once = 1.5 * own.overhead + 2.0 * BYTES[dtype] * batch * a * b * d / own.bytes
+        times |= {
+            name: times[name] + passes * once
+            for name, passes in (("bmm", bias + activation), ("dense", int(activation)))
+            if name in times
+        }
+    return min(times.items(), key=lambda item: item[1])
+
+
+def rearranging_seconds(pattern: Pattern, dtype: str, turned: bool) -> float:
+    """What a GPU takes to rearrange weights before it multiplies by them; ``turned``: of a transposed matrix."""
+    one = (3.5e-11 if turned else 1.5e-11) if BYTES[dtype] == 4 else 9e-12 if turned else 7e-12
+    return one * math.prod(pattern)
+
+
+def joining_seconds(patterns: Sequence[Pattern], dtype: str) -> float:
+    """What a training step on a GPU takes beside the products to make the matrix of a chain and undo its gradient."""
+    (a, _, c, d), *others = patterns
+    columns = a * c * d
+    shapes = [(e * f * h, e * g * h) for e, f, g, h in others]
+    return sum(_JOINING + 3 * dense_seconds(shape, columns, dtype, "cuda") for shape in shapes)
+
+
+@lru_cache(maxsize=4096)
+def quickest_gradient(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> tuple[str, float]:
+    """The same of the gradient of the weights."""
+    return min(gradient_seconds(pattern, batch, dtype, kind, last).items(), key=lambda item: item[1])

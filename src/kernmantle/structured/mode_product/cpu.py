@@ -1,0 +1,395 @@
+"""Kronecker-sparse products on a CPU: which tile, what is packed, and how the work is shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ...backends.cpu import jit
+from ...backends.cpu.threads import SCRATCH
+from ...config import current
+from ...runtime.kernel_store import collecting, loaded
+from ...torch_ops.cpu import job_for
+from ...torch_ops.dtypes import NAMES
+from .cpu_plan import DOT_FIELDS, FIELDS, LANES, PACK_FIELDS, PLAIN, ROWS, SIZES, Tile, group_of, tile, whole_rows
+from .pack import PackedWeights
+from .torch_products import block_matrices
+
+Pattern = tuple[int, int, int, int]
+Strides = tuple[int, ...]
+_ROW = "structured.mode_product.cpu_vectors:emit_row"
+_TILES = "structured.mode_product.cpu_emit:emit"
+_PACKING = "structured.mode_product.cpu_emit:emit_packing"
+_DOTS = "structured.mode_product.cpu_dot_emit:emit"
+# Multiplications: what a thread takes at least, what one thread does alone, and items that many are cut into.
+_GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 23, 16
+# Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
+_ROWS, _DEPTH, _CACHED = 256, 256, 1 << 20
+_ROWS_AHEAD = 48  # where panels are packed beforehand; a multiple of 6 and 8
+_BLOCK = 3 << 18  # bytes of x that go through all panels
+# Bytes of a group, numbers of x and panels from which lines that lie apart are brought together.
+_PIECE, _APART, _PANELS = 16, 96, 16
+_DEPTH_OF_GRADIENTS = 128
+_WRITTEN = 8  # rows of x up to which gradients of weights take the time of their writes
+_SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the first cache
+# With the batch together: columns for which weights are packed, rows of a block of them, and rows for which x is.
+_MANY, _HIGH, _REUSED = 1024, 516, 96
+# Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
+# fewer where panels of them are packed.
+_FEW_TURNED, _LONG = 32, 16
+_FEW = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A kernel with all but the addresses of its ports, which ``run`` takes; nothing where it was only noted."""
+
+    run: Callable[..., None]
+    kernel: jit.LoadedKernel | None
+    integers: bytes
+    items: int
+    room: int
+    ports: int
+    alone: bool
+
+
+class Call(NamedTuple):
+    """A product that needs addresses alone; ``pack`` writes ``panels`` numbers of its weights first.
+
+    ``adds_bias``: the caller adds the bias.
+    """
+
+    start: Start
+    pack: Start | None
+    panels: int
+    key: tuple[object, ...]
+    adds_bias: bool
+    route: str
+    features: int
+
+
+def _kernel(emitter: str, own: Tile) -> jit.LoadedKernel | None:
+    """Return the kernel, None if it was only collected."""
+    return loaded((emitter, own), lambda: [job_for(emitter, (own,), f"Kronecker-sparse {own}")], jit.load)
+
+
+def _starting(
+    emitter: str, own: Tile, fields: Sequence[str], values: dict[str, int], items: int, room: int, work: int, ports: int
+) -> Start:
+    """What runs a kernel over its items, given the addresses of its ports."""
+    integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
+    kernel, alone = _kernel(emitter, own), work < _ALONE or items == 1
+    if kernel is None:
+        return Start(_nothing, kernel, integers, items, room, ports, alone)
+    entry, packed, none = kernel.entry, Struct(f"{ports}Q").pack, b""
+    grain = max(1, _GRAIN * items // max(work, 1))
+
+    def run_alone(*pointers: int, _: object = kernel) -> None:  # machine code lives as long as what holds it
+        entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(room))
+
+    def run(*pointers: int) -> None:
+        jit.run(kernel, items, room, pointers, integers, (), current().threads or torch.get_num_threads(), grain)
+
+    return Start(run_alone if alone else run, kernel, integers, items, room, ports, alone)
+
+
+def _nothing(*pointers: int) -> None:
+    """What a noted kernel runs as."""
+
+
+def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
+    """What runs small calls one after the other, given the addresses of all their ports.
+
+    Between two that are started from Python the processor forgets much of the interpreter.
+    """
+    starts = [call.start for call in calls]
+    single = (current().threads or torch.get_num_threads()) == 1
+    if any(call.pack is not None or call.adds_bias for call in calls) or not all(own.alone or single for own in starts):
+        return None
+    row = loaded(_ROW, lambda: [job_for(_ROW, (), "Kronecker-sparse kernels in a row")], jit.load)
+    if row is None or any(own.kernel is None for own in starts):
+        return None
+    integers = [np.frombuffer(own.integers, dtype=np.int64) for own in starts]
+    places = [0, *accumulate(own.ports for own in starts)]
+    records = np.array(
+        [
+            (own.kernel.address if own.kernel else 0, place, given.ctypes.data, own.items)
+            for own, place, given in zip(starts, places, integers, strict=False)
+        ],
+        dtype=np.int64,
+    ).tobytes()
+    entry, count, room = row.entry, len(starts), max(own.room for own in starts)
+    packed, held = Struct(f"{places[-1]}Q").pack, (integers, starts, row)
+
+    def run(*pointers: int, _: object = held) -> None:
+        entry(packed(*pointers), records, b"", 0, count, SCRATCH.take(room))
+
+    return run
+
+
+def _tile(dtype: str, lanes: int, group: int, spread: int, bias: str, wide: bool = False) -> Tile:
+    own = jit.host()
+    return tile(dtype, own.vector_bytes, own.vector_registers, lanes, group, spread, bias, wide)
+
+
+def _group(d: int, dtype: str) -> int:
+    return group_of(d, jit.host().vector_bytes // SIZES[dtype])
+
+
+def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Start:
+    """A kernel of tiles, its blocks small enough for several threads where there is much to do."""
+    work = values["blocks"] * values["p"] * values["q"] * values["r"]
+    panels = -(-values["q"] // own.width)
+    items = values["blocks"] * -(-values["p"] // values["p_block"])
+    # Each part packs the rows of its block for itself.
+    parts = min(panels, -(-_ITEMS // items)) if work >= _ALONE and threads > 1 else 1
+    values |= {"q_block": -(-panels // parts)}
+    items *= -(-panels // values["q_block"])
+    values |= {"r_block": min(values["r"], values["r_block"])}
+    values = {"b_ahead": 0} | values
+    rows = -(-values["p_block"] // own.rows) * own.rows * own.group if values["packs_a"] else 0
+    room = (values["r_block"] * (own.width + rows) + 64) * bytes_
+    return _starting(_TILES, own, FIELDS, values, items, room, work, 4 if own.bias else 3)
+
+
+def _multiple(count: int, least: int, most: int) -> int:
+    return max(least, min(most, count // least * least))
+
+
+@lru_cache(maxsize=4096)
+def _first(
+    threads: int,
+    pattern: Pattern,
+    batch: int,
+    dtype: str,
+    x: int,
+    weight: Strides,
+    out: int,
+    biased: bool,
+    packed: bool,
+) -> Call:
+    """Product with the features together, rows of x and of the result so far apart."""
+    a, b, c, d = pattern
+    group, size = _group(d, dtype), SIZES[dtype]
+    whole = group == d and weight[2] == d
+    long = c * d >= _LONG * (jit.host().vector_bytes // size)
+    if whole and weight[1] > weight[2] and batch <= _FEW[long, packed]:
+        return _dots(pattern, batch, dtype, x, weight, out, biased)
+    own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
+    lies = own.apart or (group == d and weight[1] == d)
+    near = lies and batch <= _FEW_TURNED
+    rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
+    ahead = not near and (packed or batch > rows)
+    rows = _ROWS_AHEAD if ahead else rows
+    panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
+    # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
+    packs = ahead and d > group >= _PIECE // size and c >= _APART and panels >= _PANELS
+    b_fields = {
+        "b_outer": weight[0], "b_inner": group, "b_r": weight[2], "b_q": weight[1],
+        "b_v": weight[1] if own.apart else own.lanes, "b_panel": every * weight[1],
+    }  # fmt: skip
+    values = {
+        "blocks": blocks, "inner": d // group, "p": batch, "q": b * group, "r": c, "p_block": rows,
+        "r_block": _DEPTH, "packs_a": int(packs), "packs_b": int(not near and not ahead),
+        "a_outer": c * d, "a_inner": group, "a_p": x, "a_r": d,
+        "c_outer": b * d, "c_inner": group, "c_p": out, "c_q": d, "c_panel": every * d,
+        "bias_outer": b * d, "bias_inner": group, "bias_p": 0, "bias_panel": every * d,
+    }  # fmt: skip
+    if not ahead:
+        start = _launch(own, values | b_fields, size, threads)
+        return Call(start, None, 0, (), biased and own.bias == PLAIN, f"llvm: {own}", a * b * d)
+    panel = c * own.width
+    packed = {
+        "b_outer": d // group * panels * panel, "b_inner": panels * panel, "b_r": own.width, "b_q": group,
+        "b_v": own.lanes, "b_panel": panel, "b_ahead": -(-own.width * own.rows // rows),
+        "r_block": max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
+    }  # fmt: skip
+    start = _launch(own, values | packed, size, threads)
+    fields = b_fields | {"inner": d // group, "panels": panels, "q": b * group, "r": c}
+    pack = _starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
+    key = ("panels", own.lanes, own.vectors, dtype)
+    return Call(
+        start, pack, blocks * panels * panel, key, biased and own.bias == PLAIN, f"llvm: {own}, packed", a * b * d
+    )
+
+
+def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
+    """Product of a few rows by weights as they lie."""
+    a, b, c, d = pattern
+    deep = jit.host().vector_registers >= 32
+    rows, columns = (
+        (1, 8 if deep else 4) if batch == 1 else (2, 8 if deep else 4) if batch < 4 else (4, 4 if deep else 2)
+    )
+    own = Tile(dtype, jit.host().vector_bytes // SIZES[dtype], rows, columns, d, False, False, LANES if biased else "")
+    work = batch * a * b * c * d
+    parts = min(-(-b // columns), -(-_ITEMS // a)) if work >= _ALONE else 1
+    block = -(-b // (parts * columns)) * columns
+    values = {
+        "p": batch, "q": b, "r": c * d, "q_block": block, "a_outer": c * d, "a_p": x, "b_outer": weight[0],
+        "b_q": weight[1], "c_outer": b * d, "c_p": out, "bias_outer": b * d,
+    }  # fmt: skip
+    start = _starting(_DOTS, own, DOT_FIELDS, values, a * -(-b // block), 0, work, 4 if biased else 3)
+    return Call(start, None, 0, (), False, f"llvm: sums along lanes, {own}", a * b * d)
+
+
+@lru_cache(maxsize=4096)
+def _last(
+    threads: int, pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool
+) -> Call:
+    """Product with the batch together, features of x and of the result so far apart; a last stride of weights."""
+    a, b, c, d = pattern
+    own, size = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN, True), SIZES[dtype]
+    tiles = -(-b // own.rows)
+    high = -(-tiles // -(-tiles // (_HIGH // own.rows)))
+    values = {
+        "blocks": a * d, "inner": d, "p": b, "q": batch, "r": c,
+        "p_block": high * own.rows, "r_block": _DEPTH, "packs_a": int(batch >= _MANY),
+        "packs_b": int(batch > own.width and (b >= _REUSED or c > _DEPTH or d * x * size % _SETS == 0)),
+        "a_outer": weight[0], "a_inner": weight[3], "a_p": weight[1], "a_r": weight[2],
+        "b_outer": c * d * x, "b_inner": x, "b_r": d * x, "b_q": 1, "b_v": own.lanes, "b_panel": own.width,
+        "c_outer": b * d * out, "c_inner": out, "c_p": d * out, "c_q": 1, "c_panel": own.width,
+        "bias_outer": b * d, "bias_inner": 1, "bias_p": d, "bias_panel": 0,
+    }  # fmt: skip
+    return Call(_launch(own, values, size, threads), None, 0, (), False, f"llvm: {own}", a * b * d)
+
+
+@lru_cache(maxsize=4096)
+def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, grad: int) -> Call:
+    """Gradient of the weights with the features together."""
+    a, b, c, d = pattern
+    group = _group(d, dtype)
+    own = _tile(dtype, c * group, group, d, PLAIN)
+    if batch <= _WRITTEN:
+        own = whole_rows(own, c * group, jit.host().vector_registers)
+    every, packs = own.width // group, batch > _FEW_TURNED
+    depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
+    rows = _multiple(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows, _ROWS)
+    values = {
+        "blocks": a * (d // group), "inner": d // group, "p": b, "q": c * group, "r": batch, "p_block": rows,
+        "r_block": depth, "packs_a": int(packs), "packs_b": int(packs or own.scattered),
+        "a_outer": b * d, "a_inner": group, "a_p": d,
+        "a_r": grad,
+        "b_outer": c * d, "b_inner": group, "b_r": x, "b_q": d, "b_v": d if own.apart else own.lanes,
+        "b_panel": every * d, "c_outer": b * c * d, "c_inner": group, "c_p": c * d, "c_q": d, "c_panel": every * d,
+        "bias_outer": 0, "bias_inner": 0, "bias_p": 0, "bias_panel": 0,
+    }  # fmt: skip
+    return Call(_launch(own, values, SIZES[dtype], threads), None, 0, (), False, f"llvm: {own}", a * b * d)
+
+
+def ready(dtype: torch.dtype) -> bool:
+    """Whether there are kernels for a type on the backend that is asked for."""
+    return current().backend in ("auto", "llvm") and NAMES[dtype] in SIZES
+
+
+def _call(plan: Callable[..., Call], *about: Any) -> Call:
+    """A plan, which is not kept while kernels are only noted."""
+    about = current().threads or torch.get_num_threads(), *about
+    return plan.__wrapped__(*about) if collecting() else plan(*about)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def first(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:
+    """Product of rows x (..., N, a c d) by weights (..., a, b, c, d), to rows ``out`` apart."""
+    strides, dtype = weight.stride()[-4:-1], NAMES[x.dtype]
+    return _call(_first, pattern, x.shape[-2], dtype, x.stride(-2), strides, out, biased, packed)
+
+
+def last(pattern: Pattern, x: torch.Tensor, weight: torch.Tensor, out: int, biased: bool, packed: bool) -> Call:
+    """Product of x (..., N, a c d) with the batch together, to features ``out`` apart.
+
+    Where weights are packed and neighbours interleave, it reads what :func:`blocks` gives.
+    """
+    (_, b, c, d), strides = pattern, (*weight.stride()[-4:-1], 1)
+    if packed and d > 1:
+        strides = b * c * d, c, 1, b * c
+    return _call(_last, pattern, x.shape[-2], NAMES[x.dtype], x.stride(-1), strides, out, biased)
+
+
+def summed(pattern: Pattern, x: torch.Tensor, grad: torch.Tensor) -> Call:
+    """Gradient of the weights from rows x (..., N, a c d) and (..., N, a b d)."""
+    return _call(_gradient, pattern, x.shape[-2], NAMES[x.dtype], x.stride(-2), grad.stride(-2))
+
+
+def product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, packed: PackedWeights | None
+) -> str | None:
+    """Write the product to ``out`` and say how; None where there is no kernel for it."""
+    if not ready(x.dtype):
+        return None
+    groups, ran = x.shape[0], None
+    if groups == 1:
+        return _product(x, weight, bias, out, packed)
+    for group in range(groups):
+        place = slice(group, group + 1)
+        own = weight if weight.shape[0] == 1 else weight[place]
+        offset = bias if bias is None or bias.shape[0] == 1 else bias[place]
+        ran = _product(x[place], own, offset, out[place], None)
+        if ran is None:
+            break
+    return ran
+
+
+def _product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, packed: PackedWeights | None
+) -> str | None:
+    _, a, b, c, d = weight.shape
+    if d > 1 and weight.stride(4) != 1:
+        weight = weight.contiguous()
+    if bias is not None:
+        bias = bias.contiguous()
+    if x.stride(2) == 1 == out.stride(2):
+        call = first((a, b, c, d), x, weight, out.stride(1), bias is not None, packed is not None)
+        weight = operand(call, weight, packed)  # held until the kernel has run
+        addresses = [x.data_ptr(), weight.data_ptr(), out.data_ptr()]
+    elif x.stride(1) == 1 == out.stride(1):
+        call = last((a, b, c, d), x, weight, out.stride(2), bias is not None, packed is not None)
+        weight = blocks(weight, packed) if packed is not None and d > 1 else weight
+        addresses = [weight.data_ptr(), x.data_ptr(), out.data_ptr()]
+    else:
+        return None
+    if bias is not None and not call.adds_bias:
+        addresses.append(bias.data_ptr())
+    call.start.run(*addresses)
+    if bias is not None and call.adds_bias:
+        out += bias[:, None]
+    return call.route
+
+
+def operand(call: Call, weight: torch.Tensor, packed: PackedWeights | None) -> torch.Tensor:
+    """What a product reads its weights from: themselves, or these in the order in which they are read."""
+    if call.pack is None:
+        return weight
+    return (
+        _panels(call, weight)
+        if packed is None
+        else packed.get_or_pack(call.key, lambda: _panels(call, weight), weight.device)
+    )
+
+
+def blocks(weight: torch.Tensor, packed: PackedWeights) -> torch.Tensor:
+    """Weights (..., a, b, c, d) as matrices (..., a, d, b, c)."""
+    return packed.get_or_pack(("bmm", weight.dtype), lambda: block_matrices(weight), weight.device)
+
+
+def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:
+    panels = torch.empty(call.panels, dtype=weight.dtype, device=weight.device)
+    if call.pack is not None:
+        call.pack.run(weight.data_ptr(), panels.data_ptr())
+    return panels
+
+
+def gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Pattern) -> torch.Tensor | None:
+    """Gradient (G, a, b, c, d) of the weights; None where there is no kernel for it."""
+    if not ready(x.dtype) or x.stride(2) != 1 or grad.stride(2) != 1:
+        return None
+    call, groups = summed(pattern, x, grad), x.shape[0]
+    out = torch.empty((groups, *pattern), dtype=x.dtype, device=x.device)
+    for group in range(groups):
+        call.start.run(grad[group].data_ptr(), x[group].data_ptr(), out[group].data_ptr())
+    return out

@@ -1,0 +1,290 @@
+"""LLVM IR of Kronecker-sparse products on a CPU: tiles of sums over r of groups of numbers times vectors.
+
+``c[p, q] (+)= bias + sum over r of a[p, r] * b[r, q]`` for each of ``outer`` x ``inner`` blocks, lanes along q. Sizes
+and strides are arguments. b is read where it is, or from panels of the tile's width, which ``packing`` writes.
+"""
+
+from __future__ import annotations
+
+from ...backends.cpu.builder import Function, vector
+from .cpu_plan import FIELDS, LANES, PACK_FIELDS, ROWS, Tile
+from .cpu_vectors import HEAD, Vectors, packing, packing_rows
+
+_TOGETHER = 2  # of r that a pass of the loop adds: what counts takes slots of the multiplications
+_DEEP = 64  # sums of so many pay for asking for the results that are next
+
+
+class _Tiles(Vectors):
+    """Functions that compute a tile, and all tiles of a panel."""
+
+    def _name(self, rows: int, masked: bool) -> str:
+        return f"tile_{rows}_{'masked' if masked else 'whole'}"
+
+    def _places(self, rows: int) -> list[tuple[int, int]]:
+        return [(i, v) for i in range(rows) for v in range(self.tile.vectors)]
+
+    def _lane(self, v: int, stride: str, f: Function) -> str:
+        """Elements from the first vector of a panel to another."""
+        return f.multiply(stride, str(v)) if self.tile.apart else str(v * self.tile.lanes)
+
+    def compute(self, rows: int, masked: bool) -> str:
+        """``rows`` rows of a panel; ``lanes`` of its results are there, ``fresh`` says whether anything is.
+
+        Meanwhile the caches are asked for ``step`` numbers from ``next`` for each r.
+        """
+        f = Function(
+            f"internal fastcc void @{self._name(rows, masked)}(ptr noalias %a, ptr noalias %b, ptr noalias %c, "
+            "ptr noalias %bias, i64 %r, i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, "
+            "i64 %lanes, i1 %fresh, ptr %next, i64 %step) noinline"
+        )
+        tile = self.tile
+        self.masks = [
+            self.mask(f, f.i64("sub nsw", "%lanes", str(v * tile.lanes))) if masked else "" for v in range(tile.vectors)
+        ]
+        lines = [self.at(f, "%c", f.multiply("%c_p", str(i))) for i in range(rows)]
+        self.row = f.room(self.element, tile.width) if tile.scattered else ""
+        held = self._started(f, rows, lines, masked)
+        if not (masked or tile.scattered):
+            with f.when(f.do(f"icmp sge i64 %r, {_DEEP}")):
+                for i, v in self._places(rows):
+                    self.prefetch(f, self.at(f, lines[i], f.multiply("%c_p", str(rows)), self._lane(v, "%c_q", f)), 1)
+        held = self._summed(f, rows, held)
+        if tile.scattered:
+            for i in range(rows):
+                self._scatter(f, [held[i, v] for v in range(tile.vectors)], lines[i], masked)
+        for i, v in [] if tile.scattered else self._places(rows):
+            target = self.at(f, lines[i], self._lane(v, "%c_q", f))
+            if masked:
+                self.store_masked(f, held[i, v], target, self.masks[v])
+            else:
+                f.store(self.kind, held[i, v], target, self.size)
+        f.say("ret void")
+        return f.text()
+
+    def _started(self, f: Function, rows: int, lines: list[str], masked: bool) -> dict[tuple[int, int], str]:
+        """Accumulators to begin with: zeros, the bias, or what is in c."""
+        tile, places = self.tile, self._places(rows)
+        fresh, later, done = f.fresh("fresh"), f.fresh("later"), f.fresh("done")
+        f.branch("%fresh", fresh, later)
+        f.start(fresh)
+        first = dict.fromkeys(places, "zeroinitializer")
+        if tile.bias == LANES:
+            found = [self._load(f, self.at(f, "%bias", self._lane(v, "%c_q", f)), v) for v in range(tile.vectors)]
+            first = {(i, v): found[v] for i, v in places}
+        elif tile.bias == ROWS:
+            for i in range(rows):
+                held = f.load(self.element, self.at(f, "%bias", f.multiply("%bias_p", str(i))), self.size)
+                one = f.do(f"insertelement {self.kind} poison, {self.element} {held}, i64 0")
+                every = f"shufflevector {self.kind} {one}, {self.kind} poison, <{tile.lanes} x i32> zeroinitializer"
+                first |= dict.fromkeys([(i, v) for v in range(tile.vectors)], f.do(every))
+        f.jump(done)
+        f.start(later)
+        if tile.scattered:
+            second = {
+                place: held for i in range(rows) for place, held in self._gathered(f, lines[i], i, masked).items()
+            }
+        else:
+            second = {(i, v): self._load(f, self.at(f, lines[i], self._lane(v, "%c_q", f)), v) for i, v in places}
+        later = f"%{f.label}"
+        f.jump(done)
+        f.start(done)
+        return {
+            place: f.do(f"phi {self.kind} [ {first[place]}, {fresh} ], [ {second[place]}, {later} ]")
+            for place in places
+        }
+
+    def _load(self, f: Function, pointer: str, v: int) -> str:
+        return self.load_masked(f, pointer, self.masks[v]) if self.masks[v] else self.load(f, pointer)
+
+    def _summed(self, f: Function, rows: int, begun: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
+        """The accumulators with all of r."""
+        places, even = self._places(rows), f.i64("and", "%r", str(-_TOGETHER))
+        starts = [self.at(f, "%a", f.multiply("%a_p", str(i))) for i in range(rows)]
+        held = [begun[place] for place in places]
+        for first, last, step in (("0", even, _TOGETHER), (even, "%r", 1)):
+            with f.carry(self.kind, held, first, last, str(step)) as (r, values, following):
+                after = values
+                if step > 1:
+                    self.prefetch(f, self.at(f, "%next", f.multiply(r, "%step")))
+                for k in range(step):
+                    after = self._step(f, starts, f.add(r, str(k)), after)
+                following += after
+            held = values
+        return dict(zip(places, held, strict=True))
+
+    def _step(self, f: Function, starts: list[str], r: str, held: list[str]) -> list[str]:
+        """The accumulators with one more of r."""
+        line, offset, following = self.at(f, "%b", f.multiply(r, "%b_r")), f.multiply(r, "%a_r"), list[str]()
+        across = [self._load(f, self.at(f, line, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
+        for i, start in enumerate(starts):
+            down, own = self.repeated(f, self.at(f, start, offset)), held[i * len(across) : (i + 1) * len(across)]
+            following += [self.fma(f, down, *pair) for pair in zip(across, own, strict=True)]
+        return following
+
+    def _gathered(self, f: Function, line: str, i: int, masked: bool) -> dict[tuple[int, int], str]:
+        """A row of groups that lie apart."""
+        tile = self.tile
+        own, count = vector(self.element, tile.group), str(tile.width // tile.group)
+        present = f.least(count, f.i64("sdiv", "%lanes", str(tile.group))) if masked else count
+        with f.loop("0", present) as place:
+            part = f.load(own, self.at(f, line, f.multiply(place, "%c_q")), self.size)
+            f.store(own, part, self.at(f, self.row, f.multiply(place, str(tile.group))), self.size)
+        return {(i, v): self.load(f, self.at(f, self.row, str(v * tile.lanes))) for v in range(tile.vectors)}
+
+    def _scatter(self, f: Function, values: list[str], line: str, masked: bool) -> None:
+        """The groups of a row, each to its place."""
+        tile = self.tile
+        own, count = vector(self.element, tile.group), str(tile.width // tile.group)
+        for v, value in enumerate(values):
+            f.store(self.kind, value, self.at(f, self.row, str(v * tile.lanes)), self.size)
+        present = f.least(count, f.i64("sdiv", "%lanes", str(tile.group))) if masked else count
+        with f.loop("0", present) as place:
+            part = f.load(own, self.at(f, self.row, f.multiply(place, str(tile.group))), self.size)
+            f.store(own, part, self.at(f, line, f.multiply(place, "%c_q")), self.size)
+
+    def panel(self, masked: bool) -> str:
+        """All rows of a panel, tile below tile."""
+        f = Function(
+            f"internal fastcc void @panel_{'masked' if masked else 'whole'}(ptr noalias %a, ptr noalias %b, "
+            "ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, "
+            "i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p, i64 %lanes, i1 %fresh, ptr %next, i64 %step) "
+            "noinline"
+        )
+        start = "0"
+        for rows in self.tile.heights:
+            whole = f.multiply(f.i64("sdiv", f.i64("sub nsw", "%p", start), str(rows)), str(rows))
+            stop = f.add(start, whole)
+            with f.loop(start, stop, str(rows)) as place:
+                high, low = f.i64("sdiv", place, str(self.tile.rows)), f.i64("srem", place, str(self.tile.rows))
+                a = self.at(f, "%a", f.multiply(high, "%a_tile"), f.multiply(low, "%a_p"))
+                c = self.at(f, "%c", f.multiply(place, "%c_p"))
+                bias = self.at(f, "%bias", f.multiply(place, "%bias_p")) if self.tile.bias else "%bias"
+                following = self.at(f, "%next", f.multiply(f.multiply(high, "%r"), "%step"))
+                strides = "i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p"
+                f.say(
+                    f"call fastcc void @{self._name(rows, masked)}(ptr {a}, ptr %b, ptr {c}, ptr {bias}, i64 %r, "
+                    f"{strides}, i64 %lanes, i1 %fresh, ptr {following}, i64 %step)"
+                )
+            start = stop
+        f.say("ret void")
+        return f.text()
+
+
+class _Entry(_Tiles):
+    """Writes the entry: over the items and the depth, what is packed, and panel after panel."""
+
+    def text(self) -> str:
+        """The whole function."""
+        f = self.f = Function(HEAD)
+        tile = self.tile
+        self.field = field = self.integers(f, FIELDS)
+        names = ("a", "b", "c", "bias") if tile.bias else ("a", "b", "c")
+        pointers = {name: self.pointer(f, place) for place, name in enumerate(names)}
+        panels = f.ceiling(field["q"], tile.width)
+        across = f.i64("sdiv", f.add(panels, f.i64("sub nsw", field["q_block"], "1")), field["q_block"])
+        self.packs = {name: f.do(f"icmp ne i64 {field[f'packs_{name}']}, 0") for name in "ab"}
+        aligned = f.i64("and", f.add(f.do("ptrtoint ptr %scratch to i64"), "63"), "-64")
+        one = f.do(f"inttoptr i64 {aligned} to ptr")
+        self.room = {"b": one, "a": self.at(f, one, f.multiply(field["r_block"], str(tile.width)))}
+        with f.loop("%begin", "%end") as item:
+            first = f.multiply(f.i64("srem", item, across), field["q_block"])
+            rest = f.i64("sdiv", item, across)
+            start = offsets(f, field, f.i64("srem", rest, field["blocks"]), *names)
+            p = f.multiply(f.i64("sdiv", rest, field["blocks"]), field["p_block"])
+            count = f.least(field["p_block"], f.i64("sub nsw", field["p"], p))
+            last = f.least(panels, f.add(first, field["q_block"]))
+            here = {
+                name: self.at(
+                    f, pointers[name], start[name], *([] if name == "b" else [f.multiply(p, field[f"{name}_p"])])
+                )
+                for name in names
+            }
+            with f.loop("0", field["r"], field["r_block"]) as r:
+                self._depth(here, r, count, first, last)
+        f.say("ret void")
+        return f.text()
+
+    def _depth(self, here: dict[str, str], r: str, count: str, first: str, last: str) -> None:
+        """Panels ``first`` to ``last`` of a block with some of the depth."""
+        f, field, tile = self.f, self.field, self.tile
+        length = f.least(field["r_block"], f.i64("sub nsw", field["r"], r))
+        a = self.at(f, here["a"], f.multiply(r, field["a_r"]))
+        with f.when(self.packs["a"]):
+            f.say(
+                f"call fastcc void @pack_a(ptr {self.room['a']}, ptr {a}, i64 {count}, i64 {length}, "
+                f"i64 {field['a_p']}, i64 {field['a_r']})"
+            )
+        line = str(tile.rows * tile.group)
+        a = self._either("a", "ptr", self.room["a"], a)
+        strides = [
+            self._either("a", "i64", f.multiply(length, line), f.multiply(field["a_p"], str(tile.rows))),
+            self._either("a", "i64", str(tile.group), field["a_p"]),
+            self._either("a", "i64", line, field["a_r"]),
+            self._either("b", "i64", str(tile.width), field["b_r"]),
+            self._either("b", "i64", str(tile.lanes), field["b_v"]),
+            *(field[name] for name in ("c_p", "c_q", "bias_p")),
+        ]
+        extents = ", ".join(f"i64 {value}" for value in (count, length, *strides))
+        fresh = f.do(f"icmp eq i64 {r}, 0")
+        with f.loop(first, last) as panel:
+            lanes = f.i64("sub nsw", field["q"], f.multiply(panel, str(tile.width)))
+            b = self.at(f, here["b"], f.multiply(r, field["b_r"]), f.multiply(panel, field["b_panel"]))
+            with f.when(self.packs["b"]):
+                f.say(
+                    f"call fastcc void @pack(ptr {self.room['b']}, ptr {b}, i64 {length}, i64 {field['b_r']}, "
+                    f"i64 {field['b_q']}, i64 {lanes})"
+                )
+            b = self._either("b", "ptr", self.room["b"], b)
+            c = self.at(f, here["c"], f.multiply(panel, field["c_panel"]))
+            bias = self.at(f, here["bias"], f.multiply(panel, field["bias_panel"])) if tile.bias else "null"
+            following = self.at(f, b, field["b_panel"])
+            given = (
+                f"(ptr {a}, ptr {b}, ptr {c}, ptr {bias}, {extents}, i64 {lanes}, i1 {fresh}, "
+                f"ptr {following}, i64 {field['b_ahead']})"
+            )
+            whole, part, done = f.fresh("whole"), f.fresh("part"), f.fresh("done")
+            f.branch(f.do(f"icmp sge i64 {lanes}, {tile.width}"), whole, part)
+            for label, name in ((whole, "panel_whole"), (part, "panel_masked")):
+                f.start(label)
+                f.say(f"call fastcc void @{name}{given}")
+                f.jump(done)
+            f.start(done)
+
+    def _either(self, name: str, kind: str, packed: str, lying: str) -> str:
+        return self.f.do(f"select i1 {self.packs[name]}, {kind} {packed}, {kind} {lying}")
+
+
+def offsets(f: Function, field: dict[str, str], block: str, *names: str) -> dict[str, str]:
+    """Where each array begins in a block."""
+    outer, inner = f.i64("sdiv", block, field["inner"]), f.i64("srem", block, field["inner"])
+    return {
+        name: f.add(f.multiply(outer, field[f"{name}_outer"]), f.multiply(inner, field[f"{name}_inner"]))
+        for name in names
+    }
+
+
+def emit(tile: Tile) -> str:
+    """LLVM IR of the product by a tile; items are blocks of p and q, those of q next to each other."""
+    own = _Entry(tile)
+    tiles = [own.compute(rows, masked) for rows in tile.heights for masked in (False, True)]
+    parts = [own.text(), own.panel(False), own.panel(True), *tiles, packing(own), packing_rows(own)]
+    return "\n\n".join([f"; Kronecker-sparse {tile}", *parts]) + "\n"
+
+
+def emit_packing(tile: Tile) -> str:
+    """LLVM IR of what writes the panels of all blocks, one after the other; an item is a panel."""
+    own = Vectors(tile)
+    f = Function(HEAD)
+    field = own.integers(f, PACK_FIELDS)
+    b, into = own.pointer(f, 0), own.pointer(f, 1)
+    room = f.multiply(field["r"], str(tile.width))
+    with f.loop("%begin", "%end") as item:
+        block, panel = f.i64("sdiv", item, field["panels"]), f.i64("srem", item, field["panels"])
+        source = own.at(f, b, offsets(f, field, block, "b")["b"], f.multiply(panel, field["b_panel"]))
+        lanes = f.i64("sub nsw", field["q"], f.multiply(panel, str(tile.width)))
+        f.say(
+            f"call fastcc void @pack(ptr {own.at(f, into, f.multiply(item, room))}, ptr {source}, i64 {field['r']}, "
+            f"i64 {field['b_r']}, i64 {field['b_q']}, i64 {lanes})"
+        )
+    f.say("ret void")
+    return "\n\n".join([f"; panels of {tile}", f.text(), packing(own)]) + "\n"

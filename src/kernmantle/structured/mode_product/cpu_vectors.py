@@ -1,0 +1,182 @@
+"""Instructions on the vectors of a tile of Kronecker-sparse products, and what packs its operands."""
+
+from __future__ import annotations
+
+from ...backends.cpu.builder import ELEMENTS, SIZE, Function, suffix, vector
+from .cpu_plan import Tile
+
+ENTRY = "km"
+HEAD = f"void @{ENTRY}(ptr %pointers, ptr %integers, ptr %numbers, i64 %begin, i64 %end, ptr %scratch)"
+
+
+class Vectors:
+    """Instructions on the vectors of a tile."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile, self.element = tile, ELEMENTS[tile.dtype]
+        self.size = SIZE[self.element]
+        self.kind = vector(self.element, tile.lanes)
+
+    def at(self, f: Function, pointer: str, *offsets: str) -> str:
+        """Address so many elements on."""
+        for offset in offsets:
+            if offset != "0":
+                pointer = f.at(pointer, offset, self.element)
+        return pointer
+
+    def load(self, f: Function, pointer: str, lanes: int | None = None) -> str:
+        """Vector in memory."""
+        return f.load(vector(self.element, lanes or self.tile.lanes), pointer, self.size)
+
+    def repeated(self, f: Function, pointer: str) -> str:
+        """The group at an address, again and again."""
+        lanes, group = self.tile.lanes, self.tile.group
+        if group == lanes:
+            return self.load(f, pointer)
+        own = vector(self.element, group)
+        held = f.load(own, pointer, self.size)
+        if group == 1:
+            held = f.do(f"insertelement {self.kind} poison, {self.element} {held}, i64 0")
+            return f.do(f"shufflevector {self.kind} {held}, {self.kind} poison, <{lanes} x i32> zeroinitializer")
+        places = ", ".join(f"i32 {lane % group}" for lane in range(lanes))
+        return f.do(f"shufflevector {own} {held}, {own} poison, <{lanes} x i32> <{places}>")
+
+    def fma(self, f: Function, a: str, b: str, c: str) -> str:
+        """``a b + c``."""
+        kind = self.kind
+        return f.do(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
+
+    def prefetch(self, f: Function, pointer: str, write: int = 0) -> None:
+        """Ask the second cache for what is at an address, or is going to be written there."""
+        f.say(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 2, i32 1)")
+
+    def mask(self, f: Function, valid: str) -> str:
+        """Which of the lanes are below a count."""
+        lanes = self.tile.lanes
+        low = f.most("-1", f.least(valid, str(lanes)))
+        low = f.do(f"trunc i64 {low} to i32")
+        wide = f"<{lanes} x i32>"
+        one = f.do(f"insertelement {wide} poison, i32 {low}, i64 0")
+        every = f.do(f"shufflevector {wide} {one}, {wide} poison, {wide} zeroinitializer")
+        places = ", ".join(f"i32 {lane}" for lane in range(lanes))
+        return f.do(f"icmp slt {wide} <{places}>, {every}")
+
+    def load_masked(self, f: Function, pointer: str, mask: str) -> str:
+        """Vector in memory, zero where the mask is."""
+        kind, lanes = self.kind, self.tile.lanes
+        return f.do(
+            f"call {kind} @llvm.masked.load.{suffix(kind)}.p0(ptr {pointer}, i32 {self.size}, <{lanes} x i1> {mask}, "
+            f"{kind} zeroinitializer)"
+        )
+
+    def store_masked(self, f: Function, value: str, pointer: str, mask: str) -> None:
+        """Put the lanes of a mask into memory."""
+        kind, lanes = self.kind, self.tile.lanes
+        f.say(
+            f"call void @llvm.masked.store.{suffix(kind)}.p0({kind} {value}, ptr {pointer}, i32 {self.size}, "
+            f"<{lanes} x i1> {mask})"
+        )
+
+    def integers(self, f: Function, names: tuple[str, ...]) -> dict[str, str]:
+        """The arguments of the entry."""
+        return {name: f.load("i64", f.at("%integers", str(slot), "i64"), 8) for slot, name in enumerate(names)}
+
+    def pointer(self, f: Function, place: int) -> str:
+        """An array of the entry."""
+        return f.load("ptr", f.at("%pointers", str(place), "ptr"), 8)
+
+
+def packing(own: Vectors) -> str:
+    """Rows of a panel, one after the other, from groups ``b_q`` apart; zeros behind the last lane."""
+    tile = own.tile
+    f = Function(
+        "internal fastcc void @pack(ptr noalias %into, ptr noalias %b, i64 %r, i64 %b_r, i64 %b_q, i64 %lanes) noinline"
+    )
+    group = vector(own.element, tile.group)
+    every = tile.width // tile.group
+    present = f.least(str(every), f.i64("sdiv", "%lanes", str(tile.group)))
+    near = f.do(f"icmp eq i64 %b_q, {tile.group}")
+    near = f.do(f"and i1 {near}, {f.do(f'icmp eq i64 {present}, {every}')}")
+    together, apart, done = f.fresh("together"), f.fresh("apart"), f.fresh("done")
+    f.branch(near, together, apart)
+    f.start(together)
+    with f.loop("0", "%r") as r:
+        line, target = own.at(f, "%b", f.multiply(r, "%b_r")), own.at(f, "%into", f.multiply(r, str(tile.width)))
+        for v in range(tile.vectors):
+            held = own.load(f, own.at(f, line, str(v * tile.lanes)))
+            f.store(own.kind, held, own.at(f, target, str(v * tile.lanes)), own.size)
+    f.jump(done)
+    f.start(apart)
+    with f.loop("0", "%r") as r:
+        line, target = own.at(f, "%b", f.multiply(r, "%b_r")), own.at(f, "%into", f.multiply(r, str(tile.width)))
+        with f.loop("0", present) as place:
+            held = f.load(group, own.at(f, line, f.multiply(place, "%b_q")), own.size)
+            f.store(group, held, own.at(f, target, f.multiply(place, str(tile.group))), own.size)
+        with f.loop(present, str(every)) as place:
+            f.store(group, "zeroinitializer", own.at(f, target, f.multiply(place, str(tile.group))), own.size)
+    f.jump(done)
+    f.start(done)
+    f.say("ret void")
+    return f.text()
+
+
+def packing_rows(own: Vectors) -> str:
+    """Tiles of the rows of a, the groups of one r next to each other; rows of the last tile that are not there stay."""
+    tile = own.tile
+    f = Function(
+        "internal fastcc void @pack_a(ptr noalias %into, ptr noalias %a, i64 %p, i64 %r, i64 %a_p, i64 %a_r) noinline"
+    )
+    group, wide = vector(own.element, tile.group), vector(own.element, tile.rows * tile.group)
+    line = str(tile.rows * tile.group)
+    room, every = f.multiply("%r", line), f.ceiling("%p", tile.rows)
+
+    def present(place: str) -> tuple[str, str]:
+        """First row of a tile, and how many are there."""
+        first = f.multiply(place, str(tile.rows))
+        return first, f.least(str(tile.rows), f.i64("sub nsw", "%p", first))
+
+    def copy(source: str, target: str) -> None:
+        f.store(group, f.load(group, source, own.size), target, own.size)
+
+    across, down, done = f.fresh("across"), f.fresh("down"), f.fresh("done")
+    f.branch(f.do("icmp sgt i64 %a_p, %a_r"), across, down)
+    f.start(across)
+    with f.loop("0", every) as place:
+        first, count = present(place)
+        with f.loop("0", count) as low:
+            source = own.at(f, "%a", f.multiply(f.add(first, low), "%a_p"))
+            target = own.at(f, "%into", f.multiply(place, room), f.multiply(low, str(tile.group)))
+            with f.loop("0", "%r") as r:
+                copy(own.at(f, source, f.multiply(r, "%a_r")), own.at(f, target, f.multiply(r, line)))
+    f.jump(done)
+    f.start(down)
+    near = f.do(f"icmp eq i64 %a_p, {tile.group}")
+    whole = f.do(f"select i1 {near}, i64 {f.i64('sdiv', '%p', str(tile.rows))}, i64 0")
+    with f.loop("0", "%r") as r:
+        source, target = own.at(f, "%a", f.multiply(r, "%a_r")), own.at(f, "%into", f.multiply(r, line))
+        with f.loop("0", whole) as place:
+            held = f.load(wide, own.at(f, source, f.multiply(place, line)), own.size)
+            f.store(wide, held, own.at(f, target, f.multiply(place, room)), own.size)
+        with f.loop(whole, every) as place:
+            first, count = present(place)
+            begin, into = own.at(f, source, f.multiply(first, "%a_p")), own.at(f, target, f.multiply(place, room))
+            with f.loop("0", count) as low:
+                copy(own.at(f, begin, f.multiply(low, "%a_p")), own.at(f, into, f.multiply(low, str(tile.group))))
+    f.jump(done)
+    f.start(done)
+    f.say("ret void")
+    return f.text()
+
+
+def emit_row() -> str:
+    """LLVM IR that runs kernels one after the other; an item is one: address, first port, integers and items."""
+    f = Function(HEAD)
+    with f.loop("%begin", "%end") as item:
+        record = f.at("%integers", f.multiply(item, "4"), "i64")
+        kernel, port, integers, items = (f.load("i64", f.at(record, str(slot), "i64"), 8) for slot in range(4))
+        kernel, integers = (f.do(f"inttoptr i64 {address} to ptr") for address in (kernel, integers))
+        pointers = f.at("%pointers", port, "i64")
+        given = f"ptr {pointers}, ptr {integers}, ptr %numbers, i64 0, i64 {items}, ptr %scratch"
+        f.say(f"call void {kernel}({given})")
+    f.say("ret void")
+    return f.text() + "\n"

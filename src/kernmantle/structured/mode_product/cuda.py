@@ -1,0 +1,320 @@
+"""Kronecker-sparse products on NVIDIA GPUs: the weights rearranged, then one kernel, on torch's current stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from ...backends.cuda.arch import Feature
+from ...backends.cuda.device import gpu
+from ...backends.cuda.launch import Kernel
+from ...runtime.cache import current_cache
+from ...runtime.kernel_store import collecting, loaded
+from ...runtime.lru import LRUCache
+from ...torch_ops.cuda import index_of, job_for, limits, start
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.execute import allocate
+from ...torch_ops.tuned_tiles import session
+from . import cuda_emit
+from .cost import TURNED, quickest, rearranging_seconds
+from .narrow_plan import NarrowPlan, narrow_plan
+from .pack import PackedWeights
+from .plan import KronSparsePlan, Problem, contiguous, neighbours
+from .tiles import expected_seconds, plan
+from .transpose_plan import turned_seconds
+from .tuned import KERNEL, tile_of, tuned, ways
+from .tuned import kept as kept_way
+from .weight_gradient_plan import DTYPES as SUMMED
+from .weight_gradient_plan import sum_plan
+
+Maybe = torch.Tensor | None
+OVERLAPPED: tuple[Feature, ...] = ("overlapped_launch",)
+"""What a kernel needs to start while the one before it ends."""
+_PROBLEMS: LRUCache[tuple[Any, ...], Problem | None] = LRUCache(4096)
+_WAYS: LRUCache[tuple[Any, ...], str] = LRUCache(4096)
+_BOUND: LRUCache[tuple[Any, ...], Bound | None] = LRUCache(4096)
+
+
+def _access(tensor: torch.Tensor, first: bool) -> int:
+    """Bytes of the largest access that pointer and strides allow, at most 16."""
+    others = [tensor.stride(0) if tensor.shape[0] > 1 else 0, tensor.stride(1 if first else 2)]
+    return math.gcd(16, tensor.data_ptr(), *(stride * tensor.element_size() for stride in others))
+
+
+def looks(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> tuple[Any, ...]:
+    """What a product looks like: everything that is decided about it depends on that."""
+    places = x.data_ptr() % 16, out.data_ptr() % 16
+    return x.shape, x.stride(), out.stride(), places, x.dtype, weight.shape, bias is None, activation, precision
+
+
+def problem_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> Problem | None:
+    """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
+    key = looks(x, weight, bias, activation, precision, out)
+    found = _PROBLEMS.get(key, False)
+    if isinstance(found, bool):
+        found = _problem_of(x, weight, bias, activation, precision, out)
+        _PROBLEMS[key] = found
+    return found
+
+
+def _problem_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> Problem | None:
+    a, b, c, d = weight.shape[1:]
+    groups, batch, _ = x.shape
+    first = [tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in (x, out)]
+    last = [tensor.stride(1) == 1 or batch == 1 for tensor in (x, out)]
+    if not all(one or other for one, other in zip(first, last, strict=True)):
+        return None
+    size = x.element_size()
+    runs = [neighbours(block, d, size) for block in (c, b)]
+    access = [
+        math.gcd(_access(tensor, features), run if features else 0)
+        for tensor, features, run in zip((x, out), first, runs, strict=True)
+    ]
+    return Problem(
+        (a, b, c, d), groups, batch, NAMES[x.dtype], first[0], first[1], access[0], access[1] // size,
+        1 if precision == "tf32" else 3, bias is not None, activation,
+    )  # fmt: skip
+
+
+def _taken(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> Problem | None:
+    """The product as kernels for float32 or halves see it; None if they do not take it."""
+    problem = problem_of(x, weight, bias, activation, precision, out)
+    if problem is None or (precision == "ieee" and x.dtype != torch.float64):
+        return None
+    return None if expected_seconds(problem, limits(index_of(x.device))) == math.inf else problem
+
+
+def way(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
+) -> str:
+    """The way that was measured to be quickest or else should be, the weights rearranged before if ``ready``."""
+    given = (x, weight, bias, activation, precision, out)
+    key = (current_cache(), x.device, ready, _turned(weight), looks(*given))
+    found = _WAYS.get(key)
+    if found is None:
+        found = _way(*given, ready)
+        _WAYS[key] = found
+    return found
+
+
+def _turned(weight: torch.Tensor) -> bool:
+    """Whether weights are those of a transposed matrix."""
+    return weight.stride(2) < weight.stride(3)
+
+
+def _way(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
+) -> str:
+    problem, own = _taken(x, weight, bias, activation, precision, out), limits(index_of(x.device))
+    known, turned = None, math.inf
+    if problem is not None:
+        found = kept_way(problem, ready, own, gpu(index_of(x.device)).name)
+        if found is not None:
+            return found
+        arranged = 0.0 if ready else rearranging_seconds(problem.pattern, problem.dtype, _turned(weight))
+        known = expected_seconds(problem, own, ready) + arranged
+        turned = turned_seconds(problem, own, ready) + arranged
+    last = x.stride(2) != 1 and x.shape[2] > 1
+    pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
+    each = None if known is None else known / x.shape[0]
+    best, taken = quickest(pattern, x.shape[1], NAMES[x.dtype], "cuda", last, each, ready, *after)
+    return best if taken <= turned else TURNED
+
+
+def expected(
+    pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device,
+    turned: bool | None = None,
+) -> float | None:  # fmt: skip
+    """What the kernels should take for arrays without gaps.
+
+    The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
+    """
+    given = contiguous(pattern, batch, dtype, first), limits(index_of(device)), turned is None
+    found = min(expected_seconds(*given), turned_seconds(*given))
+    if found == math.inf:
+        return None
+    return found if turned is None else found + rearranging_seconds(pattern, dtype, turned)
+
+
+def tune(
+    call: Callable[[str], object], default: str, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str,
+    precision: str, out: torch.Tensor, ready: bool,
+) -> str:  # fmt: skip
+    """While tuning, time ``call`` of every way and keep the quickest; while collecting, only note their kernels."""
+    found = session()
+    problem = None if found is None else _taken(x, weight, bias, activation, precision, out)
+    if problem is None or found is None:
+        return default
+    index = index_of(x.device)
+    calls = {name: partial(call, name) for name in {default: 0, **dict.fromkeys(ways(problem, limits(index), ready))}}
+    if collecting():
+        for each in calls.values():
+            each()
+        return default
+    found.append(tuned(calls, default, problem, ready, gpu(index).name))
+    _WAYS.clear()
+    return found[-1].best
+
+
+def product(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor,
+    packed: PackedWeights | None = None, way: str = KERNEL,
+) -> str | None:  # fmt: skip
+    """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
+    found = bound(x, weight, bias, activation, precision, out, packed is None, way)
+    if found is None:
+        return None
+    if found.run is not None:
+        found.run(x, weight, None if bias is None else bias.contiguous(), out, packed)
+    return found.route
+
+
+def bound(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, alone: bool,
+    way: str,
+) -> Bound | None:  # fmt: skip
+    """What runs products that look like this one; ``alone``: the weights are rearranged for it alone."""
+    offset = 0 if bias is None else bias.shape[0]
+    key = (x.device, way, alone, weight.stride(), offset, looks(x, weight, bias, activation, precision, out))
+    found = False if collecting() else _BOUND.get(key, False)
+    if isinstance(found, bool):
+        problem = problem_of(x, weight, bias, activation, precision, out)
+        found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, way)
+        if not collecting():
+            _BOUND[key] = found
+    return found
+
+
+class Bound(NamedTuple):
+    """What runs products that look alike, from x, weights, bias, result and packed weights; nothing if only noted."""
+
+    run: Callable[[torch.Tensor, torch.Tensor, Maybe, torch.Tensor, PackedWeights | None], None] | None
+    route: str
+
+
+def _bound(
+    problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, precision: str,
+    alone: bool, way: str,
+) -> Bound | None:  # fmt: skip
+    """Everything about a product but its addresses; ``alone``: the weights are rearranged for it alone."""
+    index = index_of(x.device)
+    steps = 0 if bias is None or bias.shape[0] == 1 else problem.pattern[0] * problem.pattern[1] * problem.pattern[3]
+    given = weight.expand(x.shape[0], *weight.shape[1:]).stride()
+    strides = (*x.stride(), *out.stride(), *given, steps)
+    narrow = narrow_plan(problem, limits(index))
+    if narrow is not None:
+        return Bound(_narrow(narrow, problem, index, strides), str(narrow))
+    chosen = plan(problem, limits(index), tile_of(way)) if x.dtype != torch.float64 and precision != "ieee" else None
+    if chosen is None:
+        return None
+    return Bound(_wide(chosen, problem, index, given, strides, alone), str(chosen))
+
+
+def gradient(
+    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str
+) -> torch.Tensor | None:
+    """Gradient of the weights, (groups, a, b, c, d); None if the kernel does not take it."""
+    if NAMES[x.dtype] not in SUMMED or precision == "ieee":
+        return None
+    first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
+    index, groups, batch = index_of(x.device), x.shape[0], x.shape[1]
+    products = 1 if precision == "tf32" else 3
+    chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
+    loaded = load(
+        (chosen,), lambda: cuda_emit.emit_sum(chosen), chosen.arch,
+        (cuda_emit.ENTRY, chosen.threads, chosen.shared, False),
+    )  # fmt: skip
+    slots = chosen.slots(pattern, groups, batch, limits(index))
+    parts = allocate((slots, groups, *pattern), torch.float32, x.device)
+    if loaded is not None:
+        given = (x.data_ptr(), grad.data_ptr(), parts.data_ptr(), batch, groups, *pattern, slots)
+        start(loaded[0], index, chosen.tiles(pattern, groups) * slots, (*given, *x.stride(), *grad.stride()))
+    total = parts[0] if slots == 1 else parts.sum(0)
+    return total.to(x.dtype)
+
+
+def _wide(
+    chosen: KronSparsePlan, problem: Problem, index: int, given: tuple[int, ...], strides: tuple[int, ...], alone: bool
+) -> Callable[..., None] | None:
+    own = limits(index)
+    shared, slots = chosen.shared(problem), chosen.slots(problem, own)
+    early = alone and own.has(OVERLAPPED)
+    loaded = load(
+        (chosen, shared, early), lambda: cuda_emit.emit(chosen), chosen.arch,
+        (cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS, 0, False),
+        (cuda_emit.ENTRY, chosen.threads, shared, early),
+    )  # fmt: skip
+    if loaded is None:
+        return None
+    prepare, kernel = loaded
+    sizes = (chosen.image_bytes(problem), chosen.scales(problem))
+    units, blocks = chosen.preparing_units(problem), chosen.groups(problem) * slots
+    rearranging = (problem.groups, *problem.pattern, *given)
+    rest = (problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides)
+    arrangement = chosen.arrangement(problem)
+
+    def made(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights in the order in which the kernel reads them, and what undoes the scale of each column."""
+        image = allocate(sizes[:1], torch.uint8, weight.device)
+        scale = allocate(sizes[1:], torch.float32, weight.device)
+        start(prepare, index, units, (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *rearranging))
+        return image, scale
+
+    def run(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, packed: PackedWeights | None
+    ) -> None:
+        image, scale = (
+            made(weight) if packed is None else packed.get_or_pack(arrangement, lambda: made(weight), x.device)
+        )
+        start(kernel, index, blocks, (*_pointers(x, weight, image, bias, scale, out), *rest))
+
+    return run
+
+
+def _narrow(chosen: NarrowPlan, problem: Problem, index: int, strides: tuple[int, ...]) -> Callable[..., None] | None:
+    loaded = load(
+        (chosen,), lambda: cuda_emit.emit_narrow(chosen), chosen.arch,
+        (cuda_emit.ENTRY, chosen.threads, 0, False),
+    )  # fmt: skip
+    if loaded is None:
+        return None
+    blocks, slots = chosen.grid(problem, limits(index))
+    rest = (problem.batch, *problem.pattern, 0, slots, *strides)
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
+        start(loaded[0], index, blocks, (*_pointers(x, weight, None, bias, None, out), *rest))
+
+    return run
+
+
+def _pointers(
+    x: torch.Tensor, weight: torch.Tensor, image: Maybe, bias: Maybe, scale: Maybe, out: torch.Tensor
+) -> tuple[int, ...]:
+    image_at, bias_at, scale_at = (0 if tensor is None else tensor.data_ptr() for tensor in (image, bias, scale))
+    return x.data_ptr(), weight.data_ptr(), image_at, bias_at, scale_at, out.data_ptr()
+
+
+def load(
+    key: tuple[Any, ...], source: Any, arch: str, *entries: tuple[str, int, int, bool]
+) -> tuple[Kernel, ...] | None:
+    """Return the kernels of a source by entry, threads, shared memory and early start; None if only collected."""
+    title = str(key[0])
+    return loaded(
+        key,
+        lambda: [job_for(source(), arch, title)],
+        lambda binary: tuple(
+            Kernel(binary, name, threads, shared, title, early) for name, threads, shared, early in entries
+        ),
+    )

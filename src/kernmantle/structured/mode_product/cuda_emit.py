@@ -1,0 +1,217 @@
+"""CUDA C++ text of Kronecker-sparse plans: the parameters of the templates, each by its name, and their entries."""
+
+from __future__ import annotations
+
+from ...backends.cuda.traits import SCALARS, shared_check, struct
+from .fused_plan import EDGE, PairPlan
+from .grouped_plan import FewPlan, FewTile
+from .narrow_plan import NarrowPlan
+from .plan import ACTIVATIONS, KronSparsePlan
+from .weight_gradient_plan import SumPlan
+
+ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
+PREPARE_THREADS, TURN_THREADS = 128, 256
+_SIZES = ("a", "b", "c", "d")
+_PAIR_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
+_FEW_NUMBERS = (
+    *(f"{side}{step}_" for side in ("l", "r", "o") for step in range(6)), *(f"b{step}_" for step in range(5)),
+    "p", "q", "n", "parts", *(f"size{axis}_" for axis in range(4)), *(f"inverse{axis}_" for axis in range(6)),
+)  # fmt: skip
+_FEW_PARTS = (0, 6), (6, 12), (12, 18), (18, 23), (23, 37)
+_STRIDES = ("xg", "xn", "xf", "yg", "yn", "yf", "wg", "wi", "wj", "wk", "wl", "bg")
+# The slice, steps of k, columns and inner for which the bytes of a pair's shared memory are compared.
+_SAMPLE = (2, 3, 4, 5)
+
+
+def _text(*parts: list[str] | str) -> str:
+    return "\n".join(line for part in parts for line in ([part] if isinstance(part, str) else part))
+
+
+def emit(plan: KronSparsePlan) -> str:
+    """Source of a plan."""
+    tile = plan.tile
+    traits = {
+        "WARP_L": tile.l, "WARPS_L": tile.sharers, "MMA_M": tile.m, "TILE_N": tile.columns, "WARPS_N": tile.sides,
+        "TILE_K": tile.chunk, "STAGES": tile.stages, "WARPS": tile.warps, "X_BYTES": plan.x_bytes,
+        "Y_RUN": plan.y_run, "PRODUCTS": plan.products, "ACTIVATION": ACTIVATIONS.index(plan.activation),
+        "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first, "FULL": plan.full, "RESIDENT": tile.resident,
+        "GROUPED": tile.grouped, "AHEAD": tile.ahead, "BIAS": plan.bias,
+    }  # fmt: skip
+    return _text(
+        '#include "kronsparse_pack.cuh"\n',
+        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        "typedef km::KronSparseTile<Traits> Tile;",
+        shared_check(f"Tile::shared_bytes({tile.stages})", plan.shared_bytes(tile.stages)),
+        "",
+        _entry("Tile::THREADS, 1", "kron_sparse<Tile>"),
+        _prepare(),
+    )
+
+
+def emit_narrow(plan: NarrowPlan) -> str:
+    """Source of a narrow plan."""
+    types = {"T": SCALARS[plan.dtype], "C": "double" if plan.dtype == "f64" else "float"}
+    traits = {
+        "ROWS": plan.rows, "COLUMNS": plan.columns, "VECTOR": plan.vector,
+        "ACTIVATION": ACTIVATIONS.index(plan.activation), "FIRST": plan.first, "TOGETHER": plan.together,
+        "BIAS": plan.bias,
+    }  # fmt: skip
+    return _text(
+        '#include "kronsparse_narrow.cuh"\n',
+        struct("Plan", types, traits),
+        "",
+        _entry(str(plan.threads), "kron_sparse_narrow<Plan>"),
+    )
+
+
+def emit_pair(plan: PairPlan) -> str:
+    """Source of two products as one."""
+    weights = {
+        "WARP_L": 1, "WARPS_L": 1, "MMA_M": 1, "TILE_N": EDGE, "WARPS_N": 1, "TILE_K": EDGE, "STAGES": 2, "WARPS": 4,
+        "X_BYTES": 4, "Y_RUN": 1, "PRODUCTS": plan.products, "ACTIVATION": 0, "X_FIRST": True, "Y_FIRST": False,
+        "FULL": True, "RESIDENT": False, "GROUPED": False, "AHEAD": False, "BIAS": False,
+    }  # fmt: skip
+    traits = {
+        "MMA_M": plan.m, "WARPS": plan.warps, "Y_RUN": plan.run, "ACTIVATION": ACTIVATIONS.index(plan.activation),
+        "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first, "VECTOR": plan.vector, "ACROSS": plan.across,
+        "BIAS": plan.bias,
+    }  # fmt: skip
+    sizes = ", ".join(f"km::i64 {name}" for name in _PAIR_SIZES)
+    cast = ", ".join(f"(int){name}" for name in _PAIR_SIZES)
+    return _text(
+        '#include "kronsparse_fused.cuh"\n',
+        struct("TileTraits", {"T": SCALARS[plan.dtype]}, weights),
+        "typedef km::KronSparseTile<TileTraits> Tile;",
+        struct("PairTraits", {"Weights": "Tile"}, traits),
+        "typedef km::KronSparseFusedTile<PairTraits> Pair;",
+        shared_check(f"Pair::shared_bytes({', '.join(map(str, _SAMPLE))})", plan.shared_bytes(*_SAMPLE)),
+        f"""
+extern "C" __global__ void __launch_bounds__(Pair::THREADS) {ENTRY}(
+    const void* x, const void* first, const void* second, const void* first_packed, const void* second_packed,
+    const void* bias, const float* first_scale, const float* second_scale, void* y, km::i64 count,
+    {sizes},
+    km::i64 xn, km::i64 xf, km::i64 yn, km::i64 yf) {{
+    const km::KronSparseFused arguments = {{x, first, second, first_packed, second_packed, bias, first_scale,
+                                           second_scale, y, count, {cast}, xn, xf, yn, yf}};
+    km::kron_sparse_fused<Pair>(arguments);
+}}""",
+        _prepare(),
+    )
+
+
+def _few_tile(plan: FewPlan, tile: FewTile, place: int) -> tuple[list[str], str]:
+    """The tile of one of several products, and the function that computes it."""
+    if tile.alone:
+        own = f"{SCALARS[plan.dtype]}, {plan.warps}, {plan.rounds}, {str(tile.packed).lower()}"
+        return [], f"grouped_sum<{own}>"
+    traits = {
+        "WARPS": plan.warps, "WARP_L": tile.l, "MMA_M": tile.m, "MMA_N": tile.n, "LEFT": f"km::{tile.left}",
+        "RIGHT": f"km::{tile.right}", "DEEP": tile.deep, "PRODUCTS": plan.products,
+        "ACTIVATION": ACTIVATIONS.index(plan.activation) if tile.bias else 0, "PACKED": tile.packed, "BIAS": tile.bias,
+    }  # fmt: skip
+    lines = struct(f"Traits{place}", {"T": SCALARS[plan.dtype]}, traits)
+    return [*lines, f"typedef km::GroupedTile<Traits{place}> Tile{place};"], f"grouped_product<Tile{place}>"
+
+
+def emit_few(plan: FewPlan) -> str:
+    """Source of several small products, each with the numbers of ``_FEW_NUMBERS`` and its last block's place."""
+    tiles: list[str] = []
+    given, calls = "", ""
+    for place, tile in enumerate(plan.tiles):
+        declared, call = _few_tile(plan, tile, place)
+        tiles += declared
+        used = (
+            f"km::grouped_sum_shared_bytes<{SCALARS[plan.dtype]}, {plan.warps}>()"
+            if tile.alone
+            else f"Tile{place}::SHARED_BYTES"
+        )
+        tiles.append(f'static_assert({used} <= {plan.shared}, "bytes of shared memory exceed the plan");')
+        named = [f"{name}{place}" for name in _FEW_NUMBERS]
+        given += (
+            f"    const void* left{place}, const void* right{place}, void* out{place}, const void* bias{place},\n    "
+        )
+        given += ", ".join(f"km::i64 {name}" for name in (*named, f"blocks{place}")) + ",\n"
+        left, right, out, bias, rest = (", ".join(named[begin:end]) for begin, end in _FEW_PARTS)
+        job = f"{{left{place}, {left}}}, {{right{place}, {right}}}, out{place}, {out}, bias{place}, {bias}, {rest}"
+        calls += f"""    if (block < blocks{place}) {{
+        const km::GroupedProduct product = {{{job}}};
+        return km::{call}(product, block, shared);
+    }}
+    block -= (unsigned)blocks{place};
+"""
+    return _text(
+        '#include "kronsparse_grouped.cuh"\n',
+        tiles,
+        f"""
+extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY}(
+{given[:-2]}) {{
+    extern __shared__ __align__(16) float shared[];
+    km::ptx::griddepcontrol_launch_dependents();
+    unsigned block = blockIdx.x;
+{calls}}}
+""",
+    )
+
+
+def emit_sum(plan: SumPlan) -> str:
+    """Source of the gradient of weights."""
+    traits = {"L": plan.l, "PRODUCTS": plan.products, "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first}
+    sizes = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
+    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
+    return _text(
+        '#include "kronsparse_weight_grad.cuh"\n',
+        struct("Traits", {"T": SCALARS[plan.dtype]}, traits),
+        "typedef km::KronSparseWeightGradTile<Traits> Tile;",
+        shared_check("Tile::SHARED_BYTES", plan.shared),
+        f"""
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) {ENTRY}(
+    const void* x, const void* grad, float* out, km::i64 count, {sizes},
+    km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
+    const km::KronSparseWeightGrad arguments = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
+    km::kron_sparse_weight_grad<Tile>(arguments);
+}}
+""",
+    )
+
+
+def emit_turn(size: int, lanes: int) -> str:
+    """Source of the pass that turns matrices of numbers of ``size`` bytes; so many ``lanes`` lie along a column."""
+    names = ("count", "a", "high", "wide", "xn", "yn")
+    sizes = ", ".join(f"km::i64 {name}" for name in names)
+    return f"""#include "kronsparse_transpose.cuh"
+
+extern "C" __global__ void __launch_bounds__({TURN_THREADS}) {ENTRY}(
+    const void* x, void* y, {sizes}) {{
+    const km::KronSparseTranspose arguments = {{x, y, count, (int)a, (int)high, (int)wide, xn, yn}};
+    km::kron_sparse_transpose<{size}, {lanes}>(arguments);
+}}
+"""
+
+
+def _prepare() -> str:
+    """The kernel that brings weights into the order of a tile."""
+    own = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES))
+    cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES))
+    return f"""extern "C" __global__ void __launch_bounds__({PREPARE_THREADS}) {PREPARE}(
+    const void* weight, void* packed, float* scale, {own},
+    km::i64 wg, km::i64 wi, km::i64 wj, km::i64 wk, km::i64 wl) {{
+    const km::KronSparseWeights arguments = {{weight, packed, scale, {cast}, wg, wi, wj, wk, wl}};
+    km::kron_sparse_pack<Tile>(arguments);
+}}
+"""
+
+
+def _entry(bounds: str, call: str) -> str:
+    """The kernel, which every plan is launched with the same arguments of."""
+    strides = ", ".join(f"km::i64 {name}" for name in _STRIDES)
+    sizes = ", ".join(f"km::i64 {name}" for name in (*_SIZES, "tiles", "slots"))
+    cast = ", ".join(f"(int){name}" for name in (*_SIZES, "tiles", "slots"))
+    return f"""extern "C" __global__ void __launch_bounds__({bounds}) {ENTRY}(
+    const void* x, const void* weight, const void* packed, const void* bias, const float* scale, void* y, km::i64 count,
+    {sizes},
+    {strides}) {{
+    const km::KronSparse arguments = {{x, weight, packed, bias, scale, y, count, {cast},
+                                  xg, xn, xf, yg, yn, yf, wg, wi, wj, wk, wl, bg}};
+    km::{call}(arguments);
+}}
+"""

@@ -1,0 +1,123 @@
+"""Two Kronecker-sparse products in one kernel on NVIDIA GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...runtime.launcher import collecting
+from ...runtime.lru import LRUCache
+from ...torch_ops.cuda import index_of, limits, start
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.execute import allocate
+from . import cuda_emit
+from .chain_plan import meets
+from .cuda import OVERLAPPED, load, looks
+from .fused_plan import DTYPES, PairPlan, PairProblem, contiguous, expected_pair, pair_plan, run_of
+from .pack import PackedWeights
+
+Maybe = torch.Tensor | None
+_BOUND: LRUCache[tuple[Any, ...], Any] = LRUCache(4096)
+
+
+def problem_of(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> PairProblem | None:
+    """Two products with weights (a, b, c, d) as the kernel sees them; None if it does not take them."""
+    first, second = ((a, b, c, d) for a, b, c, d in (weight.shape for weight in weights))
+    name = NAMES[x.dtype]
+    if x.shape[0] != 1 or name not in DTYPES or precision == "ieee" or not meets(first, second):
+        return None
+    size = x.element_size()
+    access = [math.gcd(16, own.data_ptr(), size * own.stride(1) if own.shape[1] > 1 else 0) for own in (x, out)]
+    vector = x.stride(2) == 1 and first[3] == 1 and first[2] % 4 == 0 and access[0] >= 4 * size
+    return PairProblem(
+        first, second, x.shape[1], name, x.stride(2) == 1, out.stride(2) == 1, vector,
+        run_of(second, size, access[1]), 1 if precision == "tf32" else 3, bias is not None, activation,
+    )  # fmt: skip
+
+
+def expected(
+    patterns: tuple[tuple[int, int, int, int], tuple[int, int, int, int]], batch: int, dtype: str, first: bool,
+    device: torch.device,
+) -> float:  # fmt: skip
+    """What two products as one should take, weights prepared before; infinite where that is no quicker."""
+    if dtype not in DTYPES or not meets(*patterns):
+        return math.inf
+    return expected_pair(contiguous(*patterns, batch, dtype, first), limits(index_of(device)))
+
+
+def product(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor,
+    packed: PackedWeights | None = None, chosen: PairPlan | None = None,
+) -> str | None:  # fmt: skip
+    """Write the product with both weights to ``out``; returns what ran, None if the kernel does not take it."""
+    first, second = weights
+    key = (x.device, second.shape, chosen, looks(x, first, bias, activation, precision, out))
+    found = False if collecting() else _BOUND.get(key, False)
+    if isinstance(found, bool):
+        problem = problem_of(x, weights, bias, activation, precision, out)
+        found = None if problem is None else _bound(problem, x, out, chosen)
+        if not collecting():
+            _BOUND[key] = found
+    if found is None:
+        return None
+    if found.run is not None:
+        whole = first.contiguous(), second.contiguous()
+        found.run(x, whole, None if bias is None else bias.contiguous(), out, packed)
+    return found.route
+
+
+class _Bound(NamedTuple):
+    """What runs products that look alike, and how it is called; nothing if only noted."""
+
+    run: Callable[..., None] | None
+    route: str
+
+
+def _bound(problem: PairProblem, x: torch.Tensor, out: torch.Tensor, chosen: PairPlan | None) -> _Bound | None:
+    """Everything about two products but their addresses."""
+    index = index_of(x.device)
+    chosen = chosen or pair_plan(problem, limits(index))
+    if chosen is None:
+        return None
+    source, shared, early = (
+        cuda_emit.emit_pair(chosen),
+        chosen.shared(problem),
+        limits(index).has(OVERLAPPED),
+    )
+    kernels = load(
+        (chosen, shared, early), lambda: source, chosen.arch,
+        (cuda_emit.PREPARE, cuda_emit.PREPARE_THREADS, 0, False),
+        (cuda_emit.ENTRY, chosen.threads, shared, early),
+    )  # fmt: skip
+    if kernels is None:
+        return _Bound(None, str(chosen))
+    prepare, kernel = kernels
+    views, blocks = chosen.views(problem), chosen.blocks(problem)
+    rest = (problem.batch, *chosen.sizes(problem), *x.stride()[1:], *out.stride()[1:])
+
+    def prepared(weight: torch.Tensor, view: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights in the order in which the kernel reads them, and what undoes the scales of their columns."""
+        size, scales, units = chosen.image(view)
+        image = allocate((size,), torch.uint8, weight.device)
+        scale = allocate((scales,), torch.float32, weight.device)
+        given = (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *view)
+        start(prepare, index, units, given)
+        return image, scale
+
+    def run(
+        x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, out: torch.Tensor, packed: PackedWeights | None
+    ) -> None:
+        def made() -> list[tuple[torch.Tensor, torch.Tensor]]:
+            return [prepared(weight, view) for weight, view in zip(weights, views, strict=True)]
+
+        one, two = made() if packed is None else packed.get_or_pack((chosen.dtype, chosen.across), made, x.device)
+        pointers = (x, *weights, one[0], two[0], bias, one[1], two[1], out)
+        at = (0 if tensor is None else tensor.data_ptr() for tensor in pointers)
+        start(kernel, index, blocks, (*at, *rest))
+
+    return _Bound(run, str(chosen))

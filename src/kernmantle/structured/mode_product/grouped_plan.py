@@ -1,0 +1,384 @@
+"""How a GPU runs small products of a Kronecker-sparse training step, several in one launch.
+
+A product is of three arrays that share batch axes: left over (p, r), right over (q, r), out over (p, q). The passes of
+a factor are such products of x over (n, k), weights over (j, k) and y over (n, j), those of neighbours' matrix too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...backends.cuda.tiles import DeviceLimits
+from ...compiler.nest import BYTES
+from .chain_plan import Pattern, fused
+
+DTYPES = ("f32", "f16", "bf16")
+_PARTS = _WARPS = (8, 4, 2, 1)
+_SMALL = {"f32": 4e7, "f16": 1.5e8, "bf16": 1.5e8}  # products of two numbers, for which small tiles were quicker
+_MANY = 128  # tiles, about as many as multiprocessors
+_FILLED, _LONG = 640, 64  # warps below which tiles are made smaller, for sums so long
+_GATHERED = 256  # sums of a lane that the warps of a tile add up
+_SHORT = 256  # rows that are summed by few warps
+_MOST_HELD = 255
+_HELD = 100  # sums, numbers and places of a thread with which two blocks share a multiprocessor
+_COSTS = {"f32": (3.2e-6, 2.9e12), "f16": (2.65e-6, 4.8e12), "bf16": (2.65e-6, 4.8e12)}  # start, bytes a second
+_SLOWER = {"ALONG": 1.0, "ACROSS": 1.0, "ALONE": 4.0}
+_BESIDE = 12.0  # the same, for each byte of a number
+
+
+@dataclass(frozen=True)
+class View:
+    """Steps of an array in numbers: of the batch axes, the neighbouring l last, and of its own two.
+
+    ``access`` is the largest power of 2 of bytes, 16 at most, that its address is a multiple of.
+    """
+
+    batch: tuple[int, int, int, int]
+    first: int
+    second: int
+    access: int = 16
+
+    @property
+    def turned(self) -> View:
+        """With its own axes the other way round."""
+        return replace(self, first=self.second, second=self.first)
+
+
+@dataclass(frozen=True)
+class FewProduct:
+    """``out[p, q] = Σ_r left[p, r] right[q, r]`` for all of ``sizes``, the last of which are neighbours (l).
+
+    Without ``right`` sums over r, of one q and alone.
+    """
+
+    p: int
+    q: int
+    r: int
+    sizes: tuple[int, int, int, int]
+    left: View
+    right: View | None
+    out: View
+    bias: View | None = None
+
+    @property
+    def work(self) -> int:
+        """Products of two numbers."""
+        return math.prod(self.sizes) * self.p * self.q * self.r
+
+
+@dataclass(frozen=True)
+class FewTile:
+    """Template parameters, see ``kronsparse_grouped.cuh``."""
+
+    l: int
+    m: int
+    n: int
+    left: str
+    right: str
+    packed: bool
+    bias: bool = False
+    deep: int = 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is of sums without products, those of neighbours together if packed."""
+        return not self.right
+
+    @property
+    def sums(self) -> int:
+        """Sums of a thread."""
+        return 4 * self.l * self.m * self.n
+
+    def held(self, dtype: str) -> int:
+        """Registers of a thread for sums, what it multiplies and where from; more with an address for each number."""
+        if "ALONE" in (self.left, self.right):
+            return _MOST_HELD
+        apart = 24 if dtype == "f32" else 0
+        sides = (self.left, 2 * self.m), (self.right, self.n)
+        kept = dtype != "f32" or self.sums < 32
+        places = sum(2 * (own if "ALONG" in read else 4) for read, own in sides) if kept else 16
+        numbers = self.deep * (2 * self.m + self.n) * self.l * BYTES[dtype]
+        return self.sums + numbers + apart + places
+
+
+@dataclass(frozen=True)
+class FewPlan:
+    """A launch: the tiles of its products, activation and passes over float32."""
+
+    arch: str
+    dtype: str
+    tiles: tuple[FewTile, ...]
+    warps: int
+    activation: str = ""
+    products: int = 3
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def each(self) -> int:
+        """Blocks that are to share a multiprocessor."""
+        small = all(tile.held(self.dtype) <= _HELD for tile in self.tiles) and not all(
+            tile.alone for tile in self.tiles
+        )
+        return (16 if small else 8) // self.warps
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return 4 * self.threads * max(tile.sums for tile in self.tiles)  # more than sums alone need
+
+    @property
+    def rounds(self) -> int:
+        """Numbers that a thread asks for at once in sums alone."""
+        return 8 if self.each * self.warps > 8 else 16
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{16 * own.m} x {8 * own.n} x {own.l}" for own in self.tiles)
+        kind = "3 x tf32 " if self.dtype == "f32" and self.products == 3 else "tf32 " if self.dtype == "f32" else ""
+        return f"kron sparse few {self.arch} mma {shapes}, {kind}{self.dtype}"
+
+
+def _l(product: FewProduct) -> int:
+    """Neighbouring l of a warp."""
+    sides = (product.left, product.right, product.out, product.bias)
+    together = all(side is None or side.batch[3] == 1 for side in sides)
+    return math.gcd(product.sizes[3], 4) if together else 1
+
+
+def _read(view: View, l: int, own: int, extent: int, r: int, size: int) -> str:
+    others = _others(view, l)
+    if others is not None and others.second == 2 and r % 4 == 0 and _fits(others, 8, size, others.first):
+        return "ALONG_OTHER"
+    even = own % 2 == 0 and extent % own == 0
+    if others is not None and others.first == 2 and even and _fits(others, 2 * own, size, others.second):
+        return "ACROSS_OTHER"
+    if view.second == l and r % 4 == 0 and _fits(view, 4 * l, size, view.first):
+        return "ALONG"
+    if view.first == l and extent % own == 0 and own * l * size >= 4 and _fits(view, own * l, size, view.second):
+        return "ACROSS"
+    return "BESIDE" if l * size >= 4 and l > 1 and _fits(view, l, size, view.first, view.second) else "ALONE"
+
+
+def _others(view: View, l: int) -> View | None:
+    """A view without the axis along which every number is another product's; None where no axis is."""
+    steps = [step for step in view.batch if step]
+    if l != 1 or steps.count(1) != 1 or 2 not in (view.first, view.second):
+        return None
+    return replace(view, batch=tuple([0 if step == 1 else step for step in view.batch]))
+
+
+def _fits(view: View, count: int, size: int, *others: int) -> bool:
+    """Whether so many numbers may be at once read or written at steps of these and of the batch axes."""
+    wanted = min(16, count * size)
+    return view.access % wanted == 0 and all(step * size % wanted == 0 for step in (*view.batch, *others))
+
+
+def _shape(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
+    """Sixteens of p and eights of q of a tile: smaller ones where long sums would leave most multiprocessors idle."""
+    m, n = _widest(product, l, dtype)
+    across = product.right is not None and product.right.first == l
+    least = -(-4 // (l * BYTES[dtype])) if across else 1  # four bytes at once
+    shared = max(own for own in _PARTS if own == 1 or -(-product.r // 16) >= 2 * own)
+    while product.r >= _LONG:
+        warps = math.prod(product.sizes) // l * -(-product.p // (16 * m)) * -(-product.q // (8 * n)) * shared
+        if warps >= _FILLED or (m, n) == (1, least):
+            break
+        m, n = (m, n // 2) if n > max(2, least) else (1, n) if m > 1 else (m, n // 2)
+    return m, n
+
+
+def _widest(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
+    """Wide ones only for much work, or many of one l."""
+    m = 1 if product.p <= 16 or (l == 4 and dtype == "f32") else 2
+    wide = -(-product.p // 32) * -(-product.q // 32) * math.prod(product.sizes)
+    if product.q <= 16:
+        return m, 1 if product.q <= 8 else 2
+    if l == 1 and wide >= _MANY:
+        return m, 4
+    held = l == 4 and (m == 2 or dtype == "f32")
+    return m, 2 if held or product.work < _SMALL[dtype] else 4
+
+
+def tile_of(product: FewProduct, dtype: str) -> FewTile:
+    """The tile of a product."""
+    size, l = BYTES[dtype], _l(product)
+    if product.right is None:
+        together = product.left.first == 1 and _fits(product.left, 16 // size, size, product.left.second)
+        return FewTile(1, 1, 1, "", "", together and product.p * size % 16 == 0)
+    m, n = _shape(product, l, dtype)
+
+    def stepped(view: View) -> View:
+        return replace(view, batch=(*view.batch[:3], view.batch[3] * l if product.sizes[3] > l else 0))
+
+    left = _read(stepped(product.left), l, 2 * m, product.p, product.r, size)
+    right = _read(stepped(product.right), l, n, product.q, product.r, size)
+    out = stepped(product.out)
+    packed = out.second == l and product.q % (2 * n) == 0 and _fits(out, 2 * n * l, size, out.first)
+    deep = 2 if m == n == 1 and product.r >= _LONG else 1
+    return FewTile(l, m, n, left, right, packed, product.bias is not None, deep)
+
+
+def tiles_of(product: FewProduct, tile: FewTile) -> int:
+    """Tiles of a product, one for a warp or several."""
+    shape = -(-product.p // (16 * tile.m)) * -(-product.q // (8 * tile.n))
+    return math.prod(product.sizes) // tile.l * shape
+
+
+def parts_of(product: FewProduct, tile: FewTile, limits: DeviceLimits) -> int:
+    """Warps that share the r of a tile."""
+    tiles, steps = tiles_of(product, tile), -(-product.r // 16)
+    most = min(16 * limits.sm_count // tiles, steps // 2, _GATHERED // tile.sums)
+    return next(own for own in _PARTS if own == 1 or own <= most)
+
+
+def blocks_of(product: FewProduct, tile: FewTile, dtype: str, warps: int, limits: DeviceLimits) -> int:
+    """Blocks of a product."""
+    if tile.alone:
+        return -(-product.p * BYTES[dtype] // 32) if tile.packed else -(-product.p // warps)
+    return -(-tiles_of(product, tile) * parts_of(product, tile, limits) // warps)
+
+
+def few_plan(
+    limits: DeviceLimits, dtype: str, products: Sequence[FewProduct], activation: str = "", passes: int = 3
+) -> FewPlan:
+    """The plan of a launch: as many blocks as there are multiprocessors, where that takes no more than fewer warps."""
+    tiles = tuple(tile_of(product, dtype) for product in products)
+    several = [(product, tile) for product, tile in zip(products, tiles, strict=True) if not tile.alone]
+    parts = [parts_of(product, tile, limits) for product, tile in several]
+    total = sum(own * tiles_of(*each) for own, each in zip(parts, several, strict=True))
+    long = any(tile.alone and product.r > _SHORT for product, tile in zip(products, tiles, strict=True))
+    least = 8 if long or not several else max(parts)
+    warps = next((own for own in _WARPS if own <= least or total >= 2 * own * limits.sm_count), least)
+    return FewPlan(limits.arch, dtype, tiles, max(warps, least, 2), activation, passes if dtype == "f32" else 1)
+
+
+def numbers_of(
+    product: FewProduct, tile: FewTile, dtype: str, warps: int, limits: DeviceLimits
+) -> tuple[tuple[int, ...], int]:
+    """What a launch is told of a product but its addresses, and how many blocks it takes."""
+
+    def steps(view: View | None) -> tuple[int, ...]:
+        if view is None:
+            return (0,) * 6
+        return (*view.batch[:3], view.batch[3] * tile.l, view.first, view.second)
+
+    bias = steps(product.bias)[:5]
+    parts = 1 if tile.alone else parts_of(product, tile, limits)
+    sizes = (*product.sizes[:3], product.sizes[3] // tile.l)
+    within = *sizes, -(-product.q // (8 * tile.n)), -(-product.p // (16 * tile.m))
+    exact = (math.prod(within) + 8) * max(within) < 2**32  # some warps of the last block are behind all tiles
+    inverses = [-(-(2**32) // size) if exact and size > 1 else 0 for size in (*within[4:], *sizes)]
+    own = product.p, product.q, product.r, parts, *sizes, *inverses
+    numbers = (*steps(product.left), *steps(product.right), *steps(product.out), *bias, *own)
+    return numbers, blocks_of(product, tile, dtype, warps, limits)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """A factor's arrays x (n, k), weights (j, k) and y (n, j), and its products."""
+
+    rows: int
+    j: int
+    k: int
+    sizes: tuple[int, int, int, int]
+    x: View
+    weight: View
+    y: View
+
+    def forward(self, bias: View | None = None) -> FewProduct:
+        """The product itself."""
+        return FewProduct(self.rows, self.j, self.k, self.sizes, self.x, self.weight, self.y, bias)
+
+    def of_x(self) -> FewProduct:
+        """Gradient of x, whose place the view of x is."""
+        return FewProduct(self.rows, self.k, self.j, self.sizes, self.y, self.weight.turned, self.x)
+
+    def of_weight(self) -> FewProduct:
+        """Gradient of the weights, written along what lies together."""
+        if self.weight.first < self.weight.second:
+            return FewProduct(self.k, self.j, self.rows, self.sizes, self.x.turned, self.y.turned, self.weight.turned)
+        return FewProduct(self.j, self.k, self.rows, self.sizes, self.y.turned, self.x.turned, self.weight)
+
+
+def sums(features: int, rows: int, x: tuple[int, int, int]) -> FewProduct:
+    """Sums over rows; x: steps of rows and of features, and the largest access its address allows."""
+    none = (0, 0, 0, 0)
+    left, out = View(none, x[1], x[0], x[2]), View(none, 1, 1)
+    return FewProduct(features, 1, rows, (1, 1, 1, 1), left, None, out)
+
+
+def factor(pattern: Pattern, rows: int, x: tuple[int, int, int], y: tuple[int, int, int], access: int = 16) -> Passes:
+    """Passes of one factor; x and y: steps of rows and of features, and the largest access their addresses allow."""
+    a, b, c, d = pattern
+    return Passes(
+        rows, b, c, (1, 1, a, d),
+        View((0, 0, c * d * x[1], x[1]), x[0], d * x[1], x[2]),
+        View((0, 0, b * c * d, 1), c * d, d, access),
+        View((0, 0, b * d * y[1], y[1]), y[0], d * y[1], y[2]),
+    )  # fmt: skip
+
+
+def bias_view(pattern: Pattern, access: int = 16) -> View:
+    """A bias over the rows of a factor."""
+    _, b, _, d = pattern
+    return View((0, 0, b * d, 1), d, 0, access)
+
+
+def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (16, 16, 16)) -> Passes:
+    """Two factors that meet as passes: rows are those of the second's blocks, and y is the weights of their product.
+
+    ``access`` is of the second, the first and their product.
+    """
+    (blocks, high, columns, steps), (a, b, c, d) = first, second
+    outer, inner = blocks // a, d // steps
+    block, wide = columns * steps, outer * columns * steps
+    return Passes(
+        b, columns, c // outer, (a, outer, inner, steps),
+        View((b * c * d, c // outer * d, steps, 1), c * d, d, access[0]),
+        View((outer * high * block, high * block, block, 1), steps, inner * block, access[1]),
+        View((b * inner * wide, block, wide, 1), inner * wide, steps, access[2]),
+    )  # fmt: skip
+
+
+def launch_seconds(products: Sequence[FewProduct], dtype: str, limits: DeviceLimits) -> float:
+    """What a launch should take; fitted to 14 steps of a chain on an H200."""
+    start, rate = _COSTS[dtype]
+    moved = 0.0
+    for product in products:
+        tile = tile_of(product, dtype)
+        if tile.alone:
+            moved += product.p * product.r * BYTES[dtype]
+            continue
+        parts = parts_of(product, tile, limits)
+        steps = parts * -(-product.r // (16 * parts))
+        slower = [_SLOWER.get(read, _BESIDE / BYTES[dtype]) for read in (tile.left, tile.right)]
+        each = 16 * tile.m * slower[0] + 8 * tile.n * slower[1]
+        moved += tiles_of(product, tile) * steps * 16 * tile.l * each * BYTES[dtype]
+    return start + moved / rate
+
+
+def few_seconds(patterns: Sequence[Pattern], batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:
+    """What a training step of a chain should take, a launch for each factor forward and one back."""
+    total = 0.0
+    for a, b, c, d in patterns:
+        x, y = ((1, batch, 16) if last else (a * m * d, 1, 16) for m in (c, b))
+        own = factor((a, b, c, d), batch, x, y)
+        total += launch_seconds([own.forward()], dtype, limits)
+        total += launch_seconds([own.of_x(), own.of_weight(), sums(a * b * d, batch, y)], dtype, limits)
+    return total
+
+
+def joined_seconds(patterns: Sequence[Pattern], dtype: str, limits: DeviceLimits) -> float:
+    """What a training step takes beside the products to make the matrix of a chain and take its gradient apart."""
+    total, whole = 0.0, patterns[0]
+    for pattern in patterns[1:]:
+        own = neighbours(whole, pattern)
+        whole = fused(whole, pattern)
+        total += launch_seconds([own.forward()], dtype, limits)
+        total += launch_seconds([own.of_x(), own.of_weight()], dtype, limits)
+    return total

@@ -1,0 +1,117 @@
+// The part of a Kronecker-sparse product that a block and a warp compute, and the copies of its operands to shared memory.
+#pragma once
+#include "kronsparse_tile.cuh"
+
+namespace km {
+
+template <class P>
+struct KronSparseOperands {
+    typedef typename P::T T;
+    static constexpr int TILE_L = P::TILE_L, WARP_M = P::WARP_M, SIZE = P::SIZE;
+    static __device__ __forceinline__ int ceil_div(int p, int q) { return (p + q - 1) / q; }
+
+    const KronSparse& g;
+    int chunks, i, j0, l0, group;
+    const T* x;
+    T* y;
+    unsigned char *x_smem, *weights_smem, *epilogue;
+    float *scales, *biases;
+    int lane, pipeline_index, part, side, member;
+
+    __device__ __forceinline__ KronSparseOperands(const KronSparse& arguments, unsigned char* shared) : g(arguments) {
+        const int across = ceil_div(g.b, P::TILE_N), deep = ceil_div(g.d, TILE_L), own = blockIdx.x % (gridDim.x / (unsigned)g.slots);
+        chunks = ceil_div(g.c, P::TILE_K);
+        j0 = own % across * P::TILE_N;
+        l0 = own / across % deep * TILE_L;
+        i = own / (across * deep) % g.a;
+        group = own / (across * deep * g.a);
+        lane = threadIdx.x % 32;
+        const int warp = threadIdx.x / 32, in = P::GROUPED ? 4 : 1;
+        const int share = warp / in % (P::WARPS_L * P::WARPS_N);
+        part = share % P::WARPS_L;
+        side = share / P::WARPS_L;
+        pipeline_index = warp % in + warp / in / (P::WARPS_L * P::WARPS_N) * in;
+        member = 32 * share + lane;
+        scales = (float*)shared;
+        biases = scales + TILE_L * P::TILE_N;
+        epilogue = shared + P::TABLE_BYTES + warp * P::EPILOGUE_BYTES;
+        weights_smem = shared + P::TABLE_BYTES + P::EPILOGUES_BYTES;
+        x_smem = weights_smem + (P::RESIDENT ? chunks : P::STAGES) * P::CHUNK + pipeline_index * P::STAGES * P::STAGE;
+        x = (const T*)g.x + group * g.xg + ((i64)i * g.c * g.d + l0) * g.xf;
+        y = (T*)g.y + group * g.yg + ((i64)i * g.b * g.d + l0) * g.yf;
+    }
+
+    // Copies BYTES of which `valid` are there.
+    template <int BYTES>
+    static __device__ __forceinline__ void copy(unsigned char* to, const T* from, int valid) {
+        if (BYTES >= 4) {
+            ptx::cp_async_l2_128<BYTES < 4 ? 4 : BYTES>(shared_address(to), from, valid);
+        } else {
+            *(unsigned short*)to = valid ? *(const unsigned short*)from : 0;
+        }
+    }
+
+    // Rows n0 .. and chunk `at` of k to a stage.
+    __device__ __forceinline__ void fetch_x(i64 n0, int at, int stage) const {
+        const int k0 = at * P::TILE_K;
+        if (n0 + WARP_M <= g.count && k0 + P::TILE_K <= g.c && (P::FULL || !P::X_FIRST || l0 + TILE_L <= g.d))
+            copy_rows<true>(n0, k0, stage);
+        else
+            copy_rows<false>(n0, k0, stage);
+    }
+
+    // Copies a stage, whose rows are rows of x (X_FIRST) or positions of k; LANES lanes share one. INSIDE: no edge is reached.
+    template <bool INSIDE>
+    __device__ __forceinline__ void copy_rows(i64 n0, int k0, int stage) const {
+        constexpr int EACH = P::X_BYTES / SIZE, PIECES = (P::X_FIRST ? P::TILE_K * TILE_L : WARP_M) / EACH, STAGE_ROWS = P::X_FIRST ? WARP_M : P::TILE_K;
+        constexpr int LANES = common(PIECES, P::PIPELINE_THREADS), ROWS_AT_ONCE = P::PIPELINE_THREADS / LANES;
+        const int row0 = member / LANES, place0 = member % LANES * EACH;
+        const i64 apart = P::X_FIRST ? g.xn : g.d * g.xf;
+        const T* from = x + (P::X_FIRST ? n0 * g.xn + (i64)k0 * g.d : n0 + (i64)k0 * g.d * g.xf) + row0 * apart;
+        unsigned char* const to = x_smem + stage * P::STAGE;
+#pragma unroll
+        for (int row = 0; row < STAGE_ROWS; row += ROWS_AT_ONCE, from += ROWS_AT_ONCE * apart) {
+            if (STAGE_ROWS % ROWS_AT_ONCE != 0 && row0 + row >= STAGE_ROWS) break;
+#pragma unroll
+            for (int piece = 0; piece < PIECES; piece += LANES) {
+                const int place = place0 + piece * EACH, along = P::X_FIRST && !P::FULL ? place / TILE_L * g.d + place % TILE_L : place;
+                unsigned char* const put = to + stage_offset<P>(row0 + row, place * SIZE);
+                if (INSIDE) {
+                    copy<P::X_BYTES>(put, from + along, P::X_BYTES);
+                } else {
+                    const int left = edge(n0, k0, row0 + row, place), valid = left <= 0 ? 0 : left < EACH ? left : EACH;
+                    copy<P::X_BYTES>(put, valid ? from + along : x, valid * SIZE);
+                }
+            }
+        }
+    }
+
+    // How many numbers of a row of the stage, from an index on, are inside the array.
+    __device__ __forceinline__ int edge(i64 n0, int k0, int row, int place) const {
+        const int rows = g.count - n0 < WARP_M ? (int)(g.count - n0) : WARP_M;
+        if (!P::X_FIRST) return k0 + row < g.c ? rows - place : 0;
+        if (P::FULL) return row < rows ? (g.c - k0) * TILE_L - place : 0;
+        return row < rows && k0 + place / TILE_L < g.c ? g.d - l0 - place % TILE_L : 0;
+    }
+
+    // A chunk of weights to a place of the held ones.
+    __device__ __forceinline__ void fetch_weights(int at, int place) {
+        const unsigned own = blockIdx.x % (gridDim.x / (unsigned)g.slots);
+        const unsigned char* from = (const unsigned char*)g.packed + ((i64)own * chunks + at) * P::CHUNK;
+#pragma unroll 4
+        for (int to = 16 * threadIdx.x; to < P::CHUNK; to += 16 * P::THREADS) ptx::cp_async<16>(shared_address(weights_smem + place * P::CHUNK + to), from + to);
+    }
+
+    // Power of two that undoes the scale of each column (NaN: its weights are not finite), and the bias.
+    __device__ __forceinline__ void fill_table() {
+        const int padded = ceil_div(g.b, P::TILE_N) * P::TILE_N, deep = ceil_div(g.d, TILE_L) * TILE_L;
+        for (int at = threadIdx.x; at < TILE_L * P::TILE_N; at += P::THREADS) {
+            const int l = at / P::TILE_N, j = j0 + at % P::TILE_N;
+            const bool inside = j < g.b && l0 + l < g.d;
+            scales[at] = !P::SPLIT ? 1.0f : g.scale[(((i64)group * g.a + i) * deep + l0 + l) * padded + j];
+            if (P::BIAS) biases[at] = inside ? convert<float>(((const T*)g.bias)[group * g.bg + ((i64)i * g.b + j) * g.d + l0 + l]) : 0.0f;
+        }
+    }
+};
+
+}  // namespace km

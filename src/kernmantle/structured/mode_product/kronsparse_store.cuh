@@ -1,0 +1,232 @@
+// The epilogue of a Kronecker-sparse product: scales, bias, activation, and the stores to global memory.
+#pragma once
+#include "kronsparse_add.cuh"
+
+namespace km {
+
+template <class P>
+struct KronSparseWriter : KronSparseAdder<P> {
+    typedef KronSparseAdder<P> Own;
+    typedef typename P::T T;
+    typedef typename Own::Sums Sums;
+    static constexpr int MMA_M = P::MMA_M, WARP_L = P::WARP_L, MMA_N = P::MMA_N, WARP_M = P::WARP_M, SIZE = P::SIZE;
+    using Own::g, Own::i, Own::j0, Own::l0, Own::group, Own::x, Own::y, Own::epilogue, Own::scales, Own::biases;
+    using Own::lane, Own::part, Own::side, Own::member, Own::pipeline_index, Own::row_of;
+
+    __device__ __forceinline__ KronSparseWriter(const KronSparse& arguments, unsigned char* shared) : Own(arguments, shared) {}
+
+    // The warp's rows without tensor cores.
+    __device__ __forceinline__ void recompute_rows(i64 n0) const {
+        const T* w = (const T*)g.weight + group * g.wg + i * g.wi + l0 * g.wl;
+#pragma unroll 1
+        for (int at = lane; at < WARP_M * 8 * MMA_N * WARP_L; at += 32) {
+            const i64 n = n0 + at % WARP_M;
+            const int l = part * WARP_L + at / WARP_M % WARP_L, j = j0 + 8 * MMA_N * side + at / (WARP_M * WARP_L);
+            if (n >= g.count || j >= g.b || l0 + l >= g.d) continue;
+            float total = 0.0f;
+#pragma unroll 1
+            for (int k = 0; k < g.c; ++k)
+                total = fmaf(
+                    convert<float>(x[n * g.xn + ((i64)k * g.d + l) * g.xf]), convert<float>(w[j * g.wj + k * g.wk + l * g.wl]), total);
+            total = activated<P::ACTIVATION>(total + (P::BIAS ? biases[l * P::TILE_N + j - j0] : 0.0f));
+            y[n * g.yn + ((i64)j * g.d + l) * g.yf] = Store<T>::from(total);
+        }
+    }
+
+    // 8 rows of 192 bytes, 48 of each lane.
+    template <int COUNT>
+    __device__ __forceinline__ void store_48_bytes(const T (&v)[COUNT], T* to) const {
+        if constexpr (P::STORE_48) {
+            __syncwarp();
+#pragma unroll
+            for (int s = 0; s < 3; ++s) {
+                Pack<T, COUNT / 3> third;
+#pragma unroll
+                for (int u = 0; u < COUNT / 3; ++u) third.v[u] = v[s * (COUNT / 3) + u];
+                *(uint4*)(epilogue + 48 * lane + 16 * s) = bit_cast<uint4>(third);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int s = 0; s < 3; ++s) {
+                const int at = 32 * s + lane;
+                write((T*)((unsigned char*)(to + at / 12 * g.yn) + at % 12 * 16), *(const uint4*)(epilogue + 16 * at));
+            }
+        }
+    }
+
+    // COUNT neighbours to memory, of which `left` are inside.
+    template <int COUNT>
+    static __device__ __forceinline__ void put(T* to, const T (&v)[COUNT], int left) {
+        constexpr int RUN = P::Y_RUN < COUNT ? P::Y_RUN : COUNT;
+        if (RUN > 1 && COUNT % RUN == 0 && left >= COUNT) {
+#pragma unroll
+            for (int s = 0; s < COUNT; s += RUN) {
+                Pack<T, RUN> pack;
+#pragma unroll
+                for (int u = 0; u < RUN; ++u) pack.v[u] = v[s + u];
+                store_pack<T, RUN>(to + s, pack);
+            }
+        } else {
+#pragma unroll
+            for (int s = 0; s < COUNT; ++s)
+                if (s < left) to[s] = v[s];
+        }
+    }
+
+    __device__ __forceinline__ T value(float sum, int l, int column) const {
+        float v = sum;
+        const int at = (part * WARP_L + l) * P::TILE_N + column;
+        if (P::SPLIT)
+            v = fmaf(v, scales[at], P::BIAS ? biases[at] : 0.0f);
+        else if (P::BIAS)
+            v += biases[at];
+        return Store<T>::from(activated<P::ACTIVATION>(v));
+    }
+
+    static __device__ __forceinline__ uint4 either(bool first, const uint4& a, const uint4& b) {
+        return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+    }
+    static __device__ __forceinline__ void write(T* to, const uint4& v) {
+        ptx::st_global_cs_v4(to, v);
+    }
+    // Two lanes with 32 neighbouring bytes each write first those of the even one, then those of the other: whole sectors.
+    __device__ __forceinline__ void write_both(T* even, const uint4 (&word)[2], bool first, bool second) const {
+        const bool odd = lane % 2;
+        const uint4 own = either(odd, word[1], word[0]);
+        uint4 other = either(odd, word[0], word[1]);
+        other.x = __shfl_xor_sync(0xffffffffu, other.x, 1);
+        other.y = __shfl_xor_sync(0xffffffffu, other.y, 1);
+        other.z = __shfl_xor_sync(0xffffffffu, other.z, 1);
+        other.w = __shfl_xor_sync(0xffffffffu, other.w, 1);
+        T* const to = even + odd * (16 / SIZE);
+        if (first) write(to, either(odd, other, own));
+        if (second) write(to + 2 * g.d, either(odd, own, other));
+    }
+
+    __device__ __forceinline__ void store_sectors(const Sums& sum, i64 n0) const {
+        constexpr int WORDS = WARP_L * SIZE / 16;  // of a column
+        const int quad = lane % 4, odd = quad % 2;
+#pragma unroll
+        for (int m = 0; m < MMA_M; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const i64 n = n0 + row_of(m, half);
+#pragma unroll
+                for (int t = 0; t < MMA_N; ++t)
+#pragma unroll
+                    for (int u = 0; u < WORDS; ++u) {
+                        union {
+                            T v[32 / SIZE];
+                            uint4 word[2];
+                        } both;
+                        const int own = column_of<P>(t + side * MMA_N, 2 * quad + u);
+#pragma unroll
+                        for (int w = 0; w < 3 - WORDS; ++w)
+#pragma unroll
+                            for (int l = 0; l < WARP_L; ++l) both.v[w * WARP_L + l] = value(sum[m][l][t][2 * half + u + w], l, own + w);
+                        const int column = j0 + own - 2 * odd, last = column + (WORDS == 1 ? odd : 0);
+                        write_both(y + n * g.yn + (i64)column * g.d + part * WARP_L, both.word, n < g.count && last < g.b, n < g.count && last + 2 < g.b);
+                    }
+            }
+    }
+
+    // 8 rows and 8 columns at a time, of all warps that share the rows, in a stage that all of them have read; while they
+    // are written the next come together.
+    __device__ __forceinline__ void store_staged(const Sums& sum, i64 n0, unsigned char* stage) const {
+        constexpr int BYTES = P::TILE_L * SIZE, WORDS = BYTES / 16;
+        static_assert(128 * BYTES <= P::STAGE, "two times 64 lines");
+        const int quad = lane % 4;
+        auto place = [](int line, int bytes) { return line * BYTES + bytes ^ (BYTES == 64 ? line / 2 % 8 : line / 4 % 4) * 16; };
+#pragma unroll
+        for (int m = 0; m < MMA_M; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+#pragma unroll
+                for (int t = 0; t < MMA_N; ++t) {
+                    unsigned char* const own = stage + (half * MMA_N + t) % 2 * 64 * BYTES;
+#pragma unroll
+                    for (int u = 0; u < 2; ++u) {
+                        typedef typename Word<WARP_L * SIZE>::type Own;
+                        Pack<T, WARP_L> own_l;
+#pragma unroll
+                        for (int l = 0; l < WARP_L; ++l) own_l.v[l] = value(sum[m][l][t][2 * half + u], l, 8 * t + 2 * quad + u);
+                        *(Own*)(own + place(8 * (lane / 4) + 2 * quad + u, part * WARP_L * SIZE)) = bit_cast<Own>(own_l);
+                    }
+                    ptx::bar_sync<P::PIPELINE_THREADS>(1 + pipeline_index);
+#pragma unroll
+                    for (int at = member; at < 64 * WORDS; at += P::PIPELINE_THREADS) {
+                        const int line = at / WORDS, word = at % WORDS, column = j0 + 8 * t + line % 8;
+                        const i64 n = n0 + 16 * m + 8 * half + line / 8;
+                        if (n < g.count && column < g.b)
+                            write(y + n * g.yn + (i64)column * g.d + word * (16 / SIZE), *(const uint4*)(own + place(line, 16 * word)));
+                    }
+                }
+    }
+
+    // `stage`: one that is read.
+    __device__ __forceinline__ void store(const Sums& sum, i64 n0, unsigned char* stage) const {
+        const int quad = lane % 4;
+        if constexpr (P::STAGED) {
+            if (l0 + P::TILE_L <= g.d) {
+                store_staged(sum, n0, stage);
+                return;
+            }
+        }
+        if constexpr (P::SECTORS) {
+            if (l0 + WARP_L <= g.d) {
+                store_sectors(sum, n0);
+                return;
+            }
+        }
+        if constexpr (P::Y_FIRST) {
+#pragma unroll
+            for (int m = 0; m < MMA_M; ++m)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const i64 n = n0 + row_of(m, half);
+                    if (n >= g.count) continue;
+#pragma unroll
+                    for (int t = 0; t < MMA_N; t += P::N_VECTOR) {
+                        const int column = column_of<P>(t + side * MMA_N, 2 * quad);
+                        T* to = y + n * g.yn + (i64)(j0 + column) * g.d;
+                        if constexpr (P::WHOLE_COLUMN && WARP_L * SIZE < 16) {
+                            T v[2 * P::N_VECTOR * WARP_L];
+#pragma unroll
+                            for (int u = 0; u < 2 * P::N_VECTOR; ++u)
+#pragma unroll
+                                for (int l = 0; l < WARP_L; ++l) v[u * WARP_L + l] = value(sum[m][l][t + u / 2][2 * half + u % 2], l, column + u);
+                            if (P::STORE_48 && n0 + 16 * m + 8 * half + 8 <= g.count && j0 + column_of<P>(t + side * MMA_N, 6) + 2 * P::N_VECTOR <= g.b)
+                                store_48_bytes(v, y + (n0 + 16 * m + 8 * half) * g.yn + (i64)(j0 + column_of<P>(t + side * MMA_N, 0)) * g.d);
+                            else
+                                put(to, v, (g.b - j0 - column) * WARP_L);
+                        } else {
+#pragma unroll
+                            for (int u = 0; u < 2 * P::N_VECTOR; ++u) {
+                                T v[WARP_L];
+#pragma unroll
+                                for (int l = 0; l < WARP_L; ++l) v[l] = value(sum[m][l][t + u / 2][2 * half + u % 2], l, column + u);
+                                put(to + u * g.d + part * WARP_L, v, j0 + column + u < g.b ? g.d - l0 - part * WARP_L : 0);
+                            }
+                        }
+                    }
+                }
+        } else {
+#pragma unroll
+            for (int l = 0; l < WARP_L; ++l)
+#pragma unroll
+                for (int t = 0; t < MMA_N; ++t)
+#pragma unroll
+                    for (int u = 0; u < 2; ++u) {
+                        const int column = column_of<P>(t + side * MMA_N, 2 * quad + u);
+                        if (j0 + column >= g.b || l0 + part * WARP_L + l >= g.d) continue;
+                        T v[P::THREAD_M];
+#pragma unroll
+                        for (int q = 0; q < P::THREAD_M; ++q) v[q] = value(sum[q / 2][l][t][2 * (q % 2) + u], l, column);
+                        const i64 n = n0 + P::THREAD_M * (lane / 4), left = g.count - n;
+                        put(y + n + ((i64)(j0 + column) * g.d + part * WARP_L + l) * g.yf, v, left < P::THREAD_M ? (int)left : P::THREAD_M);
+                    }
+        }
+    }
+};
+
+}  // namespace km

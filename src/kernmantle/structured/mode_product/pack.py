@@ -1,0 +1,81 @@
+"""Packed images of weights that never change: what products read in place of the weights, made once for each kind.
+
+Only owners of immutable weights have one (``KSLinear.pack`` and the transforms): nothing here asks whether a weight
+changed. Whatever reads parameters passes None instead and reads them at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from ...runtime.launcher import collecting
+
+
+class PackedWeights:
+    """Images of immutable weights by key: tensors in the order in which kernels read them, or matrices.
+
+    An image is never replaced and lives as long as this object, so that a captured CUDA graph may hold its address.
+    Copies and pickles are empty: their owner's weights are packed again.
+    """
+
+    def __init__(self) -> None:
+        self._images: dict[Hashable, Any] = {}
+        self._pending: dict[Hashable, tuple[Any, torch.cuda.Event]] = {}
+
+    def get(self, key: Hashable) -> Any:
+        """Return the image of a key that every stream may read, or None."""
+        return self._images.get(key)
+
+    def get_or_pack(self, key: Hashable, pack: Callable[[], Any], device: torch.device) -> Any:
+        """Return the image of a key, by ``pack`` where there is none yet."""
+        image = self._images.get(key)
+        if image is not None:
+            return image
+        if collecting():  # nothing ran, so the image has no values
+            return pack()
+        if device.type != "cuda":
+            return self._images.setdefault(key, pack())
+        return self._pack_on_gpu(key, pack, device)
+
+    def _pack_on_gpu(self, key: Hashable, pack: Callable[[], Any], device: torch.device) -> Any:
+        """Pack on the current stream without waiting; other streams wait for it on the device.
+
+        A graph being captured packs for itself, in memory of its own: replays must not depend on earlier work.
+        """
+        if torch.cuda.is_current_stream_capturing():
+            return pack()
+        pending = self._pending.get(key)
+        if pending is None:
+            image, event = pack(), torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            pending = self._pending.setdefault(key, (image, event))
+        image, event = pending
+        if event.query():
+            image = self._images.setdefault(key, image)
+            self._pending.pop(key, None)
+        else:
+            torch.cuda.current_stream(device).wait_event(event)
+        return image
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedWeights, ()
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+
+class PackedChain:
+    """Packed images of each weight of a chain, and of neighbours that run as one in the last place.
+
+    ``identity`` stands for the chain in keys of calls, which must not own its images.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.parts = tuple(PackedWeights() for _ in range(count + 1))
+        self.identity = object()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedChain, (len(self.parts) - 1,)

@@ -1,0 +1,251 @@
+"""What a Kronecker-sparse product is to a GPU, and what runs it: a tile, its shared memory, parts of the batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...backends.cuda.tiles import DeviceLimits
+from ...compiler.nest import BYTES
+
+Pattern = tuple[int, int, int, int]
+ACTIVATIONS = ("", "relu", "gelu", "silu")
+REGISTERS = 65536  # of a multiprocessor
+_RESERVE = 1024
+_BUSY = 0.9  # share of the multiprocessors that blocks without a second wave should have
+_MOST_PARTS = 16
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product as the kernel sees it.
+
+    ``x_first`` and ``y_first`` say whether the features of x and y lie together in memory, else the batch does.
+    ``x_bytes`` is the largest access that alignment and strides of x allow, ``y_run`` the most numbers of y that may
+    be written at once. ``products`` is 3, or 1 for float32 in one pass.
+    """
+
+    pattern: Pattern
+    groups: int
+    batch: int
+    dtype: str
+    x_first: bool
+    y_first: bool
+    x_bytes: int
+    y_run: int
+    products: int = 3
+    bias: bool = False
+    activation: str = ""
+
+
+def neighbours(block: int, d: int, size: int) -> int:
+    """Bytes of the features of which a warp takes all that lie together."""
+    return size * d * (block if d < 4 or size * d == 8 else 1)
+
+
+def contiguous(pattern: Pattern, batch: int, dtype: str, first: bool) -> Problem:
+    """The problem of arrays without gaps, features or batch together in both."""
+    a, b, c, d = pattern
+    size = BYTES[dtype]
+    access = [
+        math.gcd(16, size * (a * m * d if first else batch), neighbours(m, d, size) if first else 0) for m in (c, b)
+    ]
+    return Problem(pattern, 1, batch, dtype, first, first, access[0], access[1] // size)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Template parameters, see ``kronsparse.cuh``."""
+
+    l: int
+    sharers: int
+    m: int
+    columns: int
+    chunk: int
+    stages: int
+    warps: int
+    resident: bool
+    grouped: bool
+    ahead: bool = False
+    sides: int = 1
+
+    @property
+    def name(self) -> str:
+        """What it is kept under."""
+        return ".".join(str(int(value)) for value in vars(self).values())
+
+    @staticmethod
+    def of(name: str) -> Tile:
+        """The tile of a name."""
+        *sizes, resident, grouped, ahead, sides = map(int, name.split("."))
+        l, sharers, m, columns, chunk, stages, warps = sizes
+        return Tile(l, sharers, m, columns, chunk, stages, warps, bool(resident), bool(grouped), bool(ahead), sides)
+
+
+@dataclass(frozen=True)
+class KronSparsePlan:
+    """Everything the emitter needs, and nothing of the sizes but what decides the tile."""
+
+    arch: str
+    dtype: str
+    x_first: bool
+    y_first: bool
+    full: bool
+    tile: Tile
+    x_bytes: int
+    y_run: int
+    products: int
+    bias: bool
+    activation: str
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.tile.warps
+
+    @property
+    def split(self) -> bool:
+        """Whether numbers are taken apart into halves."""
+        return self.dtype == "f32"
+
+    @property
+    def span(self) -> int:
+        """Values of l that a block owns."""
+        return self.tile.l * self.tile.sharers
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch in one tile of a block."""
+        return 16 * self.tile.m * self.tile.warps // (self.tile.sharers * self.tile.sides)
+
+    @property
+    def sectors(self) -> bool:
+        """Whether the neighbouring numbers that two lanes store are whole sectors, of l."""
+        size, tile = BYTES[self.dtype], self.tile
+        alone = self.full and tile.sharers == 1 and tile.l >= 4
+        return self.spread or (self.y_run * size == 16 and (tile.l * size == 32 or (alone and tile.l * size <= 16)))
+
+    @property
+    def spread(self) -> bool:
+        """Whether warps that share rows bring their values of l together before they are written."""
+        size, tile = BYTES[self.dtype], self.tile
+        near = self.x_first and self.y_first and tile.sharers > 1 and tile.sides == 1 and self.y_run * size == 16
+        return near and self.span * size in (32, 64)
+
+    def groups(self, problem: Problem) -> int:
+        """Independent sets of columns, each for one block or more."""
+        a, b, _, d = problem.pattern
+        return problem.groups * a * -(-b // self.tile.columns) * -(-d // self.span)
+
+    def chunks(self, problem: Problem) -> int:
+        """Chunks of k."""
+        return -(-problem.pattern[2] // self.tile.chunk)
+
+    def tiles(self, problem: Problem) -> int:
+        """Tiles of rows."""
+        return -(-problem.batch // self.rows)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of the weights of one chunk."""
+        return self.tile.chunk * self.span * self.tile.columns * (4 if self.split else 2)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one stage of x."""
+        size, tile = BYTES[self.dtype], self.tile
+        together = self.x_first and tile.l < 4 and tile.sharers == 1
+        count = 2 * tile.m if not self.x_first else 4 * tile.l if together else tile.l
+        count = min(count, 16 // size) if tile.l >= 8 else count
+        access = 16 if count * size % 16 == 0 else 8 if count * size % 8 == 0 else 4
+        step = (4 * tile.l if together else self.span) * size
+        run = tile.chunk * self.span * size if self.x_first else 16 * tile.m * size
+        lap = 32 if self.x_first and access == 16 and step == 32 else 128
+        apart = 16 if lap == 32 else 64 if self.x_first and access == 16 else 32
+        pitch = (
+            run
+            if run % lap == 0 or (run == 64 and not self.x_first)
+            else max(0, (run + lap - 1 - apart) // lap) * lap + apart
+        )
+        return (16 * tile.m if self.x_first else tile.chunk) * pitch
+
+    @property
+    def _rings(self) -> int:
+        return self.tile.warps // (self.tile.sharers * self.tile.sides)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of all stages of x of a block."""
+        return self._rings * self.tile.stages * self.stage_bytes
+
+    def shared(self, problem: Problem) -> int:
+        """Bytes of shared memory of a block."""
+        return self.shared_bytes(self.chunks(problem) if self.tile.resident else self.tile.stages)
+
+    def shared_bytes(self, chunks: int) -> int:
+        """Bytes of shared memory of a block that holds the weights of so many chunks, as in ``kronsparse_tile.cuh``."""
+        table = -(-(8 if self.bias else 4) * self.span * self.tile.columns // 256) * 256
+        threes = (
+            self.x_first and self.y_first and self.full and self.tile.l == 3 and self.y_run * BYTES[self.dtype] == 16
+        )
+        table += 1536 * self.tile.warps if threes else 0
+        return table + chunks * self.chunk_bytes + self.ring_bytes
+
+    def image_bytes(self, problem: Problem) -> int:
+        """Bytes of the rearranged weights."""
+        return self.groups(problem) * self.chunks(problem) * self.chunk_bytes
+
+    def arrangement(self, problem: Problem) -> tuple[int | str | bool, ...]:
+        """What the order of the rearranged weights depends on."""
+        tile = self.tile
+        own = (tile.l, tile.sharers, tile.columns, tile.chunk, tile.grouped)
+        return (self.dtype, self.x_first, self.y_first, problem.groups, *own)
+
+    def scales(self, problem: Problem) -> int:
+        """Number of scales of columns, edges included."""
+        a, b, _, d = problem.pattern
+        padded = -(-b // self.tile.columns) * self.tile.columns * -(-d // self.span) * self.span
+        return problem.groups * a * padded if self.split else 0
+
+    def preparing_units(self, problem: Problem) -> int:
+        """Blocks that rearrange the weights."""
+        return self.groups(problem) * self.span * self.tile.columns // (8 if self.split or self.tile.grouped else 16)
+
+    def slots(self, problem: Problem, limits: DeviceLimits) -> int:
+        """Blocks among which the tiles of one set of columns are shared."""
+        tiles, groups = self.tiles(problem), self.groups(problem)
+        resident = max(1, limits.sm_count * self.blocks_each(problem, limits))
+        most = max(1, resident // groups)
+        busy = _BUSY * resident < groups * most <= resident
+        return min(tiles, most if busy else _even(groups, resident, tiles))
+
+    def blocks_each(self, problem: Problem, limits: DeviceLimits) -> int:
+        """Blocks that share a multiprocessor."""
+        by_memory = limits.shared_per_sm // (self.shared(problem) + _RESERVE)
+        return max(0, min(by_memory, limits.registers_per_sm // (self.threads * self.registers)))
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread may have."""
+        return min(255, REGISTERS // self.threads // 8 * 8)
+
+    def __str__(self) -> str:
+        tile = self.tile
+        ways = " to ".join("first" if first else "last" for first in (self.x_first, self.y_first))
+        held = "resident" if tile.resident else "streamed"
+        kind = "3 x f16" if self.split and self.products == 3 else "f16" if self.split else self.dtype
+        engine = "wgmma" if tile.grouped else "mma"
+        shape = f"rows {self.rows} columns {tile.columns} x {self.span} chunk {tile.chunk} x {tile.stages}"
+        return (
+            f"kron sparse {self.arch} {engine} {shape}, {tile.warps} warps, weights {held}, batch {ways}, "
+            f"{kind} {self.dtype}"
+        )
+
+
+def _even(groups: int, resident: int, tiles: int) -> int:
+    """Parts of the batch for which the waves of blocks end soonest; a block takes about one tile to begin."""
+
+    def rounds(slots: int) -> int:
+        return -(-groups * slots // resident) * (-(-tiles // slots) + 1)
+
+    return min(range(1, _MOST_PARTS + 1), key=rounds)

@@ -1,0 +1,192 @@
+"""What a tile of the kernel for Kronecker-sparse products should take on a GPU, its weights rearranged before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...backends.cuda.tiles import DeviceLimits
+from ...compiler.nest import BYTES
+from .plan import KronSparsePlan, Problem
+
+_CLOCK = 1.7e9
+_WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay
+_UNGROUPED = 3.2  # times the cycles of a product of a warp group
+_ALONE = 0.4  # share of a wait while few others read
+_MOST_SCATTERED = 2.0
+_LINE, _SHARED_LINES = 128, 1.14  # bytes of a line of memory, of which blocks of float32 write a part each
+_KEPT_BYTES, _LOST_BYTES = 5e7, 7.5e7  # of x and y: up to here the second-level cache has them still, from here on not
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Constants of one type and one order of x, times in seconds.
+
+    ``memory`` and ``cache`` are bytes a second, where x is read in runs of fewer bytes than the ``run`` of each in as
+    many times the time; bytes of weights count ``weights`` times. ``issue`` and ``multiply`` are cycles of an
+    instruction and of a product, ``chunk`` instructions beside those of a chunk, those after all chunks count ``store``
+    times. Fewer than ``hiding`` warps on a multiprocessor take ``(hiding / warps) ** hidden`` times as long. A chunk
+    waits ``step / stages ** ahead * (numbers a lane reads / 64) ** deep``, and ``barrier`` where weights are not
+    resident, a tile ``tile``. What overlaps is taken together by a norm of order ``norm``. Where the batch is in front
+    and stores are not whole sectors, y counts ``broken`` more, and tiles of more than 32 columns of some values of l
+    ``scattered`` for few chunks. Products hide ``overlap`` of what is made ready beside them. What
+    the second-level cache has still comes ``again`` times as fast as from memory. All takes ``crowded`` longer for each
+    64 KiB of x beyond the first that a multiprocessor has room for, but where 128 columns stay, which need it.
+    """
+
+    start: float
+    memory: float
+    cache: float
+    run: float
+    cache_run: float
+    weights: float
+    issue: float
+    multiply: float
+    chunk: float
+    store: float
+    hiding: float
+    hidden: float
+    step: float
+    ahead: float
+    deep: float
+    barrier: float
+    tile: float
+    norm: float
+    broken: float = 0.0
+    scattered: float = 0.0
+    overlap: float = 0.0
+    again: float = 1.0
+    crowded: float = 0.0
+
+
+# Fitted on an H200 to 4281 tiles of 305 products and to 1080 products of the grid: by the batch last in
+# memory, a block of all values of l, some of them, or less than 4. What is chosen takes 1.02 times the time of the
+# best that was tried.
+_COSTS: Mapping[str, Mapping[str, Costs]] = {
+    "f32": {
+        "last": Costs(
+            4.39e-6, 4.8e12, 11.5e12, 61.8, 128, 0.996, 0.757, 4.6, 25, 3.82, 9.96,
+            0.455, 0.783e-6, 0.345, 0.333, 0.61e-6, 0.835e-6, 2.95, again=1.2, crowded=0.02,
+        ),
+        "first": Costs(
+            5e-6, 4.16e12, 12.5e12, 70, 90, 0.746, 1.66, 5.23, 25, 1.66, 8,
+            0.348, 0.725e-6, 0.488, 1.04, 0.608e-6, 1.07e-6, 5.39, broken=0.3,
+        ),
+        "strided": Costs(
+            5e-6, 8.06e12, 11.1e12, 32, 53.3, 0.442, 1.79, 2.88, 25, 2, 8,
+            0.347, 0.774e-6, 0.372, 0.867, 0.462e-6, 0.908e-6, 1.58, broken=3.64, scattered=0.517,
+        ),
+        "few": Costs(
+            3.41e-6, 4.36e12, 9.56e12, 70, 90, 0.781, 1.4, 2.9, 25, 1.46, 11,
+            0.485, 0.776e-6, 0.468, 0.87, 0.926e-6, 0.769e-6, 5.39, broken=0.258,
+        ),
+    },
+    "halves": {
+        "last": Costs(
+            3.56e-6, 4.09e12, 13e12, 39.8, 106, 1.12, 0.722, 5.71, 25, 4.36, 8,
+            0.371, 2.09e-6, 1.35, 0.195, 0.717e-6, 0.626e-6, 4.44, overlap=0.0818, again=1.4, crowded=0.01,
+        ),
+        "first": Costs(
+            3.4e-6, 4.97e12, 17.5e12, 70, 90, 0.781, 0.873, 1.53, 25, 2.87, 8,
+            0.342, 0.654e-6, 0.358, 0.577, 0.445e-6, 0.163e-6, 2.16, broken=2.21, again=1.2,
+        ),
+        "strided": Costs(
+            3.73e-6, 3.39e12, 9.16e12, 32, 49.1, 0.55, 1.34, 4.65, 25, 4.15, 10.6,
+            0.366, 1.31e-6, 0.904, 0.68, 0.783e-6, 0.49e-6, 2.97, broken=3.62, scattered=0.5,
+        ),
+        "spread": Costs(
+            3.4e-6, 4.97e12, 17.5e12, 60, 64, 0.781, 1.1, 0.2, 25, 2.87, 8,
+            0.342, 0.9e-6, 0.358, 0.577, 0.445e-6, 0.163e-6, 2.16,
+        ),
+        "few": Costs(
+            2.51e-6, 4.47e12, 9.99e12, 119, 146, 1.36, 1.03, 4.07, 25, 1.71, 9.32,
+            0.361, 1.42e-6, 0.904, 0.235, 0.515e-6, 0.27e-6, 4.53, broken=0.281, crowded=0.01,
+        ),
+    },
+}  # fmt: skip
+
+
+def quicker(ends: float, again: float) -> float:
+    """How many times as fast as from memory so many bytes come that are read and written again and again."""
+    return 1.0 + (again - 1.0) * min(1.0, max(0.0, (_LOST_BYTES - ends) / (_LOST_BYTES - _KEPT_BYTES)))
+
+
+def _costs(plan: KronSparsePlan) -> Costs:
+    own = _COSTS["f32" if plan.split else "halves"]
+    if not plan.x_first:
+        return own["last"]
+    if plan.spread and not plan.split and not plan.tile.grouped:
+        return own["spread"]
+    return own["few" if plan.tile.l < 4 else "first" if plan.full else "strided"]
+
+
+def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
+    """Instructions of a warp for one chunk, and for what follows all chunks of a tile."""
+    size, tile = BYTES[plan.dtype], plan.tile
+    numbers = 8 * tile.m * tile.l * tile.chunk / 16
+    loads = numbers * size / (16 if tile.m * tile.l * size >= 4 else 4)
+    columns = tile.columns / tile.sides
+    sums = tile.m * tile.l * columns / 2
+    steps = tile.chunk / 16 * tile.l * columns / 8
+    copies = 16 * tile.m * tile.chunk * tile.l * size / 32 / plan.x_bytes / tile.sides
+    chunk = 50 + loads + 5 * copies + (5 * numbers + sums if plan.split else 0.5 * numbers)
+    if not tile.grouped:
+        chunk += steps + tile.m * steps * (plan.products if plan.split else 1)
+    return chunk, sums * (3 + (1 if plan.split else 0.5) + 4 / plan.y_run)
+
+
+def _run_bytes(plan: KronSparsePlan) -> int:
+    """Bytes of x that a warp takes from neighbouring addresses."""
+    size, tile = BYTES[plan.dtype], plan.tile
+    if not plan.x_first:
+        return 16 * tile.m * size
+    return plan.span * size * (tile.chunk if plan.full else 1)
+
+
+def _work(own: Costs, plan: KronSparsePlan, chunks: int, warps: int) -> float:
+    """Seconds of the warps of a multiprocessor for one tile of each."""
+    tile = plan.tile
+    products = tile.m * tile.l * (tile.columns // tile.sides // 8) * (tile.chunk // 16)
+    products *= plan.products if plan.split else 1
+    per_chunk, per_tile = _instructions(plan)
+    issued = (chunks * (per_chunk + own.chunk) + per_tile * own.store) * own.issue
+    multiplied = chunks * products * own.multiply * (1 if tile.grouped else _UNGROUPED)
+    hidden = own.overlap * min(issued, multiplied) if tile.ahead else 0.0
+    return warps / 4 * (issued + multiplied - hidden) / _CLOCK * max(1.0, own.hiding / warps) ** own.hidden
+
+
+def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
+    """What a plan should take: its start, and memory, cache, multiprocessors and the chain of its steps together."""
+    a, b, c, d = problem.pattern
+    own, tile = _costs(plan), plan.tile
+    groups, chunks, tiles = plan.groups(problem), plan.chunks(problem), plan.tiles(problem)
+    slots, each = plan.slots(problem, limits), plan.blocks_each(problem, limits)
+    blocks = groups * slots
+    waves, beside = -(-blocks // (limits.sm_count * each)), min(each, -(-blocks // limits.sm_count))
+    rounds = waves * -(-tiles // slots)
+    in_front = problem.x_first and problem.y_first
+    broken = own.broken if in_front and not plan.sectors else 0.0
+    ends, run = BYTES[problem.dtype] * problem.groups * problem.batch * a * d, _run_bytes(plan)
+    memory = ends * (c * max(1.0, own.run / run) + b * (1 + broken)) / (own.memory * quicker(ends * (b + c), own.again))
+    x_bytes = ends * (c * -(-b // tile.columns) * max(1.0, own.cache_run / run) + broken * b)
+    weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
+    cache = (x_bytes + own.weights * weight_bytes) / own.cache
+    work = rounds * _work(own, plan, chunks, tile.warps * beside)
+    step = own.step / tile.stages**own.ahead * (tile.chunk * tile.m * tile.l / 64) ** own.deep
+    step *= _ALONE + (1 - _ALONE) * min(1.0, (rounds - 1) / 4)
+    begun = waves * chunks * _WEIGHT_SECONDS if tile.resident else rounds * chunks * own.barrier
+    latency = begun + rounds * (chunks * step + own.tile)
+    order = own.norm
+    together = sum(part**order for part in (memory, cache, work, latency)) ** (1 / order)
+    if in_front and not (plan.full or plan.sectors):
+        together *= min(_MOST_SCATTERED, 1 + own.scattered * max(0, tile.columns - 32) / 32 / chunks)
+    elif plan.spread and plan.split and BYTES[problem.dtype] * d >= _LINE:
+        together *= _SHARED_LINES
+    room = 0.0 if tile.resident and tile.columns == 128 else each * plan.ring_bytes / 65536
+    return own.start + together * (1 + own.crowded * max(0.0, room - 1))
+
+
+def together_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
+    """The same with the start of the kernel that rearranges the weights, but not its work."""
+    start, column = (1e-6, 3.5e-8) if plan.split else (0.0, 1.5e-8)
+    return tile_seconds(plan, problem, limits) + start + column * min(problem.pattern[2], 256)

@@ -1,0 +1,151 @@
+"""Which tile a Kronecker-sparse product takes on a GPU: of all that fit, the one that should be quickest."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from ...backends.cuda.tiles import DeviceLimits
+from ...compiler.nest import BYTES
+from .narrow_plan import narrow_plan
+from .plan import REGISTERS, KronSparsePlan, Problem, Tile
+from .tile_cost import tile_seconds, together_seconds
+
+_WIDTHS = (128, 96, 64, 48, 32, 16)
+_SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
+_TYPES = ("f32", "f16", "bf16")
+_NARROW_START_SECONDS = 3e-6
+_NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
+
+
+def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
+    """Values of l of a warp, and warps that share rows, for values of l of their own or for columns."""
+    d = problem.pattern[3]
+    if not problem.x_first or d == 1:
+        return ((1, 1, 1),)
+    if d < 4:
+        return ((d, 1, 1),)
+    if problem.dtype == "f32":
+        return ((4, 1, 1),) if d < 8 else ((4, 2, 1), (8, 1, 2)) if grouped else ((4, 2, 1),)
+    if d < 16:
+        return ((8, 1, 1), (4, 2, 1)) if d >= 8 else ((4, 1, 1),)
+    spread = (_SPREAD,) if problem.y_first and problem.y_run == 8 and d % 16 == 0 else ()
+    return ((8, 2, 1), (16, 1, 2), *spread) if grouped else ((8, 2, 1), *spread)
+
+
+def _registers(tile: Tile, split: bool, x_first: bool) -> int:
+    """Registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
+    columns, deep = tile.columns // tile.sides, min(tile.l, 4 if split else 8)
+    sums = tile.m * tile.l * columns // 2
+    read = tile.m * deep * tile.chunk // (2 if split or not x_first or tile.m > 1 else 4)
+    if not tile.grouped:
+        return sums + read * (3 if split and tile.l > 2 else 1) + (36 if split else 60)
+    left = tile.m * tile.chunk // 2 if split else 0
+    return sums + read + (left + tile.m * columns // 2 + (28 if x_first else 26) if split else 44 if x_first else 60)
+
+
+def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
+    """Whether halves are made ready while the products before them run: where registers are left for both."""
+    most = min(248, REGISTERS // (32 * tile.warps))
+    return (
+        tile.grouped and tile.resident and not split and not x_first
+        and _registers(tile, split, x_first) + tile.m * tile.chunk // 4 <= most + 4
+    )  # fmt: skip
+
+
+def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
+    _, b, c, _ = problem.pattern
+    split = problem.dtype == "f32"
+    for (l, sharers, sides), m, columns in itertools.product(_spans(problem, four), (1, 2, 4), _WIDTHS):
+        grouped = four and (l, sharers, sides) != _SPREAD
+        together = 8 * (1 if not problem.y_first or l >= 4 else (1 if split else 2) if l == 2 else (2 if split else 4))
+        step = max(together, 1 if split or grouped else 16)
+        if columns % step or columns >= 2 * max(16, together, b) or (m == 4 and (split or problem.x_first)):
+            continue
+        for chunk, warps in itertools.product((48 if c % 48 == 0 and c % 64 else 64, 32, 16), (16, 12, 8, 4)):
+            share = sharers * sides
+            if chunk >= 2 * max(16, c) or (grouped and warps % (4 * share)) or warps % share or columns % (16 * sides):
+                continue
+            if (l, sharers, sides) == _SPREAD and (warps, m) != (8, 1):
+                continue
+            fits = Tile(l, sharers, m, columns, chunk, 2, warps, True, grouped, False, sides)
+            if _registers(fits, split, problem.x_first) > min(248, REGISTERS // (32 * warps)):
+                continue
+            depths = (2,) if split and sides > 1 else (4, 3, 2)
+            held = (True,) if sides > 1 or (l, sharers, sides) == _SPREAD else (True, False)
+            for stages, resident in itertools.product(depths, held):
+                one = replace(fits, stages=stages, resident=resident)
+                own = replace(one, ahead=_ahead(one, split, problem.x_first))
+                if own.ahead or columns < 128 or not grouped or split or problem.x_first:  # they spill else
+                    yield own
+
+
+def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Iterator[tuple[float, KronSparsePlan]]:
+    """What each tile that fits should take, or one of them."""
+    for candidate in [tile] if tile else _tiles(problem, limits.has(("measured",))):
+        own = _with(candidate, problem, limits)
+        if own.shared(problem) > limits.shared_per_block or own.blocks_each(problem, limits) < 1:
+            continue
+        if own.groups(problem) * own.slots(problem, limits) < 2**31:
+            yield tile_seconds(own, problem, limits), own
+
+
+@lru_cache(maxsize=4096)
+def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
+    """The plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
+    found = min(_plans(problem, limits, tile), key=lambda pair: pair[0], default=None)
+    return None if found is None else found[1]
+
+
+def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Tile]:
+    """The tiles that should be quickest, two at most of any rows and columns."""
+    kept: list[Tile] = []
+    alike: Counter[tuple[int, ...]] = Counter()
+    for _, own in sorted(_plans(problem, limits), key=lambda pair: pair[0]):
+        tile = own.tile
+        shape = tile.l, tile.m, tile.columns
+        whole = *shape, tile.chunk, tile.warps, int(tile.resident)
+        if alike[shape] < 2 and not alike[whole]:
+            alike.update((shape, whole))
+            kept.append(tile)
+    return kept[:count]
+
+
+@lru_cache(maxsize=4096)
+def expected_seconds(problem: Problem, limits: DeviceLimits, kept: bool = False) -> float:
+    """What the kernels should take, the weights rearranged before if ``kept``; infinite if they do not take it."""
+    a, b, c, d = problem.pattern
+    if narrow_plan(problem, limits) is not None:
+        moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)
+        return _NARROW_START_SECONDS + moved / _NARROW_BYTES_A_SECOND[problem.x_first]
+    chosen = plan(problem, limits) if problem.dtype in _TYPES else None
+    if chosen is None:
+        return math.inf
+    return (tile_seconds if kept else together_seconds)(chosen, problem, limits)
+
+
+def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
+    size = BYTES[problem.dtype]
+    x_bytes = problem.x_bytes
+    along = (tile.chunk if problem.x_first else 1) * tile.l * tile.sharers if problem.x_first else 16 * tile.m
+    full = tile.l * tile.sharers == problem.pattern[3]
+    if problem.x_first and not full:
+        along = tile.l * tile.sharers
+    while along * size % x_bytes:
+        x_bytes //= 2
+    run = (
+        tile.l * (tile.sharers if tile.l * tile.sharers * size >= 32 else 1)
+        if problem.y_first and not (full and tile.sharers == 1 and tile.l * size < 16)
+        else 2 * tile.m
+        if not problem.y_first
+        else problem.y_run
+    )
+    return KronSparsePlan(
+        limits.arch, problem.dtype, problem.x_first, problem.y_first, full, tile, x_bytes,
+        math.gcd(min(run, problem.y_run), problem.y_run), problem.products if size == 4 else 1, problem.bias,
+        problem.activation,
+    )  # fmt: skip

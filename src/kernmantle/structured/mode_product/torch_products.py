@@ -1,0 +1,264 @@
+"""Kronecker-sparse products by torch's own operations: what the kernels are compared with, and chosen where faster.
+
+``x`` is (G, N, a c d), ``weight`` (H, a, b, c, d) with H = G or 1, the result (G, N, a b d).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from ...errors import BackendError
+from .cost import MOST_CALLS
+
+BLAS_FARTHEST = 2**31 - 1
+
+
+def by_bmm(
+    x: torch.Tensor, weight: torch.Tensor, made: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """One matrix product for each (g, i, l), through the matrices of :func:`block_matrices`.
+
+    On a GPU with the batch last, or with d = 1, nothing is copied: factors are read and results written where they lie,
+    to ``out`` if that lies as x does.
+    """
+    groups, _, a, b, c, d = _sizes(x, weight)
+    blocks = (block_matrices(weight) if made is None else made).expand(groups, a, d, b, c)
+    last = x.stride(1) == 1 != x.stride(2)
+    watched = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    apart = d * max(x.shape[1], x.stride(2), 0 if out is None else out.stride(2))
+    few = (last or d == 1) and groups * min(a, d) <= MOST_CALLS
+    if x.is_cuda and few and apart <= BLAS_FARTHEST and not watched:
+        return _where_they_lie(x, blocks, last, out)
+    return by_copies(x, blocks)
+
+
+def by_copies(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+    """The same after bringing the strided entries together; of a batch that is last only rows of the result move."""
+    groups, a, d, b, c = blocks.shape
+    count = x.shape[1]
+    if x.stride(1) == 1 != x.stride(2):
+        columns = x.mT.reshape(groups, a, c, d, count).transpose(2, 3)
+        return torch.matmul(blocks, columns).transpose(2, 3).reshape(groups, a * b * d, count).mT
+    rows = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3)
+    return torch.matmul(rows, blocks.mT).permute(0, 3, 1, 4, 2).reshape(groups, count, a * b * d)
+
+
+def block_matrices(weight: torch.Tensor) -> torch.Tensor:
+    """The matrices (..., a, d, b, c) of weights."""
+    return weight.movedim(-1, -3).contiguous()
+
+
+def _where_they_lie(x: torch.Tensor, blocks: torch.Tensor, last: bool, out: torch.Tensor | None) -> torch.Tensor:
+    groups, a, d, b, c = blocks.shape
+    if out is None or out.stride(1 if last else 2) != 1:
+        shape = (groups, a * b * d, x.shape[1]) if last else (groups, x.shape[1], a * b * d)
+        out = x.new_empty(shape).mT if last else x.new_empty(shape)
+    for own, target, factors in zip(x, out, blocks, strict=True):
+        if last:
+            columns, rows = own.mT.unflatten(0, (a, c, d)), target.mT.unflatten(0, (a, b, d))
+            _multiply(factors, columns.transpose(1, 2), rows.transpose(1, 2))
+        else:
+            rows, target = own.unflatten(1, (a, 1, c)), target.unflatten(1, (a, 1, b))
+            _multiply(rows.permute(1, 2, 0, 3), factors.mT, target.permute(1, 2, 0, 3))
+    return out
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    """``left @ right`` of (a, d, ., .), in as few calls as their strides allow."""
+    given = (left, right, out)
+    if all(1 in each.shape[:2] or each.stride(0) == each.shape[1] * each.stride(1) for each in given):
+        torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=out.flatten(0, 1))
+        return
+    along = 0 if out.shape[0] <= out.shape[1] else 1
+    for one, other, target in zip(*(each.unbind(along) for each in given), strict=True):
+        torch.bmm(one, other, out=target)
+
+
+def by_lines(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Entry by entry of the blocks, each with all rows, i and l at once: for blocks of a few entries."""
+    groups, count, a, b, c, d = _sizes(x, weight)
+    own, factors = x.reshape(groups, count, a, c, d), weight.expand(groups, a, b, c, d)[:, None]
+    out = x.new_empty((groups, count, a, b, d))
+    for j in range(b):
+        target = out[:, :, :, j]
+        torch.mul(own[:, :, :, 0], factors[:, :, :, j, 0], out=target)
+        for k in range(1, c):
+            target.addcmul_(own[:, :, :, k], factors[:, :, :, j, k])
+    return out.view(groups, count, a * b * d)
+
+
+def by_einsum(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The definition as an equation."""
+    groups, count, a, b, c, d = _sizes(x, weight)
+    blocks = weight.expand(groups, a, b, c, d)
+    product = torch.einsum("gnikl,gijkl->gnijl", x.reshape(groups, count, a, c, d), blocks)
+    return product.reshape(groups, count, a * b * d)
+
+
+def by_dense(
+    x: torch.Tensor, weight: torch.Tensor, made: torch.Tensor | None = None, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Through the dense matrix, ``made`` if it is there already; a batch that is last in memory stays there."""
+    matrix = dense(weight) if made is None else made
+    last = x.stride(1) == 1 != x.stride(2)
+    if x.shape[0] == matrix.shape[0] == 1:
+        if not last:
+            return functional.linear(x[0], matrix[0], None if bias is None else bias[0])[None]
+        columns = x[0].mT
+        product = matrix[0] @ columns if bias is None else torch.addmm(bias[0][:, None], matrix[0], columns)
+        return product.mT[None]
+    product = torch.matmul(matrix, x.mT).mT if last else torch.matmul(x, matrix.mT)
+    return product if bias is None else product + bias[:, None]
+
+
+def by_sparse(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
+    """Through compressed sparse rows, those of ``made`` if they are there already."""
+    return _each(x, sparse_rows(weight.expand(x.shape[0], *weight.shape[1:])) if made is None else made)
+
+
+def sparse_rows(weight: torch.Tensor) -> list[torch.Tensor]:
+    """The matrices in compressed sparse rows."""
+    _, a, b, c, d = weight.shape
+    rows, columns = a * b * d, a * c * d
+    first = torch.arange(a, device=weight.device).view(a, 1, 1, 1) * (c * d)
+    place = first + torch.arange(c, device=weight.device) * d + torch.arange(d, device=weight.device).view(d, 1)
+    places = place.expand(a, b, d, c).reshape(-1)
+    counts = torch.arange(rows + 1, device=weight.device) * c
+    values = weight.transpose(3, 4).flatten(1)
+    return _made(torch.sparse_csr_tensor, counts, places, values, (rows, columns))
+
+
+def by_bsr(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
+    """Through block-sparse rows, those of ``made`` or new ones, after bringing the strided entries together."""
+    groups, count, a, b, c, d = _sizes(x, weight)
+    rows = x.reshape(groups, count, a, c, d).transpose(3, 4).reshape(groups, count, a * c * d)
+    product = _each(rows, block_rows(weight.expand(groups, a, b, c, d)) if made is None else made)
+    return product.reshape(groups, count, a, d, b).transpose(3, 4).reshape(groups, count, a * b * d)
+
+
+def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
+    """The matrices, rows and columns of each (i, l) brought together, in block-sparse rows; torch's are square.
+
+    Blocks of one entry are compressed sparse rows: CUDA multiplies by no block-sparse rows of such.
+    """
+    groups, a, b, c, d = weight.shape
+    side = math.gcd(b, c)
+    high, wide = b // side, c // side
+    counts = torch.arange(a * d * high + 1, device=weight.device) * wide
+    first = torch.arange(a * d, device=weight.device).view(-1, 1, 1) * wide
+    places = (first + torch.arange(wide, device=weight.device)).expand(-1, high, -1).reshape(-1)
+    blocks = weight.reshape(groups, a, high, side, wide, side, d)
+    values = blocks.permute(0, 1, 6, 2, 4, 3, 5).reshape(groups, -1, side, side).contiguous()
+    size = a * b * d, a * c * d
+    if side == 1:
+        return _made(torch.sparse_csr_tensor, counts, places, values.flatten(1), size)
+    return _made(torch.sparse_bsr_tensor, counts, places, values, size)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without torch's notes that compressed tensors are in beta and, built right, not checked."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse (CSR|BSR) tensor support is in beta")
+        warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")
+        yield
+
+
+def _made(
+    make: Callable[..., torch.Tensor], counts: torch.Tensor, places: torch.Tensor, values: torch.Tensor,
+    size: tuple[int, int],
+) -> list[torch.Tensor]:  # fmt: skip
+    with quietly():
+        return [make(counts, places, own, size, check_invariants=False) for own in values]
+
+
+def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
+    """``x[g] @ matrices[g].T``."""
+    try:
+        with quietly():
+            return torch.stack([(matrix @ own.mT).mT for matrix, own in zip(matrices, x, strict=True)])
+    except RuntimeError as error:
+        raise BackendError(
+            f"torch has no sparse product of {x.dtype} on {x.device}: {error}; choose another algorithm"
+        ) from error
+
+
+def fused(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """Weights (a, b, c, d) of the product of two factors whose blocks meet, ``first`` applied first."""
+    (a, b, c, d), (blocks, _, columns, steps) = second.shape, first.shape
+    outer, inner = blocks // a, d // steps
+    one = second.reshape(a, b, outer, c // outer, inner, steps)
+    two = first.reshape(a, outer, c // outer, inner, columns, steps)
+    return torch.einsum("ijpsql,ipsqkl->ijqpkl", one, two).reshape(a, b * inner, outer * columns, steps)
+
+
+def dense(weight: torch.Tensor) -> torch.Tensor:
+    """Matrices (..., a b d, a c d) of weights (..., a, b, c, d)."""
+    *lead, a, b, c, d = weight.shape
+    if a == d == 1:
+        return weight[..., 0, :, :, 0]
+    matrix = weight.new_zeros((*lead, a * b * d, a * c * d))
+    _entries(matrix, a, b, c, d).copy_(weight)
+    return matrix
+
+
+def _entries(matrix: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """The entries (..., a, b, c, d) of contiguous matrices that a pattern does not leave at zero."""
+    columns = a * c * d
+    strides = (b * d * columns + c * d, d * columns, d, columns + 1)
+    return matrix.as_strided((*matrix.shape[:-2], a, b, c, d), (*matrix.stride()[:-2], *strides))
+
+
+def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """``Σ_n gradient[g, n, i, j, l] x[g, n, i, k, l]``, of shape (G, a, b, c, d), as batched products."""
+    groups, count = x.shape[:2]
+    columns = x.reshape(groups, count, a, c, d).permute(0, 2, 4, 1, 3)
+    rows = gradient.reshape(groups, count, a, b, d).permute(0, 2, 4, 3, 1)
+    return torch.matmul(rows, columns).permute(0, 1, 3, 4, 2)
+
+
+def gradient_by_lines(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """The same entry by entry of the blocks."""
+    groups, count = x.shape[:2]
+    own, rows = x.reshape(groups, count, a, c, d), gradient.reshape(groups, count, a, b, d)
+    out = x.new_empty((groups, a, b, c, d))
+    for j in range(b):
+        for k in range(c):
+            torch.sum(rows[:, :, :, j] * own[:, :, :, k], 1, out=out[:, :, j, k])
+    return out
+
+
+def gradient_by_dense(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+    """The same through the gradient of the dense matrix."""
+    alone = x.shape[0] == 1
+    matrix = (gradient[0].mT @ x[0])[None] if alone else torch.matmul(gradient.mT, x)
+    return _entries(matrix.contiguous(), a, b, c, d)
+
+
+def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int, int, int, int]:
+    _, a, b, c, d = weight.shape
+    return x.shape[0], x.shape[1], a, b, c, d
+
+
+ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
+    "bmm": by_bmm,
+    "einsum": by_einsum,
+    "dense": by_dense,
+    "sparse": by_sparse,
+    "bsr": by_bsr,
+}
+OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "lines": by_lines}
+MADE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "bmm": block_matrices, "dense": dense, "sparse": sparse_rows, "bsr": block_rows,
+}  # fmt: skip
+GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
+    "dense": gradient_by_dense,
+    "lines": gradient_by_lines,
+}

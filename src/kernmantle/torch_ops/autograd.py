@@ -1,0 +1,229 @@
+"""Derivatives in torch: one autograd.Function whose backward and jvp are contractions again, to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from itertools import count
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from ..errors import BackendError, GradientError
+from ..runtime.dispatch import PLANS
+from ..runtime.kernel_store import collecting
+from ..runtime.lru import LRUCache
+from .call_key import program_key
+from .derivation import BoundBackward, Derivation, Differentiable, Run, Tensors, differentiable, gradients, tangents
+from .execute import BoundProgram, execute, prepare
+from .info import RunInfo
+from .operator import LIBRARY, contract, unpacked
+from .torch_private import (
+    apply_here,
+    assumed_constant,
+    goes_forward,
+    is_batched,
+    is_traced,
+    is_tracked,
+    one_level_down,
+    plain,
+    register_derivative,
+    tangents_of_tangents,
+)
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Cached, and evaluated while torch.compile traces instead of looked into: texts in, texts out."""
+    cached = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return cached(*args)
+
+    return assumed_constant(call)
+
+
+class Attributes:
+    """Objects as attributes, which torch.compile looks up when it traces, the least recently traced removed.
+
+    A compiled graph guards what it looked up: where that was removed, it is traced anew.
+    """
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._names: LRUCache[Hashable, str] = LRUCache(capacity, clearable=False, on_evict=self._remove)
+        self._count = count()
+
+    def name_of(self, key: Hashable, make: Callable[[], Any]) -> str:
+        """Return the name of the attribute of a key, made if it is not there."""
+        name = self._names.get(key)
+        if name is None:
+            name = f"attribute {next(self._count)}"
+            setattr(self, name, make())
+            self._names[key] = name
+        return name
+
+    def _remove(self, key: Hashable, name: str) -> None:
+        delattr(self, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A program whose derivative is recorded; ``forward`` is its bound call, None for tensors of a transform."""
+
+    program: Differentiable
+    forward: BoundProgram | None
+
+    @property
+    def route(self) -> str:
+        """Backend, schedule and arithmetic."""
+        return "" if self.forward is None else self.forward.route
+
+    def results(self, tensors: Tensors, numbers: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the outputs, recorded at the innermost level alone."""
+        return list(apply_here(Contract, self, *numbers, *tensors)[: self.program.outputs])
+
+
+def record(text: str, types: str, tensors: Tensors) -> Recorded:
+    """Return a program with its derivative on such tensors."""
+    program = differentiable(text, types)
+    return Recorded(program, prepare(program.full, program.full_types, tensors) if plain(tensors) else None)
+
+
+class Contract(torch.autograd.Function):
+    """Outputs of a program, then its accumulators if they are not the outputs."""
+
+    @staticmethod
+    def forward(recorded: Recorded, *values: Any) -> tuple[torch.Tensor, ...]:
+        numbers, tensors = recorded.program.split(values)
+        if recorded.forward is not None:
+            return tuple(recorded.forward.results(tensors, numbers))
+        with one_level_down():
+            return tuple(contract(tensors, numbers, recorded.program.full, recorded.program.full_types))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        program = ctx.program = inputs[0].program
+        ctx.numbers, tensors = program.split(inputs[1:])
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[out for out in output if not out.is_floating_point()])
+        saved = output[len(output) - program.accumulators :] if program.saves else ()
+        ctx.save_for_backward(*tensors, *saved)
+        if goes_forward():  # not otherwise: it holds the outputs, which hold this context
+            ctx.save_for_forward(*tensors, *saved)
+            ctx.like = [(out.shape, out.dtype) for out in output]
+        ctx.context = copy_context()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        # In the configuration of the forward call: torch may run this in a thread of its own.
+        return ctx.context.copy().run(_backward, ctx, grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *moves: Any) -> tuple[torch.Tensor | None, ...]:
+        with tangents_of_tangents():
+            program = ctx.program
+            primals = [forward_ad.unpack_dual(saved).primal for saved in ctx.saved_tensors]
+            values = program.named(primals, ctx.numbers)
+            if len(primals) == len(program.tensors):  # the axes of a tangent of the outputs alone are known from these
+                shape, dtype = ctx.like[0]
+                none = values["x0"].new_zeros((), dtype=dtype).expand(shape)
+                values |= {f"a{i}": none for i in range(program.accumulators)}
+            results = tangents(program, values, moves[1 + len(ctx.numbers) :], _recorded)
+            return tuple(
+                _shaped(value, values["x0"], *like) if like[1].is_floating_point else None
+                for value, like in zip(results, ctx.like, strict=False)
+            )
+
+
+def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    first = 1 + len(ctx.numbers)
+    found = _gradients(ctx.program, ctx.saved_tensors, ctx.numbers, grads, ctx.needs_input_grad[first:])
+    return *(None,) * first, *found
+
+
+def _gradients(
+    program: Differentiable, saved: Tensors, numbers: Sequence[Any], grads: Sequence[torch.Tensor | None],
+    needed: tuple[bool, ...],
+) -> list[torch.Tensor | None]:  # fmt: skip
+    """Return the gradient of every tensor that is needed, None for the others.
+
+    ``saved`` are the tensors of the program, then its accumulators where derivatives read them.
+    """
+    arrays, present = [*saved, *[grad for grad in grads if grad is not None]], tuple([g is not None for g in grads])
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not plain(arrays):
+        own = Derivation(program.named(saved, numbers, grads), _recorded)
+        return [*map(own.at, gradients(own, program, needed, present))]
+    key = program_key(("backward", program.text), (program.types, needed, present), arrays)
+    plan = None if collecting() else PLANS.get(key)
+    if plan is not None:
+        return plan(arrays, numbers)
+    own = Derivation(program.named(saved, numbers, grads), _bound)
+    slots = gradients(own, program, needed, present)
+    if not collecting():
+        PLANS[key] = BoundBackward(tuple(own.steps), slots)
+    return [*map(own.at, slots)]
+
+
+def pulled_back(
+    text: str, types: str, numbers: Sequence[Any], tensors: Tensors, needed: Sequence[bool],
+    cotangent: Callable[[torch.Tensor], torch.Tensor],
+) -> list[torch.Tensor | None]:  # fmt: skip
+    """Return the gradients of a program of one output, whose cotangent is made of the output.
+
+    The output is computed for it and forgotten; derivatives of the gradients are recorded where those of the
+    tensors are.
+    """
+    program = differentiable(text, types)
+    results = apply(program.full, program.full_types, numbers, tensors)
+    accumulators = results[len(results) - program.accumulators :] if program.saves else ()
+    return _gradients(program, [*tensors, *accumulators], numbers, [cotangent(results[0])], tuple(needed))
+
+
+def _recorded(text: str, types: str, tensors: Tensors) -> Run:
+    """Return what runs a program with whatever derivative is being recorded."""
+
+    def run(arrays: Tensors, numbers: Sequence[float]) -> list[torch.Tensor]:
+        return apply(text, types, numbers, arrays)
+
+    return run
+
+
+def _bound(text: str, types: str, tensors: Tensors) -> Run:
+    """Return what runs a program on such tensors, without a derivative."""
+    return prepare(text, types, tensors).results
+
+
+def _shaped(value: torch.Tensor | None, near: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Tangent of an output of that shape and type; zero where nothing moves it."""
+    return near.new_zeros(shape, dtype=dtype) if value is None else value.to(dtype).expand(shape)
+
+
+def apply(
+    text: str, types: str, numbers: Sequence[float], tensors: Tensors, info: RunInfo | None = None
+) -> list[torch.Tensor]:
+    """Return the outputs of a program, with whatever derivative is being recorded; ``info`` takes the route."""
+    info = RunInfo() if info is None else info
+    if not torch.compiler.is_compiling():
+        if plain(tensors):
+            if not is_tracked(tensors):
+                return execute(text, types, tensors, numbers, info=info)
+            recorded = record(text, types, tensors)
+            info.route = recorded.route
+            return recorded.results(tensors, numbers)
+        if is_traced():
+            raise BackendError("torch.jit.trace cannot record a contraction; use torch.compile or torch.export")
+        if any(map(is_batched, tensors)):
+            raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
+        info.route = ""  # the operator's, which is called at another level
+    return contract(tensors, numbers, text, types)
+
+
+def _of_operator(tensors: Tensors, *numbers_and_texts: Any) -> list[torch.Tensor]:
+    *numbers, program, types = numbers_and_texts
+    return record(program, types, tensors).results(tensors, unpacked(*numbers))
+
+
+register_derivative(LIBRARY, "contract", lambda tensors, *_: tensors, _of_operator)

@@ -1,0 +1,55 @@
+"""The key of a call from its tensors; a call that may not take the direct path has none.
+
+Without a key a call goes through all checks and torch's dispatcher: while torch.compile traces, where a transform of
+torch.func, a mode, forward AD, autocast or a trace sees what runs, for subclasses of Tensor, lazily negated views and
+tensors without strides, and while kernels are only collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..config import current
+from ..runtime.dispatch import CallKey, TensorSpec
+from ..runtime.kernel_store import collecting
+from .torch_private import PLAIN, autocasts, unwatched
+
+_new_key = tuple.__new__  # of a named tuple, in half the time of its constructor
+
+
+def program_key(operation: Hashable, options: tuple[Hashable, ...], tensors: Iterable[torch.Tensor | None]) -> CallKey:
+    """Return the key of a program on tensors that are checked, below autograd and every transform."""
+    specs = [t if t is None else (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16, False) for t in tensors]
+    own = current()
+    return _new_key(CallKey, (operation, options, (own.backend, own.precision), tuple(specs)))
+
+
+def call_key(operation: Hashable, options: tuple[Hashable, ...], values: Sequence[Any]) -> CallKey | None:
+    """Return the key of a user's call on values that should be tensors or None; None where it has none."""
+    if torch.compiler.is_compiling() or collecting() or not unwatched():
+        return None
+    records = torch.is_grad_enabled()
+    specs: list[TensorSpec | None] = []
+    try:
+        for t in values:
+            if t is None:
+                specs.append(None)
+            elif type(t) in PLAIN and not t.is_neg():
+                recorded = records and t.requires_grad
+                specs.append((t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16, recorded))
+            else:
+                return None
+    except RuntimeError:  # no strides or no memory: sparse tensors, wrappers of transforms
+        return None
+    if torch._C._is_any_autocast_enabled() and any(t is not None and autocasts(t.device) for t in values):
+        return None
+    own = current()
+    return _new_key(CallKey, (operation, options, (own.backend, own.precision), tuple(specs)))
+
+
+def is_recorded(key: CallKey) -> bool:
+    """Return whether a gradient by any of the tensors of a key is recorded."""
+    return any(spec is not None and spec[-1] for spec in key.tensors)

@@ -1,0 +1,174 @@
+"""The CPU as a target: LLVM kernels on as many threads as torch uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..backends.cpu import jit
+from ..backends.cpu.gram_plan import CpuPlan, Work, plan, work
+from ..backends.cpu.threads import SCRATCH
+from ..compiler.canonical import canonical
+from ..compiler.gradient_patterns import Pullback
+from ..compiler.nest import BYTES, SIZES, Nest, size_slot, stride_slot
+from ..config import current
+from ..ir.program import Program
+from ..runtime.cache import Built, Key, fingerprint
+from ..runtime.dump import dump
+from ..runtime.kernel_store import Job, loaded
+from ..runtime.launcher import Launcher, nothing
+from ..runtime.sources import sources
+
+_LONGEST = 1 << 33
+"""Operations that a thread does at most before Ctrl-C is heard: 0.1 to 0.4 s at the 2e10 to 9e10 a second of one core
+with 512-bit vectors (maps from a difference to a power)."""
+
+
+class CpuTarget:
+    """LLVM kernels for this machine's vectors."""
+
+    name = "llvm"
+
+    def parallel(self, device: torch.device) -> int:
+        """Pieces of work that keep the machine busy: a constant, so that results do not depend on its threads."""
+        return 4
+
+    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+        """Where outputs share what the slope costs and columns fill a vector."""
+        lanes = jit.host().vector_bytes // (8 if compute == "f64" else 4)
+        return sizes.get(found.outputs, 1) > 1 and sizes[found.columns] >= lanes and compute in ("f32", "f64")
+
+    def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Compile the kernel or find it."""
+        own = jit.host()
+        sizes: dict[str, int] = dict(zip(SIZES, integers.tolist(), strict=False))
+        chosen = plan(nest, own.vector_bytes, own.vector_registers, sizes)
+        kernel = load(chosen)
+        if kernel is None:
+            return Launcher(nothing, str(chosen))
+        todo = work(chosen, sizes)
+        long = min(todo.items, jit.SPLIT_ITEMS) * todo.cost > _LONGEST
+        if long and not chosen.pulled and not chosen.symmetric:
+            return Launcher(PiecedLaunch(kernel, chosen, todo, integers), str(chosen))
+        return Launcher(launch(kernel, todo, integers, len(nest.ports), len(nest.numbers)), str(chosen))
+
+
+class SharedLaunch:
+    """A kernel with its extents and strides, on as many threads as are allowed."""
+
+    __slots__ = ("_integers", "_kernel", "_work")
+
+    def __init__(self, kernel: jit.LoadedKernel, todo: Work, integers: bytes) -> None:
+        self._kernel, self._work, self._integers = kernel, todo, integers
+
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        """Run it."""
+        threads, own = current().threads or torch.get_num_threads(), self._work
+        jit.run(self._kernel, own.items, own.scratch_bytes, pointers, self._integers, numbers, threads, own.grain)
+
+
+class AloneLaunch:
+    """A kernel with its extents and strides, by the calling thread: others would have nothing to do."""
+
+    __slots__ = ("_entry", "_integers", "_items", "_kernel", "_pack_numbers", "_pack_pointers", "_scratch_bytes")
+
+    def __init__(self, kernel: jit.LoadedKernel, todo: Work, integers: bytes, ports: int, numbers: int) -> None:
+        self._kernel, self._entry, self._integers = kernel, kernel.entry, integers
+        self._items, self._scratch_bytes = todo.items, todo.scratch_bytes
+        self._pack_pointers, self._pack_numbers = Struct(f"{ports}Q").pack, Struct(f"{numbers}d").pack
+
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        """Run it."""
+        scratch = SCRATCH.take(self._scratch_bytes)
+        addresses, values = self._pack_pointers(*pointers), self._pack_numbers(*numbers)
+        self._entry(addresses, self._integers, values, 0, self._items, scratch)
+
+
+class PiecedLaunch:
+    """A kernel of few long items, in ranges of columns between which the interpreter hears Ctrl-C."""
+
+    __slots__ = ("_integers", "_kernel", "_plan", "_work")
+
+    def __init__(self, kernel: jit.LoadedKernel, chosen: CpuPlan, todo: Work, integers: np.ndarray) -> None:
+        self._kernel, self._plan, self._work, self._integers = kernel, chosen, todo, integers.copy()
+
+    def __call__(self, pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        """Run it."""
+        threads, own = current().threads or torch.get_num_threads(), self._work
+        for offsets, extents in _column_pieces(self._plan, own, self._integers, threads):
+            moved = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
+            jit.run(self._kernel, own.items, own.scratch_bytes, moved, extents, numbers, threads, own.grain)
+
+
+def launch(
+    kernel: jit.LoadedKernel, todo: Work, integers: np.ndarray, ports: int, numbers: int
+) -> SharedLaunch | AloneLaunch:
+    """Return what launches a kernel on so many ports and numbers, with these extents and strides."""
+    if todo.items <= todo.grain:
+        return AloneLaunch(kernel, todo, integers.tobytes(), ports, numbers)
+    return SharedLaunch(kernel, todo, integers.tobytes())
+
+
+def _column_pieces(
+    chosen: CpuPlan, todo: Work, integers: np.ndarray, threads: int
+) -> Iterator[tuple[list[int], bytes]]:
+    """Yield the offsets of the ports, in bytes, and the integers of consecutive ranges of columns.
+
+    A thread does its items of one in a fraction of a second, so that the interpreter hears Ctrl-C between them; where
+    there are many items, it hears it between those.
+    """
+    role, ports = chosen.actual("n"), chosen.nest.ports
+    columns = int(integers[size_slot(role)])
+    turns = -(-todo.items // threads) if todo.items < jit.SPLIT_ITEMS * threads else 1
+    step = max(columns * _LONGEST // (todo.cost * turns) // chosen.columns, 1) * chosen.columns
+    strides = [int(integers[stride_slot(place, role)]) * BYTES[port.dtype] for place, port in enumerate(ports)]
+    for start in range(0, columns, step):
+        piece = integers.copy()
+        piece[size_slot(role)] = min(step, columns - start)
+        yield [start * stride for stride in strides], piece.tobytes()
+
+
+def build(emitter: str, given: tuple[Any, ...]) -> Built:
+    """Write a source and compile it for this machine."""
+    source = emitted(emitter, given)
+    return Built(jit.compile_ir(source, jit.host()), source=source)
+
+
+def emitted(emitter: str, given: tuple[Any, ...]) -> str:
+    """LLVM IR from ``emitter``, "module:function", which is loaded for what the cache lacks only."""
+    module, _, function = emitter.partition(":")
+    return getattr(import_module(f"...{module}", __name__), function)(*given)
+
+
+@lru_cache(maxsize=32)
+def _digest(module: str) -> str:
+    return fingerprint(sources(module))
+
+
+def job_for(emitter: str, given: tuple[Any, ...], title: str) -> Job:
+    """What compiling takes that which an emitter writes when it is given plans, texts and numbers.
+
+    The key needs no source: that follows from what is given and from the emitter's module with all that it imports.
+    """
+    own = jit.host()
+    if current().dump_source is not None:
+        dump(emitted(emitter, given), "ll")
+    options, digest = (own.cpu, own.features), _digest(emitter.partition(":")[0])
+    key = Key(own.triple, jit.version(), canonical((emitter, *given)), digest, options, title)
+    return Job(key, build, (emitter, given))
+
+
+def job(chosen: CpuPlan) -> Job:
+    """What compiling a plan takes."""
+    return job_for("backends.cpu.emit:emit", (chosen,), str(chosen))
+
+
+def load(chosen: CpuPlan) -> jit.LoadedKernel | None:
+    """Return the kernel of a plan, compiled if the cache does not have it; None if it was only collected."""
+    return loaded(chosen, lambda: [job(chosen)], jit.load)

@@ -1,0 +1,51 @@
+"""Row nests on the CPU: LLVM kernels on as many threads as torch uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from ..backends.cpu import jit
+from ..backends.cpu.row_reduce_plan import CpuRowPlan, plan_rows, row_work
+from ..compiler.nest import SIZES, stride_slot
+from ..compiler.row_reduce import PRODUCT, RowNest
+from ..runtime.kernel_store import loaded
+from ..runtime.launcher import Launcher, nothing
+from .cpu import job_for, launch
+
+_MOST_COLUMNS, _FEWEST_ROWS = 64, 8
+_MOST_KEPT = 1024
+
+
+class CpuRows:
+    """LLVM kernels for this machine's vectors."""
+
+    binary = False
+
+    def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
+        """Not where vectors along the rows would be empty, and not where a vendor's product does most of the work."""
+        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
+        return sizes["m"] >= _FEWEST_ROWS and sizes["l"] <= most
+
+    def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Compile the kernel or find it."""
+        own = jit.host()
+        sizes: dict[str, int] = dict(zip(SIZES, integers.tolist(), strict=False))
+        chosen = plan_rows(rows, own.vector_bytes, own.vector_registers, sizes)
+        kernel = _load(chosen)
+        if kernel is None:
+            return Launcher(nothing, str(chosen))
+        port = rows.ports.index(rows.matrix.outs[0])
+        integers[[stride_slot(port, "m"), stride_slot(port, "n")]] = 1, chosen.matrix.columns
+        own = launch(kernel, row_work(chosen, sizes), integers, len(rows.ports), len(rows.matrix.numbers))
+        return Launcher(own, str(chosen))
+
+
+def _load(chosen: CpuRowPlan) -> jit.LoadedKernel | None:
+    """Return the kernel of a plan, compiled if the cache does not have it; None if it was only collected."""
+    return loaded(chosen, lambda: [job_for("backends.cpu.row_reduce_emit:emit_rows", (chosen,), str(chosen))], jit.load)
+
+
+TARGET = CpuRows()

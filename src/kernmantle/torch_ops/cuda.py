@@ -1,0 +1,173 @@
+"""The GPU as a target: CUDA kernels compiled by NVRTC, on torch's current stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..backends.cuda import emit, nvrtc, vjp_plan
+from ..backends.cuda.device import core, gpu
+from ..backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, plan
+from ..backends.cuda.launch import Kernel
+from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
+from ..compiler.gradient_patterns import Pullback
+from ..compiler.nest import ROLES, SIZES, Nest
+from ..config import current
+from ..errors import OutOfMemoryError
+from ..ir.program import Program
+from ..runtime.cache import Built, Key
+from ..runtime.dump import dump
+from ..runtime.kernel_store import Job, loaded_each
+from ..runtime.launcher import Launcher, nothing
+from . import cuda_vjp, tuned_tiles
+
+_THREAD = threading.local()
+
+
+class CudaTarget:
+    """CUDA kernels for NVIDIA GPUs from sm_80 on."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        core()
+
+    def parallel(self, device: torch.device) -> int:
+        """Blocks that keep a device busy."""
+        return limits(index_of(device)).sm_count
+
+    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+        """Where it is large enough for several kernels."""
+        return vjp_plan.pulls(found, program, sizes, compute)
+
+    def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Compile the kernel or find it."""
+        index = index_of(device)
+        own = limits(index)
+        values = integers.tolist()
+        count = len(nest.ports)
+        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
+        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+        facts = Facts(strides, tuple(alignment))
+        pulled = cuda_vjp.launcher(nest, sizes, values, own, facts, index, start, job_for)
+        if pulled is not None:
+            return pulled
+
+        def made(tile: str | None) -> Launcher:
+            products = tile is None or tile in tuned_tiles.PRODUCTS
+            squares = squares_plan(nest, sizes, own, facts, tile) if products else None
+            if squares is not None:
+                return _products(squares, values, sizes, index)
+            return _single(plan(nest, sizes, own, facts, tile), values, sizes, index)
+
+        return tuned_tiles.launcher(nest, sizes, own, facts, gpu(index).name, made)
+
+
+def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
+    """One kernel."""
+    (kernel,) = load(chosen)
+    if kernel is None:
+        return Launcher(nothing, str(chosen))
+    blocks = chosen.blocks(sizes, limits(index))
+    fixed, trailing = chosen.fixed(values), lru_cache(maxsize=64)(chosen.trailing)
+
+    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        start(kernel, index, blocks, (*pointers, *fixed, *numbers))
+
+    def run_with_tables(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        start(kernel, index, blocks, (*pointers, *fixed, *numbers, *trailing(tuple(numbers))))
+
+    return Launcher(run if chosen.power is None else run_with_tables, str(chosen))
+
+
+def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
+    """The three kernels of squared differences, one after another."""
+    split, main, direct = load(chosen.split, chosen.main, chosen.direct)
+    if split is None or main is None or direct is None:
+        return Launcher(nothing, str(chosen))
+    fixed, own, device = chosen.main.fixed(values), limits(index), torch.device("cuda", index)
+    main_blocks, direct_blocks = chosen.main.blocks(sizes, own), chosen.direct.blocks(sizes, own)
+    offsets, size = chosen.scratch.offsets, chosen.scratch.size
+
+    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        try:
+            scratch = torch.empty(size, dtype=torch.uint8, device=device)
+        except RuntimeError as error:
+            raise OutOfMemoryError(
+                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} beside the result; "
+                'precision="ieee" takes differences and needs none'
+            ) from error
+        base = scratch.data_ptr()
+        handed = [base + offset for offset in offsets]
+        given = (*pointers, *fixed, *numbers)
+        start(split, index, chosen.split_blocks, (*handed, *given))
+        start(main, index, main_blocks, (*handed, *given))
+        start(direct, index, direct_blocks, (base, *given))
+
+    return Launcher(run, str(chosen))
+
+
+def start(kernel: Kernel, index: int, blocks: int, arguments: tuple[Any, ...]) -> None:
+    """Launch on torch's current stream of a device."""
+    if not hasattr(_THREAD, "entered"):
+        _enter()
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    if torch._C._cuda_getDevice() == index:
+        kernel(index, stream, blocks, arguments)
+    else:
+        with torch.cuda.device(index):
+            kernel(index, stream, blocks, arguments)
+
+
+def _enter() -> None:
+    """Give this thread the context of its device: torch's backward threads get theirs at their first launch only."""
+    core().Device(torch.cuda.current_device()).set_current()
+    _THREAD.entered = True
+
+
+def index_of(device: torch.device) -> int:
+    """Number of a device, of the current one without."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+@lru_cache(maxsize=64)
+def limits(index: int) -> DeviceLimits:
+    """What plans need to know of a device."""
+    own = gpu(index)
+    return DeviceLimits(
+        own.arch, own.sm_count, own.shared_per_block, own.shared_per_sm, own.registers_per_sm, own.threads_per_sm
+    )
+
+
+def build(arch: str, source: str, title: str, fuse: bool, lines: bool) -> Built:
+    """Compile a source, with what the compiler says of its registers."""
+    cubin = nvrtc.compile_source(source, arch, {}, name=title, fuse=fuse, lines=lines)
+    return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
+
+
+def job_for(source: str, arch: str, title: str, fuse: bool = True) -> Job:
+    """What compiling a source takes; the headers that it includes are put in."""
+    source = nvrtc.inlined(source, emit.headers())
+    dump(source, "cu")
+    lines = current().debug
+    key = Key(arch, nvrtc.compiler_version(), source, options=nvrtc.options(arch, fuse, lines), name=title)
+    return Job(key, build, (arch, source, title, fuse, lines))
+
+
+def job(chosen: CudaPlan) -> Job:
+    """What compiling a plan takes."""
+    return job_for(emit.emit(chosen), chosen.arch, str(chosen), not chosen.nest.reproducible)
+
+
+def load(*plans: CudaPlan) -> list[Kernel | None]:
+    """Return the kernels of plans, compiled if the cache does not have them; None if they were only collected."""
+    return loaded_each(plans, job, _kernel)
+
+
+def _kernel(chosen: CudaPlan, binary: bytes) -> Kernel:
+    return Kernel(binary, emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen))

@@ -1,0 +1,131 @@
+"""Row nests on the GPU: two CUDA kernels on torch's current stream, one that reduces and one that joins its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from ..backends.cuda.gram_plan import DeviceLimits, Facts
+from ..backends.cuda.launch import Kernel
+from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
+from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, by_products, plan_rows
+from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
+from ..compiler.row_reduce import PRODUCT, RowNest
+from ..runtime.kernel_store import loaded
+from ..runtime.launcher import Launcher, nothing
+from . import cuda_row_reduce_score, cuda_row_reduce_select
+from .cuda import index_of, job_for, limits, start
+from .execute import allocate
+
+_MOST_COLUMNS, _MOST_KEPT, _FEWEST_ROWS = 64, 32, 16
+
+
+class GpuRows:
+    """CUDA kernels for NVIDIA GPUs from sm_80 on."""
+
+    binary = True
+
+    def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
+        """Not few rows, whose tiles would be empty, and not where products of the vendor's are quicker."""
+        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
+        suits = sizes["m"] >= _FEWEST_ROWS and sizes["l"] <= most
+        return suits and not by_products(rows, sizes, limits(index_of(device)))
+
+    def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Compile the kernels or find them."""
+        index = index_of(device)
+        own = limits(index)
+        values: list[int] = integers.tolist()
+        sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+        strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(len(rows.ports)))
+        if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
+            alone = cuda_row_reduce_select.entry_values(values)
+            each = Facts(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
+            if plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each).form == "select":
+                one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
+                return cuda_row_reduce_select.of_entries(one, rows, values)
+        chosen = plan_rows(rows, sizes, own, Facts(strides, tuple(alignment)))
+        if chosen.form == "select":
+            return cuda_row_reduce_select.launcher(
+                chosen, values, own, index, _starter(chosen.fallback, values, own, index)
+            )
+        if chosen.fallback is not None:
+            return cuda_row_reduce_score.launcher(
+                chosen, values, own, index, _starter(chosen.fallback, values, own, index)
+            )
+        starts = _starter(chosen, values, own, index)
+        if starts is None:
+            return Launcher(nothing, str(chosen))
+        trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
+
+        def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+            starts(pointers, (*numbers, *trailing(tuple(numbers))))
+
+        return Launcher(run, str(chosen))
+
+
+def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int) -> Callable[..., None] | None:
+    """Start the kernels of a plan: of pointers, numbers with what depends on them and, if gated, the counts."""
+    kernels = _load(chosen)
+    if kernels is None:
+        return None
+    rows = chosen.rows
+    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
+    steps = [
+        BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
+        for place, port in enumerate(rows.ports)
+    ]
+    band = sizes["m"] if chosen.gated else chosen.band(sizes, own, width)
+    bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]
+    work = max(chosen.work_bytes(each.blocks, width) for each in bands)
+
+    def starts(pointers: Sequence[int], rest: tuple[float, ...], *counts: int) -> None:
+        memory = allocate((work,), torch.uint8, torch.device("cuda", index))
+        for each in bands:
+            at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
+            given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest, *counts)
+            start(kernels[0], index, each.blocks, given)
+            if each.blocks > 1 and each.columns > 1:
+                start(kernels[1], index, each.blocks - 1, (*given, each.blocks, each.tiles, each.columns))
+
+    return starts
+
+
+@dataclass(frozen=True)
+class _Band:
+    """The rows of one launch: the first, the integers that the kernels take, and how it is cut into tiles."""
+
+    first: int
+    fixed: tuple[int, ...]
+    blocks: int
+    tiles: int
+    columns: int
+
+
+def _cut(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: int, band: int) -> _Band:
+    mine = list(values)
+    mine[size_slot("m")] = min(band, values[size_slot("m")] - first)
+    sizes: dict[str, int] = dict(zip(SIZES, mine, strict=False))
+    blocks = chosen.blocks(sizes, own, sizes["l"])
+    return _Band(first, tuple(mine[slot] for slot in chosen.integers), blocks, *chosen.tiles(sizes))
+
+
+def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:
+    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
+    matrix = chosen.matrix
+    return loaded(
+        chosen,
+        lambda: [job_for(emit_rows(chosen), matrix.arch, str(chosen), not matrix.nest.reproducible)],
+        lambda binary: (
+            Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
+            Kernel(binary, JOIN, JOINERS, 0, title=f"joining of {chosen}"),
+        ),
+    )
+
+
+TARGET = GpuRows()

@@ -1,0 +1,82 @@
+"""Row nests on tensor cores: kernels that split points or columns of v, one that reduces, one that joins its parts.
+
+Behind them the kernels of the fallback are started too; the counts that the first ones leave on the device decide
+which of the two plans does the work, so that the host waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+
+from ..backends.cuda.gram_plan import DeviceLimits
+from ..backends.cuda.launch import Kernel
+from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, SCALE, SPLIT, SPLITTERS, emit_rows
+from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan
+from ..backends.cuda.score_plan import SAMPLERS, blocks_of
+from ..backends.cuda.wide_plan import LIST_BYTES
+from ..compiler.nest import SIZES
+from ..errors import OutOfMemoryError
+from ..runtime.kernel_store import loaded
+from ..runtime.launcher import Launcher, nothing
+from .cuda import job_for, start
+
+Fallback = Callable[[Sequence[int], tuple[float, ...], int], None]
+
+
+def launcher(
+    chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int, fallback: Fallback | None
+) -> Launcher:
+    """Kernels of a plan of score tiles; ``fallback(pointers, numbers, counts)`` starts those of its fallback."""
+    kernels = _load(chosen)
+    if kernels is None or fallback is None:
+        return Launcher(nothing, str(chosen))
+    *splits, main, join = kernels
+    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    width, entry = sizes["l"], chosen.rows.ports.index(chosen.rows.matrix.outs[0])
+    blocks, (tiles, columns) = chosen.blocks(sizes, own, width), chosen.tiles(sizes)
+    layout, device = chosen.memory(sizes), torch.device("cuda", index)
+    fixed = tuple(values[slot] for slot in chosen.integers)
+    wide, (down, across) = chosen.form == "wide", blocks_of(chosen.tile, sizes)
+    splitters = (2 * own.sm_count, across) if wide else (SAMPLERS + down + across,)
+    trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
+    size = layout.size + chosen.work_bytes(blocks, width)
+
+    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        try:
+            memory = torch.empty(size, dtype=torch.uint8, device=device)
+        except RuntimeError as error:
+            raise OutOfMemoryError(
+                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} beside the result; "
+                'precision="ieee" takes entries as they are written and needs less'
+            ) from error
+        base = memory.data_ptr()
+        rest = (*numbers, *trailing(tuple(numbers)))
+        handed = tuple(base + offset for offset in layout.offsets)
+        shared = (*pointers[:entry], *pointers[entry + 1 :], base + layout.size, *fixed, *rest, *handed)
+        if wide:
+            memory[:LIST_BYTES].zero_()
+        for split, grid in zip(splits, splitters, strict=True):
+            start(split, index, grid, shared)
+        start(main, index, blocks, shared)
+        if blocks > 1 and columns > 1:
+            start(join, index, blocks - 1, (*shared, blocks, tiles, columns))
+        fallback(pointers, rest, handed[0])
+
+    return Launcher(run, str(chosen))
+
+
+def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
+    """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
+    names = (SCALE, SPLIT) if chosen.form == "wide" else (SPLIT,)
+    return loaded(
+        chosen,
+        lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen))],
+        lambda binary: (
+            *(Kernel(binary, name, SPLITTERS, 0, title=f"splitting for {chosen}") for name in names),
+            Kernel(binary, ENTRY, chosen.threads, chosen.shared, title=str(chosen)),
+            Kernel(binary, JOIN, JOINERS, 0, title=f"joining of {chosen}"),
+        ),
+    )

@@ -1,0 +1,77 @@
+"""Batches of small systems on the GPU: one kernel that factors and solves, on torch's current stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from ..backends.cuda.device import core
+from ..backends.cuda.launch import Kernel
+from ..backends.cuda.system_emit import ENTRY, emit
+from ..backends.cuda.system_plan import MOST, THREADS, SystemPlan, width_for
+from ..errors import BackendError
+from ..runtime.kernel_store import loaded
+from .cuda import index_of, job_for, limits, start
+from .dtypes import NAMES
+
+
+@dataclass
+class Arrays:
+    """Matrices (count, n, n) of any strides and what is made of them; None where it is not wanted.
+
+    ``factor`` and ``x`` may be the memory of ``a`` and ``b``; pivots (count, n) and infos (count,) are contiguous.
+    """
+
+    a: torch.Tensor
+    factor: torch.Tensor | None = None
+    pivots: torch.Tensor | None = None
+    info: torch.Tensor | None = None
+    b: torch.Tensor | None = None
+    x: torch.Tensor | None = None
+
+    def arguments(self) -> list[int]:
+        """In the order of the kernel's parameters."""
+        everything = (self.a, self.factor, self.pivots, self.info, self.b, self.x)
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in everything]
+        sizes = [*self.a.shape[:2], 0 if self.b is None else self.b.shape[2]]
+        for tensor in (self.a, self.factor, self.b, self.x):
+            sizes += (0, 0, 0) if tensor is None else tensor.stride()
+        return pointers + sizes
+
+
+@lru_cache(maxsize=1)
+def _is_there() -> bool:
+    try:
+        core()
+    except BackendError:
+        return False
+    return True
+
+
+def takes(a: torch.Tensor) -> bool:
+    """Whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
+    return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and _is_there()
+
+
+def run(arrays: Arrays, pivoted: bool, transposed: bool = False) -> None:
+    """Factor, if there are infos, and solve, if there are right-hand sides; waits for nothing."""
+    index = index_of(arrays.a.device)
+    own = limits(index)
+    count, order = arrays.a.shape[:2]
+    factors, solves = arrays.info is not None, arrays.b is not None
+    compute = NAMES[arrays.a.dtype]
+    chosen = SystemPlan(compute, width_for(order), pivoted, transposed, factors, solves, own.arch)
+    kernel = _kernel(chosen)
+    if kernel is not None:
+        start(kernel, index, chosen.blocks(count, own.sm_count), tuple(arrays.arguments()))
+
+
+def _kernel(chosen: SystemPlan) -> Kernel | None:
+    """Return the kernel of a plan, None if it was only collected."""
+    return loaded(
+        chosen,
+        lambda: [job_for(emit(chosen), chosen.arch, str(chosen))],
+        lambda binary: Kernel(binary, ENTRY, THREADS, title=str(chosen)),
+    )

@@ -1,0 +1,349 @@
+"""Runs a program on tensors: the vendor's matmul, a compiled kernel or the reference evaluator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from ..backends.reference import evaluate
+from ..compiler import patterns
+from ..compiler.gradient_patterns import pullback
+from ..compiler.lower import Lowering, lower
+from ..config import current
+from ..errors import BackendError, OutOfMemoryError
+from ..ir.node import substitute, var
+from ..ir.program import Operand, Program, elementwise
+from ..runtime.dispatch import bound
+from . import cpu_squares
+from .call_key import program_key
+from .dtypes import DTYPES, NAMES
+from .info import RunInfo
+from .layout import Calls, Geometry, aligned, arguments, contiguous, geometry, strided
+from .namespaces import torch_namespace
+from .targets import Target, target_for
+
+Tensors = Sequence[torch.Tensor]
+Runner = Callable[[Tensors, Sequence[float], Tensors], None]
+_address = torch.Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class Types:
+    """Type of the arithmetic and of each output, and how exact products must be."""
+
+    compute: str
+    outs: tuple[str, ...]
+    precision: str = "default"
+
+    @property
+    def text(self) -> str:
+        """Inverse of ``parse``."""
+        return ";".join([self.compute, ",".join(self.outs), self.precision])
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def parse(text: str) -> Types:
+        """Types of a text."""
+        compute, outs, precision = text.split(";")
+        return Types(compute, tuple(outs.split(",")), precision)
+
+    def configured(self, precision: str | None) -> Types:
+        """With the precision of the configuration where the call asks for none."""
+        return replace(self, precision=precision) if precision is not None and self.precision == "default" else self
+
+
+@dataclass(frozen=True, eq=False)
+class BoundProgram:
+    """The bound call of a program on arrays of one layout; ``launch`` runs it, ``shape`` is that of each result."""
+
+    launch: Runner
+    shape: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+    device: torch.device
+    route: str
+
+    def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        """Write the results to ``outs``."""
+        self.launch(tensors, numbers, outs)
+
+    def results(self, tensors: Tensors, numbers: Sequence[float]) -> list[torch.Tensor]:
+        """Return the results in tensors of their own."""
+        if len(self.dtypes) == 1:
+            outs = [allocate(self.shape, self.dtypes[0], self.device)]
+        else:
+            outs = [allocate(self.shape, dtype, self.device) for dtype in self.dtypes]
+        self.launch(tensors, numbers, outs)
+        return outs
+
+
+def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Uninitialised tensor, or OutOfMemoryError that says how much was wanted."""
+    try:
+        if len(shape) == 2:  # extents one by one cost torch 1.3 us less than a tuple of them
+            return torch.empty(shape[0], shape[1], dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device)
+    except RuntimeError as error:
+        size = math.prod(shape) * dtype.itemsize
+        raise OutOfMemoryError(
+            f"cannot allocate the result of shape {tuple(shape)} ({size / 2**30:.1f} GiB) on {device}; "
+            "use smaller blocks, or a form that never stores it"
+        ) from error
+
+
+def execute(
+    text: str, types: str, tensors: Tensors, numbers: Sequence[float], outs: Tensors | None = None,
+    info: RunInfo | None = None,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Return the outputs of the program ``text``, written to ``outs`` if given; ``info`` takes the route."""
+    if any(tensor.is_neg() for tensor in tensors):
+        tensors = [tensor.resolve_neg() for tensor in tensors]
+    program = prepare(text, types, tensors, outs)
+    if info is not None:
+        info.route = program.route
+    if outs is None:
+        return program.results(tensors, numbers)
+    program(tensors, numbers, outs)
+    return list(outs)
+
+
+def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None = None) -> BoundProgram:
+    """Return the bound call of a program on such tensors, with results of its own or in such ``outs``."""
+    key = program_key(("program", text), (types,), (*tensors, *(outs or ())))
+    return bound(key, lambda: _bind(Program.parse(text), Types.parse(types), tensors, outs))
+
+
+def _bind(program: Program, types: Types, tensors: Tensors, outs: Tensors | None) -> BoundProgram:
+    types = types.configured(current().precision)
+    geo = geometry(program, [tuple(t.shape) for t in tensors])
+    launch, route = _planned(program, types, geo, tensors, outs)
+    dtypes = tuple(DTYPES[name] for name in types.outs)
+    return BoundProgram(launch, geo.out_shape(program.out), dtypes, tensors[0].device, route)
+
+
+def _planned(
+    program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None
+) -> tuple[Runner, str]:
+    nested = next((operand.name for operand in program.operands if operand.inner is not None), None)
+    if nested is not None:
+        raise BackendError(
+            f"operand {nested!r} of {program.equation!r} is a program of its own, which no backend runs yet: "
+            "evaluate it by a call of its own and pass the result"
+        )
+    target = target_for(tensors[0].device)
+    if 0 in geo.out_shape(program.out):
+        return _no_work, "nothing: the result is empty"
+    if any(geo.sizes[axis] == 0 for axis in program.reduced):
+        return _reference_runner(program, types, geo, _stored_integer(types)), "reference: an axis is empty"
+    product = patterns.matmul(program)
+    if product is not None and types.compute in ("f32", "f64") and types.precision != "ieee":
+        return _matmul_runner(program, product, types), "matmul"
+    if target is None:
+        return _reference_runner(program, types, geo), "reference"
+    return _kernel(program, types, geo, tensors, outs, target)
+
+
+def _no_work(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+    pass
+
+
+def _stored_integer(types: Types) -> torch.dtype | None:
+    """Integer type of the results, whose extremes are the smallest and largest of nothing, or None."""
+    integers = [name for name in types.outs if name != "bool"] if types.compute in ("i32", "i64") else []
+    return DTYPES[integers[0]] if integers else None
+
+
+def _paired(program: Program, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Array of every operand by name, the twin included."""
+    named = {operand.name: tensor for operand, tensor in zip(program.tensors, tensors, strict=True)}
+    return named | ({"x1": named["x0"]} if program.symmetric else {})
+
+
+def _reference_runner(program: Program, types: Types, geo: Geometry, extremes: torch.dtype | None = None) -> Runner:
+    def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        compute = DTYPES[types.compute]
+        ns = torch_namespace(compute, tensors[0].device, extremes)
+        arrays = {name: t if t.dtype == torch.bool else t.to(compute) for name, t in _paired(program, tensors).items()}
+        for operand, number in zip(program.numbers, numbers, strict=True):
+            arrays[operand.name] = ns.full((), number, "value")
+        limit = current().chunk_bytes // (4 * compute.itemsize)
+        for place, values in evaluate.run(program, arrays, geo.sizes, ns, limit):
+            for out, value in zip(outs, values, strict=True):
+                out[(..., *place)] = value
+
+    return run
+
+
+def finishing(program: Program) -> Program | None:
+    """Elementwise program of the outputs from finished accumulators a0, a1, ...; None if they are the outputs.
+
+    It takes an accumulator even where no output reads one: only these have every batch axis of the result.
+    """
+    count = len(program.reductions)
+    if list(program.outputs) == [var(f"s{i}") for i in range(count)]:
+        return None
+    operands = [op for op in program.operands if set(op.axes) <= set(program.out)]
+    saved = {f"s{i}": Operand(f"a{i}", program.out) for i in range(count)}
+    outputs = substitute(program.outputs, {name: var(operand.name) for name, operand in saved.items()})
+    last = elementwise([*operands, *saved.values()], program.out, outputs).pruned()
+    if any(operand in last.operands for operand in saved.values()):
+        return last
+    return replace(last, operands=(*last.operands, saved["s0"]))
+
+
+def _finish(
+    program: Program, types: Types, tensors: Tensors, numbers: Sequence[float], finished: Tensors, outs: Tensors
+) -> None:
+    """Write the outputs from the finished accumulators."""
+    last = finishing(program)
+    if last is None:
+        for out, value in zip(outs, finished, strict=True):
+            out.copy_(value)
+        return
+    arrays = _paired(program, tensors) | {f"a{i}": value for i, value in enumerate(finished)}
+    values = {operand.name: number for operand, number in zip(program.numbers, numbers, strict=True)}
+    execute(
+        last.text, types.text, [arrays[op.name] for op in last.tensors], [values[op.name] for op in last.numbers], outs
+    )
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    kind = left.device.type
+    if not torch.is_autocast_enabled(kind):
+        return left @ right
+    with torch.autocast(kind, enabled=False):
+        return left @ right
+
+
+def _matmul_runner(program: Program, product: patterns.Matmul, types: Types) -> Runner:
+    left_axes, right_axes = program.operand(product.left).axes, program.operand(product.right).axes
+    axis = product.reduced
+    rows, columns = left_axes.replace(axis, ""), right_axes.replace(axis, "")
+    swap = program.out != rows + columns
+    direct = finishing(program) is None
+
+    def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        arrays = _paired(program, tensors)
+        left, right = arrays[product.left], arrays[product.right]
+        compute = DTYPES[types.compute]
+        if not (direct and left.dtype == right.dtype == outs[0].dtype):
+            left, right = left.to(compute), right.to(compute)
+        left = aligned(left, left_axes, rows + axis)
+        right = aligned(right, right_axes, axis + columns)
+        left = left if rows else left.unsqueeze(-2)
+        right = right if columns else right.unsqueeze(-1)
+        result = _product(right.mT, left.mT) if swap else _product(left, right)
+        if not (columns and rows):
+            result = result.squeeze(-1 if rows else -2)
+        if not program.out:
+            result = result.squeeze(-1)
+        _finish(program, types, tensors, numbers, [result.expand(outs[0].shape)], outs)
+
+    return run
+
+
+@dataclass(frozen=True, eq=False)
+class KernelLaunch:
+    """One launch of a kernel whose ports are some of the tensors, then the results."""
+
+    start: Callable[[Sequence[int], Sequence[float]], None]
+    ports: tuple[int, ...] | None
+
+    def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        """Start it; ``ports`` is None where it takes the tensors as they come."""
+        arrays = tensors if self.ports is None else [tensors[port] for port in self.ports]
+        self.start((*map(_address, arrays), *map(_address, outs)), [*map(float, numbers)] if numbers else ())
+
+
+@dataclass(frozen=True, eq=False)
+class PartialLaunch:
+    """A launch for each offset of the batch axes, whose registers are joined and finished where they are partial."""
+
+    start: Callable[[Sequence[int], Sequence[float]], None]
+    ports: tuple[int, ...]
+    calls: Calls
+    itemsizes: tuple[int, ...]
+    program: Program
+    types: Types
+    lowering: Lowering
+    shape: tuple[int, ...]
+
+    def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
+        """Start all of them, and write the results of the joined registers."""
+        written, lowering = outs, self.lowering
+        if lowering.is_partial:
+            written = [allocate(self.shape, DTYPES[port.dtype], outs[0].device) for port in lowering.nest.outs]
+        pointers = [*(tensors[port].data_ptr() for port in self.ports), *(t.data_ptr() for t in written)]
+        values = [*map(float, numbers)]
+        for offsets in self.calls.offsets:
+            self.start([p + o * size for p, o, size in zip(pointers, offsets, self.itemsizes, strict=True)], values)
+        if lowering.is_partial:
+            finished = _joined(self.program, self.types, lowering, written)
+            _finish(self.program, self.types, tensors, numbers, finished, outs)
+
+
+def _kernel(
+    program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target
+) -> tuple[Runner, str]:
+    places = _places(program)
+    arrays = [tensors[place] for place in places]
+    stored, parallel = [NAMES[t.dtype] for t in arrays], target.parallel(tensors[0].device)
+    found = pullback(program)
+    pulled = found if found and target.pulls(found, program, geo.sizes, types.compute) else None
+    lowering = lower(program, geo.sizes, stored, types.outs, types.compute, parallel, pulled)
+    rank = len(geo.batch)
+    named = [operand for operand in program.operands if not operand.number]
+    ports = [strided(op.axes, t.shape, t.stride(), rank) for op, t in zip(named, arrays, strict=True)]
+    axes = program.out + lowering.partial
+    shape = geo.out_shape(axes)
+    if lowering.is_partial:
+        shape = (lowering.splits, *shape)
+    targets = outs if outs is not None and not lowering.is_partial else None
+    strides = [t.stride() for t in targets] if targets else [contiguous(shape)] * len(lowering.nest.outs)
+    lead = 1 if lowering.is_partial else 0
+    ports += [strided(axes, shape[lead:], stride[lead:], rank) for stride in strides]
+    splits = [stride[0] if lead else 0 for stride in strides]
+    calls = arguments(lowering, geo, ports, splits)
+    alignment = [t.data_ptr() % 16 or 16 for t in (*arrays, *(targets or ()))]
+    alignment += [16] * (len(ports) - len(alignment))
+    nest = lowering.nest
+    if types.precision == "half" or nest.pulled or patterns.squared_differences(nest) is not None:
+        nest = replace(nest, precision=types.precision)
+    launcher = target.prepare(nest, calls.integers, alignment, tensors[0].device)
+    launch: Runner
+    if len(calls.offsets) == 1 and not lowering.is_partial:
+        launch = KernelLaunch(launcher.run, None if places == tuple(range(len(tensors))) else places)
+    else:
+        sizes = (*(t.element_size() for t in arrays), *(DTYPES[port.dtype].itemsize for port in lowering.nest.outs))
+        launch = PartialLaunch(launcher.run, places, calls, sizes, program, types, lowering, shape)
+    route = f"{target.name}: {launcher.description}"
+    plan = cpu_squares.planned(program, nest, geo, types, tensors, outs) if target.name == "llvm" else None
+    if plan is None:
+        return launch, route
+    return cpu_squares.runner(plan, program, types, launch, prepare), f"{plan}, else {route}"
+
+
+def _places(program: Program) -> tuple[int, ...]:
+    """Which of the tensors each operand is."""
+    names = [operand.name for operand in program.tensors]
+    named = [operand.name for operand in program.operands if not operand.number]
+    return tuple(names.index("x0" if program.symmetric and name == "x1" else name) for name in named)
+
+
+def _joined(program: Program, types: Types, lowering: Lowering, registers: Tensors) -> list[torch.Tensor]:
+    """Finished accumulators from partial registers: joined over the partial axes, then over the splits."""
+    ns = torch_namespace(DTYPES[types.compute], registers[0].device)
+    finished: list[torch.Tensor] = []
+    place = 0
+    for reduction in program.reductions:
+        state = list(registers[place : place + len(reduction.kinds)])
+        place += len(reduction.kinds)
+        for _ in lowering.partial:
+            state = [register[..., 0] for register in evaluate.merge_axis(reduction, state, -1, ns)]
+        state = [register[0] for register in evaluate.merge_axis(reduction, state, -state[0].dim(), ns)]
+        env = {f"s{i}": register for i, register in enumerate(state)}
+        finished += evaluate.evaluate([reduction.finish], env, ns)
+    return finished

@@ -1,0 +1,37 @@
+"""What a call ran as: a record that the caller makes and the products write."""
+
+from __future__ import annotations
+
+import torch
+
+
+class RunInfo:
+    """The route of one call, as the object that was called shows it in its ``info`` and repr."""
+
+    __slots__ = ("route",)
+
+    def __init__(self) -> None:
+        self.route = ""
+
+    @property
+    def suffix(self) -> str:
+        """What a repr says of it, "" before the first call."""
+        return f", ran as {self.route}" if self.route else ""
+
+
+class RunInfos:
+    """The routes of an object's matrix and of what is made of it without storing it, by their names."""
+
+    __slots__ = ("_of", "matrix")
+
+    def __init__(self) -> None:
+        self.matrix = RunInfo()
+        self._of: dict[str, RunInfo] = {}
+
+    def of(self, name: str) -> RunInfo:
+        """Return the record of a name; one that nobody reads while torch.compile traces."""
+        return RunInfo() if torch.compiler.is_compiling() else self._of.setdefault(name, RunInfo())
+
+    def described(self) -> list[str]:
+        """Return a line for each name that ran, but for the matrix."""
+        return [f"{name} ran as {info.route}" for name, info in self._of.items() if info.route]

@@ -1,0 +1,97 @@
+"""The torch operator ``kernmantle::contract``, its argument the canonical text of a program.
+
+Its derivatives are registered where they are made, in ``autograd``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..ir.program import Program
+from .dtypes import DTYPES
+from .execute import Types, execute
+from .layout import geometry
+
+LIBRARY = torch.library.Library("kernmantle", "DEF")
+NUMBERS = "float[] numbers, Tensor[] values"
+"""Numbers of a program in the schema of an operator: one of the two lists holds them all, see ``packed``."""
+LIBRARY.define(f"contract(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]")
+
+
+def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor]]:
+    """Numbers as an operator takes them: as floats, or one tensor without axes for each.
+
+    Under torch.compile they travel in tensors on the host, made by additions: then they may change without compiling
+    anew, while a Python number that meets an operator is compiled in. Of tensors without axes alone may lie on the
+    host beside others on a GPU.
+    """
+    given: Any = list(numbers)
+    if any(isinstance(number, torch.Tensor) for number in given):
+        return [], given
+    if not given or not torch.compiler.is_compiling():
+        return given, []
+    zero = torch.zeros((), dtype=torch.float64)
+    return [], [zero + number for number in given]
+
+
+def unpacked(numbers: Sequence[float], values: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """Inverse of ``packed``; tensors as they are."""
+    return values or numbers
+
+
+def read(numbers: Sequence[float], values: Sequence[torch.Tensor]) -> Sequence[float]:
+    """Python numbers of what ``packed`` gave."""
+    return [value.item() for value in values] or numbers
+
+
+def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    *numbers, program, types = numbers_and_texts
+    return execute(program, types, tensors, read(*numbers))
+
+
+def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    program, types = numbers_and_texts[-2:]
+    parsed = Program.parse(program)
+    shape = geometry(parsed, [tuple(t.shape) for t in tensors]).out_shape(parsed.out)
+    return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
+
+
+# Not register_fake, which spends 6 ms on finding the line that it is called from.
+for _key, _function in (("CPU", _run), ("CUDA", _run), ("Meta", _fake)):
+    LIBRARY.impl("contract", _function, _key)
+
+
+def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:
+    """A tensor whose mapped axis is first, with 1-axes behind it so that all batch axes align."""
+    lead = tensor.dim() - 1 - axes
+    return tensor.reshape(tensor.shape[0], *(1,) * (batch_rank - lead), *tensor.shape[1:])
+
+
+def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:
+    operands = Program.parse(numbers_and_texts[-2]).tensors
+    dims: Sequence[int | None] = in_dims[0]
+    ranks = [
+        tensor.dim() - len(operand.axes) - (dim is not None)
+        for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
+    ]
+    moved = [
+        tensor if dim is None else front(tensor.movedim(dim, 0), len(operand.axes), max(ranks))
+        for operand, tensor, dim in zip(operands, tensors, dims, strict=True)
+    ]
+    results = _operator(moved, *numbers_and_texts)
+    return results, [0] * len(results)
+
+
+torch.library.register_vmap("kernmantle::contract", _vmap, lib=LIBRARY)
+
+_operator = torch.ops.kernmantle.contract.default
+
+
+def contract(
+    tensors: Sequence[torch.Tensor], numbers: Sequence[float | torch.Tensor], program: str, types: str
+) -> list[torch.Tensor]:
+    """Outputs of a program, with derivatives by the tensors at every level that records one."""
+    return _operator(list(tensors), *packed(numbers), program, types)

@@ -1,0 +1,173 @@
+"""The front of applies: a contraction whose matrix is multiplied or reduced without being stored.
+
+``kernmantle::apply`` is the torch operator; its arguments are the canonical text of the apply and, for a product, v
+behind the tensors of the program. Its derivatives are registered where they are made, in ``pairwise.row_reductions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..compiler.row_reduce import Apply
+from ..ir.definition import Definition, bind
+from ..ir.node import Number
+from ..ir.simplify import POWER_CLASSES
+from .autograd import constant
+from .checks import Call, number_of
+from .contract import Contraction
+from .dtypes import DTYPES, compute_type, name_of
+from .execute import BoundProgram, Types
+from .info import RunInfo
+from .operator import NUMBERS, front, packed, read
+from .row_reduce_execute import prepare, run, shapes, whole_geometry
+from .torch_private import plain
+
+LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
+LIBRARY.define(f"apply(Tensor[] tensors, {NUMBERS}, str apply, str types) -> Tensor[]")
+
+
+def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    *numbers, text, types = numbers_and_texts
+    return run(text, types, tensors, read(*numbers))
+
+
+def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
+    text, types = numbers_and_texts[-2:]
+    parsed = Apply.parse(text)
+    shape = shapes(parsed, whole_geometry(parsed, [tuple(t.shape) for t in tensors]))
+    return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
+
+
+for _key, _function in (("CPU", _run), ("CUDA", _run), ("Meta", _fake)):
+    LIBRARY.impl("apply", _function, _key)
+_operator = torch.ops.kernmantle.apply.default
+
+
+def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:
+    parsed = Apply.parse(numbers_and_texts[-2])
+    axes = [len(operand.axes) for operand in parsed.inner.tensors] + [2] * parsed.weighted
+    dims: Sequence[int | None] = in_dims[0]
+    ranks = [t.dim() - own - (dim is not None) for t, own, dim in zip(tensors, axes, dims, strict=True)]
+    moved = [
+        tensor if dim is None else front(tensor.movedim(dim, 0), own, max(ranks))
+        for tensor, own, dim in zip(tensors, axes, dims, strict=True)
+    ]
+    results = _operator(moved, *numbers_and_texts)
+    return results, [0] * len(results)
+
+
+torch.library.register_vmap("kernmantle::apply", _vmap, lib=LIBRARY)
+
+
+@constant
+def _bound(
+    text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], how: str, count: int
+) -> tuple[str, tuple[str, ...], tuple[str | Number, ...]]:
+    """Text of the apply, names of the parameters that are tensors, and where its numbers come from."""
+    binding = bind(Definition.parse(text), frozenset(tensors), literals)
+    return Apply(binding.program, how, count).text, binding.tensor_parameters, binding.numbers
+
+
+@constant
+def _types(stored: tuple[str, ...], selects: bool, precision: str) -> str:
+    return Types(compute_type(stored), (stored[0], *(["i64"] * selects)), precision).text
+
+
+@constant
+def _exponents(text: str) -> frozenset[str]:
+    return Definition.parse(text).exponents
+
+
+def _literals(contraction: Contraction, values: Mapping[str, Number]) -> tuple[tuple[str, Number], ...]:
+    """Return the exponents that are part of the expression."""
+    powers = _exponents(contraction.text)
+    return tuple((name, power) for name in values if name in powers for power in POWER_CLASSES if values[name] == power)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundApply:
+    """An apply bound to tensors of one layout; ``numbers`` are names of parameters, and numbers of the expressions."""
+
+    program: BoundProgram
+    numbers: tuple[str | float, ...]
+
+    def __call__(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, Any]) -> list[torch.Tensor]:
+        """Return the results on tensors and parameters by name."""
+        own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
+        return self.program.results(tensors, own)
+
+
+def bind_apply(
+    contraction: Contraction, how: str, operands: Sequence[torch.Tensor], numbers: Mapping[str, Number],
+    v: torch.Tensor | None = None, precision: str | None = None,
+) -> BoundApply:  # fmt: skip
+    """Return the bound call of a product or reduction whose parameters are all numbers; arguments as of ``task_of``."""
+    text, _, entries = _bound(contraction.text, (), _literals(contraction, numbers), how, 0)
+    tensors = [*operands, *([] if v is None else [v])]
+    types = _types(tuple(name_of(t.dtype, "an operand") for t in tensors), False, precision or "default")
+    return BoundApply(prepare(text, types, tensors), entries)
+
+
+@dataclass(frozen=True)
+class Task:
+    """An apply as texts, with its numbers; ``info`` takes the route."""
+
+    text: str
+    types: str
+    numbers: Sequence[Any]
+    info: RunInfo = field(default_factory=RunInfo, compare=False)
+
+    @property
+    def apply(self) -> Apply:
+        """The apply of the text."""
+        return Apply.parse(self.text)
+
+    def evaluate(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the results; the operator records derivatives, a call that nothing watches does not."""
+        if plain(tensors) and not torch.compiler.is_compiling():
+            return run(self.text, self.types, tensors, self.numbers, self.info)
+        return _operator(tensors, *packed(self.numbers), self.text, self.types)
+
+
+def task_of(
+    contraction: Contraction,
+    how: str,
+    operands: Sequence[torch.Tensor],
+    parameters: Mapping[str, Any],
+    v: torch.Tensor | None = None,
+    count: int = 0,
+    precision: str | None = None,
+    info: RunInfo | None = None,
+) -> tuple[Task, list[torch.Tensor]]:
+    """Return an apply and its tensors.
+
+    Parameters
+    ----------
+    contraction : Contraction
+        Of the matrix: one output over two axes.
+    how : str
+        One of ``compiler.row_reduce.HOW``.
+    operands, parameters
+        As the contraction takes them, already checked.
+    v : tensor, optional
+        Of shape (..., n, c), for a product.
+    count : int
+        How many entries are wanted, for a selection.
+    precision : str, optional
+        As of a contraction.
+    info : RunInfo, optional
+        Takes the route.
+    """
+    call = Call.of(contraction.definition, operands, parameters)
+    call = call.with_tensors([torch.as_tensor(array) for array in call.arrays])
+    values = {name: number_of(value, name) for name, value in call.numbers.items()}
+    text, names, entries = _bound(contraction.text, call.names, _literals(contraction, values), how, count)
+    tensors = [*call.operands, *(call.parameters[name] for name in names), *([v] if v is not None else [])]
+    numbers = [float(values[entry]) if isinstance(entry, str) else float(entry) for entry in entries]
+    stored = tuple(name_of(t.dtype, "an operand") for t in (*call.operands, *([v] if v is not None else [])))
+    types = _types(stored, count > 0, precision or "default")
+    return Task(text, types, numbers, RunInfo() if info is None else info), tensors

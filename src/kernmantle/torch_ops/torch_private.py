@@ -1,0 +1,172 @@
+"""The private API of torch in one module: who watches the tensors of a call, and derivatives of an operator.
+
+A derivative may be recorded at any level of nested transforms of torch.func, where ``requires_grad`` of the tensor in
+hand is False: a batch of ``vmap`` hides it. ``is_recorded`` asks whether any level may record; the ``Autograd`` kernel
+of an operator is asked by torch once for each level, with the tensors of that level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from ..errors import GradientError
+
+Tensors = Sequence[torch.Tensor]
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009
+is_batched = _functorch.is_legacy_batchedtensor
+is_wrapped = _functorch.is_functorch_wrapped_tensor
+
+
+def underlying(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of all values that the transforms of torch.func around a call have wrapped."""
+    while not torch.compiler.is_compiling() and is_wrapped(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def goes_forward() -> bool:
+    """Whether a forward derivative may be taken."""
+    return forward_ad._current_level >= 0
+
+
+def assumed_constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluated while torch.compile traces instead of looked into."""
+    # What torch.compiler.assume_constant_result sets; calling that imports torch._dynamo, 1 s at import.
+    setattr(function, "_dynamo_marked_constant", True)  # noqa: B010
+    return function
+
+
+@assumed_constant  # torch 2.11 cannot trace the call inside; graphs are guarded by the transforms around them
+def is_transformed() -> bool:
+    """Whether a transform of torch.func is active, also while torch.compile traces one."""
+    return _functorch.get_dynamic_layer_stack_depth() > 0
+
+
+def is_traced() -> bool:
+    """Whether torch.jit.trace is active."""
+    return torch._C._get_tracing_state() is not None
+
+
+def is_written_down() -> bool:
+    """Whether what runs is written into a graph, as torch.compile does with a forward and a backward pass."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+
+
+def unwatched() -> bool:
+    """Whether no transform, mode, forward AD or trace sees what runs."""
+    return (
+        _functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_dispatch_stack() == 0
+        and forward_ad._current_level < 0
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def autocasts(device: torch.device) -> bool:
+    """Whether autocast is on there."""
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+
+
+def plain(tensors: Tensors) -> bool:
+    """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
+    if not unwatched():
+        return False
+    for tensor in tensors:  # a wrapper may outlive its transform
+        if type(tensor) not in PLAIN or tensor.is_neg() or is_batched(tensor) or is_wrapped(tensor):
+            return False
+    return True
+
+
+def is_tracked(tensors: Tensors) -> bool:
+    """Whether a gradient by any of the tensors is recorded at the innermost level."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def is_untracked(tensors: Tensors) -> bool:
+    """Whether nothing is watching and no gradient is recorded."""
+    return plain(tensors) and not is_tracked(tensors)
+
+
+def is_recorded(tensors: Tensors) -> bool:
+    """Whether a derivative by any of the tensors may be recorded, at any level."""
+    return is_tracked(tensors) or goes_forward() or is_transformed()
+
+
+def takes_functions() -> bool:
+    """Whether a Function without a jvp can be applied: not in forward mode, nor in a transform that is compiled."""
+    return not goes_forward() and not (torch.compiler.is_compiling() and is_transformed())
+
+
+def has_tangent(tensors: Tensors) -> bool:
+    """Whether any of the tensors moves in forward mode, at the innermost level."""
+    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+        return False
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def apply_here(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """What a Function gives, recorded at the innermost level alone."""
+    before = _functorch.get_single_level_autograd_function_allowed()
+    _functorch.set_single_level_autograd_function_allowed(True)
+    try:
+        return super(torch.autograd.Function, function).apply(*args)  # pyright: ignore
+    finally:
+        _functorch.set_single_level_autograd_function_allowed(before)
+
+
+@contextmanager
+def one_level_down() -> Iterator[None]:
+    """Inside, operators are recorded by the levels around the innermost one, and not by that."""
+    with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+@contextmanager
+def tangents_of_tangents() -> Iterator[None]:
+    """Inside, the levels around a jvp take their forward derivatives, which torch switches off for it."""
+    with forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+def register_derivative(
+    library: torch.library.Library, name: str, moving: Callable[..., Tensors], record: Callable[..., Any]
+) -> None:
+    """Give an operator the ``Autograd`` kernel that it needs: nothing that is recorded is ever dropped in silence.
+
+    ``moving`` picks the tensors of the operator's arguments; ``record`` takes these arguments where a derivative by
+    one of them is recorded at the level in hand, and computes with that derivative or raises.
+    """
+    operator = getattr(torch.ops.kernmantle, name).default
+
+    def kernel(keys: Any, *args: Any) -> Any:
+        tensors = moving(*args)
+        if is_tracked(tensors) or has_tangent(tensors):
+            return record(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keys & torch._C._after_autograd_keyset, *args)
+
+    library.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def check_untransformed(name: str) -> None:
+    """GradientError where an operator in a compiled graph is under a transform, of which its Function is not told."""
+    if is_transformed() or goes_forward():
+        raise GradientError(
+            f"the operator kernmantle::{name} has no derivative of its own: take gradients of what is compiled by "
+            "backward, not by torch.func inside it"
+        )
+
+
+def refuse_derivative(library: torch.library.Library, name: str, moving: Callable[..., Tensors], instead: str) -> None:
+    """Give an operator whose derivatives are taken around it an ``Autograd`` kernel that says so."""
+
+    def record(*_: Any) -> Any:
+        raise GradientError(f"the operator kernmantle::{name} has no derivative of its own: {instead}")
+
+    register_derivative(library, name, moving, record)

@@ -1,0 +1,181 @@
+"""Which tile a kernel works in on the GPU: the one measured to be quickest, where ``tune`` measured it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import torch
+
+from ..backends.cuda import emit
+from ..backends.cuda.gram_plan import Facts, candidates, cost, is_choice
+from ..backends.cuda.squares_plan import product_tiles, squares_plan
+from ..backends.cuda.tiles import PRODUCT_TILES, DeviceLimits
+from ..compiler.canonical import canonical
+from ..compiler.nest import SIZES, Nest
+from ..errors import LaunchError
+from ..runtime.cache import Built, Key, current_cache, fingerprint
+from ..runtime.kernel_store import collecting
+from ..runtime.launcher import Launcher, nothing
+
+PRODUCTS = frozenset(tile.name for tile in PRODUCT_TILES)
+_SESSION: ContextVar[list[Tuned] | None] = ContextVar("kernmantle_tuning", default=None)
+_SLOWEST = 8.0
+_HOPELESS = 3.0
+_LEAST, _MOST = 2e-4, 40
+_REPLAYS = 5
+
+Make = Callable[[str | None], Launcher]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was measured for one kernel: its extents by role, the tile it has by default, seconds of every tile."""
+
+    sizes: Mapping[str, int]
+    default: str
+    seconds: Mapping[str, float]
+
+    @property
+    def best(self) -> str:
+        """The quickest tile."""
+        return min(self.seconds, key=lambda name: self.seconds[name])
+
+    @property
+    def gain(self) -> float:
+        """How many times as long the default takes."""
+        return self.seconds[self.default] / self.seconds[self.best]
+
+
+@contextmanager
+def tuning() -> Iterator[list[Tuned]]:
+    """Inside, kernels that are prepared try all their tiles at their first call and keep the quickest."""
+    measured: list[Tuned] = []
+    token = _SESSION.set(measured)
+    try:
+        yield measured
+    finally:
+        _SESSION.reset(token)
+
+
+def session() -> list[Tuned] | None:
+    """Where what is measured goes; None while nothing is tuned."""
+    return _SESSION.get()
+
+
+def launcher(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts, card: str, make: Make) -> Launcher:
+    """What runs a nest in the tile kept for its likes or in the default one; while tuning, what tries them all."""
+    measured_now = session()
+    if measured_now is None:
+        return make(kept(nest, sizes, own, facts, card))
+    default = default_name(nest, sizes, own, facts)
+    makers = {name: (lambda name=name: make(name)) for name in names(nest, sizes, own, facts)}
+    if collecting():
+        for made in makers.values():
+            made()
+        return Launcher(nothing, default)
+    chosen: list[Launcher] = []
+
+    def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        if not chosen:
+            found = {name: made() for name, made in makers.items()}
+            tuned = Tuned(dict(sizes), default, measured(found, default, pointers, numbers))
+            measured_now.append(tuned)
+            keep(nest, sizes, card, tuned.best)
+            chosen.append(found[tuned.best])
+        chosen[0].run(pointers, numbers)
+
+    return Launcher(run, f"all tiles, to choose one for {dict(sizes)}")
+
+
+def names(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts) -> tuple[str, ...]:
+    """Tiles that can run a nest and are not hopeless."""
+    squares = [tile.name for tile in product_tiles(nest, sizes, own, nest.mirrors)]
+    products = [name for name in squares if squares_plan(nest, sizes, own, facts, name) is not None]
+    single = [tile for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, facts, tile)]
+    costs = {tile.name: cost(tile, nest, sizes, nest.mirrors, own) for tile in single}
+    limit = _SLOWEST * min((each for each in costs.values() if each > 0), default=0.0)
+    return (*products, *(tile.name for tile in single if costs[tile.name] <= limit))
+
+
+def default_name(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts) -> str:
+    """The tile taken where nothing was measured."""
+    squares = squares_plan(nest, sizes, own, facts)
+    if squares is not None:
+        return squares.main.tile.name
+    return next(tile.name for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, facts, tile))
+
+
+def _key(nest: Nest, sizes: Mapping[str, int], card: str) -> Key:
+    """Device, contraction and shape class: extents between two powers of 2 are alike."""
+    alike = tuple((sizes[role] - 1).bit_length() for role in SIZES)
+    return Key(card, "tile", canonical((nest, alike)), _headers(), name=f"tile for extents of {alike} bits")
+
+
+@lru_cache(maxsize=1)
+def _headers() -> str:
+    return fingerprint(emit.headers())
+
+
+def kept(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts, card: str) -> str | None:
+    """Tile kept for a nest of about these extents; None where nothing was measured or it cannot run this one."""
+    found = current_cache().find(_key(nest, sizes, card))
+    if found is None:
+        return None
+    name = found.binary.decode()
+    single = (tile for tile in candidates(nest, sizes, own) if tile.name == name)
+    valid = any(is_choice(nest, sizes, own, facts, tile) for tile in single)
+    return name if valid or squares_plan(nest, sizes, own, facts, name) is not None else None
+
+
+def keep(nest: Nest, sizes: Mapping[str, int], card: str, name: str) -> None:
+    """Keep a tile for a nest and all of about these extents."""
+    current_cache().put(_key(nest, sizes, card), Built(name.encode()))
+
+
+def measured(
+    found: Mapping[str, Launcher], default: str, pointers: Sequence[int], numbers: Sequence[float]
+) -> dict[str, float]:
+    """Seconds of each launcher, the default first; one that takes much longer than another is timed once."""
+    times: dict[str, float] = {}
+    for name in sorted(found, key=lambda name: name != default):
+        limit = _HOPELESS * min(times.values(), default=math.inf)
+        try:
+            times[name] = _seconds(partial(found[name].run, pointers, numbers), limit)
+        except LaunchError:
+            times[name] = math.inf
+    return times
+
+
+def _once(call: Callable[[], object]) -> float:
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    call()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) * 1e-3
+
+
+def _seconds(call: Callable[[], None], limit: float) -> float:
+    """Seconds on the GPU, of calls in a graph where they are short."""
+    call()
+    alone = _once(call)
+    if alone > limit and alone > _LEAST:
+        return alone
+    if alone > 5 * _LEAST:
+        return min(alone, _once(call))
+    count = max(1, min(_MOST, math.ceil(_LEAST / alone)))
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    graph.replay()
+    return min(_once(graph.replay) for _ in range(_REPLAYS)) / count

@@ -1,0 +1,126 @@
+"""Products with many columns of v by entries in registers: where they are planned, what their kernels take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.row_reduce_emit import SCALE, SPLIT, emit_rows
+from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan
+from kernmantle.backends.cuda.wide_plan import LIST_BYTES
+from kernmantle.compiler.nest import SIZES
+from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.ir.program import Program
+from kernmantle.torch_ops import cuda_row_reduce, cuda_row_reduce_score
+
+from ..cuda.row_nests import LAPLACE, PRODUCTS, SQUARES, TABLED, WEIGHTED, RowCase
+from .test_cuda_compile import CARDS
+from .test_cuda_select import planned
+
+HEADLINE = {
+    "gauss_3_64": RowCase("gauss_3_64", SQUARES, PRODUCT, 100000, 100000, 3, 64),
+    "laplace_8_16": RowCase("laplace_8_16", LAPLACE, PRODUCT, 100000, 100000, 8, 16),
+}
+SPILLED = {"gauss_3_64": 200}
+"""Bytes that the main kernel may spill."""
+
+
+@pytest.mark.parametrize("name", HEADLINE)
+def test_compiles_without_serialised_products(name: str) -> None:
+    plan = planned(HEADLINE[name])
+    assert plan.form == "wide"
+    log = compile_source(emit_rows(plan), "sm_90", headers(), name).log
+    assert "C75" not in log
+    kernels = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
+    assert set(kernels) == {"kernmantle_kernel", "kernmantle_join", SCALE, SPLIT}
+    assert int(kernels.pop("kernmantle_kernel")) <= SPILLED.get(name, 0)
+    assert set(kernels.values()) == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        ({}, True),
+        ({"k": 1}, True),
+        ({"k": 8}, True),
+        ({"k": 9}, False),
+        ({"l": 16}, True),
+        ({"l": 15}, False),
+        ({"l": 65}, False),
+        ({"a": 2}, False),
+        ({"m": 100}, False),
+        ({"m": 4096, "n": 4096}, False),
+        ({"m": 7000, "n": 7000}, True),
+        ({"m": 20000, "n": 20000, "l": 16}, False),
+        ({"m": 30000, "n": 30000, "l": 16}, True),
+    ],
+)
+def test_sizes_that_are_taken(changes: dict[str, int], there: bool) -> None:
+    assert (planned(HEADLINE["gauss_3_64"], **changes).form == "wide") is there
+
+
+@pytest.mark.parametrize("card", sorted(set(CARDS) - {"sm_90"}))
+def test_other_cards_take_no_such_kernel(card: str) -> None:
+    assert planned(HEADLINE["gauss_3_64"], card).form != "wide"
+
+
+@pytest.mark.parametrize(
+    ("program", "how", "dtype", "there"),
+    [
+        (LAPLACE, PRODUCT, "f32", True),
+        (PRODUCTS, PRODUCT, "f32", True),
+        (SQUARES, PRODUCT, "f16", True),
+        (SQUARES, PRODUCT, "f64", False),
+        (SQUARES, "sum", "f32", False),
+        (WEIGHTED, PRODUCT, "f32", False),
+        (TABLED, PRODUCT, "f32", False),
+    ],
+)
+def test_programs_that_are_taken(program: Program, how: str, dtype: str, there: bool) -> None:
+    case = RowCase("programs", program, how, 100, 100, 3, 20, dtype)
+    assert (planned(case, m=40000, n=40000).form == "wide") is there
+
+
+@pytest.mark.parametrize("width", [16, 17, 40, 64])
+@pytest.mark.parametrize(("n", "k"), [(192, 1), (100001, 8)])
+def test_memory_holds_every_tile_that_is_read(n: int, k: int, width: int) -> None:
+    case = HEADLINE["gauss_3_64"]
+    plan: CudaRowPlan = planned(case, k=k, l=width)
+    layout, across = plan.memory(case.sizes() | {"n": n, "k": k, "l": width}), -(-n // 128)
+    assert plan.group >= width
+    ends = [*layout.offsets[1:], layout.size]
+    for first, end, size in zip(
+        layout.offsets, ends, [LIST_BYTES, across * 512 * plan.group, across * 512 * k], strict=True
+    ):
+        assert first % 128 == 0
+        assert end - first >= size
+    assert plan.tile.stages >= 3
+    assert plan.shared == plan.tile.stages * (512 * plan.group + 512 * k + 16) <= CARDS["sm_90"].shared_per_block
+
+
+def test_launches_what_splits_before_what_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Any, int, tuple[Any, ...]]] = []
+    empty = torch.empty
+    monkeypatch.setattr(cuda_row_reduce, "index_of", lambda device: 0)
+    monkeypatch.setattr(cuda_row_reduce, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(cuda_row_reduce, "_load", lambda chosen: ("main", "join"))
+    monkeypatch.setattr(cuda_row_reduce_score, "_load", lambda chosen: ("scale", "split", "products", "join products"))
+    monkeypatch.setattr(cuda_row_reduce, "allocate", lambda shape, dtype, device: empty(shape, dtype=dtype))
+    monkeypatch.setattr(cuda_row_reduce_score.torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
+    for module in (cuda_row_reduce, cuda_row_reduce_score):
+        monkeypatch.setattr(module, "start", lambda kernel, index, blocks, given: made.append((kernel, blocks, given)))
+    case = RowCase("launches", SQUARES, PRODUCT, 30000, 20000, 3, 20)
+    steps = [(0, 0, 0, 3, 0, 1, 0), (0, 0, 0, 0, 3, 1, 0), (0,) * 7, (0, 0, 0, 0, 20, 0, 1), (0, 0, 0, 20, 0, 0, 1)]
+    integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
+    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
+    launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [7.0, -0.02])
+    assert [kernel for kernel, _, _ in made] == ["scale", "split", "products", "join products", "main", "join"]
+    assert [blocks for _, blocks, _ in made[:4]] == [264, 157, 132, 131]
+    assert made[0][2] == made[1][2] == made[2][2] == made[3][2][:-3]
+    assert made[4][2][-1] == made[0][2][-3]

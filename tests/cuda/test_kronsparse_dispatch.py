@@ -1,0 +1,144 @@
+"""Layers called again as before launch what is bound on a GPU, and still see what changed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.structured.kronsparse.chain_autograd import chain_key
+from kernmantle.testing import assert_close
+
+pytestmark = pytest.mark.cuda
+
+CHAINS = {
+    "blocks": [(6, 16, 24, 1), (1, 24, 16, 6)],
+    "interleaved": [(1, 40, 24, 6), (3, 8, 16, 5)],
+    "narrow": [(12, 2, 2, 6), (6, 4, 4, 6)],
+    "one": [(2, 33, 40, 2)],
+}
+SHAPES = ((), (1,), (7,), (2, 3), (130,))
+
+
+def sizes(patterns):
+    (a, _, c, d), final = patterns[0], patterns[-1]
+    return a * c * d, final[0] * final[1] * final[3]
+
+
+def layer_of(patterns, dtype, batch_last=False, algorithm="auto"):
+    torch.manual_seed(0)
+    layer = km.KSLinear(
+        *sizes(patterns), patterns, batch_last=batch_last, algorithm=algorithm, device="cuda", dtype=dtype
+    )
+    return layer.eval().requires_grad_(False)
+
+
+def through(layer, x, batch_last, of):
+    """The product in float64 of what ``of`` gives for x and for each parameter as it is now."""
+    rows = of(x.reshape(x.shape[0], -1).T if batch_last else x.reshape(-1, x.shape[-1])).double()
+    for weight in layer.weights:
+        a, b, c, d = weight.shape
+        rows = torch.einsum("nikl,ijkl->nijl", rows.view(-1, a, c, d), of(weight).double()).reshape(-1, a * b * d)
+    rows = rows + of(layer.bias).double()
+    return rows.T.reshape(-1, *x.shape[1:]) if batch_last else rows.reshape(*x.shape[:-1], -1)
+
+
+def check(found, layer, x, batch_last=False, final=lambda value: value):
+    """Assert that a result is right; what is between factors is rounded too."""
+    wanted = final(through(layer, x, batch_last, lambda value: value))
+    assert found.shape == wanted.shape
+    terms = len(layer.patterns) * through(layer, x, batch_last, torch.abs)
+    assert_close(found, wanted, depth=layer.in_features, magnitude=terms)
+
+
+def is_bound(layer, x, activation=None):
+    """Return whether the launch cache has the call."""
+    if isinstance(layer, km.KSLinear):
+        key = chain_key(x, tuple(layer.weights), layer.bias, activation, layer._options, None, None, layer._form)
+    else:
+        key = chain_key(x, layer._weights, layer._bias, activation, layer._options, layer._packed)
+    return key is not None and key in PLANS
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["given", "packed"])
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("algorithm", ["auto", "kernel"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_bound_calls(chain, dtype, algorithm, batch_last, packed):
+    layer = layer_of(CHAINS[chain], dtype, batch_last, algorithm)
+    size = layer.in_features
+    for batch in SHAPES:
+        shape = (size, *batch) if batch_last else (*batch, size)
+        for _ in range(3):
+            x = torch.randn(shape, device="cuda").to(dtype)
+            own = layer.pack() if packed else layer
+            found, route = own(x), own.info
+            check(found, layer, x, batch_last)
+            PLANS.clear()
+            check(own(x), layer, x, batch_last)
+            assert algorithm == "auto" or (torch.equal(own(x), found) and own.info == route)
+            layer.weights[-1].mul_(-1)
+            check(layer(x, "relu"), layer, x, batch_last, torch.relu)
+
+
+def test_calls_are_bound():
+    for packed in (False, True):
+        layer = layer_of(CHAINS["blocks"], torch.float32, algorithm="kernel")
+        layer = layer.pack() if packed else layer
+        x = torch.randn(129, layer.in_features, device="cuda")
+        layer(x)
+        torch.cuda.synchronize()  # an image that a stream may still be writing is not taken for granted
+        layer(x)
+        assert is_bound(layer, x)
+        assert not is_bound(layer, x.clone().requires_grad_())
+        assert not is_bound(layer, torch.randn(129, layer.in_features + 1, device="cuda")[:, 1:])
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert not is_bound(layer, x)
+        with km.config(backend="reference"):
+            assert not is_bound(layer, x)
+
+
+def test_results_are_new_arrays_and_other_streams_are_followed():
+    layer = layer_of(CHAINS["interleaved"], torch.float32, algorithm="kernel")
+    packed, x = layer.pack(), torch.randn(40, layer.in_features, device="cuda")
+    first = packed(x)
+    kept = first.clone()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        second = packed(2 * x)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert first.data_ptr() != second.data_ptr()
+    assert torch.equal(first, kept)
+    check(second, layer, 2 * x)
+
+
+def test_in_a_graph():
+    layer = layer_of(CHAINS["blocks"], torch.bfloat16, algorithm="kernel")
+    packed, x = layer.pack(), torch.randn(40, layer.in_features, device="cuda").bfloat16()
+    for _ in range(2):
+        packed(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = packed(x)
+    layer.weights[0].zero_()  # what the graph reads is the snapshot's
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert torch.equal(found, packed(x))
+    assert float(found.abs().max()) > 1
+
+
+def test_copies_and_other_weights_of_the_same_look():
+    first = layer_of(CHAINS["blocks"], torch.float32, algorithm="kernel")
+    x = torch.randn(9, first.in_features, device="cuda")
+    first(x)
+    second = copy.deepcopy(first)
+    for own in second.parameters():
+        own.add_(0.5)
+    for layer in (second, first, second):
+        check(layer(x), layer, x)
+        check(layer.pack()(x), layer, x)

@@ -1,0 +1,126 @@
+"""Products with many columns of v by entries in registers and tensor cores, against float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.backends.cuda import wide_plan
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.torch_ops.info import RunInfo
+
+from .tasks import apply
+
+pytestmark = pytest.mark.cuda
+CITY = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b), epilogue=lambda s: 1 / (1 + s))
+GROWING = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2, epilogue=km.exp)
+RAW = km.Contraction("mk,nk->mn", lambda a, b: a * b)
+ENDS = km.Contraction("mk,nk,u:m,t:n->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s, u, t: km.exp(-s) * u + t)
+EDGES = [
+    (191, 127, 3, 64), (192, 128, 1, 33), (193, 129, 2, 16), (16, 1, 8, 17), (385, 1000, 5, 64), (700, 4097, 4, 50),
+    (5000, 20000, 3, 64), (130, 65, 7, 32),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("these kernels are of Hopper GPUs")
+    PLANS.clear()
+    for name in ("_LEAST_WORK", "_LEAST_ROWS"):
+        monkeypatch.setattr(wide_plan, name, 1)
+    yield
+    PLANS.clear()
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed + sum(shape))
+    return torch.randn(*shape, device="cuda", generator=generator)
+
+
+def squared(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return ((x.double()[:, None] - y.double()) ** 2).sum(-1)
+
+
+def share(found: torch.Tensor, entries: torch.Tensor, v: torch.Tensor) -> float:
+    """Largest error as a share of the sum of absolute products."""
+    size = entries.abs() @ v.double().abs()
+    assert torch.isfinite(found).all()
+    return ((found - entries @ v.double()).abs() / size.clamp_min(1e-300)).max().item()
+
+
+@pytest.mark.parametrize(("m", "n", "k", "width"), EDGES)
+def test_products_agree_with_float64(m: int, n: int, k: int, width: int) -> None:
+    x, y, v = normal(m, k), normal(n, k, seed=1), normal(n, width, seed=2)
+    kernel = km.Gaussian(1.3)
+    assert share(kernel.matmul(x, y, v), (-squared(x, y) / 3.38).exp(), v) < 1e-6
+    assert " wide, " in kernel.info
+    entries = 1 / (1 + (x.double()[:, None] - y.double()).abs().sum(-1))
+    assert share(apply(CITY, "product", [x, y], {}, v)[0], entries, v) < 1e-6
+    assert share(apply(RAW, "product", [x, y], {}, v)[0], x.double() @ y.double().T, v) < 2e-6
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e-3, 1e3, 1e12])
+def test_scales_of_entries_and_of_columns(scale: float) -> None:
+    x, y, v = normal(600, 3), normal(2000, 3, seed=1), normal(2000, 40, seed=2)
+    v *= torch.logspace(-18, 18, 40, device="cuda")
+    assert share(apply(RAW, "product", [x * scale, y], {}, v)[0], (x * scale).double() @ y.double().T, v) < 2e-6
+    info = RunInfo()
+    near, others = x / 4, y / 4
+    found = apply(GROWING, "product", [near, others], {}, v, info=info)[0]
+    assert share(found, squared(near, others).exp(), v) < 1e-5
+    assert " wide, " in info.route
+    spread = v.clone()
+    spread[::7] *= 1e-6
+    entries = (-squared(x, y) / 2).exp()
+    assert share(km.Gaussian(1.0).matmul(x, y, spread), entries, spread) < 1e-6
+
+
+def test_other_operands_and_layouts() -> None:
+    x, y, v = normal(4, 700).T, normal(1500, 8)[:, ::2], normal(40, 1500).T
+    u, t, info = normal(700), normal(1500), RunInfo()
+    entries = (-squared(x, y)).exp() * u.double()[:, None] + t.double()
+    found = apply(ENDS, "product", [x, y], {"u": u, "t": t}, v, info=info)[0]
+    assert share(found, entries, v) < 1e-6
+    assert " wide, " in info.route
+    h = torch.tensor(1.5, device="cuda")
+    assert share(km.Gaussian(h).matmul(x, y, v), (-squared(x, y) / 4.5).exp(), v) < 1e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_stays_so(value: float) -> None:
+    x, y, v = normal(400, 3), normal(900, 3, seed=1), normal(900, 20, seed=2)
+    for place in (x, y, v):
+        old = place[5, 2].item()
+        place[5, 2] = value
+        for contraction, entries in ((RAW, x.double() @ y.double().T), (CITY, None)):
+            if entries is None:
+                entries = 1 / (1 + (x.double()[:, None] - y.double()).abs().sum(-1))
+            wanted, found = entries @ v.double(), apply(contraction, "product", [x, y], {}, v)[0].double()
+            assert torch.equal(found.isnan(), wanted.isnan())
+            assert torch.equal(found[wanted.isinf()], wanted[wanted.isinf()])
+            fine = torch.isfinite(wanted)
+            assert torch.allclose(found[fine], wanted[fine], rtol=1e-4, atol=1e-3)
+        place[5, 2] = old
+
+
+def test_the_same_bits_again_and_in_a_graph() -> None:
+    x, y, v, kernel = normal(1500, 3), normal(2000, 3), normal(2000, 24), km.Gaussian(1.0)
+    first = kernel.matmul(x, y, v)
+    assert torch.equal(first, kernel.matmul(x, y, v))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = kernel.matmul(x, y, v)
+    x.mul_(0.5)
+    graph.replay()
+    assert torch.equal(captured, kernel.matmul(x, y, v))
+
+
+def test_the_comparison_can_fail() -> None:
+    x, y, v = normal(300, 3), normal(400, 3), normal(400, 20)
+    found = km.Gaussian(1.0).matmul(x, y * 1.0001, v)
+    assert share(found, (-squared(x, y) / 2).exp(), v) > 1e-6

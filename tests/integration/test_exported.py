@@ -1,0 +1,166 @@
+"""What torch.export, torch.compile and AOTInductor make of calls: it runs, and is trained, as eager calls are."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.errors import GradientError
+from kernmantle.pairwise import blocks, row_reductions
+from kernmantle.testing import assert_close
+
+WIDTH = 1.3
+KERNEL = km.Gaussian(WIDTH)
+
+
+def inputs(dtype=torch.float64):
+    torch.manual_seed(0)
+    return [torch.randn(*shape, dtype=dtype) for shape in ((7, 4), (9, 4), (9, 2))]
+
+
+def matrix(x, y, width):
+    return torch.exp(-(x[:, None] - y).square().sum(-1) / (2 * width**2))
+
+
+TRAINED = {
+    "matmul": (lambda k, x, y, v: k.matmul(x, y, v), lambda w, v: w @ v),
+    "sum": (lambda k, x, y, _: k.sum(x, y), lambda w, _: w.sum(-1)),
+    "max": (lambda k, x, y, _: k.max(x, y), lambda w, _: w.amax(-1)),
+    "min": (lambda k, x, y, _: k.min(x, y), lambda w, _: w.amin(-1)),
+    "logsumexp": (lambda k, x, y, _: k.logsumexp(x, y), lambda w, _: w.logsumexp(-1)),
+    "argkmax": (lambda k, x, y, _: k.argkmax(x, y, 3, return_values=True)[0], lambda w, _: w.topk(3).values),
+}
+
+
+class Trained(torch.nn.Module):
+    """A kernel whose centres and bandwidth are trained; torch.compile takes those made beforehand."""
+
+    def __init__(self, function, y, beforehand=True):
+        super().__init__()
+        self.function = function
+        self.y = torch.nn.Parameter(y)
+        self.width = torch.nn.Parameter(torch.tensor(WIDTH, dtype=y.dtype))
+        self.kernel = km.Gaussian(self.width) if beforehand else None
+
+    def forward(self, x, v):
+        return self.function(self.kernel or km.Gaussian(self.width), x, self.y, v)
+
+
+def expected(name, module, x, v, cotangent):
+    result = TRAINED[name][1](matrix(x, module.y, module.width), v)
+    return result, torch.autograd.grad(result, [module.y, module.width, v], cotangent, allow_unused=True)
+
+
+def check_trained(name, module, call, x, v):
+    v = v.requires_grad_()
+    found = call(x, v)
+    cotangent = torch.randn_like(found)
+    gradients = torch.autograd.grad(found, [*call.parameters(), v], cotangent, allow_unused=True)
+    result, wanted = expected(name, module, x, v, cotangent)
+    assert_close(found, result, depth=16)
+    for own, other in zip(gradients, wanted, strict=True):
+        assert (own is None) == (other is None)
+        if other is not None:
+            assert_close(own, other, depth=128)
+
+
+@pytest.fixture(params=["one block", "blocks of both"])
+def small_blocks(request, monkeypatch):
+    if request.param != "one block":
+        monkeypatch.setattr(blocks, "LARGEST", row_reductions.COPIES * 8 * 5)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_exported_is_trained(name, strict, small_blocks, reference):
+    x, y, v = inputs()
+    module = Trained(TRAINED[name][0], y, beforehand=strict)
+    exported = torch.export.export(module, (x, v), strict=strict)
+    assert "kernmantle.apply" in str(exported.graph)
+    check_trained(name, module, exported.module(), x, v)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_compiled_is_trained_in_one_graph(name, small_blocks, device):
+    torch._dynamo.reset()
+    x, y, v = (value.to(device) for value in inputs())
+    module = Trained(TRAINED[name][0], y)
+    check_trained(name, module, torch.compile(module, fullgraph=True, backend="aot_eager"), x, v)
+
+
+def test_a_compiled_backward_pass_is_one_operator(monkeypatch):
+    """However many blocks it takes."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(blocks, "LARGEST", row_reductions.COPIES * 8 * 5)
+    graphs = []
+
+    def written(graph, _):
+        graphs.append([node.target for node in graph.graph.nodes if "kernmantle" in str(node.target)])
+        return graph.forward
+
+    backend = torch._dynamo.backends.common.aot_autograd(fw_compiler=written, bw_compiler=written)
+    x, y, v = inputs()
+    torch.compile(KERNEL.matmul, fullgraph=True, backend=backend)(x, y.requires_grad_(), v).sum().backward()
+    operators = torch.ops.kernmantle
+    assert graphs == [[operators.apply.default], [operators.apply_backward.default]]
+
+
+def test_the_choice_of_entries_has_no_derivative():
+    """Where detached tensors of an exported selection were replaced by trained ones."""
+    x, y, _ = inputs()
+    exported = torch.export.export(Trained(TRAINED["argkmax"][0], y), (x, y))
+    (node,) = [node for node in exported.graph.nodes if node.target == torch.ops.kernmantle.apply.default]
+    with pytest.raises(GradientError, match="argkmax"):
+        node.target([x.requires_grad_(), y, torch.tensor(WIDTH, dtype=x.dtype)], [], [], *node.args[3:])
+
+
+def test_halves_are_trained_in_float32():
+    x, y, v = inputs(torch.bfloat16)
+    exported = torch.export.export(Trained(TRAINED["matmul"][0], y.detach()).requires_grad_(False), (x, v)).module()
+    rows = x.clone().requires_grad_()
+    found = exported(rows, v)
+    (gradient,) = torch.autograd.grad(found.float().sum(), rows)
+    wide = x.double().requires_grad_()
+    (wanted,) = torch.autograd.grad((matrix(wide, y.double(), WIDTH) @ v.double()).sum(), wide)
+    assert gradient.dtype == torch.bfloat16
+    assert_close(gradient, wanted, depth=16)
+
+
+COMPILED = {
+    "cdist": (lambda x, y, _: km.cdist(x, y, p=1.3), lambda x, y, _: torch.cdist(x, y, p=1.3)),
+    "kernel": (lambda x, y, _: KERNEL(x, y), lambda x, y, _: matrix(x, y, WIDTH)),
+    "matmul": (KERNEL.matmul, lambda x, y, v: matrix(x, y, WIDTH) @ v),
+    "contract": (
+        lambda x, y, _: km.contract("mk,nk->mn", lambda a, b, c: abs(a - b) * c, x, y, c=1.5),
+        lambda x, y, _: 1.5 * torch.cdist(x, y, p=1),
+    ),
+    "kron_matmul": (
+        lambda x, y, v: km.kron_matmul(x, [y[:2], v[:2]]),
+        lambda x, y, v: x @ torch.kron(y[:2], v[:2]),
+    ),
+}  # fmt: skip
+
+
+class Module(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+@pytest.mark.parametrize("name", COMPILED)
+def test_aot_inductor(name, tmp_path):
+    own, oracle = COMPILED[name]
+    arrays = inputs(torch.float32)
+    with torch.no_grad():
+        exported = torch.export.export(Module(own), tuple(arrays))
+        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+        found = torch._inductor.aoti_load_package(package)(*arrays)
+    assert_close(found, oracle(*(value.double() for value in arrays)), depth=16)

@@ -1,0 +1,69 @@
+"""A reduction is one row: its gradient and its use on the rows of a kernel's matrix follow from that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.ir.reductions import REDUCTIONS
+from kernmantle.pairwise import matrix
+from kernmantle.testing import assert_close
+
+NAME = "madeup"
+X = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+Y = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture
+def madeup(monkeypatch):
+    """Put the largest value into the table under another name, whose slope goes to values that are exactly equal."""
+    row = replace(
+        REDUCTIONS["max"], name=NAME, weight="where(eq(t,a),div(2,b),0)",
+        statistics=(("sum", "where(eq(t,a),1,0)"),),
+    )  # fmt: skip
+    monkeypatch.setitem(REDUCTIONS, NAME, row)
+    return row
+
+
+def gradients(value, x, y):
+    return torch.autograd.grad(value.sum(), (x, y))
+
+
+def test_a_row_with_a_weight_has_a_gradient(madeup):
+    x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
+    found = km.contract("mk,nk->mn", lambda a, b: a + 2 * b, x, y, reduce=NAME)
+    expected = (x[:, None] + 2 * y).amax(-1)
+    assert torch.equal(found, expected)
+    for got, want in zip(gradients(found, x, y), gradients(2 * expected, x, y), strict=True):
+        assert_close(got, want, depth=3)
+
+
+def test_a_row_with_functions_of_torch_reduces_rows_of_kernels(madeup):
+    x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
+    kernel = km.Gaussian(1.5)
+    call = kernel.prepared(x, y)[0]
+    found = matrix.reduced(call, NAME)
+    expected = kernel(x, y).amax(-1)
+    assert_close(found, expected, depth=3)
+    for got, want in zip(gradients(found, x, y), gradients(2 * expected, x, y), strict=True):
+        assert_close(got, want, depth=7)
+
+
+def test_identities_are_results_of_nothing():
+    assert {name: row.identity for name, row in REDUCTIONS.items()} == {
+        "sum": 0, "prod": 1, "min": math.inf, "max": -math.inf, "logsumexp": -math.inf, "any": False, "all": True,
+        "argmin": 0, "argmax": 0,
+    }  # fmt: skip
+
+
+def test_extrema_are_seen_in_the_step():
+    assert {name: row.extremum for name, row in REDUCTIONS.items() if row.extremum} == {"min": "min", "max": "max"}
+
+
+def test_a_row_without_a_weight_has_no_gradient():
+    assert [name for name, row in REDUCTIONS.items() if not row.differentiable] == ["any", "all", "argmin", "argmax"]
+    assert [name for name, row in REDUCTIONS.items() if row.reads_accumulator] == ["min", "max", "logsumexp"]

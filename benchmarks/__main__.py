@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure a suite, compare two results, write the table of README."""
+"""``python -m benchmarks``: measure a suite, compare two results, write the tables and the plot of README.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from . import (
     machine,
     many,
     pages,
+    readme,
     report,
     roofline,
     solvers,
@@ -111,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="PACKAGE=PYTHON", help="interpreter in which a peer lives"
     )
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows; with readme, its plot")
     parser.add_argument("--csv", type=Path, metavar="CSV", help="write the rows as comma-separated values too")
     parser.add_argument("--roofline", type=Path, metavar="PNG", help="draw the rows under the roofs of the machine")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and plots of the rows as one page")
@@ -150,23 +152,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _readme(options: argparse.Namespace) -> int:
-    """Write each table from the rows of its suite that share machine, versions and source with the newest."""
+    """Write the tables of README.md and its plot from the newest rows of each suite."""
     files = [options.output] if options.output else sorted(RESULTS.glob("*.jsonl"))
     rows = [row for path in files for row in store.read(path)]
     if not options.readme.is_file():
-        raise ParameterError(f"there is no {options.readme}; name the file with the markers by --readme")
+        raise ParameterError(f"{options.readme} does not exist; name the file with the markers by --readme")
     text = wanted = options.readme.read_text(encoding="utf-8")
-    tables = [suite for suite in report.README_PEERS if any(row.get("suite") == suite for row in rows)]
-    if not tables:
-        raise ParameterError(f"there are no rows of {' or '.join(report.README_PEERS)} to show; run the suite first")
-    for suite in tables:
-        own = [row for row in rows if row.get("suite") == suite]
-        newest = store.state(max(own, key=lambda row: row["date"]))
-        shown = [row for row in own if store.state(row) == newest]
-        wanted = report.insert(wanted, suite, report.markdown(shown, suite))
+    suites = [suite for suite in readme.PEERS if any(row.get("suite") == suite for row in rows)]
+    if not suites:
+        raise ParameterError(f"there are no rows of {' or '.join(readme.PEERS)} to show; run the suite first")
+    for suite in suites:
+        wanted = readme.insert(wanted, suite, readme.markdown(readme.chosen(rows, suite), suite))
+    plot, plotted = options.plot or options.readme.parent / readme.PLOT, readme.plotted(rows)
     if options.check:
-        return int(wanted != text)
+        drawn = plot.read_text(encoding="utf-8") if plot.is_file() else ""
+        return int(wanted != text or escape(readme.caption(plotted), quote=False) not in drawn)
     options.readme.write_text(wanted, encoding="utf-8")
+    if plotted:
+        readme.draw(plotted, plot)
     return 0
 
 

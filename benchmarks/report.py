@@ -1,9 +1,8 @@
-"""Rows for people: a table in the terminal, one in Markdown between markers, a comparison, a picture."""
+"""Rows as text and plots: a table in the terminal, a comparison of two files, comma-separated values, bars."""
 
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -17,8 +16,6 @@ from . import machine
 from .store import Row, latest
 
 OURS = "kernmantle"
-CDIST = "torch.cdist"
-README_PEERS = {"cpu": (CDIST, "scipy"), "contraction": (CDIST, "kermac", "mm-kermac")}
 SLOWER = 1.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _SIGNS = {True: "[green]yes[/]", False: "[red]no[/]", None: "-"}
@@ -88,64 +85,6 @@ def terminal(rows: Iterable[Row]) -> Table:
             )
         table.add_section()
     return table
-
-
-def markdown(rows: Sequence[Row], suite: str = "cpu") -> str:
-    """A table of README: what the library takes, its peers, how much faster, how near to the floor."""
-    peers = README_PEERS[suite]
-    good = list(latest(rows).values())
-    if not good:
-        raise ParameterError("there are no rows to show; run the suite first")
-    grams = [row for row in good if "floor" in row and row["case"] != "tiny"]
-    starts = {row["case"]: row["results"][OURS]["median"] for row in good if "floor" not in row}
-    lines = [
-        f"| | kernmantle | {' | '.join(peers)} | faster than {CDIST} | of the machine's peak |",
-        "|---|" + "---:|" * (len(peers) + 3),
-    ]
-    for row in grams:
-        results = row["results"]
-        ours = results[OURS]["median"]
-        times = [duration(results[name]["median"]) if "median" in results.get(name, {}) else "" for name in peers]
-        first = results.get(CDIST, {})
-        ratio = f"{digits(first['median'] / ours)} x" if "median" in first else ""
-        reached = share(row)
-        lines.append(
-            f"| {row['title']} | {duration(ours)} | {' | '.join(times)} | {ratio} | "
-            f"{f'{reached:.0%}' if reached is not None else ''} |"
-        )
-    last = max(good, key=lambda row: row["date"])
-    versions = last["stamp"]["versions"]
-    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "scipy") if name in versions)
-    commit = last["stamp"]["commit"]
-    where = f"{machine.title(last['stamp']['machine'])}; {named}" + (f"; commit {commit}" if commit else "")
-    lines += ["", f"{_setting(grams)}medians on {where}; {last['date'][:10]}."]
-    if starts:
-        lines.append(_starts(starts))
-    return "\n".join(lines)
-
-
-def _setting(grams: Sequence[Row]) -> str:
-    found = re.match(r"(\d+)x(\d+), depth (\d+), f32", grams[0]["definition"]) if grams else None
-    return f"{found[1]} x {found[2]} points of {found[3]} numbers, float32 unless said, " if found else ""
-
-
-def _starts(starts: Mapping[str, float]) -> str:
-    words = {
-        "cold f32": "the first call of a new kernel takes {}",
-        "warm": "of one that was compiled before, in a new process, {}",
-        "import": "importing the library {} beyond torch",
-    }
-    told = [text.format(duration(starts[name])) for name, text in words.items() if name in starts]
-    return (", ".join(told)[:1].upper() + ", ".join(told)[1:] + ".") if told else ""
-
-
-def insert(text: str, name: str, block: str) -> str:
-    """Text with what stands between the markers of that name replaced."""
-    begin, end = f"<!-- begin generated: {name} -->", f"<!-- end generated: {name} -->"
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise ParameterError(f"there must be one {begin} and one {end} after it")
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n{block}\n{end}{rest.split(end)[1]}"
 
 
 def comparison(old: Sequence[Row], new: Sequence[Row]) -> Table:

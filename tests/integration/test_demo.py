@@ -157,7 +157,7 @@ def test_without_matplotlib_it_says_so(tmp_path, monkeypatch, capsys, data):
     without(monkeypatch, "matplotlib")
     monkeypatch.setattr(demo_picture, "draw", lambda *arguments: pytest.fail("drawn"))
     assert demo.main(["--output", str(tmp_path / "demo.png"), "--device", "cpu"]) == 0
-    assert "no picture" in capsys.readouterr().out
+    assert "No plot will be drawn without matplotlib: pip install matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "demo.png").exists()
 
 

@@ -1,5 +1,6 @@
 """The benchmark: statistics, turns, floors, rows, and that nothing wrong is ever timed."""
 
+import html
 import io
 import json
 import math
@@ -14,7 +15,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks import contraction, machine, pages, problems, report, roofline, run, store, tables
+from benchmarks import contraction, machine, pages, problems, readme, report, roofline, run, store, tables
 from benchmarks.case import Case, Peer, Picks, Probe, Suite, Target
 from benchmarks.remote import Remotes
 from benchmarks.timing import Plan, quantile, summarise, take_turns, wall
@@ -24,6 +25,8 @@ from kernmantle.ir.ops import OPS
 from kernmantle.ir.reductions import REDUCTIONS
 from kernmantle.pairwise import KERNELS, METRICS
 from kernmantle.torch_ops.contract import contract
+
+from ..source import ROOT
 
 SHAPE = (20, 30, 5)
 PLAN = Plan(budget=0.0, least=3, most=3, sample=1e-5, pause=0.0)
@@ -361,17 +364,17 @@ def test_two_files_are_compared(tmp_path, capsys):
 
 
 def test_the_table_of_the_readme_follows_from_the_rows(tmp_path, monkeypatch):
-    readme, kept = tmp_path / "README.md", tmp_path / "rows.jsonl"
-    readme.write_text("before\n<!-- begin generated: cpu -->\nold\n<!-- end generated: cpu -->\nafter\n")
+    page, kept = tmp_path / "README.md", tmp_path / "rows.jsonl"
+    page.write_text("before\n<!-- begin generated: cpu -->\nold\n<!-- end generated: cpu -->\nafter\n")
     older = {**rows(0.7, "old")[0], "date": "2025-01-02T03:04:05+00:00", "stamp": {**STAMP, "source": "older"}}
     for row in (older, *rows(0.5), *rows(0.02)):
         store.append(kept, row)
-    asked = ["readme", "--readme", str(readme), "--output", str(kept)]
+    asked = ["readme", "--readme", str(page), "--output", str(kept)]
     assert command.main([*asked, "--check"]) == 1
     assert command.main(asked) == 0
-    text = readme.read_text()
+    text = page.read_text()
     assert "| L1 distances | 20 ms | 400 ms |  | 20 x | 50% |" in text
-    assert "2048 x 2048 points of 256 numbers" in text
+    assert "2048 x 2048 points with 256 columns" in text
     assert "Abacus 9 (wood), 1 thread; torch 9.9; commit def; 2026-01-02." in text
     assert "old" not in text
     assert text.count("L1 distances") == 1
@@ -381,26 +384,43 @@ def test_the_table_of_the_readme_follows_from_the_rows(tmp_path, monkeypatch):
 
 
 def test_a_suite_has_its_own_table_and_peers(tmp_path):
-    readme, kept = tmp_path / "README.md", tmp_path / "rows.jsonl"
-    ends = [
-        f"<!-- begin generated: {name} -->\nold {name}\n<!-- end generated: {name} -->" for name in report.README_PEERS
-    ]
-    readme.write_text("\n".join(ends))
+    page, kept = tmp_path / "README.md", tmp_path / "rows.jsonl"
+    ends = [f"<!-- begin generated: {name} -->\nold {name}\n<!-- end generated: {name} -->" for name in readme.PEERS]
+    page.write_text("\n".join(ends))
     for row in rows(0.02):
         row["results"]["kermac"] = {**row["results"]["torch.cdist"], "median": 0.08}
         store.append(kept, {**row, "suite": "contraction"})
-    assert command.main(["readme", "--readme", str(readme), "--output", str(kept)]) == 0
-    text = readme.read_text()
+    assert command.main(["readme", "--readme", str(page), "--output", str(kept)]) == 0
+    text = page.read_text()
     assert "| L1 distances | 20 ms | 400 ms | 80 ms |  | 20 x | 50% |" in text
     assert "old cpu" in text
     assert "old contraction" not in text
 
 
+def test_the_readme_and_its_plot_are_those_of_the_committed_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert command.main(["readme", "--check"]) == 0
+    other = tmp_path / "speed.svg"
+    other.write_text((ROOT / readme.PLOT).read_text().replace("L1 distances: kernmantle", "L1 distances: kernmantle 1"))
+    assert command.main(["readme", "--check", "--plot", str(other)]) == 1
+
+
+def test_the_plot_of_the_readme_shows_every_suite(tmp_path):
+    pytest.importorskip("matplotlib")
+    kept = [row for path in sorted((ROOT / command.RESULTS).glob("*.jsonl")) for row in store.read(path)]
+    shown = readme.plotted(kept)
+    assert {suite: len(own) for suite, own in shown.items()} == {s: len(cases) for s, cases in readme.PLOTTED.items()}
+    readme.draw(shown, tmp_path / "folder" / "speed.svg")
+    text = (tmp_path / "folder" / "speed.svg").read_text()
+    assert "H200" in text
+    assert html.escape(readme.caption(shown), quote=False) in text
+
+
 def test_markers_must_be_there():
     with pytest.raises(ParameterError, match="begin generated"):
-        report.insert("no markers", "cpu", "block")
+        readme.insert("no markers", "cpu", "block")
     with pytest.raises(ParameterError, match="no rows"):
-        report.markdown([])
+        readme.markdown([])
 
 
 @pytest.mark.parametrize(

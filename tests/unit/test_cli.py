@@ -129,7 +129,7 @@ def test_a_failed_self_check_is_the_exit_status(monkeypatch, capsys):
 def test_brackets_of_extras_are_printed(monkeypatch, capsys):
     monkeypatch.setattr(info, "_requirements", lambda: ["no-such-thing>=1; extra == 'cuda13'"])
     assert main(["info", "--no-check"]) == 0
-    assert "kernmantle[cuda13]" in "".join(capsys.readouterr().out.split())
+    assert "'.[cuda13]'" in "".join(capsys.readouterr().out.split())
 
 
 def test_backends_are_tried():
@@ -145,7 +145,7 @@ def test_a_backend_that_errs_is_reported(monkeypatch):
 
 def test_extras_are_read_from_the_package():
     rows = dict(info.extras(['torch>=2; extra == "a"', "no-such-thing>=1 ; (linux) and extra == 'b'", "numpy"]))
-    assert rows == {"a": "installed", "b": "needs no-such-thing: pip install 'kernmantle[b]'"}
+    assert rows == {"a": "installed", "b": "missing no-such-thing; in a checkout: pip install '.[b]'"}
     assert info.extras([])[0][0] == "unknown"
 
 

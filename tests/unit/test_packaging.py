@@ -68,7 +68,7 @@ def test_the_console_script_is_the_module(contents):
 
 
 def test_a_plain_install_brings_nothing_of_cuda(metadata):
-    assert requirements(metadata) == {"torch", "numpy", "llvmlite", "platformdirs", "tqdm", "rich"}
+    assert requirements(metadata) == {"torch", "numpy", "scipy", "llvmlite", "platformdirs", "tqdm", "rich"}
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "MIT"
 
@@ -80,7 +80,7 @@ def test_the_tests_bring_only_the_compiler_its_headers_and_the_disassembler_of_c
 
 
 def test_every_extra_is_there(metadata):
-    extras = {"cuda12", "cuda13", "distributed", "sklearn", "gpytorch", "docs", "test", "demo"}
+    extras = {"cuda12", "cuda13", "distributed", "sklearn", "gpytorch", "docs", "test", "demo", "all"}
     assert set(metadata.get_all("Provides-Extra")) == extras
     assert all(requirements(metadata, extra) for extra in extras)
 

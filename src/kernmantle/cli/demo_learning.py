@@ -95,7 +95,7 @@ def load(device: str) -> tuple[Digits, Diabetes]:
     try:
         datasets = import_module("sklearn.datasets")
     except ImportError as error:
-        raise BackendError("the demonstration needs the data of scikit-learn: pip install scikit-learn") from error
+        raise BackendError("the demonstration needs scikit-learn for its data: pip install scikit-learn") from error
     random = torch.Generator().manual_seed(0)
     pixels, labels = (torch.from_numpy(part) for part in datasets.load_digits(return_X_y=True))
     order = torch.randperm(len(pixels), generator=random)

@@ -1,4 +1,4 @@
-"""The picture of the demonstration."""
+"""The plot of the demonstration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .demo_times import OURS, SCIPY, TORCH, milliseconds
 INK, PALE, BLUE, ORANGE, GREY, RED = "#22313f", "#9aa5b1", "#1b6ca8", "#e07a2f", "#8a94a0", "#c0392b"
 SHOWN = 6
 BARS = {
-    "kernel regression, whole": BLUE,
-    "kernel regression, broken": "#8fbbdc",
-    "neighbours, whole": ORANGE,
-    "neighbours, broken": "#f3c19c",
+    "kernel regression, clean": BLUE,
+    "kernel regression, corrupted": "#8fbbdc",
+    "neighbours, clean": ORANGE,
+    "neighbours, corrupted": "#f3c19c",
 }
 
 
@@ -29,7 +29,7 @@ def draw(
     times: dict[float, dict[str, float]],
     hardware: str,
 ) -> None:
-    """Write the picture; needs matplotlib."""
+    """Write the plot; needs matplotlib."""
     plots = import_module("matplotlib.figure")
     figure = plots.Figure(figsize=(13, 8.6), layout="constrained", facecolor="white")
     figure.suptitle(
@@ -70,10 +70,12 @@ def disputed(digits: Digits) -> tuple[list[int], torch.Tensor]:
 
 def _neighbours(figure: Any, digits: Digits) -> None:
     picked, nearest = disputed(digits)
-    heads = ["broken digit", *(each.name for each in DISTANCES)]
+    heads = ["corrupted digit", *(each.name for each in DISTANCES)]
     grid = figure.subplots(SHOWN, len(heads))
     figure.suptitle("Which training digit is nearest?", x=0.012, ha="left", fontsize=12, color=INK, weight="bold")
-    figure.supxlabel("frames: blue the right digit, red a wrong one", x=0.012, ha="left", fontsize=9.5, color=GREY)
+    figure.supxlabel(
+        "frame: blue if the label is right, red if it is wrong", x=0.012, ha="left", fontsize=9.5, color=GREY
+    )
     for line, place in enumerate(picked):
         wanted = int(digits.answers[place])
         for column, head in enumerate(heads):
@@ -104,9 +106,9 @@ def _accuracy(axes: Any, scores: dict[str, dict[str, float]], count: int) -> Non
     axes.set_xticks(range(len(names)), names)
     axes.set_ylim(bottom, 104)
     axes.set_yticks(range(bottom, 101, 5))
-    axes.set_ylabel("per cent read right", color=INK, fontsize=9)
+    axes.set_ylabel("accuracy (%)", color=INK, fontsize=9)
     axes.legend(fontsize=8, ncols=4, frameon=False, loc="upper center", columnspacing=1.0, handlelength=1.2)
-    _tidy(axes, "Digits read right", f"{count} test digits, as they are and with a fifth of the pixels broken")
+    _tidy(axes, "Accuracy", f"{count} test digits, clean and with 20 % of the pixels corrupted")
 
 
 def _times(axes: Any, times: dict[float, dict[str, float]]) -> None:
@@ -126,12 +128,12 @@ def _times(axes: Any, times: dict[float, dict[str, float]]) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlim(right=axes.get_xlim()[1] * 6)
-    axes.set_xlabel("milliseconds (logarithmic)", fontsize=9, color=INK)
+    axes.set_xlabel("milliseconds (log scale)", fontsize=9, color=INK)
     axes.legend(fontsize=8.5, frameon=False, loc="lower right")
     _tidy(
         axes,
         "Time for all distances between the 1797 digits",
-        "medians, results checked first; in brackets: how many times ours",
+        "medians, results checked first; in brackets: times slower than kernmantle",
     )
 
 
@@ -147,12 +149,11 @@ def _weights(axes: Any, learned: Learned) -> None:
     axes.set_xticks(
         range(len(order)), [learned.names[place] for place in order], rotation=60, ha="right", rotation_mode="anchor"
     )
-    axes.set_ylabel("weight, per cent", fontsize=9, color=INK)
+    axes.set_ylabel("weight (%)", fontsize=9, color=INK)
     axes.text(
         0.98,
         0.93,
-        "variance explained on patients held out\n"
-        f"equal weights  {learned.equal:.3f}\nlearned weights  {learned.own:.3f}",
+        f"R² on the test set\nequal weights  {learned.equal:.3f}\nlearned weights  {learned.own:.3f}",
         transform=axes.transAxes,
         ha="right",
         va="top",
@@ -163,5 +164,5 @@ def _weights(axes: Any, learned: Learned) -> None:
     _tidy(
         axes,
         "Weights of the columns, learned by gradient",
-        f"diabetes data; grey: {len(noise)} columns of noise added on purpose",
+        f"diabetes data; grey: {len(noise)} added columns of noise",
     )

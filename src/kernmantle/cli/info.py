@@ -116,7 +116,10 @@ def extras(requirements: Sequence[str]) -> Rows:
     for extra, names in packages.items():
         missing = [name for name in names if not _installed(name)]
         rows.append(
-            (extra, f"needs {', '.join(missing)}: pip install 'kernmantle[{extra}]'" if missing else "installed")
+            (
+                extra,
+                f"missing {', '.join(missing)}; in a checkout: pip install '.[{extra}]'" if missing else "installed",
+            )
         )
     return rows or [("unknown", "kernmantle runs from its source, without being installed")]
 

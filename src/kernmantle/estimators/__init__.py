@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from ..errors import BackendError as _BackendError
 
 if _find_spec("sklearn") is None:
-    raise _BackendError("km.estimators needs scikit-learn: pip install 'kernmantle[sklearn]'")
+    raise _BackendError("km.estimators needs scikit-learn: pip install scikit-learn")
 
 if _TYPE_CHECKING:
     from .classifier import KernelClassifier as KernelClassifier

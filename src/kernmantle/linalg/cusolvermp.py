@@ -69,7 +69,7 @@ def bindings() -> Any:
         return found
     except ImportError as error:
         raise BackendError(
-            "solving over several GPUs needs nvmath-python and nvidia-cusolvermp: pip install 'kernmantle[distributed]'"
+            "solving over several GPUs needs two packages: pip install nvmath-python nvidia-cusolvermp-cu13"
         ) from error
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -180,7 +179,7 @@ def _on_host(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, v
         a = torch.where(bad[..., None, None], torch.eye(n, dtype=a.dtype), a)
         if value is not None and a.dim() == 2:
             value, index = None, (0, n - 1)
-    if (index is not None or value is not None) and find_spec("scipy") is not None:
+    if index is not None or value is not None:
         found = _by_scipy(a, lower, vectors, index, value)
     else:
         found = _by_torch(a, lower, vectors, index, value)

@@ -385,7 +385,7 @@ BAD = [
     (lambda: km.linalg.eigh(SPD, subset_by_index=(0, 1), method="iterative", tolerance=-1), km.errors.ParameterError,
      "tolerance"),
     (lambda: km.linalg.solve_kernel(KERNEL, ROWS, normal(499), 0.1), km.errors.ShapeError, "y must have shape"),
-    (lambda: km.linalg.solve_kernel(KERNEL, ROWS, normal(500).float(), 0.1), km.errors.DtypeError, "targets y"),
+    (lambda: km.linalg.solve_kernel(KERNEL, ROWS, normal(500).cfloat(), 0.1), km.errors.DtypeError, "targets y"),
     (lambda: km.linalg.solve_kernel(KERNEL, ROWS, normal(500), 0.0), km.errors.ParameterError, "ridge"),
     (lambda: km.linalg.solve_kernel(KERNEL, ROWS, normal(500), normal(3)), km.errors.ShapeError, "ridge"),
     (lambda: km.linalg.solve_kernel(KERNEL, ROWS.expand(2, 500, 3), normal(500), 0.1), km.errors.ShapeError, "batch"),

@@ -131,6 +131,19 @@ def test_equal_entries_keep_their_order_and_nan_comes_last():
         assert (values[:, :7] == 1).all()
 
 
+@pytest.mark.parametrize("how", ["smallest", "largest"])
+def test_one_entry_of_many_panels_is_the_first_of_equals_and_no_nan(how):
+    x, y = np.zeros((40, 2), np.float32), np.ones((1500, 2), np.float32)
+    x[7] = np.nan
+    y[[0, 3, 700]], y[[901, 1400]] = np.nan, 0 if how == "largest" else 3
+    values, places = np.full((40, 1), 5, np.float32), np.full((40, 1), -1)
+    run(rows_of(how, 1, "f32", "f32", "f32"), x, y, None, [values, places])
+    assert (np.delete(places, 7) == 901).all()
+    assert_close(np.delete(values, 7), np.full(39, np.exp((0.0 if how == "largest" else -6.0) / BANDWIDTH)), depth=4)
+    assert np.isnan(values[7, 0])
+    assert places[7, 0] == 0
+
+
 @pytest.mark.parametrize("stored", ["f16", "bf16", "f64"])
 def test_storage_types(stored):
     x, y, v, _ = data(33, 260, 4, 2)

@@ -42,8 +42,9 @@ CAREFREE = {
     "LayerNormBatchLast",
 }  # torch raises, or nobody
 SOURCED = {
-    "estimators.GaussianProcessRegressor", "estimators.KernelPCA", "estimators.KernelRidge", "estimators.Nystroem",
-    "estimators.RecursiveFeatureMachine", "kron_linear", "kron_matmul", "kron_sparse_matmul", "kronsparse.dct",
+    "estimators.GaussianProcessRegressor", "estimators.KMeans", "estimators.KernelPCA", "estimators.KernelRidge",
+    "estimators.Nystroem", "estimators.RecursiveFeatureMachine",
+    "kron_linear", "kron_matmul", "kron_sparse_matmul", "kronsparse.dct",
     "kronsparse.dft", "kronsparse.monarch", "kronsparse.project", "linalg.cg", "linalg.logdet", "linalg.nystrom",
     "linalg.pivoted_cholesky", "linalg.trace", "nearest_kron",
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Estimators: scikit-learn's own checks, its counterparts as oracles, and tensors in and out."""
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -36,9 +37,28 @@ QUICK = {
 }
 
 
+FAILING = {  # what scikit-learn's own estimator does not do either, for the reason here
+    "KMeans": {"check_sample_weight_equivalence_on_dense_data": "repeated rows change what k-means++ draws"},
+}
+
+
+def seeded(name, **options):
+    """An estimator that is quick, and draws the same every time."""
+    kind = getattr(estimators, name)
+    drawn = {"random_state": 0} if "random_state" in inspect.signature(kind).parameters else {}
+    return kind(**QUICK.get(name, {}), **drawn, **options)
+
+
+def applied(estimator):
+    """What a fitted estimator does with further rows."""
+    return estimator.predict if hasattr(estimator, "predict") else estimator.transform
+
+
 @pytest.mark.parametrize("name", estimators.__all__)
 def test_what_scikit_learn_asks(name):
-    results = check_estimator(getattr(estimators, name)(**QUICK.get(name, {})), on_fail=None, on_skip=None)
+    estimator, failing = getattr(estimators, name)(**QUICK.get(name, {})), FAILING.get(name)
+    results = check_estimator(estimator, on_fail=None, on_skip=None, expected_failed_checks=failing)
+    assert [r["check_name"] for r in results if r["status"] == "xfail"] == [*(failing or {})]
     failed = {r["check_name"]: repr(r["exception"]) for r in results if r["status"] == "failed"}
     assert failed == {}
     assert sum(r["status"] == "passed" for r in results) > 40
@@ -186,19 +206,15 @@ def test_a_recursive_machine_finds_what_matters(diagonal):
 def test_tensors_stay_tensors(name):
     x, held, y, _ = data(load_digits)
     x, held, y = torch.from_numpy(x[:200]), torch.from_numpy(held[:20]), torch.from_numpy(y[:200])
-    estimator = getattr(estimators, name)(**QUICK.get(name, {}))
+    estimator, arrays = seeded(name), seeded(name)
     target = y if hasattr(estimator, "predict_proba") else y.double()
-    estimator.fit(x, target)
-    arrays = getattr(estimators, name)(**QUICK.get(name, {}), **({"random_state": 0} if name == "Nystroem" else {}))
-    call = "predict" if hasattr(estimator, "predict") else "transform"
-    found = getattr(estimator, call)(held)
+    found = applied(estimator.fit(x, target))(held)
     assert isinstance(found, torch.Tensor)
-    if name != "Nystroem":
-        expected = getattr(arrays.fit(x.numpy(), target.numpy()), call)(held.numpy())
-        assert isinstance(expected, np.ndarray)
-        assert_close(found.double(), expected.astype(float), depth=10**4)
+    expected = applied(arrays.fit(x.numpy(), target.numpy()))(held.numpy())
+    assert isinstance(expected, np.ndarray)
+    assert_close(found.double(), expected.astype(float), depth=10**4)
     again = pickle.loads(pickle.dumps(estimator))
-    assert torch.equal(getattr(again, call)(held), found)
+    assert torch.equal(applied(again)(held), found)
 
 
 @pytest.mark.cuda
@@ -206,15 +222,11 @@ def test_tensors_stay_tensors(name):
 def test_on_a_gpu_it_is_what_it_is_on_the_cpu(name):
     x, held, y, _ = data(load_digits)
     x, held, y = torch.from_numpy(x[:200]), torch.from_numpy(held[:20]), torch.from_numpy(y[:200])
-    options = {**QUICK.get(name, {}), **({"random_state": 0} if name == "Nystroem" else {})}
     target = y if hasattr(getattr(estimators, name), "predict_proba") else y.double()
-    call = "predict" if hasattr(getattr(estimators, name), "predict") else "transform"
-    expected = getattr(getattr(estimators, name)(**options).fit(x.numpy(), target.numpy()), call)(held.numpy())
-    on_gpu = getattr(estimators, name)(**options).fit(x.cuda(), target.cuda())
-    found = getattr(on_gpu, call)(held.cuda())
+    expected = applied(seeded(name).fit(x.numpy(), target.numpy()))(held.numpy())
+    found = applied(seeded(name).fit(x.cuda(), target.cuda()))(held.cuda())
     assert found.is_cuda
-    moved = getattr(estimators, name)(**options, device="cuda").fit(x.numpy(), target.numpy())
-    back = getattr(moved, call)(held.numpy())
+    back = applied(seeded(name, device="cuda").fit(x.numpy(), target.numpy()))(held.numpy())
     assert isinstance(back, np.ndarray)
     if name in ("KernelPCA", "Nystroem"):
         found, back, expected = found @ found.mT, back @ back.T, expected @ expected.T
@@ -290,9 +302,7 @@ def test_what_was_fitted_stays_when_the_callers_arrays_change(name, array):
     rows = np.random.default_rng(0).normal(size=(40, 3))
     x, held = array(rows.copy()), array(rows[:5] + 0.1)
     y = array((rows[:, 0] > 0).astype(int) if "Classifier" in name else np.sin(rows[:, 0]))
-    kind = getattr(estimators, name)
-    machine = (kind(n_components=40, random_state=0) if name == "Nystroem" else kind()).fit(x, y)
-    found = machine.predict if hasattr(machine, "predict") else machine.transform
+    found = applied(seeded(name, **({"n_components": 40} if name == "Nystroem" else {})).fit(x, y))
     before = np.asarray(found(held)).copy()
     x[:], y[:] = 0, 0
     assert (np.asarray(found(held)) == before).all()

@@ -19,6 +19,7 @@ if _TYPE_CHECKING:
     from .features import KernelPCA as KernelPCA
     from .features import Nystroem as Nystroem
     from .gaussian_process import GaussianProcessRegressor as GaussianProcessRegressor
+    from .kmeans import KMeans as KMeans
     from .neighbors import KNeighborsClassifier as KNeighborsClassifier
     from .neighbors import KNeighborsRegressor as KNeighborsRegressor
     from .recursive import RecursiveFeatureMachine as RecursiveFeatureMachine
@@ -35,6 +36,7 @@ _HOMES = {
     "RecursiveFeatureMachine": "recursive",
     "RecursiveFeatureMachineClassifier": "recursive",
     "GaussianProcessRegressor": "gaussian_process",
+    "KMeans": "kmeans",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

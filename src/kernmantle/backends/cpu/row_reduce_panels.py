@@ -207,6 +207,49 @@ class _Selection(_Consumer):
         """The functions that search a panel and that put an entry into a list."""
         f = self.begin()
         positions = f.at("%kept", f.multiply("%width", str(self.columns)), self.element)
+        single = f.do("icmp eq i64 %width, 1")
+        with f.when(single):
+            self._smallest(f, positions)
+        with f.when(f.do(f"xor i1 {single}, true")):
+            self._lists(f, positions)
+        f.say("ret void")
+        return [f.text(), self._insert()]
+
+    def _smallest(self, f: Function, positions: str) -> None:
+        """Take a panel into lists of one entry: all lanes at once, without a branch."""
+        wide, mask = vector("i64", self.lanes), f"<{self.lanes} x i1>"
+        kept = [
+            (self.kind, f.room(self.kind, 1), f.at("%kept", str(j * self.lanes), self.element), self.size)
+            for j in self.vectors
+        ]
+        places = [(wide, f.room(wide, 1), f.at(positions, str(j * self.lanes), "i64"), 8) for j in self.vectors]
+        for kind, room, own, size in (*kept, *places):
+            f.store(kind, f.load(kind, own, size), room, 64)
+        with f.loop("0", "%rows") as n:
+            position = f.add("%start", n)
+            first = f.do(f"icmp eq i64 {position}, 0")
+            line = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
+            alone = f.do(f"insertelement {wide} poison, i64 {position}, i64 0")
+            spread = f.do(f"shufflevector {wide} {alone}, {wide} poison, <{self.lanes} x i32> zeroinitializer")
+            for j in self.vectors:
+                best, at = kept[j][1], places[j][1]
+                key = self._key(f, f.load(self.kind, f.at(line, str(j * self.lanes), self.element), self.size))
+                before = f.load(self.kind, best, 64)
+                better = f.do(f"select i1 {first}, {mask} splat (i1 true), {mask} {self._better(f, key, before)}")
+                f.store(self.kind, f.do(f"select {mask} {better}, {self.kind} {key}, {self.kind} {before}"), best, 64)
+                was = f.load(wide, at, 64)
+                f.store(wide, f.do(f"select {mask} {better}, {wide} {spread}, {wide} {was}"), at, 64)
+        for kind, room, own, size in (*kept, *places):
+            f.store(kind, f.load(kind, room, 64), own, size)
+
+    def _better(self, f: Function, key: str, worst: str) -> str:
+        """Which lanes have a key below another, which NaN is not and every number is below NaN."""
+        better = f.do(f"fcmp ult {self.kind} {key}, {worst}")
+        ordered = f.do(f"fcmp ord {self.kind} {key}, zeroinitializer")
+        return f.do(f"and <{self.lanes} x i1> {better}, {ordered}")
+
+    def _lists(self, f: Function, positions: str) -> None:
+        """Take a panel into lists of any length, an entry at a time."""
         last = f.at("%kept", f.multiply(f.i64("sub nsw", "%width", "1"), str(self.columns)), self.element)
         with f.loop("0", "%rows") as n:
             position = f.add("%start", n)
@@ -217,8 +260,7 @@ class _Selection(_Consumer):
             for j in self.vectors:
                 key = self._key(f, f.load(self.kind, f.at(line, str(j * self.lanes), self.element), self.size))
                 worst = f.load(self.kind, f.at(last, str(j * self.lanes), self.element), self.size)
-                better = f.do(f"fcmp ult {self.kind} {key}, {worst}")
-                better = f.do(f"and {mask} {better}, {f.do(f'fcmp ord {self.kind} {key}, zeroinitializer')}")
+                better = self._better(f, key, worst)
                 wanted = f.do(f"select i1 {filling}, {mask} splat (i1 true), {mask} {better}")
                 bits = f.do(f"bitcast {mask} {wanted} to i{self.lanes}")
                 with f.when(f.do(f"icmp ne i{self.lanes} {bits}, 0")):
@@ -235,8 +277,6 @@ class _Selection(_Consumer):
                                 f"{self.element} {f.load(self.element, f.at(room, lane, self.element), self.size)}",
                             ]  # fmt: skip
                             f.say(f"call fastcc void @km_insert({', '.join(given)})")
-        f.say("ret void")
-        return [f.text(), self._insert()]
 
     def _key(self, f: Function, text: str) -> str:
         return f.do(f"fneg {self.kind} {text}") if self.plan.rows.how == "largest" else text

@@ -11,8 +11,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.pairwise import blocks, gradient
+from kernmantle.pairwise import gradient
 from kernmantle.testing import assert_close
+from kernmantle.torch_ops import blocks
 
 
 def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):

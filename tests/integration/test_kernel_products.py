@@ -13,10 +13,10 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kernmantle as km
 from kernmantle import errors
-from kernmantle.pairwise import KERNELS, blocks, row_reductions
-from kernmantle.pairwise.recompute import recompute
+from kernmantle.pairwise import KERNELS
 from kernmantle.testing import assert_close
-from kernmantle.torch_ops import row_reduce_blocks
+from kernmantle.torch_ops import blocks, row_reduce_autograd, row_reduce_blocks
+from kernmantle.torch_ops.recompute import recompute
 
 KERNEL = 0.5 * km.Gaussian(2.0) + km.Laplace(1.5)
 NAMES = sorted(KERNELS)
@@ -31,7 +31,7 @@ def rows(*shape, seed=0, dtype=torch.float64, device="cpu"):
 def small_blocks(request, monkeypatch):
     """Blocks so small that there are many, some of part of the columns."""
     monkeypatch.setattr(blocks, "_IN_CACHE", request.param)
-    monkeypatch.setattr(blocks, "LARGEST", request.param * row_reductions.COPIES)
+    monkeypatch.setattr(blocks, "LARGEST", request.param * row_reduce_autograd.COPIES)
     monkeypatch.setitem(row_reduce_blocks.BLOCK_BYTES, "cpu", request.param)
 
 
@@ -104,7 +104,7 @@ def test_a_recomputed_function_of_one_array_twice():
 def test_memory_of_the_backward_is_bounded(monkeypatch):
     """No tensor as large as the matrix is kept or made."""
     x, v = rows(300, 3, dtype=torch.float32).requires_grad_(), rows(300, 2, seed=2, dtype=torch.float32)
-    monkeypatch.setattr(blocks, "LARGEST", row_reductions.COPIES * 300 * 4 * 20)
+    monkeypatch.setattr(blocks, "LARGEST", row_reduce_autograd.COPIES * 300 * 4 * 20)
     monkeypatch.setitem(row_reduce_blocks.BLOCK_BYTES, "cpu", 300 * 4 * 20)
     largest = 0
 

@@ -13,11 +13,12 @@ import kernmantle as km
 from kernmantle import pairwise
 from kernmantle.errors import ParameterError
 from kernmantle.ir.simplify import POWER_CLASSES
-from kernmantle.pairwise import CONSTRUCTORS, KERNELS, blocks
+from kernmantle.pairwise import CONSTRUCTORS, KERNELS
 from kernmantle.pairwise.gradient import plan, ranges
 from kernmantle.pairwise.kernel_form import diagonal, gram, is_symmetric, swapped
 from kernmantle.pairwise.kernel_page import markdown
 from kernmantle.pairwise.kernel_row import RANGES
+from kernmantle.torch_ops import blocks
 
 from ..kernel_oracles import ORACLES, SETTINGS
 

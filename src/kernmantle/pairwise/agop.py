@@ -7,11 +7,11 @@ from functools import partial
 import torch
 
 from ..torch_ops.checks import without_autocast
+from ..torch_ops.recompute import recompute
 from ..torch_ops.split_matmul import gram, worthwhile
 from .bias import at_points
 from .gradient import placed, ranges, rows
 from .kernel_inputs import Call
-from .recompute import recompute
 
 
 def _outer(

@@ -11,11 +11,11 @@ import torch
 from ..errors import ParameterError, ShapeError
 from ..ir.node import Node, substitute, var
 from ..ir.simplify import simplify
+from ..torch_ops.blocks import block_bytes
 from ..torch_ops.checks import without_autocast
-from .blocks import block_bytes
+from ..torch_ops.recompute import recompute
 from .kernel_form import ROWS, TABLE, Form, of_form
 from .kernel_inputs import Call
-from .recompute import recompute
 from .weighted_differences import blocks
 
 
@@ -60,8 +60,9 @@ def _product(call: Call, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *sha
 
 def product(call: Call, v: torch.Tensor) -> torch.Tensor:
     """The matrix times v, from blocks of its rows, for derivatives."""
+    most = block_bytes(call.is_tracked, call.device)
     parts = [
         recompute(partial(_product, call), call.x[..., points, :], call.y, v, *at_points(call, points))[0]
-        for points in blocks(call.x.shape[-2], call.x.element_size() * call.y.shape[-2], block_bytes(call))
+        for points in blocks(call.x.shape[-2], call.x.element_size() * call.y.shape[-2], most)
     ]
     return torch.cat(parts, -2)

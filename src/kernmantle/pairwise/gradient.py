@@ -21,14 +21,14 @@ from ..ir.differentiate import differentiate
 from ..ir.node import Node, const, postorder, rewrite, substitute, var, variables
 from ..ir.reductions import REDUCTIONS
 from ..ir.simplify import simplify
+from ..torch_ops.blocks import LARGEST, block_bytes
 from ..torch_ops.checks import without_autocast
 from ..torch_ops.contract import Contraction
+from ..torch_ops.recompute import Pullback, recompute
 from ..torch_ops.torch_private import is_untracked
 from .bias import at_points
-from .blocks import LARGEST, block_bytes
 from .kernel_form import ROWS, Form, Squares, contraction_of, of_difference, of_form
 from .kernel_inputs import Call
-from .recompute import Pullback, recompute
 from .weighted_differences import blocks, centred, products, sums
 
 _FIRST, _SECOND = ROWS
@@ -265,7 +265,7 @@ def ranges(call: Call, coef: torch.Tensor, per_point: int, room: int = 0) -> Ite
     matrices = 2 if steps is None else max(1, steps.count)
     batch = math.prod(torch.broadcast_shapes(call.batch, coef.shape[:-2]))
     size = call.x.element_size() * max(1, batch)
-    height = max(block_bytes(call), room) // max(1, matrices * size * call.y.shape[-2])
+    height = max(block_bytes(call.is_tracked, call.device), room) // max(1, matrices * size * call.y.shape[-2])
     height = max(1, min(height, LARGEST // max(1, 2 * per_point * size)))
     return blocks(call.x.shape[-2], 1, height)
 

@@ -8,14 +8,14 @@ import torch
 
 from ..compiler.row_reduce import PRODUCT
 from ..errors import ShapeError
-from ..ir.reductions import REDUCTIONS
 from ..torch_ops.checks import check_out
 from ..torch_ops.dtypes import NAMES
 from ..torch_ops.execute import Types
+from ..torch_ops.row_reduce_autograd import rowwise
 from ..torch_ops.torch_private import is_recorded, plain
 from .bias import product
+from .kernel_form import gram
 from .kernel_inputs import Call
-from .row_reductions import rowwise
 
 
 def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
@@ -98,14 +98,10 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     if isinstance(diagonal, torch.Tensor):
         common_batch(tuple(batch), diagonal)
     call, v = _computed_in(call, v)
-    if 0 in (*batch, call.x.shape[-2], rows, v.shape[-1]):
-        out = call.x.new_zeros((*batch, call.x.shape[-2], v.shape[-1]))
-    elif call.form.has_table and is_recorded((call.x, call.y, v, *call.shared)):
+    if call.form.has_table and is_recorded((call.x, call.y, v, *call.shared)):
         out = product(call, v)
-    elif v.dim() > 2 and not own:
-        out = rowwise(call, PRODUCT, v.movedim(-2, 0).flatten(1)).unflatten(-1, (*batch, v.shape[-1])).movedim(0, -2)
     else:
-        out = rowwise(call, PRODUCT, v)
+        out = _rowwise(call, PRODUCT, v)
     if diagonal is not None:
         scale = diagonal.to(v.dtype)[..., None, None] if isinstance(diagonal, torch.Tensor) else diagonal
         out = out + scale * v
@@ -121,6 +117,9 @@ def _computed_in(call: Call, v: torch.Tensor) -> tuple[Call, torch.Tensor]:
 
 def reduced(call: Call, how: str) -> torch.Tensor:
     """A reduction over the rows of y: (..., m)."""
-    if 0 in (*call.batch, call.x.shape[-2], call.y.shape[-2]):
-        return call.x.new_full((*call.batch, call.x.shape[-2]), REDUCTIONS[how].identity)
-    return rowwise(_computed_in(call, call.x)[0], how)
+    return _rowwise(_computed_in(call, call.x)[0], how)
+
+
+def _rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor:
+    given = call.given(call.x, call.y, call.shared)
+    return rowwise(gram(call.form), how, given.operands, given.parameters, v, call.precision, call.info(how))

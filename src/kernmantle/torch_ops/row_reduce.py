@@ -1,14 +1,14 @@
 """The front of applies: a contraction whose matrix is multiplied or reduced without being stored.
 
 ``kernmantle::apply`` is the torch operator; its arguments are the canonical text of the apply and, for a product, v
-behind the tensors of the program. Its derivatives are registered where they are made, in ``pairwise.row_reductions``.
+behind the tensors of the program. Its derivatives are registered where they are made, in ``row_reduce_autograd``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,7 +18,6 @@ from ..ir.node import Number
 from ..ir.simplify import POWER_CLASSES
 from .autograd import constant
 from .checks import Call, number_of
-from .contract import Contraction
 from .dtypes import DTYPES, compute_type, name_of
 from .execute import BoundProgram, Types
 from .info import RunInfo
@@ -63,6 +62,20 @@ def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tup
 torch.library.register_vmap("kernmantle::apply", _vmap, lib=LIBRARY)
 
 
+class Defined(Protocol):
+    """What has a definition and its canonical text, as a contraction."""
+
+    @property
+    def definition(self) -> Definition:
+        """The traced expressions."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """Canonical text of the definition."""
+        ...
+
+
 @constant
 def _bound(
     text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], how: str, count: int
@@ -82,7 +95,7 @@ def _exponents(text: str) -> frozenset[str]:
     return Definition.parse(text).exponents
 
 
-def _literals(contraction: Contraction, values: Mapping[str, Number]) -> tuple[tuple[str, Number], ...]:
+def _literals(contraction: Defined, values: Mapping[str, Number]) -> tuple[tuple[str, Number], ...]:
     """Return the exponents that are part of the expression."""
     powers = _exponents(contraction.text)
     return tuple((name, power) for name in values if name in powers for power in POWER_CLASSES if values[name] == power)
@@ -102,7 +115,7 @@ class BoundApply:
 
 
 def bind_apply(
-    contraction: Contraction, how: str, operands: Sequence[torch.Tensor], numbers: Mapping[str, Number],
+    contraction: Defined, how: str, operands: Sequence[torch.Tensor], numbers: Mapping[str, Number],
     v: torch.Tensor | None = None, precision: str | None = None,
 ) -> BoundApply:  # fmt: skip
     """Return the bound call of a product or reduction whose parameters are all numbers; arguments as of ``task_of``."""
@@ -134,7 +147,7 @@ class Task:
 
 
 def task_of(
-    contraction: Contraction,
+    contraction: Defined,
     how: str,
     operands: Sequence[torch.Tensor],
     parameters: Mapping[str, Any],
@@ -147,7 +160,7 @@ def task_of(
 
     Parameters
     ----------
-    contraction : Contraction
+    contraction : Defined
         Of the matrix: one output over two axes.
     how : str
         One of ``compiler.row_reduce.HOW``.

@@ -22,20 +22,23 @@ import torch
 from ..backends.reference.evaluate import evaluate
 from ..compiler.row_reduce import Apply
 from ..errors import GradientError
+from ..ir.definition import Definition
 from ..ir.pattern import read as read_pattern
 from ..ir.reductions import REDUCTIONS, STATISTICS, Reduction
 from ..ir.simplify import simplify
-from ..torch_ops.autograd import apply, pulled_back
-from ..torch_ops.dtypes import DTYPES
-from ..torch_ops.execute import Types
-from ..torch_ops.info import RunInfo
-from ..torch_ops.layout import Geometry
-from ..torch_ops.namespaces import torch_namespace
-from ..torch_ops.operator import NUMBERS, packed, read, unpacked
-from ..torch_ops.row_reduce import LIBRARY, Task, task_of
-from ..torch_ops.row_reduce_blocks import block_shape, cut, join_rows, product, ranges, reduce_rows
-from ..torch_ops.row_reduce_execute import whole_geometry
-from ..torch_ops.torch_private import (
+from . import blocks
+from .autograd import apply, pulled_back
+from .dtypes import DTYPES
+from .execute import Types
+from .info import RunInfo
+from .layout import Geometry
+from .namespaces import torch_namespace
+from .operator import NUMBERS, packed, read, unpacked
+from .recompute import recompute
+from .row_reduce import LIBRARY, Defined, Task, task_of
+from .row_reduce_blocks import block_shape, cut, join_rows, product, ranges, reduce_rows
+from .row_reduce_execute import whole_geometry
+from .torch_private import (
     apply_here,
     goes_forward,
     is_tracked,
@@ -47,21 +50,49 @@ from ..torch_ops.torch_private import (
     register_derivative,
     unwatched,
 )
-from . import blocks
-from .kernel_form import gram
-from .kernel_inputs import Call
-from .recompute import recompute
 
 Tensors = Sequence[torch.Tensor]
 COPIES = 6
 """Arrays as large as a block of the matrix that a backward pass has at a time."""
 
 
-def rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a product with the matrix, or a reduction of its rows; both arrays have rows."""
-    given = call.given(call.x, call.y, call.shared)
-    named, info = given.parameters, call.info(how)
-    return _evaluate(*task_of(gram(call.form), how, given.operands, named, v, precision=call.precision, info=info))
+def rowwise(
+    score: Defined, how: str, operands: Tensors, parameters: Mapping[str, Any], v: torch.Tensor | None = None,
+    precision: str | None = None, info: RunInfo | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Return a product with the matrix of a score or a reduction of its rows, with whatever derivative is recorded.
+
+    Arguments are those of ``row_reduce.task_of``; the matrix may have no rows or no columns. Columns of v over batch
+    axes that the score has not are taken in one pass.
+    """
+    sizes, batch = _extents(score.definition, operands, parameters)
+    row, column = score.definition.equation.out
+    if v is not None and v.dim() > 2 and not batch and 0 not in v.shape:
+        joined = rowwise(score, how, operands, parameters, v.movedim(-2, 0).flatten(1), precision, info)
+        return joined.unflatten(-1, (*v.shape[:-2], v.shape[-1])).movedim(0, -2)
+    task, tensors = task_of(score, how, operands, parameters, v, precision=precision, info=info)
+    shape = (*batch, sizes[row])
+    if v is not None:
+        shape = (*(torch.broadcast_shapes(batch, v.shape[:-2]) if v.dim() > 2 else batch), sizes[row], v.shape[-1])
+    if 0 in (*shape, sizes[column]):
+        (name,) = Types.parse(task.types).outs
+        empty = operands[0].new_full(shape, task.apply.reduction.identity, dtype=DTYPES[name])
+        return sum((t.flatten()[:0].sum() for t in tensors), empty)  # connected, with gradients of zero
+    return _evaluate(task, tensors)
+
+
+def _extents(
+    definition: Definition, operands: Tensors, parameters: Mapping[str, Any]
+) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Return the sizes of the axes of a score, and its batch axes."""
+    sizes: dict[str, int] = {}
+    shapes = [value.shape for value in parameters.values() if isinstance(value, torch.Tensor)]
+    for axes, operand in zip(definition.equation.operands, operands, strict=True):
+        rank = operand.dim() - len(axes)
+        sizes |= zip(axes, operand.shape[rank:], strict=True)
+        shapes.append(operand.shape[:rank])
+    shapes = [shape for shape in shapes if shape]
+    return sizes, tuple(torch.broadcast_shapes(*shapes)) if shapes else ()
 
 
 def _evaluate(task: Task, tensors: Tensors) -> torch.Tensor:
@@ -196,8 +227,10 @@ def _transposed(text: str) -> str:
     given = Apply.parse(text)
     inner = given.inner
     swap = str.maketrans(inner.out, inner.out[::-1])
-    first, second, *rest = (replace(operand, axes=operand.axes.translate(swap)) for operand in inner.operands)
-    turned = replace(inner, operands=(second, first, *rest)).renamed()
+    operands = [replace(operand, axes=operand.axes.translate(swap)) for operand in inner.operands]
+    if len(inner.tensors) > 1:
+        operands[:2] = reversed(operands[:2])
+    turned = replace(inner, operands=tuple(operands)).renamed()
     return replace(given, inner=replace(turned, map=tuple(simplify(turned.map)))).text
 
 
@@ -212,9 +245,9 @@ def _backward(
     if any(wanted):
         found[: len(operands)] = _through_blocks(task, operands, v, result, wide[-1], wanted)
     if v is not None and needed[-1]:
-        first, second, *rest = tensors[:-1]
         turned = replace(task, text=_transposed(task.text), info=RunInfo())
-        found[-1] = _evaluate(turned, [second, first, *rest, cotangent]).sum_to_size(v.shape)
+        swapped = [*reversed(tensors[:2]), *tensors[2:-1]] if len(tensors) > 2 else tensors[:1]
+        found[-1] = _evaluate(turned, [*swapped, cotangent]).sum_to_size(v.shape)
     return [
         None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)
     ]

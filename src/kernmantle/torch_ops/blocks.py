@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kernel_inputs import Call
+import torch
 
 LARGEST = 64 << 20
 """Most bytes of all arrays of a block together; ``ON_GPU`` times as many in a backward pass on a GPU, where launches
@@ -12,7 +12,7 @@ _IN_CACHE = 8 << 20
 _COPIES_FORWARD, _COPIES_BACKWARD = 1, 6
 
 
-def block_bytes(call: Call) -> int:
+def block_bytes(is_tracked: bool, device: torch.device) -> int:
     """Bytes of one matrix of a block: few enough that a CPU keeps it near."""
-    copies = _COPIES_BACKWARD if call.is_tracked else _COPIES_FORWARD
-    return min(LARGEST // copies, _IN_CACHE if call.device.type == "cpu" else LARGEST)
+    copies = _COPIES_BACKWARD if is_tracked else _COPIES_FORWARD
+    return min(LARGEST // copies, _IN_CACHE if device.type == "cpu" else LARGEST)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..torch_ops.torch_private import is_recorded, takes_functions, unwatched
+from .torch_private import is_recorded, takes_functions, unwatched
 
 Tensors = Sequence[torch.Tensor]
 Function = Callable[..., tuple[torch.Tensor, ...]]

@@ -8,9 +8,10 @@ from typing import Any as _Any
 from . import errors
 from ._version import __version__
 from .config import config, get_config, set_config
-from .ir.definition import Fold, Semiring
 from .ir.functions import FUNCTIONS as _FUNCTIONS
+from .ir.reducers import Fold, Largest, Semiring, Smallest
 from .torch_ops.contract import Contraction, contract
+from .torch_ops.scores import Scores
 
 if _TYPE_CHECKING:
     from .integrations.sklearn import pairwise_distances as pairwise_distances
@@ -68,7 +69,10 @@ _LATER = {
 __all__ = [
     "Contraction",
     "Fold",
+    "Largest",
+    "Scores",
     "Semiring",
+    "Smallest",
     "__version__",
     "cdist",
     "clear_cache",

@@ -15,13 +15,11 @@ from functools import lru_cache
 
 from ..ir.node import Node, const, rewrite, variables
 from ..ir.program import Program
-from ..ir.reductions import REDUCTIONS, Reduction
+from ..ir.reductions import PRODUCT, REDUCTIONS, SELECTIONS, Reduction
 from .hoist import fold
 from .lower import Lowering
 from .nest import Nest, Port
 
-PRODUCT = "product"
-SELECTIONS = ("smallest", "largest")
 HOW = (PRODUCT, *(row.name for row in REDUCTIONS.values() if row.torch), *SELECTIONS)
 COLUMNS = "*"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -16,90 +16,14 @@ from .equation import Equation, parse
 from .laws import broken_law
 from .node import Node, Number, const, substitute, var, variables
 from .program import Operand, Program, reduction_document, reduction_of
-from .reductions import REDUCTIONS, Reduction, fold, semiring
+from .reducers import Fold, Lambda, Selection, Semiring
+from .reductions import REDUCTIONS, SOFTMAX, Reduction, fold, of_rows, semiring
 from .show import from_ssa, number_of, to_ssa
 from .simplify import exponents, lift, simplify
 from .trace import Trace, signature, trace
 from .traced import is_number, to_number
 
-Lambda = Callable[..., Any]
 _RESERVED = re.compile(r"[xs]\d+")
-
-
-@dataclass(frozen=True)
-class Semiring:
-    """Reduction by an associative and commutative ``plus`` with identity ``zero``; it has no gradient.
-
-    Parameters
-    ----------
-    plus : callable
-        ``plus(a, b)``, traced once.
-    zero : number
-        The value with ``plus(zero, a) == a`` for every ``a``; also the result over an empty axis.
-
-    Raises
-    ------
-    TraceError, ParameterError
-        When a contraction is made with it: a ``plus`` that cannot be traced, a ``zero`` that is no number or no
-        identity, a ``plus`` that depends on the order or is not associative. All three laws are tested on samples; a
-        ``plus`` that is associative only for numbers of one sign, from 0 to 1, or for 0 and 1 is taken.
-    GradientError
-        When an operand requires a gradient.
-
-    Notes
-    -----
-    Edges of tiles are padded with ``zero``, so a value that is no identity would change results.
-    Cost: one ``plus`` for every element of all axes, in any order, so that floating point results may differ in their
-    last bits from machine to machine.
-
-    Examples
-    --------
-    >>> import kernmantle as km, numpy as np
-    >>> largest = km.Semiring(lambda a, b: km.maximum(a, b), float("-inf"))
-    >>> km.contract("mk,nk->mn", lambda a, b: a + b, np.eye(2), np.eye(2), reduce=largest)
-    array([[2., 1.],
-           [1., 2.]])
-    """
-
-    plus: Lambda
-    zero: Number
-
-
-@dataclass(frozen=True)
-class Fold:
-    """Reduction in order whose ``step(acc, *operands)`` sees the accumulator; it has no gradient.
-
-    Parameters
-    ----------
-    step : callable
-        ``step(acc, a, b, ...) -> acc``, traced once; it takes the place of the map.
-    init : number
-        The accumulator before the first position.
-
-    Raises
-    ------
-    TraceError, ParameterError
-        When a contraction is made with it: a ``step`` that cannot be traced, an ``init`` that is no number.
-    GradientError
-        When an operand requires a gradient.
-
-    Notes
-    -----
-    Cost: one ``step`` for every element of all axes, along the reduced ones in order. Types are those of sums.
-
-    Examples
-    --------
-    >>> import kernmantle as km, numpy as np
-    >>> horner = km.Fold(lambda acc, a, b: acc * b + a, 0.0)
-    >>> km.contract("mk,n->mn", None, np.array([[1.0, 2.0, 3.0]]), np.array([10.0]), reduce=horner)
-    array([[123.]])
-    """
-
-    step: Lambda
-    init: Number
-
-
-Reduce = str | Semiring | Fold | Sequence["str | Semiring"]
 
 
 @dataclass(frozen=True)
@@ -182,6 +106,10 @@ def _reduction(entry: object) -> Reduction:
         return semiring(plus, zero)
     if isinstance(entry, str) and entry in REDUCTIONS:
         return REDUCTIONS[entry]
+    if isinstance(entry, Selection):
+        return of_rows(type(entry).__name__.lower(), entry.count)
+    if entry == SOFTMAX:
+        return of_rows(SOFTMAX)
     if isinstance(entry, Fold):
         raise ParameterError("a Fold takes the place of the map and cannot be one of several reductions")
     near = get_close_matches(str(entry), REDUCTIONS, 1)
@@ -228,6 +156,21 @@ def _entries(reduce: Any, count: int) -> list[Any]:
     return [*reduce] if isinstance(reduce, (tuple, list)) else [reduce] * count
 
 
+def _check_of_rows(reductions: Sequence[Reduction], epilogue: Lambda | None) -> None:
+    """ParameterError for a reduction of rows that does not stand alone."""
+    names = [reduction.name for reduction in reductions if reduction.is_of_rows]
+    if not names:
+        return
+    if SOFTMAX in names:
+        if names != [SOFTMAX, SOFTMAX]:
+            raise ParameterError(
+                "reduce='softmax' takes a map that returns the pair (logit, value), whose values are weighted by the "
+                f"softmax of the logits; this one returns {len(reductions)} value{'s' * (len(reductions) > 1)}"
+            )
+    elif len(reductions) > 1 or epilogue is not None:
+        raise ParameterError(f"{names[0].capitalize()} stands alone: with one value of the map, and no epilogue")
+
+
 def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lambda | None = None) -> Definition:
     """Trace a map, a reduction and an epilogue over an equation."""
     parsed = parse(equation)
@@ -255,10 +198,12 @@ def define(equation: str, map: Lambda | None, reduce: Any = "sum", epilogue: Lam
         if len(entries) != len(maps):
             raise ParameterError(f"reduce names {len(entries)} reductions, the map returns {len(maps)} values")
         reductions = tuple(_reduction(entry) for entry in entries)
-    accumulators = [var(f"s{i}") for i in range(len(maps))]
+        _check_of_rows(reductions, epilogue)
+    accumulators = [var(f"s{i}") for i in range(1 if any(row.name == SOFTMAX for row in reductions) else len(maps))]
+    single = single or len(accumulators) < len(maps)
     outputs: tuple[Node, ...] = tuple(accumulators)
     if epilogue is not None:
-        environment, more = _environment(epilogue, len(maps), names, "epilogue")
+        environment, more = _environment(epilogue, len(accumulators), names, "epilogue")
         clash = next((name for name in more if defaults.get(name, more[name]) != more[name]), None)
         if clash is not None:
             raise ParameterError(

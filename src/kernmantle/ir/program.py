@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from .node import Node, substitute, var, variables
-from .reductions import REDUCTIONS, Reduction, fold, semiring
+from .reductions import REDUCTIONS, SELECTIONS, SOFTMAX, Reduction, fold, of_rows, semiring
 from .show import from_ssa, pretty, to_ssa
 
 
@@ -144,6 +144,8 @@ def reduction_of(document: Any) -> Reduction:
     if isinstance(document, str):
         return REDUCTIONS[document]
     name, step, init = document
+    if name in (SOFTMAX, *SELECTIONS):
+        return of_rows(name, int(init))
     (expression,) = from_ssa(step)
     make = fold if name == "fold" else semiring
     return make(expression, ast.literal_eval(init) if init not in ("inf", "-inf", "nan") else float(init))

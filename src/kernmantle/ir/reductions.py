@@ -18,6 +18,9 @@ from .pattern import fill, read
 
 S0, S1, R0, R1, T, INDEX = map(var, ("s0", "s1", "r0", "r1", "t", "index"))
 STATISTICS = "bzyq"
+PRODUCT = "product"
+SOFTMAX = "softmax"
+SELECTIONS = ("smallest", "largest")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Reduction:
     weight: str = ""
     statistics: tuple[tuple[str, str], ...] = ()
     torch: tuple[str, ...] = ()
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it reduces the rows of scores alone, by passes of its own: softmax and selections."""
+        return not self.step
 
     @property
     def is_fold(self) -> bool:
@@ -194,6 +202,11 @@ _ROWS = (
 )
 
 REDUCTIONS: dict[str, Reduction] = {row.name: row for row in _ROWS}
+
+
+def of_rows(name: str, count: int = 0) -> Reduction:
+    """Reduction of the rows of scores: softmax, or the ``count`` smallest or largest."""
+    return Reduction(name, (count,), (), (), meaning="of the rows of scores")
 
 
 def semiring(plus: Node, zero: Number) -> Reduction:

@@ -121,5 +121,5 @@ def reduced(call: Call, how: str) -> torch.Tensor:
 
 
 def _rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor:
-    given = call.given(call.x, call.y, call.shared)
-    return rowwise(gram(call.form), how, given.operands, given.parameters, v, call.precision, call.info(how))
+    arguments = call.given(call.x, call.y, call.shared)
+    return rowwise(gram(call.form), how, arguments.operands, arguments.parameters, v, call.precision, call.info(how))

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ParameterError
+from ..torch_ops.row_select import nearest
 from .distances import contraction
 from .inputs import check_options, find, request
 from .kernel import Kernel
-from .neighbours import check_count, nearest
+from .neighbours import check_count
 
 _OPTIONS = ("p", "w", "V", "VI", "base")
 

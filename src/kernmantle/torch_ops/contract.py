@@ -3,102 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..arrays import unwrap
-from ..compiler.lower import result_kind
-from ..errors import GradientError, ParameterError, ShapeError
-from ..ir.autodiff import undifferentiable
-from ..ir.definition import Definition, Fold, Reduce, Semiring, bind, define, symmetric
+from ..errors import DtypeError, EquationError, GradientError, ParameterError, ShapeError
+from ..ir.definition import Definition, bind, define, symmetric
 from ..ir.node import Number
 from ..ir.program import Program
+from ..ir.reducers import Fold, Largest, Reduce, Semiring, Smallest
 from ..ir.simplify import POWER_CLASSES
 from ..runtime.dispatch import PLANS, CallKey
 from ..runtime.lru import LRUCache
-from .autograd import Attributes, Recorded, apply, assumed_constant, constant, record
+from .autograd import Attributes, apply, assumed_constant, constant, record
+from .bound import Bound, BoundContraction, bind_program
 from .call_key import call_key, is_recorded
-from .checks import Call, check_apart, check_call, check_out, check_precision, check_terms, number_of
+from .checks import Call, check_call, check_out, check_precision, check_terms, number_of
 from .derivation import no_gradient
-from .dtypes import NAMES, check_integer, check_numbers, check_truths, compute_type, name_of, stored_type
-from .execute import BoundProgram, Types, execute, prepare
+from .dtypes import NAMES, check_integer, check_numbers, check_truths, name_of
+from .execute import execute, prepare, result_types
 from .info import RunInfo
 from .lambda_keys import fingerprint, unseen
+from .nested import run_nested
+from .scores import Scores
 from .torch_private import PLAIN, plain
 
-
-class Bound(NamedTuple):
-    """A program's text, where its values come from, and the reduction that keeps it from having a gradient.
-
-    ``twin`` says that the second operand is the first, which the program takes once.
-    """
-
-    text: str
-    tensor_parameters: tuple[str, ...]
-    numbers: tuple[str | Number, ...]
-    without_gradient: str
-    twin: bool
-
-    def tensors(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the tensors that the program takes, of the operands in the equation's order and what is named."""
-        own = (operands[0], *operands[2:]) if self.twin else operands
-        return [*own, *[named[name] for name in self.tensor_parameters]] if self.tensor_parameters else own
-
-
-@constant
-def _bound(text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], twin: bool) -> Bound:
-    definition = Definition.parse(text)
-    binding = bind(definition, frozenset(tensors), literals, twin)
-    reduction = undifferentiable(binding.program)
-    missing = "" if reduction is None else reduction.name
-    return Bound(binding.program.text, binding.tensor_parameters, binding.numbers, missing, twin)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundContraction:
-    """The bound call of a contraction: its program on tensors of one layout, under autograd if it is recorded.
-
-    ``numbers`` are names of parameters and their defaults, or "" and a number of the expressions; ``takes_operands``
-    says that the program takes the operands as they are.
-    """
-
-    program: BoundProgram | Recorded
-    inputs: Bound
-    takes_operands: bool
-    numbers: tuple[tuple[str, Any], ...]
-    single: bool
-    route: str
-
-    def __call__(self, tensors: Sequence[Any], numbers: Mapping[str, Any], outs: Any) -> Any:
-        """Return the results on operands and named arguments, in tensors of their own or written to ``outs``."""
-        arrays = tensors if self.takes_operands else self.inputs.tensors(tensors, numbers)
-        values = [number_of(numbers.get(name, value), name) for name, value in self.numbers] if self.numbers else ()
-        if outs is None:
-            results = self.program.results(arrays, values)
-            return results[0] if self.single else tuple(results)
-        targets = (outs,) if self.single else outs
-        check_apart(targets, arrays)
-        self.program(arrays, values, targets)
-        for target in targets:
-            if not target.is_inference():
-                torch.autograd.graph.increment_version(target)
-        return outs
-
-
-@constant
-def _types(text: str, stored: tuple[str, ...], precision: str) -> str:
-    program, compute = Program.parse(text), compute_type(stored)
-    outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
-    return Types(compute, outs, precision).text
-
-
+_types = constant(result_types)
 _arithmetic, _logic = constant(check_integer), constant(check_truths)
 
 
 def _parsed(text: str) -> Contraction:
     return Contraction.of(Definition.parse(text))
+
+
+def _merged(params: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parameters of a call by name."""
+    if params is None:
+        return named
+    twice = [name for name in named if name in params]
+    if twice:
+        raise ParameterError(f"parameter {twice[0]!r} is given by name and in params=; give it once")
+    return {**params, **named}
 
 
 class Contraction:
@@ -163,6 +109,7 @@ class Contraction:
         self.definition = definition
         self.text = definition.text
         self.is_symmetric = symmetric(definition)
+        self._of_rows = next((row.name for row in definition.reductions if row.is_of_rows), "")
         self.info = RunInfo()
         self._operation, self._single = ("contraction", self.text), definition.single
         self._exponents = definition.exponents
@@ -195,12 +142,52 @@ class Contraction:
         **named: Any,
     ) -> Any:
         """Evaluate on operands, see the class."""
-        if params is not None:
-            twice = [name for name in named if name in params]
-            if twice:
-                raise ParameterError(f"parameter {twice[0]!r} is given by name and in params=; give it once")
-            named = {**params, **named}
-        return self.run(operands, named, out, precision, self.info)
+        return self.run(operands, _merged(params, named), out, precision, self.info)
+
+    def lazy(self, *operands: Any, params: Mapping[str, Any] | None = None, **named: Any) -> Scores:
+        """Bind operands and parameters to the contraction without evaluating it.
+
+        Parameters
+        ----------
+        *operands, params, **named
+            As of a call; they are checked now.
+
+        Returns
+        -------
+        Scores
+            An operand of :func:`contract` and of contractions, whose rows are reduced without storing them.
+
+        Raises
+        ------
+        KernmantleError
+            As a call, and EquationError unless the output has two axes.
+
+        Examples
+        --------
+        >>> import kernmantle as km, numpy as np
+        >>> squares = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2)
+        >>> scores = squares.lazy(np.zeros((2, 3)), np.ones((4, 3)))
+        >>> km.contract("mn,n->m", lambda s, w: km.exp(-s / 3) * w, scores, np.ones(4))
+        array([1.47151776, 1.47151776])
+        """
+        equation = self.definition.equation
+        if len(equation.out) != 2 or len(self.definition.outputs) != 1:
+            raise EquationError(
+                f"scores have one value over two axes, as of 'mk,nk->mn'; {equation.text!r} has "
+                f"{len(self.definition.outputs)} over {equation.written(equation.out)!r}"
+            )
+        call = self._gather(operands, _merged(params, named))
+        tensors, _ = unwrap(*call.arrays, names=call.labels)
+        checked = call.with_tensors(tensors)
+        geometry = check_call(equation, checked)
+        check_terms(self.definition, geometry.axes)
+        if not checked.operands[0].is_floating_point():
+            raise DtypeError(
+                f"scores are of floating-point operands, these are {checked.operands[0].dtype}: convert them with "
+                ".double() or .astype(float), or call the contraction on them"
+            )
+        shape = geometry.batch + tuple(geometry.axes[axis] for axis in equation.out)
+        return Scores(self, call.arrays[0], checked.operands, {**call.numbers, **checked.parameters}, shape)
 
     def run(
         self, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None, info: RunInfo
@@ -264,6 +251,13 @@ class Contraction:
     ) -> Any:  # fmt: skip
         """Return the result of a call after all checks, and store its bound call where it has a key."""
         call = self._gather(operands, named)
+        if any(isinstance(array, Scores) for array in call.arrays):
+            return run_nested(self, call, out, precision, info)
+        if self._of_rows:
+            raise ParameterError(
+                f"reduce={self._of_rows!r} is for the rows of scores that are not stored: pass scores, made by "
+                'km.Contraction("mk,nk->mn", ...).lazy(x, y), or take torch.softmax or torch.topk of the array'
+            )
         tensors, wrap = unwrap(*call.arrays, names=call.labels)
         call = call.with_tensors(tensors)
         geometry = check_call(self.definition.equation, call)
@@ -333,7 +327,7 @@ class Contraction:
         twin = self.is_symmetric and call.operands[0] is call.operands[1]
         exponents = {name: value for name, value in values.items() if name in self._exponents}
         literals = [(name, known) for name, value in exponents.items() for known in POWER_CLASSES if value == known]
-        bound = _bound(self.text, call.names, tuple(literals), twin)
+        bound = bind_program(self.text, call.names, tuple(literals), twin)
         operands = [tensor for place, tensor in enumerate(call.operands) if not (twin and place == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]
         return bound, tensors, [values[entry] if isinstance(entry, str) else entry for entry in bound.numbers]
@@ -362,12 +356,12 @@ _WRITTEN: LRUCache[Hashable, Contraction] = LRUCache(256)
 def _written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
     """Contraction of lambdas written on the spot, the earlier one if they compute the same."""
     if torch.compiler.is_compiling():
-        if isinstance(reduce, (Semiring, Fold)):
-            raise ParameterError(
-                "torch.compile does not see what a Semiring or Fold is: make the Contraction beforehand"
-            )
+        if isinstance(reduce, (Semiring, Fold, Smallest, Largest)):
+            kind = type(reduce).__name__
+            raise ParameterError(f"torch.compile does not see what a {kind} is: make the Contraction beforehand")
         return getattr(_TRACED, _traced(equation, map, reduce, epilogue))
-    marks = (fingerprint(map), fingerprint(epilogue)) if isinstance(reduce, str) else (None,)
+    named = isinstance(reduce, (str, Smallest, Largest))
+    marks = (fingerprint(map), fingerprint(epilogue)) if named else (None,)
     if None in marks:
         definition = define(equation, map, reduce, epilogue)
         return _WRITTEN.get(definition.text) or _WRITTEN.setdefault(definition.text, Contraction.of(definition))

@@ -12,7 +12,7 @@ import torch
 from ..backends.reference import evaluate
 from ..compiler import patterns
 from ..compiler.gradient_patterns import pullback
-from ..compiler.lower import Lowering, lower
+from ..compiler.lower import Lowering, lower, result_kind
 from ..config import current
 from ..errors import BackendError, OutOfMemoryError
 from ..ir.node import substitute, var
@@ -20,7 +20,7 @@ from ..ir.program import Operand, Program, elementwise
 from ..runtime.dispatch import bound
 from . import cpu_squares
 from .call_key import program_key
-from .dtypes import DTYPES, NAMES
+from .dtypes import DTYPES, NAMES, compute_type, stored_type
 from .info import RunInfo
 from .layout import Calls, Geometry, aligned, arguments, contiguous, geometry, strided
 from .namespaces import torch_namespace
@@ -54,6 +54,13 @@ class Types:
     def configured(self, precision: str | None) -> Types:
         """With the precision of the configuration where the call asks for none."""
         return replace(self, precision=precision) if precision is not None and self.precision == "default" else self
+
+
+def result_types(text: str, stored: tuple[str, ...], precision: str) -> str:
+    """Types of a program on operands stored so: the widest arithmetic, results as the first operand."""
+    program = Program.parse(text)
+    outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
+    return Types(compute_type(stored), outs, precision).text
 
 
 @dataclass(frozen=True, eq=False)

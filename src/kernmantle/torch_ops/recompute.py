@@ -32,13 +32,13 @@ def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangen
         ]
         outputs = function(*given)
     with torch.set_grad_enabled(graph):
-        pairs = list(zip(outputs, cotangents(outputs), strict=True))
-    pairs = [(output, cotangent) for output, cotangent in pairs if output.requires_grad]
+        moved = list(zip(outputs, cotangents(outputs), strict=True))
+    moved = [(output, cotangent) for output, cotangent in moved if output.requires_grad]
     wanted = [value for value, chosen in zip(given, needed, strict=True) if chosen]
-    if not pairs:
+    if not moved:
         return tuple(torch.zeros_like(value) for value in wanted)
     return torch.autograd.grad(
-        [output for output, _ in pairs], wanted, [cotangent for _, cotangent in pairs], create_graph=graph,
+        [output for output, _ in moved], wanted, [cotangent for _, cotangent in moved], create_graph=graph,
         materialize_grads=True,
     )  # fmt: skip
 

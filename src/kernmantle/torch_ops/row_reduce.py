@@ -16,10 +16,10 @@ from ..compiler.row_reduce import Apply
 from ..ir.definition import Definition, bind
 from ..ir.node import Number
 from ..ir.simplify import POWER_CLASSES
-from .autograd import constant
+from .autograd import apply, constant
 from .checks import Call, number_of
 from .dtypes import DTYPES, compute_type, name_of
-from .execute import BoundProgram, Types
+from .execute import BoundProgram, Types, result_types
 from .info import RunInfo
 from .operator import NUMBERS, front, packed, read
 from .row_reduce_execute import prepare, run, shapes, whole_geometry
@@ -83,6 +83,31 @@ def _bound(
     """Text of the apply, names of the parameters that are tensors, and where its numbers come from."""
     binding = bind(Definition.parse(text), frozenset(tensors), literals)
     return Apply(binding.program, how, count).text, binding.tensor_parameters, binding.numbers
+
+
+@constant
+def _bound_entries(
+    text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...]
+) -> tuple[str, tuple[str, ...], tuple[str | Number, ...]]:
+    """As ``_bound``, of the program of the entries themselves."""
+    binding = bind(Definition.parse(text), frozenset(tensors), literals)
+    return binding.program.text, binding.tensor_parameters, binding.numbers
+
+
+_entry_types = constant(result_types)
+
+
+def entries(
+    score: Defined, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any], precision: str | None = None,
+    info: RunInfo | None = None,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Return the outputs of a definition on tensors that are checked, with whatever derivative is recorded."""
+    call = Call.of(score.definition, operands, parameters)
+    values = {name: number_of(value, name) for name, value in call.numbers.items()}
+    text, names, numbers = _bound_entries(score.text, call.names, _literals(score, values))
+    tensors = [*operands, *(parameters[name] for name in names)]
+    types = _entry_types(text, tuple(name_of(t.dtype, "an operand") for t in operands), precision or "default")
+    return apply(text, types, [float(values[n] if isinstance(n, str) else n) for n in numbers], tensors, info)
 
 
 @constant

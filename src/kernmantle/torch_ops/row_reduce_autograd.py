@@ -319,10 +319,10 @@ class _Sum:
             return self._whole
         parts = self._parts
         for dimension, _ in reversed(list(self._axes.values())):
-            lines: dict[tuple[int, ...], list[torch.Tensor]] = {}
+            groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
             for key, part in parts.items():
-                lines.setdefault(key[:-1], []).append(part)
-            parts = {key: torch.cat(line, dimension) for key, line in lines.items()}
+                groups.setdefault(key[:-1], []).append(part)
+            parts = {key: torch.cat(group, dimension) for key, group in groups.items()}
         return parts[()]
 
 

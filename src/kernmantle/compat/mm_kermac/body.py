@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
-from ...ir.definition import Fold
 from ...ir.node import Node, substitute, var, variables
+from ...ir.reducers import Fold
 from ...ir.traced import Traced, to_node
 from ...torch_ops.contract import Contraction
 from .stack import value_of

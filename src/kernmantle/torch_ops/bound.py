@@ -1,0 +1,75 @@
+"""A contraction bound to the kinds of its parameters, and its bound call on tensors of one layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..ir.autodiff import undifferentiable
+from ..ir.definition import Definition, bind
+from ..ir.node import Number
+from .autograd import Recorded, constant
+from .checks import check_apart, number_of
+from .execute import BoundProgram
+
+
+class Bound(NamedTuple):
+    """A program's text, where its values come from, and the reduction that keeps it from having a gradient.
+
+    ``twin`` says that the second operand is the first, which the program takes once.
+    """
+
+    text: str
+    tensor_parameters: tuple[str, ...]
+    numbers: tuple[str | Number, ...]
+    without_gradient: str
+    twin: bool
+
+    def tensors(self, operands: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the tensors that the program takes, of the operands in the equation's order and what is named."""
+        own = (operands[0], *operands[2:]) if self.twin else operands
+        return [*own, *[named[name] for name in self.tensor_parameters]] if self.tensor_parameters else own
+
+
+@constant
+def bind_program(text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], twin: bool) -> Bound:
+    """Return the program of a definition's text; parameters in ``tensors`` are arrays, ``literals`` part of it."""
+    definition = Definition.parse(text)
+    binding = bind(definition, frozenset(tensors), literals, twin)
+    reduction = undifferentiable(binding.program)
+    missing = "" if reduction is None else reduction.name
+    return Bound(binding.program.text, binding.tensor_parameters, binding.numbers, missing, twin)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundContraction:
+    """The bound call of a contraction: its program on tensors of one layout, under autograd if it is recorded.
+
+    ``numbers`` are names of parameters and their defaults, or "" and a number of the expressions; ``takes_operands``
+    says that the program takes the operands as they are.
+    """
+
+    program: BoundProgram | Recorded
+    inputs: Bound
+    takes_operands: bool
+    numbers: tuple[tuple[str, Any], ...]
+    single: bool
+    route: str
+
+    def __call__(self, tensors: Sequence[Any], numbers: Mapping[str, Any], outs: Any) -> Any:
+        """Return the results on operands and named arguments, in tensors of their own or written to ``outs``."""
+        arrays = tensors if self.takes_operands else self.inputs.tensors(tensors, numbers)
+        values = [number_of(numbers.get(name, value), name) for name, value in self.numbers] if self.numbers else ()
+        if outs is None:
+            results = self.program.results(arrays, values)
+            return results[0] if self.single else tuple(results)
+        targets = (outs,) if self.single else outs
+        check_apart(targets, arrays)
+        self.program(arrays, values, targets)
+        for target in targets:
+            if not target.is_inference():
+                torch.autograd.graph.increment_version(target)
+        return outs

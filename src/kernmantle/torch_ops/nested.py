@@ -1,0 +1,287 @@
+"""Runs a contraction of scores: its row reductions, one for each pass, and what is made of their results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..arrays import check_same_device, check_same_dtype, unwrap
+from ..errors import GradientError, ParameterError, ShapeError
+from ..ir.autodiff import undifferentiable
+from ..ir.definition import Definition, bind
+from ..ir.equation import extents
+from ..ir.nested import Nested, RowPass, nest
+from .autograd import Attributes, assumed_constant
+from .checks import Call, check_out, check_precision
+from .derivation import no_gradient
+from .dtypes import NAMES
+from .execute import Types
+from .info import RunInfo
+from .row_reduce import Defined, entries, task_of
+from .row_reduce_autograd import rowwise
+from .row_reduce_blocks import reduce_rows
+from .row_select import nearest
+from .scores import Scores
+from .torch_private import autocasts, is_recorded, plain
+
+_HALVES = (torch.float16, torch.bfloat16)
+_NESTED = Attributes()
+
+
+@assumed_constant
+def _name(outer: str, inner: str, scores: tuple[int, ...]) -> str:
+    make = partial(nest, Definition.parse(outer), Definition.parse(inner), scores)
+    return _NESTED.name_of((outer, inner, scores), make)
+
+
+@assumed_constant
+def _without_gradient(outer: str, inner: str) -> str:
+    """Name of a reduction that has no gradient, "" for none."""
+    for text in (outer, inner):
+        definition = Definition.parse(text)
+        if not any(reduction.is_of_rows for reduction in definition.reductions):
+            found = undifferentiable(bind(definition, frozenset()).program)
+            if found is not None:
+                return found.name
+    return ""
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """Tensors of a call: of the scores, of the outer operands by their number, and parameters of each by name."""
+
+    scores: Sequence[torch.Tensor]
+    others: Mapping[int, torch.Tensor]
+    parameters: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    batch: tuple[int, ...]
+    precision: str | None
+
+
+def run_nested(contraction: Defined, call: Call, out: Any, precision: str | None, info: RunInfo) -> Any:
+    """Return the result of a contraction whose operands ``call`` holds, with scores among them."""
+    scores, numbers = _scores(call)
+    definition, inner = contraction.definition, scores.contraction
+    nested: Nested = getattr(_NESTED, _name(contraction.text, inner.text, numbers))
+    check_precision(precision)
+    arrays = [array for array in call.arrays if array is not scores]
+    labels = [label for array, label in zip(call.arrays, call.labels, strict=True) if array is not scores]
+    (_, *tensors), wrap = unwrap(scores.first, *arrays, names=["the scores", *labels])
+    sizes, batch = _checked(definition, call, scores, tensors, labels)
+    others = dict(zip((i for i in range(call.count) if i not in numbers), tensors, strict=False))
+    named = dict(zip(call.names, tensors[len(others) :], strict=True))
+    values = [*scores.operands, *scores.parameters.values(), *tensors]
+    moving = [value for value in values if isinstance(value, torch.Tensor)]
+    tracked = is_recorded(moving)
+    missing = _without_gradient(contraction.text, inner.text) if torch.is_grad_enabled() else ""
+    if missing and any(value.requires_grad for value in moving):
+        raise no_gradient(missing)
+    dtype = scores.operands[0].dtype
+    args = _Arguments(
+        _unit(scores.operands, nested.unit), others,
+        _parameters(nested, scores, {**dict(definition.defaults), **call.numbers, **named}),
+        sizes, batch, precision,
+    )  # fmt: skip
+    autocast = autocasts(scores.device)
+    if dtype in _HALVES and (autocast or tracked or len(nested.passes) != 1 or not _is_one_pass(nested)):
+        args = _widened(args)
+    _check_counts(nested, sizes, definition)
+    results = _results(nested, definition, args, info)
+    target = torch.float32 if autocast and dtype in _HALVES else dtype
+    results = [r.to(target) if r.is_floating_point() and r.dtype != target else r for r in results]
+    single = definition.single and len(results) == 1
+    if out is not None:
+        return _written(out, results, moving, is_recorded(moving), single)
+    return wrap(results[0] if single else tuple(results))
+
+
+def _scores(call: Call) -> tuple[Scores, tuple[int, ...]]:
+    """Return the scores of a call, and the numbers of the operands that are these."""
+    numbers = tuple(i for i, array in enumerate(call.arrays) if isinstance(array, Scores))
+    for i in numbers:
+        if i >= call.count:
+            raise ParameterError(f"{call.labels[i]} is scores; name them in the equation, as in 'mn,s:mn->m'")
+        if call.arrays[i] is not call.arrays[numbers[0]]:
+            raise ParameterError(
+                f"{call.labels[numbers[0]]} and {call.labels[i]} are two scores; a contraction takes one: evaluate the "
+                "other, scores.evaluate(), or make one contraction of both, whose map returns a tuple"
+            )
+    return call.arrays[numbers[0]], numbers
+
+
+def _checked(
+    definition: Definition, call: Call, scores: Scores, tensors: Sequence[torch.Tensor], labels: Sequence[str]
+) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Return the sizes of the outer axes and the batch axes, or raise what does not fit."""
+    rest = iter(tensors)
+    every = [scores if isinstance(array, Scores) else next(rest) for array in call.arrays]
+    first = scores.operands[0]
+    own = [f"{label} (scores)" if value is scores else label for value, label in zip(every, call.labels, strict=True)]
+    check_same_device([first, *tensors], ["the scores", *labels])
+    operands = [value for value in every[: call.count] if value is not scores]
+    check_same_dtype([first, *operands], ["the scores", *labels[: len(operands)]])
+    for label, value in zip(labels[len(operands) :], tensors[len(operands) :], strict=True):
+        if value.is_complex() or value.dtype == torch.bool:
+            raise ParameterError(f"{label} has dtype {value.dtype}; pass real numbers")
+    equation = definition.equation
+    axes = [*equation.operands, *("" for _ in call.names)]
+    found = extents(own, axes, [tuple(value.shape) for value in every], equation.text)
+    return dict(found.axes), found.batch
+
+
+def _parameters(nested: Nested, scores: Scores, outer: Mapping[str, Any]) -> dict[str, Any]:
+    renamed = dict(nested.renamed)
+    own = {renamed.get(name, name): _on_host(value, scores.device) for name, value in outer.items()}
+    return {**dict(scores.contraction.definition.defaults), **scores.parameters, **own}
+
+
+def _on_host(value: Any, device: torch.device) -> Any:
+    """A constant 0-d CPU tensor beside operands on a device is a number."""
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device != device and not value.requires_grad:
+        return value.item()
+    return value
+
+
+def _unit(operands: Sequence[torch.Tensor], unit: int | None) -> list[torch.Tensor]:
+    return [operand.unsqueeze(-1) if i == unit else operand for i, operand in enumerate(operands)]
+
+
+def _widened(args: _Arguments) -> _Arguments:
+    def wide(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALVES else value
+
+    return _Arguments(
+        [wide(value) for value in args.scores], {i: wide(value) for i, value in args.others.items()},
+        {name: wide(value) for name, value in args.parameters.items()}, args.sizes, args.batch, args.precision,
+    )  # fmt: skip
+
+
+def _is_one_pass(nested: Nested) -> bool:
+    """Whether a result is that of one pass, rounded once."""
+    return nested.finish is None and not nested.joined and len(nested.passes[0]) == 1
+
+
+def _check_counts(nested: Nested, sizes: Mapping[str, int], definition: Definition) -> None:
+    """Refuse to select more entries than a row has, and the position of the best of none."""
+    for row_pass in (each for passes in nested.passes for each in passes if each.count):
+        column = next(
+            axis for axis in definition.equation.letters if axis not in definition.equation.out and axis in sizes
+        )
+        if row_pass.count > sizes[column]:
+            raise ShapeError(
+                f"{row_pass.how} needs {row_pass.count} entries along axis {definition.equation.written(column)!r} of "
+                f"{definition.equation.text!r}, which has size {sizes[column]}"
+            )
+
+
+def _results(nested: Nested, definition: Definition, args: _Arguments, info: RunInfo) -> list[torch.Tensor]:
+    out = definition.equation.out
+    infos: list[RunInfo] = []
+
+    def step() -> RunInfo:
+        infos.append(RunInfo())
+        return infos[-1]
+
+    if not nested.passes:
+        assert nested.finish is not None
+        operands = [*args.scores, *(args.others[i] for i in nested.finish_operands)]
+        results = entries(nested.finish, operands, args.parameters, args.precision, step())
+        results = [_whole(result, args, out) for result in results]
+    elif nested.passes[0][-1].count and nested.passes[0][-1].result == "value":
+        results = list(_selected(nested.passes[0][0], args, step()))
+    else:
+        results = [_accumulator(nested, i, args, out, step) for i in range(len(nested.passes))]
+        if nested.finish is not None:
+            operands = [*results, *(args.others[i] for i in nested.finish_operands)]
+            results = entries(nested.finish, operands, args.parameters, args.precision, step())
+    routes = [each.route for each in infos if each.route]
+    info.route = routes[0] if len(routes) == 1 else f"{len(routes)} passes: {'; '.join(routes)}" if routes else ""
+    return results
+
+
+def _operands(row_pass: RowPass, args: _Arguments, statistic: torch.Tensor | None) -> list[torch.Tensor]:
+    others = [args.others[i] for i in row_pass.operands]
+    return [*args.scores, *others, *([] if statistic is None else [statistic])]
+
+
+def _selected(row_pass: RowPass, args: _Arguments, info: RunInfo) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values and indices of a selection."""
+    operands, largest = _operands(row_pass, args, None), row_pass.how == "largest"
+    found = nearest(row_pass.score, operands, args.parameters, row_pass.count, largest, args.precision, info)
+    rows = found[0].shape[-2:]
+    return found[0].expand(*args.batch, *rows), found[1].expand(*args.batch, *rows)
+
+
+def _accumulator(nested: Nested, i: int, args: _Arguments, out: str, step: Any) -> torch.Tensor:
+    """Return accumulator i over the axes of the output."""
+    statistic: torch.Tensor | None = None
+    result = args.scores[0]
+    for row_pass in nested.passes[i]:
+        operands = _operands(row_pass, args, statistic)
+        if row_pass.result == "index":
+            task, tensors = task_of(row_pass.score, row_pass.how, operands, args.parameters, count=1,
+                                    precision=args.precision, info=step())  # fmt: skip
+            result = task.evaluate(tensors)[1][..., 0]
+            continue
+        v = None if row_pass.v is None else _columns(nested, row_pass.v, args)
+        result = rowwise(row_pass.score, row_pass.how, operands, args.parameters, v, args.precision, step())
+        if row_pass is not nested.passes[i][-1]:
+            statistic = torch.where(result == -math.inf, 0, result)  # rows without weight: zeros, not NaN
+    last = nested.passes[i][-1]
+    axes = nested.row if last.v is None else nested.row + nested.values
+    if last.v is not None:
+        widths = tuple(args.sizes[axis] for axis in nested.values)
+        result = result.unflatten(-1, widths) if widths else result[..., 0]
+    if nested.joined:
+        moved = result.movedim(result.dim() - len(axes), -1)
+        result, axes = reduce_rows(nested.joined[i], moved), axes[1:]
+    if last.result == "truth":
+        result = result > 0
+    return _whole(_ordered(result, axes, out), args, out)
+
+
+def _columns(nested: Nested, i: int, args: _Arguments) -> torch.Tensor:
+    """Return an operand as v: columns of the score, then the axes that the score lacks as one."""
+    operand, axes = args.others[i], nested.axes[i]
+    lead = operand.dim() - len(axes)
+    order = nested.column + nested.values
+    view = operand.permute([*range(lead), *(lead + axes.index(axis) for axis in order if axis in axes)])
+    for at, axis in enumerate(order):
+        if axis not in axes:
+            view = view.unsqueeze(lead + at)
+    view = view.expand(*operand.shape[:lead], *(args.sizes[axis] for axis in order))
+    return view.flatten(lead + 1) if nested.values else view.unsqueeze(-1)
+
+
+def _ordered(result: torch.Tensor, axes: str, out: str) -> torch.Tensor:
+    """Return a result over some axes with those of the output, in its order; axes that it lacks have extent 1."""
+    lead = result.dim() - len(axes)
+    view = result.permute([*range(lead), *(lead + axes.index(axis) for axis in out if axis in axes)])
+    for at, axis in enumerate(out):
+        if axis not in axes:
+            view = view.unsqueeze(lead + at)
+    return view
+
+
+def _whole(result: torch.Tensor, args: _Arguments, out: str) -> torch.Tensor:
+    """Return a result expanded to all batch axes and all of the output's."""
+    shape = (*args.batch, *(args.sizes[axis] for axis in out))
+    return result if result.shape == shape else result.expand(shape)
+
+
+def _written(
+    out: Any, results: Sequence[torch.Tensor], moving: Sequence[torch.Tensor], tracked: bool, single: bool
+) -> Any:
+    """Return ``out`` after the results are written to it."""
+    if not plain(moving):
+        raise GradientError("out= cannot be combined with a transform of torch.func; drop out=")
+    types = Types("f64", tuple(NAMES[result.dtype] for result in results)).text
+    targets = check_out(out, results[0].shape, types, moving, tracked, single)
+    for target, result in zip(targets, results, strict=True):
+        target.copy_(result)
+    return out

@@ -1,0 +1,247 @@
+"""Contractions of scores that are not stored: values, derivatives, transforms, what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import kernmantle as km
+from kernmantle.testing import assert_close
+from tests.random_nested import REDUCTIONS, check, generate
+
+SLICE, WHOLE = 40, 200
+L1 = km.Contraction("mk,nk->mn", lambda a, b, h=1.0: abs(a - b) / h)
+SQUARES = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2)
+SOFTMAX = km.Contraction("mn,nc->mc", lambda s, v: (-s, v), reduce="softmax")
+
+
+def rows(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def _failures(seeds, derivatives):
+    failures = []
+    for seed in seeds:
+        case = generate(seed)
+        try:
+            check(case, derivatives)
+        except Exception as error:  # noqa: BLE001, all seeds are tried
+            failures.append(f"seed {seed}: {type(error).__name__}: {error}\n    {case}")
+    return failures
+
+
+def test_a_slice_of_the_programs():
+    failures = _failures(range(SLICE), 0)
+    assert not failures, "\n".join(failures)
+
+
+def test_derivatives_of_a_slice(reference):
+    failures = _failures(range(SLICE, SLICE + 20), 2)
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.exhaustive
+def test_every_program():
+    failures = _failures(range(1000, 1000 + WHOLE), 2)
+    assert not failures, "\n".join(failures)
+
+
+def test_the_generator_covers_every_reduction():
+    assert {generate(seed).kind for seed in range(200)} == set(REDUCTIONS)
+
+
+def test_the_driver_sees_a_wrong_result(monkeypatch):
+    contract = km.contract
+    monkeypatch.setattr(km, "contract", lambda *args, **options: contract(*args, **options) + 1)
+    seeds = [seed for seed in range(40) if generate(seed).kind in ("sum", "softmax", "logsumexp")]
+    assert len(_failures(seeds, 0)) == len(seeds) > 3
+
+
+def test_each_accumulator_is_one_row_reduction():
+    x, y, v = rows(40, 3), rows(50, 3, seed=1), rows(50, 2, seed=2)
+    product = km.Contraction("mn,m,mn,nc->mc", lambda s, a, t, v, q: km.exp(-s * a * a - q) * (1 + t) * v)
+    product(SQUARES.lazy(x, y), rows(40), rows(40, 50), v, q=0.3)
+    assert product.info.route.startswith("cpu: apply product")
+    SOFTMAX(SQUARES.lazy(x, y), v)
+    assert SOFTMAX.info.route.startswith("2 passes: cpu: apply logsumexp")
+    assert "; cpu: apply product" in SOFTMAX.info.route
+    line = km.Contraction("mn->m", lambda s: s, reduce="max")
+    line(km.Contraction("m,n->mn", lambda a, b: abs(a - b)).lazy(x[:, 0], y[:, 0]))
+    assert line.info.route.startswith("cpu: apply max")
+
+
+def test_scores_say_what_they_are():
+    scores = L1.lazy(np.zeros((2, 1, 4, 3), np.float32), np.zeros((5, 6, 3), np.float32), h=2.0)
+    assert scores.shape == (2, 5, 4, 6)
+    assert scores.ndim == 4
+    assert scores.dtype == np.float32
+    assert scores.device.type == "cpu"
+    assert repr(scores).startswith("<2 x 5 x 4 x 6 scores of Contraction('mk,nk->mn'")
+    dense = scores.evaluate()
+    assert isinstance(dense, np.ndarray)
+    assert dense.shape == scores.shape
+    named = km.Contraction("mk,nk,w:k->mn", lambda a, b, w: w * a * b).lazy(rows(2, 3), rows(4, 3), w=rows(3))
+    assert_close(named.evaluate(), (rows(2, 3) * rows(3)) @ rows(4, 3).T)
+
+
+def test_arrays_of_any_kind_come_back():
+    x, y, v = (rows(*shape, seed=i).numpy() for i, shape in enumerate([(4, 3), (5, 3), (5, 2)]))
+    found = SOFTMAX(SQUARES.lazy(x, y), v)
+    assert isinstance(found, np.ndarray)
+    assert_close(SOFTMAX(SQUARES.lazy(x.tolist(), y.tolist()), v.tolist()), found)
+    total = np.empty((4, 2))
+    assert SOFTMAX(SQUARES.lazy(x, y), v, out=total) is total
+    assert_close(total, found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_types(dtype, reference):
+    x, y, v = (rows(*shape, seed=i, dtype=dtype) for i, shape in enumerate([(9, 3), (11, 3), (11, 2)]))
+    found = SOFTMAX(SQUARES.lazy(x, y), v.requires_grad_())
+    (gradient,) = torch.autograd.grad(found.sum(), v)
+    assert found.dtype == gradient.dtype == dtype
+    weights = torch.softmax(-torch.cdist(x.double(), y.double()).square(), -1)
+    assert_close(found.detach(), weights @ v.detach().double(), depth=16)
+    assert_close(gradient, weights.sum(0)[:, None].expand(11, 2), dtype=dtype, depth=16)
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 3), (3, 0), (1, 1), (0, 0)])
+def test_no_rows_and_no_columns(m, n, reference):
+    x, y, v = (rows(*shape).requires_grad_() for shape in [(m, 2), (n, 2), (n, 3)])
+    scores = SQUARES.lazy(x, y)
+    found = SOFTMAX(scores, v)
+    assert found.shape == (m, 3)
+    assert all(g.shape == t.shape for g, t in zip(torch.autograd.grad(found.sum(), (x, y, v)), (x, y, v), strict=True))
+    if n == 0:
+        assert (found == 0).all()
+        assert (km.contract("mn->m", lambda s: s, scores, reduce="logsumexp") == -torch.inf).all()
+        with torch.no_grad():
+            assert km.contract("mn->m", lambda s: s > 0, scores, reduce="all").all()
+        with pytest.raises(km.errors.ShapeError, match="'n'"):
+            km.contract("mn->m", lambda s: s, scores.contraction.lazy(rows(3, 2), rows(0, 2)), reduce="argmin")
+
+
+def test_nan_and_infinity():
+    x, y, v = rows(9, 2), rows(7, 2, seed=1), rows(7, 2, seed=2)
+    y[3, 0] = torch.nan
+    scores = SQUARES.lazy(x, y)
+    for kind in ("sum", "min", "max", "logsumexp"):
+        assert km.contract("mn->m", lambda s: s, scores, reduce=kind).isnan().all()
+    assert (km.contract("mn->m", lambda s: s, scores, reduce="argmin") == 3).all()
+    assert (km.contract("mn->m", lambda s: s, scores, reduce="argmax") == 3).all()
+    assert (km.contract("mn->m", lambda s: s, scores, reduce=km.Smallest(7))[1][:, -1] == 3).all()
+    assert SOFTMAX(scores, v).isnan().all()
+    mask = torch.zeros(9, 7, dtype=torch.float64)
+    mask[4] = -torch.inf
+    masked = lambda s, mask, v: (mask - s, v)  # noqa: E731
+    y[3, 0] = 0.5
+    x.requires_grad_()
+    with km.config(backend="reference"):
+        found = km.contract("mn,mn,nc->mc", masked, SQUARES.lazy(x, y), mask, v, reduce="softmax")
+        (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert (found[4] == 0).all()
+    assert gradient.isfinite().all()
+    assert (gradient[4] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["product", "softmax"])
+def test_derivatives(kind, reference):
+    x, y, v, a, b, t = (
+        rows(*shape, seed=i).requires_grad_() for i, shape in enumerate([(4, 2), (5, 2), (5, 2), (4,), (5,), (4, 5)])
+    )
+    h = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    maps = {
+        "product": lambda s, a, b, t, v, h: km.exp(-s * a * a / h) * (b + t) * v,
+        "softmax": lambda s, a, b, t, v, h: (b * t - s * a * h, v),
+    }
+    outer = km.Contraction("mn,m,n,mn,nc->mc", maps[kind], reduce={"product": "sum"}.get(kind, kind))
+
+    def function(x, y, v, a, b, t, h):
+        return outer(L1.lazy(x, y, h=h), a, b, t, v, h=h)
+
+    assert gradcheck(function, (x, y, v, a, b, t, h), fast_mode=True, check_forward_ad=True)
+    assert gradgradcheck(function, (x, y, v, a, b, t, h), fast_mode=True)
+
+
+@pytest.mark.parametrize("reduce", ["max", km.Smallest(2)])
+def test_derivatives_of_entries_that_are_chosen(reduce, reference):
+    x, y, t = (rows(*shape, seed=i).requires_grad_() for i, shape in enumerate([(4, 2), (5, 2), (4, 5)]))
+
+    def function(x, y, t):
+        found = km.contract("mn,mn->n", lambda s, t: s * t, L1.lazy(x, y), t, reduce=reduce)
+        return found[0] if isinstance(found, tuple) else found
+
+    assert gradcheck(function, (x, y, t), fast_mode=True, check_forward_ad=True)
+    assert gradgradcheck(function, (x, y, t), fast_mode=True)
+
+
+def test_transforms(reference):
+    xs, y, v = rows(3, 4, 2), rows(5, 2, seed=1), rows(5, 2, seed=2)
+
+    def fused(x):
+        scores = SQUARES.lazy(x, y)
+        return SOFTMAX(scores, v).square().sum() + km.contract("mn->", lambda s: s, scores, reduce="logsumexp")
+
+    def dense(x):
+        scores = (x[:, None] - y).square().sum(-1)
+        return (torch.softmax(-scores, -1) @ v).square().sum() + scores.flatten().logsumexp(0)
+
+    for transform in (torch.func.grad, torch.func.jacfwd):
+        found = torch.func.vmap(transform(fused))(xs)
+        assert_close(found, torch.stack([transform(dense)(x) for x in xs]), depth=64)
+
+
+def test_compiled_in_one_graph(reference):
+    x, y, v = (rows(*shape, seed=i).requires_grad_() for i, shape in enumerate([(4, 2), (5, 2), (5, 2)]))
+    nearest = km.Contraction("mn->m", lambda s: s, reduce=km.Smallest(2))
+
+    def function(x, y, v):
+        scores = SQUARES.lazy(x, y)
+        means = km.contract("mn,nc->mc", lambda s, v: (-s, v), scores, v, reduce="softmax")
+        return means, nearest(SQUARES.lazy(x.detach(), y.detach()))[0]
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    for one, other in zip(compiled(x, y, v), function(x, y, v), strict=True):
+        assert_close(one, other)
+    found = torch.autograd.grad(compiled(x, y, v)[0].square().sum(), (x, y, v))
+    for one, other in zip(found, torch.autograd.grad(function(x, y, v)[0].square().sum(), (x, y, v)), strict=True):
+        assert_close(one, other, depth=16)
+
+
+REFUSED = {
+    "two axes beside": (lambda s: km.contract("mn,mc->mc", lambda s, v: km.exp(-s) * v, s, rows(4, 2)), "rows of the"),
+    "not linear": (lambda s: km.contract("mn,nc->mc", lambda s, v: abs(s - v), s, rows(5, 2)), "not a factor"),
+    "best of columns": (
+        lambda s: km.contract("mn,nc->mc", lambda s, v: s * v, s, rows(5, 2), reduce="max"), r"scores\.evaluate\(\)",
+    ),
+    "another axis": (lambda s: km.contract("mn,nj->m", lambda s, v: s * v, s, rows(5, 2)), "'j'"),
+    "product of rows": (lambda s: km.contract("mn->m", lambda s: s, s, reduce="prod"), r"evaluate"),
+    "two scores": (lambda s: km.contract("mn,mn->m", lambda s, t: s * t, s, L1.lazy(rows(4, 2), rows(5, 2))), "two"),
+    "extents": (lambda s: km.contract("mn,n->m", lambda s, v: s * v, s, rows(6)), "'n'"),
+    "dtype": (lambda s: km.contract("mn,n->m", lambda s, v: s * v, s, rows(5).float()), "float32"),
+    "parameter": (lambda s: km.contract("mn->m", lambda s, q: s * q, s), "'q'"),
+    "scores as a parameter": (lambda s: km.contract("mn->m", lambda s, q: s * q, s, q=s), "name them"),
+    "too many": (lambda s: km.contract("mn->m", lambda s: s, s, reduce=km.Largest(6)), "needs 6"),
+    "no count": (lambda s: km.contract("mn->m", lambda s: s, s, reduce=km.Largest(0)), "positive integer"),
+    "three axes": (lambda s: km.contract("bmn->bm", lambda s: s, s), "two axes"),
+    "one value": (lambda s: km.contract("mn->m", lambda s: s, s, reduce="softmax"), r"\(logit, value\)"),
+    "an array": (
+        lambda s: km.contract("mn,n->m", lambda s, v: (s, v), s.evaluate(), rows(5), reduce="softmax"),
+        r"\.lazy\(x, y\)",
+    ),
+    "whole numbers": (lambda s: L1.lazy([[1, 2]], [[3, 4]]), r"\.double\(\)"),
+    "three axes of scores": (lambda s: km.Contraction("mk,k->mk", lambda a, b: (a, b)).lazy(rows(2, 3), rows(3)), "2"),
+    "gradient of a position": (
+        lambda s: km.contract("mn->m", lambda s: s, L1.lazy(rows(4, 2).requires_grad_(), rows(5, 2)), reduce="argmin"),
+        "no gradient",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_what_to_do(name):
+    make, message = REFUSED[name]
+    with pytest.raises(km.errors.KernmantleError, match=message):
+        make(SQUARES.lazy(rows(4, 2), rows(5, 2)))

@@ -112,9 +112,9 @@ class Smallest(Selection):
 
     Notes
     -----
-    A contraction with it returns the pair (values, indices), each with a last axis of ``count`` entries. NaN comes
-    last; of equal values any may be chosen. The values have gradients of every order, by computing these entries again.
-    Cost: one pass over the scores, which are not stored.
+    A contraction with it returns the pair (values, indices), each of shape (..., m, count), the indices int64. NaN
+    comes last; of equal values any may be chosen. The values have gradients of every order, by computing these entries
+    again. Cost: one pass over the scores, which are not stored.
 
     Examples
     --------
@@ -141,7 +141,9 @@ class Largest(Selection):
 
     Notes
     -----
-    As :class:`Smallest`.
+    A contraction with it returns the pair (values, indices), each of shape (..., m, count), the indices int64. NaN
+    comes last; of equal values any may be chosen. The values have gradients of every order. Cost: one pass over the
+    scores.
 
     Examples
     --------

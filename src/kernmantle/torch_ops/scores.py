@@ -31,6 +31,11 @@ class Scores:
     ``out[m, c] = ⊕_n f(s[m, n], row and column operands, table) · v[n, c]``. The page "Scores and rows" has a table of
     the reductions.
 
+    Parameters
+    ----------
+    contraction, first, operands, parameters, shape
+        Set by :meth:`Contraction.lazy`.
+
     Attributes
     ----------
     shape : tuple of int

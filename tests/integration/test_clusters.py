@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import sklearn.cluster
 import torch
+from scipy.spatial.distance import cdist
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
+import kernmantle as km
 from kernmantle import estimators
 from kernmantle.testing import assert_close
 
@@ -63,7 +65,7 @@ def test_means_of_float32_are_as_good_as_those_of_float64():
     assert_close(found.cluster_centers_[0], x.astype(np.float64).mean(0), magnitude=0)
 
 
-@pytest.mark.parametrize("kind", ["KMeans"])
+@pytest.mark.parametrize("kind", ["KMeans", "KMedoids", "KernelKMeans"])
 def test_equal_rows_and_an_early_end_warn(kind):
     twice = np.repeat([[0.0, 0.0], [1.0, 1.0]], 5, 0)
     with pytest.warns(ConvergenceWarning, match="found 2 distinct clusters, fewer than n_clusters=4"):
@@ -98,7 +100,77 @@ def test_tensors_and_strides_and_gradients():
     assert not tensors.fit(x.clone().requires_grad_()).cluster_centers_.requires_grad
 
 
+METRICS = [
+    ("minkowski", {"p": 1.3}, {}), ("canberra", {}, {}),
+    ("mahalanobis", {}, {"VI": np.linalg.inv(np.cov(ROWS[:60].T))}),
+    (km.Kernel(lambda a, b: abs(a - b) / (1 + abs(a - b))), {}, None),
+]  # fmt: skip
+
+
+def distances(metric, options, x, y):
+    if isinstance(metric, str):
+        return cdist(x, y, metric, **options)
+    gap = np.abs(x[:, None] - y)
+    return (gap / (1 + gap)).sum(2)
+
+
+def by_hand(matrix, medoids):
+    """Alternation on a stored matrix: the medoids that no step changes."""
+    while True:
+        labels = matrix[:, medoids].argmin(1)
+        members = [np.flatnonzero(labels == cluster) for cluster in range(len(medoids))]
+        after = np.array([own[matrix[np.ix_(own, own)].sum(0).argmin()] for own in members])
+        if (after == medoids).all():
+            return medoids
+        medoids = after
+
+
+@pytest.mark.parametrize(("metric", "given", "theirs"), METRICS, ids=[str(row[0])[:9] for row in METRICS])
+def test_medoids_are_those_of_a_stored_matrix(metric, given, theirs):
+    x, fresh = ROWS[:60], ROWS[60:90]
+    matrix = distances(metric, {**given, **(theirs or {})}, x, x)
+    own = {"metric": metric, "metric_params": given, "random_state": 0}
+    start = np.array([3, 20, 40, 59])
+    found = estimators.KMedoids(4, init=start, **own).fit(x)
+    assert (found.medoid_indices_ == by_hand(matrix, start)).all()
+    for init in ("k-medoids++", "heuristic", "build"):
+        swapped = estimators.KMedoids(4, method="pam", init=init, **own).fit(x)
+        medoids = swapped.medoid_indices_
+        assert_close(swapped.inertia_, matrix[:, medoids].min(1).sum(), depth=200)
+        assert (swapped.labels_ == matrix[:, medoids].argmin(1)).all()
+        others = [np.r_[np.delete(medoids, i), c] for i in range(4) for c in range(60)]
+        assert swapped.inertia_ <= min(matrix[:, each].min(1).sum() for each in others) + 1e-9
+    across = distances(metric, {**given, **(theirs or {})}, fresh, x)[:, medoids]
+    assert (swapped.predict(fresh) == across.argmin(1)).all()
+    assert_close(swapped.transform(fresh), across, depth=100)
+    assert (swapped.cluster_centers_ == x[medoids]).all()
+
+
+def test_medoids_of_given_distances():
+    matrix = cdist(ROWS[:200], ROWS[:200], "cityblock")
+    for method in ("alternate", "pam"):
+        stored, fused = (
+            estimators.KMedoids(5, metric=metric, method=method, random_state=1).fit(x)
+            for metric, x in (("precomputed", matrix), ("cityblock", torch.from_numpy(ROWS[:200])))
+        )
+        assert (stored.medoid_indices_ == fused.medoid_indices_.numpy()).all()
+        assert stored.cluster_centers_ is None
+        across = cdist(ROWS[200:220], ROWS[:200], "cityblock")
+        assert (stored.predict(across) == fused.predict(torch.from_numpy(ROWS[200:220])).numpy()).all()
+    assert fused.inertia_ <= estimators.KMedoids(5, metric="cityblock", random_state=1).fit(ROWS[:200]).inertia_
+    single = estimators.KMedoids(1, metric="cityblock", method="pam").fit(ROWS[:200])
+    assert single.medoid_indices_.tolist() == [matrix.sum(0).argmin()]
+
+
 BAD = [
+    (lambda x: estimators.KMedoids(2, method="clara").fit(x), "'method' parameter of KMedoids"),
+    (lambda x: estimators.KMedoids(2, metric="kl").fit(x), "not symmetric"),
+    (lambda x: estimators.KMedoids(2, metric="euclidian").fit(x), "did you mean 'euclidean'"),
+    (lambda x: estimators.KMedoids(2, metric=km.Gaussian(1.0)).fit(x), "is a similarity"),
+    (lambda x: estimators.KMedoids(2, metric=lambda a, b: abs(a - b)).fit(x), r"km.Kernel\(lambda"),
+    (lambda x: estimators.KMedoids(2, metric="precomputed").fit(x), r"square matrix.*\(30, 4\)"),
+    (lambda x: estimators.KMedoids(2, init=[1, 1]).fit(x), "n_clusters=2 different indices"),
+    (lambda x: estimators.KMedoids(2, init=[1, 30]).fit(x), "n_clusters=2 different indices"),
     (lambda x: estimators.KMeans(0).fit(x), "'n_clusters' parameter of KMeans must be an int"),
     (lambda x: estimators.KMeans(31).fit(x), "n_samples=30 should be >= n_clusters=31"),
     (lambda x: estimators.KMeans(2, init="k-medians").fit(x), "'init' parameter of KMeans"),

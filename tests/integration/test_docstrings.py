@@ -42,7 +42,8 @@ CAREFREE = {
     "LayerNormBatchLast",
 }  # torch raises, or nobody
 SOURCED = {
-    "estimators.GaussianProcessRegressor", "estimators.KMeans", "estimators.KernelPCA", "estimators.KernelRidge",
+    "estimators.GaussianProcessRegressor", "estimators.KMeans", "estimators.KMedoids", "estimators.KernelKMeans",
+    "estimators.KernelPCA", "estimators.KernelRidge", "estimators.SpectralClustering",
     "estimators.Nystroem", "estimators.RecursiveFeatureMachine",
     "kron_linear", "kron_matmul", "kron_sparse_matmul", "kronsparse.dct",
     "kronsparse.dft", "kronsparse.monarch", "kronsparse.project", "linalg.cg", "linalg.logdet", "linalg.nystrom",

@@ -19,12 +19,15 @@ if _TYPE_CHECKING:
     from .features import KernelPCA as KernelPCA
     from .features import Nystroem as Nystroem
     from .gaussian_process import GaussianProcessRegressor as GaussianProcessRegressor
+    from .kernel_kmeans import KernelKMeans as KernelKMeans
     from .kmeans import KMeans as KMeans
+    from .kmedoids import KMedoids as KMedoids
     from .neighbors import KNeighborsClassifier as KNeighborsClassifier
     from .neighbors import KNeighborsRegressor as KNeighborsRegressor
     from .recursive import RecursiveFeatureMachine as RecursiveFeatureMachine
     from .recursive import RecursiveFeatureMachineClassifier as RecursiveFeatureMachineClassifier
     from .ridge import KernelRidge as KernelRidge
+    from .spectral import SpectralClustering as SpectralClustering
 
 _HOMES = {
     "KernelRidge": "ridge",
@@ -37,6 +40,9 @@ _HOMES = {
     "RecursiveFeatureMachineClassifier": "recursive",
     "GaussianProcessRegressor": "gaussian_process",
     "KMeans": "kmeans",
+    "KMedoids": "kmedoids",
+    "KernelKMeans": "kernel_kmeans",
+    "SpectralClustering": "spectral",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

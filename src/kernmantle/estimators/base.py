@@ -24,20 +24,26 @@ class KernelEstimator(BaseEstimator):
 
     def _make_kernel(self, rows: torch.Tensor) -> Kernel:
         """The kernel, with a bandwidth found from the rows where none is given."""
-        name = type(self).__name__
-        if isinstance(self.kernel, Kernel):
-            if self.bandwidth is not None or self.kernel_params:
-                raise ValueError(f"{name} got a kernel and bandwidth or kernel_params: a kernel has its own")
-            return self.kernel
-        if not isinstance(self.kernel, str) or self.kernel.lower() not in NAMES:
-            raise ValueError(f"kernel={self.kernel!r} of {name} is neither a km.Kernel nor one of {', '.join(NAMES)}")
-        constructor = CONSTRUCTORS[NAMES[self.kernel.lower()]]
-        given = dict(self.kernel_params or {})
-        if "bandwidth" in signature(constructor).parameters:
-            given["bandwidth"] = _scale(rows) if self.bandwidth is None else self.bandwidth
-        elif self.bandwidth is not None:
-            raise ValueError(f"kernel {self.kernel!r} has no bandwidth; leave bandwidth=None")
-        return constructor(**given)
+        return chosen_kernel(self, "kernel", rows)
+
+
+def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
+    """The kernel that an argument of an estimator names, with ``bandwidth`` and ``kernel_params`` of its own."""
+    name, choice = type(estimator).__name__, getattr(estimator, argument)
+    bandwidth, parameters = estimator.bandwidth, estimator.kernel_params
+    if isinstance(choice, Kernel):
+        if bandwidth is not None or parameters:
+            raise ValueError(f"{name} got a kernel and bandwidth or kernel_params: a kernel has its own")
+        return choice
+    if not isinstance(choice, str) or choice.lower() not in NAMES:
+        raise ValueError(f"{argument}={choice!r} of {name} is neither a km.Kernel nor one of {', '.join(NAMES)}")
+    constructor = CONSTRUCTORS[NAMES[choice.lower()]]
+    own = dict(parameters or {})
+    if "bandwidth" in signature(constructor).parameters:
+        own["bandwidth"] = _scale(rows) if bandwidth is None else bandwidth
+    elif bandwidth is not None:
+        raise ValueError(f"{argument} {choice!r} has no bandwidth; leave bandwidth=None")
+    return constructor(**own)
 
 
 def _scale(rows: torch.Tensor) -> float:

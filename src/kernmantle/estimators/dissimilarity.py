@@ -1,0 +1,113 @@
+"""Distances of the rows of a fit from some of them: by a metric, never all of them at once, or from a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from ..pairwise import Kernel, argkmin, cdist
+from ..pairwise.distances import contraction
+from ..pairwise.inputs import find, request
+from ..pairwise.metric_prepare import inverse_covariance_of, variance_of
+from ..pairwise.neighbour_search import check_distance, check_metric
+from ..torch_ops.row_reduce import task_of
+
+Nearest = tuple[torch.Tensor, torch.Tensor]
+
+
+class Dissimilarity(Protocol):
+    """Distances d(x, y), of which y are rows of the fit."""
+
+    rows: torch.Tensor
+
+    def columns(self, indices: torch.Tensor, x: torch.Tensor | None = None) -> torch.Tensor:
+        """Distances of x, by default all rows, from those of these indices: (m, indices)."""
+        ...
+
+    def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
+        """The smallest of these distances of every row, and their places among the indices: (m, count) each."""
+        ...
+
+    def sums(self, indices: torch.Tensor | slice) -> torch.Tensor:
+        """Sum over the rows of these indices of their distances from each of them."""
+        ...
+
+
+class OfMetric:
+    """Distances of rows by the name of a metric, or by a kernel that is a distance."""
+
+    def __init__(self, rows: torch.Tensor, metric: Any, options: Mapping[str, Any] | None) -> None:
+        check_distance(metric, "pass a metric, or a distance of your own, km.Kernel(lambda x, y: abs(x - y))")
+        own = dict(options or {})
+        if isinstance(metric, Kernel):
+            if own:
+                raise ValueError("metric_params are those of a metric's name: hyperparameters of a kernel are its own")
+        else:
+            check_metric(metric, own)
+            row = find(metric)
+            if not row.symmetric:
+                raise ValueError(f"metric={metric!r} is not symmetric: medoids have distances that are")
+            if row.name == "seuclidean":
+                own.setdefault("V", variance_of(rows))
+            elif row.name == "mahalanobis" and "VI" not in own:
+                own["VI"] = inverse_covariance_of(rows)
+        self.rows, self.metric, self.options = rows, metric, own
+
+    def _of(self, rows: torch.Tensor) -> dict[str, Any]:
+        """Options, of which arrays are on the device of rows."""
+        return {
+            name: torch.as_tensor(value).to(rows) if hasattr(value, "shape") else value
+            for name, value in self.options.items()
+        }
+
+    def columns(self, indices: torch.Tensor, x: torch.Tensor | None = None) -> torch.Tensor:
+        """Distances of x, by default all rows, from those of these indices: (m, indices)."""
+        left = self.rows if x is None else x
+        right = self.rows[indices].to(left)
+        if isinstance(self.metric, Kernel):
+            return self.metric(left, right)
+        return cdist(left, right, self.metric, **self._of(left))
+
+    def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
+        """The smallest of these distances of every row, and their places among the indices: (m, count) each."""
+        left = self.rows if x is None else x
+        right = self.rows[indices].to(left)
+        return argkmin(left, right, count, metric=self.metric, return_values=True, **self._of(left))
+
+    def sums(self, indices: torch.Tensor | slice) -> torch.Tensor:
+        """Sum over the rows of these indices of their distances from each of them."""
+        rows = self.rows[indices]
+        if isinstance(self.metric, Kernel):
+            return self.metric.transposed().sum(rows, rows)
+        own = dict.fromkeys(("p", "w", "V", "VI", "base")) | self._of(rows)
+        wanted = request(find(self.metric), rows, rows, **own)
+        ready = wanted.prepared()
+        contract = contraction(wanted.row.name, wanted.variant, ready.weighted, True)
+        task, tensors = task_of(contract, "sum", ready.operands, ready.parameters)
+        return task.evaluate(tensors)[0]
+
+
+class OfMatrix:
+    """Distances that are entries of a square matrix, d(x_i, x_j) in row i and column j."""
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        if matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(
+                f"metric='precomputed' takes the square matrix of the distances, it was given {tuple(matrix.shape)}"
+            )
+        self.rows = matrix
+
+    def columns(self, indices: torch.Tensor, x: torch.Tensor | None = None) -> torch.Tensor:
+        """Columns of these indices."""
+        return (self.rows if x is None else x).index_select(1, indices)
+
+    def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
+        """Smallest entries of these columns in every row."""
+        found = self.columns(indices, x).topk(count, 1, largest=False)
+        return found.values, found.indices
+
+    def sums(self, indices: torch.Tensor | slice) -> torch.Tensor:
+        """Sums of the columns of a block."""
+        return self.rows[indices][:, indices].sum(0)

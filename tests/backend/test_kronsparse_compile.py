@@ -18,7 +18,7 @@ from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
 from kernmantle.structured.mode_product import cuda, tiles, tuned
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
-from kernmantle.structured.mode_product.cuda_emit import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_turn
+from kernmantle.structured.mode_product.cuda_emit import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_transpose
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile, neighbours
 from kernmantle.structured.mode_product.tiles import expected_seconds
@@ -72,7 +72,7 @@ def test_compiles_within_its_registers(pattern, dtype, first, card) -> None:
 @pytest.mark.parametrize("card", CARDS)
 def test_passes_that_turn_rows_compile(card) -> None:
     for size, lanes in ((4, 4), (2, 4), (2, 32)):
-        resources = compiled(emit_turn(size, lanes), card).resources
+        resources = compiled(emit_transpose(size, lanes), card).resources
         assert 0 < resources.registers <= 64
         assert resources.spill_stores == 0
 
@@ -262,9 +262,9 @@ def test_weights_of_transposed_matrices_take_longer_to_rearrange(monkeypatch, tm
     weight = torch.empty(1, 1, 192, 768, 2)
     turned = torch.empty(1, 1, 768, 192, 2).transpose(2, 3)
     with config(cache_dir=tmp_path):
-        assert cuda.way(x, turned, None, "", "", out, False) in ("bmm", "dense")  # 27 and 23 against 43 us
-        assert cuda.way(x, weight, None, "", "", out, True) == "kernel"
-        assert cuda.way(torch.empty(1, 25088, 1536), turned, None, "", "", out, False) == "kernel"
+        assert cuda.choose_algorithm(x, turned, None, "", "", out, False) in ("bmm", "dense")  # 27 and 23 against 43 us
+        assert cuda.choose_algorithm(x, weight, None, "", "", out, True) == "kernel"
+        assert cuda.choose_algorithm(torch.empty(1, 25088, 1536), turned, None, "", "", out, False) == "kernel"
 
 
 def test_what_was_measured_is_kept_for_batches_alike(monkeypatch, tmp_path) -> None:
@@ -280,7 +280,7 @@ def test_what_was_measured_is_kept_for_batches_alike(monkeypatch, tmp_path) -> N
 
     monkeypatch.setattr(tuned, "measured", timed)
     with config(cache_dir=tmp_path):
-        before = cuda.way(x, *given, out, False)
+        before = cuda.choose_algorithm(x, *given, out, False)
         called = []
         assert cuda.tune(called.append, before, x, *given, out, False) == before
         assert called == []
@@ -291,15 +291,15 @@ def test_what_was_measured_is_kept_for_batches_alike(monkeypatch, tmp_path) -> N
         assert {"kernel", "dense", "bmm"} <= set(called)
         assert all(tuned.tile_of(way).name in way for way in called if way.startswith("kernel "))
         assert len(called) > 6
-        assert cuda.way(x, *given, out, False) == "bmm"
-        assert cuda.way(x, *given, out, True) != "bmm"
+        assert cuda.choose_algorithm(x, *given, out, False) == "bmm"
+        assert cuda.choose_algorithm(x, *given, out, True) != "bmm"
         more, less = torch.empty(1, 512, 384), torch.empty(1, 256, 384)
-        assert cuda.way(more, *given, more, False) == "bmm"
-        assert cuda.way(less, *given, less, False) == before
+        assert cuda.choose_algorithm(more, *given, more, False) == "bmm"
+        assert cuda.choose_algorithm(less, *given, less, False) == before
         slow["kernel"] = 0.5
         with tuning():
             assert cuda.tune(called.append, before, x, *given, out, False) == "kernel"
-        assert cuda.way(x, *given, out, False) == "kernel"
+        assert cuda.choose_algorithm(x, *given, out, False) == "kernel"
 
 
 @pytest.mark.parametrize("pattern", [(1, 48, 64, 1), (1, 2, 2, 8)], ids=["wide", "narrow"])

@@ -13,14 +13,14 @@ from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.compiler.nest import BYTES
 from kernmantle.structured.mode_product import grouped_plan
 from kernmantle.structured.mode_product.chain_plan import fused
-from kernmantle.structured.mode_product.cuda_emit import emit_few
+from kernmantle.structured.mode_product.cuda_emit import emit_grouped
 from kernmantle.structured.mode_product.grouped_plan import (
     blocks_of,
     factor,
-    few_plan,
     neighbours,
     numbers_of,
     parts_of,
+    plan_grouped,
     tile_of,
     tiles_of,
 )
@@ -50,8 +50,8 @@ def launches(pattern, rows, last=False):
 @pytest.mark.parametrize(("dtype", "pattern"), list(itertools.product(("f32", "bf16"), PATTERNS[:4:3])), ids=str)
 def test_compiles_within_its_registers(dtype, pattern, card) -> None:
     for products in (*launches(pattern, 200), *launches(pattern, 5, True)):
-        chosen = few_plan(CARDS[card], dtype, products, "relu")
-        resources = compile_source(emit_few(chosen), card, headers(), "few").resources
+        chosen = plan_grouped(CARDS[card], dtype, products, "relu")
+        resources = compile_source(emit_grouped(chosen), card, headers(), "few").resources
         assert resources.registers * chosen.threads <= CARDS[card].registers_per_sm
         assert resources.spill_stores <= MOST_SPILLED
         assert chosen.shared <= CARDS[card].shared_per_block

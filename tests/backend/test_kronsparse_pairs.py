@@ -10,8 +10,14 @@ import pytest
 
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
-from kernmantle.structured.mode_product.cuda_emit import emit_pair
-from kernmantle.structured.mode_product.fused_plan import PairProblem, candidates, contiguous, expected_pair, pair_plan
+from kernmantle.structured.mode_product.cuda_emit import emit_fused
+from kernmantle.structured.mode_product.fused_plan import (
+    FusedProblem,
+    candidates,
+    contiguous,
+    fused_seconds,
+    plan_fused,
+)
 
 from .test_cuda_compile import CARDS
 
@@ -29,7 +35,7 @@ def compiled(source: str, card: str) -> Cubin:
 
 def planned(chain, batch, dtype, first, card):
     problem = contiguous(*chain, batch, dtype, first)
-    found = pair_plan(problem, CARDS[card])
+    found = plan_fused(problem, CARDS[card])
     assert found is not None
     return problem, found
 
@@ -41,7 +47,7 @@ def planned(chain, batch, dtype, first, card):
 def test_compiles_within_its_registers(card, dtype, first) -> None:
     for chain, batch in ((MONARCH, 16), (DEEP, 256)):
         problem, found = planned(chain, batch, dtype, first, card)
-        log = compiled(emit_pair(found), card).log
+        log = compiled(emit_fused(found), card).log
         taken = [int(each) for each in re.findall(r"Used (\d+) registers", log)]
         assert len(taken) >= 2, log
         assert max(taken) * found.threads <= 65536
@@ -54,7 +60,7 @@ def test_sizes_do_not_reach_the_source() -> None:
         problem = contiguous(*chain, 64, "f32", True)
         alike = {}
         for found in candidates(problem, CARDS["sm_90"]):
-            alike.setdefault((found.across, found.m, found.warps, found.run), set()).add(emit_pair(found))
+            alike.setdefault((found.across, found.m, found.warps, found.run), set()).add(emit_fused(found))
         assert all(len(sources) == 1 for sources in alike.values())
 
 
@@ -64,7 +70,7 @@ def test_blocks_cover_the_result() -> None:
     for found in candidates(problem, CARDS["sm_90"]):
         parts = -(-4 // found.slice) * -(-37 // found.columns)
         assert found.blocks(problem) == 2 * parts * -(-100 // found.rows)
-    assert "pair sm_90" in str(found)
+    assert "back-to-back sm_90" in str(found)
 
 
 # Microseconds on an H200 in a graph, 16 rows: chain, type, is the batch in front; as one, as two, as the dense matrix.
@@ -77,7 +83,7 @@ MEASURED = (
 
 @pytest.mark.parametrize(("chain", "dtype", "first", "taken"), MEASURED, ids=str)
 def test_the_model_is_near_what_was_measured(chain, dtype, first, taken) -> None:
-    found = expected_pair(contiguous(*chain, 16, dtype, first), CARDS["sm_90"])
+    found = fused_seconds(contiguous(*chain, 16, dtype, first), CARDS["sm_90"])
     assert 0.8 < 1e6 * found / 1.1 / taken[0] < 1.25
 
 
@@ -85,11 +91,11 @@ def test_pairs_are_for_few_rows_that_are_read_together() -> None:
     for chain, batch, dtype, first in (
         (LEVELS, 17, "bf16", True), (MONARCH, 16, "f32", False), (DEEP, 16, "bf16", True),
     ):  # fmt: skip
-        assert expected_pair(contiguous(*chain, batch, dtype, first), CARDS["sm_90"]) == math.inf
+        assert fused_seconds(contiguous(*chain, batch, dtype, first), CARDS["sm_90"]) == math.inf
 
 
 def test_problems_that_do_not_fit_have_no_plan() -> None:
-    wide = PairProblem((1, 64, 64, 1), (1, 64, 64, 1), 16, "f32", True, True, True)
-    assert pair_plan(wide, CARDS["sm_90"]) is not None
-    deep = PairProblem((1, 100_000, 4, 1), (1, 4, 100_000, 1), 16, "f32", True, True, True)
-    assert pair_plan(deep, CARDS["sm_90"]) is None
+    wide = FusedProblem((1, 64, 64, 1), (1, 64, 64, 1), 16, "f32", True, True, True)
+    assert plan_fused(wide, CARDS["sm_90"]) is not None
+    deep = FusedProblem((1, 100_000, 4, 1), (1, 4, 100_000, 1), 16, "f32", True, True, True)
+    assert plan_fused(deep, CARDS["sm_90"]) is None

@@ -18,14 +18,14 @@ from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.mode_product import cuda_emit
 from kernmantle.structured.mode_product.chain_plan import fused
 from kernmantle.structured.mode_product.grouped_plan import (
-    FewPlan,
-    FewProduct,
+    GroupedPlan,
+    GroupedProduct,
     View,
     bias_view,
     factor,
-    few_plan,
     neighbours,
     numbers_of,
+    plan_grouped,
     sums,
 )
 from kernmantle.testing import assert_close
@@ -55,7 +55,7 @@ class FewCase:
         ways = "".join("first" if first else "last" for first in (self.x_first, self.y_first))
         return f"few_{self.kind}_{size}_{self.batch}_{self.dtype}_{ways}"
 
-    def products(self) -> list[FewProduct]:
+    def products(self) -> list[GroupedProduct]:
         """What one launch computes."""
         if self.kind == "summed":
             a, b, _, d = self.patterns[0]
@@ -77,9 +77,9 @@ class FewCase:
             else [own.of_x(), own.of_weight(), sums(a * b * d, rows, sides[1])]
         )
 
-    def plan(self, own: DeviceLimits) -> FewPlan:
+    def plan(self, own: DeviceLimits) -> GroupedPlan:
         """As planned."""
-        return few_plan(own, self.dtype, self.products(), "relu" if self.kind == "forward" else "")
+        return plan_grouped(own, self.dtype, self.products(), "relu" if self.kind == "forward" else "")
 
     def arrays(self) -> list[list[np.ndarray[Any, Any] | None]]:
         """Memory of left, right and bias of each product."""
@@ -99,13 +99,13 @@ class FewCase:
         return made
 
 
-def _length(view: View, product: FewProduct, extents: tuple[int, int]) -> int:
+def _length(view: View, product: GroupedProduct, extents: tuple[int, int]) -> int:
     """Numbers from the first to the last of a view."""
     ends = zip((*product.sizes, *extents), (*view.batch, view.first, view.second), strict=True)
     return 1 + sum((extent - 1) * step for extent, step in ends)
 
 
-def seen(array: Any, view: View, product: FewProduct, extents: tuple[int, int]) -> Any:
+def seen(array: Any, view: View, product: GroupedProduct, extents: tuple[int, int]) -> Any:
     """An array as a product sees it: batch axes, then its own two."""
     shape = (*product.sizes, *extents)
     steps = [array.itemsize * step for step in (*view.batch, view.first, view.second)]
@@ -113,7 +113,7 @@ def seen(array: Any, view: View, product: FewProduct, extents: tuple[int, int]) 
 
 
 def expected(
-    product: FewProduct, given: Sequence[np.ndarray[Any, Any] | None], activation: str
+    product: GroupedProduct, given: Sequence[np.ndarray[Any, Any] | None], activation: str
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Result and size of its terms in float64, batch axes first."""
     left = seen(given[0], product.left, product, (product.p, product.r)).astype(np.float64)
@@ -150,7 +150,7 @@ def run(machine: Any, case: FewCase, own: DeviceLimits) -> list[np.ndarray[Any, 
 
     chosen, products = case.plan(own), case.products()
     kernel = Kernel(
-        compiled(cuda_emit.emit_few(chosen), own.arch).binary, cuda_emit.ENTRY, chosen.threads,
+        compiled(cuda_emit.emit_grouped(chosen), own.arch).binary, cuda_emit.ENTRY, chosen.threads,
         chosen.shared, case.name, own.has(("overlapped_launch",)),
     )  # fmt: skip
     arguments: list[int] = []

@@ -268,8 +268,8 @@ def turn_cases() -> Iterator[TurnCase]:
 def run_turn(machine: Machine, case: TurnCase) -> np.ndarray[Any, Any]:
     """The turned rows."""
     own, (rows, turned) = limits(), case.arrays()
-    threads, (lanes, each) = cuda_emit.TURN_THREADS, turning(case.high, case.wide, rows.itemsize)
-    binary = compile_source(cuda_emit.emit_turn(rows.itemsize, lanes), own.arch, headers(), case.name).binary
+    threads, (lanes, each) = cuda_emit.TRANSPOSE_THREADS, turning(case.high, case.wide, rows.itemsize)
+    binary = compile_source(cuda_emit.emit_transpose(rows.itemsize, lanes), own.arch, headers(), case.name).binary
     kernel = Kernel(binary, cuda_emit.ENTRY, threads, 0, case.name, False)
     blank = np.full_like(turned, np.nan)
     given, out = machine.upload(rows), machine.upload(blank)

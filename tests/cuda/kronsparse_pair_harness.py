@@ -16,7 +16,7 @@ import numpy as np
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.mode_product import cuda_emit, fused_plan
-from kernmantle.structured.mode_product.fused_plan import PairPlan, PairProblem
+from kernmantle.structured.mode_product.fused_plan import FusedPlan, FusedProblem
 from kernmantle.testing import assert_close
 
 from .harness import Machine, compiled, limits
@@ -47,16 +47,16 @@ class PairCase:
         across, m = self.kind
         return f"pair_{size}_{self.batch}_{self.dtype}_{ways}_{m}{'_across' * across}"
 
-    def problem(self) -> PairProblem:
+    def problem(self) -> FusedProblem:
         """As planned for."""
         first, second = self.chain
         vector = self.x_first and first[3] == 1 and first[2] % 4 == 0
-        return PairProblem(
+        return FusedProblem(
             first, second, self.batch, self.dtype, self.x_first, self.y_first, vector,
             fused_plan.run_of(second, np.dtype(TYPES[self.dtype]).itemsize, 16), bias=True, activation="relu",
         )  # fmt: skip
 
-    def plans(self, own: DeviceLimits) -> list[PairPlan]:
+    def plans(self, own: DeviceLimits) -> list[FusedPlan]:
         """The cheapest of its kind with each part of the inner blocks, one tile of columns at a time or several."""
         problem = self.problem()
         found = sorted(fused_plan.candidates(problem, own), key=lambda each: fused_plan.seconds(each, problem, own))
@@ -98,14 +98,14 @@ def cases() -> Iterator[PairCase]:
             yield PairCase(chain, (1, 37, 16, 70)[(3 * place + place // 8) % 4], dtype, x_first, y_first, kind)
 
 
-def run(machine: Machine, case: PairCase, chosen: PairPlan) -> np.ndarray[Any, Any]:
+def run(machine: Machine, case: PairCase, chosen: FusedPlan) -> np.ndarray[Any, Any]:
     """The result."""
     problem = case.problem()
     x, *weights, bias = case.arrays()
     blank = np.full((case.batch, len(bias)), np.nan, bias.dtype)
     laid = [array if first else array.T.copy() for array, first in ((x, case.x_first), (blank, case.y_first))]
     given, one, two, offset, out = (machine.upload(array) for array in (laid[0], *weights, bias, laid[1]))
-    binary = compiled(cuda_emit.emit_pair(chosen), limits().arch).binary
+    binary = compiled(cuda_emit.emit_fused(chosen), limits().arch).binary
     stream, threads = int(machine.stream.handle), cuda_emit.PREPARE_THREADS
     prepare = Kernel(binary, cuda_emit.PREPARE, threads, 0, case.name)
     parts = []

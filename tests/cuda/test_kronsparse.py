@@ -121,8 +121,8 @@ def test_products_over_turned_rows(pattern, dtype) -> None:
     for batch in (1, 129, 700):
         x, weight, bias = operands(pattern, batch, dtype, False)
         info = RunInfo()
-        found = execute.by("turned", x[None], weight[None], bias[None], "", False, "", None, None, info)[0]
-        assert info.route.startswith("turned rows: ")
+        found = execute.by("transposed", x[None], weight[None], bias[None], "", False, "", None, None, info)[0]
+        assert info.route.startswith("transposed rows: ")
         wanted, terms = exact(x, weight, bias, False)
         rounded = 2 * terms * torch.finfo(dtype).eps  # of the sums, before the bias is added to them
         assert_close(found, wanted, depth=pattern[2], magnitude=terms + rounded)
@@ -409,7 +409,7 @@ def test_every_way_that_is_measured_is_right(pattern, tmp_path, monkeypatch) -> 
         assert sum(way.startswith("kernel ") for way in ran) > 3
         assert all(0 < taken < 1 for taken in found.seconds.values())
         ran = route(*operands(pattern, 550, torch.float32, False)[:2], "auto", "")
-    assert ran.startswith("torch") != found.best.startswith(("kernel", "turned"))
+    assert ran.startswith("torch") != found.best.startswith(("kernel", "transposed"))
 
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])

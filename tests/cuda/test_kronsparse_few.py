@@ -55,7 +55,7 @@ def exact(layer, x, grad):
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-@pytest.mark.parametrize("kind", ["few", "matrix"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix"])
 def test_layers_are_trained(kind, chain, dtype, batch_last, monkeypatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
@@ -96,7 +96,7 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("batch", [16, 3000])
-@pytest.mark.parametrize("kind", ["few", "matrix", "factors"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix", "factors"])
 def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) -> None:
     """In a graph what does not wait for each other lies on two streams, which a replay must not mix up."""
     monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
@@ -128,7 +128,7 @@ def test_steps_are_captured_and_replays_follow(kind, batch, dtype, monkeypatch) 
 
 
 def test_many_launches_in_a_row_wait_for_each_other(monkeypatch) -> None:
-    monkeypatch.setattr(chain_training, "kind_of", lambda *_: "few")
+    monkeypatch.setattr(chain_training, "kind_of", lambda *_: "grouped")
     torch.manual_seed(0)
     chain = CHAINS["three"]
     layer = km.KSLinear(256, 256, chain, device="cuda")
@@ -141,7 +141,7 @@ def test_many_launches_in_a_row_wait_for_each_other(monkeypatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_trains_weights_of_float32(dtype, monkeypatch) -> None:
-    for kind, wanted in itertools.product(("few", "matrix"), (True, False)):
+    for kind, wanted in itertools.product(("grouped", "matrix"), (True, False)):
         monkeypatch.setattr(chain_training, "kind_of", lambda *_, kind=kind: kind)
         layer = km.KSLinear(384, 1536, CHAINS["monarch"], device="cuda")
         layer.weights[0].requires_grad_(wanted)

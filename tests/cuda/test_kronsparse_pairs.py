@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cuda
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MONARCH = (6, 64, 64, 1), (1, 768, 192, 2)
-PAIR = (Step("pair", 0, 1, 2),)
+PAIR = (Step("back-to-back", 0, 1, 2),)
 
 
 def exact(x, weights, bias=None):
@@ -67,7 +67,7 @@ def test_packed_layers(chain, dtype, batch_last, monkeypatch) -> None:
         packed = layer.pack()
         for _ in range(2):
             found = packed(x.T.contiguous() if batch_last else x, activation)
-            assert "pair" in packed.info
+            assert "back-to-back" in packed.info
             assert_close(found.T if batch_last else found, wanted, dtype=dtype, depth=chain[1][2] + c, magnitude=terms)
         layer.weights[0].neg_()
 

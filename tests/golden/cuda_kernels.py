@@ -15,7 +15,7 @@ from kernmantle.structured.kron import factor_gradient_emit, gradient_emit
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
-from kernmantle.structured.mode_product.fused_plan import contiguous, pair_plan
+from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 
@@ -189,9 +189,9 @@ def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
 def _fused(chain: Any, batch: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         problem = contiguous(*chain, batch, dtype, True)
-        plan = pair_plan(problem, CARDS[card])
+        plan = plan_fused(problem, CARDS[card])
         assert plan is not None
-        return Planned(cuda_emit.emit_pair(plan), str(plan), plan.threads, plan.shared(problem))
+        return Planned(cuda_emit.emit_fused(plan), str(plan), plan.threads, plan.shared(problem))
 
     return make
 
@@ -199,8 +199,8 @@ def _fused(chain: Any, batch: int, dtype: str) -> Callable[[str], Planned]:
 def _grouped(pattern: tuple[int, ...], rows: int, step: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         products = grouped.launches(pattern, rows, rows == 5)[step]
-        plan = grouped_plan.few_plan(CARDS[card], dtype, products, "relu")
-        return Planned(cuda_emit.emit_few(plan), f"{len(products)} products", plan.threads, plan.shared)
+        plan = grouped_plan.plan_grouped(CARDS[card], dtype, products, "relu")
+        return Planned(cuda_emit.emit_grouped(plan), f"{len(products)} products", plan.threads, plan.shared)
 
     return make
 
@@ -255,7 +255,7 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
     for size, lanes in ((4, 4), (2, 32)):
-        source = cuda_emit.emit_turn(size, lanes)
+        source = cuda_emit.emit_transpose(size, lanes)
         table.add(
             f"kronsparse transpose {size} bytes {lanes} lanes",
             lambda card, own=source: Planned(own, "transpose", 256, 0), COMPARED if lanes == 4 else HOPPER,

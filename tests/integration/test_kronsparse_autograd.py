@@ -110,11 +110,11 @@ def test_training_steps_go_the_way_that_should_be_quickest(monkeypatch):
 
     assert chosen(wide, 65536) == chosen(wide, 25088) == "matrix"
     assert chosen(wide, 25088, "f32") == "factors"
-    assert chosen(wide, 1) == chosen(wide, 16) == chosen(wide, 16, "f32") == "few"
+    assert chosen(wide, 1) == chosen(wide, 16) == chosen(wide, 16, "f32") == "grouped"
     assert chosen(((24, 16, 16, 1), (1, 96, 96, 4)), 25088) == "matrix"
     assert chosen(((64, 64, 64, 1), (1, 64, 64, 64)), 25088) == "factors"
     assert chosen(((16, 16, 64, 1), (1, 1024, 64, 4)), 65536) == "factors"
-    assert chosen(((6, 64, 64, 1),), 16) == "few"
+    assert chosen(((6, 64, 64, 1),), 16) == "grouped"
     layer = KSLinear(384, 1536, wide, dtype=torch.bfloat16)
     x = torch.empty(1, 25088, 384).bfloat16()
     assert chain_training.kind_of(x, list(layer.weights), layer._options) == "factors"  # on a CPU

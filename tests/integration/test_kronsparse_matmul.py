@@ -122,7 +122,7 @@ def test_entry_by_entry_of_the_blocks(shape, batch_last, dtype):
         x, y = (torch.randn((2, a * m * d, count), generator=source).to(DTYPES[dtype]).mT for m in (c, b))
         x, y = (side if batch_last else side.contiguous() for side in (x, y))
         weight = torch.randn((of_weight, *shape), generator=source).to(DTYPES[dtype])
-        found, summed = OWN["lines"](x, weight), GRADIENTS["lines"](x, y, *shape)
+        found, summed = OWN["entries"](x, weight), GRADIENTS["entries"](x, y, *shape)
         blocks = [side.double().reshape(2, count, a, m, d) for side, m in ((x, c), (y, b))]
         terms = torch.einsum("gnikl,gnijl->gijkl", *(side.abs() for side in blocks))
         assert_close(summed, torch.einsum("gnikl,gnijl->gijkl", *blocks), depth=count, magnitude=terms)
@@ -147,7 +147,7 @@ MEASURED = (
 @pytest.mark.parametrize(("pattern", "count", "last", "taken"), MEASURED, ids=str)
 def test_the_model_of_cost_chooses_as_measurements_do_on_a_cpu(pattern, count, last, taken):
     chosen, _ = quickest(pattern, count, "f32", "cpu", last)
-    assert taken[("kernel", "bmm", "lines").index(chosen)] <= 1.15 * min(taken)
+    assert taken[("kernel", "bmm", "entries").index(chosen)] <= 1.15 * min(taken)
 
 
 def test_backends(backend, device):

@@ -34,7 +34,7 @@ def computed(_, made, given, activation, precision):
         if product.bias is not None:
             value += viewed(bias, product.bias, product.sizes, (product.q, 1)).mT
         viewed(out, product.out, product.sizes, (product.p, product.q)).copy_(value)
-    return "few"
+    return "grouped"
 
 
 def gradients(function, given):
@@ -66,7 +66,7 @@ def operands(chain, batch, batch_last):
 
 @pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-@pytest.mark.parametrize("kind", ["few", "matrix"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix"])
 def test_every_subset_of_gradients(kind, chain, batch_last, steps):
     for batch in ((3,), (2, 2)):
         given = operands(chain, batch, batch_last)
@@ -86,7 +86,7 @@ def test_every_subset_of_gradients(kind, chain, batch_last, steps):
                 torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("kind", ["few", "matrix"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix"])
 def test_second_derivatives_and_many_cotangents(kind, steps):
     steps(kind)
     given = [tensor.requires_grad_() for tensor in operands(CHAINS["two"], (3,), False)]
@@ -104,7 +104,7 @@ def test_second_derivatives_and_many_cotangents(kind, steps):
             torch.testing.assert_close(own, whole[place])
 
 
-@pytest.mark.parametrize("kind", ["few", "matrix"])
+@pytest.mark.parametrize("kind", ["grouped", "matrix"])
 def test_strided_operands(kind, steps):
     chain = CHAINS["two"]
     x, *rest = operands(chain, (5,), False)
@@ -128,7 +128,7 @@ def test_strided_operands(kind, steps):
 
 
 def test_frozen_layers_and_steps_of_an_optimizer(steps):
-    for kind in ("few", "matrix"):
+    for kind in ("grouped", "matrix"):
         torch.manual_seed(0)
         layers = [KSLinear(18, 10, CHAINS["two"], dtype=torch.float64) for _ in range(2)]
         layers[1].load_state_dict(layers[0].state_dict())

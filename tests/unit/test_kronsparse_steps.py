@@ -8,7 +8,7 @@ import math
 from kernmantle.kronsparse import KSPattern, butterfly
 from kernmantle.structured.mode_product.chain_plan import Step, fused, meets, steps
 from kernmantle.structured.mode_product.cost import dense_seconds
-from kernmantle.structured.mode_product.grouped_plan import few_seconds, joined_seconds
+from kernmantle.structured.mode_product.grouped_plan import grouped_seconds, joined_seconds
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from tests.backend.test_cuda_compile import CARDS
@@ -44,8 +44,8 @@ def test_levels_of_a_butterfly_join_where_that_moves_less() -> None:
     assert steps(levels, moved, never, 7.0) == (Step("dense", 0, 0, 12),)
     assert len(steps(levels, lambda pattern: math.prod(pattern) ** 1.1, never, math.inf)) == 12
     pairs = steps(levels, moved, lambda one, two: 2.0, math.inf)
-    assert [step.kind for step in pairs] == ["pair", "pair"]
-    assert str(pairs[0]) == "pair 0..2 3..5"
+    assert [step.kind for step in pairs] == ["back-to-back"] * 2
+    assert str(pairs[0]) == "back-to-back 0..2 3..5"
 
 
 def test_factors_that_do_not_meet_stay_apart() -> None:
@@ -85,6 +85,6 @@ def test_nothing_costs_less_than_a_launch() -> None:
     for pattern, batch, dtype in itertools.product(sizes, (1, 16, 1024), ("f32", "bf16")):
         for first, kept in itertools.product((False, True), repeat=2):
             assert expected_seconds(contiguous(pattern, batch, dtype, first), own, kept) > LAUNCH
-        assert few_seconds([pattern], batch, dtype, False, own) > 2 * LAUNCH
+        assert grouped_seconds([pattern], batch, dtype, False, own) > 2 * LAUNCH
         assert dense_seconds((pattern[1], pattern[2]), batch, dtype, "cuda") > LAUNCH
     assert joined_seconds([(6, 64, 64, 1), (1, 768, 192, 2)], "f32", own) > 2 * LAUNCH

@@ -14,7 +14,7 @@ from kernmantle.structured.mode_product.cost import seconds
 from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import expected_seconds
-from kernmantle.structured.mode_product.transpose_plan import inner, turned_seconds
+from kernmantle.structured.mode_product.transpose_plan import inner, transposed_seconds
 from kernmantle.torch_ops.info import RunInfo
 from tests.backend.test_cuda_compile import CARDS
 
@@ -49,16 +49,16 @@ def turned_by_torch(source, target, a, high, wide) -> None:
 def test_products_over_turned_rows(monkeypatch, pattern) -> None:
     a, b, c, d = pattern
     monkeypatch.setattr(transpose, "_turn", turned_by_torch)
-    monkeypatch.setattr(transpose, "way", lambda *_: "kernel")
+    monkeypatch.setattr(transpose, "choose_algorithm", lambda *_: "kernel")
     for rows, packed in ((7, None), (3, PackedWeights())):
         monkeypatch.setattr(transpose, "_MOST_BYTES", rows * 8 * a * d * max(b, c))
         x, weight, bias = made(pattern, 7)
         out = torch.full((1, 7, a * b * d), math.nan, dtype=torch.float64)
         info = RunInfo()
-        execute.by("turned", x, weight, bias, "relu", False, "", out, packed, info)
+        execute.by("transposed", x, weight, bias, "relu", False, "", out, packed, info)
         torch.testing.assert_close(out, torch.relu(exact(x, weight) + bias), rtol=1e-12, atol=1e-12)
-        assert info.route.startswith("turned rows: ")
-        execute.by("turned", x, weight, None, "", False, "", out, packed)
+        assert info.route.startswith("transposed rows: ")
+        execute.by("transposed", x, weight, None, "", False, "", out, packed)
         torch.testing.assert_close(out, exact(x, weight), rtol=1e-12, atol=1e-12)
 
 
@@ -108,15 +108,15 @@ def test_only_whole_lines_with_the_batch_in_front_are_turned() -> None:
     assert inner(contiguous((2, 64, 36, 16), 100, "f16", True)) is None
     assert inner(replace(given, x_bytes=8)) is None
     assert inner(replace(given, groups=2)) is None
-    assert turned_seconds(contiguous((2, 64, 30, 16), 100, "f32", True), CARDS["sm_90"]) == math.inf
+    assert transposed_seconds(contiguous((2, 64, 30, 16), 100, "f32", True), CARDS["sm_90"]) == math.inf
 
 
 def test_wide_blocks_are_turned_and_narrow_ones_are_not() -> None:
     limits = CARDS["sm_90"]
     for dtype in ("f32", "bf16"):
         wide, narrow = (contiguous(own, BATCH, dtype, True) for own in ((1, 256, 256, 64), (1, 64, 64, 128)))
-        assert turned_seconds(wide, limits, True) < expected_seconds(wide, limits, True)
-        assert turned_seconds(narrow, limits, True) > expected_seconds(narrow, limits, True)
+        assert transposed_seconds(wide, limits, True) < expected_seconds(wide, limits, True)
+        assert transposed_seconds(narrow, limits, True) > expected_seconds(narrow, limits, True)
 
 
 def test_batched_products_of_a_gpu_cost_no_copies_where_they_are_written_in_place() -> None:

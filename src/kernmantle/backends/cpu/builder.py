@@ -57,7 +57,7 @@ class Function:
     def __init__(self, head: str):
         self.head = head
         self.entry: list[str] = []
-        self.lines: list[str] = []
+        self.instructions: list[str] = []
         self.label = "entry"
         self._count = 0
 
@@ -66,17 +66,17 @@ class Function:
         self._count += 1
         return f"%{hint}{self._count}"
 
-    def do(self, text: str, hint: str = "v") -> str:
+    def emit(self, text: str, hint: str = "v") -> str:
         """Name of the result of an instruction."""
         name = self.fresh(hint)
-        self.lines.append(f"  {name} = {text}")
+        self.instructions.append(f"  {name} = {text}")
         return name
 
-    def say(self, text: str) -> None:
+    def emit_void(self, text: str) -> None:
         """Instruction without a result."""
-        self.lines.append(f"  {text}")
+        self.instructions.append(f"  {text}")
 
-    def room(self, element: str, count: int) -> str:
+    def alloca(self, element: str, count: int) -> str:
         """Stack memory for a number of elements, taken once at entry."""
         name = self.fresh("room")
         self.entry.append(f"  {name} = alloca {element}, i64 {count}, align 64")
@@ -84,16 +84,16 @@ class Function:
 
     def start(self, label: str) -> None:
         """Begin a block."""
-        self.lines.append(f"{label[1:]}:")
+        self.instructions.append(f"{label[1:]}:")
         self.label = label[1:]
 
     def jump(self, label: str) -> None:
         """Go to a block."""
-        self.say(f"br label {label}")
+        self.emit_void(f"br label {label}")
 
     def branch(self, condition: str, yes: str, no: str) -> None:
         """Go to one of two blocks."""
-        self.say(f"br i1 {condition}, label {yes}, label {no}")
+        self.emit_void(f"br i1 {condition}, label {yes}, label {no}")
 
     @contextmanager
     def loop(self, start: str, stop: str, step: str = "1") -> Generator[str]:
@@ -107,19 +107,19 @@ class Function:
     ) -> Generator[tuple[str, list[str], list[str]]]:
         """A loop with values of its own, first ``begun``; yields the counter, them and a list for what follows."""
         head, body, done, index = self.fresh("head"), self.fresh("body"), self.fresh("done"), self.fresh("i")
-        held, following = [self.fresh("acc") for _ in begun], list[str]()
+        values, following = [self.fresh("acc") for _ in begun], list[str]()
         before = self.label
         self.jump(head)
         self.start(head)
-        place = len(self.lines)
-        self.lines += [""] * (1 + len(held))
-        self.branch(self.do(f"icmp slt i64 {index}, {stop}"), body, done)
+        first_phi = len(self.instructions)
+        self.instructions += [""] * (1 + len(values))
+        self.branch(self.emit(f"icmp slt i64 {index}, {stop}"), body, done)
         self.start(body)
-        yield index, held, following
-        after = self.do(f"add nsw i64 {index}, {step}")
+        yield index, values, following
+        after = self.emit(f"add nsw i64 {index}, {step}")
         carried = [(index, "i64", start, after)]
-        carried += [(name, kind, *ends) for name, *ends in zip(held, begun, following, strict=True)]
-        self.lines[place : place + len(carried)] = [
+        carried += [(name, kind, *ends) for name, *ends in zip(values, begun, following, strict=True)]
+        self.instructions[first_phi : first_phi + len(carried)] = [
             f"  {name} = phi {own} [ {first}, %{before} ], [ {later}, %{self.label} ]"
             for name, own, first, later in carried
         ]
@@ -138,7 +138,7 @@ class Function:
 
     def i64(self, operation: str, left: str, right: str) -> str:
         """Integer arithmetic on counters."""
-        return self.do(f"{operation} i64 {left}, {right}")
+        return self.emit(f"{operation} i64 {left}, {right}")
 
     def add(self, left: str, right: str) -> str:
         """Sum of two counters."""
@@ -150,11 +150,11 @@ class Function:
 
     def least(self, left: str, right: str) -> str:
         """Smaller of two counters."""
-        return self.do(f"call i64 @llvm.smin.i64(i64 {left}, i64 {right})")
+        return self.emit(f"call i64 @llvm.smin.i64(i64 {left}, i64 {right})")
 
     def most(self, left: str, right: str) -> str:
         """Larger of two counters."""
-        return self.do(f"call i64 @llvm.smax.i64(i64 {left}, i64 {right})")
+        return self.emit(f"call i64 @llvm.smax.i64(i64 {left}, i64 {right})")
 
     def ceiling(self, value: str, step: int) -> str:
         """How many steps cover a counter."""
@@ -162,16 +162,16 @@ class Function:
 
     def at(self, pointer: str, index: str, element: str = "i8") -> str:
         """Address of an element."""
-        return self.do(f"getelementptr {element}, ptr {pointer}, i64 {index}", "p")
+        return self.emit(f"getelementptr {element}, ptr {pointer}, i64 {index}", "p")
 
     def load(self, kind: str, pointer: str, align: int) -> str:
         """Value in memory."""
-        return self.do(f"load {kind}, ptr {pointer}, align {align}")
+        return self.emit(f"load {kind}, ptr {pointer}, align {align}")
 
     def store(self, kind: str, value: str, pointer: str, align: int) -> None:
         """Put a value into memory."""
-        self.say(f"store {kind} {value}, ptr {pointer}, align {align}")
+        self.emit_void(f"store {kind} {value}, ptr {pointer}, align {align}")
 
     def text(self) -> str:
         """The whole definition."""
-        return "\n".join([f"define {self.head} {{", "entry:", *self.entry, *self.lines, "}"])
+        return "\n".join([f"define {self.head} {{", "entry:", *self.entry, *self.instructions, "}"])

@@ -24,7 +24,7 @@ def _definition(name: str, element: str, lanes: int, needed: set[tuple[str, str,
     short = OPS[name].cost == "short" if name in OPS else name in llvm_power.INLINED
     inline = "alwaysinline" if short else "noinline"
     f = Function(f"internal {kind} @{symbol(name, element, lanes)}({given}) {inline}")
-    f.say(f"ret {kind} {FUNCTIONS[name](Maths(f, element, lanes, needed), *names)}")
+    f.emit_void(f"ret {kind} {FUNCTIONS[name](Maths(f, element, lanes, needed), *names)}")
     return f.text()
 
 

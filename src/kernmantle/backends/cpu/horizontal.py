@@ -61,13 +61,13 @@ class Across(Tile):
         f, plan, span = self.f, self.plan, self.plan.lanes * self.plan.vectors
         rest = f.i64("srem", "%depth", str(span))
         before, some, ready = f.label, f.fresh("some"), f.fresh("ready")
-        f.branch(f.do(f"icmp sgt i64 {rest}, 0"), some, ready)
+        f.branch(f.emit(f"icmp sgt i64 {rest}, 0"), some, ready)
         f.start(some)
         memo, known, spread, buffers = dict(self.memo), dict(self.known), dict(self.spell.spread), dict(self.buffers)
         start, last = f.i64("sub nsw", "%depth", rest), f.i64("sub nsw", rest, "1")
         for port in map_ports(plan):
             if "k" in port.roles:
-                room = self.buffers[port.name] = f.room(self.element, span)
+                room = self.buffers[port.name] = f.alloca(self.element, span)
                 origin = f.at(f"%x_{port.name}", start, self.element)
                 with f.loop("0", str(span)) as lane:
                     value = f.load(self.element, f.at(origin, f.least(lane, last), self.element), plan.width)
@@ -82,7 +82,7 @@ class Across(Tile):
         f.jump(ready)
         f.start(ready)
         return [
-            f.do(f"phi {self.register_type(register)} [ {old}, %{before} ], [ {one}, %{after} ]")
+            f.emit(f"phi {self.register_type(register)} [ {old}, %{before} ], [ {one}, %{after} ]")
             for register, old, one in zip(self.registers, texts, kept, strict=True)
         ]
 
@@ -91,12 +91,12 @@ class Across(Tile):
         self.spell.spread = {}
         masks: list[str] = []
         for j in range(self.plan.vectors):
-            left = f.do(f"trunc i64 {f.i64('sub nsw', rest, str(j * lanes))} to i32")
+            left = f.emit(f"trunc i64 {f.i64('sub nsw', rest, str(j * lanes))} to i32")
             counts = ", ".join(f"i32 {lane}" for lane in range(lanes))
             kind = vector("i32", lanes)
-            first = f.do(f"insertelement {kind} poison, i32 {left}, i64 0")
-            wide = f.do(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
-            masks.append(f.do(f"icmp slt {kind} <{counts}>, {wide}"))
+            first = f.emit(f"insertelement {kind} poison, i32 {left}, i64 0")
+            wide = f.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+            masks.append(f.emit(f"icmp slt {kind} <{counts}>, {wide}"))
         return [
             self.spell.select(masks[register.place[1] or 0], one, other, self.register_type(register), lanes)
             for register, one, other in zip(self.registers, new, old, strict=True)
@@ -124,10 +124,10 @@ class Across(Tile):
         for register, text in zip(self.scalars, state, strict=True):
             kind = self.register_type(replace(register, lanes=2 * lanes))
             if lanes == 1:
-                texts.append(self.f.do(f"extractelement {kind} {text}, i64 {part}"))
+                texts.append(self.f.emit(f"extractelement {kind} {text}, i64 {part}"))
             else:
                 shuffled = f"shufflevector {kind} {text}, {kind} poison, <{lanes} x i32> <{places}>"
-                texts.append(self.f.do(shuffled))
+                texts.append(self.f.emit(shuffled))
         return texts
 
     def _met(self, left: Sequence[str], right: Sequence[str], lanes: int) -> list[str]:

@@ -36,7 +36,7 @@ class Maths:
         return splat(str(value), self.integer, self.lanes)
 
     def _two(self, word: str, kind: str, a: str, b: str) -> str:
-        return self.f.do(f"{word} {kind} {a}, {b}")
+        return self.f.emit(f"{word} {kind} {a}, {b}")
 
     def add(self, a: str, b: str) -> str:
         """Sum."""
@@ -56,7 +56,7 @@ class Maths:
 
     def neg(self, a: str) -> str:
         """-a."""
-        return self.f.do(f"fneg {self.kind} {a}")
+        return self.f.emit(f"fneg {self.kind} {a}")
 
     def fma(self, a: str, b: str, c: str) -> str:
         """Product and sum, rounded once."""
@@ -80,7 +80,7 @@ class Maths:
 
     def _intrinsic(self, name: str, *args: str) -> str:
         given = ", ".join(f"{self.kind} {arg}" for arg in args)
-        return self.f.do(f"call {self.kind} @llvm.{name}.{suffix(self.kind)}({given})")
+        return self.f.emit(f"call {self.kind} @llvm.{name}.{suffix(self.kind)}({given})")
 
     def test(self, order: str, a: str, b: str) -> str:
         """Comparison of floats."""
@@ -88,11 +88,11 @@ class Maths:
 
     def where(self, condition: str, yes: str, no: str) -> str:
         """One of two floats."""
-        return self.f.do(f"select {self.mask} {condition}, {self.kind} {yes}, {self.kind} {no}")
+        return self.f.emit(f"select {self.mask} {condition}, {self.kind} {yes}, {self.kind} {no}")
 
     def whole_where(self, condition: str, yes: str, no: str) -> str:
         """One of two integers."""
-        return self.f.do(f"select {self.mask} {condition}, {self.whole} {yes}, {self.whole} {no}")
+        return self.f.emit(f"select {self.mask} {condition}, {self.whole} {yes}, {self.whole} {no}")
 
     def logical(self, word: str, a: str, b: str) -> str:
         """Operation on conditions."""
@@ -100,11 +100,11 @@ class Maths:
 
     def bits(self, a: str) -> str:
         """Bits of floats."""
-        return self.f.do(f"bitcast {self.kind} {a} to {self.whole}")
+        return self.f.emit(f"bitcast {self.kind} {a} to {self.whole}")
 
     def real(self, a: str) -> str:
         """Floats of bits."""
-        return self.f.do(f"bitcast {self.whole} {a} to {self.kind}")
+        return self.f.emit(f"bitcast {self.whole} {a} to {self.kind}")
 
     def i(self, word: str, a: str, b: str) -> str:
         """Integer operation."""
@@ -112,7 +112,7 @@ class Maths:
 
     def float_of(self, a: str) -> str:
         """Integers as floats."""
-        return self.f.do(f"sitofp {self.whole} {a} to {self.kind}")
+        return self.f.emit(f"sitofp {self.whole} {a} to {self.kind}")
 
     def poly(self, x: str, coefficients: Sequence[float]) -> str:
         """Polynomial by Horner's rule, highest power first."""
@@ -135,7 +135,7 @@ class Maths:
         """Nearest integer as a float and as an integer; a NaN gives some integer."""
         n, shifted = self.shifted(a)
         bits = floating_literal(_MAGIC[self.element], self.element)
-        magic = self.f.do(f"bitcast {self.kind} {splat(bits, self.element, self.lanes)} to {self.whole}")
+        magic = self.f.emit(f"bitcast {self.kind} {splat(bits, self.element, self.lanes)} to {self.whole}")
         return n, self.i("sub", self.bits(shifted), magic)
 
     def shifted(self, a: str) -> tuple[str, str]:
@@ -160,7 +160,7 @@ class Maths:
     def split(self, x: str) -> tuple[str, str]:
         """Exponent and mantissa in √½..√2 of a positive normal number."""
         bits, mantissa = self.bits(x), self.n(MANTISSA[self.element])
-        root = self.f.do(f"bitcast {self.kind} {self.c(math.sqrt(0.5))} to {self.whole}")
+        root = self.f.emit(f"bitcast {self.kind} {self.c(math.sqrt(0.5))} to {self.whole}")
         exponent = self.i("ashr", self.i("sub", bits, root), mantissa)
         return exponent, self.real(self.i("sub", bits, self.i("shl", exponent, mantissa)))
 
@@ -189,7 +189,7 @@ class Maths:
         """Another function of the table."""
         self.needed.add((name, self.element, self.lanes))
         given = ", ".join(f"{self.kind} {arg}" for arg in args)
-        return self.f.do(f"call {self.kind} @{symbol(name, self.element, self.lanes)}({given})")
+        return self.f.emit(f"call {self.kind} @{symbol(name, self.element, self.lanes)}({given})")
 
 
 Body = Callable[[Maths, str], str]

@@ -60,9 +60,9 @@ class Entry:
         columns = f.least(str(plan.column_block), covered(self.size["n"], plan.columns))
         self.packed_rows, self.packed_columns = rows, columns
         depth = f.least(str(plan.depth), f.most("1", self.size["k"]))
-        aligned = f.do("ptrtoint ptr %scratch to i64")
+        aligned = f.emit("ptrtoint ptr %scratch to i64")
         aligned = f.i64("and", f.add(aligned, "63"), "-64")
-        held = f.do(f"inttoptr i64 {aligned} to ptr")
+        held = f.emit(f"inttoptr i64 {aligned} to ptr")
         self.buffers: dict[str, str] = {}
         for ports, extent in (
             (plan.row_ports, rows), (plan.column_ports, columns), (plan.line_ports, "1"),
@@ -107,9 +107,9 @@ class Entry:
         before = f.label
         f.jump(head)
         f.start(head)
-        place = len(f.lines)
-        f.lines.append("")
-        f.branch(f.do(f"icmp slt i64 {item}, %end"), body, done)
+        place = len(f.instructions)
+        f.instructions.append("")
+        f.branch(f.emit(f"icmp slt i64 {item}, %end"), body, done)
         f.start(body)
         outer, block = f.i64("sdiv", item, blocks), f.i64("srem", item, blocks)
         count = f.least(f.i64("sub nsw", blocks, block), f.i64("sub nsw", "%end", item))
@@ -118,10 +118,10 @@ class Entry:
         self._outer(outer)
         self._rows(first, last)
         following = f.add(item, count)
-        f.lines[place] = f"  {item} = phi i64 [ %begin, %{before} ], [ {following}, %{f.label} ]"
+        f.instructions[place] = f"  {item} = phi i64 [ %begin, %{before} ], [ {following}, %{f.label} ]"
         f.jump(head)
         f.start(done)
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
     def _outer(self, outer: str) -> None:
@@ -148,11 +148,11 @@ class Entry:
         f, plan = self.f, self.plan
         spans = {role: f.i64("sub nsw", high, low) for role, (low, high) in self.range.items()}
         whole = f.multiply(spans["k"], spans["l"])
-        self.empty = f.do(f"icmp sle i64 {whole}, 0")
+        self.empty = f.emit(f"icmp sle i64 {whole}, 0")
         self.blocks = f.most("1", f.ceiling(spans["k"], plan.depth)) if "k" in self.loops else "1"
         self.turns = f.most("1", spans["l"]) if "l" in self.loops else "1"
         passes = f.multiply(self.turns, self.blocks) if "l" in self.loops else self.blocks
-        several = f.do(f"icmp sgt i64 {self.size['n']}, {plan.column_block}")
+        several = f.emit(f"icmp sgt i64 {self.size['n']}, {plan.column_block}")
         with f.loop(first, last, str(plan.row_block)) as ic:
             rows = f.least(str(plan.row_block), f.i64("sub nsw", last, ic))
             start = "0"
@@ -160,8 +160,8 @@ class Entry:
                 start = f.multiply(f.i64("sdiv", ic, str(plan.column_block)), str(plan.column_block))
             with f.loop(start, self.size["n"], str(plan.column_block)) as jc:
                 columns = f.least(str(plan.column_block), f.i64("sub nsw", self.size["n"], jc))
-                fresh_rows = f.do(f"icmp eq i64 {jc}, {start}")
-                fresh_columns = f.do(f"or i1 {several}, {f.do(f'icmp eq i64 {ic}, {first}')}")
+                fresh_rows = f.emit(f"icmp eq i64 {jc}, {start}")
+                fresh_columns = f.emit(f"or i1 {several}, {f.emit(f'icmp eq i64 {ic}, {first}')}")
                 with f.loop("0", passes) as turn:
                     self._pass(turn, passes, (ic, rows, fresh_rows), (jc, columns, fresh_columns))
 
@@ -181,7 +181,7 @@ class Entry:
             depth = f.least(str(plan.depth), f.i64("sub nsw", high, at_k))
         else:
             at_k, depth = "0", "1"
-        depth = f.do(f"select i1 {self.empty}, i64 0, i64 {depth}")
+        depth = f.emit(f"select i1 {self.empty}, i64 0, i64 {depth}")
         position = f.add(f.multiply(at_l, self.size["k"]), at_k) if "l" in self.loops else at_k
         counters = {"k": at_k, "l": at_l}
         groups = (
@@ -189,19 +189,19 @@ class Entry:
             (plan.column_ports, "n", plan.columns, across),
             (plan.line_ports, "", 1, ("0", "1", "true")),
         )
-        changing = {False: f.do(f"icmp ne i64 {self.blocks}, 1"), True: f.do(f"icmp ne i64 {passes}, 1")}
+        changing = {False: f.emit(f"icmp ne i64 {self.blocks}, 1"), True: f.emit(f"icmp ne i64 {passes}, 1")}
         for ports, role, width, (start, extent, fresh) in groups:
             for outer in (False, True):
                 held = [port for port in ports if ("l" in port.roles) == outer]
                 if not held:
                     continue
-                wanted = f.do(f"or i1 {fresh}, {changing[outer]}")
+                wanted = f.emit(f"or i1 {fresh}, {changing[outer]}")
                 if step != "0" and not outer:
-                    wanted = f.do(f"and i1 {wanted}, {f.do(f'icmp eq i64 {step}, 0')}")
+                    wanted = f.emit(f"and i1 {wanted}, {f.emit(f'icmp eq i64 {step}, 0')}")
                 with f.when(wanted):
                     for port in held:
                         self._pack(port, role, width, {**counters, role: start}, extent, depth)
-        first, last = f.do(f"icmp eq i64 {turn}, 0"), f.do(f"icmp eq i64 {f.add(turn, '1')}, {passes}")
+        first, last = f.emit(f"icmp eq i64 {turn}, 0"), f.emit(f"icmp eq i64 {f.add(turn, '1')}, {passes}")
         tail = f"ptr {self.cells}", f"i64 {depth}", f"i64 {position}", f"i1 {first}", f"i1 {last}"
         self._tiles(counters, down, across, tail)
 
@@ -215,10 +215,10 @@ class Entry:
         )
         call = f"call fastcc void {pack_name(port.dtype, width)}({given})"
         if not varies:
-            f.say(call)
+            f.emit_void(call)
             return
-        with f.when(f.do(f"xor i1 {self.empty}, true")):
-            f.say(call)
+        with f.when(f.emit(f"xor i1 {self.empty}, true")):
+            f.emit_void(call)
 
     def _tiles(
         self, counters: dict[str, str], down: tuple[str, str, str], across: tuple[str, str, str], tail: tuple[str, ...]
@@ -255,7 +255,7 @@ class Entry:
                 state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
                 rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
                 call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
-                f.say(f"call fastcc void {tile_name(plan.optimistic)}({call})")
+                f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
             if plan.symmetric:
                 with f.when(last.removeprefix("i1 ")):
                     self._mirror((ic, j0), stop, f.least(str(plan.columns), f.i64("sub nsw", columns, jr)))
@@ -270,7 +270,7 @@ class Entry:
             given = (
                 f"ptr {into}, ptr {self.strips[port.name]}, i64 {self.stride(port, 'm')}, i64 {self.stride(port, 'n')}"
             )
-            f.say(f"call fastcc void {mirror_name(port.dtype)}({given}, i64 {rows}, i64 {columns}, i64 {reach})")
+            f.emit_void(f"call fastcc void {mirror_name(port.dtype)}({given}, i64 {rows}, i64 {columns}, i64 {reach})")
 
     def _held(self, port: Port, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
         """Where a tile finds an operand: in a panel, in a line, or in place."""

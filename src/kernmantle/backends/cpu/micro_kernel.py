@@ -147,7 +147,7 @@ class Tile:
         plan, f = self.plan, self.f
         if name == "index":
             whole = f.add("%position", self.k)
-            narrow = whole if self.spell.index_element == "i64" else f.do(f"trunc i64 {whole} to i32")
+            narrow = whole if self.spell.index_element == "i64" else f.emit(f"trunc i64 {whole} to i32")
             return Value(narrow, "index", 1)
         i, j = place
         size, lanes = plan.width, 1 if j is None else plan.lanes
@@ -163,9 +163,9 @@ class Tile:
         for slot, name in enumerate(self.nest.numbers):
             given = f.load("double", f.at("%numbers", str(slot), "double"), 8)
             if self.element == "float":
-                given = f.do(f"fptrunc double {given} to float")
+                given = f.emit(f"fptrunc double {given} to float")
             elif self.element not in FLOATING:
-                given = f.do(f"call {self.element} @llvm.fptosi.sat.{suffix(self.element)}.f64(double {given})")
+                given = f.emit(f"call {self.element} @llvm.fptosi.sat.{suffix(self.element)}.f64(double {given})")
             self.known[name, (None, None)] = Value(given, "value", 1)
 
     def _stride(self, port: Port, role: str) -> str:
@@ -187,7 +187,7 @@ class Tile:
                 step = f.multiply(k, self._stride(port, "k")) if looped else "0"
                 into = f.at(held, f.multiply(k, str(cells)), self.element)
                 call = f"call fastcc void {gather_name(port.dtype)}"
-                f.say(f"{call}(ptr {into}, ptr {f.at(f'%x_{port.name}', step, source)}, {given})")
+                f.emit_void(f"{call}(ptr {into}, ptr {f.at(f'%x_{port.name}', step, source)}, {given})")
             size = f.load("i64", f.at("%integers", str(size_slot("k")), "i64"), 8)
             depth = f.most("1", f.least(size, str(plan.depth))) if looped else "1"
             held = f.at(held, self._aligned(f.multiply(depth, str(cells * plan.width))))
@@ -205,11 +205,11 @@ class Tile:
         value = self.spell.wide(self.spell.cast(value, register.kind), register.lanes)
         if register.kind != "bool":
             return value.text
-        return self.f.do(f"sext {vector('i1', register.lanes)} {value.text} to {self.register_type(register)}")
+        return self.f.emit(f"sext {vector('i1', register.lanes)} {value.text} to {self.register_type(register)}")
 
     def _read(self, register: Register, text: str, later: bool = False) -> None:
         if register.kind == "bool":
-            text = self.f.do(f"icmp ne {self.register_type(register)} {text}, zeroinitializer")
+            text = self.f.emit(f"icmp ne {self.register_type(register)} {text}, zeroinitializer")
         name = _later(register.name) if later else register.name
         self.known[name, register.place] = Value(text, register.kind, register.lanes)
 
@@ -246,7 +246,7 @@ class Tile:
         f.start(ready)
         for place, old in kept.items():
             kind = self.register_type(self.registers[place])
-            texts[place] = f.do(f"phi {kind} [ {texts[place]}, %{before} ], [ {old}, {resume} ]")
+            texts[place] = f.emit(f"phi {kind} [ {texts[place]}, %{before} ], [ {old}, {resume} ]")
         return texts
 
     def _merged(self, texts: list[str]) -> list[str]:
@@ -274,7 +274,7 @@ class Tile:
         texts = list(texts)
         for place, new in joined.items():
             kind = self.register_type(self.registers[place])
-            texts[place] = f.do(f"phi {kind} [ {texts[place]}, %{before} ], [ {new}, %{after} ]")
+            texts[place] = f.emit(f"phi {kind} [ {texts[place]}, %{before} ], [ {new}, %{after} ]")
         return texts
 
     def _step(self) -> list[str]:
@@ -322,12 +322,12 @@ class Tile:
         f.jump(head)
         f.start(head)
         k = f.fresh("k")
-        place = len(f.lines)
-        f.lines.append("")
+        place = len(f.instructions)
+        f.instructions.append("")
         kinds = [self.register_type(register) for register in self.registers] + [kind for kind, _ in flags]
         phis = [f.fresh("s") for _ in kinds]
-        f.lines.extend([""] * len(kinds))
-        f.branch(f.do(f"icmp slt i64 {k}, {stop}"), body, done)
+        f.instructions.extend([""] * len(kinds))
+        f.branch(f.emit(f"icmp slt i64 {k}, {stop}"), body, done)
         f.start(body)
         self.k = k
         memo, known, spread = dict(self.memo), dict(self.known), dict(self.spell.spread)
@@ -339,11 +339,11 @@ class Tile:
         if self.fast_path is not None:
             texts += self.fast_path.end_body()
         following = f.add(k, str(stride))
-        f.lines[place] = f"  {k} = phi i64 [ 0, %{before} ], [ {following}, %{f.label} ]"
+        f.instructions[place] = f"  {k} = phi i64 [ 0, %{before} ], [ {following}, %{f.label} ]"
         starts = started + [start for _, start in flags]
         for at, (phi, kind, start, new) in enumerate(zip(phis, kinds, starts, texts, strict=True), place + 1):
-            f.lines[at] = f"  {phi} = phi {kind} [ {start}, %{before} ], [ {new}, %{f.label} ]"
-        f.say(f"br label {head}, !llvm.loop {loop_tag}")
+            f.instructions[at] = f"  {phi} = phi {kind} [ {start}, %{before} ], [ {new}, %{f.label} ]"
+        f.emit_void(f"br label {head}, !llvm.loop {loop_tag}")
         f.start(done)
         self.memo, self.known, self.spell.spread = memo, known, spread
         self._retry(phis[len(self.registers) :])
@@ -358,8 +358,8 @@ class Tile:
         f.branch(self.fast_path.needs_retry(flags), again, fine)
         f.start(again)
         given = ", ".join(["ptr %integers", "ptr %numbers", *parameters(self.plan)])
-        f.say(f"call fastcc void {tile_name(False)}({given})")
-        f.say("ret void")
+        f.emit_void(f"call fastcc void {tile_name(False)}({given})")
+        f.emit_void("ret void")
         f.start(fine)
 
     def text(self, loop_tag: str) -> str:
@@ -377,7 +377,7 @@ class Tile:
             for register, text in zip(self.registers, texts, strict=True):
                 pointer = f.at("%state", str(register.offset))
                 f.store(self.register_type(register), text, pointer, self.plan.width)
-            f.say("ret void")
+            f.emit_void("ret void")
             f.start(finish)
         else:
             for register, text in zip(self.registers, self._initial(), strict=True):
@@ -387,7 +387,7 @@ class Tile:
                 self._read(register, text)
             self.memo = {key: value for key, value in self.memo.items() if "k" not in self.dependences[key[0]]}
         self._write()
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
     def _results(self) -> list[Mapping[Place, Value]]:

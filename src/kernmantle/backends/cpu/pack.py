@@ -16,7 +16,7 @@ def widened(f: Function, text: str, stored: str, element: str, lanes: int) -> st
         return text
     if source in FLOATING:
         if element not in FLOATING:
-            return f.do(f"call {target} @llvm.fptosi.sat.{suffix(target)}.{suffix(kind)}({kind} {text})")
+            return f.emit(f"call {target} @llvm.fptosi.sat.{suffix(target)}.{suffix(kind)}({kind} {text})")
         word = "fpext" if SIZE[element] > SIZE[source] else "fptrunc"
     elif element in FLOATING:
         word = "uitofp" if stored in _UNSIGNED else "sitofp"
@@ -24,7 +24,7 @@ def widened(f: Function, text: str, stored: str, element: str, lanes: int) -> st
         word = "zext" if stored in _UNSIGNED else "sext"
     else:
         word = "trunc"
-    return f.do(f"{word} {kind} {text} to {target}")
+    return f.emit(f"{word} {kind} {text} to {target}")
 
 
 def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> str:
@@ -33,7 +33,7 @@ def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> s
     kind, into = vector(element, lanes), vector(target, lanes)
     if stored == "bool" and element != "i1":
         test = "fcmp une" if element in FLOATING else "icmp ne"
-        text, element = f.do(f"{test} {kind} {text}, zeroinitializer"), "i1"
+        text, element = f.emit(f"{test} {kind} {text}, zeroinitializer"), "i1"
         kind = vector("i1", lanes)
     if element == target:
         return text
@@ -44,12 +44,12 @@ def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> s
     elif element in FLOATING and target in FLOATING:
         word = "fpext" if SIZE[target] > SIZE[element] else "fptrunc"
     elif element in FLOATING:
-        return f.do(f"call {into} @llvm.fptosi.sat.{suffix(into)}.{suffix(kind)}({kind} {text})")
+        return f.emit(f"call {into} @llvm.fptosi.sat.{suffix(into)}.{suffix(kind)}({kind} {text})")
     elif target in FLOATING:
         word = "sitofp"
     else:
         word = "sext" if SIZE[target] > SIZE[element] else "trunc"
-    return f.do(f"{word} {kind} {text} to {into}")
+    return f.emit(f"{word} {kind} {text} to {into}")
 
 
 def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
@@ -58,20 +58,20 @@ def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
     if element != "float":
         source = vector(element, lanes)
         word = {"double": "fptrunc", "i1": "uitofp"}.get(element, "sitofp")
-        text = f.do(f"{word} {source} {text} to {kind}")
+        text = f.emit(f"{word} {source} {text} to {kind}")
 
     def constant(value: int) -> str:
         return splat(str(value), "i32", lanes)
 
-    bits = f.do(f"bitcast {kind} {text} to {wide}")
-    high = f.do(f"lshr {wide} {bits}, {constant(16)}")
-    even = f.do(f"and {wide} {high}, {constant(1)}")
-    moved = f.do(f"add {wide} {f.do(f'add {wide} {bits}, {constant(0x7FFF)}')}, {even}")
-    near = f.do(f"lshr {wide} {moved}, {constant(16)}")
-    quiet = f.do(f"or {wide} {high}, {constant(0x40)}")
-    unordered = f.do(f"fcmp uno {kind} {text}, zeroinitializer")
-    chosen = f.do(f"select {vector('i1', lanes)} {unordered}, {wide} {quiet}, {wide} {near}")
-    return f.do(f"bitcast {short} {f.do(f'trunc {wide} {chosen} to {short}')} to {vector('bfloat', lanes)}")
+    bits = f.emit(f"bitcast {kind} {text} to {wide}")
+    high = f.emit(f"lshr {wide} {bits}, {constant(16)}")
+    even = f.emit(f"and {wide} {high}, {constant(1)}")
+    moved = f.emit(f"add {wide} {f.emit(f'add {wide} {bits}, {constant(0x7FFF)}')}, {even}")
+    near = f.emit(f"lshr {wide} {moved}, {constant(16)}")
+    quiet = f.emit(f"or {wide} {high}, {constant(0x40)}")
+    unordered = f.emit(f"fcmp uno {kind} {text}, zeroinitializer")
+    chosen = f.emit(f"select {vector('i1', lanes)} {unordered}, {wide} {quiet}, {wide} {near}")
+    return f.emit(f"bitcast {short} {f.emit(f'trunc {wide} {chosen} to {short}')} to {vector('bfloat', lanes)}")
 
 
 def transposed(f: Function, rows: list[str], element: str) -> list[str]:
@@ -86,8 +86,8 @@ def transposed(f: Function, rows: list[str], element: str) -> list[str]:
         for row in range(size):
             if not row & step:
                 pair = f"{kind} {rows[row]}, {kind} {rows[row + step]}, <{size} x i32>"
-                new[row] = f.do(f"shufflevector {pair} <{low}>")
-                new[row + step] = f.do(f"shufflevector {pair} <{high}>")
+                new[row] = f.emit(f"shufflevector {pair} <{low}>")
+                new[row + step] = f.emit(f"shufflevector {pair} <{high}>")
         rows, step = new, 2 * step
     return rows
 
@@ -104,19 +104,19 @@ def pack(stored: str, element: str, width: int) -> str:
         "(ptr noalias %into, ptr %from, i64 %run, i64 %stride, i64 %count, i64 %depth) noinline"
     )
     source, size, wide = STORED[stored], SIZE[STORED[stored]], SIZE[element]
-    kept = f.room("i64", 1)
+    kept = f.alloca("i64", 1)
     panels = f.ceiling("%count", width)
-    unit_run, unit_stride = f.do("icmp eq i64 %run, 1"), f.do("icmp eq i64 %stride, 1")
+    unit_run, unit_stride = f.emit("icmp eq i64 %run, 1"), f.emit("icmp eq i64 %stride, 1")
     with f.loop("0", panels) as panel:
         first = f.multiply(panel, str(width))
         origin = f.at("%from", f.multiply(first, "%run"), source)
         target = f.at("%into", f.multiply(first, "%depth"), element)
         valid = f.i64("sub nsw", "%count", first)
         last = f.i64("sub nsw", f.least(valid, str(width)), "1")
-        whole = f.do(f"icmp sge i64 {valid}, {width}")
+        whole = f.emit(f"icmp sge i64 {valid}, {width}")
         f.store("i64", "0", kept, 8)
         if width > 1:
-            with f.when(f.do(f"and i1 {whole}, {unit_run}")):
+            with f.when(f.emit(f"and i1 {whole}, {unit_run}")):
                 with f.loop("0", "%depth") as k:
                     line = f.load(vector(source, width), f.at(origin, f.multiply(k, "%stride"), source), size)
                     value = widened(f, line, stored, element, width)
@@ -134,7 +134,7 @@ def pack(stored: str, element: str, width: int) -> str:
                 f.store("i64", full, kept, 8)
         square = min(width & -width, 32 // wide)
         if square > 1:
-            with f.when(f.do(f"and i1 {unit_stride}, {f.do(f'xor i1 {unit_run}, true')}")):
+            with f.when(f.emit(f"and i1 {unit_stride}, {f.emit(f'xor i1 {unit_run}, true')}")):
                 full = f.multiply(f.i64("sdiv", "%depth", str(square)), str(square))
                 _pack_squares(f, stored, element, width, square, origin, target, last, full)
                 f.store("i64", full, kept, 8)
@@ -142,7 +142,7 @@ def pack(stored: str, element: str, width: int) -> str:
             place = f.add(f.multiply(f.least(w, last), "%run"), f.multiply(k, "%stride"))
             value = widened(f, f.load(source, f.at(origin, place, source), size), stored, element, 1)
             f.store(element, value, f.at(target, f.add(f.multiply(k, str(width)), w), element), wide)
-    f.say("ret void")
+    f.emit_void("ret void")
     return f.text()
 
 
@@ -173,8 +173,8 @@ def gather(stored: str, element: str, rows: int, columns: int) -> str:
         "(ptr noalias %into, ptr %from, i64 %sm, i64 %sn, i64 %rows, i64 %columns) noinline"
     )
     source, size, wide = STORED[stored], SIZE[STORED[stored]], SIZE[element]
-    unit = f.do("icmp eq i64 %sn, 1")
-    whole = f.do(f"and i1 {unit}, {f.do(f'icmp eq i64 %columns, {columns}')}")
+    unit = f.emit("icmp eq i64 %sn, 1")
+    whole = f.emit(f"and i1 {unit}, {f.emit(f'icmp eq i64 %columns, {columns}')}")
     last_row, last_column = f.i64("sub nsw", "%rows", "1"), f.i64("sub nsw", "%columns", "1")
     with f.loop("0", str(rows)) as row:
         origin = f.at("%from", f.multiply(f.least(row, last_row), "%sm"), source)
@@ -182,11 +182,11 @@ def gather(stored: str, element: str, rows: int, columns: int) -> str:
         with f.when(whole):
             line = f.load(vector(source, columns), origin, size)
             f.store(vector(element, columns), widened(f, line, stored, element, columns), target, wide)
-        with f.when(f.do(f"xor i1 {whole}, true")), f.loop("0", str(columns)) as column:
+        with f.when(f.emit(f"xor i1 {whole}, true")), f.loop("0", str(columns)) as column:
             place = f.multiply(f.least(column, last_column), "%sn")
             value = widened(f, f.load(source, f.at(origin, place, source), size), stored, element, 1)
             f.store(element, value, f.at(target, column, element), wide)
-    f.say("ret void")
+    f.emit_void("ret void")
     return f.text()
 
 
@@ -205,5 +205,5 @@ def scatter(stored: str, columns: int) -> str:
     with f.loop("0", "%rows") as row, f.loop(f.most("0", f.add(row, "%skew")), "%columns") as column:
         value = f.load(target, f.at("%from", f.add(f.multiply(row, str(columns)), column), target), size)
         f.store(target, value, f.at("%into", f.add(f.multiply(row, "%sm"), f.multiply(column, "%sn")), target), size)
-    f.say("ret void")
+    f.emit_void("ret void")
     return f.text()

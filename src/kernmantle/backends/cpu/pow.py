@@ -30,7 +30,7 @@ def quick(m: Maths, x: str, p: str) -> str:
 def _core_float(m: Maths, x: str, y: str) -> str:
     """x^y of floats by doubles, for a finite positive x and a finite y."""
     wide = Maths(m.f, "double", m.lanes, m.needed)
-    a, b = (m.f.do(f"fpext {m.kind} {text} to {wide.kind}") for text in (x, y))
+    a, b = (m.f.emit(f"fpext {m.kind} {text} to {wide.kind}") for text in (x, y))
     exponent, mantissa = wide.split(a)
     f = wide.sub(mantissa, wide.c(1))
     s = wide.div(f, wide.add(f, wide.c(2)))
@@ -40,7 +40,7 @@ def _core_float(m: Maths, x: str, y: str) -> str:
     n, whole = wide.rounded(t)
     r = wide.sub(t, n)
     value = wide.mul(wide.fma(r, wide.poly(r, tables.MIDDLE_EXP2), wide.c(1)), wide.two_to(whole))
-    return m.f.do(f"fptrunc {wide.kind} {value} to {m.kind}")
+    return m.f.emit(f"fptrunc {wide.kind} {value} to {m.kind}")
 
 
 def _core_double(m: Maths, x: str, y: str) -> str:
@@ -82,7 +82,7 @@ def not_negative(m: Maths, x: str, y: str) -> str:
     far = m.test("oeq", m.abs(y), m.c(INF))
     above = m.logical("xor", m.test("olt", x, m.c(1)), rising)
     result = m.where(far, m.where(above, m.c(INF), m.c(0)), result)
-    unordered = m.f.do(f"fcmp uno {m.kind} {x}, {y}")
+    unordered = m.f.emit(f"fcmp uno {m.kind} {x}, {y}")
     result = m.where(unordered, m.add(x, y), result)
     one = m.logical("or", m.test("oeq", x, m.c(1)), m.test("oeq", y, m.c(0)))
     return m.where(one, m.c(1), result)
@@ -94,10 +94,10 @@ def general(m: Maths, x: str, y: str) -> str:
     integer = m.test("oeq", m.floor(y), y)
     half = m.mul(y, m.c(0.5))
     odd = m.logical("and", integer, m.test("une", m.floor(half), half))
-    bits = m.f.do(f"icmp slt {m.whole} {m.bits(x)}, zeroinitializer")
+    bits = m.f.emit(f"icmp slt {m.whole} {m.bits(x)}, zeroinitializer")
     result = m.where(m.logical("and", bits, odd), m.neg(result), result)
     inside = m.logical("and", m.test("olt", x, m.c(0)), m.test("ogt", x, m.c(-INF)))
-    fraction = m.f.do(f"xor {m.mask} {integer}, {'true' if m.lanes == 1 else 'splat (i1 true)'}")
+    fraction = m.f.emit(f"xor {m.mask} {integer}, {'true' if m.lanes == 1 else 'splat (i1 true)'}")
     return m.where(m.logical("and", inside, fraction), m.c(math.nan), result)
 
 

@@ -51,19 +51,19 @@ class RowEntry(Entry):
         """Blocks of the result's rows, each over all columns of the matrix."""
         f, plan = self.f, self.plan
         depth = self.size["k"]
-        self.empty = f.do(f"icmp sle i64 {depth}, 0")
+        self.empty = f.emit(f"icmp sle i64 {depth}, 0")
         self.blocks = f.most("1", f.ceiling(depth, plan.depth)) if "k" in self.loops else "1"
-        single = f.do(f"icmp eq i64 {self.blocks}, 1")
-        one_block = f.do(f"icmp sle i64 {self.size['m']}, {plan.row_block}")
-        kept = f.do(f"and i1 {single}, {one_block}")
+        single = f.emit(f"icmp eq i64 {self.blocks}, 1")
+        one_block = f.emit(f"icmp sle i64 {self.size['m']}, {plan.row_block}")
+        kept = f.emit(f"and i1 {single}, {one_block}")
         with f.loop(first, last, str(plan.column_block)) as jc:
             columns = f.least(str(plan.column_block), f.i64("sub nsw", last, jc))
-            fresh = f.do(f"icmp eq i64 {jc}, {first}")
+            fresh = f.emit(f"icmp eq i64 {jc}, {first}")
             with f.loop("0", self.size["m"], str(plan.row_block)) as ic:
                 rows = f.least(str(plan.row_block), f.i64("sub nsw", self.size["m"], ic))
-                start = f.do(f"icmp eq i64 {ic}, 0")
-                pack_rows = f.do(f"select i1 {kept}, i1 {fresh}, i1 true")
-                pack_columns = f.do(f"select i1 {single}, i1 {start}, i1 true")
+                start = f.emit(f"icmp eq i64 {ic}, 0")
+                pack_rows = f.emit(f"select i1 {kept}, i1 {fresh}, i1 true")
+                pack_columns = f.emit(f"select i1 {single}, i1 {start}, i1 true")
                 self._pack_weights(ic, rows)
                 with f.loop("0", self.blocks) as turn:
                     self._pass(turn, self.blocks, (ic, rows, pack_rows), (jc, columns, pack_columns))
@@ -76,7 +76,7 @@ class RowEntry(Entry):
         source = self._offset(v, {"m": ic}, self.base[v.name])
         given = f"ptr {self.weights}, ptr {source}, i64 {self.stride(v, 'l')}, i64 {self.stride(v, 'm')}"
         name = pack_name(v.dtype, self.row_plan.group)
-        f.say(f"call fastcc void {name}({given}, i64 {self.size['l']}, i64 {rows})")
+        f.emit_void(f"call fastcc void {name}({given}, i64 {self.size['l']}, i64 {rows})")
 
     def _tiles(
         self, counters: dict[str, str], down: tuple[str, str, str], across: tuple[str, str, str], tail: tuple[str, ...]
@@ -97,11 +97,11 @@ class RowEntry(Entry):
                 state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
                 rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
                 call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
-                f.say(f"call fastcc void {tile_name(plan.optimistic)}({call})")
+                f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
             with f.when(last.removeprefix("i1 ")):
                 given = [f"ptr {self.panel}", f"ptr {self.weights}", f"ptr {self._kept(jr)}"]
                 given += [f"i64 {count}" for count in (rows, ic, self.size["l"])]
-                f.say(f"call fastcc void @km_consume({', '.join(given)})")
+                f.emit_void(f"call fastcc void @km_consume({', '.join(given)})")
 
     def _counts(self, *places: tuple[str, str]) -> list[str]:
         """Rows and columns of a tile: whole, for a panel has room, unless operands are read entry by entry."""
@@ -127,7 +127,7 @@ class RowEntry(Entry):
             for port in self.results:
                 into = self._offset(port, {"n": f.add(jc, jr)}, self.base[port.name])
                 given += [f"ptr {into}", f"i64 {self.stride(port, 'n')}", f"i64 {self.stride(port, 'l')}"]
-            f.say(f"call fastcc void @km_finish({', '.join(given)})")
+            f.emit_void(f"call fastcc void @km_finish({', '.join(given)})")
 
 
 def emit_rows(plan: CpuRowPlan) -> str:

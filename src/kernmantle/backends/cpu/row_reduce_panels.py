@@ -58,8 +58,8 @@ class _Consumer(ABC):
                 line = self.line(f, c, out.name, out.dtype)
                 into = f.at(f"%into{i}", f.multiply(c, f"%across{i}"), STORED[out.dtype])
                 call = f"call fastcc void {scatter_name(out.dtype)}(ptr {into}, ptr {line}, i64 0, i64 %along{i}"
-                f.say(f"{call}, i64 1, i64 %columns, i64 0)")
-        f.say("ret void")
+                f.emit_void(f"{call}, i64 1, i64 %columns, i64 0)")
+        f.emit_void("ret void")
         return f.text()
 
     @abstractmethod
@@ -69,7 +69,7 @@ class _Consumer(ABC):
     def narrow(self, f: Function, values: Sequence[Value], dtype: str) -> str:
         """Values of all vectors in a buffer of a storage type."""
         target = STORED[dtype]
-        buffer = f.room(target, self.columns)
+        buffer = f.alloca(target, self.columns)
         for j, value in enumerate(values):
             text = narrowed(f, value.text, self.element, dtype, self.lanes)
             f.store(vector(target, self.lanes), text, f.at(buffer, str(j * self.lanes), target), SIZE[target])
@@ -112,7 +112,7 @@ class _Reduction(_Consumer):
             with f.loop(whole, "%rows") as n:
                 self._scoped(spell, lambda: self._steps(spell, rooms[:1], weights, n))
             self._scoped(spell, lambda: self._keep(spell, rooms, group))
-        f.say("ret void")
+        f.emit_void("ret void")
         return [f.text()]
 
     def _scoped(self, spell: ExpressionEmitter, write: Callable[[], None]) -> None:
@@ -121,7 +121,7 @@ class _Reduction(_Consumer):
         spell.spread = {}
 
     def _rooms(self, f: Function) -> list[str]:
-        return [f.room(self.kind, 1) for _ in range(self.count)]
+        return [f.alloca(self.kind, 1) for _ in range(self.count)]
 
     def _load(self, f: Function, room: str) -> Value:
         return Value(f.load(self.kind, room, self.size), "value", self.lanes)
@@ -171,7 +171,7 @@ class _Reduction(_Consumer):
                 later = {f"r{i}": self._load(f, room) for i, room in enumerate(chain[place])}
                 self._join(spell, merge, rooms[0][place], later)
         kept = f.at("%kept", f.multiply(group, str(self.count * self.columns)), self.element)
-        with f.when(f.do("icmp ne i64 %start, 0")):
+        with f.when(f.emit("icmp ne i64 %start, 0")):
             for c, j in self.places:
                 own = [self._load(f, self._at(f, kept, c, i, j)) for i in range(self.count)]
                 later = {f"r{i}": self._load(f, room) for i, room in enumerate(rooms[0][c, j])}
@@ -207,46 +207,46 @@ class _Selection(_Consumer):
         """The functions that search a panel and that put an entry into a list."""
         f = self.begin()
         positions = f.at("%kept", f.multiply("%width", str(self.columns)), self.element)
-        single = f.do("icmp eq i64 %width, 1")
+        single = f.emit("icmp eq i64 %width, 1")
         with f.when(single):
             self._smallest(f, positions)
-        with f.when(f.do(f"xor i1 {single}, true")):
+        with f.when(f.emit(f"xor i1 {single}, true")):
             self._lists(f, positions)
-        f.say("ret void")
+        f.emit_void("ret void")
         return [f.text(), self._insert()]
 
     def _smallest(self, f: Function, positions: str) -> None:
         """Take a panel into lists of one entry: all lanes at once, without a branch."""
         wide, mask = vector("i64", self.lanes), f"<{self.lanes} x i1>"
         kept = [
-            (self.kind, f.room(self.kind, 1), f.at("%kept", str(j * self.lanes), self.element), self.size)
+            (self.kind, f.alloca(self.kind, 1), f.at("%kept", str(j * self.lanes), self.element), self.size)
             for j in self.vectors
         ]
-        places = [(wide, f.room(wide, 1), f.at(positions, str(j * self.lanes), "i64"), 8) for j in self.vectors]
+        places = [(wide, f.alloca(wide, 1), f.at(positions, str(j * self.lanes), "i64"), 8) for j in self.vectors]
         for kind, room, own, size in (*kept, *places):
             f.store(kind, f.load(kind, own, size), room, 64)
         with f.loop("0", "%rows") as n:
             position = f.add("%start", n)
-            first = f.do(f"icmp eq i64 {position}, 0")
+            first = f.emit(f"icmp eq i64 {position}, 0")
             line = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
-            alone = f.do(f"insertelement {wide} poison, i64 {position}, i64 0")
-            spread = f.do(f"shufflevector {wide} {alone}, {wide} poison, <{self.lanes} x i32> zeroinitializer")
+            alone = f.emit(f"insertelement {wide} poison, i64 {position}, i64 0")
+            spread = f.emit(f"shufflevector {wide} {alone}, {wide} poison, <{self.lanes} x i32> zeroinitializer")
             for j in self.vectors:
                 best, at = kept[j][1], places[j][1]
                 key = self._key(f, f.load(self.kind, f.at(line, str(j * self.lanes), self.element), self.size))
                 before = f.load(self.kind, best, 64)
-                better = f.do(f"select i1 {first}, {mask} splat (i1 true), {mask} {self._better(f, key, before)}")
-                f.store(self.kind, f.do(f"select {mask} {better}, {self.kind} {key}, {self.kind} {before}"), best, 64)
+                better = f.emit(f"select i1 {first}, {mask} splat (i1 true), {mask} {self._better(f, key, before)}")
+                f.store(self.kind, f.emit(f"select {mask} {better}, {self.kind} {key}, {self.kind} {before}"), best, 64)
                 was = f.load(wide, at, 64)
-                f.store(wide, f.do(f"select {mask} {better}, {wide} {spread}, {wide} {was}"), at, 64)
+                f.store(wide, f.emit(f"select {mask} {better}, {wide} {spread}, {wide} {was}"), at, 64)
         for kind, room, own, size in (*kept, *places):
             f.store(kind, f.load(kind, room, 64), own, size)
 
     def _better(self, f: Function, key: str, worst: str) -> str:
         """Which lanes have a key below another, which NaN is not and every number is below NaN."""
-        better = f.do(f"fcmp ult {self.kind} {key}, {worst}")
-        ordered = f.do(f"fcmp ord {self.kind} {key}, zeroinitializer")
-        return f.do(f"and <{self.lanes} x i1> {better}, {ordered}")
+        better = f.emit(f"fcmp ult {self.kind} {key}, {worst}")
+        ordered = f.emit(f"fcmp ord {self.kind} {key}, zeroinitializer")
+        return f.emit(f"and <{self.lanes} x i1> {better}, {ordered}")
 
     def _lists(self, f: Function, positions: str) -> None:
         """Take a panel into lists of any length, an entry at a time."""
@@ -255,20 +255,20 @@ class _Selection(_Consumer):
             position = f.add("%start", n)
             line = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
             filled = f.least(position, f.i64("sub nsw", "%width", "1"))
-            filling = f.do(f"icmp slt i64 {position}, %width")
+            filling = f.emit(f"icmp slt i64 {position}, %width")
             mask = f"<{self.lanes} x i1>"
             for j in self.vectors:
                 key = self._key(f, f.load(self.kind, f.at(line, str(j * self.lanes), self.element), self.size))
                 worst = f.load(self.kind, f.at(last, str(j * self.lanes), self.element), self.size)
                 better = self._better(f, key, worst)
-                wanted = f.do(f"select i1 {filling}, {mask} splat (i1 true), {mask} {better}")
-                bits = f.do(f"bitcast {mask} {wanted} to i{self.lanes}")
-                with f.when(f.do(f"icmp ne i{self.lanes} {bits}, 0")):
-                    room = f.room(self.kind, 1)
+                wanted = f.emit(f"select i1 {filling}, {mask} splat (i1 true), {mask} {better}")
+                bits = f.emit(f"bitcast {mask} {wanted} to i{self.lanes}")
+                with f.when(f.emit(f"icmp ne i{self.lanes} {bits}, 0")):
+                    room = f.alloca(self.kind, 1)
                     f.store(self.kind, key, room, 64)
                     with f.loop("0", str(self.lanes)) as lane:
-                        place = f.do(f"trunc i64 {lane} to i{self.lanes}")
-                        bit = f.do(f"trunc i{self.lanes} {f.do(f'lshr i{self.lanes} {bits}, {place}')} to i1")
+                        place = f.emit(f"trunc i64 {lane} to i{self.lanes}")
+                        bit = f.emit(f"trunc i{self.lanes} {f.emit(f'lshr i{self.lanes} {bits}, {place}')} to i1")
                         with f.when(bit):
                             column = f.add(lane, str(j * self.lanes))
                             given = [
@@ -276,10 +276,10 @@ class _Selection(_Consumer):
                                 f"i64 {filled}", f"i64 {position}",
                                 f"{self.element} {f.load(self.element, f.at(room, lane, self.element), self.size)}",
                             ]  # fmt: skip
-                            f.say(f"call fastcc void @km_insert({', '.join(given)})")
+                            f.emit_void(f"call fastcc void @km_insert({', '.join(given)})")
 
     def _key(self, f: Function, text: str) -> str:
-        return f.do(f"fneg {self.kind} {text}") if self.plan.rows.how == "largest" else text
+        return f.emit(f"fneg {self.kind} {text}") if self.plan.rows.how == "largest" else text
 
     def _insert(self) -> str:
         given = f"ptr %keys, ptr %positions, i64 %filled, i64 %position, {self.element} %key"
@@ -289,14 +289,14 @@ class _Selection(_Consumer):
         before = f.label
         f.jump(head)
         f.start(head)
-        f.lines.append(f"  {p} = phi i64 [ %filled, %{before} ], [ {lower}, %{move[1:]} ]")
-        f.branch(f.do(f"icmp sgt i64 {p}, 0"), look, done)
+        f.instructions.append(f"  {p} = phi i64 [ %filled, %{before} ], [ {lower}, %{move[1:]} ]")
+        f.branch(f.emit(f"icmp sgt i64 {p}, 0"), look, done)
         f.start(look)
-        f.lines.append(f"  {lower} = sub nsw i64 {p}, 1")
+        f.instructions.append(f"  {lower} = sub nsw i64 {p}, 1")
         above = f.multiply(lower, columns)
         key = f.load(self.element, f.at("%keys", above, self.element), self.size)
-        worse = f.do(f"fcmp ugt {self.element} {key}, %key")
-        worse = f.do(f"and i1 {worse}, {f.do(f'fcmp ord {self.element} %key, %key')}")
+        worse = f.emit(f"fcmp ugt {self.element} {key}, %key")
+        worse = f.emit(f"and i1 {worse}, {f.emit(f'fcmp ord {self.element} %key, %key')}")
         f.branch(worse, move, done)
         f.start(move)
         here = f.multiply(p, columns)
@@ -307,7 +307,7 @@ class _Selection(_Consumer):
         here = f.multiply(p, columns)
         f.store(self.element, "%key", f.at("%keys", here, self.element), self.size)
         f.store("i64", "%position", f.at("%positions", here, "i64"), 8)
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
     def line(self, f: Function, c: str, out: str, dtype: str) -> str:

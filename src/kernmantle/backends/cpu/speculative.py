@@ -42,17 +42,17 @@ class SpeculativeFastPath:
             return floating_literal(value, element)
 
         text = self.spell.cast(exponent, "value").text
-        size = f.do(f"call {element} @llvm.fabs.{kind}({element} {text})")
-        self.forced.append(f.do(f"fcmp ugt {element} {size}, {literal(_LARGEST_EXPONENT)}"))
-        reach = f.do(f"fdiv {element} {literal(bias - 2.0)}, {size}")
-        reach = f.do(f"call {integer} @llvm.fptosi.sat.{integer}.{kind}({element} {reach})")
-        reach = f.do(f"call {integer} @llvm.smin.{integer}({integer} {reach}, {integer} {bias - 2})")
-        low = f.do(f"shl {integer} {f.do(f'sub {integer} {bias}, {reach}')}, {mantissa}")
-        span = f.do(f"shl {integer} {reach}, {mantissa + 1}")
-        positive = f.do(f"fcmp ogt {element} {text}, zeroinitializer")
-        unsigned = f.do(f"fcmp oeq {element} {text}, zeroinitializer")
-        other = f.do(f"select i1 {unsigned}, {element} {literal(1.0)}, {element} {literal(float('inf'))}")
-        at_zero = f.do(f"select i1 {positive}, {element} zeroinitializer, {element} {other}")
+        size = f.emit(f"call {element} @llvm.fabs.{kind}({element} {text})")
+        self.forced.append(f.emit(f"fcmp ugt {element} {size}, {literal(_LARGEST_EXPONENT)}"))
+        reach = f.emit(f"fdiv {element} {literal(bias - 2.0)}, {size}")
+        reach = f.emit(f"call {integer} @llvm.fptosi.sat.{integer}.{kind}({element} {reach})")
+        reach = f.emit(f"call {integer} @llvm.smin.{integer}({integer} {reach}, {integer} {bias - 2})")
+        low = f.emit(f"shl {integer} {f.emit(f'sub {integer} {bias}, {reach}')}, {mantissa}")
+        span = f.emit(f"shl {integer} {reach}, {mantissa + 1}")
+        positive = f.emit(f"fcmp ogt {element} {text}, zeroinitializer")
+        unsigned = f.emit(f"fcmp oeq {element} {text}, zeroinitializer")
+        other = f.emit(f"select i1 {unsigned}, {element} {literal(1.0)}, {element} {literal(float('inf'))}")
+        at_zero = f.emit(f"select i1 {positive}, {element} zeroinitializer, {element} {other}")
         self.exponents[exponent.text] = low, span, at_zero
 
     def flags(self) -> list[tuple[str, str]]:
@@ -82,19 +82,19 @@ class SpeculativeFastPath:
         kind, into = vector(self.spell.element, lanes), vector("i1", lanes)
         found = ""
         for one, other in zip(self.pending[::2], [*self.pending[1::2], self.pending[-1]], strict=False):
-            more = f.do(f"fcmp ord {kind} {one}, {other}")
-            found = f.do(f"and {into} {found}, {more}") if found else more
+            more = f.emit(f"fcmp ord {kind} {one}, {other}")
+            found = f.emit(f"and {into} {found}, {more}") if found else more
         self.pending = []
         if self.masked:
             into = vector(self.integer, lanes)
-            found = f.do(f"sext {vector('i1', lanes)} {found} to {into}")
-        return f.do(f"and {into} {self.ordered}, {found}")
+            found = f.emit(f"sext {vector('i1', lanes)} {found} to {into}")
+        return f.emit(f"and {into} {self.ordered}, {found}")
 
     def extremum(self, name: str, state: Value, value: Value) -> Value:
         """Minimum or maximum of a register and a value, wrong if either is NaN."""
         f, kind = self.spell.function, vector(self.spell.element, self.lanes)
         self.pending.append(value.text)
-        better = f.do(f"fcmp {'olt' if name == 'min' else 'ogt'} {kind} {value.text}, {state.text}")
+        better = f.emit(f"fcmp {'olt' if name == 'min' else 'ogt'} {kind} {value.text}, {state.text}")
         return Value(self.spell.select(better, value.text, state.text, kind, self.lanes), "value", self.lanes)
 
     def power(self, base: Value, exponent: Value, key: str) -> Value:
@@ -102,12 +102,12 @@ class SpeculativeFastPath:
         s, f, lanes = self.spell, self.spell.function, self.lanes
         kind, wide = vector(s.element, lanes), vector(self.integer, lanes)
         low, _, at_zero = self.exponents[key]
-        zero = f.do(f"fcmp oeq {kind} {base.text}, zeroinitializer")
+        zero = f.emit(f"fcmp oeq {kind} {base.text}, zeroinitializer")
         inside = s.select(zero, s.literals(1.0, lanes), base.text, kind, lanes)
-        bits = f.do(f"bitcast {kind} {inside} to {wide}")
-        away = f.do(f"sub {wide} {bits}, {s.wide(Value(low, 'index', 1), lanes).text}")
+        bits = f.emit(f"bitcast {kind} {inside} to {wide}")
+        away = f.emit(f"sub {wide} {bits}, {s.wide(Value(low, 'index', 1), lanes).text}")
         name = f"@llvm.umax.{suffix(wide)}"
-        self.current[key] = f.do(f"call {wide} {name}({wide} {self.current[key]}, {wide} {away})")
+        self.current[key] = f.emit(f"call {wide} {name}({wide} {self.current[key]}, {wide} {away})")
         result = s.call("pow_normal", kind, [inside, exponent.text], lanes)
         result = s.select(zero, s.wide(Value(at_zero, "value", 1), lanes).text, result, kind, lanes)
         return Value(result, "value", lanes)
@@ -119,11 +119,11 @@ class SpeculativeFastPath:
         tests: list[str] = []
         for flag, (_, span, _) in zip(flags, self.exponents.values(), strict=False):
             limit = self.spell.wide(Value(span, "index", 1), self.lanes).text
-            tests.append(f.do(f"icmp ugt {wide} {flag}, {limit}"))
+            tests.append(f.emit(f"icmp ugt {wide} {flag}, {limit}"))
         if self.extrema:
-            tests.append(f.do(f"icmp eq {wide if self.masked else mask} {flags[-1]}, zeroinitializer"))
-        found += [f.do(f"call i1 @llvm.vector.reduce.or.{suffix(mask)}({mask} {test})") for test in tests]
+            tests.append(f.emit(f"icmp eq {wide if self.masked else mask} {flags[-1]}, zeroinitializer"))
+        found += [f.emit(f"call i1 @llvm.vector.reduce.or.{suffix(mask)}({mask} {test})") for test in tests]
         total = found[0] if found else "false"
         for other in found[1:]:
-            total = f.do(f"or i1 {total}, {other}")
+            total = f.emit(f"or i1 {total}, {other}")
         return total

@@ -81,9 +81,9 @@ class ExpressionEmitter:
         known = self.spread.get((value.text, element))
         if known is None:
             kind = vector(element, lanes)
-            first = self.function.do(f"insertelement {kind} poison, {element} {value.text}, i64 0")
+            first = self.function.emit(f"insertelement {kind} poison, {element} {value.text}, i64 0")
             zeros = f"<{lanes} x i32> zeroinitializer"
-            known = self.function.do(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
+            known = self.function.emit(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
             self.spread[value.text, element] = known
         return Value(known, value.kind, lanes)
 
@@ -106,17 +106,17 @@ class ExpressionEmitter:
             return Value(self.saturated(value.text, source, target), kind, value.lanes)
         else:
             return Value(value.text, kind, value.lanes)
-        return Value(self.function.do(f"{word} {source} {value.text} to {target}"), kind, value.lanes)
+        return Value(self.function.emit(f"{word} {source} {value.text} to {target}"), kind, value.lanes)
 
     def saturated(self, text: str, source: str, target: str) -> str:
         """Float to integer, NaN to zero."""
         name = f"@llvm.fptosi.sat.{suffix(target)}.{suffix(source)}"
-        return self.function.do(f"call {target} {name}({source} {text})")
+        return self.function.emit(f"call {target} {name}({source} {text})")
 
     def _not_zero(self, value: Value) -> Value:
         kind = self.type_of(value)
         test = "fcmp une" if value.kind == "value" and self.floating else "icmp ne"
-        return Value(self.function.do(f"{test} {kind} {value.text}, zeroinitializer"), "bool", value.lanes)
+        return Value(self.function.emit(f"{test} {kind} {value.text}, zeroinitializer"), "bool", value.lanes)
 
     def apply(
         self, node: Node, args: Sequence[Value], optimistic: Callable[[Value, Value], Value] | None = None
@@ -149,10 +149,10 @@ class ExpressionEmitter:
     def _spelled(self, op: str, wanted: str, kind: str, args: Sequence[Value]) -> str:
         texts = [arg.text for arg in args]
         floating = wanted == "value" and self.floating
-        do = self.function.do
+        emit = self.function.emit
         if op in _ORDERED:
             word = "fcmp " + _ORDERED[op][0] if floating else "icmp " + _ORDERED[op][1]
-            return do(f"{word} {kind} {texts[0]}, {texts[1]}")
+            return emit(f"{word} {kind} {texts[0]}, {texts[1]}")
         if op in _LOGICAL:
             return _LOGICAL[op](self, kind, texts, args[0].lanes)
         if not floating:
@@ -167,11 +167,11 @@ class ExpressionEmitter:
         """Call of a function of ``llvm_math``."""
         self.needed.add((name, self.element, lanes))
         given = ", ".join(f"{kind} {text}" for text in texts)
-        return self.function.do(f"call {kind} @{symbol(name, self.element, lanes)}({given})")
+        return self.function.emit(f"call {kind} @{symbol(name, self.element, lanes)}({given})")
 
     def select(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str:
         """One of two by a condition per lane."""
-        return self.function.do(f"select {vector('i1', lanes)} {condition}, {kind} {yes}, {kind} {no}")
+        return self.function.emit(f"select {vector('i1', lanes)} {condition}, {kind} {yes}, {kind} {no}")
 
     def literals(self, number: float, lanes: int) -> str:
         """A literal of the compute type in every lane."""
@@ -183,25 +183,25 @@ _Row = Callable[[ExpressionEmitter, str, Sequence[str], int], str]
 
 def _fast(word: str) -> _Row:
     def row(s: ExpressionEmitter, kind: str, x: Sequence[str], _: int) -> str:
-        return s.function.do(f"{word}{' contract' * s.fuse} {kind} {', '.join(x)}")
+        return s.function.emit(f"{word}{' contract' * s.fuse} {kind} {', '.join(x)}")
 
     return row
 
 
 def _plain(word: str) -> _Row:
-    return lambda s, kind, x, _: s.function.do(f"{word} {kind} {', '.join(x)}")
+    return lambda s, kind, x, _: s.function.emit(f"{word} {kind} {', '.join(x)}")
 
 
 def _intrinsic(name: str, last: str = "") -> _Row:
     def row(s: ExpressionEmitter, kind: str, x: Sequence[str], _: int) -> str:
         given = ", ".join(f"{kind} {text}" for text in x)
-        return s.function.do(f"call {kind} @llvm.{name}.{suffix(kind)}({given}{last})")
+        return s.function.emit(f"call {kind} @llvm.{name}.{suffix(kind)}({given}{last})")
 
     return row
 
 
 def _reciprocal(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int) -> str:
-    return s.function.do(f"fdiv {kind} {s.literals(1, lanes)}, {x[0]}")
+    return s.function.emit(f"fdiv {kind} {s.literals(1, lanes)}, {x[0]}")
 
 
 def _inverse_root(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int) -> str:
@@ -210,16 +210,16 @@ def _inverse_root(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int)
 
 def _sign(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int) -> str:
     """One with the sign of x; zeros and NaN are their own."""
-    own = s.function.do(f"fcmp ueq {kind} {x[0]}, zeroinitializer")
+    own = s.function.emit(f"fcmp ueq {kind} {x[0]}, zeroinitializer")
     one = _intrinsic("copysign")(s, kind, [s.literals(1, lanes), x[0]], lanes)
     return s.select(own, x[0], one, kind, lanes)
 
 
 def _extremum(order: str) -> _Row:
     def row(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int) -> str:
-        first = s.function.do(f"fcmp {order} {kind} {x[0]}, {x[1]}")
+        first = s.function.emit(f"fcmp {order} {kind} {x[0]}, {x[1]}")
         better = s.select(first, x[0], x[1], kind, lanes)
-        unordered = s.function.do(f"fcmp uno {kind} {x[0]}, zeroinitializer")
+        unordered = s.function.emit(f"fcmp uno {kind} {x[0]}, zeroinitializer")
         return s.select(unordered, x[0], better, kind, lanes)
 
     return row
@@ -235,7 +235,7 @@ def _integer_sign(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int)
 _LOGICAL: dict[str, _Row] = {
     "and": _plain("and"),
     "or": _plain("or"),
-    "not": lambda s, kind, x, lanes: s.function.do(f"xor {kind} {x[0]}, {splat('true', 'i1', lanes)}"),
+    "not": lambda s, kind, x, lanes: s.function.emit(f"xor {kind} {x[0]}, {splat('true', 'i1', lanes)}"),
     "where": lambda s, kind, x, lanes: s.select(x[0], x[1], x[2], kind, lanes),
 }
 _FLOATING: dict[str, _Row] = {
@@ -259,7 +259,7 @@ _INTEGER: dict[str, _Row] = {
     "add": _plain("add"),
     "sub": _plain("sub"),
     "mul": _plain("mul"),
-    "neg": lambda s, kind, x, _: s.function.do(f"sub {kind} zeroinitializer, {x[0]}"),
+    "neg": lambda s, kind, x, _: s.function.emit(f"sub {kind} zeroinitializer, {x[0]}"),
     "abs": _intrinsic("abs", ", i1 false"),
     "sign": _integer_sign,
     "min": _intrinsic("smin"),

@@ -28,23 +28,25 @@ def write(
     for (i, j), value in values.items():
         wide = spell.wide(value, lanes)
         vectors[i or 0, j or 0] = narrowed(f, wide.text, spell.element_of(wide.kind), dtype, lanes)
-    simple = f.do(f"and i1 {f.do(f'icmp eq i64 %columns, {plan.columns}')}, {f.do(f'icmp eq i64 {strides[1]}, 1')}")
-    simple = f.do(f"and i1 {simple}, {f.do(f'icmp sle i64 %skew, {1 - plan.rows}')}")
+    simple = f.emit(
+        f"and i1 {f.emit(f'icmp eq i64 %columns, {plan.columns}')}, {f.emit(f'icmp eq i64 {strides[1]}, 1')}"
+    )
+    simple = f.emit(f"and i1 {simple}, {f.emit(f'icmp sle i64 %skew, {1 - plan.rows}')}")
     whole, other, done = f.fresh("whole"), f.fresh("other"), f.fresh("done")
     f.branch(simple, whole, other)
     f.start(whole)
     for i in range(plan.rows):
-        with f.when(f.do(f"icmp sgt i64 %rows, {i}")):
+        with f.when(f.emit(f"icmp sgt i64 %rows, {i}")):
             line = f.at(f"%out_{place}", f.multiply(strides[0], str(i)), target)
             for j in range(plan.columns // lanes):
                 f.store(vector(target, lanes), vectors[i, j], f.at(line, str(j * lanes), target), size)
     f.jump(done)
     f.start(other)
-    buffer = f.room(target, plan.rows * plan.columns)
+    buffer = f.alloca(target, plan.rows * plan.columns)
     _dense(f, plan, target, vectors, buffer)
     counts = "i64 %rows, i64 %columns, i64 %skew"
     call = f"call fastcc void {scatter_name(dtype)}"
-    f.say(f"{call}(ptr %out_{place}, ptr {buffer}, i64 {strides[0]}, i64 {strides[1]}, {counts})")
+    f.emit_void(f"{call}(ptr %out_{place}, ptr {buffer}, i64 {strides[0]}, i64 {strides[1]}, {counts})")
     f.jump(done)
     f.start(done)
     if plan.symmetric:

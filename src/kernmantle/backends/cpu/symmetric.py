@@ -18,13 +18,13 @@ def mirror(stored: str, width: int, lanes: int) -> str:
         "(ptr %into, ptr noalias %from, i64 %line, i64 %step, i64 %rows, i64 %columns, i64 %reach) noinline"
     )
     square = min(lanes, width & -width)
-    kept = f.room("i64", 1)
-    dense = f.do("icmp eq i64 %step, 1")
+    kept = f.alloca("i64", 1)
+    dense = f.emit("icmp eq i64 %step, 1")
     with f.loop("0", "%columns", str(square)) as column:
         f.store("i64", "0", kept, 8)
         if square > 1:
-            whole = f.do(f"icmp sle i64 {f.add(column, str(square))}, %columns")
-            with f.when(f.do(f"and i1 {whole}, {dense}")):
+            whole = f.emit(f"icmp sle i64 {f.add(column, str(square))}, %columns")
+            with f.when(f.emit(f"and i1 {whole}, {dense}")):
                 count = f.most("0", f.least("%rows", f.add("%reach", column)))
                 full = f.multiply(f.i64("sdiv", count, str(square)), str(square))
                 _squares(f, STORED[stored], width, square, column, full)
@@ -32,7 +32,7 @@ def mirror(stored: str, width: int, lanes: int) -> str:
         start = f.load("i64", kept, 8)
         with f.loop(column, f.least("%columns", f.add(column, str(square)))) as one:
             _line(f, STORED[stored], width, one, start)
-    f.say("ret void")
+    f.emit_void("ret void")
     return f.text()
 
 

@@ -15,13 +15,13 @@ _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 def _reduced(m: Maths, x: str) -> tuple[str, str]:
     """Remainder of x by π/2 and the quotient; in doubles, where the first two steps are exact."""
     wide = Maths(m.f, "double", m.lanes, m.needed)
-    a = x if m.element == "double" else m.f.do(f"fpext {m.kind} {x} to {wide.kind}")
+    a = x if m.element == "double" else m.f.emit(f"fpext {m.kind} {x} to {wide.kind}")
     q, whole = wide.rounded(wide.mul(a, wide.c(1 / _HALF_PI[0])))
     for part in _HALF_PI:
         a = wide.fma(q, wide.c(-part), a)
     if m.element == "double":
         return a, whole
-    return m.f.do(f"fptrunc {wide.kind} {a} to {m.kind}"), m.f.do(f"trunc {wide.whole} {whole} to {m.whole}")
+    return m.f.emit(f"fptrunc {wide.kind} {a} to {m.kind}"), m.f.emit(f"trunc {wide.whole} {whole} to {m.whole}")
 
 
 def _both(m: Maths, r: str) -> tuple[str, str]:
@@ -32,7 +32,7 @@ def _both(m: Maths, r: str) -> tuple[str, str]:
 
 
 def _bit(m: Maths, q: str, bit: int) -> str:
-    return m.f.do(f"icmp ne {m.whole} {m.i('and', q, m.n(bit))}, zeroinitializer")
+    return m.f.emit(f"icmp ne {m.whole} {m.i('and', q, m.n(bit))}, zeroinitializer")
 
 
 def _wave(shift: int) -> Callable[[Maths, str], str]:
@@ -58,16 +58,16 @@ def _with_far(name: str, near: Callable[[Maths, str], str]) -> Callable[[Maths, 
         f, size = m.f, m.abs(x)
         result = near(m, x)
         far = m.logical("and", m.test("oge", size, m.c(_FAR)), m.test("olt", size, m.c(INF)))
-        met = far if m.lanes == 1 else f.do(f"call i1 @llvm.vector.reduce.or.v{m.lanes}i1({m.mask} {far})")
+        met = far if m.lanes == 1 else f.emit(f"call i1 @llvm.vector.reduce.or.v{m.lanes}i1({m.mask} {far})")
         kept, given = _memory(f, m, result), _memory(f, m, x)
         with f.when(met), f.loop("0", str(m.lanes)) as lane:
             one = Maths(f, m.element, 1, m.needed)
             value = f.load(m.element, f.at(given, lane, m.element), 4)
             beyond = one.test("oge", one.abs(value), one.c(_FAR))
             with f.when(beyond):
-                double = value if m.element == "double" else f.do(f"fpext {m.element} {value} to double")
-                exact = f.do(f"call double @{name}(double {double})")
-                stored = exact if m.element == "double" else f.do(f"fptrunc double {exact} to {m.element}")
+                double = value if m.element == "double" else f.emit(f"fpext {m.element} {value} to double")
+                exact = f.emit(f"call double @{name}(double {double})")
+                stored = exact if m.element == "double" else f.emit(f"fptrunc double {exact} to {m.element}")
                 f.store(m.element, stored, f.at(kept, lane, m.element), 4)
         return f.load(m.kind, kept, 4)
 
@@ -75,7 +75,7 @@ def _with_far(name: str, near: Callable[[Maths, str], str]) -> Callable[[Maths, 
 
 
 def _memory(f: Function, m: Maths, value: str) -> str:
-    room = f.room(m.element, m.lanes)
+    room = f.alloca(m.element, m.lanes)
     f.store(vector(m.element, m.lanes), value, room, 4)
     return room
 

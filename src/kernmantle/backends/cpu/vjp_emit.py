@@ -35,7 +35,7 @@ class PullbackEntry(Entry):
                     depth = f.least(str(plan.depth), f.i64("sub nsw", self.size["k"], at_k))
                     self._fill({"k": at_k, "m": ic, "n": self.column, "l": start}, points, rows, depth)
                     flags = (
-                        f.do(f"icmp eq i64 {turn}, 0"), f.do(f"icmp eq i64 {f.add(turn, '1')}, {blocks}")
+                        f.emit(f"icmp eq i64 {turn}, 0"), f.emit(f"icmp eq i64 {f.add(turn, '1')}, {blocks}")
                     )  # fmt: skip
                     self._panels((ic, rows), (start, points), (at_k, depth), flags)
 
@@ -67,7 +67,7 @@ class PullbackEntry(Entry):
             f"ptr {into}, ptr {self._offset(port, counters, self.base[port.name])}, "
             f"i64 {self.stride(port, role)}, i64 {self.stride(port, 'k')}, i64 {extent}, i64 {layers}"
         )
-        f.say(f"call fastcc void {pack_name(port.dtype, width)}({given})")
+        f.emit_void(f"call fastcc void {pack_name(port.dtype, width)}({given})")
 
     def _packed(self, port: Port, point: str, layers: str) -> str:
         """Where a point's copy of an operand is packed."""
@@ -103,7 +103,7 @@ class PullbackEntry(Entry):
             rest = [f"ptr {self.cells}", f"ptr {state}", f"i64 {depth}", f"i64 {at_k}", *counts]
             rest += [f"i1 {flag}" for flag in flags]
             call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
-            f.say(f"call fastcc void {tile_name(plan.optimistic)}({call})")
+            f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
 
     def _at(self, port: Port, ir: str, jr: str, point: str, depth: str) -> str:
         """Where a tile finds an operand."""

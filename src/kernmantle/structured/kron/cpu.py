@@ -96,7 +96,7 @@ def _parts(run: Pass) -> list[list[int]]:
     firsts = [0]
     for part in run.parts:
         firsts.append(firsts[-1] + len(part))
-    numbers = [run.modes[place].factor or 0 for place in run.order]
+    numbers = [run.modes[index].factor or 0 for index in run.order]
     return [list(range(firsts[number], firsts[number + 1])) for number in numbers]
 
 
@@ -118,25 +118,25 @@ def _integers(launch: Launch, block: int, compute: str, stored: str) -> bytes:
         "chunk_out": inner.pitch,
     }  # fmt: skip
     values = [int(head[name]) for name in FIELDS] + [extent for extent, _ in dims]
-    for place, name in enumerate(PORTS):
-        values += [strides[place] for _, strides in dims] + [ports[name].run, ports[name].right]
+    for index, name in enumerate(PORTS):
+        values += [strides[index] for _, strides in dims] + [ports[name].run, ports[name].right]
     packed = begun = 0
-    for place, (step, part) in enumerate(zip(taken, _parts(run), strict=True)):
+    for index, (step, part) in enumerate(zip(taken, _parts(run), strict=True)):
         wide = padded(step.mode.rows)
         record = {
-            "left": step.left // (inner.count if place < inner.steps else 1), "columns": step.mode.columns,
+            "left": step.left // (inner.count if index < inner.steps else 1), "columns": step.mode.columns,
             "rows": step.mode.rows, "padded": wide, "right": step.right,
-            "pitch": inner.pitch if inner.padding and place == inner.steps else step.right,
+            "pitch": inner.pitch if inner.padding and index == inner.steps else step.right,
             "packed": packed, "first": begun, "stop": begun + len(part),
         }  # fmt: skip
         values += [record[name] for name in STEP]
         packed += step.mode.columns * wide
         begun += len(part)
-    for place in (number for part in _parts(run) for number in part):
-        piece = launch.factors[place]
+    for index in (number for part in _parts(run) for number in part):
+        piece = launch.factors[index]
         record = {
             "rows": piece.shape[-2], "columns": piece.shape[-1],
             "row_stride": piece.stride(-2), "column_stride": piece.stride(-1),
-        } | {name: strides[len(PORTS) + place] for name, (_, strides) in zip("abc", dims, strict=True)}  # fmt: skip
+        } | {name: strides[len(PORTS) + index] for name, (_, strides) in zip("abc", dims, strict=True)}  # fmt: skip
         values += [record[name] for name in PIECE]
     return np.array(values, dtype=np.int64).tobytes()

@@ -34,12 +34,12 @@ class _Kernels:
         return [(self.widths[0], 2), *((lanes, 1) for lanes in self.widths)]
 
     def _fma(self, f: Function, kind: str, a: str, b: str, c: str) -> str:
-        return f.do(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
+        return f.emit(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
 
     def _splat(self, f: Function, scalar: str, lanes: int) -> str:
         kind = vector(self.element, lanes)
-        first = f.do(f"insertelement {kind} poison, {self.element} {scalar}, i64 0")
-        return f.do(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        first = f.emit(f"insertelement {kind} poison, {self.element} {scalar}, i64 0")
+        return f.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
 
     def _load(self, f: Function, pointer: str, lanes: int) -> str:
         return f.load(vector(self.element, lanes), pointer, self.size)
@@ -59,9 +59,9 @@ class _Kernels:
         """Accumulators [row][vector] of sum over p of narrow[row][p] * wide[p][vector]."""
         rows, lanes, vectors = shape
         kind = vector(self.element, lanes)
-        places = [(i, v) for i in range(rows) for v in range(vectors)]
-        with f.carry(kind, ["zeroinitializer"] * len(places), "0", "%columns") as (p, values, following):
-            held = dict(zip(places, values, strict=True))
+        indices = [(i, v) for i in range(rows) for v in range(vectors)]
+        with f.carry(kind, ["zeroinitializer"] * len(indices), "0", "%columns") as (p, values, following):
+            held = dict(zip(indices, values, strict=True))
             line = f.at(wide, f.multiply(p, wide_stride), self.element)
             across = [self._load(f, f.at(line, str(v * lanes), self.element), lanes) for v in range(vectors)]
             offset = f.multiply(p, narrow_stride)
@@ -88,40 +88,40 @@ class _Kernels:
                 length = lanes * vectors
                 whole = f.multiply(f.i64("sdiv", f.i64("sub nsw", across, start), str(length)), str(length))
                 stop = f.add(start, whole)
-                with f.loop(start, stop, str(length)) as place:
-                    self._column(f, transposed, down, place, (lanes, vectors))
+                with f.loop(start, stop, str(length)) as index:
+                    self._column(f, transposed, down, index, (lanes, vectors))
                 start = stop
-            with f.when(f.do(f"icmp slt i64 {start}, {across}")):
+            with f.when(f.emit(f"icmp slt i64 {start}, {across}")):
                 last = f.most("0", f.i64("sub nsw", across, str(NARROWEST)))
                 self._column(f, transposed, down, last, (NARROWEST, 1))
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
-    def _column(self, f: Function, transposed: bool, down: str, place: str, span: tuple[int, int]) -> None:
+    def _column(self, f: Function, transposed: bool, down: str, index: str, span: tuple[int, int]) -> None:
         """All tiles of one span, one below the other."""
         start = "0"
         for rows in self.tiles(span[1]):
             whole = f.multiply(f.i64("sdiv", f.i64("sub nsw", down, start), str(rows)), str(rows))
             stop = f.add(start, whole)
             with f.loop(start, stop, str(rows)) as first:
-                self._tile(f, transposed, first, place, (rows, *span))
+                self._tile(f, transposed, first, index, (rows, *span))
             start = stop
 
-    def _tile(self, f: Function, transposed: bool, first: str, place: str, shape: tuple[int, int, int]) -> None:
+    def _tile(self, f: Function, transposed: bool, first: str, index: str, shape: tuple[int, int, int]) -> None:
         rows, lanes, vectors = shape
         x, out = self.base
         if transposed:
             lines = [f.multiply(f.add(first, str(i)), "%columns") for i in range(rows)]
             narrow = [f.at(x, line, self.element) for line in lines]
-            wide = f.at("%factor", place, self.element)
+            wide = f.at("%factor", index, self.element)
             sums = self._accumulate(f, shape, wide, "%padded", narrow, "1")
             stride = "%rows"
         else:
             narrow = [f.at("%factor", f.add(first, str(i)), self.element) for i in range(rows)]
-            sums = self._accumulate(f, shape, f.at(x, place, self.element), "%pitch", narrow, "%padded")
+            sums = self._accumulate(f, shape, f.at(x, index, self.element), "%pitch", narrow, "%padded")
             stride = "%right"
         for i in range(rows):
-            line = f.at(out, f.add(f.multiply(f.add(first, str(i)), stride), place), self.element)
+            line = f.at(out, f.add(f.multiply(f.add(first, str(i)), stride), index), self.element)
             for v in range(vectors):
                 self._store(f, sums[i, v], f.at(line, str(v * lanes), self.element), lanes)
 
@@ -139,12 +139,12 @@ class _Kernels:
                     self.element, f.at("%own", f.add(f.multiply(i, "%own_rows"), j), self.element), self.size
                 )
                 with f.loop("0", "%rows") as q:
-                    place = f.add(f.multiply(p, "%column_stride"), f.multiply(q, "%row_stride"))
-                    held = f.load(stored, f.at("%factor", place, stored), SIZE[stored])
-                    value = f.do(f"fmul {self.element} {outer}, {widened(f, held, self.stored, self.element, 1)}")
+                    index = f.add(f.multiply(p, "%column_stride"), f.multiply(q, "%row_stride"))
+                    held = f.load(stored, f.at("%factor", index, stored), SIZE[stored])
+                    value = f.emit(f"fmul {self.element} {outer}, {widened(f, held, self.stored, self.element, 1)}")
                     target = f.add(line, f.add(f.multiply(j, "%rows"), q))
                     f.store(self.element, value, f.at("%into", target, self.element), self.size)
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
     def gather(self) -> str:
@@ -154,22 +154,22 @@ class _Kernels:
             "i64 %row_stride, i64 %stride) noinline"
         )
         stored, lanes = STORED[self.stored], self.widths[0]
-        unit = f.do("icmp eq i64 %stride, 1")
+        unit = f.emit("icmp eq i64 %stride, 1")
         whole = f.multiply(f.i64("sdiv", "%width", str(lanes)), str(lanes))
-        whole = f.do(f"select i1 {unit}, i64 {whole}, i64 0")
+        whole = f.emit(f"select i1 {unit}, i64 {whole}, i64 0")
         with f.loop("0", "%rows") as row:
             source = f.at("%from", f.multiply(row, "%row_stride"), stored)
             target = f.at("%into", f.multiply(row, "%pitch"), self.element)
-            with f.loop("0", whole, str(lanes)) as place:
-                held = f.load(vector(stored, lanes), f.at(source, place, stored), SIZE[stored])
+            with f.loop("0", whole, str(lanes)) as index:
+                held = f.load(vector(stored, lanes), f.at(source, index, stored), SIZE[stored])
                 self._store(
-                    f, widened(f, held, self.stored, self.element, lanes), f.at(target, place, self.element), lanes
+                    f, widened(f, held, self.stored, self.element, lanes), f.at(target, index, self.element), lanes
                 )
-            with f.loop(whole, "%width") as place:
-                held = f.load(stored, f.at(source, f.multiply(place, "%stride"), stored), SIZE[stored])
+            with f.loop(whole, "%width") as index:
+                held = f.load(stored, f.at(source, f.multiply(index, "%stride"), stored), SIZE[stored])
                 value = widened(f, held, self.stored, self.element, 1)
-                f.store(self.element, value, f.at(target, place, self.element), self.size)
-        f.say("ret void")
+                f.store(self.element, value, f.at(target, index, self.element), self.size)
+        f.emit_void("ret void")
         return f.text()
 
     def scatter(self) -> str:
@@ -180,26 +180,26 @@ class _Kernels:
             "i1 %added) noinline"
         )
         stored, lanes = STORED[self.stored], self.widths[0]
-        unit = f.do("icmp eq i64 %stride, 1")
-        y_unit = f.do("icmp eq i64 %y_stride, 1")
-        free = f.do(f"or i1 {y_unit}, {f.do('xor i1 %added, true')}")
+        unit = f.emit("icmp eq i64 %stride, 1")
+        y_unit = f.emit("icmp eq i64 %y_stride, 1")
+        free = f.emit(f"or i1 {y_unit}, {f.emit('xor i1 %added, true')}")
         whole = f.multiply(f.i64("sdiv", "%width", str(lanes)), str(lanes))
-        whole = f.do(f"select i1 {f.do(f'and i1 {unit}, {free}')}, i64 {whole}, i64 0")
+        whole = f.emit(f"select i1 {f.emit(f'and i1 {unit}, {free}')}, i64 {whole}, i64 0")
         with f.loop("0", "%rows") as row:
             source = f.at("%from", f.multiply(row, "%pitch"), self.element)
             target = f.at("%into", f.multiply(row, "%row_stride"), stored)
             beside = f.at("%y", f.multiply(row, "%y_row"), stored)
-            with f.loop("0", whole, str(lanes)) as place:
-                value = self._load(f, f.at(source, place, self.element), lanes)
-                value = self._added(f, value, f.at(beside, place, stored), lanes)
+            with f.loop("0", whole, str(lanes)) as index:
+                value = self._load(f, f.at(source, index, self.element), lanes)
+                value = self._added(f, value, f.at(beside, index, stored), lanes)
                 kept = narrowed(f, value, self.element, self.stored, lanes)
-                f.store(vector(stored, lanes), kept, f.at(target, place, stored), SIZE[stored])
-            with f.loop(whole, "%width") as place:
-                value = f.load(self.element, f.at(source, place, self.element), self.size)
-                value = self._added(f, value, f.at(beside, f.multiply(place, "%y_stride"), stored), 1)
+                f.store(vector(stored, lanes), kept, f.at(target, index, stored), SIZE[stored])
+            with f.loop(whole, "%width") as index:
+                value = f.load(self.element, f.at(source, index, self.element), self.size)
+                value = self._added(f, value, f.at(beside, f.multiply(index, "%y_stride"), stored), 1)
                 kept = narrowed(f, value, self.element, self.stored, 1)
-                f.store(stored, kept, f.at(target, f.multiply(place, "%stride"), stored), SIZE[stored])
-        f.say("ret void")
+                f.store(stored, kept, f.at(target, f.multiply(index, "%stride"), stored), SIZE[stored])
+        f.emit_void("ret void")
         return f.text()
 
     def _added(self, f: Function, value: str, y: str, lanes: int) -> str:
@@ -215,7 +215,7 @@ class _Kernels:
         after = f.label
         f.jump(done)
         f.start(done)
-        return f.do(f"phi {kind} [ {value}, %{before} ], [ {total}, %{after} ]")
+        return f.emit(f"phi {kind} [ {value}, %{before} ], [ {total}, %{after} ]")
 
 
 class _Entry:
@@ -234,10 +234,10 @@ class _Entry:
         return {name: self._integer(self.f.add(start, str(i))) for i, name in enumerate(fields)}
 
     def _flag(self, name: str) -> str:
-        return self.f.do(f"icmp ne i64 {self.field[name]}, 0")
+        return self.f.emit(f"icmp ne i64 {self.field[name]}, 0")
 
     def _choose(self, flag: str, yes: str, no: str, kind: str = "i64") -> str:
-        return self.f.do(f"select i1 {flag}, {kind} {yes}, {kind} {no}")
+        return self.f.emit(f"select i1 {flag}, {kind} {yes}, {kind} {no}")
 
     def text(self) -> str:
         """The whole function."""
@@ -246,42 +246,42 @@ class _Entry:
         self.extents = [self._integer(str(len(FIELDS) + axis)) for axis in range(BATCH)]
         ports = len(FIELDS) + BATCH
         self.ports = {
-            name: [self._integer(str(ports + place * PORT_FIELDS + i)) for i in range(PORT_FIELDS)]
-            for place, name in enumerate(PORTS)
+            name: [self._integer(str(ports + index * PORT_FIELDS + i)) for i in range(PORT_FIELDS)]
+            for index, name in enumerate(PORTS)
         }
         self.first_step = ports + len(PORTS) * PORT_FIELDS
         self.first_piece = f.add(str(self.first_step), f.multiply(self.field["steps"], str(len(STEP))))
         self.pointers = {
-            name: f.load("ptr", f.at("%pointers", str(place), "ptr"), 8) for place, name in enumerate(PORTS)
+            name: f.load("ptr", f.at("%pointers", str(index), "ptr"), 8) for index, name in enumerate(PORTS)
         }
-        numbers = [f.load("double", f.at("%numbers", str(place), "double"), 8) for place in range(2)]
-        self.alpha, self.beta = (f.do(f"fptrunc double {n} to float") if element == "float" else n for n in numbers)
-        aligned = f.i64("and", f.add(f.do("ptrtoint ptr %scratch to i64"), "63"), "-64")
-        self.packed = f.do(f"inttoptr i64 {aligned} to ptr")
+        numbers = [f.load("double", f.at("%numbers", str(index), "double"), 8) for index in range(2)]
+        self.alpha, self.beta = (f.emit(f"fptrunc double {n} to float") if element == "float" else n for n in numbers)
+        aligned = f.i64("and", f.add(f.emit("ptrtoint ptr %scratch to i64"), "63"), "-64")
+        self.packed = f.emit(f"inttoptr i64 {aligned} to ptr")
         self.pieces = f.at(self.packed, self.field["pieces"], element)
         self.blocks = f.i64(
             "sdiv", f.add(self.field["right"], f.i64("sub nsw", self.field["width"], "1")), self.field["width"]
         )
-        self.done = f.room("i64", 1)
+        self.done = f.alloca("i64", 1)
         f.store("i64", "0", self.done, 8)
         with f.loop("%begin", "%end") as item:
             self._item(item)
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
     def _item(self, item: str) -> None:
         f = self.f
-        place = f.i64("srem", item, self.blocks)
+        index = f.i64("srem", item, self.blocks)
         rest = f.i64("sdiv", item, self.blocks)
         batch = [""] * BATCH
         for axis in reversed(range(BATCH)):
             batch[axis] = f.i64("srem", rest, self.extents[axis])
             rest = f.i64("sdiv", rest, self.extents[axis])
-        fresh = f.do(f"icmp eq i64 {f.load('i64', self.done, 8)}, 0")
-        with f.when(f.do(f"or i1 {fresh}, {self._flag('varies')}")):
+        fresh = f.emit(f"icmp eq i64 {f.load('i64', self.done, 8)}, 0")
+        with f.when(f.emit(f"or i1 {fresh}, {self._flag('varies')}")):
             self._pack(batch)
             f.store("i64", "1", self.done, 8)
-        first = f.multiply(place, self.field["width"])
+        first = f.multiply(index, self.field["width"])
         valid = f.least(self.field["width"], f.i64("sub nsw", self.field["right"], first))
         self._block(batch, first, valid)
 
@@ -295,9 +295,9 @@ class _Entry:
             whole = f.multiply(step["columns"], step["padded"])
             with f.loop("0", whole) as i:
                 f.store(element, "0.0", f.at(target, i, element), size)
-            start = self._choose(f.do(f"icmp eq i64 {number}, 0"), self.alpha, "1.0", element)
+            start = self._choose(f.emit(f"icmp eq i64 {number}, 0"), self.alpha, "1.0", element)
             f.store(element, start, halves[0], size)
-            sides = [f.room("i64", 1) for _ in range(2)]
+            sides = [f.alloca("i64", 1) for _ in range(2)]
             for side in sides:
                 f.store("i64", "1", side, 8)
             with f.loop(step["first"], step["stop"]) as index:
@@ -306,14 +306,14 @@ class _Entry:
                 for axis, name in enumerate("abc"):
                     pointer = f.at(pointer, f.multiply(batch[axis], piece[name]), STORED[self.kernels.stored])
                 own = [f.load("i64", side, 8) for side in sides]
-                odd = f.do(f"icmp ne i64 {f.i64('and', f.i64('sub nsw', index, step['first']), '1')}, 0")
-                last = f.do(f"icmp eq i64 {f.add(index, '1')}, {step['stop']}")
+                odd = f.emit(f"icmp ne i64 {f.i64('and', f.i64('sub nsw', index, step['first']), '1')}, 0")
+                last = f.emit(f"icmp eq i64 {f.add(index, '1')}, {step['stop']}")
                 other = self._choose(odd, halves[0], halves[1], "ptr")
                 into = self._choose(last, target, other, "ptr")
                 columns, rows = f.multiply(own[0], piece["columns"]), f.multiply(own[1], piece["rows"])
                 pitch = self._choose(last, step["padded"], rows)
                 so_far = self._choose(odd, halves[1], halves[0], "ptr")
-                f.say(
+                f.emit_void(
                     f"call fastcc void @km_expand(ptr {into}, i64 {pitch}, ptr {so_far}, "
                     f"i64 {own[0]}, i64 {own[1]}, ptr {pointer}, i64 {piece['columns']}, i64 {piece['rows']}, "
                     f"i64 {piece['column_stride']}, i64 {piece['row_stride']})"
@@ -348,27 +348,27 @@ class _Entry:
             }
         direct_in, direct_out = self._flag("direct_in"), self._flag("direct_out")
         x = ends["x"]
-        with f.when(f.do(f"xor i1 {direct_in}, true")):
-            f.say(
+        with f.when(f.emit(f"xor i1 {direct_in}, true")):
+            f.emit_void(
                 f"call fastcc void @km_gather(ptr {one}, i64 {x['pitch']}, ptr {x['pointer']}, i64 {x['rows']}, "
                 f"i64 {x['width']}, i64 {x['row_stride']}, i64 {x['stride']})"
             )
         start = self._choose(direct_in, x["pointer"], one, "ptr")
-        single = f.do(f"icmp eq i64 {self.field['inner']}, {last}")
-        ended = self._choose(f.do(f"and i1 {single}, {direct_out}"), ends["out"]["pointer"], other, "ptr")
+        single = f.emit(f"icmp eq i64 {self.field['inner']}, {last}")
+        ended = self._choose(f.emit(f"and i1 {single}, {direct_out}"), ends["out"]["pointer"], other, "ptr")
         self._chunks(start, ended)
         with f.loop(self.field["inner"], last) as number:
             step = self._step(number)
-            odd = f.do(f"icmp ne i64 {f.i64('and', f.i64('sub nsw', number, self.field['inner']), '1')}, 0")
+            odd = f.emit(f"icmp ne i64 {f.i64('and', f.i64('sub nsw', number, self.field['inner']), '1')}, 0")
             source, target = self._choose(odd, one, other, "ptr"), self._choose(odd, other, one, "ptr")
             after = f.add(number, "1")
-            final = f.do(f"and i1 {direct_out}, {f.do(f'icmp eq i64 {after}, {last}')}")
+            final = f.emit(f"and i1 {direct_out}, {f.emit(f'icmp eq i64 {after}, {last}')}")
             self._call(step, source, self._choose(final, ends["out"]["pointer"], target, "ptr"))
-        odd = f.do(f"icmp ne i64 {f.i64('and', f.i64('sub nsw', last, self.field['inner']), '1')}, 0")
+        odd = f.emit(f"icmp ne i64 {f.i64('and', f.i64('sub nsw', last, self.field['inner']), '1')}, 0")
         result = self._choose(odd, one, other, "ptr")
         out, y = ends["out"], ends["y"]
-        with f.when(f.do(f"xor i1 {direct_out}, true")):
-            f.say(
+        with f.when(f.emit(f"xor i1 {direct_out}, true")):
+            f.emit_void(
                 f"call fastcc void @km_scatter(ptr {result}, i64 {out['pitch']}, ptr {out['pointer']}, "
                 f"i64 {out['rows']}, i64 {out['width']}, i64 {out['row_stride']}, i64 {out['stride']}, "
                 f"ptr {y['pointer']}, i64 {y['row_stride']}, i64 {y['stride']}, {element} {self.beta}, "
@@ -384,10 +384,10 @@ class _Entry:
             begin = f.at(source, f.multiply(chunk, self.field["chunk_in"]), element)
             end = f.at(target, f.multiply(chunk, self.field["chunk_out"]), element)
             with f.loop("0", self.field["inner"]) as number:
-                odd = f.do(f"icmp ne i64 {f.i64('and', number, '1')}, 0")
-                first = f.do(f"icmp eq i64 {number}, 0")
+                odd = f.emit(f"icmp ne i64 {f.i64('and', number, '1')}, 0")
+                first = f.emit(f"icmp eq i64 {number}, 0")
                 after = f.add(number, "1")
-                last = f.do(f"icmp eq i64 {after}, {self.field['inner']}")
+                last = f.emit(f"icmp eq i64 {after}, {self.field['inner']}")
                 own = self._choose(first, begin, self._choose(odd, halves[0], halves[1], "ptr"), "ptr")
                 into = self._choose(last, end, self._choose(odd, halves[1], halves[0], "ptr"), "ptr")
                 self._call(self._step(number), own, into)
@@ -401,14 +401,14 @@ class _Entry:
         given = f"ptr {source}, ptr {factor}, ptr {target}, " + ", ".join(
             f"i64 {step[name]}" for name in ("left", "columns", "rows", "padded", "right", "pitch")
         )
-        single = f.do(f"icmp eq i64 {step['right']}, 1")
+        single = f.emit(f"icmp eq i64 {step['right']}, 1")
         yes, no, done = f.fresh("yes"), f.fresh("no"), f.fresh("done")
         f.branch(single, yes, no)
         f.start(yes)
-        f.say(f"call fastcc void @km_last({given})")
+        f.emit_void(f"call fastcc void @km_last({given})")
         f.jump(done)
         f.start(no)
-        f.say(f"call fastcc void @km_step({given})")
+        f.emit_void(f"call fastcc void @km_step({given})")
         f.jump(done)
         f.start(done)
 

@@ -162,10 +162,10 @@ def chunking(run: Pass, block: int, compute: str) -> Chunking:
     """As many steps at the end of the run as stay in the first cache, chunk by chunk."""
     taken = run_steps(run, block)
     for count in range(len(taken), 0, -1):
-        places = [step.position for step in taken[:count]]
-        first = min(places)
+        indices = [step.position for step in taken[:count]]
+        first = min(indices)
         own = plain_pass("", run.modes, first, len(run.modes))
-        kept = all(mode.factor is None or place in places for place, mode in enumerate(run.modes) if place >= first)
+        kept = all(mode.factor is None or index in indices for index, mode in enumerate(run.modes) if index >= first)
         if kept and len(own.modes) == len(run.modes) - first and own.most * block * SIZES[compute] <= CHUNK_BYTES:
             after = own.rows * block
             # The columns of the next factor must not all fall into the same sets of the cache.

@@ -218,9 +218,9 @@ def _integers(launch: Launch, added: bool, varies: bool) -> list[int]:
     names = [("x", 0), ("y", 1), ("out", 2)] if added else [("x", 0), ("out", 2)]
     values = {f"size_{axis}": extent for axis, (extent, _) in zip("abc", launch.dims, strict=True)}
     values |= {"size_run": launch.run.columns, "size_right": launch.right}
-    for name, place in names:
+    for name, index in names:
         own = launch.ports[name]
-        values |= {f"{name}_{axis}": strides[place] for axis, (_, strides) in zip("abc", launch.dims, strict=True)}
+        values |= {f"{name}_{axis}": strides[index] for axis, (_, strides) in zip("abc", launch.dims, strict=True)}
         values |= {f"{name}_run": own.run, f"{name}_right": own.right}
     for number, factor in enumerate(launch.factors):
         values |= {f"f{number}_row": factor.stride(-2), f"f{number}_column": factor.stride(-1)}

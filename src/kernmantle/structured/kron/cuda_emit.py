@@ -12,9 +12,9 @@ from .cuda_plan import FmaPlan
 def _spread(plan: FmaPlan, extents: list[int], name: str) -> str:
     """Function from the run as it is outside to the run with room for every axis."""
     terms: list[str] = []
-    for place in range(len(extents)):
-        behind, room = math.prod(extents[place + 1 :]), math.prod(plan.extents[place + 1 :])
-        digit = f"run / {behind}" if place == 0 else f"run / {behind} % {extents[place]}"
+    for index in range(len(extents)):
+        behind, room = math.prod(extents[index + 1 :]), math.prod(plan.extents[index + 1 :])
+        digit = f"run / {behind}" if index == 0 else f"run / {behind} % {extents[index]}"
         terms.append(f"({digit}) * {room}")
     body = "run" if tuple(extents) == plan.extents else " + ".join(terms)
     return f"    static __device__ __forceinline__ int {name}(int run) {{ return {body}; }}"
@@ -46,13 +46,13 @@ def _phases(plan: FmaPlan) -> list[str]:
         last = str(plan.direct_out and number == len(plan.phases) - 1).lower()
         values = math.prod(own) * phase.across * phase.along
         lines.append(f"        km::kron_phase<Body, {share}, {first}, {last}>(s, g, p, [&](C (&v)[{values}]) {{")
-        for place in _order(plan, phase.first, phase.stop):
-            mode = plan.run.modes[place]
-            left = phase.across * math.prod(plan.extents[phase.first : place])
-            behind = math.prod(plan.extents[place + 1 : phase.stop]) * phase.along
+        for index in _order(plan, phase.first, phase.stop):
+            mode = plan.run.modes[index]
+            left = phase.across * math.prod(plan.extents[phase.first : index])
+            behind = math.prod(plan.extents[index + 1 : phase.stop]) * phase.along
             shared = max(1, min(plan.slices, max(32, 8 * plan.slices) // mode.rows))
             sizes = (
-                f"{shared}, {left}, {plan.extents[place]}, {mode.rows}, {mode.columns}, {behind}, {plan.pitch(mode)}"
+                f"{shared}, {left}, {plan.extents[index]}, {mode.rows}, {mode.columns}, {behind}, {plan.pitch(mode)}"
             )
             factor = f"km::SharedFactor<C>{{f + {_offset(plan, mode.factor or 0)}}}"
             lines.append(f"            km::kron_apply<{sizes}>(v, {factor});")
@@ -63,13 +63,13 @@ def _phases(plan: FmaPlan) -> list[str]:
 
 
 def _order(plan: FmaPlan, first: int, stop: int) -> list[int]:
-    return [place for place in plan.run.order if first <= place < stop]
+    return [index for index in plan.run.order if first <= index < stop]
 
 
 def emit(plan: FmaPlan) -> str:
     """CUDA C++ of a pass; the same plan always gives the same text."""
     gap = plan.gap
-    place = f"i + i / {gap[0]} * {gap[1]}" if gap else "i"
+    index = f"i + i / {gap[0]} * {gap[1]}" if gap else "i"
     facts = plan.facts
     constants = {
         "ITEMS": plan.items, "RIGHT": plan.right, "THREADS": plan.threads, "RUN": math.prod(plan.extents),
@@ -85,7 +85,7 @@ def emit(plan: FmaPlan) -> str:
         '#include "kron_fma.cuh"',
         "struct Body {",
         *members(types, constants),
-        f"    static __device__ __forceinline__ constexpr int place(int i) {{ return {place}; }}",
+        f"    static __device__ __forceinline__ constexpr int place(int i) {{ return {index}; }}",
         _spread(plan, [mode.columns for mode in plan.run.modes], "spread_in"),
         _spread(plan, [mode.rows for mode in plan.run.modes], "spread_out"),
         *_factors(plan),

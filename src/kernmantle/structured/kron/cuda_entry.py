@@ -27,13 +27,13 @@ def entry(factors: int, threads: int, added: bool, varies: bool, body: str) -> s
         "    g.x = x;\n    g.y = y;\n    g.out = out;\n    g.alpha = alpha;\n    g.beta = beta;",
     ]
     lines += [f"    g.factor[{i}] = f{i};" for i in range(factors)]
-    for place, axis in enumerate(AXES):
-        lines.append(f"    g.size[{place}] = size_{axis};")
+    for index, axis in enumerate(AXES):
+        lines.append(f"    g.size[{index}] = size_{axis};")
         lines += [
-            f"    g.{port}_stride[{place}] = {port}_{axis};" for port in ("x", "y", "out") if f"{port}_{axis}" in given
+            f"    g.{port}_stride[{index}] = {port}_{axis};" for port in ("x", "y", "out") if f"{port}_{axis}" in given
         ]
     for number in range(factors):
-        for place, axis in enumerate(("row", "column", *_BATCH)):
+        for index, axis in enumerate(("row", "column", *_BATCH)):
             value = f"f{number}_{axis}" if f"f{number}_{axis}" in given else "0"
-            lines.append(f"    g.factor_stride[{number}][{place}] = {value};")
+            lines.append(f"    g.factor_stride[{number}][{index}] = {value};")
     return "\n".join([*lines, f"    {body}", "}"])

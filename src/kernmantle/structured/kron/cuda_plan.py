@@ -149,7 +149,7 @@ def _passes(
 ) -> tuple[Pass, ...]:
     """As few passes as there can be, and of those on tensor cores none longer than it need be."""
     size = SIZES["f64" if stored == "f64" else "f32"]
-    groups = [Joined(mode, (place,)) for place, mode in enumerate(modes)] if tensor is None else joined(modes)
+    groups = [Joined(mode, (index,)) for index, mode in enumerate(modes)] if tensor is None else joined(modes)
     axes = [group.mode for group in groups]
 
     def kind(mode: Mode) -> str:
@@ -185,8 +185,8 @@ def _passes(
 
 def _placed(run: Pass, groups: Sequence[Joined]) -> Pass:
     """A pass over groups of axes as one over the axes."""
-    first, stop = groups[run.first].places[0], groups[run.stop - 1].places[-1] + 1
-    return replace(run, first=first, stop=stop, parts=tuple(groups[place].places for (place,) in run.parts))
+    first, stop = groups[run.first].indices[0], groups[run.stop - 1].indices[-1] + 1
+    return replace(run, first=first, stop=stop, parts=tuple(groups[index].indices for (index,) in run.parts))
 
 
 def _pitch(mode: Mode, compute: str) -> int:
@@ -223,18 +223,18 @@ def _is_wide(mode: Mode) -> bool:
 
 def _groups(extents: Sequence[int], modes: Sequence[Mode], most: int) -> list[tuple[int, int]]:
     """Ranges of neighbouring factors that registers hold: one at the end, then from the first axis on."""
-    places = [place for place, mode in enumerate(modes) if mode.factor is not None]
-    first = stop = places[-1] + 1
-    while first - 1 in places and math.prod(extents[first - 1 : stop]) <= max(most, extents[stop - 1]):
+    indices = [index for index, mode in enumerate(modes) if mode.factor is not None]
+    first = stop = indices[-1] + 1
+    while first - 1 in indices and math.prod(extents[first - 1 : stop]) <= max(most, extents[stop - 1]):
         first -= 1
     found = [(first, stop)]
     begin = 0
     while begin < first:
-        if begin not in places:
+        if begin not in indices:
             begin += 1
             continue
         end = begin + 1
-        while end < first and end in places and math.prod(extents[begin : end + 1]) <= most:
+        while end < first and end in indices and math.prod(extents[begin : end + 1]) <= most:
             end += 1
         found.append((begin, end))
         begin = end
@@ -247,8 +247,8 @@ def _ordered(groups: Sequence[tuple[int, int]], modes: Sequence[Mode]) -> list[t
         last, *rest = groups
         return [rest[0], last, *rest[1:]] if rest else [last]
     whole = [
-        Mode(math.prod(m.columns for m in modes[a:b]), math.prod(m.rows for m in modes[a:b]), place)
-        for place, (a, b) in enumerate(groups)
+        Mode(math.prod(m.columns for m in modes[a:b]), math.prod(m.rows for m in modes[a:b]), index)
+        for index, (a, b) in enumerate(groups)
     ]
     by_place = sorted(whole, key=lambda mode: groups[mode.factor or 0])
     return [groups[by_place[position].factor or 0] for position in cheapest(by_place)]
@@ -302,12 +302,12 @@ def fma(
     direct_in = square_in and right_of[ordered[0]] >= COALESCED
     direct_out = square_out and right_of[ordered[-1]] >= COALESCED
     phases: list[Phase] = []
-    for place, group in enumerate(ordered):
+    for index, group in enumerate(ordered):
         own = math.prod(extents[group[0] : group[1]])
         beside = right_of[group]
         down = items * whole * right // (own * beside)
-        outside = [facts.in_width] * (direct_in and place == 0)
-        outside += [facts.out_width] * (direct_out and place == len(ordered) - 1)
+        outside = [facts.in_width] * (direct_in and index == 0)
+        outside += [facts.out_width] * (direct_out and index == len(ordered) - 1)
         room = min(VALUES[compute] // own, items * whole * right // (own * threads))
         width = _divisor(beside, min([16 // SIZES[compute], room, *outside]))
         width = 1 << (width.bit_length() - 1)

@@ -22,12 +22,12 @@ def listed(factors: Any) -> list[Any]:
     found = [int(f) if isinstance(f, (int, np.integer)) and not isinstance(f, bool) else f for f in given]
     if not found:
         raise ShapeError("factors is empty; a product needs at least one factor")
-    for place, factor in enumerate(found):
+    for index, factor in enumerate(found):
         if isinstance(factor, int) and factor < 0:
-            raise ShapeError(f"factors[{place}] is the identity of size {factor}; sizes are not negative")
+            raise ShapeError(f"factors[{index}] is the identity of size {factor}; sizes are not negative")
         if not isinstance(factor, int) and len(getattr(factor, "shape", (0, 0))) < 2:
             raise ShapeError(
-                f"factors[{place}] has shape {tuple(factor.shape)}; a factor is a matrix or a batch of matrices"
+                f"factors[{index}] has shape {tuple(factor.shape)}; a factor is a matrix or a batch of matrices"
             )
     return found
 

@@ -39,8 +39,8 @@ def plans(modes: Sequence[Mode], factors: Tensors, x: torch.Tensor) -> tuple[tup
 
 def _range(modes: Sequence[Mode]) -> tuple[int, int]:
     """From the first factor to behind the last."""
-    places = [place for place, mode in enumerate(modes) if mode.factor is not None]
-    return (places[0], places[-1] + 1) if places else (0, 0)
+    indices = [index for index, mode in enumerate(modes) if mode.factor is not None]
+    return (indices[0], indices[-1] + 1) if indices else (0, 0)
 
 
 def _in_one_piece(grad: torch.Tensor) -> torch.Tensor:

@@ -211,4 +211,4 @@ def _vector(widths: Sequence[int], stored: str) -> int:
 
 
 def _own(sizes: Sequence[Size], group: Sequence[int]) -> tuple[Size, ...]:
-    return tuple(sizes[place] for place in group)
+    return tuple(sizes[index] for index in group)

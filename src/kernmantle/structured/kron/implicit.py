@@ -29,14 +29,14 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         x, *parameters = ctx.saved_tensors
         of_b = solved(ctx.multiply, ctx.solve, grads[0], parameters)
-        wanted = [place for place in range(len(parameters)) if ctx.needs_input_grad[4 + place]]
+        wanted = [index for index in range(len(parameters)) if ctx.needs_input_grad[4 + index]]
         found: list[torch.Tensor | None] = [None] * len(parameters)
         if wanted:
             # x depends on the parameters too: a pullback holds it fixed, where autograd.grad would come back here.
             pulled: Any = torch.func.vjp(lambda *given: ctx.multiply(given, x), *parameters)
             slopes = pulled[1](-of_b)
-            for place in wanted:
-                found[place] = slopes[place]
+            for index in wanted:
+                found[index] = slopes[index]
         return None, None, None, of_b, *found
 
 

@@ -66,7 +66,7 @@ def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | st
     found: list[Any] = []
     labels: list[str] = []
     entries: list[int | str] = []
-    for place, factor in enumerate(factors):
+    for index, factor in enumerate(factors):
         if isinstance(factor, int):
             entries.append(f"i{factor}")
             continue
@@ -74,7 +74,7 @@ def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | st
         entries.append(known[0] if known else len(found))
         if not known:
             found.append(factor)
-            labels.append(f"factors[{place}]")
+            labels.append(f"factors[{index}]")
     return found, labels, entries
 
 
@@ -106,9 +106,9 @@ def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
 
 
 def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[int]) -> None:
-    place = -2 if side == "right" else -1
-    sizes = [f if isinstance(f, int) else int(f.shape[place]) for f in factors]
-    others = [f if isinstance(f, int) else int(f.shape[-3 - place]) for f in factors]
+    index = -2 if side == "right" else -1
+    sizes = [f if isinstance(f, int) else int(f.shape[index]) for f in factors]
+    others = [f if isinstance(f, int) else int(f.shape[-3 - index]) for f in factors]
     total = math.prod(sizes)
     own, theirs = ("columns", "rows") if side == "right" else ("rows", "columns")
     if width != total:
@@ -138,13 +138,13 @@ def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Given, Wrap]:
 
 def _with_alpha(given: _Given, alpha: torch.Tensor) -> _Given:
     """A tensor alpha inside the smallest factor, or in x where there is none."""
-    places = [place for place, entry in enumerate(given.entries) if isinstance(entry, int)]
-    if not places:
+    indices = [index for index, entry in enumerate(given.entries) if isinstance(entry, int)]
+    if not indices:
         spread = alpha[..., None] if given.x.dim() == 1 else alpha[..., None, None]
         return replace(given, x=given.x * spread)
-    place = min(places, key=lambda place: given.factors[int(given.entries[place])].numel())
-    scaled = given.factors[int(given.entries[place])] * alpha[..., None, None]
-    entries = [len(given.factors) if i == place else entry for i, entry in enumerate(given.entries)]
+    index = min(indices, key=lambda index: given.factors[int(given.entries[index])].numel())
+    scaled = given.factors[int(given.entries[index])] * alpha[..., None, None]
+    entries = [len(given.factors) if i == index else entry for i, entry in enumerate(given.entries)]
     return replace(given, factors=[*given.factors, scaled], entries=entries)
 
 

@@ -14,9 +14,9 @@ def _function(name: str, phase: MmaPhase, weights: Mapping[int, int], modulo: in
     """A function of a line's number: the sum of its digits, modulo a number if one is given, times their weights."""
     terms: list[str] = []
     behind = 1
-    for place, (axis, extent) in enumerate(phase.digits):
+    for index, (axis, extent) in enumerate(phase.digits):
         digit = "line" if behind == 1 else f"line / {behind}"
-        if place + 1 < len(phase.digits):
+        if index + 1 < len(phase.digits):
             digit += f" % {extent}"
         if modulo:
             digit += f" % {modulo}"
@@ -43,7 +43,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
         axis: math.prod(mode.rows for mode in modes[axis + 1 :])
         for axis in range(phase.axis + 1, count - (plan.right == 1))
     }
-    places = {axis: stride for axis, stride in plan.strides.items() if axis != count}
+    indices = {axis: stride for axis, stride in plan.strides.items() if axis != count}
     turns = {plan.turned: 8} if plan.turned is not None and phase.axis < plan.turned else {}
     constants = {
         "TILES": phase.tiles, "LINES": phase.lines, "UNITS": phase.units, "OFFSET": offset,
@@ -64,7 +64,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
         _function("run", phase, before),
         _function("run_out", phase, after),
         _function("right", phase, {count: LANES}),
-        _function("place", phase, places),
+        _function("place", phase, indices),
         _function("turn", phase, turns, 4),
         "};",
     ]
@@ -89,10 +89,10 @@ def _prepare(plan: MmaPlan) -> list[str]:
         last = first + len(shapes) - 1
         rows = columns = 1
         terms: list[str] = []
-        for place, (q, p) in reversed(list(enumerate(shapes))):
-            row = f"q / {rows} % {q}" if place else f"q / {rows}"
-            column = f"p / {columns} % {p}" if place else f"p / {columns}"
-            terms.append(f"km::kron_entry<T, C>(g, {first + place}, {row}, {column})")
+        for index, (q, p) in reversed(list(enumerate(shapes))):
+            row = f"q / {rows} % {q}" if index else f"q / {rows}"
+            column = f"p / {columns} % {p}" if index else f"p / {columns}"
+            terms.append(f"km::kron_entry<T, C>(g, {first + index}, {row}, {column})")
             rows, columns = rows * q, columns * p
         fits = str(plan.stored == plan.tensor.half and len(shapes) == 1).lower()
         value = f"                [&](int q, int p) {{ return {' * '.join(reversed(terms))}; }});"

@@ -246,7 +246,7 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[M
     count = len(modes)
     found: list[MmaPhase] = []
     for axis in reversed(range(count)):
-        before = [(place, modes[place].columns) for place in reversed(range(axis))] + [(-1, items)]
+        before = [(index, modes[index].columns) for index in reversed(range(axis))] + [(-1, items)]
         mode = modes[axis]
         if axis == count - 1 and right == 1:
             digits = before
@@ -254,7 +254,7 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[M
             digits = [(count, right // LANES), *before]
         else:
             inner = _up(modes[-1].rows) if right == 1 else right
-            behind = [(place, modes[place].rows) for place in reversed(range(axis + 1, count - (right == 1)))]
+            behind = [(index, modes[index].rows) for index in reversed(range(axis + 1, count - (right == 1)))]
             digits = [(count, inner // LANES), *behind, *before]
         lines = math.prod(extent for _, extent in digits)
         last = axis == count - 1 and right == 1
@@ -277,7 +277,7 @@ class Joined:
     """Neighbouring factors that are multiplied out, at these places, as one axis."""
 
     mode: Mode
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
 
 
 def joined(modes: Sequence[Mode]) -> list[Joined]:

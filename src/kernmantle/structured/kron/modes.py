@@ -68,16 +68,16 @@ def contracted(modes: Sequence[Mode]) -> tuple[int, ...]:
     return tuple(position for position, mode in enumerate(modes) if mode.factor is not None)
 
 
-def grouped(modes: Sequence[Mode], places: Sequence[int], most: int) -> tuple[tuple[int, ...], ...]:
+def grouped(modes: Sequence[Mode], indices: Sequence[int], most: int) -> tuple[tuple[int, ...], ...]:
     """The positions in groups of neighbours whose factors multiplied out have at most so many rows and columns."""
     groups: list[tuple[int, ...]] = []
-    for place in places:
-        joint = (*groups[-1], place) if groups and groups[-1][-1] + 1 == place else (place,)
+    for index in indices:
+        joint = (*groups[-1], index) if groups and groups[-1][-1] + 1 == index else (index,)
         own = [modes[position] for position in joint]
         if len(joint) > 1 and max(columns(own), rows(own)) <= most:
             groups[-1] = joint
         else:
-            groups.append((place,))
+            groups.append((index,))
     return tuple(groups)
 
 
@@ -87,10 +87,10 @@ def cheapest(modes: Sequence[Mode]) -> tuple[int, ...]:
     A factor changes the size of the tensor by r / c, so of two neighbours in time the one with the smaller
     1/c - 1/r comes first: exchanging them compares 1 + (r/c) s and (s/d) (1 + ...) term by term.
     """
-    places = [place for place in contracted(modes) if modes[place].rows and modes[place].columns]
-    if len(places) < len(contracted(modes)):
+    indices = [index for index in contracted(modes) if modes[index].rows and modes[index].columns]
+    if len(indices) < len(contracted(modes)):
         return tuple(reversed(contracted(modes)))
-    return tuple(sorted(places, key=lambda place: (1 / modes[place].columns - 1 / modes[place].rows, -place)))
+    return tuple(sorted(indices, key=lambda index: (1 / modes[index].columns - 1 / modes[index].rows, -index)))
 
 
 def steps(modes: Sequence[Mode], order: Sequence[int], right: int = 1) -> tuple[Step, ...]:

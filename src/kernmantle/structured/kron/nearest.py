@@ -90,7 +90,7 @@ def _arranged(a: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> torch.Tensor
     """Entries of a with one axis per factor."""
     count = len(sizes)
     wide = a.reshape(*(rows for rows, _ in sizes), *(columns for _, columns in sizes))
-    axes = [axis for place in range(count) for axis in (place, count + place)]
+    axes = [axis for index in range(count) for axis in (index, count + index)]
     return wide.permute(axes).reshape(*(rows * columns for rows, columns in sizes))
 
 
@@ -114,8 +114,8 @@ def _leading(tensor: torch.Tensor, terms: int) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for axis in range(tensor.dim()):
         u, _, _ = torch.linalg.svd(tensor.movedim(axis, 0).flatten(1), full_matrices=False)
-        places = torch.arange(terms, device=tensor.device)
-        found.append(u[:, places * (axis + 1) % u.shape[1]])
+        indices = torch.arange(terms, device=tensor.device)
+        found.append(u[:, indices * (axis + 1) % u.shape[1]])
     return found
 
 
@@ -123,7 +123,7 @@ def _alternating(tensor: torch.Tensor, factors: list[torch.Tensor]) -> list[torc
     """Alternating least squares: each factor in turn is the best for the others."""
     for _ in range(_SWEEPS):
         for axis in range(len(factors)):
-            others = [factor for place, factor in enumerate(factors) if place != axis]
+            others = [factor for index, factor in enumerate(factors) if index != axis]
             design = others[0]
             for other in others[1:]:
                 design = (design.unsqueeze(-2) * other).flatten(0, -2)

@@ -60,11 +60,11 @@ def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
         stop -= 1
     own: list[Mode] = []
     parts: list[tuple[int, ...]] = []
-    for place in range(first, stop):
-        mode = modes[place]
+    for index in range(first, stop):
+        mode = modes[index]
         own.append(Mode(mode.columns, mode.rows, None if mode.factor is None else len(parts)))
         if mode.factor is not None:
-            parts.append((place,))
+            parts.append((index,))
     return Pass(kind, first, stop, tuple(own), tuple(parts))
 
 
@@ -75,8 +75,8 @@ def merged(run: Pass, wanted: Callable[[Mode, Mode, bool], bool]) -> Pass:
     """
     modes: list[Mode] = []
     groups: list[tuple[int, ...]] = []
-    for place in reversed(range(len(run.modes))):
-        mode = run.modes[place]
+    for index in reversed(range(len(run.modes))):
+        mode = run.modes[index]
         own = () if mode.factor is None else run.parts[mode.factor]
         behind = modes[-1] if modes and modes[-1].factor is not None else None
         if own and behind is not None:
@@ -116,11 +116,11 @@ def runs(modes: Sequence[Mode], fits: Limit, alone: Callable[[Mode], bool]) -> l
 
 def in_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
     """Passes in the order of fewest multiplications."""
-    whole = [Mode(run.columns, run.rows, place) for place, run in enumerate(passes)]
-    places = sorted(range(len(passes)), key=lambda place: -passes[place].first)
-    arranged = [whole[place] for place in reversed(places)]
+    whole = [Mode(run.columns, run.rows, index) for index, run in enumerate(passes)]
+    indices = sorted(range(len(passes)), key=lambda index: -passes[index].first)
+    arranged = [whole[index] for index in reversed(indices)]
     order = [arranged[position].factor for position in cheapest(arranged)]
-    return tuple(passes[place] for place in order if place is not None)
+    return tuple(passes[index] for index in order if index is not None)
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,6 @@ def views(modes: Sequence[Mode], passes: Sequence[Pass]) -> list[View]:
     found: list[View] = []
     for run in passes:
         found.append(View(math.prod(extents[: run.first]), math.prod(extents[run.stop :])))
-        for place in range(run.first, run.stop):
-            extents[place] = modes[place].rows
+        for index in range(run.first, run.stop):
+            extents[index] = modes[index].rows
     return found

@@ -68,15 +68,15 @@ class KroneckerProduct:
 
     def __init__(self, factors: Sequence[Any], scale: Any = 1, *, like: torch.Tensor | None = None) -> None:
         given = listed(factors)
-        places = [place for place, factor in enumerate(given) if not isinstance(factor, int)]
+        indices = [index for index, factor in enumerate(given) if not isinstance(factor, int)]
         own: list[torch.Tensor] = []
-        if places:
-            names = [f"factors[{place}]" for place in places]
-            own, _ = unwrap(*(given[place] for place in places), names=names)
+        if indices:
+            names = [f"factors[{index}]" for index in indices]
+            own, _ = unwrap(*(given[index] for index in indices), names=names)
             check_same_device(own, names)
             check_same_dtype(own, names)
-            for place, tensor in zip(places, own, strict=True):
-                given[place] = tensor
+            for index, tensor in zip(indices, own, strict=True):
+                given[index] = tensor
             like = own[0]
         self.factors: tuple[Factor, ...] = tuple(given)
         self.scale = scale
@@ -196,10 +196,10 @@ class KroneckerProduct:
             total = self._entries(torch.arange(min(self.shape[-2:]), device=self.device))
         return total if _is_one(self.scale) else total * spread(self.scale, 1)
 
-    def _entries(self, place: torch.Tensor) -> torch.Tensor:
+    def _entries(self, index: torch.Tensor) -> torch.Tensor:
         """Entries at (place, place), without the scale."""
         total = torch.ones((), dtype=self.dtype, device=self.device)
-        rows = columns = place
+        rows = columns = index
         for factor in reversed(self._tensors()):
             q, p = factor.shape[-2:]
             total = total * factor[..., rows % q, columns % p]

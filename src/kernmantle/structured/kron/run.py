@@ -260,9 +260,9 @@ def _walk(
 ) -> Iterator[tuple[Pass, View, torch.Tensor, torch.Tensor | None]]:
     """Each pass, its view, where its result goes and the y that it adds."""
     size = math.prod(mode.columns for mode in modes)
-    for place, (own, view) in enumerate(zip(passes, views(modes, passes), strict=True)):
+    for index, (own, view) in enumerate(zip(passes, views(modes, passes), strict=True)):
         size = size // own.columns * own.rows
-        if place == len(passes) - 1:
+        if index == len(passes) - 1:
             yield own, view, arrays.out, arrays.y
         else:
             yield own, view, arrays.x.new_empty((*arrays.batch, size, arrays.x.shape[-1])), None
@@ -305,7 +305,7 @@ def _pass(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers:
 
 
 def _launch(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, ports: dict[str, Port]) -> Launch:
-    numbers = tuple(modes[place].factor or 0 for part in own.parts for place in part)
+    numbers = tuple(modes[index].factor or 0 for part in own.parts for index in part)
     factors = [arrays.factors[number] for number in numbers]
     strides = [(*spread(factor.stride()[:-2], factor.shape[:-2]), 0) for factor in factors]
     every = [*(ports[name].batch for name in ("x", "y", "out")), *strides]
@@ -322,9 +322,9 @@ def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int, size: int)
     offsets = [(0,) * ports]
     for extent, strides in dims:
         offsets = [
-            tuple(base + place * stride * size for base, stride in zip(start, strides, strict=True))
+            tuple(base + index * stride * size for base, stride in zip(start, strides, strict=True))
             for start in offsets
-            for place in range(extent)
+            for index in range(extent)
         ]
     return tuple(offsets)
 

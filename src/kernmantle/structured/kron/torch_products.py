@@ -22,17 +22,17 @@ def batch_of(tensors: Tensors) -> tuple[int, ...]:
 
 def shared_axes(factors: Tensors, rank: int) -> int:
     """How many of the last of ``rank`` batch axes no factor has."""
-    for place in range(1, rank + 1):
-        if any(factor.dim() >= place + 2 and factor.shape[-2 - place] != 1 for factor in factors):
-            return place - 1
+    for index in range(1, rank + 1):
+        if any(factor.dim() >= index + 2 and factor.shape[-2 - index] != 1 for factor in factors):
+            return index - 1
     return rank
 
 
 def _integer_product(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """A matrix product of integers where torch has none."""
     total = factor[..., :, :1] * x[..., :1, :]
-    for place in range(1, x.shape[-2]):
-        total += factor[..., :, place : place + 1] * x[..., place : place + 1, :]
+    for index in range(1, x.shape[-2]):
+        total += factor[..., :, index : index + 1] * x[..., index : index + 1, :]
     return total
 
 

@@ -23,13 +23,13 @@ from ...torch_ops.tuned_tiles import session
 from ..mode_product import execute
 from ..mode_product.cost import quickest
 from ..mode_product.pack import PackedChain, PackedWeights
-from ..mode_product.torch_op import Maybe, Way, product
+from ..mode_product.torch_op import Maybe, Options, product
 from . import chain_cpu, chain_execute, chain_training
 from .chain_training import RecordedChain, canonical, shaped
 
 Weights = Sequence[torch.Tensor]
 Parts = Sequence[PackedWeights] | None
-Given = tuple[torch.Tensor, Weights, Maybe, Parts]
+Operands = tuple[torch.Tensor, Weights, Maybe, Parts]
 """x, weights, bias and packed weights of a call."""
 Multiply = Callable[
     [torch.Tensor, torch.Tensor, Maybe, "PackedWeights | None", "torch.Tensor | None", RunInfo], torch.Tensor
@@ -38,7 +38,7 @@ Multiply = Callable[
 
 
 def chain_key(
-    x: Any, weights: Sequence[Any], bias: Any, activation: Any, options: Way, packed: PackedChain | None,
+    x: Any, weights: Sequence[Any], bias: Any, activation: Any, options: Options, packed: PackedChain | None,
     out: Any = None, form: Hashable = None,
 ) -> CallKey | None:  # fmt: skip
     """Return the key of a call; None where it has none, and while tiles are tuned.
@@ -68,7 +68,7 @@ class ProductChain:
     batch_last: bool
     route: str = ""
 
-    def __call__(self, tensors: Given, numbers: RunInfo | None, outs: Maybe) -> torch.Tensor:
+    def __call__(self, tensors: Operands, numbers: RunInfo | None, outs: Maybe) -> torch.Tensor:
         """Return the product, in ``outs`` where that is given; ``numbers`` takes the route."""
         x, weights, bias, parts = tensors
         info = RunInfo() if numbers is None else numbers
@@ -92,10 +92,10 @@ class StepChain:
     steps: tuple[Any, ...]
     rows: int
     activation: str
-    options: Way
+    options: Options
     route: str = ""
 
-    def __call__(self, tensors: Given, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+    def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
         """Return the product; ``numbers`` takes the route."""
         x, weights, bias, parts = tensors
         info = RunInfo() if numbers is None else numbers
@@ -114,7 +114,7 @@ class MatrixChain:
     batch_last: bool
     route: str = execute.DENSE
 
-    def __call__(self, tensors: Given, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+    def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
         """Return the product; ``numbers`` takes the route."""
         x, weights, bias, parts = tensors
         assert parts is not None
@@ -139,14 +139,14 @@ class WatchedChain:
     """Each product with whatever derivative is being recorded: under a transform, and while torch.compile traces."""
 
     activation: str
-    options: Way
+    options: Options
 
     @property
     def route(self) -> str:
         """What ``info`` says."""
         return f"under a transform, factor by factor: {self.options.algorithm}"
 
-    def __call__(self, tensors: Given, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+    def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
         """Return the product; ``numbers`` takes the route."""
         x, weights, bias, _ = tensors
         if numbers is not None:
@@ -154,7 +154,7 @@ class WatchedChain:
         return factor_by_factor(x, weights, bias, self.activation, self.options)
 
 
-def factor_by_factor(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way) -> torch.Tensor:
+def factor_by_factor(x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Options) -> torch.Tensor:
     """Return the product, each factor by the operator with its own derivative."""
     value, last = canonical(x, options.batch_last), len(weights) - 1
     for number, weight in enumerate(weights):
@@ -164,7 +164,7 @@ def factor_by_factor(x: torch.Tensor, weights: Weights, bias: Maybe, activation:
 
 
 def bind_chain(
-    key: CallKey | None, x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way,
+    key: CallKey | None, x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Options,
     packed: bool, out: Maybe = None,
 ) -> Any:  # fmt: skip
     """Return the bound chain of tensors that are checked, stored by their key if they have one."""
@@ -179,7 +179,7 @@ def bind_chain(
 
 
 def _bind(
-    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way, packed: bool,
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Options, packed: bool,
     wanted: tuple[bool, ...], out: Maybe,
 ) -> Any:  # fmt: skip
     value, packed = canonical(x.detach(), options.batch_last), packed and not wanted
@@ -199,7 +199,13 @@ def _bind(
 
 
 def _bind_products(
-    value: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way, packed: bool, out: Maybe
+    value: torch.Tensor,
+    weights: Weights,
+    bias: Maybe,
+    activation: str,
+    options: Options,
+    packed: bool,
+    out: Maybe,
 ) -> ProductChain | MatrixChain:
     if packed and len(weights) == 1 and value.numel() and out is None and not options.precision:
         (weight,), offset = weights, None if bias is None else bias[None]
@@ -220,7 +226,13 @@ def _bind_products(
 
 
 def _bind_product(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, options: Way, out: torch.Tensor, packed: bool
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Maybe,
+    activation: str,
+    options: Options,
+    out: torch.Tensor,
+    packed: bool,
 ) -> Multiply:
     batch_last, _, precision = options
     own, offset = weight.to(x.dtype)[None], None if bias is None else bias[None]
@@ -241,19 +253,25 @@ def _is_on_gpu(x: torch.Tensor) -> bool:
 
 
 def _algorithm(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, options: Way, out: torch.Tensor, packed: bool
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Maybe,
+    activation: str,
+    options: Options,
+    out: torch.Tensor,
+    packed: bool,
 ) -> str:
     """Return the algorithm that should be quickest; "auto" of empty arrays, while tuning and on other devices."""
     _, algorithm, precision = options
     if algorithm != "auto" or not out.numel() or session() is not None or x.device.type not in ("cpu", "cuda"):
         return algorithm
     if _is_on_gpu(x):
-        return _gpu().way(x, weight, bias, activation, precision, out, packed)
+        return _gpu().options(x, weight, bias, activation, precision, out, packed)
     return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
 
 
 def _launched(
-    start: Callable[..., None], route: str, shape: tuple[int, ...], options: Way, x: torch.Tensor,
+    start: Callable[..., None], route: str, shape: tuple[int, ...], options: Options, x: torch.Tensor,
     weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None, out: Maybe, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
     """Launch a kernel of a GPU on the addresses of its arrays."""
@@ -268,7 +286,7 @@ def _launched(
 
 
 def _multiplied(
-    activation: str, options: Way, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None,
+    activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None,
     out: Maybe, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
     offset = None if bias is None else bias[None]
@@ -276,7 +294,7 @@ def _multiplied(
 
 
 def _multiplied_by(
-    algorithm: str, activation: str, options: Way, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
+    algorithm: str, activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
     packed: PackedWeights | None, out: Maybe, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
     """Multiply by an algorithm that was chosen before."""
@@ -288,7 +306,8 @@ def _multiplied_by(
 
 
 def chain(
-    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Way, packed: PackedChain | None = None,
+    x: torch.Tensor, weights: Weights, bias: Maybe, activation: str, options: Options,
+    packed: PackedChain | None = None,
     info: RunInfo | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Return the product with all weights of checked tensors, with whatever derivative is being recorded.

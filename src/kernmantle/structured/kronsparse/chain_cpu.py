@@ -19,7 +19,7 @@ from ...torch_ops.torch_private import plain
 from ..mode_product import execute
 from ..mode_product.cost import quickest, quickest_gradient
 from ..mode_product.pack import PackedWeights
-from ..mode_product.torch_op import Maybe, Way
+from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BLAS_FARTHEST
 from .chain_training import backward_of
 
@@ -44,7 +44,7 @@ class KernelChain:
     activation: str
     packs: bool
     route: str
-    options: Way
+    options: Options
     recorded: bool = False
     transposed: tuple[Multiply, ...] = ()
     summed: tuple[Sum, ...] = ()
@@ -68,7 +68,7 @@ class KernelChain:
             return execute.ACTIVATIONS[self.activation](result) if self.activation else result
         value = self.forward(x, weights, bias, parts if self.packs else None)[-1]
         if self.activation:
-            execute.IN_PLACE[self.activation](value)
+            execute.INPLACE[self.activation](value)
         return value if len(self.shape) == 2 else value.view(self.shape)
 
     def forward(
@@ -104,7 +104,7 @@ class _Recorded(torch.autograd.Function):
         wanted = ctx.needs_input_grad[3:]
         # In the shapes that ``backward_of`` reads.
         saved = [each[None] if needed else None for each, needed in zip(values, wanted[1:], strict=False)]
-        ctx.own, ctx.way, ctx.context = own, own.options, copy_context()
+        ctx.own, ctx.options, ctx.context = own, own.options, copy_context()
         ctx.save_for_backward(x if any(wanted) else None, *weights, *saved)
         return values[-1] if x.dim() == 2 else values[-1].view(own.shape).detach()  # no view: may be changed in place
 
@@ -188,7 +188,7 @@ def _back_at_once(
 
 
 def bind(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Way, packed: bool,
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, options: Options, packed: bool,
     wanted: tuple[bool, ...],
 ) -> KernelChain | None:  # fmt: skip
     """Return a chain whose products are all by kernels, or by one call of torch each; None where there is none.
@@ -210,7 +210,12 @@ def bind(
 
 
 def _batch_last(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], biased: bool, activation: str, options: Way, packed: bool
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biased: bool,
+    activation: str,
+    options: Options,
+    packed: bool,
 ) -> KernelChain | None:
     """Return a chain with the batch last whose products are by the kernel, or one of torch each."""
     value, multiply, packs, route = x.reshape(len(x), -1).T, list[Multiply](), False, ""
@@ -255,7 +260,7 @@ def _batched(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, _: PackedWeight
 
 
 def _batch_first(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], biased: bool, activation: str, options: Way, packed: bool,
+    x: torch.Tensor, weights: Sequence[torch.Tensor], biased: bool, activation: str, options: Options, packed: bool,
     wanted: tuple[bool, ...],
 ) -> KernelChain | None:  # fmt: skip
     recorded, rows = bool(wanted), x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
@@ -285,7 +290,7 @@ def _batch_first(
     )  # fmt: skip
 
 
-def _kernel(x: torch.Tensor, weight: torch.Tensor, biased: bool, options: Way, packed: bool) -> Call | None:
+def _kernel(x: torch.Tensor, weight: torch.Tensor, biased: bool, options: Options, packed: bool) -> Call | None:
     """Return the product by the kernel; None where another algorithm is quicker."""
     a, b, c, d = weight.shape
     about = len(x), NAMES[x.dtype], "cpu", False
@@ -310,7 +315,7 @@ def _multiplying(call: Call) -> Multiply:
     return run
 
 
-def _general(options: Way) -> Multiply:
+def _general(options: Options) -> Multiply:
     """Return the product by transposed weights, by whichever algorithm."""
 
     def run(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -319,7 +324,7 @@ def _general(options: Way) -> Multiply:
     return run
 
 
-def _sum_kernel(weight: torch.Tensor, x: torch.Tensor, grad: torch.Tensor, options: Way) -> Call | None:
+def _sum_kernel(weight: torch.Tensor, x: torch.Tensor, grad: torch.Tensor, options: Options) -> Call | None:
     """Return the gradient of weights by the kernel; None where another algorithm is quicker."""
     a, b, c, d = weight.shape
     about = len(x), NAMES[x.dtype], "cpu"
@@ -328,7 +333,7 @@ def _sum_kernel(weight: torch.Tensor, x: torch.Tensor, grad: torch.Tensor, optio
     return execute.cpu().summed((a, b, c, d), x, grad)
 
 
-def _summing(call: Call | None, pattern: Any, options: Way) -> Sum:
+def _summing(call: Call | None, pattern: Any, options: Options) -> Sum:
     """Return the gradient of weights."""
     if call is None:
         _, algorithm, precision = options

@@ -35,7 +35,7 @@ def _gpu() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _pairs() -> Any:
+def _fused() -> Any:
     """The same."""
     return import_module("..mode_product.fused", __package__)
 
@@ -61,7 +61,7 @@ def _plan(
     patterns: tuple[Pattern, ...], groups: int, batch: int, dtype: str, kind: str, last: bool, device: torch.device,
     algorithm: str, joins: bool, on_gpu: bool, threads: int,
 ) -> tuple[tuple[Step, ...], int] | None:  # fmt: skip
-    found = alone = tuple(Step("factor", place, place, place + 1) for place in range(len(patterns)))
+    found = alone = tuple(Step("factor", index, index, index + 1) for index in range(len(patterns)))
     if joins:
         found = _steps(patterns, groups, batch, dtype, last, device, on_gpu)
     rows = batch
@@ -75,18 +75,18 @@ def _steps(
     patterns: tuple[Pattern, ...], groups: int, batch: int, dtype: str, last: bool, device: torch.device, on_gpu: bool
 ) -> tuple[Step, ...]:
     def factor(pattern: Pattern) -> float:
-        known = _gpu().expected(pattern, batch, dtype, not last, device) if on_gpu else None
-        return quickest(pattern, batch, dtype, device.type, last, known, True)[1]
+        kernel = _gpu().expected(pattern, batch, dtype, not last, device) if on_gpu else None
+        return quickest(pattern, batch, dtype, device.type, last, kernel, True)[1]
 
-    def pair(first: Pattern, second: Pattern) -> float:
+    def fused(first: Pattern, second: Pattern) -> float:
         if not on_gpu or groups != 1:
             return math.inf
-        return _pairs().expected((first, second), batch, dtype, not last, device)
+        return _fused().expected((first, second), batch, dtype, not last, device)
 
     (a, _, c, d), final = patterns[0], patterns[-1]
     shape = final[0] * final[1] * final[3], a * c * d
     whole = dense_seconds(shape, batch, dtype, device.type) if math.prod(shape) <= _MOST_DENSE else math.inf
-    return steps(patterns, factor, pair, whole)
+    return steps(patterns, factor, fused, whole)
 
 
 def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
@@ -124,28 +124,28 @@ def _one(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
 
 def run(
     found: Sequence[Step], rows: int, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None,
-    activation: str, way: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
+    activation: str, options: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
     """The product with a chain in steps; ``packed`` has an entry for each weight and one for all."""
     batch = x.shape[1]
     if rows >= batch:
-        return _run(found, x, weights, bias, activation, way, packed, info, None)
+        return _run(found, x, weights, bias, activation, options, packed, info, None)
     a, b, _, d = weights[-1].shape
-    out = empty(x, a * b * d, way[0])
+    out = empty(x, a * b * d, options[0])
     for begin in range(0, batch, rows):
         part = slice(begin, begin + rows)
-        _run(found, x[:, part], weights, bias, activation, way, packed, info, out[:, part])
+        _run(found, x[:, part], weights, bias, activation, options, packed, info, out[:, part])
     info.route = f"{rows} rows at a time: {info.route}"
     return out
 
 
 def _run(
     found: Sequence[Step], x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None,
-    activation: str, way: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
+    activation: str, options: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
     out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     for step in found:
-        ends = (bias, activation, *way, out) if step.end == len(weights) else (None, "", *way, None)
+        ends = (bias, activation, *options, out) if step.end == len(weights) else (None, "", *options, None)
         x = _step(step, x, weights, ends, packed, info)
     return x
 
@@ -163,21 +163,21 @@ def _step(
         (begin, middle, end, x.dtype), lambda: ([_one(part, x.dtype) for part in parts], PackedWeights()), x.device
     )
     if len(own) == 2:
-        return _pair(x, own, ends, inner, info)
+        return _back_to_back(x, own, ends, inner, info)
     value = product(x, own[0][None], *ends, packed=inner, info=info)
     info.route = f"factors {begin} to {end - 1} as one: {info.route}"
     return value
 
 
-def _pair(
-    x: torch.Tensor, pair: list[torch.Tensor], ends: tuple[Any, ...], packed: PackedWeights, info: RunInfo
+def _back_to_back(
+    x: torch.Tensor, fused: list[torch.Tensor], ends: tuple[Any, ...], packed: PackedWeights, info: RunInfo
 ) -> torch.Tensor:
     bias, activation, batch_last, _, precision, out = ends
-    a, b, _, d = pair[1].shape
+    a, b, _, d = fused[1].shape
     out = empty(x, a * b * d, batch_last) if out is None else out
-    ran = _pairs().product(x, pair, bias, activation, precision, out, packed)
+    ran = _fused().product(x, fused, bias, activation, precision, out, packed)
     if ran is not None:
         info.route = ran
         return out
-    between = product(x, pair[0][None], None, "", *ends[2:5])
-    return product(between, pair[1][None], *ends, info=info)
+    between = product(x, fused[0][None], None, "", *ends[2:5])
+    return product(between, fused[1][None], *ends, info=info)

@@ -23,9 +23,9 @@ from ...torch_ops.torch_private import plain
 from ..mode_product import execute
 from ..mode_product.chain_plan import Pattern, fused, meets
 from ..mode_product.cost import dense_seconds, joining_seconds, quickest, quickest_gradient
-from ..mode_product.execute import ACTIVATIONS, DENSE, described, empty, near, uncast
-from ..mode_product.grouped_plan import DTYPES, few_seconds, joined_seconds
-from ..mode_product.torch_op import Maybe, Way, product, weight_gradient
+from ..mode_product.execute import ACTIVATIONS, DENSE, described, empty, uncast, within_blas_strides
+from ..mode_product.grouped_plan import DTYPES, grouped_seconds, joined_seconds
+from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from ..mode_product.torch_products import by_dense
 from . import chain_execute
 
@@ -33,12 +33,12 @@ _MOST_DENSE = 2**26
 _BETWEEN = 5e-7  # what a product takes longer among others in a step
 # Rows of halves from which the vendor's product with ones, which reads lines whole, sums quicker; rows up to which they
 # are summed beside other work.
-_LEAST_ONES, _MOST_BESIDE = 2048, 4096
-FACTORS, FEW, MATRIX = "factors", "few", "matrix"
+_LEAST_ONES, _MOST_SIDE_ROWS = 2048, 4096
+FACTORS, GROUPED, MATRIX = "factors", "grouped", "matrix"
 
 
 @lru_cache(maxsize=1)
-def _few() -> Any:
+def _grouped() -> Any:
     """Loaded with the first step on a GPU."""
     return import_module("..mode_product.grouped", __package__)
 
@@ -49,9 +49,9 @@ def _gpu() -> Any:
     return import_module("..mode_product.cuda", __package__)
 
 
-def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], way: tuple[bool, str, str]) -> str:
-    """How a training step should be quickest: "factors", one product after the other, "few" or "matrix"."""
-    _, algorithm, precision = way
+def kind_of(x: torch.Tensor, weights: Sequence[torch.Tensor], options: tuple[bool, str, str]) -> str:
+    """How a training step should be quickest: "factors", one product after the other, "grouped" or "matrix"."""
+    _, algorithm, precision = options
     batch, dtype, kind, last = described(x)
     if kind != "cuda" or algorithm != "auto" or precision or dtype not in DTYPES or batch == 0:
         return FACTORS
@@ -68,9 +68,9 @@ def expected(
 ) -> dict[str, float]:
     """What each way to a training step should take on a GPU."""
 
-    def multiplied(pattern: Pattern, turned: bool) -> float:
-        known = _gpu().expected(pattern, batch, dtype, not last, device, turned)
-        return quickest(pattern, batch, dtype, "cuda", last, known)[1]
+    def multiplied(pattern: Pattern, transposed: bool) -> float:
+        kernel = _gpu().expected(pattern, batch, dtype, not last, device, transposed)
+        return quickest(pattern, batch, dtype, "cuda", last, kernel)[1]
 
     def factor(pattern: Pattern) -> float:
         a, b, c, d = pattern
@@ -78,7 +78,7 @@ def expected(
         return multiplied(pattern, False) + multiplied((a, c, b, d), True) + summed + 3 * _BETWEEN
 
     own = _gpu().limits(_gpu().index_of(device))
-    found = {FACTORS: sum(map(factor, patterns)), FEW: few_seconds(patterns, batch, dtype, last, own)}
+    found = {FACTORS: sum(map(factor, patterns)), GROUPED: grouped_seconds(patterns, batch, dtype, last, own)}
     (a, _, c, d), final = patterns[0], patterns[-1]
     shape = final[0] * final[1] * final[3], a * c * d
     if len(patterns) > 1 and math.prod(shape) <= _MOST_DENSE:
@@ -88,7 +88,8 @@ def expected(
 
 
 def forward(
-    kind: str, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: tuple[bool, str, str], of_x: bool,
+    kind: str, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, options: tuple[bool, str, str],
+    of_x: bool,
     info: RunInfo,
 ) -> tuple[torch.Tensor, list[Maybe]]:  # fmt: skip
     """The product, and what is kept for :func:`backward`."""
@@ -97,16 +98,21 @@ def forward(
     if kind == MATRIX:
         matrix = _matrix(own, x)
         value = uncast(
-            x.device.type, by_dense, near(x), own[-1][None], matrix[None], None if bias is None else bias[None]
+            x.device.type,
+            by_dense,
+            within_blas_strides(x),
+            own[-1][None],
+            matrix[None],
+            None if bias is None else bias[None],
         )
         info.route = DENSE
-        return _ordered(value, way[0]), [matrix if of_x else None]
+        return _ordered(value, options[0]), [matrix if of_x else None]
     between: list[Maybe] = []
-    for place, weight in enumerate(own):
+    for index, weight in enumerate(own):
         a, b, _, d = weight.shape
-        out = empty(x, a * b * d, way[0])
-        final = place == len(own) - 1
-        info.route = _few().forward(x, weight, bias if final else None, "", way[2], out)
+        out = empty(x, a * b * d, options[0])
+        final = index == len(own) - 1
+        info.route = _grouped().forward(x, weight, bias if final else None, "", options[2], out)
         between.append(out)
         x = out
     return x, between[:-1]
@@ -119,26 +125,26 @@ def _ordered(value: torch.Tensor, batch_last: bool) -> torch.Tensor:
 
 def backward(
     kind: str, values: Sequence[Maybe], weights: Sequence[torch.Tensor], grad: torch.Tensor, wanted: Sequence[bool],
-    way: tuple[bool, str, str],
+    options: tuple[bool, str, str],
 ) -> tuple[Maybe, Maybe, list[Maybe]]:  # fmt: skip
     """Gradients of x, bias and weights, those wanted, from what :func:`forward` kept behind x."""
     if kind == MATRIX:
-        return _back_through(values[0], values[1], weights, grad, wanted, way)
+        return _back_through(values[0], values[1], weights, grad, wanted, options)
     of_x, of_bias, *of_weights = wanted
     found: list[Maybe] = [None] * len(weights)
     bias, moved = None, grad
-    for place in reversed(range(len(weights))):
-        weight, value = weights[place].detach().to(grad.dtype), values[place]
-        deeper = of_x or any(of_weights[:place])
+    for index in reversed(range(len(weights))):
+        weight, value = weights[index].detach().to(grad.dtype), values[index]
+        deeper = of_x or any(of_weights[:index])
         a, b, c, d = weight.shape
-        below = empty(grad, a * c * d, way[0]) if deeper else None
-        of_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if of_weights[place] else None
-        of_this = grad.new_empty(a * b * d) if of_bias and place == len(weights) - 1 else None
+        below = empty(grad, a * c * d, options[0]) if deeper else None
+        of_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if of_weights[index] else None
+        of_this = grad.new_empty(a * b * d) if of_bias and index == len(weights) - 1 else None
         if below is None and of_weight is None and of_this is None:
             break
-        given = moved if value is None else value
-        _few().backward(given, moved, weight, below, of_weight, of_this, way[2])
-        found[place] = None if of_weight is None else of_weight.to(weights[place].dtype)
+        of_y = moved if value is None else value
+        _grouped().backward(of_y, moved, weight, below, of_weight, of_this, options[2])
+        found[index] = None if of_weight is None else of_weight.to(weights[index].dtype)
         bias = of_this if bias is None else bias
         if below is None:
             break
@@ -149,33 +155,33 @@ def backward(
 def summed(grad: torch.Tensor) -> torch.Tensor:
     """Sums over the rows of a gradient."""
     if grad.is_cuda and grad.dtype.itemsize == 2 and grad.shape[1] >= _LEAST_ONES:
-        return uncast("cuda", torch.mv, near(grad)[0].mT, grad.new_ones(grad.shape[1]))
+        return uncast("cuda", torch.mv, within_blas_strides(grad)[0].mT, grad.new_ones(grad.shape[1]))
     ours = grad.is_cuda and NAMES.get(grad.dtype) in DTYPES and current().backend in ("auto", "cuda")
-    return _few().summed(grad) if ours and grad.shape[1] > 0 else grad.sum(1)[0]
+    return _grouped().summed(grad) if ours and grad.shape[1] > 0 else grad.sum(1)[0]
 
 
 def _back_through(
     x: Maybe, matrix: Maybe, weights: Sequence[torch.Tensor], grad: torch.Tensor, wanted: Sequence[bool],
-    way: tuple[bool, str, str],
+    options: tuple[bool, str, str],
 ) -> tuple[Maybe, Maybe, list[Maybe]]:  # fmt: skip
     of_x, of_bias, *of_weights = wanted
     kind, own = grad.device.type, [weight.detach().to(grad.dtype) for weight in weights]
     deeper = any(of_weights) and x is not None
-    within = of_bias and deeper and _quick(own) and grad.shape[1] <= _MOST_BESIDE
+    within = of_bias and deeper and _quick(own) and grad.shape[1] <= _MOST_SIDE_ROWS
     found: list[Maybe] = [None] * len(weights)
     below = of_matrix = None
     if deeper and x is not None:
-        of_matrix = uncast(kind, torch.matmul, near(grad)[0].mT, near(x)[0])
+        of_matrix = uncast(kind, torch.matmul, within_blas_strides(grad)[0].mT, within_blas_strides(x)[0])
     apart = of_x and (deeper or of_bias)
-    with beside(grad.device, apart):
+    with side_stream(grad.device, apart):
         bias = grad.new_empty(grad.shape[2]) if within else summed(grad) if of_bias else None
         if of_matrix is not None:
             parts = _parted(own, of_matrix, of_weights, (grad, bias) if within and bias is not None else None)
             found = [part if part is None else part.to(each.dtype) for part, each in zip(parts, weights, strict=True)]
     if of_x and matrix is not None:
-        below = _ordered(uncast(kind, by_dense, near(grad), own[0][None], matrix.mT[None]), way[0])
+        below = _ordered(uncast(kind, by_dense, within_blas_strides(grad), own[0][None], matrix.mT[None]), options[0])
     if apart:
-        meet_again(grad.device)
+        join_side_stream(grad.device)
     return below, bias, found
 
 
@@ -187,7 +193,7 @@ def _splits(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def beside(device: torch.device, wanted: bool) -> Any:
+def side_stream(device: torch.device, wanted: bool) -> Any:
     """What is done here runs beside what follows, until :func:`meet_again`."""
     if not wanted or not _splits(device):
         return nullcontext()
@@ -196,7 +202,7 @@ def beside(device: torch.device, wanted: bool) -> Any:
     return torch.cuda.stream(side)
 
 
-def meet_again(device: torch.device) -> None:
+def join_side_stream(device: torch.device) -> None:
     """What follows waits for what was done beside."""
     if _splits(device) and device in _SIDES:
         torch.cuda.current_stream(device).wait_stream(_SIDES[device])
@@ -231,7 +237,7 @@ def _joined(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     for weight in weights[1:]:
         shape = fused(tuple(made[-1].shape), tuple(weight.shape))  # pyright: ignore[reportArgumentType]
         out = weight.new_empty(shape)
-        _few().join(made[-1], weight, out, "")
+        _grouped().join(made[-1], weight, out, "")
         made.append(out)
     return made
 
@@ -259,14 +265,14 @@ def _parted(
     found: list[Maybe] = [None] * len(weights)
     before = _joined(weights[:-1])
     grad = of_matrix.contiguous()[None, :, :, None]
-    for place in range(len(weights) - 1, 0, -1):
-        deeper = any(wanted[:place])
-        of_this = torch.empty_like(weights[place], memory_format=torch.contiguous_format) if wanted[place] else None
-        below = torch.empty_like(before[place - 1], memory_format=torch.contiguous_format) if deeper else None
+    for index in range(len(weights) - 1, 0, -1):
+        deeper = any(wanted[:index])
+        of_this = torch.empty_like(weights[index], memory_format=torch.contiguous_format) if wanted[index] else None
+        below = torch.empty_like(before[index - 1], memory_format=torch.contiguous_format) if deeper else None
         if of_this is not None or below is not None:
-            _few().part(before[place - 1], weights[place], grad, below, of_this, "", summed)
+            _grouped().part(before[index - 1], weights[index], grad, below, of_this, "", summed)
             summed = None
-        found[place] = of_this
+        found[index] = of_this
         if below is None:
             return found
         grad = below
@@ -294,7 +300,7 @@ class RecordedChain:
 
     kind: str
     activation: str
-    options: Way
+    options: Options
     route: str = ""
 
     def __call__(self, tensors: tuple[Any, ...], numbers: RunInfo | None, _outs: None) -> torch.Tensor:
@@ -312,20 +318,20 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, by: tuple[Way, str, RunInfo], x: torch.Tensor, bias: Maybe, *weights: torch.Tensor
+        ctx: Any, by: tuple[Options, str, RunInfo], x: torch.Tensor, bias: Maybe, *weights: torch.Tensor
     ) -> torch.Tensor:
-        way, kind, info = by
-        value = canonical(x, way.batch_last)
+        options, kind, info = by
+        value = canonical(x, options.batch_last)
         _, of_x, _, *wanted = ctx.needs_input_grad
         if kind == FACTORS:
-            found, between = _by_factors(value, weights, bias, way, info)
+            found, between = _by_factors(value, weights, bias, options, info)
         else:
-            found, between = forward(kind, value, weights, bias, way, of_x, info)
+            found, between = forward(kind, value, weights, bias, options, of_x, info)
         if kind != MATRIX:
             between = [each if needed else None for each, needed in zip(between, wanted[1:], strict=True)]
-        ctx.way, ctx.kind, ctx.context = way, kind, copy_context()
+        ctx.options, ctx.kind, ctx.context = options, kind, copy_context()
         ctx.save_for_backward(x if any(wanted) else None, *weights, *between)
-        return shaped(found, x, way.batch_last).detach()
+        return shaped(found, x, options.batch_last).detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
@@ -338,14 +344,14 @@ _apply: Any = super(torch.autograd.Function, _Recorded).apply  # pyright: ignore
 
 
 def _by_factors(
-    value: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, way: Way, info: RunInfo
+    value: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, options: Options, info: RunInfo
 ) -> tuple[torch.Tensor, list[Maybe]]:
     """One factor after the other, and what is between them."""
     between: list[Maybe] = []
     last = len(weights) - 1
-    for place, weight in enumerate(weights):
-        own = bias[None] if place == last and bias is not None else None
-        value = execute.product(value, weight[None], own, "", *way, info=info)
+    for index, weight in enumerate(weights):
+        own = bias[None] if index == last and bias is not None else None
+        value = execute.product(value, weight[None], own, "", *options, info=info)
         between.append(value)
     return value, between[:-1]
 
@@ -356,48 +362,48 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
     x, *saved = ctx.saved_tensors
     _, *wanted = ctx.needs_input_grad
     count = len(wanted) - 2
-    values = [None if x is None else canonical(x, ctx.way.batch_last), *saved[count:]]
-    moved = canonical(grad, ctx.way.batch_last)
-    own, bias, found = backward(ctx.kind, values, saved[:count], moved, wanted, ctx.way)
-    return None, None if own is None else shaped(own, grad, ctx.way.batch_last), bias, *found
+    values = [None if x is None else canonical(x, ctx.options.batch_last), *saved[count:]]
+    moved = canonical(grad, ctx.options.batch_last)
+    own, bias, found = backward(ctx.kind, values, saved[:count], moved, wanted, ctx.options)
+    return None, None if own is None else shaped(own, grad, ctx.options.batch_last), bias, *found
 
 
-def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way) -> torch.Tensor:
+def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options) -> torch.Tensor:
     """``product`` where nothing is recorded."""
-    return execute.product(x, weight, bias, "", *way)
+    return execute.product(x, weight, bias, "", *options)
 
 
-def _summed(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Way) -> torch.Tensor:
+def _summed(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], options: Options) -> torch.Tensor:
     """``weight_gradient`` where nothing is recorded."""
     a, b, c, d = pattern
-    return execute.gradient(x, grad, (a, b, c, d), way.algorithm, way.precision)
+    return execute.gradient(x, grad, (a, b, c, d), options.algorithm, options.precision)
 
 
 def backward_of(ctx: Any, grad: torch.Tensor, anew: bool = False) -> tuple[Maybe, ...]:
     """Gradients of the way, x, the bias and the weights; ``anew``: what is between the factors is not kept."""
     _, of_x, of_bias, *wanted = ctx.needs_input_grad
     x, *saved = ctx.saved_tensors
-    way, weights = ctx.way, saved[: len(wanted)]
+    options, weights = ctx.options, saved[: len(wanted)]
     values = [x, *([None] * (len(weights) - 1) if anew else saved[len(wanted) :])]
     if x is not None:
-        values[0] = canonical(x, way.batch_last)
+        values[0] = canonical(x, options.batch_last)
         if anew or torch.is_grad_enabled():  # derivatives of this one go through what is between the factors
-            for place, weight in enumerate(weights[:-1]):
-                values[place + 1] = product(values[place], weight[None], None, way)
-    moved = canonical(grad, way.batch_last)
+            for index, weight in enumerate(weights[:-1]):
+                values[index + 1] = product(values[index], weight[None], None, options)
+    moved = canonical(grad, options.batch_last)
     quiet = not torch.is_grad_enabled() and plain([grad])
     multiply, of_weight = (_multiply, _summed) if quiet else (product, weight_gradient)
     found: list[Maybe] = [None] * len(weights)
     bias = None if not of_bias else summed(moved) if quiet else moved.sum(1)[0]
-    held, apart = [moved], quiet and any(wanted) and (of_x or any(wanted[:-1]))  # what another stream reads stays
-    for place in reversed(range(len(weights))):
-        weight = weights[place]
-        if wanted[place]:
-            with beside(grad.device, apart):
-                found[place] = of_weight(values[place], moved, weight.shape, way)[0].to(weight.dtype)
-        if of_x or any(wanted[:place]):
-            moved = multiply(moved, weight.transpose(1, 2)[None], None, way)
-            held.append(moved)
+    alive, apart = [moved], quiet and any(wanted) and (of_x or any(wanted[:-1]))  # what another stream reads stays
+    for index in reversed(range(len(weights))):
+        weight = weights[index]
+        if wanted[index]:
+            with side_stream(grad.device, apart):
+                found[index] = of_weight(values[index], moved, weight.shape, options)[0].to(weight.dtype)
+        if of_x or any(wanted[:index]):
+            moved = multiply(moved, weight.transpose(1, 2)[None], None, options)
+            alive.append(moved)
     if apart:
-        meet_again(grad.device)
-    return None, shaped(moved, grad, way.batch_last) if of_x else None, bias, *found
+        join_side_stream(grad.device)
+    return None, shaped(moved, grad, options.batch_last) if of_x else None, bias, *found

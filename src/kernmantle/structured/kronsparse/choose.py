@@ -140,8 +140,8 @@ def _candidates(
             (pattern,) = block_diagonal(shape, blocks)
             kept = None if matrix is None else float(pattern.from_dense(matrix).square().sum())
             yield f"block_diagonal({blocks})", [pattern], None if kept is None else _error(size - kept, size)
-    places = [(p, q) for p, q in itertools.product(_PARTS, _PARTS) if columns % p == rows % q == 0]
-    families = [(1, 1), *places]
+    indices = [(p, q) for p, q in itertools.product(_PARTS, _PARTS) if columns % p == rows % q == 0]
+    families = [(1, 1), *indices]
     for p, q in families if matrix is None else shown(families, "chains", "family"):
         ranks = _ranks(most, q * columns + p * rows, min(rows // q, columns // p))
         values = _block_values(matrix, monarch(shape, p, q)) if ranks and matrix is not None else None

@@ -22,8 +22,8 @@ from .matmul import (
     check_activation,
     check_bias,
     check_features,
+    check_options,
     check_types,
-    check_way,
 )  # fmt: skip
 from .packed import ChainModule, PackedKSLinear
 from .pattern import KSPattern, check_chain, check_weights, positive
@@ -104,7 +104,7 @@ class KSLinear(ChainModule):
             raise ShapeError(
                 f"the patterns map {found[0]} features to {found[1]}, the layer {in_features} to {out_features}"
             )
-        self._options = check_way(batch_last, algorithm, None)._replace(precision="")
+        self._options = check_options(batch_last, algorithm, None)._replace(precision="")
         self.projection_error: float | None = None
         self._ran = RunInfo()
         self._form = str(self.patterns)  # whose hash is cached, as part of keys
@@ -258,7 +258,7 @@ class KSLinear(ChainModule):
         self._set_options(self.batch_last, value)
 
     def _set_options(self, batch_last: bool, algorithm: str) -> None:
-        self._options = check_way(batch_last, algorithm, None)._replace(precision="")
+        self._options = check_options(batch_last, algorithm, None)._replace(precision="")
 
     def extra_repr(self) -> str:
         """For repr."""
@@ -279,7 +279,7 @@ def _parameters(
         found = [torch.empty(pattern, device=device, dtype=_floating(dtype)) for pattern in patterns]
     else:
         listed = list(weights)
-        given, _ = unwrap(*listed, names=[f"weight {place}" for place in range(len(listed))])
+        given, _ = unwrap(*listed, names=[f"weight {index}" for index in range(len(listed))])
         check_weights(patterns, given)
         found = [weight.detach().clone().to(device=device, dtype=_floating(dtype or weight.dtype)) for weight in given]
     return [nn.Parameter(weight, weight.dtype not in STORED) for weight in found]

@@ -18,7 +18,7 @@ from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import is_tracked, plain
 from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.pack import PackedChain
-from ..mode_product.torch_op import Way
+from ..mode_product.torch_op import Options
 from ..mode_product.torch_products import ALGORITHMS
 from .chain_autograd import bind_chain, chain, chain_key
 from .pattern import KSPattern, check_chain, check_weights
@@ -100,12 +100,12 @@ def kron_sparse_matmul(
     >>> km.kron_sparse_matmul(x.T, weight, batch_last=True).shape
     torch.Size([4, 2])
     """
-    way = check_way(batch_last, algorithm, precision)
-    return multiply(x, weight, pattern, bias, activation, out, way)
+    options = check_options(batch_last, algorithm, precision)
+    return multiply(x, weight, pattern, bias, activation, out, options)
 
 
 def multiply(
-    x: Any, weight: Any, pattern: Any, bias: Any, activation: str | None, out: Any, options: Way,
+    x: Any, weight: Any, pattern: Any, bias: Any, activation: str | None, out: Any, options: Options,
     packed: PackedChain | None = None, info: RunInfo | None = None,
 ) -> Any:  # fmt: skip
     """Return the product; ``packed`` belongs to weights that never change, ``info`` takes the route."""
@@ -143,11 +143,11 @@ def _checked(
     x: Any, weight: Any, pattern: Any, bias: Any, batch_last: bool
 ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, Wrap]:
     is_chain = isinstance(weight, (list, tuple, torch.nn.ParameterList))
-    given: list[Any] = list(weight) if is_chain else [weight]
+    parts: list[Any] = list(weight) if is_chain else [weight]
     biases = [] if bias is None else [bias]
-    names = ["x", *(f"weight {place}" if is_chain else "weight" for place in range(len(given))), "bias"]
-    (own, *rest), wrap = unwrap(x, *given, *biases, names=names)
-    weights, offset = rest[: len(given)], rest[len(given)] if biases else None
+    names = ["x", *(f"weight {index}" if is_chain else "weight" for index in range(len(parts))), "bias"]
+    (own, *rest), wrap = unwrap(x, *parts, *biases, names=names)
+    weights, offset = rest[: len(parts)], rest[len(parts)] if biases else None
     patterns = _patterns(weights, pattern, is_chain, names)
     if pattern is not None:
         check_weights(patterns, weights)
@@ -186,8 +186,8 @@ def check_types(
                 raise GradientError(f"{name} is {dtype_name(tensor.dtype)}, which is for storage; detach it")
         elif tensor.dtype != own:
             if name != "bias" and dtype_name(tensor.dtype).startswith("float8"):
-                known = " or ".join(map(dtype_name, STORED))
-                raise DtypeError(f"{name} is {dtype_name(tensor.dtype)}; weights in float8 are stored as {known}")
+                allowed = " or ".join(map(dtype_name, STORED))
+                raise DtypeError(f"{name} is {dtype_name(tensor.dtype)}; weights in float8 are stored as {allowed}")
             raise DtypeError(f"x is {dtype_name(own)} but {name} is {dtype_name(tensor.dtype)}; convert one of them")
     return tensors[0], tensors[1 : len(weights) + 1], None if bias is None else tensors[-1]
 
@@ -198,9 +198,9 @@ def check_features(x: torch.Tensor, patterns: Sequence[KSPattern], batch_last: b
         raise ShapeError("x is a single number; it needs an axis of features")
     found, wanted = x.shape[0 if batch_last else -1], patterns[0].in_features
     if found != wanted:
-        place = "first" if batch_last else "last"
+        position = "first" if batch_last else "last"
         raise ShapeError(
-            f"x has shape {tuple(x.shape)}: {found} features on the {place} axis, the pattern {patterns[0]} takes "
+            f"x has shape {tuple(x.shape)}: {found} features on the {position} axis, the pattern {patterns[0]} takes "
             f"a c d = {wanted}"
         )
 
@@ -211,21 +211,21 @@ def check_bias(bias: torch.Tensor | None, last: KSPattern) -> None:
         raise ShapeError(f"bias has shape {tuple(bias.shape)}, the pattern {last} gives a b d = {last.out_features}")
 
 
-def check_way(batch_last: bool, algorithm: str, precision: str | None) -> Way:
+def check_options(batch_last: bool, algorithm: str, precision: str | None) -> Options:
     """The settings of a call, or ParameterError."""
     if algorithm not in CHOICES:
         raise ParameterError(f"algorithm must be one of {', '.join(map(repr, CHOICES))}, not {algorithm!r}")
     check_precision(precision, ())
     if precision is None and not torch.compiler.is_compiling():
         precision = current().precision
-    return Way(bool(batch_last), algorithm, precision or "")
+    return Options(bool(batch_last), algorithm, precision or "")
 
 
 def check_activation(activation: str | None) -> str:
     """Name of an activation, or ParameterError."""
     if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
-        known = ", ".join(repr(name) for name in ACTIVATIONS if name)
-        raise ParameterError(f"activation must be None or one of {known}, not {activation!r}")
+        allowed = ", ".join(repr(name) for name in ACTIVATIONS if name)
+        raise ParameterError(f"activation must be None or one of {allowed}, not {activation!r}")
     return activation or ""
 
 
@@ -234,12 +234,12 @@ def dense_of(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     columns = KSPattern(*weights[0].shape).in_features
     kind = torch.get_default_dtype() if weights[0].dtype in STORED else weights[0].dtype
     unit = torch.eye(columns, dtype=kind, device=weights[0].device)
-    return chain(unit, weights, None, "", Way(False, "auto", "ieee")).mT
+    return chain(unit, weights, None, "", Options(False, "auto", "ieee")).mT
 
 
 def _into(
     key: CallKey | None, out: Any, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None,
-    activation: str | None, options: Way, info: RunInfo | None,
+    activation: str | None, options: Options, info: RunInfo | None,
 ) -> Any:  # fmt: skip
     """Write the product to ``out``."""
     operands = _operands(x, weights, bias)

@@ -14,7 +14,7 @@ from ...errors import DtypeError, ParameterError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
 from ..mode_product.pack import PackedChain
-from ..mode_product.torch_op import Way
+from ..mode_product.torch_op import Options
 from .chain_autograd import bind_chain, chain, chain_key
 from .matmul import check_activation, check_features, check_types, dense_of
 from .pattern import KSPattern
@@ -31,7 +31,7 @@ class ChainModule(nn.Module):
     """What trainable and packed layers have in common: patterns, options and the route of the last call."""
 
     patterns: tuple[KSPattern, ...]
-    _options: Way
+    _options: Options
     _ran: RunInfo
     _factors: Callable[[], Sequence[torch.Tensor]]
 
@@ -136,13 +136,13 @@ class PackedKSLinear(ChainModule):
         patterns: Sequence[KSPattern],
         weights: Sequence[torch.Tensor],
         bias: torch.Tensor | None,
-        options: Way,
+        options: Options,
     ) -> None:
         super().__init__()
         self.patterns = tuple(patterns)
         self.in_features, self.out_features = self.patterns[0].in_features, self.patterns[-1].out_features
         self._options = options._replace(precision="")
-        self._names = ["x", *(f"weights.{place}" for place in range(len(self.patterns))), "bias"]
+        self._names = ["x", *(f"weights.{index}" for index in range(len(self.patterns))), "bias"]
         self._ran = RunInfo()
         self._weights, self._bias = tuple(map(snapshot, weights)), None if bias is None else snapshot(bias)
         self._packed = PackedChain(len(self.patterns))
@@ -177,8 +177,8 @@ class PackedKSLinear(ChainModule):
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        for place, weight in enumerate(self._weights):
-            destination[f"{prefix}weights.{place}"] = weight.clone()
+        for index, weight in enumerate(self._weights):
+            destination[f"{prefix}weights.{index}"] = weight.clone()
         if self._bias is not None:
             destination[f"{prefix}bias"] = self._bias.clone()
 

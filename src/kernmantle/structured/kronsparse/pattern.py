@@ -52,11 +52,11 @@ class KSPattern(_Pattern):
 
     def __new__(cls, a: int, b: int, c: int, d: int) -> KSPattern:
         """Check the entries."""
-        given = (a, b, c, d)
-        if type(a) is type(b) is type(c) is type(d) is int and min(given) > 0:
-            return super().__new__(cls, *given)
+        entries = (a, b, c, d)
+        if type(a) is type(b) is type(c) is type(d) is int and min(entries) > 0:
+            return super().__new__(cls, *entries)
         names = [f"{name} of the pattern ({a}, {b}, {c}, {d})" for name in "abcd"]
-        return super().__new__(cls, *map(positive, names, given))
+        return super().__new__(cls, *map(positive, names, entries))
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> KSPattern:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -175,16 +175,16 @@ def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:
     """Patterns, applied from the first to the last; ShapeError for the first two whose sizes differ."""
     if not isinstance(patterns, Iterable):
         raise ParameterError(f"patterns must be a sequence of patterns (a, b, c, d), not {patterns!r}")
-    given = list(patterns)
-    if given and isinstance(given[0], int):
-        raise ParameterError(f"patterns must be a sequence of patterns; a chain of one is [{tuple(given)!r}]")
-    chain = tuple(map(KSPattern.of, given))
+    entries = list(patterns)
+    if entries and isinstance(entries[0], int):
+        raise ParameterError(f"patterns must be a sequence of patterns; a chain of one is [{tuple(entries)!r}]")
+    chain = tuple(map(KSPattern.of, entries))
     if not chain:
         raise ParameterError("a chain needs at least one pattern")
-    for place, (first, second) in enumerate(itertools.pairwise(chain)):
+    for index, (first, second) in enumerate(itertools.pairwise(chain)):
         if first.out_features != second.in_features:
             raise ShapeError(
-                f"patterns {place} and {place + 1} do not chain: {first} gives a b d = {first.out_features} features, "
+                f"patterns {index} and {index + 1} do not chain: {first} gives a b d = {first.out_features} features, "
                 f"{second} takes a c d = {second.in_features}"
             )
     return chain
@@ -194,9 +194,9 @@ def check_weights(patterns: Sequence[KSPattern], weights: Sequence[torch.Tensor]
     """ShapeError unless there is one weight of the right shape for each pattern."""
     if len(weights) != len(patterns):
         raise ShapeError(f"there are {len(patterns)} patterns but {len(weights)} weights")
-    for place, (pattern, weight) in enumerate(zip(patterns, weights, strict=True)):
+    for index, (pattern, weight) in enumerate(zip(patterns, weights, strict=True)):
         if tuple(weight.shape) != (pattern.a, pattern.b, pattern.c, pattern.d):  # tracers tell it from a named tuple
-            raise ShapeError(f"weight {place} has shape {tuple(weight.shape)}, its pattern is {pattern}")
+            raise ShapeError(f"weight {index} has shape {tuple(weight.shape)}, its pattern is {pattern}")
 
 
 def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,7 @@ def _diagonals(own: Support) -> str:
     )
 
 
-def svg(pattern: Sequence[int], side: int = SIDE, place: str = "") -> str:
+def svg(pattern: Sequence[int], side: int = SIDE, index: str = "") -> str:
     """The support as a drawing: rectangles for dense blocks, diagonals for interleaved ones."""
     own = Support(*pattern)
     rows, columns = own.a * own.b * own.d, own.a * own.c * own.d
@@ -48,7 +48,7 @@ def svg(pattern: Sequence[int], side: int = SIDE, place: str = "") -> str:
         inner = f'<path d="{_blocks(own)}" fill="#1b6ca8" fill-opacity="0.4"/>'
     edge = f'<rect width="{columns}" height="{rows}" stroke="#c5ccd3" stroke-width="{2 / scale:g}"/>'
     return (
-        f'<svg {place}width="{columns * scale:.0f}" height="{rows * scale:.0f}" viewBox="0 0 {columns} {rows}" '
+        f'<svg {index}width="{columns * scale:.0f}" height="{rows * scale:.0f}" viewBox="0 0 {columns} {rows}" '
         f'fill="none">{inner}{edge}</svg>'
     )
 
@@ -63,8 +63,8 @@ def table(chains: Mapping[str, Sequence[Sequence[int]]], side: int = 80, gap: in
     """A picture of its own: a line a chain, its name and its factors in the order of a matrix product."""
     parts: list[str] = []
     left, most = 9 * max(map(len, chains)), max(map(len, chains.values()))
-    for line, (name, patterns) in enumerate(chains.items()):
-        top = line * (side + gap)
+    for stroke, (name, patterns) in enumerate(chains.items()):
+        top = stroke * (side + gap)
         parts.append(f'<text x="0" y="{top + side // 2 + 5}">{name}</text>')
         for column, pattern in enumerate(reversed(patterns)):
             x = left + column * (side + gap)

@@ -90,24 +90,24 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
     exact = decomposable(matrix)
     rest = products[-1].from_dense(exact)
     weights: list[torch.Tensor] = []
-    for place in range(len(chain) - 1, 0, -1):
-        left, rest = _peel(rest, chain[place], products[place - 1])
+    for index in range(len(chain) - 1, 0, -1):
+        left, rest = _peel(rest, chain[index], products[index - 1])
         weights.insert(0, left)
     weights.insert(0, rest)
     weights = _balanced(weights)
     error = _relative_error(exact, weights)
-    kept = tuple(weight.to(matrix.dtype).contiguous() for weight in weights)
-    return Projection(chain, kept, error, math.sqrt(max(1, len(chain) - 1)))
+    found_weights = tuple(weight.to(matrix.dtype).contiguous() for weight in weights)
+    return Projection(chain, found_weights, error, math.sqrt(max(1, len(chain) - 1)))
 
 
 def _products(chain: Sequence[KSPattern]) -> list[KSPattern]:
     """Patterns of the products of the first factors."""
     products = [chain[0]]
-    for place, pattern in enumerate(chain[1:], 1):
-        if pattern.rank(chain[place - 1]) is None or pattern.rank(products[-1]) is None:
-            first = chain[place - 1]
+    for index, pattern in enumerate(chain[1:], 1):
+        if pattern.rank(chain[index - 1]) is None or pattern.rank(products[-1]) is None:
+            first = chain[index - 1]
             raise ShapeError(
-                f"patterns {place - 1} and {place} are not chainable: {pattern} after {first} needs "
+                f"patterns {index - 1} and {index} are not chainable: {pattern} after {first} needs "
                 f"{pattern.a} | {first.a}, {first.d} | {pattern.d} and an integer rank; projections exist only then"
             )
         products.append(pattern.fuse(products[-1]))
@@ -120,11 +120,11 @@ def _peel(weight: torch.Tensor, second: KSPattern, first: KSPattern) -> tuple[to
     rank = second.rank(first)
     assert rank is not None
     left, values, right = torch.linalg.svd(blocks, full_matrices=False)
-    kept = min(rank, values.shape[-1])
-    left, right = left[..., :kept], values[..., :kept, None] * right[..., :kept, :]
-    if kept < rank:
-        left = torch.nn.functional.pad(left, (0, rank - kept))
-        right = torch.nn.functional.pad(right, (0, 0, 0, rank - kept))
+    columns = min(rank, values.shape[-1])
+    left, right = left[..., :columns], values[..., :columns, None] * right[..., :columns, :]
+    if columns < rank:
+        left = torch.nn.functional.pad(left, (0, rank - columns))
+        right = torch.nn.functional.pad(right, (0, 0, 0, rank - columns))
     return join_left(left, second), join_right(right, first)
 
 

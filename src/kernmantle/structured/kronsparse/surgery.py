@@ -171,7 +171,7 @@ def replace_linears(
         raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
     before, shared, adapted = _count(model), _shared(model), _adapted(model)
     layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
-    found = [place for place in _linears(model) if _belongs(place[0], part)]
+    found = [index for index in _linears(model) if _belongs(index[0], part)]
     for name, parent, _, layer in shown(found, "layers", "layer"):
         if id(layer) not in layers:
             reason = "it belongs to an adapter of peft" if id(layer) in adapted else _obstacle(parent, layer, shared)

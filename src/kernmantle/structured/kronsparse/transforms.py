@@ -12,7 +12,7 @@ from ...arrays import check_same_device, unwrap
 from ...errors import DtypeError, GradientError, ParameterError
 from ...torch_ops.info import RunInfo
 from ..mode_product.pack import PackedChain
-from .matmul import FLOATS, check_features, check_way, dense_of, multiply
+from .matmul import FLOATS, check_features, check_options, dense_of, multiply
 from .packed import snapshot
 from .pattern import KSPattern, check_chain, fuse_weights, positive
 from .picture import html
@@ -91,18 +91,18 @@ class Chain:
         precision: str | None = None, algorithm: str = "auto",
     ) -> Any:  # fmt: skip
         """Apply the chain; options are those of :func:`kernmantle.kron_sparse_matmul`."""
-        way = check_way(batch_last, algorithm, precision)
+        options = check_options(batch_last, algorithm, precision)
         own, wrap = x, None
         if self._permutation is not None:
-            (given,), wrap = unwrap(x, names=("x",))
-            check_same_device((given, self._permutation), ("x", "the chain"))
-            check_features(given, self._patterns, batch_last)
-            own = given.index_select(0 if batch_last else -1, self._permutation)
+            (tensor,), wrap = unwrap(x, names=("x",))
+            check_same_device((tensor, self._permutation), ("x", "the chain"))
+            check_features(tensor, self._patterns, batch_last)
+            own = tensor.index_select(0 if batch_last else -1, self._permutation)
         if torch.compiler.is_compiling():
-            found = multiply(own, self._weights, None, bias, activation, out, way)
+            found = multiply(own, self._weights, None, bias, activation, out, options)
         else:
             info = RunInfo()
-            found = multiply(own, self._weights, None, bias, activation, out, way, self._packed, info)
+            found = multiply(own, self._weights, None, bias, activation, out, options, self._packed, info)
             self._info = info.route
         return found if wrap is None or out is not None else wrap(found)
 
@@ -114,8 +114,8 @@ class Chain:
         return torch.empty_like(matrix).index_copy(1, self._permutation, matrix)
 
     def __repr__(self) -> str:
-        behind = "" if self._permutation is None else ", behind a permutation"
-        return f"Chain({', '.join(map(str, self.patterns))}{behind})"
+        suffix = "" if self._permutation is None else ", behind a permutation"
+        return f"Chain({', '.join(map(str, self.patterns))}{suffix})"
 
     def _repr_html_(self) -> str:
         return html(self.patterns, f"{self!r}: {self.nnz} weights")
@@ -124,8 +124,8 @@ class Chain:
         """The same matrix from fewer factors: every ``levels`` neighbours are multiplied."""
         levels = positive("levels", levels)
         weights: list[torch.Tensor] = []
-        for place, weight in enumerate(self._weights):
-            if place % levels:
+        for index, weight in enumerate(self._weights):
+            if index % levels:
                 weights[-1] = fuse_weights(weight, weights[-1])
             else:
                 weights.append(weight)
@@ -193,10 +193,10 @@ def _primes(n: int) -> list[int]:
     return [*found, n] if n > 1 or not found else found
 
 
-def _turns(places: torch.Tensor, whole: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of ``2 π places / whole``, exact at quarters of a turn."""
-    quarters = (8 * places + whole) // (2 * whole)  # the nearest one
-    angle = (4 * places - quarters * whole).double() * (math.pi / (2 * whole))
+def _cos_sin(indices: torch.Tensor, whole: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of ``2 π indices / whole``, exact at quarters of a turn."""
+    quarters = (8 * indices + whole) // (2 * whole)  # the nearest one
+    angle = (4 * indices - quarters * whole).double() * (math.pi / (2 * whole))
     along, across = angle.cos(), angle.sin()
     swapped, back = quarters % 2 == 1, quarters % 4 >= 2
     cosine = torch.where(swapped, -across, along)
@@ -221,7 +221,7 @@ def _fourier(radices: Sequence[int]) -> list[torch.Tensor]:
     for radix in radices:
         whole = radix * below
         goes, comes = torch.arange(whole).reshape(radix, 1, below), torch.arange(radix)[:, None]
-        cosine, sine = _turns(-goes * comes % whole, whole)  # [q, h, place]
+        cosine, sine = _cos_sin(-goes * comes % whole, whole)  # [q, h, place]
         real, imaginary = torch.stack([cosine, -sine], 2), torch.stack([sine, cosine], 2)  # [q, h, part in, place]
         block = torch.stack([real, imaginary])
         if below == 1:
@@ -310,7 +310,7 @@ def dct(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain
     order = torch.cat([torch.arange(0, n, 2), torch.arange(1, n, 2).flip(0)])[_digits_reversed(radices)]
     scale = torch.full((n,), math.sqrt(2 / n), dtype=torch.float64)
     scale[0] = math.sqrt(1 / n)
-    turned = torch.stack(_turns(torch.arange(n), 4 * n)) * scale
-    factors[-1] = (turned.reshape(2, last.shape[1], 1, -1) * last).sum(0)[None]
+    rotated = torch.stack(_cos_sin(torch.arange(n), 4 * n)) * scale
+    factors[-1] = (rotated.reshape(2, last.shape[1], 1, -1) * last).sum(0)[None]
     weights = tuple(factor.to(device, _floating(dtype)).contiguous() for factor in factors)
     return Chain(weights, order.to(device))

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 Pattern = tuple[int, int, int, int]
 _MOST_WEIGHTS = 2**26
-_FEW = 4
+_SHORT = 4
 
 
 @dataclass(frozen=True)
 class Step:
     """Factors ``begin`` .. ``end`` of a chain.
 
-    ``kind`` is "factor": as one factor, their product; "dense": as the matrix that their product is; "pair": as two
-    such factors in one kernel, which part at ``middle``.
+    ``kind`` is "factor": they run as one factor, their product; "dense": as the matrix that their product is;
+    "back-to-back": as two such factors in one kernel, the second of which begins at ``middle``.
     """
 
     kind: str
@@ -26,8 +26,8 @@ class Step:
     end: int
 
     def __str__(self) -> str:
-        if self.kind == "pair":
-            return f"pair {_range(self.begin, self.middle)} {_range(self.middle, self.end)}"
+        if self.kind == "back-to-back":
+            return f"back-to-back {_range(self.begin, self.middle)} {_range(self.middle, self.end)}"
         return f"{self.kind} {_range(self.begin, self.end)}"
 
 
@@ -48,21 +48,21 @@ def fused(first: Pattern, second: Pattern) -> Pattern:
 
 
 def steps(
-    patterns: Sequence[Pattern], factor: Callable[[Pattern], float], pair: Callable[[Pattern, Pattern], float],
+    patterns: Sequence[Pattern], factor: Callable[[Pattern], float], back_to_back: Callable[[Pattern, Pattern], float],
     dense: float,
 ) -> tuple[Step, ...]:  # fmt: skip
     """The steps that should be quickest together, from what a factor, two in one kernel and the matrix should take."""
     joined = _joined(patterns)
-    factors = {place: factor(pattern) for place, pattern in joined.items()}
+    factors = {index: factor(pattern) for index, pattern in joined.items()}
     found = [(taken, Step("factor", begin, begin, end)) for (begin, end), taken in factors.items()]
     total, chosen = _shortest(len(patterns), found)
     cuts = [step.begin for step in chosen] + [len(patterns)]
-    parts = joined if len(patterns) <= _FEW else set(itertools.pairwise(cuts))
+    parts = joined if len(patterns) <= _SHORT else set(itertools.pairwise(cuts))
     for begin, middle in parts:
         for end in [end for start, end in parts if start == middle]:
-            taken = pair(joined[begin, middle], joined[middle, end])
+            taken = back_to_back(joined[begin, middle], joined[middle, end])
             if taken < math.inf:
-                found.append((taken, Step("pair", begin, middle, end)))
+                found.append((taken, Step("back-to-back", begin, middle, end)))
     total, chosen = _shortest(len(patterns), found)
     return (Step("dense", 0, 0, len(patterns)),) if dense <= total else chosen
 
@@ -86,6 +86,8 @@ def _shortest(count: int, found: Sequence[tuple[float, Step]]) -> tuple[float, t
     """The quickest way from the first factor behind the last."""
     best: list[tuple[float, tuple[Step, ...]]] = [(0.0, ())]
     for end in range(1, count + 1):
-        ways = [(best[step.begin][0] + taken, (*best[step.begin][1], step)) for taken, step in found if step.end == end]
-        best.append(min(ways, key=lambda way: way[0]))
+        paths = [
+            (best[step.begin][0] + taken, (*best[step.begin][1], step)) for taken, step in found if step.end == end
+        ]
+        best.append(min(paths, key=lambda path: path[0]))
     return best[count]

@@ -13,13 +13,13 @@ from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import EDGE
 
 Pattern = tuple[int, int, int, int]
-_JOINING = 2.4e-5  # zeros, their places and copies, all of a few numbers
-_FEW = 16  # entries of a block that may be gone through one by one
+_JOINING = 2.4e-5  # zeros, their indices and copies, all of a few numbers
+_SMALL_BLOCK = 16  # entries of a block that may be gone through one by one
 _VECTORS = 32  # rows of a tile of any contraction on a CPU
-_FEW_ROWS = 32  # of x, for which a CPU reads weights as they lie
-_NEAR = 2**22  # bytes that a core's second cache holds for the most part
+_SMALL_BATCH = 32  # of x, for which a CPU reads weights as they lie
+_L2_BYTES = 2**22  # bytes that a core's second cache holds for the most part
 MOST_CALLS = 16  # batched products on a GPU, one after the other, where blocks have two strides
-TURNED = "turned"  # our kernel over rows that are turned before and after
+TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
 _AGAIN = 1.4  # times as fast as from memory what a GPU's second-level cache has still
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
@@ -31,7 +31,7 @@ class Rates:
     ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
     ``strided`` is by how much it is slower, at its products and at its bytes, where neighbours in memory belong to
     different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of copies in another order, of weights
-    on a GPU, ``turned`` of those around a batched product where the batch is last.
+    on a GPU, ``transposed`` of those around a batched product where the batch is last.
     """
 
     bytes: float
@@ -41,7 +41,7 @@ class Rates:
     strided: tuple[float, float]
     strided_from: int
     permuted: float
-    turned: float = 0.0
+    transposed: float = 0.0
 
 
 _CPU = Rates(1.3e10, 1.4e11, 1.2e11, 2e-5, (1.3, 2.5), 4, 3.4e9)
@@ -78,8 +78,10 @@ def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> 
         multiplied = 2 * batch * rows * columns / (1.1 * own.dense)
         return 2.4e-6 + max(moved, multiplied) + 0.77 * min(moved, multiplied)
     moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
-    few = 0.0 if BYTES[dtype] != 4 or batch < 16 else 3.5e-6 if batch < 32 else 8e-6  # tiles for all multiprocessors
-    return own.overhead + few + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
+    tile_start = (
+        0.0 if BYTES[dtype] != 4 or batch < 16 else 3.5e-6 if batch < 32 else 8e-6
+    )  # tiles for all multiprocessors
+    return own.overhead + tile_start + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
 
 
 def _together(memory: float, work: float) -> float:
@@ -88,19 +90,19 @@ def _together(memory: float, work: float) -> float:
 
 
 def seconds(
-    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kept: bool = False
+    pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, packed: bool = False
 ) -> dict[str, float]:
     """Time of each algorithm worth choosing, where the batch lies together in memory (``last``) or the features.
 
-    ``kept``: what is made of the weights before they are multiplied by is there already.
+    ``packed``: what is made of the weights before they are multiplied by is there already.
     """
     a, b, c, d = pattern
     dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
     if a * d == 1:
         return {"dense": dense}
     if kind == "cpu":
-        found = _seconds_on_cpu(pattern, batch, dtype, last, kept)
-        return found | {"dense": dense} if kept and a * b * d * a * c * d <= _MOST_DENSE else found
+        found = _seconds_on_cpu(pattern, batch, dtype, last, packed)
+        return found | {"dense": dense} if packed and a * b * d * a * c * d <= _MOST_DENSE else found
     own, size = _rates(kind, dtype), BYTES[dtype]
     ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
     work = 2.0 * batch * a * b * c * d
@@ -109,23 +111,23 @@ def seconds(
     found = {"kernel": 3 * own.overhead + _together(moved, work * products / own.kernel)}
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
-        found["dense"] = dense + (0 if kept else 2 * own.overhead + 3 * size * entries / own.bytes)
-    calls, arranged = min(a, d), 0.0 if kept else weights / own.permuted
+        found["dense"] = dense + (0 if packed else 2 * own.overhead + 3 * size * entries / own.bytes)
+    calls, arranged = min(a, d), 0.0 if packed else weights / own.permuted
     if (last or d == 1) and calls <= MOST_CALLS:
-        found["bmm"] = arranged + _in_place(pattern, batch, own, size, last)
+        found["bmm"] = arranged + _by_bmm_in_memory_order(pattern, batch, own, size, last)
     elif last:
         x, y = ends * c / (b + c), ends * b / (b + c)
-        copied = 0.0 if d == 1 else 2 * (y + (x if a > 1 else 0.0)) / own.turned
+        copied = 0.0 if d == 1 else 2 * (y + (x if a > 1 else 0.0)) / own.transposed
         multiplied = _together(ends / own.bytes, work / own.dense)
         found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + arranged + multiplied
     else:
         copied = _permuting(pattern, size) * batch
-        few = 8e-6 if size == 4 and batch >= 16 else 0.0
-        found["bmm"] = 3 * own.overhead + few + copied + arranged + work / own.dense
+        tile_start = 8e-6 if size == 4 and batch >= 16 else 0.0
+        found["bmm"] = 3 * own.overhead + tile_start + copied + arranged + work / own.dense
     return found
 
 
-def _in_place(pattern: Pattern, batch: int, own: Rates, size: int, last: bool) -> float:
+def _by_bmm_in_memory_order(pattern: Pattern, batch: int, own: Rates, size: int, last: bool) -> float:
     """Batched products on a GPU that read and write where x and y lie, in halves fitted to 269 of them."""
     a, b, c, d = pattern
     calls, rows, work = min(a, d), size * batch * a * d, 2.0 * batch * a * b * c * d
@@ -158,26 +160,26 @@ def _on_cpu(blocks: int, rows: int, depth: int, lanes: int, size: int) -> float:
     return work * (6.3e-12 if size == 4 else 1.3e-11) + 2.2e-8 * blocks * -(-rows // 8) * -(-vectors // 3)
 
 
-def _lines(pattern: Pattern, batch: int, size: int) -> int:
+def _cache_lines(pattern: Pattern, batch: int, size: int) -> int:
     """Lines of 64 bytes of x and of the result that each block reaches for."""
     a, b, c, d = pattern
     group = min(d & -d, 64 // size)
     return batch * (a * d // group) * (-(-c * group * size // 64) + -(-b * group * size // 64))
 
 
-def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, kept: bool) -> float:
+def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, packed: bool) -> float:
     """Fitted to 354 products of float32 and 354 of float64 in each layout."""
     a, b, c, d = pattern
     ends, weights = size * batch * a * d * (b + c), size * a * b * c * d
-    far = 8e-11 * max(0, ends - _NEAR) + 3e-11 * max(0, weights - _NEAR)
+    far = 8e-11 * max(0, ends - _L2_BYTES) + 3e-11 * max(0, weights - _L2_BYTES)
     if last:
         apart = 1.5e-11 * weights * min(d, 16) if d > 1 else 0.0
         read = (3.5e-11 if batch * d * size % 2048 == 0 else 2e-11) * ends
         return 7e-6 + _on_cpu(a * d, b, c, batch, size) + read + far / 2 + apart
     group = min(d & -d, 64 // size)
-    packed = 0.0 if kept or batch <= _FEW_ROWS else 2.1e-10 * weights / size / group
+    packing = 0.0 if packed or batch <= _SMALL_BATCH else 2.1e-10 * weights / size / group
     multiplied = _on_cpu(a * d // group, batch, c, b * group, size)
-    return 5.5e-6 + multiplied + 1.5e-9 * _lines(pattern, batch, size) + far + 8e-12 * weights + packed
+    return 5.5e-6 + multiplied + 1.5e-9 * _cache_lines(pattern, batch, size) + far + 8e-12 * weights + packing
 
 
 def _half_on_cpu(pattern: Pattern, batch: int, last: bool) -> float:
@@ -196,7 +198,7 @@ def _half_on_cpu(pattern: Pattern, batch: int, last: bool) -> float:
     return 1.7e-5 + (2e-8 if d == 1 else 5e-8) * a * d * c + scattered / 9.4e9 + multiplied
 
 
-def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, kept: bool) -> dict[str, float]:
+def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, packed: bool) -> dict[str, float]:
     """Making the dense matrix anew was nowhere the quickest."""
     a, b, c, d = pattern
     own, size = _rates("cpu", dtype), BYTES[dtype]
@@ -204,10 +206,10 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, kept: 
     work = 2.0 * batch * a * b * c * d
     narrow = not last and b < 16
     found: dict[str, float] = {}
-    if not last and size > 2 and b * c <= _FEW:
-        found["lines"] = 4e-6 + 8e-6 * b * c + batch * weights / size * _line(d, x + y)
+    if not last and size > 2 and b * c <= _SMALL_BLOCK:
+        found["entries"] = 4e-6 + 8e-6 * b * c + batch * weights / size * _elementwise_seconds(d, x + y)
     found["kernel"] = (
-        _kernel_on_cpu(pattern, batch, size, last, kept) if size > 2 else _half_on_cpu(pattern, batch, last)
+        _kernel_on_cpu(pattern, batch, size, last, packed) if size > 2 else _half_on_cpu(pattern, batch, last)
     )
     started = own.overhead + 3e-6 + 2.8e-7 * a * d * min(1.0, batch / 64)
     if d == 1:
@@ -250,7 +252,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
     return found
 
 
-def _line(d: int, ends: float) -> float:
+def _elementwise_seconds(d: int, ends: float) -> float:
     """Seconds of a product and a sum in elementwise operations of torch on a CPU."""
     return (7e-10 if d == 1 else 1.1e-9 if d < 16 else 3.5e-10) + (0.0 if ends < 2**21 else 4e-10)
 
@@ -262,7 +264,7 @@ def _sum_on_cpu(pattern: Pattern, batch: int, size: int) -> float:
     blocks = a * d // group
     pieces = 2.2e-8 * blocks * -(-b // 8) * (batch // 128)
     sums = 1.25 * _on_cpu(blocks, b, batch, c * group, size)
-    return 6e-6 + sums + pieces + 5e-9 * _lines(pattern, batch, size) + 3e-11 * size * a * b * c * d
+    return 6e-6 + sums + pieces + 5e-9 * _cache_lines(pattern, batch, size) + 3e-11 * size * a * b * c * d
 
 
 def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
@@ -281,8 +283,8 @@ def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
         found = {"kernel": _sum_on_cpu(pattern, batch, size)}
     if size == 2:
         return found
-    if not last and b * c <= _FEW:
-        found["lines"] = 4e-6 + 1.6e-5 * b * c + 2 * batch * weights * _line(d, ends)
+    if not last and b * c <= _SMALL_BLOCK:
+        found["entries"] = 4e-6 + 1.6e-5 * b * c + 2 * batch * weights * _elementwise_seconds(d, ends)
     if d == 1:
         rate = 1.2e10 if last or min(b, c) >= 16 else 3.3e9 if min(b, c) < 4 else 1e10
         rate /= 1 if rate > 1e10 or ends < 2**22 else 3
@@ -301,13 +303,13 @@ def _gradient_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
 @lru_cache(maxsize=4096)
 def quickest(
     pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kernel: float | None = None,
-    kept: bool = False, bias: bool = False, activation: bool = False,
+    packed: bool = False, bias: bool = False, activation: bool = False,
 ) -> tuple[str, float]:  # fmt: skip
     """The algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel.
 
     On a GPU what follows takes a pass of its own but in our kernel, where it costs nothing, and a bias in dense layers.
     """
-    times = seconds(pattern, batch, dtype, kind, last, kept)
+    times = seconds(pattern, batch, dtype, kind, last, packed)
     if kernel is not None and "kernel" in times:
         times["kernel"] = kernel
     if kind == "cuda":
@@ -321,9 +323,9 @@ def quickest(
     return min(times.items(), key=lambda item: item[1])
 
 
-def rearranging_seconds(pattern: Pattern, dtype: str, turned: bool) -> float:
-    """What a GPU takes to rearrange weights before it multiplies by them; ``turned``: of a transposed matrix."""
-    one = (3.5e-11 if turned else 1.5e-11) if BYTES[dtype] == 4 else 9e-12 if turned else 7e-12
+def rearranging_seconds(pattern: Pattern, dtype: str, transposed: bool) -> float:
+    """What a GPU takes to rearrange weights before it multiplies by them; ``transposed``: of a transposed matrix."""
+    one = (3.5e-11 if transposed else 1.5e-11) if BYTES[dtype] == 4 else 9e-12 if transposed else 7e-12
     return one * math.prod(pattern)
 
 

@@ -43,8 +43,8 @@ _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the fi
 _MANY, _HIGH, _REUSED = 1024, 516, 96
 # Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
 # fewer where panels of them are packed.
-_FEW_TURNED, _LONG = 32, 16
-_FEW = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
+_IN_PLACE_ROWS_LAST, _LONG = 32, 16
+_IN_PLACE_ROWS = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Start:
     kernel: jit.LoadedKernel | None
     integers: bytes
     items: int
-    room: int
+    workspace: int
     ports: int
     alone: bool
 
@@ -81,23 +81,30 @@ def _kernel(emitter: str, own: Tile) -> jit.LoadedKernel | None:
 
 
 def _starting(
-    emitter: str, own: Tile, fields: Sequence[str], values: dict[str, int], items: int, room: int, work: int, ports: int
+    emitter: str,
+    own: Tile,
+    fields: Sequence[str],
+    values: dict[str, int],
+    items: int,
+    workspace: int,
+    work: int,
+    ports: int,
 ) -> Start:
     """What runs a kernel over its items, given the addresses of its ports."""
     integers = np.array([values[name] for name in fields], dtype=np.int64).tobytes()
     kernel, alone = _kernel(emitter, own), work < _ALONE or items == 1
     if kernel is None:
-        return Start(_nothing, kernel, integers, items, room, ports, alone)
+        return Start(_nothing, kernel, integers, items, workspace, ports, alone)
     entry, packed, none = kernel.entry, Struct(f"{ports}Q").pack, b""
     grain = max(1, _GRAIN * items // max(work, 1))
 
     def run_alone(*pointers: int, _: object = kernel) -> None:  # machine code lives as long as what holds it
-        entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(room))
+        entry(packed(*pointers), integers, none, 0, items, SCRATCH.take(workspace))
 
     def run(*pointers: int) -> None:
-        jit.run(kernel, items, room, pointers, integers, (), current().threads or torch.get_num_threads(), grain)
+        jit.run(kernel, items, workspace, pointers, integers, (), current().threads or torch.get_num_threads(), grain)
 
-    return Start(run_alone if alone else run, kernel, integers, items, room, ports, alone)
+    return Start(run_alone if alone else run, kernel, integers, items, workspace, ports, alone)
 
 
 def _nothing(*pointers: int) -> None:
@@ -117,19 +124,19 @@ def in_a_row(calls: Sequence[Call]) -> Callable[..., None] | None:
     if row is None or any(own.kernel is None for own in starts):
         return None
     integers = [np.frombuffer(own.integers, dtype=np.int64) for own in starts]
-    places = [0, *accumulate(own.ports for own in starts)]
+    first_ports = [0, *accumulate(own.ports for own in starts)]
     records = np.array(
         [
-            (own.kernel.address if own.kernel else 0, place, given.ctypes.data, own.items)
-            for own, place, given in zip(starts, places, integers, strict=False)
+            (own.kernel.address if own.kernel else 0, index, packed_integers.ctypes.data, own.items)
+            for own, index, packed_integers in zip(starts, first_ports, integers, strict=False)
         ],
         dtype=np.int64,
     ).tobytes()
-    entry, count, room = row.entry, len(starts), max(own.room for own in starts)
-    packed, held = Struct(f"{places[-1]}Q").pack, (integers, starts, row)
+    entry, count, workspace = row.entry, len(starts), max(own.workspace for own in starts)
+    packed, alive = Struct(f"{first_ports[-1]}Q").pack, (integers, starts, row)
 
-    def run(*pointers: int, _: object = held) -> None:
-        entry(packed(*pointers), records, b"", 0, count, SCRATCH.take(room))
+    def run(*pointers: int, _: object = alive) -> None:
+        entry(packed(*pointers), records, b"", 0, count, SCRATCH.take(workspace))
 
     return run
 
@@ -155,8 +162,8 @@ def _launch(own: Tile, values: dict[str, int], bytes_: int, threads: int) -> Sta
     values |= {"r_block": min(values["r"], values["r_block"])}
     values = {"b_ahead": 0} | values
     rows = -(-values["p_block"] // own.rows) * own.rows * own.group if values["packs_a"] else 0
-    room = (values["r_block"] * (own.width + rows) + 64) * bytes_
-    return _starting(_TILES, own, FIELDS, values, items, room, work, 4 if own.bias else 3)
+    workspace = (values["r_block"] * (own.width + rows) + 64) * bytes_
+    return _starting(_TILES, own, FIELDS, values, items, workspace, work, 4 if own.bias else 3)
 
 
 def _multiple(count: int, least: int, most: int) -> int:
@@ -180,13 +187,13 @@ def _first(
     group, size = _group(d, dtype), SIZES[dtype]
     whole = group == d and weight[2] == d
     long = c * d >= _LONG * (jit.host().vector_bytes // size)
-    if whole and weight[1] > weight[2] and batch <= _FEW[long, packed]:
+    if whole and weight[1] > weight[2] and batch <= _IN_PLACE_ROWS[long, packed]:
         return _dots(pattern, batch, dtype, x, weight, out, biased)
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
     lies = own.apart or (group == d and weight[1] == d)
-    near = lies and batch <= _FEW_TURNED
+    in_place = lies and batch <= _IN_PLACE_ROWS_LAST
     rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
-    ahead = not near and (packed or batch > rows)
+    ahead = not in_place and (packed or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
     # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
@@ -197,7 +204,7 @@ def _first(
     }  # fmt: skip
     values = {
         "blocks": blocks, "inner": d // group, "p": batch, "q": b * group, "r": c, "p_block": rows,
-        "r_block": _DEPTH, "packs_a": int(packs), "packs_b": int(not near and not ahead),
+        "r_block": _DEPTH, "packs_a": int(packs), "packs_b": int(not in_place and not ahead),
         "a_outer": c * d, "a_inner": group, "a_p": x, "a_r": d,
         "c_outer": b * d, "c_inner": group, "c_p": out, "c_q": d, "c_panel": every * d,
         "bias_outer": b * d, "bias_inner": group, "bias_p": 0, "bias_panel": every * d,
@@ -268,7 +275,7 @@ def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, gr
     own = _tile(dtype, c * group, group, d, PLAIN)
     if batch <= _WRITTEN:
         own = whole_rows(own, c * group, jit.host().vector_registers)
-    every, packs = own.width // group, batch > _FEW_TURNED
+    every, packs = own.width // group, batch > _IN_PLACE_ROWS_LAST
     depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
     rows = _multiple(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows, _ROWS)
     values = {
@@ -326,10 +333,10 @@ def product(
     if groups == 1:
         return _product(x, weight, bias, out, packed)
     for group in range(groups):
-        place = slice(group, group + 1)
-        own = weight if weight.shape[0] == 1 else weight[place]
-        offset = bias if bias is None or bias.shape[0] == 1 else bias[place]
-        ran = _product(x[place], own, offset, out[place], None)
+        part = slice(group, group + 1)
+        own = weight if weight.shape[0] == 1 else weight[part]
+        offset = bias if bias is None or bias.shape[0] == 1 else bias[part]
+        ran = _product(x[part], own, offset, out[part], None)
         if ran is None:
             break
     return ran

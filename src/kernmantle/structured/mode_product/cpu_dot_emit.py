@@ -16,18 +16,18 @@ class _Dots(Vectors):
     def _sums(self, f: Function, shape: tuple[int, int], ends: tuple[str, str], masked: bool) -> list[str]:
         """The accumulators with what is between two places of r."""
         rows, columns = shape
-        places = [(i, j) for i in range(rows) for j in range(columns)]
-        with f.carry(self.kind, self.begun, *ends, str(self.tile.lanes)) as (r, held, following):
+        positions = [(i, j) for i in range(rows) for j in range(columns)]
+        with f.carry(self.kind, self.begun, *ends, str(self.tile.lanes)) as (r, values, following):
             mask = self.mask(f, f.i64("sub nsw", "%r", r)) if masked else ""
 
             def read(pointer: str) -> str:
-                place = self.at(f, pointer, r)
-                return self.load_masked(f, place, mask) if masked else self.load(f, place)
+                index = self.at(f, pointer, r)
+                return self.load_masked(f, index, mask) if masked else self.load(f, index)
 
             across = [read(self.at(f, "%b", f.multiply("%b_q", str(j)))) for j in range(columns)]
             down = [read(self.at(f, "%a", f.multiply("%a_p", str(i)))) for i in range(rows)]
-            following += [self.fma(f, down[i], across[j], held[n]) for n, (i, j) in enumerate(places)]
-        return held
+            following += [self.fma(f, down[i], across[j], values[n]) for n, (i, j) in enumerate(positions)]
+        return values
 
     def _added(self, f: Function, value: str) -> str:
         """Sums of the lanes of one l each."""
@@ -36,15 +36,15 @@ class _Dots(Vectors):
             kind, half = vector(self.element, lanes), lanes // 2
             own = f"<{half} x {self.element}>"
             low, high = (
-                f.do(
+                f.emit(
                     f"shufflevector {kind} {value}, {kind} poison, <{half} x i32> "
                     f"<{', '.join(f'i32 {first + i}' for i in range(half))}>"
                 )
                 for first in (0, half)
             )
-            value, lanes = f.do(f"fadd {own} {low}, {high}"), half
+            value, lanes = f.emit(f"fadd {own} {low}, {high}"), half
         if group == 1:
-            return f.do(f"extractelement <1 x {self.element}> {value}, i64 0")
+            return f.emit(f"extractelement <1 x {self.element}> {value}, i64 0")
         return value
 
     def compute(self, rows: int, columns: int) -> str:
@@ -63,11 +63,11 @@ class _Dots(Vectors):
             i, j = divmod(n, columns)
             total = self._added(f, value)
             if tile.bias:
-                held = f.load(own, self.at(f, "%bias", str(j * tile.group)), self.size)
-                total = f.do(f"fadd {own} {total}, {held}")
-            place = self.at(f, "%c", f.multiply("%c_p", str(i)), str(j * tile.group))
-            f.store(own, total, place, self.size)
-        f.say("ret void")
+                values = f.load(own, self.at(f, "%bias", str(j * tile.group)), self.size)
+                total = f.emit(f"fadd {own} {total}, {values}")
+            index = self.at(f, "%c", f.multiply("%c_p", str(i)), str(j * tile.group))
+            f.store(own, total, index, self.size)
+        f.emit_void("ret void")
         return f.text()
 
 
@@ -77,7 +77,7 @@ def emit(tile: Tile) -> str:
     f = Function(HEAD)
     field = own.integers(f, DOT_FIELDS)
     names = ("a", "b", "c", "bias") if tile.bias else ("a", "b", "c")
-    pointers = {name: own.pointer(f, place) for place, name in enumerate(names)}
+    pointers = {name: own.pointer(f, index) for index, name in enumerate(names)}
     blocks = f.i64("sdiv", f.add(field["q"], f.i64("sub nsw", field["q_block"], "1")), field["q_block"])
     shapes: list[tuple[int, int]] = []
     with f.loop("%begin", "%end") as item:
@@ -98,12 +98,12 @@ def emit(tile: Tile) -> str:
                     with f.loop(begin, end, str(rows)) as p:
                         a = own.at(f, start["a"], f.multiply(p, field["a_p"]))
                         c = own.at(f, start["c"], f.multiply(p, field["c_p"]), shift)
-                        f.say(
+                        f.emit_void(
                             f"call fastcc void @dot_{rows}_{columns}(ptr {a}, ptr {b}, ptr {c}, ptr {bias}, "
                             f"i64 {field['r']}, i64 {field['a_p']}, i64 {field['b_q']}, i64 {field['c_p']})"
                         )
                     begin = end
             first = stop
-    f.say("ret void")
+    f.emit_void("ret void")
     parts = [f.text(), *(own.compute(*shape) for shape in shapes)]
     return "\n\n".join([f"; Kronecker-sparse sums along lanes, {tile}", *parts]) + "\n"

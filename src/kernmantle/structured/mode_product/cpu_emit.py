@@ -20,7 +20,7 @@ class _Tiles(Vectors):
     def _name(self, rows: int, masked: bool) -> str:
         return f"tile_{rows}_{'masked' if masked else 'whole'}"
 
-    def _places(self, rows: int) -> list[tuple[int, int]]:
+    def _positions(self, rows: int) -> list[tuple[int, int]]:
         return [(i, v) for i in range(rows) for v in range(self.tile.vectors)]
 
     def _lane(self, v: int, stride: str, f: Function) -> str:
@@ -41,56 +41,62 @@ class _Tiles(Vectors):
         self.masks = [
             self.mask(f, f.i64("sub nsw", "%lanes", str(v * tile.lanes))) if masked else "" for v in range(tile.vectors)
         ]
-        lines = [self.at(f, "%c", f.multiply("%c_p", str(i))) for i in range(rows)]
-        self.row = f.room(self.element, tile.width) if tile.scattered else ""
-        held = self._started(f, rows, lines, masked)
+        rows_of_c = [self.at(f, "%c", f.multiply("%c_p", str(i))) for i in range(rows)]
+        self.row = f.alloca(self.element, tile.width) if tile.scattered else ""
+        values = self._started(f, rows, rows_of_c, masked)
         if not (masked or tile.scattered):
-            with f.when(f.do(f"icmp sge i64 %r, {_DEEP}")):
-                for i, v in self._places(rows):
-                    self.prefetch(f, self.at(f, lines[i], f.multiply("%c_p", str(rows)), self._lane(v, "%c_q", f)), 1)
-        held = self._summed(f, rows, held)
+            with f.when(f.emit(f"icmp sge i64 %r, {_DEEP}")):
+                for i, v in self._positions(rows):
+                    self.prefetch(
+                        f, self.at(f, rows_of_c[i], f.multiply("%c_p", str(rows)), self._lane(v, "%c_q", f)), 1
+                    )
+        values = self._summed(f, rows, values)
         if tile.scattered:
             for i in range(rows):
-                self._scatter(f, [held[i, v] for v in range(tile.vectors)], lines[i], masked)
-        for i, v in [] if tile.scattered else self._places(rows):
-            target = self.at(f, lines[i], self._lane(v, "%c_q", f))
+                self._scatter(f, [values[i, v] for v in range(tile.vectors)], rows_of_c[i], masked)
+        for i, v in [] if tile.scattered else self._positions(rows):
+            target = self.at(f, rows_of_c[i], self._lane(v, "%c_q", f))
             if masked:
-                self.store_masked(f, held[i, v], target, self.masks[v])
+                self.store_masked(f, values[i, v], target, self.masks[v])
             else:
-                f.store(self.kind, held[i, v], target, self.size)
-        f.say("ret void")
+                f.store(self.kind, values[i, v], target, self.size)
+        f.emit_void("ret void")
         return f.text()
 
-    def _started(self, f: Function, rows: int, lines: list[str], masked: bool) -> dict[tuple[int, int], str]:
+    def _started(self, f: Function, rows: int, rows_of_c: list[str], masked: bool) -> dict[tuple[int, int], str]:
         """Accumulators to begin with: zeros, the bias, or what is in c."""
-        tile, places = self.tile, self._places(rows)
+        tile, positions = self.tile, self._positions(rows)
         fresh, later, done = f.fresh("fresh"), f.fresh("later"), f.fresh("done")
         f.branch("%fresh", fresh, later)
         f.start(fresh)
-        first = dict.fromkeys(places, "zeroinitializer")
+        first = dict.fromkeys(positions, "zeroinitializer")
         if tile.bias == LANES:
             found = [self._load(f, self.at(f, "%bias", self._lane(v, "%c_q", f)), v) for v in range(tile.vectors)]
-            first = {(i, v): found[v] for i, v in places}
+            first = {(i, v): found[v] for i, v in positions}
         elif tile.bias == ROWS:
             for i in range(rows):
-                held = f.load(self.element, self.at(f, "%bias", f.multiply("%bias_p", str(i))), self.size)
-                one = f.do(f"insertelement {self.kind} poison, {self.element} {held}, i64 0")
+                values = f.load(self.element, self.at(f, "%bias", f.multiply("%bias_p", str(i))), self.size)
+                one = f.emit(f"insertelement {self.kind} poison, {self.element} {values}, i64 0")
                 every = f"shufflevector {self.kind} {one}, {self.kind} poison, <{tile.lanes} x i32> zeroinitializer"
-                first |= dict.fromkeys([(i, v) for v in range(tile.vectors)], f.do(every))
+                first |= dict.fromkeys([(i, v) for v in range(tile.vectors)], f.emit(every))
         f.jump(done)
         f.start(later)
         if tile.scattered:
             second = {
-                place: held for i in range(rows) for place, held in self._gathered(f, lines[i], i, masked).items()
+                position: values
+                for i in range(rows)
+                for position, values in self._gathered(f, rows_of_c[i], i, masked).items()
             }
         else:
-            second = {(i, v): self._load(f, self.at(f, lines[i], self._lane(v, "%c_q", f)), v) for i, v in places}
+            second = {
+                (i, v): self._load(f, self.at(f, rows_of_c[i], self._lane(v, "%c_q", f)), v) for i, v in positions
+            }
         later = f"%{f.label}"
         f.jump(done)
         f.start(done)
         return {
-            place: f.do(f"phi {self.kind} [ {first[place]}, {fresh} ], [ {second[place]}, {later} ]")
-            for place in places
+            position: f.emit(f"phi {self.kind} [ {first[position]}, {fresh} ], [ {second[position]}, {later} ]")
+            for position in positions
         }
 
     def _load(self, f: Function, pointer: str, v: int) -> str:
@@ -98,49 +104,49 @@ class _Tiles(Vectors):
 
     def _summed(self, f: Function, rows: int, begun: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
         """The accumulators with all of r."""
-        places, even = self._places(rows), f.i64("and", "%r", str(-_TOGETHER))
+        positions, even = self._positions(rows), f.i64("and", "%r", str(-_TOGETHER))
         starts = [self.at(f, "%a", f.multiply("%a_p", str(i))) for i in range(rows)]
-        held = [begun[place] for place in places]
+        sums = [begun[position] for position in positions]
         for first, last, step in (("0", even, _TOGETHER), (even, "%r", 1)):
-            with f.carry(self.kind, held, first, last, str(step)) as (r, values, following):
+            with f.carry(self.kind, sums, first, last, str(step)) as (r, values, following):
                 after = values
                 if step > 1:
                     self.prefetch(f, self.at(f, "%next", f.multiply(r, "%step")))
                 for k in range(step):
                     after = self._step(f, starts, f.add(r, str(k)), after)
                 following += after
-            held = values
-        return dict(zip(places, held, strict=True))
+            sums = values
+        return dict(zip(positions, sums, strict=True))
 
-    def _step(self, f: Function, starts: list[str], r: str, held: list[str]) -> list[str]:
+    def _step(self, f: Function, starts: list[str], r: str, values: list[str]) -> list[str]:
         """The accumulators with one more of r."""
-        line, offset, following = self.at(f, "%b", f.multiply(r, "%b_r")), f.multiply(r, "%a_r"), list[str]()
-        across = [self._load(f, self.at(f, line, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
+        address, offset, following = self.at(f, "%b", f.multiply(r, "%b_r")), f.multiply(r, "%a_r"), list[str]()
+        across = [self._load(f, self.at(f, address, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
         for i, start in enumerate(starts):
-            down, own = self.repeated(f, self.at(f, start, offset)), held[i * len(across) : (i + 1) * len(across)]
+            down, own = self.repeated(f, self.at(f, start, offset)), values[i * len(across) : (i + 1) * len(across)]
             following += [self.fma(f, down, *pair) for pair in zip(across, own, strict=True)]
         return following
 
-    def _gathered(self, f: Function, line: str, i: int, masked: bool) -> dict[tuple[int, int], str]:
+    def _gathered(self, f: Function, address: str, i: int, masked: bool) -> dict[tuple[int, int], str]:
         """A row of groups that lie apart."""
         tile = self.tile
         own, count = vector(self.element, tile.group), str(tile.width // tile.group)
         present = f.least(count, f.i64("sdiv", "%lanes", str(tile.group))) if masked else count
-        with f.loop("0", present) as place:
-            part = f.load(own, self.at(f, line, f.multiply(place, "%c_q")), self.size)
-            f.store(own, part, self.at(f, self.row, f.multiply(place, str(tile.group))), self.size)
+        with f.loop("0", present) as position:
+            part = f.load(own, self.at(f, address, f.multiply(position, "%c_q")), self.size)
+            f.store(own, part, self.at(f, self.row, f.multiply(position, str(tile.group))), self.size)
         return {(i, v): self.load(f, self.at(f, self.row, str(v * tile.lanes))) for v in range(tile.vectors)}
 
-    def _scatter(self, f: Function, values: list[str], line: str, masked: bool) -> None:
+    def _scatter(self, f: Function, values: list[str], address: str, masked: bool) -> None:
         """The groups of a row, each to its place."""
         tile = self.tile
         own, count = vector(self.element, tile.group), str(tile.width // tile.group)
         for v, value in enumerate(values):
             f.store(self.kind, value, self.at(f, self.row, str(v * tile.lanes)), self.size)
         present = f.least(count, f.i64("sdiv", "%lanes", str(tile.group))) if masked else count
-        with f.loop("0", present) as place:
-            part = f.load(own, self.at(f, self.row, f.multiply(place, str(tile.group))), self.size)
-            f.store(own, part, self.at(f, line, f.multiply(place, "%c_q")), self.size)
+        with f.loop("0", present) as position:
+            part = f.load(own, self.at(f, self.row, f.multiply(position, str(tile.group))), self.size)
+            f.store(own, part, self.at(f, address, f.multiply(position, "%c_q")), self.size)
 
     def panel(self, masked: bool) -> str:
         """All rows of a panel, tile below tile."""
@@ -154,19 +160,19 @@ class _Tiles(Vectors):
         for rows in self.tile.heights:
             whole = f.multiply(f.i64("sdiv", f.i64("sub nsw", "%p", start), str(rows)), str(rows))
             stop = f.add(start, whole)
-            with f.loop(start, stop, str(rows)) as place:
-                high, low = f.i64("sdiv", place, str(self.tile.rows)), f.i64("srem", place, str(self.tile.rows))
+            with f.loop(start, stop, str(rows)) as position:
+                high, low = f.i64("sdiv", position, str(self.tile.rows)), f.i64("srem", position, str(self.tile.rows))
                 a = self.at(f, "%a", f.multiply(high, "%a_tile"), f.multiply(low, "%a_p"))
-                c = self.at(f, "%c", f.multiply(place, "%c_p"))
-                bias = self.at(f, "%bias", f.multiply(place, "%bias_p")) if self.tile.bias else "%bias"
+                c = self.at(f, "%c", f.multiply(position, "%c_p"))
+                bias = self.at(f, "%bias", f.multiply(position, "%bias_p")) if self.tile.bias else "%bias"
                 following = self.at(f, "%next", f.multiply(f.multiply(high, "%r"), "%step"))
                 strides = "i64 %a_p, i64 %a_r, i64 %b_r, i64 %b_v, i64 %c_p, i64 %c_q, i64 %bias_p"
-                f.say(
+                f.emit_void(
                     f"call fastcc void @{self._name(rows, masked)}(ptr {a}, ptr %b, ptr {c}, ptr {bias}, i64 %r, "
                     f"{strides}, i64 %lanes, i1 %fresh, ptr {following}, i64 %step)"
                 )
             start = stop
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
 
@@ -179,13 +185,13 @@ class _Entry(_Tiles):
         tile = self.tile
         self.field = field = self.integers(f, FIELDS)
         names = ("a", "b", "c", "bias") if tile.bias else ("a", "b", "c")
-        pointers = {name: self.pointer(f, place) for place, name in enumerate(names)}
+        pointers = {name: self.pointer(f, index) for index, name in enumerate(names)}
         panels = f.ceiling(field["q"], tile.width)
         across = f.i64("sdiv", f.add(panels, f.i64("sub nsw", field["q_block"], "1")), field["q_block"])
-        self.packs = {name: f.do(f"icmp ne i64 {field[f'packs_{name}']}, 0") for name in "ab"}
-        aligned = f.i64("and", f.add(f.do("ptrtoint ptr %scratch to i64"), "63"), "-64")
-        one = f.do(f"inttoptr i64 {aligned} to ptr")
-        self.room = {"b": one, "a": self.at(f, one, f.multiply(field["r_block"], str(tile.width)))}
+        self.packs = {name: f.emit(f"icmp ne i64 {field[f'packs_{name}']}, 0") for name in "ab"}
+        aligned = f.i64("and", f.add(f.emit("ptrtoint ptr %scratch to i64"), "63"), "-64")
+        one = f.emit(f"inttoptr i64 {aligned} to ptr")
+        self.workspace = {"b": one, "a": self.at(f, one, f.multiply(field["r_block"], str(tile.width)))}
         with f.loop("%begin", "%end") as item:
             first = f.multiply(f.i64("srem", item, across), field["q_block"])
             rest = f.i64("sdiv", item, across)
@@ -201,7 +207,7 @@ class _Entry(_Tiles):
             }
             with f.loop("0", field["r"], field["r_block"]) as r:
                 self._depth(here, r, count, first, last)
-        f.say("ret void")
+        f.emit_void("ret void")
         return f.text()
 
     def _depth(self, here: dict[str, str], r: str, count: str, first: str, last: str) -> None:
@@ -210,48 +216,48 @@ class _Entry(_Tiles):
         length = f.least(field["r_block"], f.i64("sub nsw", field["r"], r))
         a = self.at(f, here["a"], f.multiply(r, field["a_r"]))
         with f.when(self.packs["a"]):
-            f.say(
-                f"call fastcc void @pack_a(ptr {self.room['a']}, ptr {a}, i64 {count}, i64 {length}, "
+            f.emit_void(
+                f"call fastcc void @pack_a(ptr {self.workspace['a']}, ptr {a}, i64 {count}, i64 {length}, "
                 f"i64 {field['a_p']}, i64 {field['a_r']})"
             )
-        line = str(tile.rows * tile.group)
-        a = self._either("a", "ptr", self.room["a"], a)
+        address = str(tile.rows * tile.group)
+        a = self._either("a", "ptr", self.workspace["a"], a)
         strides = [
-            self._either("a", "i64", f.multiply(length, line), f.multiply(field["a_p"], str(tile.rows))),
+            self._either("a", "i64", f.multiply(length, address), f.multiply(field["a_p"], str(tile.rows))),
             self._either("a", "i64", str(tile.group), field["a_p"]),
-            self._either("a", "i64", line, field["a_r"]),
+            self._either("a", "i64", address, field["a_r"]),
             self._either("b", "i64", str(tile.width), field["b_r"]),
             self._either("b", "i64", str(tile.lanes), field["b_v"]),
             *(field[name] for name in ("c_p", "c_q", "bias_p")),
         ]
         extents = ", ".join(f"i64 {value}" for value in (count, length, *strides))
-        fresh = f.do(f"icmp eq i64 {r}, 0")
+        fresh = f.emit(f"icmp eq i64 {r}, 0")
         with f.loop(first, last) as panel:
             lanes = f.i64("sub nsw", field["q"], f.multiply(panel, str(tile.width)))
             b = self.at(f, here["b"], f.multiply(r, field["b_r"]), f.multiply(panel, field["b_panel"]))
             with f.when(self.packs["b"]):
-                f.say(
-                    f"call fastcc void @pack(ptr {self.room['b']}, ptr {b}, i64 {length}, i64 {field['b_r']}, "
+                f.emit_void(
+                    f"call fastcc void @pack(ptr {self.workspace['b']}, ptr {b}, i64 {length}, i64 {field['b_r']}, "
                     f"i64 {field['b_q']}, i64 {lanes})"
                 )
-            b = self._either("b", "ptr", self.room["b"], b)
+            b = self._either("b", "ptr", self.workspace["b"], b)
             c = self.at(f, here["c"], f.multiply(panel, field["c_panel"]))
             bias = self.at(f, here["bias"], f.multiply(panel, field["bias_panel"])) if tile.bias else "null"
             following = self.at(f, b, field["b_panel"])
-            given = (
+            arguments = (
                 f"(ptr {a}, ptr {b}, ptr {c}, ptr {bias}, {extents}, i64 {lanes}, i1 {fresh}, "
                 f"ptr {following}, i64 {field['b_ahead']})"
             )
             whole, part, done = f.fresh("whole"), f.fresh("part"), f.fresh("done")
-            f.branch(f.do(f"icmp sge i64 {lanes}, {tile.width}"), whole, part)
+            f.branch(f.emit(f"icmp sge i64 {lanes}, {tile.width}"), whole, part)
             for label, name in ((whole, "panel_whole"), (part, "panel_masked")):
                 f.start(label)
-                f.say(f"call fastcc void @{name}{given}")
+                f.emit_void(f"call fastcc void @{name}{arguments}")
                 f.jump(done)
             f.start(done)
 
     def _either(self, name: str, kind: str, packed: str, lying: str) -> str:
-        return self.f.do(f"select i1 {self.packs[name]}, {kind} {packed}, {kind} {lying}")
+        return self.f.emit(f"select i1 {self.packs[name]}, {kind} {packed}, {kind} {lying}")
 
 
 def offsets(f: Function, field: dict[str, str], block: str, *names: str) -> dict[str, str]:
@@ -277,14 +283,14 @@ def emit_packing(tile: Tile) -> str:
     f = Function(HEAD)
     field = own.integers(f, PACK_FIELDS)
     b, into = own.pointer(f, 0), own.pointer(f, 1)
-    room = f.multiply(field["r"], str(tile.width))
+    elements = f.multiply(field["r"], str(tile.width))
     with f.loop("%begin", "%end") as item:
         block, panel = f.i64("sdiv", item, field["panels"]), f.i64("srem", item, field["panels"])
         source = own.at(f, b, offsets(f, field, block, "b")["b"], f.multiply(panel, field["b_panel"]))
         lanes = f.i64("sub nsw", field["q"], f.multiply(panel, str(tile.width)))
-        f.say(
-            f"call fastcc void @pack(ptr {own.at(f, into, f.multiply(item, room))}, ptr {source}, i64 {field['r']}, "
-            f"i64 {field['b_r']}, i64 {field['b_q']}, i64 {lanes})"
+        f.emit_void(
+            f"call fastcc void @pack(ptr {own.at(f, into, f.multiply(item, elements))}, ptr {source}, "
+            f"i64 {field['r']}, i64 {field['b_r']}, i64 {field['b_q']}, i64 {lanes})"
         )
-    f.say("ret void")
+    f.emit_void("ret void")
     return "\n\n".join([f"; panels of {tile}", f.text(), packing(own)]) + "\n"

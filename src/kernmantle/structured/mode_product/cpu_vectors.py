@@ -34,37 +34,37 @@ class Vectors:
         if group == lanes:
             return self.load(f, pointer)
         own = vector(self.element, group)
-        held = f.load(own, pointer, self.size)
+        value = f.load(own, pointer, self.size)
         if group == 1:
-            held = f.do(f"insertelement {self.kind} poison, {self.element} {held}, i64 0")
-            return f.do(f"shufflevector {self.kind} {held}, {self.kind} poison, <{lanes} x i32> zeroinitializer")
-        places = ", ".join(f"i32 {lane % group}" for lane in range(lanes))
-        return f.do(f"shufflevector {own} {held}, {own} poison, <{lanes} x i32> <{places}>")
+            value = f.emit(f"insertelement {self.kind} poison, {self.element} {value}, i64 0")
+            return f.emit(f"shufflevector {self.kind} {value}, {self.kind} poison, <{lanes} x i32> zeroinitializer")
+        indices = ", ".join(f"i32 {lane % group}" for lane in range(lanes))
+        return f.emit(f"shufflevector {own} {value}, {own} poison, <{lanes} x i32> <{indices}>")
 
     def fma(self, f: Function, a: str, b: str, c: str) -> str:
         """``a b + c``."""
         kind = self.kind
-        return f.do(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
+        return f.emit(f"call {kind} @llvm.fma.{suffix(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
 
     def prefetch(self, f: Function, pointer: str, write: int = 0) -> None:
         """Ask the second cache for what is at an address, or is going to be written there."""
-        f.say(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 2, i32 1)")
+        f.emit_void(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 2, i32 1)")
 
     def mask(self, f: Function, valid: str) -> str:
         """Which of the lanes are below a count."""
         lanes = self.tile.lanes
         low = f.most("-1", f.least(valid, str(lanes)))
-        low = f.do(f"trunc i64 {low} to i32")
+        low = f.emit(f"trunc i64 {low} to i32")
         wide = f"<{lanes} x i32>"
-        one = f.do(f"insertelement {wide} poison, i32 {low}, i64 0")
-        every = f.do(f"shufflevector {wide} {one}, {wide} poison, {wide} zeroinitializer")
-        places = ", ".join(f"i32 {lane}" for lane in range(lanes))
-        return f.do(f"icmp slt {wide} <{places}>, {every}")
+        one = f.emit(f"insertelement {wide} poison, i32 {low}, i64 0")
+        every = f.emit(f"shufflevector {wide} {one}, {wide} poison, {wide} zeroinitializer")
+        indices = ", ".join(f"i32 {lane}" for lane in range(lanes))
+        return f.emit(f"icmp slt {wide} <{indices}>, {every}")
 
     def load_masked(self, f: Function, pointer: str, mask: str) -> str:
         """Vector in memory, zero where the mask is."""
         kind, lanes = self.kind, self.tile.lanes
-        return f.do(
+        return f.emit(
             f"call {kind} @llvm.masked.load.{suffix(kind)}.p0(ptr {pointer}, i32 {self.size}, <{lanes} x i1> {mask}, "
             f"{kind} zeroinitializer)"
         )
@@ -72,7 +72,7 @@ class Vectors:
     def store_masked(self, f: Function, value: str, pointer: str, mask: str) -> None:
         """Put the lanes of a mask into memory."""
         kind, lanes = self.kind, self.tile.lanes
-        f.say(
+        f.emit_void(
             f"call void @llvm.masked.store.{suffix(kind)}.p0({kind} {value}, ptr {pointer}, i32 {self.size}, "
             f"<{lanes} x i1> {mask})"
         )
@@ -81,9 +81,9 @@ class Vectors:
         """The arguments of the entry."""
         return {name: f.load("i64", f.at("%integers", str(slot), "i64"), 8) for slot, name in enumerate(names)}
 
-    def pointer(self, f: Function, place: int) -> str:
+    def pointer(self, f: Function, index: int) -> str:
         """An array of the entry."""
-        return f.load("ptr", f.at("%pointers", str(place), "ptr"), 8)
+        return f.load("ptr", f.at("%pointers", str(index), "ptr"), 8)
 
 
 def packing(own: Vectors) -> str:
@@ -95,28 +95,34 @@ def packing(own: Vectors) -> str:
     group = vector(own.element, tile.group)
     every = tile.width // tile.group
     present = f.least(str(every), f.i64("sdiv", "%lanes", str(tile.group)))
-    near = f.do(f"icmp eq i64 %b_q, {tile.group}")
-    near = f.do(f"and i1 {near}, {f.do(f'icmp eq i64 {present}, {every}')}")
+    is_contiguous = f.emit(f"icmp eq i64 %b_q, {tile.group}")
+    is_contiguous = f.emit(f"and i1 {is_contiguous}, {f.emit(f'icmp eq i64 {present}, {every}')}")
     together, apart, done = f.fresh("together"), f.fresh("apart"), f.fresh("done")
-    f.branch(near, together, apart)
+    f.branch(is_contiguous, together, apart)
     f.start(together)
     with f.loop("0", "%r") as r:
-        line, target = own.at(f, "%b", f.multiply(r, "%b_r")), own.at(f, "%into", f.multiply(r, str(tile.width)))
+        row_elements, target = (
+            own.at(f, "%b", f.multiply(r, "%b_r")),
+            own.at(f, "%into", f.multiply(r, str(tile.width))),
+        )
         for v in range(tile.vectors):
-            held = own.load(f, own.at(f, line, str(v * tile.lanes)))
-            f.store(own.kind, held, own.at(f, target, str(v * tile.lanes)), own.size)
+            value = own.load(f, own.at(f, row_elements, str(v * tile.lanes)))
+            f.store(own.kind, value, own.at(f, target, str(v * tile.lanes)), own.size)
     f.jump(done)
     f.start(apart)
     with f.loop("0", "%r") as r:
-        line, target = own.at(f, "%b", f.multiply(r, "%b_r")), own.at(f, "%into", f.multiply(r, str(tile.width)))
-        with f.loop("0", present) as place:
-            held = f.load(group, own.at(f, line, f.multiply(place, "%b_q")), own.size)
-            f.store(group, held, own.at(f, target, f.multiply(place, str(tile.group))), own.size)
-        with f.loop(present, str(every)) as place:
-            f.store(group, "zeroinitializer", own.at(f, target, f.multiply(place, str(tile.group))), own.size)
+        row_elements, target = (
+            own.at(f, "%b", f.multiply(r, "%b_r")),
+            own.at(f, "%into", f.multiply(r, str(tile.width))),
+        )
+        with f.loop("0", present) as index:
+            value = f.load(group, own.at(f, row_elements, f.multiply(index, "%b_q")), own.size)
+            f.store(group, value, own.at(f, target, f.multiply(index, str(tile.group))), own.size)
+        with f.loop(present, str(every)) as index:
+            f.store(group, "zeroinitializer", own.at(f, target, f.multiply(index, str(tile.group))), own.size)
     f.jump(done)
     f.start(done)
-    f.say("ret void")
+    f.emit_void("ret void")
     return f.text()
 
 
@@ -127,44 +133,47 @@ def packing_rows(own: Vectors) -> str:
         "internal fastcc void @pack_a(ptr noalias %into, ptr noalias %a, i64 %p, i64 %r, i64 %a_p, i64 %a_r) noinline"
     )
     group, wide = vector(own.element, tile.group), vector(own.element, tile.rows * tile.group)
-    line = str(tile.rows * tile.group)
-    room, every = f.multiply("%r", line), f.ceiling("%p", tile.rows)
+    row_elements = str(tile.rows * tile.group)
+    tile_elements, every = f.multiply("%r", row_elements), f.ceiling("%p", tile.rows)
 
-    def present(place: str) -> tuple[str, str]:
+    def present(index: str) -> tuple[str, str]:
         """First row of a tile, and how many are there."""
-        first = f.multiply(place, str(tile.rows))
+        first = f.multiply(index, str(tile.rows))
         return first, f.least(str(tile.rows), f.i64("sub nsw", "%p", first))
 
     def copy(source: str, target: str) -> None:
         f.store(group, f.load(group, source, own.size), target, own.size)
 
     across, down, done = f.fresh("across"), f.fresh("down"), f.fresh("done")
-    f.branch(f.do("icmp sgt i64 %a_p, %a_r"), across, down)
+    f.branch(f.emit("icmp sgt i64 %a_p, %a_r"), across, down)
     f.start(across)
-    with f.loop("0", every) as place:
-        first, count = present(place)
+    with f.loop("0", every) as index:
+        first, count = present(index)
         with f.loop("0", count) as low:
             source = own.at(f, "%a", f.multiply(f.add(first, low), "%a_p"))
-            target = own.at(f, "%into", f.multiply(place, room), f.multiply(low, str(tile.group)))
+            target = own.at(f, "%into", f.multiply(index, tile_elements), f.multiply(low, str(tile.group)))
             with f.loop("0", "%r") as r:
-                copy(own.at(f, source, f.multiply(r, "%a_r")), own.at(f, target, f.multiply(r, line)))
+                copy(own.at(f, source, f.multiply(r, "%a_r")), own.at(f, target, f.multiply(r, row_elements)))
     f.jump(done)
     f.start(down)
-    near = f.do(f"icmp eq i64 %a_p, {tile.group}")
-    whole = f.do(f"select i1 {near}, i64 {f.i64('sdiv', '%p', str(tile.rows))}, i64 0")
+    is_contiguous = f.emit(f"icmp eq i64 %a_p, {tile.group}")
+    whole = f.emit(f"select i1 {is_contiguous}, i64 {f.i64('sdiv', '%p', str(tile.rows))}, i64 0")
     with f.loop("0", "%r") as r:
-        source, target = own.at(f, "%a", f.multiply(r, "%a_r")), own.at(f, "%into", f.multiply(r, line))
-        with f.loop("0", whole) as place:
-            held = f.load(wide, own.at(f, source, f.multiply(place, line)), own.size)
-            f.store(wide, held, own.at(f, target, f.multiply(place, room)), own.size)
-        with f.loop(whole, every) as place:
-            first, count = present(place)
-            begin, into = own.at(f, source, f.multiply(first, "%a_p")), own.at(f, target, f.multiply(place, room))
+        source, target = own.at(f, "%a", f.multiply(r, "%a_r")), own.at(f, "%into", f.multiply(r, row_elements))
+        with f.loop("0", whole) as index:
+            value = f.load(wide, own.at(f, source, f.multiply(index, row_elements)), own.size)
+            f.store(wide, value, own.at(f, target, f.multiply(index, tile_elements)), own.size)
+        with f.loop(whole, every) as index:
+            first, count = present(index)
+            begin, into = (
+                own.at(f, source, f.multiply(first, "%a_p")),
+                own.at(f, target, f.multiply(index, tile_elements)),
+            )
             with f.loop("0", count) as low:
                 copy(own.at(f, begin, f.multiply(low, "%a_p")), own.at(f, into, f.multiply(low, str(tile.group))))
     f.jump(done)
     f.start(done)
-    f.say("ret void")
+    f.emit_void("ret void")
     return f.text()
 
 
@@ -174,9 +183,9 @@ def emit_row() -> str:
     with f.loop("%begin", "%end") as item:
         record = f.at("%integers", f.multiply(item, "4"), "i64")
         kernel, port, integers, items = (f.load("i64", f.at(record, str(slot), "i64"), 8) for slot in range(4))
-        kernel, integers = (f.do(f"inttoptr i64 {address} to ptr") for address in (kernel, integers))
+        kernel, integers = (f.emit(f"inttoptr i64 {address} to ptr") for address in (kernel, integers))
         pointers = f.at("%pointers", port, "i64")
-        given = f"ptr {pointers}, ptr {integers}, ptr %numbers, i64 0, i64 {items}, ptr %scratch"
-        f.say(f"call void {kernel}({given})")
-    f.say("ret void")
+        arguments = f"ptr {pointers}, ptr {integers}, ptr %numbers, i64 0, i64 {items}, ptr %scratch"
+        f.emit_void(f"call void {kernel}({arguments})")
+    f.emit_void("ret void")
     return f.text() + "\n"

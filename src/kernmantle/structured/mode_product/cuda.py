@@ -20,14 +20,13 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from ...torch_ops.tuned_tiles import session
 from . import cuda_emit
-from .cost import TURNED, quickest, rearranging_seconds
+from .cost import TRANSPOSED, quickest, rearranging_seconds
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous, neighbours
 from .tiles import expected_seconds, plan
-from .transpose_plan import turned_seconds
-from .tuned import KERNEL, tile_of, tuned, ways
-from .tuned import kept as kept_way
+from .transpose_plan import transposed_seconds
+from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 from .weight_gradient_plan import DTYPES as SUMMED
 from .weight_gradient_plan import sum_plan
 
@@ -45,19 +44,19 @@ def _access(tensor: torch.Tensor, first: bool) -> int:
     return math.gcd(16, tensor.data_ptr(), *(stride * tensor.element_size() for stride in others))
 
 
-def looks(
+def shape_key(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> tuple[Any, ...]:
     """What a product looks like: everything that is decided about it depends on that."""
-    places = x.data_ptr() % 16, out.data_ptr() % 16
-    return x.shape, x.stride(), out.stride(), places, x.dtype, weight.shape, bias is None, activation, precision
+    indices = x.data_ptr() % 16, out.data_ptr() % 16
+    return x.shape, x.stride(), out.stride(), indices, x.dtype, weight.shape, bias is None, activation, precision
 
 
 def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
     """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
-    key = looks(x, weight, bias, activation, precision, out)
+    key = shape_key(x, weight, bias, activation, precision, out)
     found = _PROBLEMS.get(key, False)
     if isinstance(found, bool):
         found = _problem_of(x, weight, bias, activation, precision, out)
@@ -96,41 +95,41 @@ def _taken(
     return None if expected_seconds(problem, limits(index_of(x.device))) == math.inf else problem
 
 
-def way(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
+def choose_algorithm(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, packed: bool
 ) -> str:
-    """The way that was measured to be quickest or else should be, the weights rearranged before if ``ready``."""
+    """The way that was measured to be quickest or else should be, the weights rearranged before if ``packed``."""
     given = (x, weight, bias, activation, precision, out)
-    key = (current_cache(), x.device, ready, _turned(weight), looks(*given))
+    key = (current_cache(), x.device, packed, _is_transposed(weight), shape_key(*given))
     found = _WAYS.get(key)
     if found is None:
-        found = _way(*given, ready)
+        found = _choose_algorithm(*given, packed)
         _WAYS[key] = found
     return found
 
 
-def _turned(weight: torch.Tensor) -> bool:
+def _is_transposed(weight: torch.Tensor) -> bool:
     """Whether weights are those of a transposed matrix."""
     return weight.stride(2) < weight.stride(3)
 
 
-def _way(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, ready: bool
+def _choose_algorithm(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, packed: bool
 ) -> str:
     problem, own = _taken(x, weight, bias, activation, precision, out), limits(index_of(x.device))
-    known, turned = None, math.inf
+    kernel, turned = None, math.inf
     if problem is not None:
-        found = kept_way(problem, ready, own, gpu(index_of(x.device)).name)
+        found = find_tuned(problem, packed, own, gpu(index_of(x.device)).name)
         if found is not None:
             return found
-        arranged = 0.0 if ready else rearranging_seconds(problem.pattern, problem.dtype, _turned(weight))
-        known = expected_seconds(problem, own, ready) + arranged
-        turned = turned_seconds(problem, own, ready) + arranged
+        arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, _is_transposed(weight))
+        kernel = expected_seconds(problem, own, packed) + arranged
+        turned = transposed_seconds(problem, own, packed) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
-    each = None if known is None else known / x.shape[0]
-    best, taken = quickest(pattern, x.shape[1], NAMES[x.dtype], "cuda", last, each, ready, *after)
-    return best if taken <= turned else TURNED
+    each = None if kernel is None else kernel / x.shape[0]
+    best, taken = quickest(pattern, x.shape[1], NAMES[x.dtype], "cuda", last, each, packed, *after)
+    return best if taken <= turned else TRANSPOSED
 
 
 def expected(
@@ -142,7 +141,7 @@ def expected(
     The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
     """
     given = contiguous(pattern, batch, dtype, first), limits(index_of(device)), turned is None
-    found = min(expected_seconds(*given), turned_seconds(*given))
+    found = min(expected_seconds(*given), transposed_seconds(*given))
     if found == math.inf:
         return None
     return found if turned is None else found + rearranging_seconds(pattern, dtype, turned)
@@ -150,7 +149,7 @@ def expected(
 
 def tune(
     call: Callable[[str], object], default: str, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str,
-    precision: str, out: torch.Tensor, ready: bool,
+    precision: str, out: torch.Tensor, packed: bool,
 ) -> str:  # fmt: skip
     """While tuning, time ``call`` of every way and keep the quickest; while collecting, only note their kernels."""
     found = session()
@@ -158,22 +157,25 @@ def tune(
     if problem is None or found is None:
         return default
     index = index_of(x.device)
-    calls = {name: partial(call, name) for name in {default: 0, **dict.fromkeys(ways(problem, limits(index), ready))}}
+    calls = {
+        name: partial(call, name)
+        for name in {default: 0, **dict.fromkeys(candidate_algorithms(problem, limits(index), packed))}
+    }
     if collecting():
         for each in calls.values():
             each()
         return default
-    found.append(tuned(calls, default, problem, ready, gpu(index).name))
+    found.append(tuned(calls, default, problem, packed, gpu(index).name))
     _WAYS.clear()
     return found[-1].best
 
 
 def product(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor,
-    packed: PackedWeights | None = None, way: str = KERNEL,
+    packed: PackedWeights | None = None, choose_algorithm: str = KERNEL,
 ) -> str | None:  # fmt: skip
     """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
-    found = bound(x, weight, bias, activation, precision, out, packed is None, way)
+    found = bound(x, weight, bias, activation, precision, out, packed is None, choose_algorithm)
     if found is None:
         return None
     if found.run is not None:
@@ -183,15 +185,22 @@ def product(
 
 def bound(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, alone: bool,
-    way: str,
+    choose_algorithm: str,
 ) -> Bound | None:  # fmt: skip
     """What runs products that look like this one; ``alone``: the weights are rearranged for it alone."""
     offset = 0 if bias is None else bias.shape[0]
-    key = (x.device, way, alone, weight.stride(), offset, looks(x, weight, bias, activation, precision, out))
+    key = (
+        x.device,
+        choose_algorithm,
+        alone,
+        weight.stride(),
+        offset,
+        shape_key(x, weight, bias, activation, precision, out),
+    )
     found = False if collecting() else _BOUND.get(key, False)
     if isinstance(found, bool):
         problem = problem_of(x, weight, bias, activation, precision, out)
-        found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, way)
+        found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, choose_algorithm)
         if not collecting():
             _BOUND[key] = found
     return found
@@ -206,7 +215,7 @@ class Bound(NamedTuple):
 
 def _bound(
     problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, precision: str,
-    alone: bool, way: str,
+    alone: bool, choose_algorithm: str,
 ) -> Bound | None:  # fmt: skip
     """Everything about a product but its addresses; ``alone``: the weights are rearranged for it alone."""
     index = index_of(x.device)
@@ -216,7 +225,11 @@ def _bound(
     narrow = narrow_plan(problem, limits(index))
     if narrow is not None:
         return Bound(_narrow(narrow, problem, index, strides), str(narrow))
-    chosen = plan(problem, limits(index), tile_of(way)) if x.dtype != torch.float64 and precision != "ieee" else None
+    chosen = (
+        plan(problem, limits(index), tile_of(choose_algorithm))
+        if x.dtype != torch.float64 and precision != "ieee"
+        else None
+    )
     if chosen is None:
         return None
     return Bound(_wide(chosen, problem, index, given, strides, alone), str(chosen))

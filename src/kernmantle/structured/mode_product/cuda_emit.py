@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from ...backends.cuda.traits import SCALARS, shared_check, struct
-from .fused_plan import EDGE, PairPlan
-from .grouped_plan import FewPlan, FewTile
+from .fused_plan import EDGE, FusedPlan
+from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
 from .weight_gradient_plan import SumPlan
 
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
-PREPARE_THREADS, TURN_THREADS = 128, 256
+PREPARE_THREADS, TRANSPOSE_THREADS = 128, 256
 _SIZES = ("a", "b", "c", "d")
-_PAIR_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
-_FEW_NUMBERS = (
+_FUSED_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
+_GROUPED_NUMBERS = (
     *(f"{side}{step}_" for side in ("l", "r", "o") for step in range(6)), *(f"b{step}_" for step in range(5)),
     "p", "q", "n", "parts", *(f"size{axis}_" for axis in range(4)), *(f"inverse{axis}_" for axis in range(6)),
 )  # fmt: skip
-_FEW_PARTS = (0, 6), (6, 12), (12, 18), (18, 23), (23, 37)
+_GROUPED_PARTS = (0, 6), (6, 12), (12, 18), (18, 23), (23, 37)
 _STRIDES = ("xg", "xn", "xf", "yg", "yn", "yf", "wg", "wi", "wj", "wk", "wl", "bg")
 # The slice, steps of k, columns and inner for which the bytes of a pair's shared memory are compared.
 _SAMPLE = (2, 3, 4, 5)
@@ -64,7 +64,7 @@ def emit_narrow(plan: NarrowPlan) -> str:
     )
 
 
-def emit_pair(plan: PairPlan) -> str:
+def emit_fused(plan: FusedPlan) -> str:
     """Source of two products as one."""
     weights = {
         "WARP_L": 1, "WARPS_L": 1, "MMA_M": 1, "TILE_N": EDGE, "WARPS_N": 1, "TILE_K": EDGE, "STAGES": 2, "WARPS": 4,
@@ -76,8 +76,8 @@ def emit_pair(plan: PairPlan) -> str:
         "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first, "VECTOR": plan.vector, "ACROSS": plan.across,
         "BIAS": plan.bias,
     }  # fmt: skip
-    sizes = ", ".join(f"km::i64 {name}" for name in _PAIR_SIZES)
-    cast = ", ".join(f"(int){name}" for name in _PAIR_SIZES)
+    sizes = ", ".join(f"km::i64 {name}" for name in _FUSED_SIZES)
+    cast = ", ".join(f"(int){name}" for name in _FUSED_SIZES)
     return _text(
         '#include "kronsparse_fused.cuh"\n',
         struct("TileTraits", {"T": SCALARS[plan.dtype]}, weights),
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(Pair::THREADS) {ENTRY}(
     )
 
 
-def _few_tile(plan: FewPlan, tile: FewTile, place: int) -> tuple[list[str], str]:
+def _grouped_tile(plan: GroupedPlan, tile: GroupedTile, index: int) -> tuple[list[str], str]:
     """The tile of one of several products, and the function that computes it."""
     if tile.alone:
         own = f"{SCALARS[plan.dtype]}, {plan.warps}, {plan.rounds}, {str(tile.packed).lower()}"
@@ -109,42 +109,42 @@ def _few_tile(plan: FewPlan, tile: FewTile, place: int) -> tuple[list[str], str]
         "RIGHT": f"km::{tile.right}", "DEEP": tile.deep, "PRODUCTS": plan.products,
         "ACTIVATION": ACTIVATIONS.index(plan.activation) if tile.bias else 0, "PACKED": tile.packed, "BIAS": tile.bias,
     }  # fmt: skip
-    lines = struct(f"Traits{place}", {"T": SCALARS[plan.dtype]}, traits)
-    return [*lines, f"typedef km::GroupedTile<Traits{place}> Tile{place};"], f"grouped_product<Tile{place}>"
+    declaration = struct(f"Traits{index}", {"T": SCALARS[plan.dtype]}, traits)
+    return [*declaration, f"typedef km::GroupedTile<Traits{index}> Tile{index};"], f"grouped_product<Tile{index}>"
 
 
-def emit_few(plan: FewPlan) -> str:
-    """Source of several small products, each with the numbers of ``_FEW_NUMBERS`` and its last block's place."""
+def emit_grouped(plan: GroupedPlan) -> str:
+    """Source of several small products, each with the numbers of ``_GROUPED_NUMBERS`` and its last block's place."""
     tiles: list[str] = []
-    given, calls = "", ""
-    for place, tile in enumerate(plan.tiles):
-        declared, call = _few_tile(plan, tile, place)
+    parameters, calls = "", ""
+    for index, tile in enumerate(plan.tiles):
+        declared, call = _grouped_tile(plan, tile, index)
         tiles += declared
         used = (
             f"km::grouped_sum_shared_bytes<{SCALARS[plan.dtype]}, {plan.warps}>()"
             if tile.alone
-            else f"Tile{place}::SHARED_BYTES"
+            else f"Tile{index}::SHARED_BYTES"
         )
         tiles.append(f'static_assert({used} <= {plan.shared}, "bytes of shared memory exceed the plan");')
-        named = [f"{name}{place}" for name in _FEW_NUMBERS]
-        given += (
-            f"    const void* left{place}, const void* right{place}, void* out{place}, const void* bias{place},\n    "
+        named = [f"{name}{index}" for name in _GROUPED_NUMBERS]
+        parameters += (
+            f"    const void* left{index}, const void* right{index}, void* out{index}, const void* bias{index},\n    "
         )
-        given += ", ".join(f"km::i64 {name}" for name in (*named, f"blocks{place}")) + ",\n"
-        left, right, out, bias, rest = (", ".join(named[begin:end]) for begin, end in _FEW_PARTS)
-        job = f"{{left{place}, {left}}}, {{right{place}, {right}}}, out{place}, {out}, bias{place}, {bias}, {rest}"
-        calls += f"""    if (block < blocks{place}) {{
+        parameters += ", ".join(f"km::i64 {name}" for name in (*named, f"blocks{index}")) + ",\n"
+        left, right, out, bias, rest = (", ".join(named[begin:end]) for begin, end in _GROUPED_PARTS)
+        job = f"{{left{index}, {left}}}, {{right{index}, {right}}}, out{index}, {out}, bias{index}, {bias}, {rest}"
+        calls += f"""    if (block < blocks{index}) {{
         const km::GroupedProduct product = {{{job}}};
         return km::{call}(product, block, shared);
     }}
-    block -= (unsigned)blocks{place};
+    block -= (unsigned)blocks{index};
 """
     return _text(
         '#include "kronsparse_grouped.cuh"\n',
         tiles,
         f"""
 extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY}(
-{given[:-2]}) {{
+{parameters[:-2]}) {{
     extern __shared__ __align__(16) float shared[];
     km::ptx::griddepcontrol_launch_dependents();
     unsigned block = blockIdx.x;
@@ -174,13 +174,13 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) 
     )
 
 
-def emit_turn(size: int, lanes: int) -> str:
+def emit_transpose(size: int, lanes: int) -> str:
     """Source of the pass that turns matrices of numbers of ``size`` bytes; so many ``lanes`` lie along a column."""
     names = ("count", "a", "high", "wide", "xn", "yn")
     sizes = ", ".join(f"km::i64 {name}" for name in names)
     return f"""#include "kronsparse_transpose.cuh"
 
-extern "C" __global__ void __launch_bounds__({TURN_THREADS}) {ENTRY}(
+extern "C" __global__ void __launch_bounds__({TRANSPOSE_THREADS}) {ENTRY}(
     const void* x, void* y, {sizes}) {{
     const km::KronSparseTranspose arguments = {{x, y, count, (int)a, (int)high, (int)wide, xn, yn}};
     km::kron_sparse_transpose<{size}, {lanes}>(arguments);

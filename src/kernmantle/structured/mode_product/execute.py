@@ -20,7 +20,7 @@ from ...ir.reductions import REDUCTIONS
 from ...torch_ops.dtypes import NAMES, compute_type
 from ...torch_ops.execute import Types, allocate, prepare
 from ...torch_ops.info import RunInfo
-from .cost import TURNED, quickest, quickest_gradient
+from .cost import TRANSPOSED, quickest, quickest_gradient
 from .pack import PackedWeights
 from .torch_products import BLAS_FARTHEST, GRADIENTS, MADE, OWN, by_bmm, by_dense
 
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "silu": functional.silu,
 }
-IN_PLACE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+INPLACE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda value: value,
     "relu": torch.relu_,
     "gelu": torch.ops.aten.gelu_,
@@ -45,7 +45,7 @@ _ACTIVATED: dict[str, Callable[[Node], Node]] = {
 # Where so many l interleave and sums are short, or blocks have fewer rows than a vector, a batch in front is turned a
 # few rows at a time, so that vectors run along it: 1.4 x faster at (2, 256, 64, 16), 2.2 x at (1, 64, 64, 128), 3 x at
 # (1, 2, 2, 512); 1.3 x slower at (3, 192, 192, 16), and 1.8 x at (1, 32, 32, 8).
-_INTERLEAVED, _SHORT, _NARROW, _TURNED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
+_INTERLEAVED, _SHORT, _NARROW, _TRANSPOSED_BYTES, _LEAST_ROWS, _MOST_ROWS = 16, 64, 16, 4 << 20, 64, 512
 _DEVICES = ("cpu", "cuda")
 DENSE = "torch dense"
 
@@ -71,7 +71,7 @@ def cpu() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _turning() -> Any:
+def _transposing() -> Any:
     """The same over turned rows."""
     return import_module(".transpose", __package__)
 
@@ -162,36 +162,36 @@ def _auto(
     """By what should be quickest on a GPU; while tuning, by what is."""
     target = empty(x, weight.shape[1] * weight.shape[2] * weight.shape[4], batch_last) if out is None else out
     given = (x, weight, bias, activation, precision, target, packed is not None)
-    way = _gpu().way(*given)
+    algorithm = _gpu().algorithm(*given)
 
     def call(name: str) -> torch.Tensor:
-        result = target if name.startswith(("kernel", TURNED)) else out
+        result = target if name.startswith(("kernel", TRANSPOSED)) else out
         return by(name, x, weight, bias, activation, batch_last, precision, result, packed, info)
 
-    return call(_gpu().tune(call, way, *given))
+    return call(_gpu().tune(call, algorithm, *given))
 
 
 def by(
-    way: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
+    algorithm: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool,
     precision: str, out: torch.Tensor | None, packed: PackedWeights | None, info: RunInfo | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """By an algorithm, by the kernel in a tile, or over turned rows."""
     features = weight.shape[1] * weight.shape[2] * weight.shape[4]
-    if way.startswith("kernel"):
+    if algorithm.startswith("kernel"):
         out = empty(x, features, batch_last) if out is None else out
-        ran = _by_kernel(x, weight, bias, activation, batch_last, precision, out, packed, way)
+        ran = _by_kernel(x, weight, bias, activation, batch_last, precision, out, packed, algorithm)
         if info is not None:
             info.route = ran
         return out
-    if way == TURNED:
+    if algorithm == TRANSPOSED:
         out = empty(x, features, batch_last) if out is None else out
-        _turning().product(x, weight, bias, activation, precision, out, packed, by, info)
+        _transposing().product(x, weight, bias, activation, precision, out, packed, by, info)
         if info is not None:
-            info.route = f"turned rows: {info.route}"
+            info.route = f"transposed rows: {info.route}"
         return out
-    value = uncast(x.device.type, _by_torch, way, x, weight, bias, packed, out)
+    value = uncast(x.device.type, _by_torch, algorithm, x, weight, bias, packed, out)
     if info is not None:
-        info.route = f"torch {way}"
+        info.route = f"torch {algorithm}"
     value = ACTIVATIONS[activation](value)
     if value is out:
         return value
@@ -204,7 +204,7 @@ def through(
     x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool
 ) -> torch.Tensor:
     """Product of x, its features first or last, with one matrix."""
-    x = near(x)
+    x = within_blas_strides(x)
     if batch_last:
         columns = x.flatten(1) if x.dim() > 1 else x[:, None]
         value = matrix @ columns if bias is None else torch.addmm(bias[:, None], matrix, columns)
@@ -214,7 +214,7 @@ def through(
     return ACTIVATIONS[activation](value)
 
 
-def near(x: torch.Tensor) -> torch.Tensor:
+def within_blas_strides(x: torch.Tensor) -> torch.Tensor:
     """x, copied where entries lie further apart than BLAS can say."""
     return x if all(step <= BLAS_FARTHEST for step in x.stride()) else x.contiguous()
 
@@ -224,7 +224,7 @@ def _by_torch(
     out: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """By one of torch's ways, through the packed weights; to ``out`` where a way can write there."""
-    x, made = near(x), None
+    x, made = within_blas_strides(x), None
     if packed is not None and algorithm in MADE:
         made = packed.get_or_pack((algorithm, x.dtype), lambda: MADE[algorithm](weight), x.device)
     if algorithm == "dense":
@@ -247,29 +247,29 @@ def _by_kernel(
     precision: str,
     out: torch.Tensor,
     packed: PackedWeights | None,
-    way: str,
+    algorithm: str,
 ) -> str:
     """Write the product by our kernels and return the route."""
     if _on_gpu(x):
-        ran = _gpu().product(x, weight, bias, activation, precision, out, packed, way)
+        ran = _gpu().product(x, weight, bias, activation, precision, out, packed, algorithm)
         if ran is not None:
             return ran
     if x.device.type == "cpu":
         ran = cpu().product(x, weight, bias, out, packed)
         if ran is not None:
-            IN_PLACE[activation](out)
+            INPLACE[activation](out)
             return ran
-    if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _turns(x, weight):
-        return _turned(x, weight, bias, activation, precision, out)
+    if x.device.type == "cpu" and not batch_last and x.stride(2) == 1 and _prefers_batch_last(x, weight):
+        return _with_batch_last(x, weight, bias, activation, precision, out)
     return _contract(x, weight, bias, activation, batch_last, precision, out)
 
 
-def _turns(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def _prefers_batch_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
     _, _, b, c, d = weight.shape
     return x.shape[1] >= _LEAST_ROWS and (b < _NARROW or (d >= _INTERLEAVED and c <= _SHORT))
 
 
-def _turned(
+def _with_batch_last(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -280,7 +280,7 @@ def _turned(
     """With the batch brought behind the features, a few rows at a time; torch turns matrices alone quickly."""
     route = ""
     _, a, b, c, d = weight.shape
-    rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TURNED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)
+    rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TRANSPOSED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)
     for group, (own, target) in enumerate(zip(x, out, strict=True)):
         given = weight if weight.shape[0] == 1 else weight[group : group + 1]
         offset = bias if bias is None or bias.shape[0] == 1 else bias[group : group + 1]

@@ -15,8 +15,8 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
 from .chain_plan import meets
-from .cuda import OVERLAPPED, load, looks
-from .fused_plan import DTYPES, PairPlan, PairProblem, contiguous, expected_pair, pair_plan, run_of
+from .cuda import OVERLAPPED, load, shape_key
+from .fused_plan import DTYPES, FusedPlan, FusedProblem, contiguous, fused_seconds, plan_fused, run_of
 from .pack import PackedWeights
 
 Maybe = torch.Tensor | None
@@ -25,7 +25,7 @@ _BOUND: LRUCache[tuple[Any, ...], Any] = LRUCache(4096)
 
 def problem_of(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor
-) -> PairProblem | None:
+) -> FusedProblem | None:
     """Two products with weights (a, b, c, d) as the kernel sees them; None if it does not take them."""
     first, second = ((a, b, c, d) for a, b, c, d in (weight.shape for weight in weights))
     name = NAMES[x.dtype]
@@ -34,7 +34,7 @@ def problem_of(
     size = x.element_size()
     access = [math.gcd(16, own.data_ptr(), size * own.stride(1) if own.shape[1] > 1 else 0) for own in (x, out)]
     vector = x.stride(2) == 1 and first[3] == 1 and first[2] % 4 == 0 and access[0] >= 4 * size
-    return PairProblem(
+    return FusedProblem(
         first, second, x.shape[1], name, x.stride(2) == 1, out.stride(2) == 1, vector,
         run_of(second, size, access[1]), 1 if precision == "tf32" else 3, bias is not None, activation,
     )  # fmt: skip
@@ -47,16 +47,16 @@ def expected(
     """What two products as one should take, weights prepared before; infinite where that is no quicker."""
     if dtype not in DTYPES or not meets(*patterns):
         return math.inf
-    return expected_pair(contiguous(*patterns, batch, dtype, first), limits(index_of(device)))
+    return fused_seconds(contiguous(*patterns, batch, dtype, first), limits(index_of(device)))
 
 
 def product(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor,
-    packed: PackedWeights | None = None, chosen: PairPlan | None = None,
+    packed: PackedWeights | None = None, chosen: FusedPlan | None = None,
 ) -> str | None:  # fmt: skip
     """Write the product with both weights to ``out``; returns what ran, None if the kernel does not take it."""
     first, second = weights
-    key = (x.device, second.shape, chosen, looks(x, first, bias, activation, precision, out))
+    key = (x.device, second.shape, chosen, shape_key(x, first, bias, activation, precision, out))
     found = False if collecting() else _BOUND.get(key, False)
     if isinstance(found, bool):
         problem = problem_of(x, weights, bias, activation, precision, out)
@@ -78,14 +78,14 @@ class _Bound(NamedTuple):
     route: str
 
 
-def _bound(problem: PairProblem, x: torch.Tensor, out: torch.Tensor, chosen: PairPlan | None) -> _Bound | None:
+def _bound(problem: FusedProblem, x: torch.Tensor, out: torch.Tensor, chosen: FusedPlan | None) -> _Bound | None:
     """Everything about two products but their addresses."""
     index = index_of(x.device)
-    chosen = chosen or pair_plan(problem, limits(index))
+    chosen = chosen or plan_fused(problem, limits(index))
     if chosen is None:
         return None
     source, shared, early = (
-        cuda_emit.emit_pair(chosen),
+        cuda_emit.emit_fused(chosen),
         chosen.shared(problem),
         limits(index).has(OVERLAPPED),
     )
@@ -105,8 +105,8 @@ def _bound(problem: PairProblem, x: torch.Tensor, out: torch.Tensor, chosen: Pai
         size, scales, units = chosen.image(view)
         image = allocate((size,), torch.uint8, weight.device)
         scale = allocate((scales,), torch.float32, weight.device)
-        given = (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *view)
-        start(prepare, index, units, given)
+        arguments = (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *view)
+        start(prepare, index, units, arguments)
         return image, scale
 
     def run(

@@ -31,7 +31,7 @@ _MOST_ROWS, _MARGIN = 16, 1.1
 
 
 @dataclass(frozen=True)
-class PairProblem:
+class FusedProblem:
     """Two products as the kernel sees them.
 
     ``inner`` blocks of the second factor's columns come from each block of the first's rows, ``rank`` columns for
@@ -72,10 +72,10 @@ class PairProblem:
         return -(-self.second[2] // EDGE)
 
 
-def contiguous(first: Pattern, second: Pattern, batch: int, dtype: str, features: bool) -> PairProblem:
+def contiguous(first: Pattern, second: Pattern, batch: int, dtype: str, features: bool) -> FusedProblem:
     """The problem of arrays without gaps, features or batch together in both."""
     vector = features and first[3] == 1 and first[2] % 4 == 0
-    return PairProblem(first, second, batch, dtype, features, features, vector, run_of(second, BYTES[dtype], 16))
+    return FusedProblem(first, second, batch, dtype, features, features, vector, run_of(second, BYTES[dtype], 16))
 
 
 def run_of(second: Pattern, size: int, access: int) -> int:
@@ -84,7 +84,7 @@ def run_of(second: Pattern, size: int, access: int) -> int:
 
 
 @dataclass(frozen=True)
-class PairPlan:
+class FusedPlan:
     """Template parameters, see ``kronsparse_fused.cuh``, and the part of a block: ``slice`` and ``columns``."""
 
     arch: str
@@ -122,7 +122,7 @@ class PairPlan:
         """Bytes of prepared weights, 16 columns and 16 positions."""
         return EDGE * EDGE * (4 if self.split else 2)
 
-    def shared(self, problem: PairProblem) -> int:
+    def shared(self, problem: FusedProblem) -> int:
         """Bytes of shared memory of a block."""
         return self.shared_bytes(self.slice, problem.deep, self.columns, problem.inner)
 
@@ -132,19 +132,19 @@ class PairPlan:
         row = -(-columns * inner // 8) * 8 + 16 // BYTES[self.dtype] if self.run else 0
         return self.rows * (middle + row) * BYTES[self.dtype]
 
-    def blocks(self, problem: PairProblem) -> int:
+    def blocks(self, problem: FusedProblem) -> int:
         """Blocks of a launch."""
         a, b, _, _ = problem.second
         parts = -(-problem.inner // self.slice) * -(-b // self.columns)
         return a * problem.first[3] * parts * -(-problem.batch // self.rows)
 
-    def sizes(self, problem: PairProblem) -> tuple[int, ...]:
+    def sizes(self, problem: FusedProblem) -> tuple[int, ...]:
         """What the kernel is told of the problem and of the part of a block."""
         a, b, _, _ = problem.second
         own = problem.p, problem.first[2], problem.rank, problem.inner
         return *own, b, a, problem.first[3], self.slice, self.columns
 
-    def views(self, problem: PairProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def views(self, problem: FusedProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Groups, pattern and strides with which both factors' weights are prepared."""
         a, b, c, d = problem.first
         step = c * d
@@ -163,13 +163,13 @@ class PairPlan:
         return tiles * -(-c // EDGE) * self.chunk_bytes, scales, tiles * (2 if self.split else 1)
 
     def __str__(self) -> str:
-        ways = " to ".join("first" if first else "last" for first in (self.x_first, self.y_first))
+        layouts = " to ".join("first" if first else "last" for first in (self.x_first, self.y_first))
         kind = "3 x f16 " if self.split and self.products == 3 else "f16 " if self.split else ""
         shape = f"rows {self.rows} columns {self.columns} x {self.slice}, {self.warps} warps"
-        return f"kron sparse pair {self.arch} mma {shape}, batch {ways}, {kind}{self.dtype}"
+        return f"kron sparse back-to-back {self.arch} mma {shape}, batch {layouts}, {kind}{self.dtype}"
 
 
-def _slices(problem: PairProblem, across: bool) -> Iterator[int]:
+def _slices(problem: FusedProblem, across: bool) -> Iterator[int]:
     """Parts of the inner blocks that one block may own."""
     inner = problem.inner
     yield inner
@@ -178,7 +178,7 @@ def _slices(problem: PairProblem, across: bool) -> Iterator[int]:
         yield from (part for part in (1, 2, 4, 8, 16, 32, 64) if least <= part < inner)
 
 
-def candidates(problem: PairProblem, limits: DeviceLimits) -> Iterator[PairPlan]:
+def candidates(problem: FusedProblem, limits: DeviceLimits) -> Iterator[FusedPlan]:
     """Plans that fit."""
     b = problem.second[1]
     for across in {problem.rank * 2 <= EDGE and problem.inner > 1, problem.inner == 1}:
@@ -186,7 +186,7 @@ def candidates(problem: PairProblem, limits: DeviceLimits) -> Iterator[PairPlan]
             for columns in {min(-(-b // EDGE) * EDGE, wide) for wide in (16, 32, 64, 128, 256, 1 << 20)}:
                 for m, warps in itertools.product((1, 2), _WARPS):
                     whole = problem.y_first and part == problem.inner > 1 == problem.first[3]
-                    found = PairPlan(
+                    found = FusedPlan(
                         limits.arch, problem.dtype, problem.x_first, problem.y_first, problem.vector, across, m, warps,
                         problem.y_run if whole else 0, problem.products, problem.bias, problem.activation, part,
                         columns,
@@ -195,13 +195,13 @@ def candidates(problem: PairProblem, limits: DeviceLimits) -> Iterator[PairPlan]
                         yield found
 
 
-def _each(plan: PairPlan, problem: PairProblem, limits: DeviceLimits) -> int:
+def _each(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> int:
     """Blocks that share a multiprocessor."""
     by_memory = limits.shared_per_sm // (plan.shared(problem) + _RESERVE)
     return max(1, min(by_memory, limits.threads_per_sm // plan.threads, _REGISTERS // (plan.threads * _MOST_REGISTERS)))
 
 
-def seconds(plan: PairPlan, problem: PairProblem, limits: DeviceLimits) -> float:
+def seconds(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> float:
     """What a plan should take."""
     b, c = problem.first[1:3]
     if plan.across:
@@ -210,28 +210,28 @@ def seconds(plan: PairPlan, problem: PairProblem, limits: DeviceLimits) -> float
         first = problem.p * plan.slice * -(-problem.rank // EDGE)
     second = plan.slice * -(-min(plan.columns, problem.second[1]) // EDGE)
     steps, blocks, each = -(-c // EDGE), plan.blocks(problem), _each(plan, problem, limits)
-    waves, beside = -(-blocks // (limits.sm_count * each)), min(each, -(-blocks // limits.sm_count))
-    start, turn, single, product, stored, alone, between, every = _COSTS[problem.dtype]
-    turns = -(-first // plan.warps) * -(-steps // (4 // plan.m))
+    waves, per_sm = -(-blocks // (limits.sm_count * each)), min(each, -(-blocks // limits.sm_count))
+    start, round_seconds, single, product, stored, alone, between, every = _COSTS[problem.dtype]
+    rounds = -(-first // plan.warps) * -(-steps // (4 // plan.m))
     products, numbers = (first * steps + second * problem.deep) * plan.m, EDGE * EDGE * plan.m
     scattered = problem.y_first and not plan.run and problem.second[3] > 1
-    block = turns * (turn + (0.0 if problem.vector else single)) + beside * (
+    block = rounds * (round_seconds + (0.0 if problem.vector else single)) + per_sm * (
         products * product + numbers * (second * (stored + (alone if scattered else 0.0)) + first * between)
     )
     return start + waves * block + blocks * products / limits.sm_count * every
 
 
 @lru_cache(maxsize=4096)
-def pair_plan(problem: PairProblem, limits: DeviceLimits) -> PairPlan | None:
+def plan_fused(problem: FusedProblem, limits: DeviceLimits) -> FusedPlan | None:
     """The plan that should be quickest; None if nothing fits into shared memory."""
     return min(candidates(problem, limits), key=lambda found: seconds(found, problem, limits), default=None)
 
 
 @lru_cache(maxsize=4096)
-def expected_pair(problem: PairProblem, limits: DeviceLimits) -> float:
+def fused_seconds(problem: FusedProblem, limits: DeviceLimits) -> float:
     """What two products as one should take; infinite where two launches are known, or likely, to be no slower."""
     reads = problem.vector or (problem.dtype != "f32" and not problem.x_first)
-    chosen = pair_plan(problem, limits) if problem.batch <= _MOST_ROWS and reads else None
+    chosen = plan_fused(problem, limits) if problem.batch <= _MOST_ROWS and reads else None
     if chosen is None or chosen.blocks(problem) > limits.sm_count * _each(chosen, problem, limits):
         return math.inf
     return _MARGIN * seconds(chosen, problem, limits)

@@ -17,10 +17,10 @@ from ...torch_ops.cuda import index_of, limits, start
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
 from .cuda import OVERLAPPED, load
-from .grouped_plan import FewProduct, Passes, bias_view, factor, few_plan, neighbours, numbers_of, sums
+from .grouped_plan import GroupedProduct, Passes, bias_view, factor, neighbours, numbers_of, plan_grouped, sums
 
 Maybe = torch.Tensor | None
-Given = tuple[Maybe, Maybe, torch.Tensor, Maybe]  # left, right, out, bias of a product
+Operands = tuple[Maybe, Maybe, torch.Tensor, Maybe]  # left, right, out, bias of a product
 
 
 class _Bound(NamedTuple):
@@ -45,7 +45,7 @@ def forward(
 ) -> str:
     """Write the product with one factor to ``out``; returns what ran."""
 
-    def made() -> list[FewProduct]:
+    def made() -> list[GroupedProduct]:
         a, b, c, d = weight.shape
         return [_passes(x, weight, out).forward(None if bias is None else bias_view((a, b, c, d), _access(bias)))]
 
@@ -59,15 +59,15 @@ def backward(
 ) -> str:  # fmt: skip
     """Write the gradients asked for in one launch."""
     weight = weight.contiguous()
-    given: list[Given] = []
+    operands: list[Operands] = []
     if of_bias is not None:
-        given.append((grad, None, of_bias, None))
+        operands.append((grad, None, of_bias, None))
     if of_x is not None:
-        given.append((grad, weight, of_x, None))
+        operands.append((grad, weight, of_x, None))
     if of_weight is not None:
-        given.append((grad, x, of_weight, None))
+        operands.append((grad, x, of_weight, None))
 
-    def made() -> list[FewProduct]:
+    def made() -> list[GroupedProduct]:
         found = [] if of_bias is None else [_sums(grad)]
         if of_x is not None:
             found.append(_passes(of_x, weight, grad).of_x())
@@ -75,7 +75,7 @@ def backward(
             found.append(_passes(x, of_weight, grad).of_weight())
         return found
 
-    return _start("backward", made, given, "", precision)
+    return _start("backward", made, operands, "", precision)
 
 
 def summed(grad: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ def summed(grad: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _sums(grad: torch.Tensor) -> FewProduct:
+def _sums(grad: torch.Tensor) -> GroupedProduct:
     return sums(grad.shape[2], grad.shape[1], (grad.stride(1), grad.stride(2), _access(grad)))
 
 
@@ -93,7 +93,7 @@ def join(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor, precision
     """Write the weights of the product of two factors that meet to ``out``."""
     first, second = first.contiguous(), second.contiguous()
 
-    def made() -> list[FewProduct]:
+    def made() -> list[GroupedProduct]:
         return [_neighbours(first, second, out).forward()]
 
     return _start("join", made, [(second, first, out, None)], "", precision)
@@ -109,14 +109,14 @@ def part(
     """
     first, second, grad = first.contiguous(), second.contiguous(), grad.contiguous()
     own = _neighbours(first if of_first is None else of_first, second if of_second is None else of_second, grad)
-    turned = own.weight.first < own.weight.second
-    given: list[Given] = [] if summed is None else [(summed[0], None, summed[1], None)]
+    transposed = own.weight.first < own.weight.second
+    operands: list[Operands] = [] if summed is None else [(summed[0], None, summed[1], None)]
     if of_second is not None:
-        given.append((grad, first, of_second, None))
+        operands.append((grad, first, of_second, None))
     if of_first is not None:
-        given.append((second, grad, of_first, None) if turned else (grad, second, of_first, None))
+        operands.append((second, grad, of_first, None) if transposed else (grad, second, of_first, None))
 
-    def made() -> list[FewProduct]:
+    def made() -> list[GroupedProduct]:
         found = [] if summed is None else [_sums(summed[0])]
         if of_second is not None:
             found.append(_neighbours(first, of_second, grad).of_x())
@@ -124,7 +124,7 @@ def part(
             found.append(_neighbours(of_first, second, grad).of_weight())
         return found
 
-    return _start("part", made, given, "", precision)
+    return _start("part", made, operands, "", precision)
 
 
 def _neighbours(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> Passes:
@@ -133,37 +133,39 @@ def _neighbours(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) ->
 
 
 def _start(
-    kind: str, made: Callable[[], list[FewProduct]], given: Sequence[Given], activation: str, precision: str
+    kind: str, made: Callable[[], list[GroupedProduct]], operands: Sequence[Operands], activation: str, precision: str
 ) -> str:
-    out = given[0][2]
-    key = program_key(("kron_sparse grouped", kind), (activation, precision), [each for one in given for each in one])
+    out = operands[0][2]
+    key = program_key(
+        ("kron_sparse grouped", kind), (activation, precision), [each for one in operands for each in one]
+    )
     found = bound(key, lambda: _bound(made(), out, activation, precision))
     if found.run is not None:
-        found.run([0 if tensor is None else tensor.data_ptr() for each in given for tensor in each])
+        found.run([0 if tensor is None else tensor.data_ptr() for each in operands for tensor in each])
     return found.route
 
 
-def _bound(products: Sequence[FewProduct], out: torch.Tensor, activation: str, precision: str) -> _Bound:
+def _bound(products: Sequence[GroupedProduct], out: torch.Tensor, activation: str, precision: str) -> _Bound:
     index = index_of(out.device)
     own = limits(index)
-    chosen = few_plan(own, NAMES[out.dtype], products, activation, 1 if precision == "tf32" else 3)
+    chosen = plan_grouped(own, NAMES[out.dtype], products, activation, 1 if precision == "tf32" else 3)
     early = own.has(OVERLAPPED)
     loaded = load(
-        (chosen, early), lambda: cuda_emit.emit_few(chosen), chosen.arch,
+        (chosen, early), lambda: cuda_emit.emit_grouped(chosen), chosen.arch,
         (cuda_emit.ENTRY, chosen.threads, chosen.shared, early),
     )  # fmt: skip
     if loaded is None:
         return _Bound(None, str(chosen))
-    told = [
+    launches = [
         numbers_of(product, tile, chosen.dtype, chosen.warps, own)
         for product, tile in zip(products, chosen.tiles, strict=True)
     ]
-    blocks = sum(each for _, each in told)
+    blocks = sum(each for _, each in launches)
 
     def run(addresses: Sequence[int]) -> None:
         arguments: list[int] = []
-        for place, (numbers, count) in enumerate(told):
-            arguments += (*addresses[4 * place : 4 * place + 4], *numbers, count)
+        for number, (numbers, count) in enumerate(launches):
+            arguments += (*addresses[4 * number : 4 * number + 4], *numbers, count)
         start(loaded[0], index, blocks, tuple(arguments))
 
     return _Bound(run, str(chosen))

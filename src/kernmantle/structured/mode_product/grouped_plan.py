@@ -21,11 +21,11 @@ _MANY = 128  # tiles, about as many as multiprocessors
 _FILLED, _LONG = 640, 64  # warps below which tiles are made smaller, for sums so long
 _GATHERED = 256  # sums of a lane that the warps of a tile add up
 _SHORT = 256  # rows that are summed by few warps
-_MOST_HELD = 255
-_HELD = 100  # sums, numbers and places of a thread with which two blocks share a multiprocessor
+_MOST_REGISTERS = 255
+_SHARING_REGISTERS = 100  # sums, numbers and places of a thread with which two blocks share a multiprocessor
 _COSTS = {"f32": (3.2e-6, 2.9e12), "f16": (2.65e-6, 4.8e12), "bf16": (2.65e-6, 4.8e12)}  # start, bytes a second
 _SLOWER = {"ALONG": 1.0, "ACROSS": 1.0, "ALONE": 4.0}
-_BESIDE = 12.0  # the same, for each byte of a number
+_INTERLEAVED = 12.0  # the same, for each byte of a number
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class View:
     access: int = 16
 
     @property
-    def turned(self) -> View:
+    def transposed(self) -> View:
         """With its own axes the other way round."""
         return replace(self, first=self.second, second=self.first)
 
 
 @dataclass(frozen=True)
-class FewProduct:
+class GroupedProduct:
     """``out[p, q] = Σ_r left[p, r] right[q, r]`` for all of ``sizes``, the last of which are neighbours (l).
 
     Without ``right`` sums over r, of one q and alone.
@@ -69,7 +69,7 @@ class FewProduct:
 
 
 @dataclass(frozen=True)
-class FewTile:
+class GroupedTile:
     """Template parameters, see ``kronsparse_grouped.cuh``."""
 
     l: int
@@ -91,25 +91,25 @@ class FewTile:
         """Sums of a thread."""
         return 4 * self.l * self.m * self.n
 
-    def held(self, dtype: str) -> int:
+    def registers(self, dtype: str) -> int:
         """Registers of a thread for sums, what it multiplies and where from; more with an address for each number."""
         if "ALONE" in (self.left, self.right):
-            return _MOST_HELD
+            return _MOST_REGISTERS
         apart = 24 if dtype == "f32" else 0
         sides = (self.left, 2 * self.m), (self.right, self.n)
-        kept = dtype != "f32" or self.sums < 32
-        places = sum(2 * (own if "ALONG" in read else 4) for read, own in sides) if kept else 16
+        reused = dtype != "f32" or self.sums < 32
+        addresses = sum(2 * (own if "ALONG" in read else 4) for read, own in sides) if reused else 16
         numbers = self.deep * (2 * self.m + self.n) * self.l * BYTES[dtype]
-        return self.sums + numbers + apart + places
+        return self.sums + numbers + apart + addresses
 
 
 @dataclass(frozen=True)
-class FewPlan:
+class GroupedPlan:
     """A launch: the tiles of its products, activation and passes over float32."""
 
     arch: str
     dtype: str
-    tiles: tuple[FewTile, ...]
+    tiles: tuple[GroupedTile, ...]
     warps: int
     activation: str = ""
     products: int = 3
@@ -122,7 +122,7 @@ class FewPlan:
     @property
     def each(self) -> int:
         """Blocks that are to share a multiprocessor."""
-        small = all(tile.held(self.dtype) <= _HELD for tile in self.tiles) and not all(
+        small = all(tile.registers(self.dtype) <= _SHARING_REGISTERS for tile in self.tiles) and not all(
             tile.alone for tile in self.tiles
         )
         return (16 if small else 8) // self.warps
@@ -140,10 +140,10 @@ class FewPlan:
     def __str__(self) -> str:
         shapes = ", ".join(f"{16 * own.m} x {8 * own.n} x {own.l}" for own in self.tiles)
         kind = "3 x tf32 " if self.dtype == "f32" and self.products == 3 else "tf32 " if self.dtype == "f32" else ""
-        return f"kron sparse few {self.arch} mma {shapes}, {kind}{self.dtype}"
+        return f"kron sparse grouped {self.arch} mma {shapes}, {kind}{self.dtype}"
 
 
-def _l(product: FewProduct) -> int:
+def _l(product: GroupedProduct) -> int:
     """Neighbouring l of a warp."""
     sides = (product.left, product.right, product.out, product.bias)
     together = all(side is None or side.batch[3] == 1 for side in sides)
@@ -178,7 +178,7 @@ def _fits(view: View, count: int, size: int, *others: int) -> bool:
     return view.access % wanted == 0 and all(step * size % wanted == 0 for step in (*view.batch, *others))
 
 
-def _shape(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
+def _shape(product: GroupedProduct, l: int, dtype: str) -> tuple[int, int]:
     """Sixteens of p and eights of q of a tile: smaller ones where long sums would leave most multiprocessors idle."""
     m, n = _widest(product, l, dtype)
     across = product.right is not None and product.right.first == l
@@ -192,7 +192,7 @@ def _shape(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
     return m, n
 
 
-def _widest(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
+def _widest(product: GroupedProduct, l: int, dtype: str) -> tuple[int, int]:
     """Wide ones only for much work, or many of one l."""
     m = 1 if product.p <= 16 or (l == 4 and dtype == "f32") else 2
     wide = -(-product.p // 32) * -(-product.q // 32) * math.prod(product.sizes)
@@ -200,16 +200,16 @@ def _widest(product: FewProduct, l: int, dtype: str) -> tuple[int, int]:
         return m, 1 if product.q <= 8 else 2
     if l == 1 and wide >= _MANY:
         return m, 4
-    held = l == 4 and (m == 2 or dtype == "f32")
-    return m, 2 if held or product.work < _SMALL[dtype] else 4
+    narrow = l == 4 and (m == 2 or dtype == "f32")
+    return m, 2 if narrow or product.work < _SMALL[dtype] else 4
 
 
-def tile_of(product: FewProduct, dtype: str) -> FewTile:
+def tile_of(product: GroupedProduct, dtype: str) -> GroupedTile:
     """The tile of a product."""
     size, l = BYTES[dtype], _l(product)
     if product.right is None:
         together = product.left.first == 1 and _fits(product.left, 16 // size, size, product.left.second)
-        return FewTile(1, 1, 1, "", "", together and product.p * size % 16 == 0)
+        return GroupedTile(1, 1, 1, "", "", together and product.p * size % 16 == 0)
     m, n = _shape(product, l, dtype)
 
     def stepped(view: View) -> View:
@@ -220,32 +220,32 @@ def tile_of(product: FewProduct, dtype: str) -> FewTile:
     out = stepped(product.out)
     packed = out.second == l and product.q % (2 * n) == 0 and _fits(out, 2 * n * l, size, out.first)
     deep = 2 if m == n == 1 and product.r >= _LONG else 1
-    return FewTile(l, m, n, left, right, packed, product.bias is not None, deep)
+    return GroupedTile(l, m, n, left, right, packed, product.bias is not None, deep)
 
 
-def tiles_of(product: FewProduct, tile: FewTile) -> int:
+def tiles_of(product: GroupedProduct, tile: GroupedTile) -> int:
     """Tiles of a product, one for a warp or several."""
     shape = -(-product.p // (16 * tile.m)) * -(-product.q // (8 * tile.n))
     return math.prod(product.sizes) // tile.l * shape
 
 
-def parts_of(product: FewProduct, tile: FewTile, limits: DeviceLimits) -> int:
+def parts_of(product: GroupedProduct, tile: GroupedTile, limits: DeviceLimits) -> int:
     """Warps that share the r of a tile."""
     tiles, steps = tiles_of(product, tile), -(-product.r // 16)
     most = min(16 * limits.sm_count // tiles, steps // 2, _GATHERED // tile.sums)
     return next(own for own in _PARTS if own == 1 or own <= most)
 
 
-def blocks_of(product: FewProduct, tile: FewTile, dtype: str, warps: int, limits: DeviceLimits) -> int:
+def blocks_of(product: GroupedProduct, tile: GroupedTile, dtype: str, warps: int, limits: DeviceLimits) -> int:
     """Blocks of a product."""
     if tile.alone:
         return -(-product.p * BYTES[dtype] // 32) if tile.packed else -(-product.p // warps)
     return -(-tiles_of(product, tile) * parts_of(product, tile, limits) // warps)
 
 
-def few_plan(
-    limits: DeviceLimits, dtype: str, products: Sequence[FewProduct], activation: str = "", passes: int = 3
-) -> FewPlan:
+def plan_grouped(
+    limits: DeviceLimits, dtype: str, products: Sequence[GroupedProduct], activation: str = "", passes: int = 3
+) -> GroupedPlan:
     """The plan of a launch: as many blocks as there are multiprocessors, where that takes no more than fewer warps."""
     tiles = tuple(tile_of(product, dtype) for product in products)
     several = [(product, tile) for product, tile in zip(products, tiles, strict=True) if not tile.alone]
@@ -254,11 +254,11 @@ def few_plan(
     long = any(tile.alone and product.r > _SHORT for product, tile in zip(products, tiles, strict=True))
     least = 8 if long or not several else max(parts)
     warps = next((own for own in _WARPS if own <= least or total >= 2 * own * limits.sm_count), least)
-    return FewPlan(limits.arch, dtype, tiles, max(warps, least, 2), activation, passes if dtype == "f32" else 1)
+    return GroupedPlan(limits.arch, dtype, tiles, max(warps, least, 2), activation, passes if dtype == "f32" else 1)
 
 
 def numbers_of(
-    product: FewProduct, tile: FewTile, dtype: str, warps: int, limits: DeviceLimits
+    product: GroupedProduct, tile: GroupedTile, dtype: str, warps: int, limits: DeviceLimits
 ) -> tuple[tuple[int, ...], int]:
     """What a launch is told of a product but its addresses, and how many blocks it takes."""
 
@@ -290,26 +290,28 @@ class Passes:
     weight: View
     y: View
 
-    def forward(self, bias: View | None = None) -> FewProduct:
+    def forward(self, bias: View | None = None) -> GroupedProduct:
         """The product itself."""
-        return FewProduct(self.rows, self.j, self.k, self.sizes, self.x, self.weight, self.y, bias)
+        return GroupedProduct(self.rows, self.j, self.k, self.sizes, self.x, self.weight, self.y, bias)
 
-    def of_x(self) -> FewProduct:
+    def of_x(self) -> GroupedProduct:
         """Gradient of x, whose place the view of x is."""
-        return FewProduct(self.rows, self.k, self.j, self.sizes, self.y, self.weight.turned, self.x)
+        return GroupedProduct(self.rows, self.k, self.j, self.sizes, self.y, self.weight.transposed, self.x)
 
-    def of_weight(self) -> FewProduct:
+    def of_weight(self) -> GroupedProduct:
         """Gradient of the weights, written along what lies together."""
         if self.weight.first < self.weight.second:
-            return FewProduct(self.k, self.j, self.rows, self.sizes, self.x.turned, self.y.turned, self.weight.turned)
-        return FewProduct(self.j, self.k, self.rows, self.sizes, self.y.turned, self.x.turned, self.weight)
+            return GroupedProduct(
+                self.k, self.j, self.rows, self.sizes, self.x.transposed, self.y.transposed, self.weight.transposed
+            )
+        return GroupedProduct(self.j, self.k, self.rows, self.sizes, self.y.transposed, self.x.transposed, self.weight)
 
 
-def sums(features: int, rows: int, x: tuple[int, int, int]) -> FewProduct:
+def sums(features: int, rows: int, x: tuple[int, int, int]) -> GroupedProduct:
     """Sums over rows; x: steps of rows and of features, and the largest access its address allows."""
     none = (0, 0, 0, 0)
     left, out = View(none, x[1], x[0], x[2]), View(none, 1, 1)
-    return FewProduct(features, 1, rows, (1, 1, 1, 1), left, None, out)
+    return GroupedProduct(features, 1, rows, (1, 1, 1, 1), left, None, out)
 
 
 def factor(pattern: Pattern, rows: int, x: tuple[int, int, int], y: tuple[int, int, int], access: int = 16) -> Passes:
@@ -345,7 +347,7 @@ def neighbours(first: Pattern, second: Pattern, access: tuple[int, int, int] = (
     )  # fmt: skip
 
 
-def launch_seconds(products: Sequence[FewProduct], dtype: str, limits: DeviceLimits) -> float:
+def launch_seconds(products: Sequence[GroupedProduct], dtype: str, limits: DeviceLimits) -> float:
     """What a launch should take; fitted to 14 steps of a chain on an H200."""
     start, rate = _COSTS[dtype]
     moved = 0.0
@@ -356,13 +358,13 @@ def launch_seconds(products: Sequence[FewProduct], dtype: str, limits: DeviceLim
             continue
         parts = parts_of(product, tile, limits)
         steps = parts * -(-product.r // (16 * parts))
-        slower = [_SLOWER.get(read, _BESIDE / BYTES[dtype]) for read in (tile.left, tile.right)]
+        slower = [_SLOWER.get(read, _INTERLEAVED / BYTES[dtype]) for read in (tile.left, tile.right)]
         each = 16 * tile.m * slower[0] + 8 * tile.n * slower[1]
         moved += tiles_of(product, tile) * steps * 16 * tile.l * each * BYTES[dtype]
     return start + moved / rate
 
 
-def few_seconds(patterns: Sequence[Pattern], batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:
+def grouped_seconds(patterns: Sequence[Pattern], batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:
     """What a training step of a chain should take, a launch for each factor forward and one back."""
     total = 0.0
     for a, b, c, d in patterns:

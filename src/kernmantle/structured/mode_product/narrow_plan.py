@@ -33,9 +33,9 @@ class NarrowPlan:
         wide = a * (d // self.vector) if self.first else problem.batch // self.vector
         ranges = -(-wide // self.threads)
         sets = problem.groups * (ranges if self.first else a * d)
-        lines = problem.batch if self.first else ranges
+        spans = problem.batch if self.first else ranges
         wanted = max(1, limits.sm_count * 16 // sets)
-        slots = min(lines, wanted)
+        slots = min(spans, wanted)
         return sets * slots, slots
 
     def __str__(self) -> str:

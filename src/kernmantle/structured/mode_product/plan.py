@@ -129,8 +129,8 @@ class KronSparsePlan:
     def spread(self) -> bool:
         """Whether warps that share rows bring their values of l together before they are written."""
         size, tile = BYTES[self.dtype], self.tile
-        near = self.x_first and self.y_first and tile.sharers > 1 and tile.sides == 1 and self.y_run * size == 16
-        return near and self.span * size in (32, 64)
+        aligned = self.x_first and self.y_first and tile.sharers > 1 and tile.sides == 1 and self.y_run * size == 16
+        return aligned and self.span * size in (32, 64)
 
     def groups(self, problem: Problem) -> int:
         """Independent sets of columns, each for one block or more."""
@@ -170,13 +170,13 @@ class KronSparsePlan:
         return (16 * tile.m if self.x_first else tile.chunk) * pitch
 
     @property
-    def _rings(self) -> int:
+    def _pipelines(self) -> int:
         return self.tile.warps // (self.tile.sharers * self.tile.sides)
 
     @property
-    def ring_bytes(self) -> int:
+    def pipeline_bytes(self) -> int:
         """Bytes of all stages of x of a block."""
-        return self._rings * self.tile.stages * self.stage_bytes
+        return self._pipelines * self.tile.stages * self.stage_bytes
 
     def shared(self, problem: Problem) -> int:
         """Bytes of shared memory of a block."""
@@ -189,7 +189,7 @@ class KronSparsePlan:
             self.x_first and self.y_first and self.full and self.tile.l == 3 and self.y_run * BYTES[self.dtype] == 16
         )
         table += 1536 * self.tile.warps if threes else 0
-        return table + chunks * self.chunk_bytes + self.ring_bytes
+        return table + chunks * self.chunk_bytes + self.pipeline_bytes
 
     def image_bytes(self, problem: Problem) -> int:
         """Bytes of the rearranged weights."""
@@ -231,13 +231,13 @@ class KronSparsePlan:
 
     def __str__(self) -> str:
         tile = self.tile
-        ways = " to ".join("first" if first else "last" for first in (self.x_first, self.y_first))
-        held = "resident" if tile.resident else "streamed"
+        layouts = " to ".join("first" if first else "last" for first in (self.x_first, self.y_first))
+        residency = "resident" if tile.resident else "streamed"
         kind = "3 x f16" if self.split and self.products == 3 else "f16" if self.split else self.dtype
         engine = "wgmma" if tile.grouped else "mma"
         shape = f"rows {self.rows} columns {tile.columns} x {self.span} chunk {tile.chunk} x {tile.stages}"
         return (
-            f"kron sparse {self.arch} {engine} {shape}, {tile.warps} warps, weights {held}, batch {ways}, "
+            f"kron sparse {self.arch} {engine} {shape}, {tile.warps} warps, weights {residency}, batch {layouts}, "
             f"{kind} {self.dtype}"
         )
 

@@ -14,8 +14,14 @@ _WEIGHT_SECONDS = 2e-8  # to begin with a chunk of weights that stay
 _UNGROUPED = 3.2  # times the cycles of a product of a warp group
 _ALONE = 0.4  # share of a wait while few others read
 _MOST_SCATTERED = 2.0
-_LINE, _SHARED_LINES = 128, 1.14  # bytes of a line of memory, of which blocks of float32 write a part each
-_KEPT_BYTES, _LOST_BYTES = 5e7, 7.5e7  # of x and y: up to here the second-level cache has them still, from here on not
+_TRANSACTION, _SHARED_TRANSACTIONS = (
+    128,
+    1.14,
+)  # bytes of a line of memory, of which blocks of float32 write a part each
+_CACHED_BYTES, _LOST_BYTES = (
+    5e7,
+    7.5e7,
+)  # of x and y: up to here the second-level cache has them still, from here on not
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ _COSTS: Mapping[str, Mapping[str, Costs]] = {
             5e-6, 8.06e12, 11.1e12, 32, 53.3, 0.442, 1.79, 2.88, 25, 2, 8,
             0.347, 0.774e-6, 0.372, 0.867, 0.462e-6, 0.908e-6, 1.58, broken=3.64, scattered=0.517,
         ),
-        "few": Costs(
+        "narrow": Costs(
             3.41e-6, 4.36e12, 9.56e12, 70, 90, 0.781, 1.4, 2.9, 25, 1.46, 11,
             0.485, 0.776e-6, 0.468, 0.87, 0.926e-6, 0.769e-6, 5.39, broken=0.258,
         ),
@@ -98,7 +104,7 @@ _COSTS: Mapping[str, Mapping[str, Costs]] = {
             3.4e-6, 4.97e12, 17.5e12, 60, 64, 0.781, 1.1, 0.2, 25, 2.87, 8,
             0.342, 0.9e-6, 0.358, 0.577, 0.445e-6, 0.163e-6, 2.16,
         ),
-        "few": Costs(
+        "narrow": Costs(
             2.51e-6, 4.47e12, 9.99e12, 119, 146, 1.36, 1.03, 4.07, 25, 1.71, 9.32,
             0.361, 1.42e-6, 0.904, 0.235, 0.515e-6, 0.27e-6, 4.53, broken=0.281, crowded=0.01,
         ),
@@ -108,7 +114,7 @@ _COSTS: Mapping[str, Mapping[str, Costs]] = {
 
 def quicker(ends: float, again: float) -> float:
     """How many times as fast as from memory so many bytes come that are read and written again and again."""
-    return 1.0 + (again - 1.0) * min(1.0, max(0.0, (_LOST_BYTES - ends) / (_LOST_BYTES - _KEPT_BYTES)))
+    return 1.0 + (again - 1.0) * min(1.0, max(0.0, (_LOST_BYTES - ends) / (_LOST_BYTES - _CACHED_BYTES)))
 
 
 def _costs(plan: KronSparsePlan) -> Costs:
@@ -117,7 +123,7 @@ def _costs(plan: KronSparsePlan) -> Costs:
         return own["last"]
     if plan.spread and not plan.split and not plan.tile.grouped:
         return own["spread"]
-    return own["few" if plan.tile.l < 4 else "first" if plan.full else "strided"]
+    return own["narrow" if plan.tile.l < 4 else "first" if plan.full else "strided"]
 
 
 def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
@@ -162,7 +168,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
     groups, chunks, tiles = plan.groups(problem), plan.chunks(problem), plan.tiles(problem)
     slots, each = plan.slots(problem, limits), plan.blocks_each(problem, limits)
     blocks = groups * slots
-    waves, beside = -(-blocks // (limits.sm_count * each)), min(each, -(-blocks // limits.sm_count))
+    waves, per_sm = -(-blocks // (limits.sm_count * each)), min(each, -(-blocks // limits.sm_count))
     rounds = waves * -(-tiles // slots)
     in_front = problem.x_first and problem.y_first
     broken = own.broken if in_front and not plan.sectors else 0.0
@@ -171,7 +177,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
     x_bytes = ends * (c * -(-b // tile.columns) * max(1.0, own.cache_run / run) + broken * b)
     weight_bytes = groups * chunks * plan.chunk_bytes * (slots if tile.resident else tiles)
     cache = (x_bytes + own.weights * weight_bytes) / own.cache
-    work = rounds * _work(own, plan, chunks, tile.warps * beside)
+    work = rounds * _work(own, plan, chunks, tile.warps * per_sm)
     step = own.step / tile.stages**own.ahead * (tile.chunk * tile.m * tile.l / 64) ** own.deep
     step *= _ALONE + (1 - _ALONE) * min(1.0, (rounds - 1) / 4)
     begun = waves * chunks * _WEIGHT_SECONDS if tile.resident else rounds * chunks * own.barrier
@@ -180,10 +186,10 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
     together = sum(part**order for part in (memory, cache, work, latency)) ** (1 / order)
     if in_front and not (plan.full or plan.sectors):
         together *= min(_MOST_SCATTERED, 1 + own.scattered * max(0, tile.columns - 32) / 32 / chunks)
-    elif plan.spread and plan.split and BYTES[problem.dtype] * d >= _LINE:
-        together *= _SHARED_LINES
-    room = 0.0 if tile.resident and tile.columns == 128 else each * plan.ring_bytes / 65536
-    return own.start + together * (1 + own.crowded * max(0.0, room - 1))
+    elif plan.spread and plan.split and BYTES[problem.dtype] * d >= _TRANSACTION:
+        together *= _SHARED_TRANSACTIONS
+    pressure = 0.0 if tile.resident and tile.columns == 128 else each * plan.pipeline_bytes / 65536
+    return own.start + together * (1 + own.crowded * max(0.0, pressure - 1))
 
 
 def together_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:

@@ -76,8 +76,8 @@ def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
             if _registers(fits, split, problem.x_first) > min(248, REGISTERS // (32 * warps)):
                 continue
             depths = (2,) if split and sides > 1 else (4, 3, 2)
-            held = (True,) if sides > 1 or (l, sharers, sides) == _SPREAD else (True, False)
-            for stages, resident in itertools.product(depths, held):
+            residency = (True,) if sides > 1 or (l, sharers, sides) == _SPREAD else (True, False)
+            for stages, resident in itertools.product(depths, residency):
                 one = replace(fits, stages=stages, resident=resident)
                 own = replace(one, ahead=_ahead(one, split, problem.x_first))
                 if own.ahead or columns < 128 or not grouped or split or problem.x_first:  # they spill else
@@ -97,27 +97,27 @@ def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> 
 @lru_cache(maxsize=4096)
 def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
     """The plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
-    found = min(_plans(problem, limits, tile), key=lambda pair: pair[0], default=None)
+    found = min(_plans(problem, limits, tile), key=lambda candidate: candidate[0], default=None)
     return None if found is None else found[1]
 
 
 def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Tile]:
     """The tiles that should be quickest, two at most of any rows and columns."""
-    kept: list[Tile] = []
+    chosen: list[Tile] = []
     alike: Counter[tuple[int, ...]] = Counter()
-    for _, own in sorted(_plans(problem, limits), key=lambda pair: pair[0]):
+    for _, own in sorted(_plans(problem, limits), key=lambda candidate: candidate[0]):
         tile = own.tile
         shape = tile.l, tile.m, tile.columns
         whole = *shape, tile.chunk, tile.warps, int(tile.resident)
         if alike[shape] < 2 and not alike[whole]:
             alike.update((shape, whole))
-            kept.append(tile)
-    return kept[:count]
+            chosen.append(tile)
+    return chosen[:count]
 
 
 @lru_cache(maxsize=4096)
-def expected_seconds(problem: Problem, limits: DeviceLimits, kept: bool = False) -> float:
-    """What the kernels should take, the weights rearranged before if ``kept``; infinite if they do not take it."""
+def expected_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
+    """What the kernels should take, the weights rearranged before if ``packed``; infinite if they do not take it."""
     a, b, c, d = problem.pattern
     if narrow_plan(problem, limits) is not None:
         moved = BYTES[problem.dtype] * problem.groups * problem.batch * a * d * (b + c)
@@ -125,7 +125,7 @@ def expected_seconds(problem: Problem, limits: DeviceLimits, kept: bool = False)
     chosen = plan(problem, limits) if problem.dtype in _TYPES else None
     if chosen is None:
         return math.inf
-    return (tile_seconds if kept else together_seconds)(chosen, problem, limits)
+    return (tile_seconds if packed else together_seconds)(chosen, problem, limits)
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:

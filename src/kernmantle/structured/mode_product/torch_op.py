@@ -30,7 +30,7 @@ _LIBRARY.define(
 )
 
 
-class Way(NamedTuple):
+class Options(NamedTuple):
     """How products are computed: memory order of results, algorithm and precision."""
 
     batch_last: bool
@@ -65,7 +65,7 @@ def _fake(
     bias: Maybe,
     activation: str,
     batch_last: bool,
-    *way: str,
+    *options: str,
 ) -> torch.Tensor:
     _, a, b, _, d = weight.shape
     groups, count, _ = x.shape
@@ -75,7 +75,7 @@ def _fake(
 
 
 @torch.library.register_fake("kernmantle::kron_sparse_weight", lib=_LIBRARY)
-def _fake_weight(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, *way: str) -> torch.Tensor:
+def _fake_weight(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, *options: str) -> torch.Tensor:
     return x.new_empty((x.shape[0], a, b, c, d))
 
 
@@ -85,19 +85,19 @@ def _folded(tensor: torch.Tensor, dim: int | None, size: int, groups: int) -> to
     return moved.expand(size, groups, *moved.shape[2:]).reshape(size * groups, *moved.shape[2:])
 
 
-def _vmap(info: Any, in_dims: Sequence[Any], x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *way: Any) -> Any:
+def _vmap(info: Any, in_dims: Sequence[Any], x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *options: Any) -> Any:
     size, (of_x, of_weight, of_bias, *_) = info.batch_size, in_dims
     groups = x.shape[0 if of_x is None else int(of_x == 0)]
     if of_x is not None and of_weight is None and of_bias is None and groups == 1:
         moved = x.movedim(of_x, 0)
         joined = moved.reshape(1, -1, moved.shape[-1])
-        result = _product(joined, weight, bias, *way)
+        result = _product(joined, weight, bias, *options)
         return result.unflatten(1, (size, moved.shape[2])).movedim(1, 0), 0
     folded = [
         value if value is None else _folded(value, dim, size, groups)
         for value, dim in ((x, of_x), (weight, of_weight), (bias, of_bias))
     ]
-    result = _product(*folded, *way)
+    result = _product(*folded, *options)
     return result.unflatten(0, (size, groups)), 0
 
 
@@ -114,7 +114,7 @@ _product = torch.ops.kernmantle.kron_sparse.default
 _weight = torch.ops.kernmantle.kron_sparse_weight.default
 
 
-def _turned(weight: torch.Tensor) -> torch.Tensor:
+def _transposed(weight: torch.Tensor) -> torch.Tensor:
     """Weights of the transposed matrix."""
     return weight.transpose(2, 3)
 
@@ -130,13 +130,13 @@ class Product(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *way: Any) -> torch.Tensor:
-        return _product(x, weight, bias, "", *way)
+    def forward(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *options: Any) -> torch.Tensor:
+        return _product(x, weight, bias, "", *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, weight, bias, *way = inputs
-        ctx.way = Way(*way)
+        x, weight, bias, *options = inputs
+        ctx.options = Options(*options)
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.biases = None if bias is None else bias.shape[0]
 
@@ -145,12 +145,12 @@ class Product(torch.autograd.Function):
         (grad,) = grads
         x, weight = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        of_x = product(grad, _turned(weight), None, ctx.way) if wanted[0] else None
-        of_weight = weight_gradient(x, grad, weight.shape[1:], ctx.way) if wanted[1] else None
+        of_x = product(grad, _transposed(weight), None, ctx.options) if wanted[0] else None
+        of_weight = weight_gradient(x, grad, weight.shape[1:], ctx.options) if wanted[1] else None
         if of_weight is not None:
             of_weight = of_weight.sum_to_size(weight.shape).to(weight.dtype)
         of_bias = grad.sum(1).sum_to_size((ctx.biases, grad.shape[2])) if wanted[2] else None
-        return of_x, of_weight, of_bias, *(None,) * len(ctx.way)
+        return of_x, of_weight, of_bias, *(None,) * len(ctx.options)
 
 
 class WeightGradient(torch.autograd.Function):
@@ -165,16 +165,16 @@ class WeightGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         x, grad, *rest = inputs
-        ctx.pattern, ctx.way = rest[:4], Way(*rest[4:])
+        ctx.pattern, ctx.options = rest[:4], Options(*rest[4:])
         ctx.save_for_backward(x, grad)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
         (cotangent,) = grads
         x, grad = ctx.saved_tensors
-        of_x = product(grad, _turned(cotangent), None, ctx.way) if ctx.needs_input_grad[0] else None
-        of_grad = product(x, cotangent, None, ctx.way) if ctx.needs_input_grad[1] else None
-        return of_x, of_grad, *(None,) * (4 + len(ctx.way))
+        of_x = product(grad, _transposed(cotangent), None, ctx.options) if ctx.needs_input_grad[0] else None
+        of_grad = product(x, cotangent, None, ctx.options) if ctx.needs_input_grad[1] else None
+        return of_x, of_grad, *(None,) * (4 + len(ctx.options))
 
 
 class ProductWithJvp(Product):
@@ -182,8 +182,8 @@ class ProductWithJvp(Product):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, weight, bias, *way = inputs
-        ctx.way = Way(*way)
+        x, weight, bias, *options = inputs
+        ctx.options = Options(*options)
         ctx.save_for_backward(x, weight)
         ctx.save_for_forward(x, weight)
         ctx.biases = None if bias is None else bias.shape[0]
@@ -199,16 +199,16 @@ class ProductWithJvp(Product):
         x, weight, bias, *_ = tangents
         own_x, own_weight = ctx.saved_tensors
         moved = [
-            None if x is None else product(x, own_weight, None, ctx.way),
-            None if weight is None else product(own_x, weight, None, ctx.way),
+            None if x is None else product(x, own_weight, None, ctx.options),
+            None if weight is None else product(own_x, weight, None, ctx.options),
         ]
         total = _plus(moved)
         if bias is not None:
             if total is None:
-                total = torch.zeros_like(product(own_x, own_weight, None, ctx.way))
+                total = torch.zeros_like(product(own_x, own_weight, None, ctx.options))
             total = total + bias[:, None]
         # torch asks for the layout of the result, which batches of tangents that it runs one by one do not have.
-        return total.mT.contiguous().mT if ctx.way.batch_last else total  # pyright: ignore
+        return total.mT.contiguous().mT if ctx.options.batch_last else total  # pyright: ignore
 
 
 class WeightGradientWithJvp(WeightGradient):
@@ -229,13 +229,13 @@ class WeightGradientWithJvp(WeightGradient):
         x, grad, *_ = tangents
         own_x, own_grad = ctx.saved_tensors
         moved = [
-            None if x is None else weight_gradient(x, own_grad, ctx.pattern, ctx.way),
-            None if grad is None else weight_gradient(own_x, grad, ctx.pattern, ctx.way),
+            None if x is None else weight_gradient(x, own_grad, ctx.pattern, ctx.options),
+            None if grad is None else weight_gradient(own_x, grad, ctx.pattern, ctx.options),
         ]
         return _plus(moved)  # pyright: ignore[reportReturnType]
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, activation: str = "") -> torch.Tensor:
+def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options, activation: str = "") -> torch.Tensor:
     """Product of (G, N, a c d) and (H, a, b, c, d), with whatever derivative is being recorded."""
     tensors = [x, weight] if bias is None else [x, weight, bias]
     compiling = torch.compiler.is_compiling()
@@ -243,23 +243,23 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, way: Way, activa
     if not compiling and torch._C._get_tracing_state() is not None:
         raise BackendError("torch.jit.trace cannot record this product; use torch.compile or torch.export")
     if not tracked and not compiling and plain(tensors):
-        return execute.product(x, weight, bias, activation, *way)
+        return execute.product(x, weight, bias, activation, *options)
     if compiling and not tracked:
-        return _product(x, weight, bias, activation, *way)
+        return _product(x, weight, bias, activation, *options)
     function = Product if compiling else ProductWithJvp
-    return execute.ACTIVATIONS[activation](function.apply(x, weight, bias, *way))
+    return execute.ACTIVATIONS[activation](function.apply(x, weight, bias, *options))
 
 
-def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], way: Way) -> torch.Tensor:
+def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], options: Options) -> torch.Tensor:
     """Sum over the batch of the outer products of a result's gradient and ``x``, of shape (G, *pattern)."""
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and (x.requires_grad or grad.requires_grad)
     if not tracked and compiling:
-        return _weight(x, grad, *pattern, way.algorithm, way.precision)
+        return _weight(x, grad, *pattern, options.algorithm, options.precision)
     if not tracked and plain([x, grad]):
-        return execute.gradient(x, grad, tuple(pattern), way.algorithm, way.precision)  # pyright: ignore
+        return execute.gradient(x, grad, tuple(pattern), options.algorithm, options.precision)  # pyright: ignore
     function = WeightGradient if compiling else WeightGradientWithJvp
-    return function.apply(x, grad, *pattern, *way)
+    return function.apply(x, grad, *pattern, *options)
 
 
 def _record(
@@ -268,14 +268,14 @@ def _record(
 ) -> torch.Tensor:  # fmt: skip
     """Record the derivatives of an operator in a graph that torch.export wrote, whose weights are trained."""
     check_untransformed("kron_sparse")
-    return product(x, weight, bias, Way(batch_last, algorithm, precision), activation)
+    return product(x, weight, bias, Options(batch_last, algorithm, precision), activation)
 
 
 def _record_weight(
     x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, algorithm: str, precision: str
 ) -> torch.Tensor:
     check_untransformed("kron_sparse_weight")
-    return weight_gradient(x, grad, (a, b, c, d), Way(False, algorithm, precision))
+    return weight_gradient(x, grad, (a, b, c, d), Options(False, algorithm, precision))
 
 
 register_derivative(

@@ -33,8 +33,8 @@ def by_bmm(
     last = x.stride(1) == 1 != x.stride(2)
     watched = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     apart = d * max(x.shape[1], x.stride(2), 0 if out is None else out.stride(2))
-    few = (last or d == 1) and groups * min(a, d) <= MOST_CALLS
-    if x.is_cuda and few and apart <= BLAS_FARTHEST and not watched:
+    is_cheap = (last or d == 1) and groups * min(a, d) <= MOST_CALLS
+    if x.is_cuda and is_cheap and apart <= BLAS_FARTHEST and not watched:
         return _where_they_lie(x, blocks, last, out)
     return by_copies(x, blocks)
 
@@ -72,16 +72,16 @@ def _where_they_lie(x: torch.Tensor, blocks: torch.Tensor, last: bool, out: torc
 
 def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
     """``left @ right`` of (a, d, ., .), in as few calls as their strides allow."""
-    given = (left, right, out)
-    if all(1 in each.shape[:2] or each.stride(0) == each.shape[1] * each.stride(1) for each in given):
+    operands = (left, right, out)
+    if all(1 in each.shape[:2] or each.stride(0) == each.shape[1] * each.stride(1) for each in operands):
         torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=out.flatten(0, 1))
         return
     along = 0 if out.shape[0] <= out.shape[1] else 1
-    for one, other, target in zip(*(each.unbind(along) for each in given), strict=True):
+    for one, other, target in zip(*(each.unbind(along) for each in operands), strict=True):
         torch.bmm(one, other, out=target)
 
 
-def by_lines(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def by_entries(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Entry by entry of the blocks, each with all rows, i and l at once: for blocks of a few entries."""
     groups, count, a, b, c, d = _sizes(x, weight)
     own, factors = x.reshape(groups, count, a, c, d), weight.expand(groups, a, b, c, d)[:, None]
@@ -128,11 +128,13 @@ def sparse_rows(weight: torch.Tensor) -> list[torch.Tensor]:
     _, a, b, c, d = weight.shape
     rows, columns = a * b * d, a * c * d
     first = torch.arange(a, device=weight.device).view(a, 1, 1, 1) * (c * d)
-    place = first + torch.arange(c, device=weight.device) * d + torch.arange(d, device=weight.device).view(d, 1)
-    places = place.expand(a, b, d, c).reshape(-1)
+    columns_of_row = (
+        first + torch.arange(c, device=weight.device) * d + torch.arange(d, device=weight.device).view(d, 1)
+    )
+    columns_of = columns_of_row.expand(a, b, d, c).reshape(-1)
     counts = torch.arange(rows + 1, device=weight.device) * c
     values = weight.transpose(3, 4).flatten(1)
-    return _made(torch.sparse_csr_tensor, counts, places, values, (rows, columns))
+    return _made(torch.sparse_csr_tensor, counts, columns_of, values, (rows, columns))
 
 
 def by_bsr(x: torch.Tensor, weight: torch.Tensor, made: list[torch.Tensor] | None = None) -> torch.Tensor:
@@ -153,13 +155,13 @@ def block_rows(weight: torch.Tensor) -> list[torch.Tensor]:
     high, wide = b // side, c // side
     counts = torch.arange(a * d * high + 1, device=weight.device) * wide
     first = torch.arange(a * d, device=weight.device).view(-1, 1, 1) * wide
-    places = (first + torch.arange(wide, device=weight.device)).expand(-1, high, -1).reshape(-1)
+    columns_of = (first + torch.arange(wide, device=weight.device)).expand(-1, high, -1).reshape(-1)
     blocks = weight.reshape(groups, a, high, side, wide, side, d)
     values = blocks.permute(0, 1, 6, 2, 4, 3, 5).reshape(groups, -1, side, side).contiguous()
     size = a * b * d, a * c * d
     if side == 1:
-        return _made(torch.sparse_csr_tensor, counts, places, values.flatten(1), size)
-    return _made(torch.sparse_bsr_tensor, counts, places, values, size)
+        return _made(torch.sparse_csr_tensor, counts, columns_of, values.flatten(1), size)
+    return _made(torch.sparse_bsr_tensor, counts, columns_of, values, size)
 
 
 @contextmanager
@@ -172,11 +174,11 @@ def quietly() -> Iterator[None]:
 
 
 def _made(
-    make: Callable[..., torch.Tensor], counts: torch.Tensor, places: torch.Tensor, values: torch.Tensor,
+    make: Callable[..., torch.Tensor], counts: torch.Tensor, columns_of: torch.Tensor, values: torch.Tensor,
     size: tuple[int, int],
 ) -> list[torch.Tensor]:  # fmt: skip
     with quietly():
-        return [make(counts, places, own, size, check_invariants=False) for own in values]
+        return [make(counts, columns_of, own, size, check_invariants=False) for own in values]
 
 
 def _each(x: torch.Tensor, matrices: list[torch.Tensor]) -> torch.Tensor:
@@ -224,7 +226,7 @@ def gradient_by_bmm(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: 
     return torch.matmul(rows, columns).permute(0, 1, 3, 4, 2)
 
 
-def gradient_by_lines(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
+def gradient_by_entries(x: torch.Tensor, gradient: torch.Tensor, a: int, b: int, c: int, d: int) -> torch.Tensor:
     """The same entry by entry of the blocks."""
     groups, count = x.shape[:2]
     own, rows = x.reshape(groups, count, a, c, d), gradient.reshape(groups, count, a, b, d)
@@ -254,11 +256,11 @@ ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
     "sparse": by_sparse,
     "bsr": by_bsr,
 }
-OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "lines": by_lines}
+OWN: dict[str, Callable[..., torch.Tensor]] = {**ALGORITHMS, "entries": by_entries}
 MADE: dict[str, Callable[[torch.Tensor], Any]] = {
     "bmm": block_matrices, "dense": dense, "sparse": sparse_rows, "bsr": block_rows,
 }  # fmt: skip
 GRADIENTS: dict[str, Callable[..., torch.Tensor]] = dict.fromkeys(ALGORITHMS, gradient_by_bmm) | {
     "dense": gradient_by_dense,
-    "lines": gradient_by_lines,
+    "entries": gradient_by_entries,
 }

@@ -34,7 +34,7 @@ def inner(problem: Problem) -> Problem | None:
     return replace(problem, pattern=(d, b, c, 1), groups=a)
 
 
-def turning(high: int, wide: int, size: int) -> tuple[int, int]:
+def transpose_lanes(high: int, wide: int, size: int) -> tuple[int, int]:
     """How many lanes of a warp lie along the columns of a matrix that is turned, and how many warps turn it."""
     down, across = (-(-length * size // ACCESS) for length in (high, wide))
     lanes = _LANES
@@ -46,15 +46,15 @@ def turning(high: int, wide: int, size: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def turned_seconds(problem: Problem, limits: DeviceLimits, kept: bool = False) -> float:
+def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
     """What it should take, infinite for what is not turned."""
     own = inner(problem)
     if own is None or problem.dtype == "f64":
         return math.inf
     a, b, c, d = problem.pattern
     moved = 2 * BYTES[problem.dtype] * problem.batch * a * d * (b + c)
-    kernel = expected_seconds(own, limits, kept)
+    kernel = expected_seconds(own, limits, packed)
     blocks = (a * d, b, c, 1)
     after = problem.bias, problem.activation != ""
-    _, multiplied = quickest(blocks, problem.batch, problem.dtype, "cuda", False, kernel, kept, *after)
+    _, multiplied = quickest(blocks, problem.batch, problem.dtype, "cuda", False, kernel, packed, *after)
     return _START_SECONDS + moved / _BYTES_A_SECOND + multiplied

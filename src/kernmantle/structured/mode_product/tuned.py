@@ -15,7 +15,7 @@ from ...compiler.canonical import canonical
 from ...runtime.cache import Built, Cache, Key, current_cache, fingerprint
 from ...runtime.launcher import Launcher
 from ...torch_ops.tuned_tiles import Tuned, measured
-from .cost import TURNED, seconds
+from .cost import TRANSPOSED, seconds
 from .narrow_plan import narrow_plan
 from .plan import Problem, Tile
 from .tiles import plan, tiles_to_try
@@ -26,29 +26,29 @@ _TILES = 8
 _SLOWEST = 8.0
 
 
-def tile_of(way: str) -> Tile | None:
+def tile_of(algorithm: str) -> Tile | None:
     """The tile that a way names."""
-    name = way.removeprefix(KERNEL).strip()
-    return Tile.of(name) if way.startswith(KERNEL) and name else None
+    name = algorithm.removeprefix(KERNEL).strip()
+    return Tile.of(name) if algorithm.startswith(KERNEL) and name else None
 
 
-def ways(problem: Problem, own: DeviceLimits, ready: bool) -> tuple[str, ...]:
-    """Ways that are not hopeless; ``ready``: what is made of the weights is there already."""
-    taken = seconds(problem.pattern, problem.batch, problem.dtype, "cuda", not problem.x_first, ready)
+def candidate_algorithms(problem: Problem, own: DeviceLimits, packed: bool) -> tuple[str, ...]:
+    """Ways that are not hopeless; ``packed``: what is made of the weights is there already."""
+    taken = seconds(problem.pattern, problem.batch, problem.dtype, "cuda", not problem.x_first, packed)
     limit = _SLOWEST * min(taken.values())
     torch_has = tuple(name for name, each in taken.items() if name != KERNEL and each <= limit)
     if narrow_plan(problem, own) is not None:
         return (KERNEL, *torch_has)
     default = plan(problem, own)
     tiles = [] if default is None else [tile for tile in tiles_to_try(problem, own, _TILES) if tile != default.tile]
-    turned = () if inner(problem) is None else (TURNED,)
-    return (KERNEL, *(f"{KERNEL} {tile.name}" for tile in tiles), *turned, *torch_has)
+    transposed = () if inner(problem) is None else (TRANSPOSED,)
+    return (KERNEL, *(f"{KERNEL} {tile.name}" for tile in tiles), *transposed, *torch_has)
 
 
-def _key(problem: Problem, ready: bool, card: str) -> Key:
+def _key(problem: Problem, packed: bool, card: str) -> Key:
     """Batches between two powers of 2 are alike."""
     alike = replace(problem, batch=(problem.batch - 1).bit_length())
-    return Key(card, "kronsparse", canonical((alike, ready)), _headers(), name=f"way of {problem.pattern}")
+    return Key(card, "kronsparse", canonical((alike, packed)), _headers(), name=f"way of {problem.pattern}")
 
 
 @lru_cache(maxsize=1)
@@ -56,26 +56,26 @@ def _headers() -> str:
     return fingerprint(emit.headers())
 
 
-def kept(problem: Problem, ready: bool, own: DeviceLimits, card: str) -> str | None:
+def find_tuned(problem: Problem, packed: bool, own: DeviceLimits, card: str) -> str | None:
     """Way kept for products like this one; None where nothing was measured or its tile does not fit."""
-    return _kept(current_cache(), problem, ready, own, card)
+    return _find_tuned(current_cache(), problem, packed, own, card)
 
 
 @lru_cache(maxsize=4096)
-def _kept(cache: Cache, problem: Problem, ready: bool, own: DeviceLimits, card: str) -> str | None:
-    found = cache.find(_key(problem, ready, card))
+def _find_tuned(cache: Cache, problem: Problem, packed: bool, own: DeviceLimits, card: str) -> str | None:
+    found = cache.find(_key(problem, packed, card))
     if found is None:
         return None
-    way = found.binary.decode()
-    tile = tile_of(way)
-    return way if tile is None or plan(problem, own, tile) is not None else None
+    algorithm = found.binary.decode()
+    tile = tile_of(algorithm)
+    return algorithm if tile is None or plan(problem, own, tile) is not None else None
 
 
-def tuned(calls: dict[str, Callable[[], object]], default: str, problem: Problem, ready: bool, card: str) -> Tuned:
+def tuned(calls: dict[str, Callable[[], object]], default: str, problem: Problem, packed: bool, card: str) -> Tuned:
     """Time every way, and keep the quickest."""
     found = {name: Launcher(lambda *_, call=call: call(), name) for name, call in calls.items()}
     sizes = dict(zip("abcd", problem.pattern, strict=True)) | {"batch": problem.batch}
     result = Tuned(sizes, default, measured(found, default, (), ()))
-    current_cache().put(_key(problem, ready, card), Built(result.best.encode()))
-    _kept.cache_clear()
+    current_cache().put(_key(problem, packed, card), Built(result.best.encode()))
+    _find_tuned.cache_clear()
     return result

@@ -42,8 +42,8 @@ class SumPlan:
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
         planes = 2 if self.dtype == "f32" else 1
-        lines = self.l * (EDGE * _PITCH_BYTES + (_APART_BYTES if self.l > 1 else 0))
-        return 2 * planes * lines + 2 * 4 * self.l * 4
+        staged = self.l * (EDGE * _PITCH_BYTES + (_APART_BYTES if self.l > 1 else 0))
+        return 2 * planes * staged + 2 * 4 * self.l * 4
 
     def tiles(self, pattern: tuple[int, int, int, int], groups: int) -> int:
         """Blocks for one part of the batch."""
@@ -57,9 +57,9 @@ class SumPlan:
         return _even(self.tiles(pattern, groups), limits.sm_count * self.blocks_each, most)
 
     def __str__(self) -> str:
-        ways = " and ".join("first" if first else "last" for first in (self.x_first, self.y_first))
+        layouts = " and ".join("first" if first else "last" for first in (self.x_first, self.y_first))
         kind = {("f32", 3): "3 x f16 ", ("f32", 1): "f16 "}.get((self.dtype, self.products), "")
-        return f"kron sparse gradient {self.arch} mma {EDGE} x {EDGE} x {self.l}, batch {ways}, {kind}{self.dtype}"
+        return f"kron sparse gradient {self.arch} mma {EDGE} x {EDGE} x {self.l}, batch {layouts}, {kind}{self.dtype}"
 
 
 @lru_cache(maxsize=4096)

@@ -33,7 +33,7 @@ def _diagonals(own: Support) -> str:
     )
 
 
-def svg(pattern: Sequence[int], side: int = SIDE, index: str = "") -> str:
+def svg(pattern: Sequence[int], side: int = SIDE, attributes: str = "") -> str:
     """The support as a drawing: rectangles for dense blocks, diagonals for interleaved ones."""
     own = Support(*pattern)
     rows, columns = own.a * own.b * own.d, own.a * own.c * own.d
@@ -48,7 +48,7 @@ def svg(pattern: Sequence[int], side: int = SIDE, index: str = "") -> str:
         inner = f'<path d="{_blocks(own)}" fill="#1b6ca8" fill-opacity="0.4"/>'
     edge = f'<rect width="{columns}" height="{rows}" stroke="#c5ccd3" stroke-width="{2 / scale:g}"/>'
     return (
-        f'<svg {index}width="{columns * scale:.0f}" height="{rows * scale:.0f}" viewBox="0 0 {columns} {rows}" '
+        f'<svg {attributes}width="{columns * scale:.0f}" height="{rows * scale:.0f}" viewBox="0 0 {columns} {rows}" '
         f'fill="none">{inner}{edge}</svg>'
     )
 

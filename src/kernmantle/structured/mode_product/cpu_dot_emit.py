@@ -21,8 +21,8 @@ class _Dots(Vectors):
             mask = self.mask(f, f.i64("sub nsw", "%r", r)) if masked else ""
 
             def read(pointer: str) -> str:
-                index = self.at(f, pointer, r)
-                return self.load_masked(f, index, mask) if masked else self.load(f, index)
+                address = self.at(f, pointer, r)
+                return self.load_masked(f, address, mask) if masked else self.load(f, address)
 
             across = [read(self.at(f, "%b", f.multiply("%b_q", str(j)))) for j in range(columns)]
             down = [read(self.at(f, "%a", f.multiply("%a_p", str(i)))) for i in range(rows)]
@@ -65,8 +65,8 @@ class _Dots(Vectors):
             if tile.bias:
                 values = f.load(own, self.at(f, "%bias", str(j * tile.group)), self.size)
                 total = f.emit(f"fadd {own} {total}, {values}")
-            index = self.at(f, "%c", f.multiply("%c_p", str(i)), str(j * tile.group))
-            f.store(own, total, index, self.size)
+            address = self.at(f, "%c", f.multiply("%c_p", str(i)), str(j * tile.group))
+            f.store(own, total, address, self.size)
         f.emit_void("ret void")
         return f.text()
 
@@ -77,7 +77,7 @@ def emit(tile: Tile) -> str:
     f = Function(HEAD)
     field = own.integers(f, DOT_FIELDS)
     names = ("a", "b", "c", "bias") if tile.bias else ("a", "b", "c")
-    pointers = {name: own.pointer(f, index) for index, name in enumerate(names)}
+    pointers = {name: own.pointer(f, address) for address, name in enumerate(names)}
     blocks = f.i64("sdiv", f.add(field["q"], f.i64("sub nsw", field["q_block"], "1")), field["q_block"])
     shapes: list[tuple[int, int]] = []
     with f.loop("%begin", "%end") as item:

@@ -136,9 +136,9 @@ def packing_rows(own: Vectors) -> str:
     row_elements = str(tile.rows * tile.group)
     tile_elements, every = f.multiply("%r", row_elements), f.ceiling("%p", tile.rows)
 
-    def present(index: str) -> tuple[str, str]:
+    def present(tile_index: str) -> tuple[str, str]:
         """First row of a tile, and how many are there."""
-        first = f.multiply(index, str(tile.rows))
+        first = f.multiply(tile_index, str(tile.rows))
         return first, f.least(str(tile.rows), f.i64("sub nsw", "%p", first))
 
     def copy(source: str, target: str) -> None:

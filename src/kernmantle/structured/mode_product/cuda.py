@@ -48,8 +48,8 @@ def shape_key(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> tuple[Any, ...]:
     """What a product looks like: everything that is decided about it depends on that."""
-    indices = x.data_ptr() % 16, out.data_ptr() % 16
-    return x.shape, x.stride(), out.stride(), indices, x.dtype, weight.shape, bias is None, activation, precision
+    alignments = x.data_ptr() % 16, out.data_ptr() % 16
+    return x.shape, x.stride(), out.stride(), alignments, x.dtype, weight.shape, bias is None, activation, precision
 
 
 def problem_of(

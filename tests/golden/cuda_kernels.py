@@ -27,8 +27,8 @@ from ..backend import test_cuda_select as selections
 from ..backend import test_cuda_squares as squares
 from ..backend import test_cuda_wide as wide
 from ..backend import test_kronsparse_compile as kronsparse
-from ..backend import test_kronsparse_few as grouped
-from ..backend import test_kronsparse_pairs as fused
+from ..backend import test_kronsparse_fused as fused
+from ..backend import test_kronsparse_grouped as grouped
 from ..cuda.pull_nests import cases as vjp_cases
 
 CARDS = grams.CARDS

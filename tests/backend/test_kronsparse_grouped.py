@@ -25,7 +25,7 @@ from kernmantle.structured.mode_product.grouped_plan import (
     tiles_of,
 )
 
-from ..cuda.kronsparse_few_harness import FACTORS, TYPES, cases, expected, seen
+from ..cuda.kronsparse_grouped_harness import FACTORS, TYPES, cases, expected, seen
 from .test_cuda_compile import CARDS
 
 MONARCH = (6, 64, 64, 1), (1, 768, 192, 2)

@@ -13,7 +13,7 @@ from kernmantle.structured.mode_product import grouped
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
-from .kronsparse_few_harness import FewCase, cases, check, run
+from .kronsparse_grouped_harness import FewCase, cases, check, run
 
 pytestmark = pytest.mark.cuda
 

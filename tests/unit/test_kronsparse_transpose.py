@@ -48,7 +48,7 @@ def turned_by_torch(source, target, a, high, wide) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_products_over_turned_rows(monkeypatch, pattern) -> None:
     a, b, c, d = pattern
-    monkeypatch.setattr(transpose, "_turn", turned_by_torch)
+    monkeypatch.setattr(transpose, "_transpose", turned_by_torch)
     monkeypatch.setattr(transpose, "choose_algorithm", lambda *_: "kernel")
     for rows, packed in ((7, None), (3, PackedWeights())):
         monkeypatch.setattr(transpose, "_MOST_BYTES", rows * 8 * a * d * max(b, c))

@@ -15,7 +15,7 @@ from kernmantle.structured.mode_product.chain_plan import Step
 from kernmantle.testing import assert_close
 
 from .harness import Machine, limits
-from .kronsparse_pair_harness import CHAINS, PairCase, cases, check, run
+from .kronsparse_fused_harness import CHAINS, PairCase, cases, check, run
 
 pytestmark = pytest.mark.cuda
 

@@ -1,6 +1,6 @@
 """Runs pairs of Kronecker-sparse products on a GPU with cuda.core alone: compute-sanitizer sees nothing but these.
 
-``python -m tests.cuda.kronsparse_fused_harness [word ...]`` runs all, or the cases whose name contains one of the words.
+``python -m tests.cuda.kronsparse_fused_harness [word ...]`` runs all, or the cases whose name has one of the words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs small products of Kronecker-sparse training steps on a GPU with cuda.core alone, for compute-sanitizer.
 
-``python -m tests.cuda.kronsparse_grouped_harness [word ...]`` runs all, or the cases whose name contains one of the words.
+``python -m tests.cuda.kronsparse_grouped_harness [word ...]`` runs all, or the cases whose name has one of the words.
 """
 
 from __future__ import annotations

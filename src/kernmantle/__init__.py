@@ -18,6 +18,7 @@ if _TYPE_CHECKING:
     from .integrations.sklearn import pairwise_kernels as pairwise_kernels
     from .pairwise import Kernel as Kernel
     from .pairwise import argkmin as argkmin
+    from .pairwise import attention as attention
     from .pairwise import cdist, pdist
     from .pairwise import median_bandwidth as median_bandwidth
     from .pairwise import standardise as standardise
@@ -46,7 +47,7 @@ if _TYPE_CHECKING:
 _OF_KERNELS = (
     "Cauchy", "Cosine", "Dispersal", "ExponentialPower", "Gaussian", "Kernel", "Laplace", "Linear", "Matern", "NTK",
     "Periodic", "Polynomial", "ProductLaplace", "RationalQuadratic", "Sigmoid", "SphereNTK", "SumPowerLaplace",
-    "Wendland", "argkmin", "median_bandwidth", "standardise",
+    "Wendland", "argkmin", "attention", "median_bandwidth", "standardise",
 )  # fmt: skip
 _OF_KRON = ("KronWorkspace", "KroneckerProduct", "kron_linear", "kron_matmul", "kron_workspace", "nearest_kron")
 _OF_KRONSPARSE = (

@@ -185,7 +185,7 @@ def _logsumexp() -> Reduction:
     return Reduction(
         "logsumexp", (-math.inf, 0), join(T, const(1)), join(R0, R1), _op("add", S0, _op("log", S1)),
         ("value", "value"), floating=True, meaning="log of the sum of exponentials",
-        weight="where(eq(a,-inf),0,exp(sub(t,a)))", torch=("logsumexp", "logaddexp"),
+        weight="exp(sub(t,where(eq(a,-inf),0,a)))", torch=("logsumexp", "logaddexp"),
     )  # fmt: skip
 
 

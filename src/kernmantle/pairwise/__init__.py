@@ -7,6 +7,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
+    from .attend import attention
     from .bandwidth import median_bandwidth, standardise
     from .condensed import pdist
     from .constructors import CONSTRUCTORS
@@ -22,8 +23,8 @@ if _TYPE_CHECKING:
 _HOMES = {
     "CONSTRUCTORS": "constructors", "KERNELS": "kernels", "METRICS": "metrics", "Form": "metric", "Hyper": "kernel_row",
     "Kernel": "kernel", "Metric": "metric", "Operator": "operator", "Option": "kernel_row", "Row": "kernel_row",
-    "argkmin": "neighbour_search", "cdist": "distances", "median_bandwidth": "bandwidth", "pdist": "condensed",
-    "standardise": "bandwidth",
+    "argkmin": "neighbour_search", "attention": "attend", "cdist": "distances", "median_bandwidth": "bandwidth",
+    "pdist": "condensed", "standardise": "bandwidth",
 }  # fmt: skip
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Option",
     "Row",
     "argkmin",
+    "attention",
     "cdist",
     "median_bandwidth",
     "pdist",

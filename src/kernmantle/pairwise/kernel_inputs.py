@@ -127,11 +127,12 @@ def squares(rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     return torch.linalg.vecdot(scaled, scaled)
 
 
-def _floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
+def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
+    """Return a tensor of real numbers as floating point, integers as float64 where they are from the host."""
     if tensor.is_floating_point():
         return tensor
     if tensor.is_complex():
-        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; kernels are of real rows: use torch.view_as_real")
+        raise DtypeError(f"{label} is {dtype_name(tensor.dtype)}; rows are of real numbers: use torch.view_as_real")
     return tensor.to(torch.float64 if host else torch.float32)
 
 
@@ -168,7 +169,7 @@ def prepare(
             raise DtypeError(f"{name} is a number; pass an array")
     tensors, wrap = unwrap(*present.values(), names=list(present))
     host = is_numpy_like(x)
-    placed = promoted({name: _floating(t, name, host) for name, t in zip(present, tensors, strict=True)})
+    placed = promoted({name: floating(t, name, host) for name, t in zip(present, tensors, strict=True)})
     left = placed["x"]
     right = placed.get("y", left)
     check_rows(left, right)

@@ -12,7 +12,7 @@ from .inputs import check_options, find, request
 from .kernel import Kernel
 from .neighbours import check_count
 
-_OPTIONS = ("p", "w", "V", "VI", "base")
+OPTIONS = ("p", "w", "V", "VI", "base")
 
 
 def argkmin(
@@ -93,22 +93,23 @@ def check_distance(metric: Any, instead: str) -> None:
 
 def check_metric(metric: str, options: Mapping[str, Any]) -> None:
     """ParameterError for an unknown metric, or options that it does not take."""
-    _check_names(options)
+    check_names(options)
     row = find(metric)
     check_options(row, options)
     if row.name == "inner_product":
         raise ParameterError("metric= is a distance; 'inner_product' is a similarity: pass similarity=km.Linear()")
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
-    unknown = next((name for name in options if name not in _OPTIONS), None)
+def check_names(options: Mapping[str, Any]) -> None:
+    """ParameterError for what is an option of no metric."""
+    unknown = next((name for name in options if name not in OPTIONS), None)
     if unknown is not None:
-        raise ParameterError(f"nearest neighbours have no option {unknown!r}; there are {', '.join(_OPTIONS)}")
+        raise ParameterError(f"metrics have no option {unknown!r}; there are {', '.join(OPTIONS)}")
 
 
 def _by_metric(x: Any, y: Any, count: int, metric: str, return_values: bool, options: Mapping[str, Any]) -> Any:
-    _check_names(options)
-    p, w, V, VI, base = (options.get(name) for name in _OPTIONS)
+    check_names(options)
+    p, w, V, VI, base = (options.get(name) for name in OPTIONS)
     wanted = request(find(metric), x, x if y is None else y, p=p, w=w, V=V, VI=VI, base=base)
     ready = wanted.prepared()
     check_count(count, ready.operands[1].shape[-2])

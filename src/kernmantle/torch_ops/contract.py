@@ -353,7 +353,7 @@ def _traced(equation: str, map: Callable[..., Any] | None, reduce: Any, epilogue
 _WRITTEN: LRUCache[Hashable, Contraction] = LRUCache(256)
 
 
-def _written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
+def written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
     """Contraction of lambdas written on the spot, the earlier one if they compute the same."""
     if torch.compiler.is_compiling():
         if isinstance(reduce, (Semiring, Fold, Smallest, Largest)):
@@ -429,5 +429,5 @@ def contract(
     >>> km.contract("mk,nk->mn", lambda a, b, p: abs(a - b) ** p, x, y, p=2, epilogue=lambda s, p: s ** (1 / p))
     array([[2.23606798]])
     """
-    contraction = _written(equation, map, reduce, epilogue)
+    contraction = written(equation, map, reduce, epilogue)
     return contraction(*operands, params=params, out=out, precision=precision, **named)

@@ -1,0 +1,293 @@
+"""Attention with any score: softmax-weighted sums of rows whose weights are never stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from ..arrays import check_same_device, dtype_name, unwrap
+from ..compiler.row_reduce import PRODUCT
+from ..errors import DtypeError, ParameterError, ShapeError
+from ..ir.functions import FUNCTIONS
+from ..torch_ops.checks import is_number
+from ..torch_ops.recompute import pulled
+from ..torch_ops.torch_private import is_tracked, plain
+from .inputs import HALVES
+from .scores import Arrays, Outer, Scores, arrays_of, scores_of
+
+_exp, _where = FUNCTIONS["exp"], FUNCTIONS["where"]
+
+
+def _logit(table: str, causal: bool, score: Any, scale: Any, *operands: Any) -> Any:
+    """Return what the exponential is taken of: the score times the scale, and minus infinity where it is masked."""
+    rest = iter(operands)
+    value = score * scale
+    if table == "terms":
+        value = value + next(rest)
+    elif table == "truths":
+        value = _where(next(rest), value, -math.inf)
+    if causal:
+        row, column = next(rest), next(rest)
+        value = _where(column <= row, value, -math.inf)
+    return value
+
+
+def _weight(table: str, causal: bool, score: Any, scale: Any, normaliser: Any, *operands: Any) -> Any:
+    return _exp(_logit(table, causal, score, scale, *operands) - normaliser)
+
+
+def _outers(function: Callable[..., Any], name: str, first: tuple[str, ...]) -> dict[Any, Outer]:
+    """Return a function for every kind of mask."""
+    found: dict[Any, Outer] = {}
+    for kind in product(("truths", "terms", ""), ("mn", "n"), (False, True)):
+        table, axes, causal = kind
+        operands = (*first, *([axes] if table else []), *(["m", "n"] if causal else []))
+        found[kind] = Outer(f"{name} {kind}", partial(function, table, causal), operands)
+    return found
+
+
+_LOGITS = _outers(_logit, "logits", ())
+_WEIGHTS = _outers(_weight, "weights", ("m",))
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """What is left out: truths, or terms that are added, (..., l, s) or (..., 1, s); and columns beyond the row."""
+
+    table: torch.Tensor | None
+    causal: bool
+    rows: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every row has a mask of its own."""
+        return self.table is not None and self.table.shape[-2] == self.rows
+
+    @property
+    def kind(self) -> tuple[str, str, bool]:
+        """Return the key of the functions of the scores."""
+        if self.table is None:
+            return "", "mn", self.causal
+        return "truths" if self.table.dtype == torch.bool else "terms", "mn" if self.is_full else "n", self.causal
+
+    def operands(self, scores: Scores) -> list[torch.Tensor]:
+        """Return what the functions of the scores take of it."""
+        found: list[torch.Tensor] = []
+        x, y = scores.operands[:2]
+        if self.table is not None:
+            table = self.table if self.table.dtype == torch.bool else self.table.to(x.dtype)
+            found.append(table if self.is_full else table.squeeze(-2))
+        if self.causal:
+            found += [torch.arange(t.shape[-2], dtype=x.dtype, device=x.device) for t in (x, y)]
+        return found
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    score: Any = None,
+    mask: Any = None,
+    causal: bool = False,
+    scale: float | torch.Tensor | None = None,
+    **options: Any,
+) -> Any:
+    """Softmax-weighted sums of the rows of v, whose weights follow from any score of rows of q and of k.
+
+    ``out[i] = Σ_j softmax_j(scale · score(q_i, k_j) + mask_ij) v_j``. The matrix of scores is not stored.
+
+    Parameters
+    ----------
+    q, k, v : array, shapes (..., l, e), (..., s, e) and (..., s, c)
+        Of float16, bfloat16, float32 or float64. Batch axes, such as items and heads, broadcast.
+    score : callable, str, Kernel or Contraction, optional
+        None is the inner product. A lambda of an entry of q and one of k is summed over the features, as
+        ``lambda a, b: -abs(a - b)``. A kernel's values are the scores; those of a metric of :func:`cdist` by name are
+        its distances with a minus.
+    mask : array, shape (..., l, s), optional
+        Truths, False where a row of k is left out, or numbers that are added to the scores. It broadcasts, and is read
+        with its strides: of a mask over s alone nothing larger is made.
+    causal : bool
+        Whether row i of q sees the rows 0 to i of k alone. Takes no memory.
+    scale : number or tensor, optional
+        By default 1/√e for the inner product, and 1 for other scores.
+    **options
+        ``p, w, V, VI, base`` of a metric by name.
+
+    Returns
+    -------
+    array, shape (..., l, c)
+        Of the kind and type of q; halves are computed in float32. Rows whose mask leaves nothing are 0.
+
+    Raises
+    ------
+    KernmantleError
+        Before anything is computed: for shapes, types and masks that do not fit, and for a score without a gradient
+        where one is recorded.
+
+    Notes
+    -----
+    The inner product without a transform runs as ``torch.nn.functional.scaled_dot_product_attention``, whose
+    derivatives end at the first; here the second and further ones are taken of the program. Other scores take two
+    passes: the normaliser of each row, then its weighted sum. Gradients of every order, ``torch.func`` and forward mode
+    exist for q, k, v, a mask of numbers, a scale and the hyperparameters of a score.
+
+    Cost: the map twice for every pair of rows and feature, and l s c multiplications; memory of inputs and result, and
+    64 MB in a backward pass, 256 MB on GPUs, in which the scores are computed again by blocks.
+
+    Examples
+    --------
+    >>> import kernmantle as km, numpy as np
+    >>> q, k, v = np.array([[0.0], [3.0]]), np.array([[0.0], [1.0], [3.0]]), np.eye(3)
+    >>> km.attention(q, k, v, score=lambda a, b: -abs(a - b)).round(3)
+    array([[0.705, 0.259, 0.035],
+           [0.042, 0.114, 0.844]])
+    """
+    arrays = arrays_of({"q": q, "k": k, "v": v})
+    rows, columns = _checked_shapes(arrays.tensors)
+    chosen = _Mask(_checked_mask(mask, arrays, rows, columns), _checked_causal(causal), rows)
+    if score is None and options:
+        raise ParameterError(f"{next(iter(options))}= is an option of a metric, which score= names")
+    scaled = _checked_scale(scale, score, arrays)
+    is_vendors = score is None and rows * columns > 0 and not isinstance(scaled, torch.Tensor)
+    if is_vendors and (torch.compiler.is_compiling() or plain([*arrays.tensors.values()])):
+        return arrays.finished(_inner_product(arrays.tensors, chosen, scaled))
+    q, k, v = arrays.wide.values()
+    return arrays.finished(_attention(chosen, scaled, score, options, q, k, v))
+
+
+def _checked_causal(causal: Any) -> bool:
+    if not isinstance(causal, bool):
+        raise ParameterError(f"causal= is True or False, not {causal!r}; a mask of your own is mask=")
+    return causal
+
+
+def _checked_shapes(tensors: dict[str, torch.Tensor]) -> tuple[int, int]:
+    """Return the numbers of rows of q and of k."""
+    listing = ", ".join(f"{name} has shape {tuple(t.shape)}" for name, t in tensors.items())
+    if any(t.dim() < 2 for t in tensors.values()):
+        raise ShapeError(f"q, k and v have rows and columns: {listing}")
+    q, k, v = (t.shape for t in tensors.values())
+    if q[-1] != k[-1]:
+        raise ShapeError(f"q and k have as many columns as each other: {listing}")
+    if k[-2] != v[-2]:
+        raise ShapeError(f"k and v have as many rows as each other: {listing}")
+    try:
+        torch.broadcast_shapes(q[:-2], k[:-2], v[:-2])
+    except RuntimeError:
+        raise ShapeError(f"batch axes do not broadcast: {listing}") from None
+    return q[-2], k[-2]
+
+
+def _checked_mask(mask: Any, arrays: Arrays, rows: int, columns: int) -> torch.Tensor | None:
+    """Return a mask as a tensor of shape (..., l, s), or (..., 1, s) where all rows share it."""
+    if mask is None:
+        return None
+    (table,), _ = unwrap(mask, names=["mask"])
+    q, batch = arrays.tensors["q"], torch.broadcast_shapes(*(t.shape[:-2] for t in arrays.tensors.values()))
+    check_same_device([q, table], ["q", "mask"])
+    if table.dtype != torch.bool and not table.is_floating_point():
+        raise DtypeError(f"mask is {dtype_name(table.dtype)}; pass truths, mask != 0, or numbers that are added")
+    table = table if table.dim() > 1 else table.reshape(1, -1)
+    try:
+        fits = torch.broadcast_shapes((*batch, rows, columns), table.shape) == (*batch, rows, columns)
+    except RuntimeError:
+        fits = False
+    if not fits or not table.dim():
+        raise ShapeError(
+            f"mask has shape {tuple(mask.shape)}, which does not broadcast to that of the scores, "
+            f"{(*batch, rows, columns)}"
+        )
+    return table.expand(*table.shape[:-2], table.shape[-2], columns)
+
+
+def _checked_scale(scale: Any, score: Any, arrays: Arrays) -> Any:
+    """Return a number, or a tensor of the type of the arithmetic; metrics by name count with a minus."""
+    sign = -1.0 if isinstance(score, str) else 1.0
+    q = arrays.wide["q"]
+    if scale is None:
+        return 1 / math.sqrt(max(1, q.shape[-1])) if score is None else sign
+    if isinstance(scale, torch.Tensor):
+        if scale.dim() or not scale.is_floating_point():
+            raise ParameterError(f"scale= is one number, not a tensor of shape {tuple(scale.shape)}, {scale.dtype}")
+        return sign * scale.to(q.device, q.dtype)
+    if not is_number(scale) or not math.isfinite(scale):
+        raise ParameterError(f"scale= is a finite number, not {scale!r}")
+    return sign * float(scale)
+
+
+def _product(a: Any, b: Any) -> Any:
+    return a * b
+
+
+def _attention(
+    mask: _Mask, scale: Any, score: Any, options: Mapping[str, Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sums by two passes over the scores: normalisers, then products with v."""
+    scores = scores_of(_product if score is None else score, q, k, options, "score")
+    operands = mask.operands(scores)
+    normaliser = scores.reduced("logsumexp", _LOGITS[mask.kind], scale, *operands)
+    normaliser = torch.where(normaliser == -math.inf, 0.0, normaliser)
+    return scores.reduced(PRODUCT, _WEIGHTS[mask.kind], scale, normaliser, *operands, v=v)
+
+
+def _inner_product(tensors: Mapping[str, torch.Tensor], mask: _Mask, scale: float) -> torch.Tensor:
+    """Return attention by the vendor's function, with derivatives of every order."""
+    q, k, v = tensors.values()
+    table = mask.table if mask.table is None or mask.table.dtype in (torch.bool, q.dtype) else mask.table.to(q.dtype)
+    inputs = [q, k, v, *([] if table is None else [table])]
+    if torch.compiler.is_compiling() or not is_tracked(inputs):
+        return _vendor(mask.causal, scale, *inputs)
+    return _InnerProduct.apply(mask, scale, *inputs)  # pyright: ignore[reportReturnType]
+
+
+def _vendor(
+    causal: bool, scale: float, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor | None = None
+) -> torch.Tensor:
+    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
+    q, k, v = (t.expand(*batch, *t.shape[-2:]) for t in (q, k, v))
+    if causal and table is not None:  # the vendor takes one of them
+        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        table = table & seen if table.dtype == torch.bool else table.masked_fill(~seen, -math.inf)
+        causal = False
+    return scaled_dot_product_attention(q, k, v, table, is_causal=causal, scale=scale)
+
+
+class _InnerProduct(torch.autograd.Function):
+    """The vendor's function and its gradient; where a derivative of that is recorded, the gradient of the program."""
+
+    @staticmethod
+    def forward(ctx: Any, mask: _Mask, scale: float, *inputs: torch.Tensor) -> torch.Tensor:
+        needed = ctx.needs_input_grad[2:]
+        with torch.enable_grad():
+            ctx.leaves = [t.detach().requires_grad_(wanted) for t, wanted in zip(inputs, needed, strict=True)]
+            ctx.result = _vendor(mask.causal, scale, *ctx.leaves)
+        ctx.mask, ctx.scale, ctx.needed = mask, scale, needed
+        ctx.save_for_backward(*inputs)
+        return ctx.result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            program = partial(_program, ctx.mask, ctx.scale)
+            found = pulled(program, ctx.saved_tensors, ctx.needed, lambda _: cotangents)
+        else:
+            wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
+            found = torch.autograd.grad(ctx.result, wanted, cotangents, retain_graph=True)
+        rest = iter(found)
+        return None, None, *(next(rest) if wanted else None for wanted in ctx.needed)
+
+
+def _program(mask: _Mask, scale: float, *inputs: torch.Tensor) -> tuple[torch.Tensor]:
+    """Return what the vendor's function computes by the program, which has derivatives of every order."""
+    q, k, v = (t.float() if t.dtype in HALVES else t for t in inputs[:3])
+    own = replace(mask, table=inputs[3]) if len(inputs) > 3 else mask
+    return (_attention(own, scale, None, {}, q, k, v).to(inputs[0].dtype),)

@@ -1,7 +1,7 @@
-"""The same models at the same hyperparameters as scikit-learn's: how well they predict, and how long they take to fit.
+"""Comparison with scikit-learn at the same hyperparameters: scores, and times to fit and predict.
 
-Ridge regression and neighbours are the same mathematics, so scores agree to rounding. A recursive feature machine has
-no counterpart; it is held against the ridge regression that it starts from.
+Ridge regression and neighbours compute the same predictions, so scores agree up to rounding. Recursive feature machines
+have no counterpart in scikit-learn and are compared with the ridge regression of their first round.
 """
 # ruff: noqa: T201
 
@@ -25,12 +25,12 @@ from kernmantle import estimators as own
 
 @dataclass(frozen=True)
 class Table:
-    """Known rows and targets, held rows and theirs, classes as signs where there are classes."""
+    """Training rows and targets, test rows and targets; classes are signs."""
 
     x: np.ndarray
     y: np.ndarray
-    held: np.ndarray
-    truth: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
     classes: bool
 
     @property
@@ -41,12 +41,12 @@ class Table:
     def score(self, predicted: np.ndarray) -> float:
         """Share of right classes, or variance explained."""
         if not self.classes:
-            return float(r2_score(self.truth, predicted))
+            return float(r2_score(self.y_test, predicted))
         if predicted.ndim == 2 and predicted.shape[1] > 1:
             predicted = predicted.argmax(1)
         elif predicted.dtype.kind == "f":
             predicted = (predicted.ravel() > 0).astype(int)
-        return float(accuracy_score(self.truth, predicted))
+        return float(accuracy_score(self.y_test, predicted))
 
 
 def houses(rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
@@ -69,14 +69,14 @@ def tables() -> dict[str, Table]:
         "diabetes": (load_diabetes(return_X_y=True), False), "houses": (houses(), False),
     }  # fmt: skip
     for name, ((x, y), classes) in sources.items():
-        known, held, y, truth = train_test_split(x[:1000], y[:1000], test_size=0.3, random_state=0)
+        x_train, x_test, y, y_test = train_test_split(x[:1000], y[:1000], test_size=0.3, random_state=0)
         if name == "digits":
-            known, held = known / 16, held / 16
+            x_train, x_test = x_train / 16, x_test / 16
         else:
-            scale = StandardScaler().fit(known)
-            known, held = scale.transform(known), scale.transform(held)
+            scale = StandardScaler().fit(x_train)
+            x_train, x_test = scale.transform(x_train), scale.transform(x_test)
         middle = 0 if classes else y.mean()
-        found[name] = Table(known, y - middle, held, truth - middle, classes)
+        found[name] = Table(x_train, y - middle, x_test, y_test - middle, classes)
     return found
 
 
@@ -106,11 +106,11 @@ def pairs(table: Table) -> dict[str, tuple[Any, Any, bool]]:
     }  # fmt: skip
 
 
-def seconds(model: Any, x: np.ndarray, y: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, float]:
+def seconds(model: Any, x: np.ndarray, y: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, float]:
     """Predictions, and the time of fitting and predicting, once the kernels are compiled."""
-    model.fit(x[:100], y[:100]).predict(held[:10])
+    model.fit(x[:100], y[:100]).predict(x_test[:10])
     begun = time.perf_counter()
-    predicted = model.fit(x, y).predict(held)
+    predicted = model.fit(x, y).predict(x_test)
     return predicted, time.perf_counter() - begun
 
 
@@ -120,8 +120,8 @@ def main() -> None:
     for name, table in tables().items():
         for what, (mine, other, regression) in pairs(table).items():
             targets = table.targets if regression else table.y
-            one, own_time = seconds(mine, table.x, targets, table.held)
-            two, their_time = seconds(other, table.x, targets, table.held)
+            one, own_time = seconds(mine, table.x, targets, table.x_test)
+            two, their_time = seconds(other, table.x, targets, table.x_test)
             score, their = table.score(one), table.score(two)
             print(f"{name:14} {what:17} {score:7.4f} {their:7.4f} {own_time * 1e3:5.0f} ms {their_time * 1e3:5.0f} ms")
             assert score >= their - 1e-6

@@ -1,7 +1,7 @@
-"""Gaussian process regression in GPyTorch with a kernel of its own, one of this library, and KeOps' where it is there.
+"""Gaussian process regression in GPyTorch: with its own kernel, with ours, and with that of KeOps if installed.
 
-Only the covariance module differs. Ours never stores the kernel matrix above GPyTorch's limit for Cholesky, and a
-kernel composed with ``+`` and ``*`` is one kernel.
+Only the covariance module differs. Ours does not store the kernel matrix above GPyTorch's size limit for Cholesky, and
+kernels composed with ``+`` and ``*`` form one fused kernel.
 """
 # ruff: noqa: T201
 
@@ -74,7 +74,7 @@ def fit(kernel: Any, x: torch.Tensor, y: torch.Tensor) -> Process:
 def main(rows: int) -> None:
     """Train and predict with each kernel, first as GPyTorch does with few rows, then without the matrix."""
     x, y = data(rows, 0)
-    held, truth = data(200, 1)
+    x_test, y_test = data(200, 1)
     for limit, how in ((rows, "Cholesky"), (100, "conjugate gradients")):
         errors = {}
         for name, kernel in kernels().items():
@@ -83,8 +83,8 @@ def main(rows: int) -> None:
                 warnings.simplefilter("ignore", gpytorch.utils.warnings.NumericalWarning)
                 model = fit(kernel(), x, y).eval()
                 with torch.no_grad(), gpytorch.settings.skip_posterior_variances():
-                    mean = model(held).mean
-            errors[name] = float((mean - truth).square().mean().sqrt())
+                    mean = model(x_test).mean
+            errors[name] = float((mean - y_test).square().mean().sqrt())
             lengths = ", ".join(f"{v:.2f}" for v in model.covar_module.base_kernel.lengthscale.flatten().tolist())
             took = time.perf_counter() - begun
             print(f"{how:20} {name:20} error {errors[name]:.4f}, length scales {lengths}, {took:5.2f} s")

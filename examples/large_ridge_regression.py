@@ -1,6 +1,6 @@
-"""Kernel ridge regression on tens of thousands of rows whose matrix is never formed.
+"""Kernel ridge regression on tens of thousands of rows, without forming the kernel matrix.
 
-The coefficients are those of the direct solution, which a subset of the rows shows.
+The coefficients agree with those of a direct solution, which is checked on a subset of the rows.
 """
 
 # ruff: noqa: T201
@@ -36,7 +36,7 @@ def fit(x: torch.Tensor, y: torch.Tensor, method: str, ridge: float = 1.0) -> tu
 
 
 def peak() -> float:
-    """The most memory that this process held, in GB; on Linux that of a parent would count in getrusage."""
+    """Return the peak memory of this process in GB; getrusage would include the parent on Linux."""
     status = Path("/proc/self/status")
     if status.is_file():
         return int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())[0]) / 1e6

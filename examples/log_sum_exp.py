@@ -1,8 +1,8 @@
-"""How likely every sequence of observations is under a hidden Markov model, without underflow.
+"""Log-likelihoods of sequences under a hidden Markov model, without underflow.
 
-The forward algorithm is a chain of matrix products in the algebra (logsumexp, +). The sums run over thousands of
-steps of probabilities far below the smallest float, so they must be taken in logarithms; one fused contraction per
-step does it without storing the terms.
+The forward algorithm is a chain of matrix products in the semiring (logsumexp, +). After thousands of steps the
+probabilities are far below the smallest float, so the computation uses logarithms. Each step is one fused contraction
+that stores no intermediate terms.
 """
 # ruff: noqa: T201
 

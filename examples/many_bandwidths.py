@@ -1,6 +1,6 @@
-"""One pair of point sets, many hyperparameters: a 1-D parameter is a batch, and one call gives all kernels.
+"""Many hyperparameters in one call: a 1-D parameter is a batch, and the result has one kernel matrix for each entry.
 
-Here the bandwidth of a ridge regression is chosen among twelve, all solved together.
+The bandwidth of a ridge regression is chosen among twelve candidates, which are solved together.
 """
 # ruff: noqa: T201
 
@@ -17,18 +17,18 @@ laplace = km.Contraction(
 
 
 def main() -> None:
-    """Choose the bandwidth that predicts patients left out best."""
+    """Choose the bandwidth with the best score on the test set."""
     x, y = (torch.from_numpy(part) for part in load_diabetes(return_X_y=True))
     x, y = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
-    known, held = slice(0, 300), slice(300, None)
+    train, test = slice(0, 300), slice(300, None)
     bandwidths = torch.logspace(-1, 3, 12, dtype=x.dtype)
-    kernels = laplace(x[known], x[known], p=1.3, bandwidth=bandwidths)
+    kernels = laplace(x[train], x[train], p=1.3, bandwidth=bandwidths)
     assert kernels.shape == (12, 300, 300)
-    one = laplace(x[known], x[known], p=1.3, bandwidth=float(bandwidths[5]))
+    one = laplace(x[train], x[train], p=1.3, bandwidth=float(bandwidths[5]))
     torch.testing.assert_close(kernels[5], one)
-    solved = torch.linalg.solve(kernels + 0.3 * torch.eye(300, dtype=x.dtype), y[known].expand(12, -1)[..., None])
-    predicted = (laplace(x[held], x[known], p=1.3, bandwidth=bandwidths) @ solved)[..., 0]
-    explained = 1 - ((predicted - y[held]) ** 2).sum(-1) / ((y[held] - y[held].mean()) ** 2).sum()
+    solved = torch.linalg.solve(kernels + 0.3 * torch.eye(300, dtype=x.dtype), y[train].expand(12, -1)[..., None])
+    predicted = (laplace(x[test], x[train], p=1.3, bandwidth=bandwidths) @ solved)[..., 0]
+    explained = 1 - ((predicted - y[test]) ** 2).sum(-1) / ((y[test] - y[test].mean()) ** 2).sum()
     best = int(explained.argmax())
     assert explained[best] > 0.4
     for bandwidth, value in zip(bandwidths.tolist(), explained.tolist(), strict=True):

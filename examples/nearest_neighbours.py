@@ -1,6 +1,6 @@
-"""Nearest neighbours under any distance, in blocks of queries so that memory stays small.
+"""Nearest neighbours for any distance, in blocks of queries to limit memory.
 
-The power p is a value, not a part of the kernel: the loop over powers compiles nothing after the first.
+The power p is a runtime argument of the kernel: the loop over powers compiles only once.
 """
 # ruff: noqa: T201
 

@@ -1,7 +1,7 @@
-"""A kernel of one's own with gradients: a rational quadratic kernel of weighted distances, fitted to data.
+"""Your own kernel with gradients: a rational quadratic kernel of weighted distances, fitted to data.
 
-The map is what happens to a pair of numbers, the epilogue what happens to their sum. Every parameter is a tensor
-and gets its gradient from a kernel derived from the same two lambdas.
+The map is applied to each pair of entries, the epilogue to their sum. Every parameter is a tensor, and its gradient is
+computed by a kernel derived from the same two lambdas.
 """
 # ruff: noqa: T201
 

@@ -1,8 +1,8 @@
-"""Shortest paths between all places of a road network: the closure of a matrix under (min, +).
+"""Shortest paths between all nodes of a road network: the closure of a matrix in the semiring (min, +).
 
-Squaring the matrix of direct distances in this algebra doubles the number of roads a path may use, so after
-log2(n) products every shortest path is there. One lambda and one reduction; "max" and min(a, b) would give the
-widest paths, "any" and a & b reachability.
+Squaring the matrix of direct distances in this semiring doubles the number of roads a path may use, so log2(n) products
+give all shortest paths. With "max" and min(a, b) instead, the result is the widest paths; with "any" and a & b,
+reachability.
 """
 # ruff: noqa: T201
 

@@ -1,7 +1,7 @@
-"""Kronecker-sparse layers in the place of dense ones, part by part: a vision transformer and a language model.
+"""Replace the linear layers of a vision transformer and a language model by Kronecker-sparse ones, part by part.
 
-Both are made from configurations with random weights, so nothing is downloaded. timm and transformers are needed; what
-is not installed is left out. On a GPU the models have their usual sizes, elsewhere a few narrow blocks.
+Both models are built with random weights, so nothing is downloaded. The example needs timm and transformers, and skips
+the model whose package is missing. On a GPU the models have their usual sizes, on a CPU a few narrow blocks.
 """
 # ruff: noqa: T201
 

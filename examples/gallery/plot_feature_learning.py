@@ -2,9 +2,9 @@
 Feature learning by gradients
 =============================
 
-A recursive feature machine fits a kernel regression, takes the average outer product of its gradients (AGOP) as the
-metric of the next one, and so learns which directions of the inputs matter. On images the metric is a picture, and
-here it finds the half of the image that has the answer.
+A recursive feature machine fits a kernel regression and uses the average outer product of its gradients (AGOP) as the
+metric of the next fit. This way it learns which directions of the input matter. For images, the metric can be shown as
+an image; here it finds the half of the image that determines the label.
 """
 
 import matplotlib.pyplot as plt
@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 import kernmantle as km
 
 # %%
-# Four digits in one image, each a three or an eight, and noise. The question is whether the lower two are the same: no
-# pixel says anything about it alone.
+# Each image has four digits, threes and eights, and noise. The label says whether the lower two digits are the same. No
+# single pixel is informative.
 
 images, labels = (torch.from_numpy(part) for part in load_digits(return_X_y=True))
 images, labels = images[(labels == 3) | (labels == 8)] / 16, labels[(labels == 3) | (labels == 8)]
@@ -24,29 +24,29 @@ picked = torch.randint(len(images), (rows, 4), generator=source)
 x = images[picked].reshape(rows, 2, 2, 8, 8).transpose(2, 3).reshape(rows, 256)
 x = x + 0.15 * torch.randn(x.shape, generator=source, dtype=x.dtype)
 y = torch.where(labels[picked[:, 2]] == labels[picked[:, 3]], 1.0, -1.0).double()
-known, held = slice(0, 800), slice(800, None)
+train, test = slice(0, 800), slice(800, None)
 
 # %%
-# Each round: solve, take gradients at all rows, and stretch the rows by the root of their outer product.
-# :meth:`kernmantle.Kernel.agop` keeps the gradients in bounded pieces;
+# In each round: solve, compute the gradients at all rows, and transform the rows by the root of their average outer
+# product. :meth:`kernmantle.Kernel.agop` computes the gradients in bounded blocks.
 # :class:`kernmantle.estimators.RecursiveFeatureMachine` is this loop with early stopping.
 
 rounds, root, metrics, wrong = 4, torch.eye(256, dtype=x.dtype), [], []
 for _ in range(rounds):
-    turned = x @ root
-    kernel = km.Laplace(bandwidth=float(km.median_bandwidth(turned[known])), p=2)
-    coefficients = km.linalg.solve_kernel(kernel, turned[known], y[known], ridge=0.1).x
-    predicted = kernel.matmul(turned[held], turned[known], coefficients)
-    wrong.append(100 * float((predicted.sign() != y[held]).double().mean()))
-    metric = root.T @ kernel.agop(turned[known], turned[known], coefficients, average=True) @ root
+    transformed = x @ root
+    kernel = km.Laplace(bandwidth=float(km.median_bandwidth(transformed[train])), p=2)
+    coefficients = km.linalg.solve_kernel(kernel, transformed[train], y[train], ridge=0.1).x
+    predicted = kernel.matmul(transformed[test], transformed[train], coefficients)
+    wrong.append(100 * float((predicted.sign() != y[test]).double().mean()))
+    metric = root.T @ kernel.agop(transformed[train], transformed[train], coefficients, average=True) @ root
     metrics.append(metric / metric.diagonal().max())
     values, vectors = torch.linalg.eigh(metrics[-1])
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 assert wrong[-1] < wrong[0] / 2
 
 # %%
-# On the left two of the images; then, above, how much each pixel matters after every round, and below the strongest
-# direction of the metric: an eight is closed on the left, a three is open.
+# Left: two of the images. Then, for every round, the importance of each pixel (above) and the strongest direction of
+# the metric (below). It looks at the left side of the digits, where an eight is closed and a three is open.
 
 figure, grid = plt.subplots(2, rounds + 1, figsize=(10, 4.2), layout="constrained")
 for axes, row in zip(grid[:, 0], (int(y.argmax()), int(y.argmin())), strict=True):

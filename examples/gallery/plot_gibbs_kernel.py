@@ -2,16 +2,16 @@ r"""
 A kernel from an equation in a paper
 ====================================
 
-M. Gibbs (*Bayesian Gaussian Processes for Regression and Classification*, 1997) gives a kernel whose length scale may
-change over the space:
+M. Gibbs (*Bayesian Gaussian Processes for Regression and Classification*, 1997) defines a kernel whose length scale
+varies with the position:
 
 .. math::
 
    k(x, y) = \prod_k \sqrt{\frac{2\, \ell_k(x)\, \ell_k(y)}{\ell_k(x)^2 + \ell_k(y)^2}}\;
    \exp\left(-\sum_k \frac{(x_k - y_k)^2}{\ell_k(x)^2 + \ell_k(y)^2}\right)
 
-The equation becomes a lambda, the product over :math:`k` a reduction. The result is one compiled kernel with gradients
-by all four operands, so that the length scales can be learned.
+The equation becomes a lambda, and the product over :math:`k` becomes the reduction. The result is one compiled kernel,
+with gradients with respect to all four operands, so the length scales can be learned.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,7 @@ import kernmantle as km
 
 
 def factor(a, b, u, v):
-    """The term of one column: entries of x and y, and the length scales there."""
+    """Return the factor of one column, from entries of x and y and their length scales."""
     squares = u * u + v * v
     return km.sqrt(2 * u * v / squares) * km.exp(-((a - b) ** 2) / squares)
 
@@ -29,7 +29,7 @@ def factor(a, b, u, v):
 gibbs = km.Contraction("mk,nk,mk,nk->mn", factor, reduce="prod")
 
 # %%
-# Measurements of a function that is smooth on the left and quick on the right.
+# Measurements of a function that varies slowly on the left and quickly on the right.
 
 source = torch.Generator().manual_seed(1)
 x = torch.rand(80, 1, generator=source, dtype=torch.float64).sort(0).values * 4
@@ -38,7 +38,7 @@ grid = torch.linspace(0, 4, 400, dtype=torch.float64)[:, None]
 
 
 def length(places, parameters):
-    """A length scale that changes as an exponential of the place: two numbers."""
+    """Return a length scale that is an exponential function of the position, with two parameters."""
     return torch.exp(parameters[0] + parameters[1] * places)
 
 

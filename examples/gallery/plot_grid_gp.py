@@ -3,8 +3,8 @@ A Gaussian process on a grid
 ============================
 
 The covariance of all pixels of an image under a product kernel is the Kronecker product of the covariances of rows and
-columns. Here it would be a matrix of 6144 x 6144 numbers. As a :class:`kernmantle.KroneckerProduct` it is two
-matrices, and solving with it, its determinant and the gradients of both take milliseconds.
+columns. Here it would be a matrix with 6144 x 6144 entries. As a :class:`kernmantle.KroneckerProduct` it is stored as
+two small matrices; a solve, the determinant and the gradients of both take milliseconds.
 """
 
 import matplotlib.pyplot as plt
@@ -13,7 +13,7 @@ import torch
 import kernmantle as km
 
 # %%
-# A surface that varies faster one way than the other, and noise that is larger than it.
+# A surface that varies faster in one direction than in the other, with noise larger than the signal.
 
 height, width = 64, 96
 rows = torch.linspace(0, 4, height, dtype=torch.float64)[:, None]
@@ -23,8 +23,8 @@ noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0), dty
 measured = truth + 0.8 * noise
 
 # %%
-# The marginal likelihood as a function of two length scales, the signal and the noise; its gradients go through the
-# kernels, the product and its determinant.
+# The marginal likelihood as a function of two length scales, the signal variance and the noise. Its gradients pass
+# through the kernels, the Kronecker product and its determinant.
 
 
 def covariance(logs):
@@ -59,7 +59,7 @@ print(f"length scales {across:.2f} and {along:.2f}, signal {signal**0.5:.2f}, no
 assert abs(level**0.5 - 0.8) < 0.02
 
 # %%
-# The mean given the noisy pixels.
+# The posterior mean.
 
 with torch.no_grad():
     product, total = covariance(logs)

@@ -2,9 +2,9 @@
 A layer of Monarch matrices
 ===========================
 
-A Monarch matrix is a product of two sparse ones: blocks on the diagonal, then interleaved blocks. Any input still
-reaches any output, with a small part of the weights. :class:`kernmantle.KSLinear` multiplies by such factors without
-permuting or storing anything between them, and trains like ``torch.nn.Linear``.
+A Monarch matrix is a product of two sparse matrices: one with blocks on the diagonal, one with interleaved blocks.
+Every input still reaches every output, with a fraction of the weights. :class:`kernmantle.KSLinear` multiplies by such
+factors without permuting or storing anything in between, and is trained like ``torch.nn.Linear``.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ import kernmantle as km
 
 pixels, labels = load_digits(return_X_y=True)
 x, y = torch.from_numpy(pixels / 16).float(), torch.from_numpy(labels)
-known, held = slice(0, 1200), slice(1200, None)
+train, test = slice(0, 1200), slice(1200, None)
 hidden = 256
 
 # %%
@@ -28,7 +28,7 @@ for pattern in patterns:
 
 
 def network(middle):
-    """Digits to classes."""
+    """A classifier with one exchangeable hidden layer."""
     return nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), middle, nn.ReLU(), nn.Linear(hidden, 10))
 
 
@@ -44,18 +44,18 @@ for name, model in networks.items():
     for _ in range(8):
         for batch in torch.randperm(1200).split(150):
             adam.zero_grad()
-            nn.functional.cross_entropy(model(x[known][batch]), y[known][batch]).backward()
+            nn.functional.cross_entropy(model(x[train][batch]), y[train][batch]).backward()
             adam.step()
         with torch.no_grad():
-            right.append(100 * float((model(x[held]).argmax(1) == y[held]).double().mean()))
+            right.append(100 * float((model(x[test]).argmax(1) == y[test]).double().mean()))
     curves[name] = right
 weights = {name: sum(p.numel() for p in model[2].parameters()) for name, model in networks.items()}
 for name in networks:
-    print(f"{name:8} {weights[name]:6} weights in the hidden layer, {curves[name][-1]:.1f} % of held digits right")
+    print(f"{name:8} {weights[name]:6} weights in the hidden layer, {curves[name][-1]:.1f} % test accuracy")
 assert curves["Monarch"][-1] > curves["dense"][-1] - 3
 
 # %%
-# The supports of both factors, and of their product, which has no zero.
+# The non-zero entries of both factors, and of their product, which is dense.
 
 layer = networks["Monarch"][2]
 first, second = (
@@ -69,6 +69,6 @@ for axes, image, name in zip(grid, (first, second, second @ first), ("first", "s
     axes.set(xticks=[], yticks=[], title=f"{name}: {100 * float((image > 0).double().mean()):.0f} % non-zero")
 for (name, right), colour in zip(curves.items(), ["#8a94a0", "#1b6ca8"], strict=True):
     grid[3].plot(range(1, 9), right, color=colour, label=f"{name}, {weights[name]} weights")
-grid[3].set(xlabel="epoch", title="per cent right", ylim=(80, 100))
+grid[3].set(xlabel="epoch", title="test accuracy (%)", ylim=(80, 100))
 grid[3].legend(frameon=False, fontsize=8)
 plt.show()

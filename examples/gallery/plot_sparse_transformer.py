@@ -2,9 +2,9 @@
 A vision transformer with a third of the weights
 ================================================
 
-:func:`kernmantle.replace_linears` puts Kronecker-sparse layers in the place of a model's linear ones: here
-two Monarch factors for every matrix in the block of a small vision transformer, which learns to read digits as well as
-the dense one does.
+:func:`kernmantle.replace_linears` replaces the linear layers of a model by Kronecker-sparse ones. Here every matrix in
+the block of a small vision transformer becomes a product of two Monarch factors. The model classifies digits as well
+as the dense one.
 """
 
 import matplotlib.pyplot as plt
@@ -18,15 +18,15 @@ pixels, labels = load_digits(return_X_y=True)
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
 patches = torch.from_numpy(pixels / 16).float().view(-1, 4, 2, 4, 2).transpose(2, 3).reshape(-1, 16, 4)[order]
 y = torch.from_numpy(labels)[order]
-known, held = slice(0, 1200), slice(1200, None)
+train, test = slice(0, 1200), slice(1200, None)
 width, heads, epochs = 64, 4, 14
 
 # %%
-# The model: patches of 2 x 2 pixels, one block of attention and two layers, the mean of all places.
+# The model: patches of 2 x 2 pixels, one transformer block, and the mean over all positions.
 
 
 class Attention(nn.Module):
-    """Every place looks at all places."""
+    """Self-attention."""
 
     def __init__(self):
         super().__init__()
@@ -38,28 +38,28 @@ class Attention(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Patches to classes."""
+    """A classifier of images given as patches."""
 
     def __init__(self):
         super().__init__()
-        self.embed, self.place = nn.Linear(4, width), nn.Parameter(0.02 * torch.randn(16, width))
+        self.embed, self.position = nn.Linear(4, width), nn.Parameter(0.02 * torch.randn(16, width))
         self.norm1, self.attn, self.norm2 = nn.LayerNorm(width), Attention(), nn.LayerNorm(width)
         self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 10))
 
     def forward(self, x):
-        x = self.embed(x) + self.place
+        x = self.embed(x) + self.position
         x = x + self.attn(self.norm1(x))
         x = x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
         return self.head(x.mean(1))
 
 
 # %%
-# One of two such models gets sparse layers with fresh weights. The report says what became of every layer.
+# Replace the layers of one of two such models, with newly initialised weights. The report lists every layer.
 
 
 def monarch(_, layer):
-    """Two factors of 8 x 8 blocks of rank 2."""
+    """Return two factors of 8 x 8 blocks of rank 2."""
     return km.kronsparse.monarch((layer.out_features, layer.in_features), p=8, q=8, rank=2)
 
 
@@ -69,7 +69,7 @@ report = km.replace_linears(models["Kronecker-sparse"], monarch, part="block", p
 print(report)
 
 # %%
-# Both are trained alike.
+# Train both models in the same way.
 
 curves = {}
 for name, model in models.items():
@@ -79,14 +79,14 @@ for name, model in models.items():
     for _ in range(epochs):
         for batch in torch.randperm(1200).split(50):
             adam.zero_grad()
-            nn.functional.cross_entropy(model(patches[known][batch]), y[known][batch]).backward()
+            nn.functional.cross_entropy(model(patches[train][batch]), y[train][batch]).backward()
             adam.step()
             plan.step()
         with torch.no_grad():
-            right.append(100 * float((model(patches[held]).argmax(1) == y[held]).double().mean()))
+            right.append(100 * float((model(patches[test]).argmax(1) == y[test]).double().mean()))
     curves[name] = right
     count = sum(p.numel() for p in model.parameters())
-    print(f"{name:17} {count} parameters, {right[-1]:.1f} % of held digits right")
+    print(f"{name:17} {count} parameters, {right[-1]:.1f} % test accuracy")
 assert report.after < 0.45 * report.before
 assert curves["Kronecker-sparse"][-1] > curves["dense"][-1] - 2
 
@@ -96,7 +96,7 @@ figure, (left, bars) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", 
 colours = ["#8a94a0", "#1b6ca8"]
 for (name, right), colour in zip(curves.items(), colours, strict=True):
     left.plot(range(1, epochs + 1), right, color=colour, label=name)
-left.set(xlabel="epoch", title="per cent of held digits right", ylim=(40, 100))
+left.set(xlabel="epoch", title="test accuracy (%)", ylim=(40, 100))
 left.legend(frameon=False)
 weights = [sum(layer.before for layer in report.layers), sum(layer.after for layer in report.layers)]
 bars.bar(list(models), weights, color=colours)

@@ -2,8 +2,8 @@
 The spectrum of a kernel that is never formed
 =============================================
 
-The largest eigenvalues of a kernel matrix and their vectors come out of products with it. The matrix of 4000 x 4000
-entries is not stored: each product is one fused pass over the rows.
+The largest eigenvalues of a kernel matrix and their eigenvectors are computed from products with the matrix. The
+matrix of 4000 x 4000 entries is not stored: each product is one fused pass over the rows.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ x = torch.from_numpy(points)
 count = 12
 
 # %%
-# How fast the eigenvalues fall says how many directions of feature space the data has, at each bandwidth.
+# The decay of the eigenvalues shows how many directions of the feature space the data occupies, for each bandwidth.
 
 figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
 for bandwidth, colour in ((0.1, "#8fbbdc"), (0.3, "#1b6ca8"), (1.0, "#22313f")):
@@ -29,12 +29,12 @@ for bandwidth, colour in ((0.1, "#8fbbdc"), (0.3, "#1b6ca8"), (1.0, "#22313f")):
     if bandwidth == 0.3:
         shown = spectrum.v.flip(1)
         print(spectrum)
-axes.set(xlabel="number", ylabel="eigenvalue")
+axes.set(xlabel="index", ylabel="eigenvalue")
 axes.legend(frameon=False)
 axes.spines[["top", "right"]].set_visible(False)
 
 # %%
-# The first eigenvectors, as colours of the points: the first is the density, the next ones split the moons.
+# The points, coloured by the first eigenvectors: the first follows the density, the next ones separate the moons.
 
 figure, grid = plt.subplots(2, 3, figsize=(9, 4.6), layout="constrained")
 for number, axes in enumerate(grid.flat):

@@ -1,11 +1,12 @@
 """
-Hidden states by two algebras
-=============================
+Viterbi decoding and the forward algorithm
+==========================================
 
-What was a machine doing, when all one has is a noisy measurement? With transition probabilities as logarithms, the
-chain of products in the algebra (logsumexp, +) is the forward algorithm, and in the algebra (max, +) it is Viterbi's.
-One lambda serves both; the reduction differs. Gradients do the rest: that of the likelihood by the evidence is the
-probability of every state at every time, and that of the best path's score is the path.
+This example infers the states of a hidden Markov model from noisy measurements. With logarithms of the transition
+probabilities, a chain of matrix products in the semiring (logsumexp, +) is the forward algorithm, and in the semiring
+(max, +) it is Viterbi's algorithm. Both use the same lambda with different reductions. The gradient of the
+log-likelihood with respect to the evidence is the probability of every state at every time; the gradient of the best
+score is the best path.
 """
 
 import matplotlib.pyplot as plt
@@ -14,7 +15,7 @@ import torch
 import kernmantle as km
 
 # %%
-# Three states that change rarely, each with a level of its own, under noise as large as their distance.
+# Three states that change rarely. Each has its own level; the noise is about as large as the distance between levels.
 
 time, levels, noise = 300, torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64), 0.7
 moves = torch.tensor([[0.97, 0.03, 0.0], [0.02, 0.96, 0.02], [0.0, 0.03, 0.97]], dtype=torch.float64)
@@ -27,11 +28,12 @@ measured = levels[truth] + noise * torch.randn(time, generator=source, dtype=tor
 evidence = (-((measured[:, None] - levels) ** 2) / (2 * noise**2)).requires_grad_()
 
 # %%
-# ``"mk,kn->mn"`` with a sum of logarithms as the product. A forbidden move is the logarithm minus infinity.
+# The equation is ``"mk,kn->mn"``, and the product is a sum of logarithms. A forbidden transition has log-probability
+# minus infinity.
 
 
 def score(reduce):
-    """Logarithm of the sum over all sequences of states, or of the best one."""
+    """Return the log-probability of all sequences of states together, or of the best one."""
     step = km.Contraction("mk,kn->mn", lambda a, b: a + b, reduce=reduce)
     belief = evidence[:1] - torch.log(torch.tensor(3.0))
     for t in range(1, time):
@@ -46,7 +48,7 @@ assert torch.equal(path.sum(1), torch.ones(time, dtype=torch.float64))
 assert set(path.unique().tolist()) == {0.0, 1.0}
 best = path.argmax(1)
 right, naive = ((guess == truth).double().mean() for guess in (best, evidence.detach().argmax(1)))
-print(f"right at {100 * right:.0f} % of the times; without the moves at {100 * naive:.0f} %")
+print(f"accuracy {100 * right:.0f} %; without the transition probabilities {100 * naive:.0f} %")
 
 figure, (above, below) = plt.subplots(2, 1, figsize=(8.5, 4.6), layout="constrained", sharex=True)
 above.plot(measured, ".", color="#9aa5b1", markersize=4, label="measured")

@@ -18,7 +18,7 @@ def _flags(row: Row) -> str:
 
 def markdown() -> str:
     """One line a kernel."""
-    lines = ["| kernel | k(x, y) | arguments | k(x, x) | | |", "|---|---|---|---|---|---|"]
+    lines = ["| kernel | k(x, y) | arguments | k(x, x) | type | notes |", "|---|---|---|---|---|---|"]
     for row in KERNELS.values():
         formula = row.formula.replace("|", "\\|")
         lines.append(

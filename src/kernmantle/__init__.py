@@ -55,7 +55,7 @@ _OF_KRONSPARSE = (
     "replace_linears",
 )  # fmt: skip
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
-_ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "testing")
+_ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "stats", "testing")
 _KNOWN_AS = {
     "rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin",
     "kernelridge": "estimators.KernelRidge", "gaussianprocessregressor": "estimators.GaussianProcessRegressor",

@@ -21,9 +21,9 @@ MAY_IMPORT = {
     "structured.kronsparse": {"structured.mode_product"},
     "kron": {"structured.kron"}, "kronsparse": {"structured.kronsparse"},
     "distributed": {"structured.kron", "structured.kronsparse", "linalg"},
-    "estimators": {"distributed"}, "integrations": {"distributed"}, "compat": {"distributed"},
+    "stats": {"pairwise"}, "estimators": {"distributed"}, "integrations": {"distributed"}, "compat": {"distributed"},
     "testing": {"distributed"},
-    "cli": {"testing", "estimators", "integrations", "compat"},
+    "cli": {"testing", "stats", "estimators", "integrations", "compat"},
     "__main__": {"cli"},
 }  # fmt: skip
 FLOORS = {"backends", "structured"}  # folders of rooms
@@ -35,7 +35,7 @@ THIRD_PARTY = {
 OPTIONAL = {"cuda", "nvmath", "cupy", "jax", "sklearn", "scipy", "gpytorch", "linear_operator", "matplotlib", "pykeops"}
 LAZY = [
     "pairwise", "structured", "kron", "kronsparse", "linalg", "compat", "estimators", "integrations", "distributed",
-    "cli", "testing",
+    "cli", "stats", "testing",
 ]  # fmt: skip
 
 

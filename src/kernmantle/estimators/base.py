@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from sklearn.base import BaseEstimator
 
-from ..pairwise import CONSTRUCTORS, Kernel, median_bandwidth
+from ..pairwise import CONSTRUCTORS, Kernel
+from ..pairwise.bandwidth import typical_distance
 
 NAMES = {name.lower(): name for name in CONSTRUCTORS}
 NAMES |= {"rbf": "Gaussian", "laplacian": "Laplace", "poly": "Polynomial"}
@@ -40,16 +41,7 @@ def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
     constructor = CONSTRUCTORS[NAMES[choice.lower()]]
     own = dict(parameters or {})
     if "bandwidth" in signature(constructor).parameters:
-        own["bandwidth"] = _scale(rows) if bandwidth is None else bandwidth
+        own["bandwidth"] = typical_distance(rows) if bandwidth is None else bandwidth
     elif bandwidth is not None:
         raise ValueError(f"{argument} {choice!r} has no bandwidth; leave bandwidth=None")
     return constructor(**own)
-
-
-def _scale(rows: torch.Tensor) -> float:
-    """Median distance of rows that differ, so that a repeated row counts as one of a larger weight; 1 of one row."""
-    rows = torch.unique(rows, dim=0)
-    if rows.shape[0] < 2:
-        return 1.0
-    found = median_bandwidth(rows, generator=torch.Generator(rows.device).manual_seed(0))
-    return float(found)

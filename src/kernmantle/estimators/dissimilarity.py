@@ -81,7 +81,7 @@ class OfMetric:
         rows = self.rows[indices]
         if isinstance(self.metric, Kernel):
             return self.metric.transposed().sum(rows, rows)
-        own = dict.fromkeys(("p", "w", "V", "VI", "base")) | self._of(rows)
+        own: dict[str, Any] = {"p": None, "w": None, "V": None, "VI": None, "base": None, **self._of(rows)}
         wanted = request(find(self.metric), rows, rows, **own)
         ready = wanted.prepared()
         contract = contraction(wanted.row.name, wanted.variant, ready.weighted, True)

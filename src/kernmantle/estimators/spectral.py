@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -235,7 +235,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
 
     def _of_neighbours(self, rows: torch.Tensor, count: int, random: np.random.RandomState) -> torch.Tensor:
         """Eigenvectors of the graph of neighbours."""
-        options = dict(self.metric_params or {})
+        options, tolerance = dict(self.metric_params or {}), cast(Any, self.eigen_tol)  # the stubs say str
         check_distance(self.metric, "neighbours are ordered by a distance; or pass the kernel as affinity=")
         if isinstance(self.metric, str):
             check_metric(self.metric, options)
@@ -245,6 +245,6 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
         graph = csr_array((np.ones(len(indices)), indices, starts), (rows.shape[0], rows.shape[0]))
         found = spectral_embedding(
             0.5 * (graph + graph.T), n_components=count, eigen_solver="arpack", random_state=random,
-            eigen_tol=self.eigen_tol, drop_first=False,
+            eigen_tol=tolerance, drop_first=False,
         )  # fmt: skip
         return torch.as_tensor(found).to(rows)

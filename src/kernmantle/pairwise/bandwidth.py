@@ -75,6 +75,14 @@ def median_bandwidth(
     return wrap((low + distances.kthvalue(pairs // 2 + 1, -1).values) / 2)
 
 
+def typical_distance(rows: torch.Tensor) -> float:
+    """Median distance of rows that differ, so that a repeated row counts as one of a larger weight; 1 of one row."""
+    rows = torch.unique(rows, dim=0)
+    if rows.shape[0] < 2:
+        return 1.0
+    return float(median_bandwidth(rows, generator=torch.Generator(rows.device).manual_seed(0)))
+
+
 def standardise(x: Any, *others: Any) -> Any:
     """Columns of mean 0 and standard deviation 1; columns that do not vary become 0.
 

@@ -1,0 +1,104 @@
+"""What permutation tests share: their result, the samples and kernels they take, and how often chance does better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ..arrays import unwrap
+from ..errors import ParameterError, ShapeError
+from ..pairwise import CONSTRUCTORS, Kernel
+from ..pairwise.bandwidth import typical_distance
+
+BYTES = 64 << 20
+"""Bytes of the permutations that are there at a time."""
+ROUNDING = 100
+"""Units of the type within which two statistics count as equal, as in scipy's permutation tests."""
+
+
+@dataclass(frozen=True)
+class PermutationTest:
+    """A statistic, and how often it is as large by chance.
+
+    Attributes
+    ----------
+    statistic : float, or 0-d tensor for tensors
+        Its value; that of tensors has gradients.
+    p_value : float or None
+        Share of the permutations, the given order counted among them, whose statistic is at least as large; None
+        without permutations.
+    null_distribution : array of float64, shape (permutations,), or None
+        Statistics of the permutations, a numpy array.
+    """
+
+    statistic: Any
+    p_value: float | None = None
+    null_distribution: Any = field(default=None, repr=False)
+
+
+def samples(x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of floating-point numbers of one type, float32 or float64."""
+    (left, right), _ = unwrap(x, y, names="xy")
+    if left.device != right.device:
+        raise ShapeError(f"x is on {left.device}, y on {right.device}: move one of them")
+    wide = []
+    for name, array, rows in (("x", x, left), ("y", y, right)):
+        if rows.dim() != 2:
+            raise ShapeError(f"{name} must have rows and columns, it has shape {tuple(rows.shape)}")
+        if not rows.is_floating_point():
+            rows = rows.to(torch.float32 if isinstance(array, torch.Tensor) else torch.float64)
+        wide.append(rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows)
+    dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
+    return wide[0].to(dtype), wide[1].to(dtype)
+
+
+def chosen_kernel(kernel: Any, rows: torch.Tensor, name: str) -> Kernel:
+    """A kernel; by default the Gaussian at the median distance of the rows."""
+    if kernel is None:
+        return CONSTRUCTORS["Gaussian"](bandwidth=typical_distance(rows.detach()))
+    if not isinstance(kernel, Kernel):
+        raise ParameterError(f"{name} must be a km.Kernel or None, got {kernel!r}")
+    if not kernel.is_symmetric:
+        raise ParameterError(f"{name}={kernel!r} is not symmetric in its two rows: pass a kernel that is")
+    return kernel
+
+
+def row_sums(kernel: Kernel, rows: torch.Tensor, name: str) -> torch.Tensor:
+    """Sums over the rows of the kernel's matrix, (n,)."""
+    sums = kernel.sum(rows)
+    if sums.dim() != 1:
+        raise ShapeError(f"{name}={kernel!r} has a batch of hyperparameters: test with one after the other")
+    return sums
+
+
+def permutation_test(
+    statistic: torch.Tensor, permuted: Callable[[np.ndarray], torch.Tensor], rows: int, permutations: int,
+    random_state: Any, tensors: bool, verbose: bool,
+) -> PermutationTest:  # fmt: skip
+    """The test of a statistic; ``permuted`` gives those of permutations, a row each, as float64."""
+    value = statistic if tensors else float(statistic.detach())
+    if not permutations:
+        return PermutationTest(value)
+    random, found = np.random.default_rng(random_state), list[np.ndarray]()
+    size = max(1, BYTES // (8 * rows))
+    with torch.no_grad(), tqdm(total=permutations, desc="permutations", disable=not verbose) as bar:
+        for start in range(0, permutations, size):
+            count = min(size, permutations - start)
+            found.append(permuted(np.stack([random.permutation(rows) for _ in range(count)])).cpu().numpy())
+            bar.update(count)
+    null, own = np.concatenate(found), float(statistic.detach())
+    slack = ROUNDING * torch.finfo(statistic.dtype).eps * abs(own)
+    p_value = (1 + int((null >= own - slack).sum())) / (1 + permutations)
+    return PermutationTest(value, p_value if np.isfinite(own) else float("nan"), null)
+
+
+def check_permutations(permutations: Any) -> int:
+    """The number of permutations, 0 for none."""
+    if isinstance(permutations, bool) or not isinstance(permutations, (int, np.integer)) or permutations < 0:
+        raise ParameterError(f"permutations must be an integer of at least 0, got {permutations!r}")
+    return int(permutations)

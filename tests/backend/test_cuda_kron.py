@@ -11,10 +11,10 @@ import pytest
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
 from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit
-from kernmantle.structured.kron.cuda_plan import CudaKronPlan, Facts, FmaPlan, fma, plan
+from kernmantle.structured.kron.cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
-from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaLayout, MmaPlan, Tensor, mma
 from kernmantle.structured.kron.modes import Mode
 
 from .test_cuda_compile import CARDS, GOLDEN, SPILL_FREE
@@ -63,12 +63,18 @@ def first_pass(name: str, card: str) -> FmaPlan | MmaPlan:
     if run.kind == "fma":
         wide = 16 // (8 if stored == "f64" else 4)
         return fma(
-            run, stored, "f64" if stored == "f64" else "f32", Facts(wide, wide, False, False), 1024, right, CARDS[card]
+            run,
+            stored,
+            "f64" if stored == "f64" else "f32",
+            FmaLayout(wide, wide, False, False),
+            1024,
+            right,
+            CARDS[card],
         )
     assert tensor is not None
     shapes = tuple((q, p) for p, q in sizes)[run.first : run.stop]
     size = {"f64": 8}.get(stored, 4)
-    facts = MmaFacts(16 if wide else size, 16 // size if wide else 1, False)
+    facts = MmaLayout(16 if wide else size, 16 // size if wide else 1, False)
     found = mma(run, shapes, stored, tensor, facts, right, CARDS[card])
     assert found is not None
     return found
@@ -101,7 +107,7 @@ def test_every_plan_fits_its_card(card: str, size: int, right: int) -> None:
                 beside, here = beside * run.columns, beside
                 if run.kind != "mma":
                     continue
-                found = mma(run, (), stored, tensor, MmaFacts(8, 1, True), here, CARDS[card])
+                found = mma(run, (), stored, tensor, MmaLayout(8, 1, True), here, CARDS[card])
                 assert found is not None
                 assert found.shared + STATIC_BYTES <= CARDS[card].shared_per_block
                 assert found.registers * found.threads <= CARDS[card].registers_per_sm

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kernmantle.structured.kron.mma_emit import emit
-from kernmantle.structured.kron.mma_plan import LANES, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.mma_plan import LANES, MmaLayout, MmaPlan, Tensor, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
 
@@ -35,7 +35,7 @@ def planned(sizes: list[tuple[int, int]], right: int, stored: str = "f32") -> Mm
     shapes = tuple((q, p) for p, q in sizes)
     run = plain_pass("mma", modes, 0, len(modes))
     tensor = Tensor("f16", 3) if stored == "f32" else Tensor("f64", 1)
-    found = mma(run, shapes, stored, tensor, MmaFacts(8, 1, False), right, CARDS["sm_90"])
+    found = mma(run, shapes, stored, tensor, MmaLayout(8, 1, False), right, CARDS["sm_90"])
     assert found is not None
     return found
 

@@ -24,9 +24,9 @@ from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.runtime.cache import Built, Key, current_cache
 from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient_emit, mma_emit
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
-from kernmantle.structured.kron.cuda_plan import Facts, FmaPlan, fma, plan
+from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import STAGES, GramPlan, gram
-from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaFacts, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, mma
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, views
 from kernmantle.testing import assert_close
@@ -208,7 +208,7 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan,
             assert tensor is not None
             shapes = tuple((case.sizes[number][1], case.sizes[number][0]) for part in run.parts for number in part)
             widths = [_width(extent if right == 1 else right, most) for extent, most in _ends(run, case.stored)]
-            facts = MmaFacts(widths[0] * _bytes(case.stored), widths[1], added)
+            facts = MmaLayout(widths[0] * _bytes(case.stored), widths[1], added)
             own_plan = mma(run, shapes, case.stored, tensor, facts, right, own)
             assert own_plan is not None
             found.append((own_plan, run, left, right))
@@ -222,7 +222,12 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan,
             width = vector if wide else 1
             compute = "f64" if case.stored == "f64" else "f32"
             found.append(
-                (fma(run, case.stored, compute, Facts(width, width, added, False), left, right, own), run, left, right)
+                (
+                    fma(run, case.stored, compute, FmaLayout(width, width, added, False), left, right, own),
+                    run,
+                    left,
+                    right,
+                )
             )
     return found
 
@@ -279,12 +284,18 @@ def branches(case: AnyCase, own: DeviceLimits) -> set[tuple[object, ...]]:
 
 def _branches(chosen: FmaPlan | MmaPlan) -> Iterator[tuple[object, ...]]:
     kind, beside, several = chosen.run.kind, chosen.right > 1, len(chosen.phases) > 1
-    yield kind, beside, several, chosen.facts.added
+    yield kind, beside, several, chosen.layout.added
     if isinstance(chosen, MmaPlan):
         yield chosen.stored, chosen.tensor, beside, several
         yield chosen.tensor, chosen.stages > 1, chosen.group > 1
         yield kind, beside, any(len(part) > 1 for part in chosen.run.parts)
-        yield kind, chosen.pitch % LANES == 0, chosen.turned is not None, beside, chosen.run.modes[-1].columns > LANES
+        yield (
+            kind,
+            chosen.pitch % LANES == 0,
+            chosen.swizzled_axis is not None,
+            beside,
+            chosen.run.modes[-1].columns > LANES,
+        )
     else:
         yield kind, chosen.stored, beside
         yield kind, chosen.direct_in, chosen.direct_out, chosen.gap is None
@@ -344,7 +355,7 @@ def run(machine: Machine, case: KronCase) -> Array:
         source = emitted(chosen)
         kernel = Kernel(binary_of(source), ENTRY, chosen.threads, chosen.shared, case.name)
         pointers = [int(buffer.handle) for buffer in (value, beside, out, *(there[number] for number in used))]
-        integers = [values[name] for name in parameters(len(used), chosen.facts.added, False)]
+        integers = [values[name] for name in parameters(len(used), chosen.layout.added, False)]
         kernel(0, stream, min(chosen.count(left, right), 3), (*pointers, *integers, *numbers))
         value, numbers[0] = out, 1.0
     return machine.download(value, result).reshape(case.left, -1, case.beside)

@@ -35,7 +35,7 @@ def test_operands_by_how_they_are_held():
     total = Node("add", (DISTANCE, Node("mul", (C, Node("add", (var("x3"), var("x4")))))))
     plan = gram_plan.plan(nest("mk,nk,k,mn,", "mn", total), 32, 16)
     names = [
-        [port.name for port in ports] for ports in (plan.row_ports, plan.column_ports, plan.line_ports, plan.cell_ports)
+        [port.name for port in ports] for ports in (plan.row_ports, plan.column_ports, plan.k_ports, plan.cell_ports)
     ]
     assert names == [["x0"], ["x1"], ["x2", "x4"], ["x3"]]
 

@@ -161,7 +161,7 @@ def test_small_neighbours_are_one_axis_in_as_few_groups_as_can_be():
 def test_two_axes_of_16_go_into_one_pass_wherever_they_stand():
     found = back(_square(*[16] * 5), 1, "f32", "sm_90", HOPPER.shared_per_block)
     assert [groups for _, groups in found] == [((0,), (1,)), ((2,),), ((3,), (4,))]
-    assert [plan.beside for plan, _ in found] == [True, True, False]
+    assert [plan.has_columns for plan, _ in found] == [True, True, False]
     assert found[0][0].across == 16
 
 
@@ -215,7 +215,7 @@ def test_copies_are_as_wide_as_lines_allow():
 
 
 def test_tiles_cover_every_item():
-    plan = BackPlan(_square(8, 8), (), "f32", "sm_90", 4, 1, beside=True)
+    plan = BackPlan(_square(8, 8), (), "f32", "sm_90", 4, 1, has_columns=True)
     assert [plan.tiles(items, width) for items, width in ((1, 64), (2, 64), (2, 65))] == [1, 2, 4]
     assert plan.parts == 128
     assert tiled(BackPlan(_square(12), _square(12), "f32", "sm_90", 4, 1)).used == 16

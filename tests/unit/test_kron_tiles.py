@@ -7,7 +7,7 @@ import pytest
 import kernmantle as km
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import cuda
-from kernmantle.structured.kron.mma_plan import MmaFacts, Tensor, mma_candidates
+from kernmantle.structured.kron.mma_plan import MmaLayout, Tensor, mma_candidates
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import plain_pass
 from kernmantle.torch_ops.tuned_tiles import tuning
@@ -19,7 +19,7 @@ SIZES = {"entries": 1000, "right": 1}
 def plans(added=False):
     modes = [Mode(64, 64, number) for number in range(2)]
     run = plain_pass("mma", modes, 0, 2)
-    return mma_candidates(run, ((64, 64),) * 2, "f32", Tensor("f16", 3), MmaFacts(16, 4, added), 1, HOPPER)[:4]
+    return mma_candidates(run, ((64, 64),) * 2, "f32", Tensor("f16", 3), MmaLayout(16, 4, added), 1, HOPPER)[:4]
 
 
 @pytest.fixture(autouse=True)

@@ -74,7 +74,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
             note(tensors, x, y)
             return
         parts = _rows(x, y) if _VENDOR.matmul.fp32_precision in _EXACT else None
-        if parts is None or _near(parts, plan.near).float().mean() > _MOST_NEAR:
+        if parts is None or _near(parts, plan.small).float().mean() > _MOST_NEAR:
             direct(tensors, numbers, outs)
             return
         own_x, own_y, of_x, of_y = parts

@@ -111,7 +111,7 @@ class Function:
         before = self.label
         self.jump(head)
         self.start(head)
-        first_phi = len(self.instructions)
+        header = len(self.instructions)
         self.instructions += [""] * (1 + len(values))
         self.branch(self.emit(f"icmp slt i64 {index}, {stop}"), body, done)
         self.start(body)
@@ -119,7 +119,7 @@ class Function:
         after = self.emit(f"add nsw i64 {index}, {step}")
         carried = [(index, "i64", start, after)]
         carried += [(name, kind, *ends) for name, *ends in zip(values, begun, following, strict=True)]
-        self.instructions[first_phi : first_phi + len(carried)] = [
+        self.instructions[header : header + len(carried)] = [
             f"  {name} = phi {own} [ {first}, %{before} ], [ {later}, %{self.label} ]"
             for name, own, first, later in carried
         ]

@@ -24,7 +24,7 @@ def emit(plan: CpuPlan) -> str:
     if plan.optimistic:
         tiles.append(form(plan, True, needed).text("!2"))
     widths = [(ports, width) for ports, width in (
-        (plan.row_ports, plan.rows), (plan.column_ports, plan.columns), (plan.line_ports, 1))]  # fmt: skip
+        (plan.row_ports, plan.rows), (plan.column_ports, plan.columns), (plan.k_ports, 1))]  # fmt: skip
     packs = sorted({(port.dtype, width) for ports, width in widths for port in ports})
     parts = [f"; {plan}", entry(plan).text(), *tiles]
     parts += [pack(stored, element, width) for stored, width in packs]

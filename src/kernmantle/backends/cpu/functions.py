@@ -19,11 +19,11 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
 
 def _definition(name: str, element: str, lanes: int, needed: set[tuple[str, str, int]]) -> str:
     kind = vector(element, lanes)
-    names = [f"%x{place}" for place in range(llvm_power.ARITY if name in llvm_power.ROWS else 1)]
-    given = ", ".join(f"{kind} {text}" for text in names)
+    names = [f"%x{index}" for index in range(llvm_power.ARITY if name in llvm_power.ROWS else 1)]
+    parameters = ", ".join(f"{kind} {text}" for text in names)
     short = OPS[name].cost == "short" if name in OPS else name in llvm_power.INLINED
     inline = "alwaysinline" if short else "noinline"
-    f = Function(f"internal {kind} @{symbol(name, element, lanes)}({given}) {inline}")
+    f = Function(f"internal {kind} @{symbol(name, element, lanes)}({parameters}) {inline}")
     f.emit_void(f"ret {kind} {FUNCTIONS[name](Maths(f, element, lanes, needed), *names)}")
     return f.text()
 

@@ -29,7 +29,7 @@ _SHORTEST_ACROSS = 8
 # Cells take that many operations each before half of them is worth mirroring: 36 where a result of up to 8 MiB stays
 # in the caches, else 120 (2 cores of a Xeon, float32 and float64 sums of |x - y|: even at k = 12 and 40).
 _MIRRORED_COST, _MIRRORED_COST_FAR = 36, 120
-_NEAR_BYTES = 8 << 20
+_CACHED_BYTES = 8 << 20
 _POINTS_BYTES = 256 << 10
 _MOST_POINTS = 32
 _MOST_OUTPUTS = 64
@@ -56,7 +56,7 @@ class CpuPlan:
 
     The tile has ``rows`` rows of ``vectors`` vectors of ``lanes`` elements. With ``swap`` the roles m and n have
     changed places in ``nest``: what it calls n, the vectorised role, is m among the kernel's integers. Ports are
-    held as packed ``row_ports`` (m), packed ``column_ports`` (n), ``line_ports`` (neither) and ``cell_ports``
+    held as packed ``row_ports`` (m), packed ``column_ports`` (n), ``k_ports`` (neither) and ``cell_ports``
     (both). ``depth`` is the block of k, ``row_block`` and ``column_block`` those of m and n; an item is
     ``item_rows`` rows. With ``optimistic`` a first form of the kernel runs which leaves out the rare cases of the
     arithmetic and, where it meets one, calls the exact form. With ``across`` the vectors run along k, for outputs
@@ -73,7 +73,7 @@ class CpuPlan:
     vectors: int
     row_ports: tuple[Port, ...]
     column_ports: tuple[Port, ...]
-    line_ports: tuple[Port, ...]
+    k_ports: tuple[Port, ...]
     cell_ports: tuple[Port, ...]
     hoisted: tuple[str, ...]
     depth: int
@@ -127,7 +127,7 @@ class CpuPlan:
             f"{kind} {' '.join(port.name for port in ports)}"
             for kind, ports in (
                 ("rows", self.row_ports), ("columns", self.column_ports),
-                ("lines", self.line_ports), ("cells", self.cell_ports),
+                ("lines", self.k_ports), ("cells", self.cell_ports),
             )
             if ports
         )  # fmt: skip
@@ -152,10 +152,10 @@ def exchanged(nest: Nest, roles: str) -> Nest:
     """The nest with two roles in each other's place."""
     table = str.maketrans(roles, roles[::-1])
 
-    def turned(port: Port) -> Port:
+    def oriented(port: Port) -> Port:
         return replace(port, roles="".join(sorted(port.roles.translate(table), key="mnkl".index)))
 
-    return replace(nest, operands=tuple(map(turned, nest.operands)), outs=tuple(map(turned, nest.outs)))
+    return replace(nest, operands=tuple(map(oriented, nest.operands)), outs=tuple(map(oriented, nest.outs)))
 
 
 def _should_swap(nest: Nest, lanes: int, sizes: Mapping[str, int] | None) -> bool:
@@ -170,8 +170,8 @@ def _mirroring_pays(nest: Nest, cost: int, sizes: Mapping[str, int] | None) -> b
     """Whether computing a cell takes longer than copying it to the other side of the diagonal."""
     if sizes is None or cost >= _HEAVY_COST:
         return True
-    near = sizes["m"] * sizes["n"] * BYTES[nest.outs[0].dtype] <= _NEAR_BYTES
-    return sizes["k"] * sizes.get("l", 1) * cost >= (_MIRRORED_COST if near else _MIRRORED_COST_FAR)
+    is_cached = sizes["m"] * sizes["n"] * BYTES[nest.outs[0].dtype] <= _CACHED_BYTES
+    return sizes["k"] * sizes.get("l", 1) * cost >= (_MIRRORED_COST if is_cached else _MIRRORED_COST_FAR)
 
 
 def expressions(nest: Nest) -> list[Node]:
@@ -217,11 +217,11 @@ def _tile(nest: Nest, registers: int, heavy: bool, cells: int) -> tuple[int, int
     roles = {role for port in nest.ports for role in port.roles}
     if "n" not in roles:
         return 1, 1
-    room = registers // 2
+    budget = registers // 2
     if "m" not in roles:
-        return 1, max(1, min(4, room // cells))
+        return 1, max(1, min(4, budget // cells))
     shapes = ((2, 2), (2, 1), (1, 1)) if heavy else ((4, 2), (2, 2), (2, 1), (1, 1))
-    return next((shape for shape in shapes if shape[0] * shape[1] * cells <= room), (1, 1))
+    return next((shape for shape in shapes if shape[0] * shape[1] * cells <= budget), (1, 1))
 
 
 def _per_cell(nest: Nest, roles: Mapping[str, str], hoisted: list[Node]) -> int:
@@ -237,12 +237,12 @@ def _per_cell(nest: Nest, roles: Mapping[str, str], hoisted: list[Node]) -> int:
 def _hoisted(nest: Nest, roles: Mapping[str, str]) -> list[Node]:
     """Largest subexpressions that do not vary with k although their user does."""
     found: dict[int, Node] = {}
-    known: dict[int, frozenset[str]] = {}
+    dependences: dict[int, frozenset[str]] = {}
     for node in postorder(expressions(nest)):
         own = roles.get(node.name, "") if node.op == "var" else ""
-        known[id(node)] = frozenset(own).union(*(known[id(arg)] for arg in node.args))
-        if "k" in known[id(node)]:
-            found |= {id(arg): arg for arg in node.args if known[id(arg)] and "k" not in known[id(arg)]}
+        dependences[id(node)] = frozenset(own).union(*(dependences[id(arg)] for arg in node.args))
+        if "k" in dependences[id(node)]:
+            found |= {id(arg): arg for arg in node.args if dependences[id(arg)] and "k" not in dependences[id(arg)]}
     return list(found.values())
 
 
@@ -272,33 +272,33 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
     if nest.pulled:
         return _pullback_plan(nest, lanes, vector_registers, sizes["l"] if sizes else _MOST_OUTPUTS)
     swap = _should_swap(nest, lanes, sizes)
-    turned = exchanged(nest, "mn") if swap else nest
-    roles = {port.name: port.roles for port in turned.operands} | {"t": "k", "index": "k", "s0": "k", "s1": "k"}
-    held = _held(turned)
-    cost = max(1, _cost(expressions(turned)))
+    oriented = exchanged(nest, "mn") if swap else nest
+    roles = {port.name: port.roles for port in oriented.operands} | {"t": "k", "index": "k", "s0": "k", "s1": "k"}
+    by_role = _ports_by_role(oriented)
+    cost = max(1, _cost(expressions(oriented)))
     heavy = cost >= _HEAVY_COST
-    hoisted = _hoisted(turned, roles)
-    rows, vectors = _tile(turned, vector_registers, heavy, _per_cell(turned, roles, hoisted))
-    looped = any(set(port.roles) & set("kl") for port in turned.operands)
-    across = looped and _runs_across(turned, lanes, sizes)
+    hoisted = _hoisted(oriented, roles)
+    rows, vectors = _tile(oriented, vector_registers, heavy, _per_cell(oriented, roles, hoisted))
+    looped = any(set(port.roles) & set("kl") for port in oriented.operands)
+    across = looped and _runs_across(oriented, lanes, sizes)
     if across:
-        states = sum(len(reduction.kinds) for reduction in turned.reductions)
+        states = sum(len(reduction.kinds) for reduction in oriented.reductions)
         rows, vectors = 1, max(1, min(2 if heavy else 4, vector_registers // (2 * states)))
-    depth, row_block, column_block = _blocks(turned, held, rows, 1 if across else lanes * vectors, looped)
+    depth, row_block, column_block = _blocks(oriented, by_role, rows, 1 if across else lanes * vectors, looped)
     if across:
-        ports = sum("k" in port.roles for kind in held.values() for port in kind)
+        ports = sum("k" in port.roles for kind in by_role.values() for port in kind)
         depth = _clamp(_PANEL_BYTES // (max(1, ports) * width), 512, 4096, 512)
     return CpuPlan(
-        nest=turned,
+        nest=oriented,
         schema="gram" if looped else "elementwise",
         swap=swap,
         lanes=lanes,
         rows=rows,
         vectors=vectors,
-        row_ports=held["m"],
-        column_ports=held["n"],
-        line_ports=held[""],
-        cell_ports=held["mn"],
+        row_ports=by_role["m"],
+        column_ports=by_role["n"],
+        k_ports=by_role[""],
+        cell_ports=by_role["mn"],
         hoisted=tuple(map(str, hoisted)),
         depth=depth,
         row_block=row_block,
@@ -306,7 +306,7 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
         item_rows=_ITEM_TILES * rows,
         unroll=1 if heavy else 2,
         symmetric=nest.mirrors and not (nest.partial or swap) and _mirroring_pays(nest, cost, sizes),
-        optimistic=looped and _is_optimistic(turned, roles),
+        optimistic=looped and _is_optimistic(oriented, roles),
         across=across,
         cost=cost,
     )
@@ -321,11 +321,11 @@ def _pulled_tile(registers: int, heavy: bool, outputs: int) -> tuple[int, int]:
 
 def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuPlan:
     """A tile of outputs and columns; the slope is computed once for all rows of it."""
-    turned = exchanged(nest, "ml")
-    roles = {port.name: port.roles for port in turned.operands}
-    held = _held(turned)
-    cost = max(1, _cost(expressions(turned)))
-    hoisted = _hoisted(turned, roles)
+    oriented = exchanged(nest, "ml")
+    roles = {port.name: port.roles for port in oriented.operands}
+    by_role = _ports_by_role(oriented)
+    cost = max(1, _cost(expressions(oriented)))
+    hoisted = _hoisted(oriented, roles)
     rows, vectors = _pulled_tile(registers, cost >= _HEAVY_COST, outputs)
     columns = lanes * vectors
     width = _WIDTH[nest.compute]
@@ -333,16 +333,16 @@ def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuP
     block = _PANELS * columns
     most = min(_MOST_OUTPUTS, _round_up(outputs, rows))
     return CpuPlan(
-        nest=turned,
+        nest=oriented,
         schema="pullback",
         swap=False,
         lanes=lanes,
         rows=rows,
         vectors=vectors,
-        row_ports=held["m"],
-        column_ports=held["n"],
-        line_ports=held[""],
-        cell_ports=held["mn"],
+        row_ports=by_role["m"],
+        column_ports=by_role["n"],
+        k_ports=by_role[""],
+        cell_ports=by_role["mn"],
         hoisted=tuple(map(str, hoisted)),
         depth=depth,
         row_block=most,
@@ -350,14 +350,14 @@ def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuP
         item_rows=_clamp(_POINTS_BYTES // (most * block * width), 4, _MOST_POINTS, 4),
         unroll=1,
         symmetric=False,
-        optimistic=_is_optimistic(turned, roles),
+        optimistic=_is_optimistic(oriented, roles),
         across=False,
         cost=cost,
         pulled=True,
     )
 
 
-def _held(nest: Nest) -> dict[str, tuple[Port, ...]]:
+def _ports_by_role(nest: Nest) -> dict[str, tuple[Port, ...]]:
     """The operands that anything reads, by their tile roles."""
     used = set(variables([*expressions(nest), *nest.outputs]))
     kinds: dict[str, list[Port]] = {"m": [], "n": [], "": [], "mn": []}
@@ -368,18 +368,18 @@ def _held(nest: Nest) -> dict[str, tuple[Port, ...]]:
 
 
 def _blocks(
-    nest: Nest, held: Mapping[str, tuple[Port, ...]], rows: int, columns: int, looped: bool
+    nest: Nest, by_role: Mapping[str, tuple[Port, ...]], rows: int, columns: int, looped: bool
 ) -> tuple[int, int, int]:
     """Blocks of k, m and n: a panel of columns in the first cache, packed rows in the second, the rest bounded."""
     width = _WIDTH[nest.compute]
-    panel = max(1, sum("k" in port.roles for port in held["n"])) * columns * width
+    panel = max(1, sum("k" in port.roles for port in by_role["n"])) * columns * width
     depth = _clamp(_PANEL_BYTES // panel, 64, 512, 8)
-    if any("k" in port.roles for port in held["mn"]):
-        depth = min(depth, _clamp(_CELLS_BYTES // (rows * columns * width * len(held["mn"])), 8, 512, 8))
-    row_bytes = max(1, len(held["m"])) * depth * width
+    if any("k" in port.roles for port in by_role["mn"]):
+        depth = min(depth, _clamp(_CELLS_BYTES // (rows * columns * width * len(by_role["mn"])), 8, 512, 8))
+    row_bytes = max(1, len(by_role["m"])) * depth * width
     row_block = _clamp(_ROWS_BYTES // row_bytes, _ITEM_TILES * rows, 256, rows)
     state = sum(len(reduction.kinds) for reduction in nest.reductions) * row_block * width
-    column_bytes = max(1, len(held["n"])) * depth * width
+    column_bytes = max(1, len(by_role["n"])) * depth * width
     limit = min(_COLUMNS_BYTES // column_bytes, _STATE_BYTES // state if looped else _WIDEST_BLOCK)
     return depth, row_block, _clamp(limit, columns, _WIDEST_BLOCK, columns)
 
@@ -393,7 +393,7 @@ def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
     total = 0
     for ports, extent in (
         (plan.row_ports, rows), (plan.column_ports, columns),
-        (plan.line_ports, 1), (plan.cell_ports, plan.rows * plan.columns),
+        (plan.k_ports, 1), (plan.cell_ports, plan.rows * plan.columns),
     ):  # fmt: skip
         for port in ports:
             layers = (depth if "k" in port.roles else 1) * plan.copies(port)

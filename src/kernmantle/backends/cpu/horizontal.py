@@ -10,9 +10,9 @@ from .builder import vector
 from .gram_plan import CpuPlan, fast_power
 from .micro_kernel import Register, Tile, map_ports
 from .spelling import Value
-from .store import Place
+from .store import Position
 
-_CELL: Place = (None, None)
+_CELL: Position = (None, None)
 
 
 class Across(Tile):
@@ -22,14 +22,14 @@ class Across(Tile):
         super().__init__(plan, optimistic, needed)
         self.scalars = self.registers
 
-    def _places(self, _: set[str] | frozenset[str], /) -> list[Place]:
+    def _positions(self, _: set[str] | frozenset[str], /) -> list[Position]:
         return [_CELL]
 
     def _lanes(self, _: set[str], /) -> int:
         return 1
 
-    def _place(self, node: Node, place: Place) -> Place:
-        return (None, place[1] if "k" in self.dependences[node] else None)
+    def _position(self, node: Node, position: Position) -> Position:
+        return (None, position[1] if "k" in self.dependences[node] else None)
 
     def _is_quick_power(self, node: Node) -> bool:
         return "k" in self.dependences[node] and fast_power(node, self.roles) and not self.nest.reproducible
@@ -37,12 +37,12 @@ class Across(Tile):
     def _is_quick_extremum(self, register: Register) -> bool:
         return bool(self._reduction(register).extremum)
 
-    def _loaded(self, name: str, place: Place) -> Value:
+    def _loaded(self, name: str, position: Position) -> Value:
         f, plan = self.f, self.plan
-        held, lanes, index = self.buffers.get(name, f"%x_{name}"), 1, "0"
+        array, lanes, index = self.buffers.get(name, f"%x_{name}"), 1, "0"
         if "k" in self.roles[name]:
-            lanes, index = plan.lanes, f.add(self.k, str((place[1] or 0) * plan.lanes))
-        text = f.load(vector(self.element, lanes), f.at(held, index, self.element), plan.width)
+            lanes, index = plan.lanes, f.add(self.k, str((position[1] or 0) * plan.lanes))
+        text = f.load(vector(self.element, lanes), f.at(array, index, self.element), plan.width)
         return Value(text, "value", lanes)
 
     def _bounds(self) -> tuple[str, int]:
@@ -51,7 +51,7 @@ class Across(Tile):
 
     def _loop(self, loop_tag: str) -> list[str]:
         lanes, vectors = self.plan.lanes, range(self.plan.vectors)
-        self.registers = [replace(one, place=(None, j), lanes=lanes) for one in self.scalars for j in vectors]
+        self.registers = [replace(one, position=(None, j), lanes=lanes) for one in self.scalars for j in vectors]
         texts = self._rest(super()._loop(loop_tag))
         self.registers = self.scalars
         return self._joined(texts)
@@ -63,27 +63,27 @@ class Across(Tile):
         before, some, ready = f.label, f.fresh("some"), f.fresh("ready")
         f.branch(f.emit(f"icmp sgt i64 {rest}, 0"), some, ready)
         f.start(some)
-        memo, known, spread, buffers = dict(self.memo), dict(self.known), dict(self.spell.spread), dict(self.buffers)
+        memo, bound, spread, buffers = dict(self.memo), dict(self.bound), dict(self.spell.spread), dict(self.buffers)
         start, last = f.i64("sub nsw", "%depth", rest), f.i64("sub nsw", rest, "1")
         for port in map_ports(plan):
             if "k" in port.roles:
-                room = self.buffers[port.name] = f.alloca(self.element, span)
+                buffer = self.buffers[port.name] = f.alloca(self.element, span)
                 origin = f.at(f"%x_{port.name}", start, self.element)
                 with f.loop("0", str(span)) as lane:
                     value = f.load(self.element, f.at(origin, f.least(lane, last), self.element), plan.width)
-                    f.store(self.element, value, f.at(room, lane, self.element), plan.width)
+                    f.store(self.element, value, f.at(buffer, lane, self.element), plan.width)
         self.k = "0"
         for register, text in zip(self.registers, texts, strict=True):
             self._read(register, text)
         new = self._step()
-        kept = self._chosen(new, texts, rest)
-        self.memo, self.known, self.spell.spread, self.buffers = memo, known, spread, buffers
+        chosen = self._chosen(new, texts, rest)
+        self.memo, self.bound, self.spell.spread, self.buffers = memo, bound, spread, buffers
         after = f.label
         f.jump(ready)
         f.start(ready)
         return [
             f.emit(f"phi {self.register_type(register)} [ {old}, %{before} ], [ {one}, %{after} ]")
-            for register, old, one in zip(self.registers, texts, kept, strict=True)
+            for register, old, one in zip(self.registers, texts, chosen, strict=True)
         ]
 
     def _chosen(self, new: Sequence[str], old: Sequence[str], rest: str) -> list[str]:
@@ -98,7 +98,7 @@ class Across(Tile):
             wide = f.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
             masks.append(f.emit(f"icmp slt {kind} <{counts}>, {wide}"))
         return [
-            self.spell.select(masks[register.place[1] or 0], one, other, self.register_type(register), lanes)
+            self.spell.select(masks[register.position[1] or 0], one, other, self.register_type(register), lanes)
             for register, one, other in zip(self.registers, new, old, strict=True)
         ]
 
@@ -108,36 +108,36 @@ class Across(Tile):
         states = [texts[j::vectors] for j in range(vectors)]
         saved = self.spell.spread
         while len(states) > 1:
-            pairs = zip(states[::2], states[1::2], strict=False)
-            states = [self._met(left, right, lanes) for left, right in pairs] + states[len(states) & ~1 :]
+            halves = zip(states[::2], states[1::2], strict=False)
+            states = [self._merged_pair(left, right, lanes) for left, right in halves] + states[len(states) & ~1 :]
         state: list[str] = states[0]
         while lanes > 1:
             lanes //= 2
-            state = self._met(self._half(state, lanes, 0), self._half(state, lanes, 1), lanes)
+            state = self._merged_pair(self._half(state, lanes, 0), self._half(state, lanes, 1), lanes)
         self.spell.spread = saved
         return state
 
     def _half(self, state: Sequence[str], lanes: int, part: int) -> list[str]:
         """The lower or upper lanes of every register."""
         texts: list[str] = []
-        places = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes))
+        shuffle = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes))
         for register, text in zip(self.scalars, state, strict=True):
             kind = self.register_type(replace(register, lanes=2 * lanes))
             if lanes == 1:
                 texts.append(self.f.emit(f"extractelement {kind} {text}, i64 {part}"))
             else:
-                shuffled = f"shufflevector {kind} {text}, {kind} poison, <{lanes} x i32> <{places}>"
+                shuffled = f"shufflevector {kind} {text}, {kind} poison, <{lanes} x i32> <{shuffle}>"
                 texts.append(self.f.emit(shuffled))
         return texts
 
-    def _met(self, left: Sequence[str], right: Sequence[str], lanes: int) -> list[str]:
+    def _merged_pair(self, left: Sequence[str], right: Sequence[str], lanes: int) -> list[str]:
         """Merged registers of two ranges."""
-        memo, known = dict(self.memo), dict(self.known)
+        memo, bound = dict(self.memo), dict(self.bound)
         self.spell.spread = {}
         registers = [replace(register, lanes=lanes) for register in self.scalars]
         for register, mine, other in zip(registers, left, right, strict=True):
             self._read(register, mine)
             self._read(register, other, later=True)
         texts = [self._carried(register, self.value(self.merges[register.name], _CELL)) for register in registers]
-        self.memo, self.known = memo, known
+        self.memo, self.bound = memo, bound
         return texts

@@ -190,9 +190,9 @@ def run_alone(
     numbers: Sequence[float],
 ) -> None:
     """Run a kernel over its items in the calling thread."""
-    held, values = _packed("Q", pointers), _packed("d", numbers)
+    addresses, values = _packed("Q", pointers), _packed("d", numbers)
     if items > 0:
-        kernel.entry(held, integers, values, 0, items, SCRATCH.take(scratch_bytes))
+        kernel.entry(addresses, integers, values, 0, items, SCRATCH.take(scratch_bytes))
 
 
 def run(

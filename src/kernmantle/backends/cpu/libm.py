@@ -79,8 +79,8 @@ class Maths:
         return self._intrinsic("copysign", a, sign)
 
     def _intrinsic(self, name: str, *args: str) -> str:
-        given = ", ".join(f"{self.kind} {arg}" for arg in args)
-        return self.f.emit(f"call {self.kind} @llvm.{name}.{suffix(self.kind)}({given})")
+        operands = ", ".join(f"{self.kind} {arg}" for arg in args)
+        return self.f.emit(f"call {self.kind} @llvm.{name}.{suffix(self.kind)}({operands})")
 
     def test(self, order: str, a: str, b: str) -> str:
         """Comparison of floats."""
@@ -125,8 +125,8 @@ class Maths:
         """Polynomial by Estrin's rule, highest power first: a shorter chain for a few products more."""
         terms = [self.c(coefficient) for coefficient in reversed(coefficients)]
         while len(terms) > 1:
-            pairs = [self.fma(terms[i + 1], x, terms[i]) for i in range(0, len(terms) - 1, 2)]
-            terms = pairs + terms[len(pairs) * 2 :]
+            joined = [self.fma(terms[i + 1], x, terms[i]) for i in range(0, len(terms) - 1, 2)]
+            terms = joined + terms[len(joined) * 2 :]
             if len(terms) > 1:
                 x = self.mul(x, x)
         return terms[0]
@@ -188,8 +188,8 @@ class Maths:
     def call(self, name: str, *args: str) -> str:
         """Another function of the table."""
         self.needed.add((name, self.element, self.lanes))
-        given = ", ".join(f"{self.kind} {arg}" for arg in args)
-        return self.f.emit(f"call {self.kind} @{symbol(name, self.element, self.lanes)}({given})")
+        operands = ", ".join(f"{self.kind} {arg}" for arg in args)
+        return self.f.emit(f"call {self.kind} @{symbol(name, self.element, self.lanes)}({operands})")
 
 
 Body = Callable[[Maths, str], str]
@@ -252,10 +252,10 @@ def _log1p(m: Maths, x: str) -> str:
     lost = m.where(large, m.sub(m.c(1), m.sub(u, x)), m.sub(x, m.sub(u, m.c(1))))
     exponent, mantissa = m.split(u)
     e = m.float_of(exponent)
-    near = m.test("oeq", e, m.c(0))
-    f = m.where(near, x, m.sub(mantissa, m.c(1)))
+    is_inner = m.test("oeq", e, m.c(0))
+    f = m.where(is_inner, x, m.sub(mantissa, m.c(1)))
     high, low = _LN2[m.element]
-    lost = m.where(near, m.c(0), m.div(lost, u))
+    lost = m.where(is_inner, m.c(0), m.div(lost, u))
     result = m.fma(e, m.c(high), m.add(m.fma(e, m.c(low), lost), m.log_mantissa(f)))
     return m.log_edges(u, m.where(m.test("oeq", x, m.c(0)), x, result))
 
@@ -294,8 +294,8 @@ def _acos(m: Maths, x: str) -> str:
     inner = m.sub(m.c(pi_low), m.sub(asin, m.c(rest)))
     twice = m.add(asin, asin)
     far = m.sub(m.c(2 * pi_low), m.sub(twice, m.c(2 * rest)))
-    near = m.where(m.test("olt", x, m.c(0)), far, twice)
-    return m.where(outer, near, inner)
+    is_inner = m.where(m.test("olt", x, m.c(0)), far, twice)
+    return m.where(outer, is_inner, inner)
 
 
 FUNCTIONS: dict[str, Body] = {

@@ -41,10 +41,10 @@ class Entry:
         return self.strides.get((self.nest.ports.index(port), role), "0")
 
     def _load_strides(self) -> None:
-        for place, port in enumerate(self.nest.ports):
+        for index, port in enumerate(self.nest.ports):
             roles = [*"abc", *port.roles, *("k" if self._is_split(port) else "")]
             for role in roles:
-                self.strides[place, role] = self._integer(stride_slot(place, self.plan.actual(role)))
+                self.strides[index, role] = self._integer(stride_slot(index, self.plan.actual(role)))
 
     def _is_split(self, port: Port) -> bool:
         return self.nest.partial and port in self.nest.outs
@@ -62,28 +62,28 @@ class Entry:
         depth = f.least(str(plan.depth), f.most("1", self.size["k"]))
         aligned = f.emit("ptrtoint ptr %scratch to i64")
         aligned = f.i64("and", f.add(aligned, "63"), "-64")
-        held = f.emit(f"inttoptr i64 {aligned} to ptr")
+        pointer = f.emit(f"inttoptr i64 {aligned} to ptr")
         self.buffers: dict[str, str] = {}
         for ports, extent in (
-            (plan.row_ports, rows), (plan.column_ports, columns), (plan.line_ports, "1"),
+            (plan.row_ports, rows), (plan.column_ports, columns), (plan.k_ports, "1"),
             (plan.cell_ports, str(plan.rows * plan.columns)),
         ):  # fmt: skip
-            self.cells = held
+            self.cells = pointer
             for port in ports:
-                self.buffers[port.name] = held
+                self.buffers[port.name] = pointer
                 layers = f.multiply(depth if "k" in port.roles else "1", str(plan.copies(port)))
                 count = f.multiply(layers, f.multiply(extent, str(plan.width)))
-                held = f.at(held, f.i64("and", f.add(count, "63"), "-64"))
-        self.state = held
+                pointer = f.at(pointer, f.i64("and", f.add(count, "63"), "-64"))
+        self.state = pointer
         self.panels = f.i64("sdiv", columns, str(plan.columns))
         self.strips: dict[str, str] = {}
         if plan.symmetric:
             tiles = f.multiply(f.i64("sdiv", rows, str(plan.rows)), self.panels) if plan.looped else "0"
             count = f.multiply(tiles, str(plan.state_bytes))
-            held = f.at(held, f.i64("and", f.add(count, "63"), "-64"))
+            pointer = f.at(pointer, f.i64("and", f.add(count, "63"), "-64"))
             for port in self.nest.outs:
-                self.strips[port.name] = held
-                held = f.at(held, str(plan.strip_bytes(port)))
+                self.strips[port.name] = pointer
+                pointer = f.at(pointer, str(plan.strip_bytes(port)))
 
     def _offset(self, port: Port, counters: dict[str, str], pointer: str) -> str:
         f = self.f
@@ -99,15 +99,15 @@ class Entry:
         self._load_strides()
         self._regions()
         self.pointers = {
-            port.name: f.load("ptr", f.at("%pointers", str(place), "ptr"), 8)
-            for place, port in enumerate(self.nest.ports)
+            port.name: f.load("ptr", f.at("%pointers", str(index), "ptr"), 8)
+            for index, port in enumerate(self.nest.ports)
         }
         blocks = f.ceiling(self.extent, plan.item_rows)
         head, body, done, item = f.fresh("head"), f.fresh("body"), f.fresh("done"), f.fresh("item")
         before = f.label
         f.jump(head)
         f.start(head)
-        place = len(f.instructions)
+        index = len(f.instructions)
         f.instructions.append("")
         f.branch(f.emit(f"icmp slt i64 {item}, %end"), body, done)
         f.start(body)
@@ -118,7 +118,7 @@ class Entry:
         self._outer(outer)
         self._rows(first, last)
         following = f.add(item, count)
-        f.instructions[place] = f"  {item} = phi i64 [ %begin, %{before} ], [ {following}, %{f.label} ]"
+        f.instructions[index] = f"  {item} = phi i64 [ %begin, %{before} ], [ {following}, %{f.label} ]"
         f.jump(head)
         f.start(done)
         f.emit_void("ret void")
@@ -127,20 +127,20 @@ class Entry:
     def _outer(self, outer: str) -> None:
         """Batch and split of an item: base pointers and the ranges of the reduced loops."""
         f = self.f
-        place: dict[str, str] = {}
+        index: dict[str, str] = {}
         for role in ("splits", "c", "b"):
-            place[role] = f.i64("srem", outer, self.size[role])
+            index[role] = f.i64("srem", outer, self.size[role])
             outer = f.i64("sdiv", outer, self.size[role])
-        place["a"] = outer
+        index["a"] = outer
         for port in self.nest.ports:
-            counters = {role: place[role] for role in "abc"}
+            counters = {role: index[role] for role in "abc"}
             if self._is_split(port):
-                counters["k"] = place["splits"]
+                counters["k"] = index["splits"]
             self.base[port.name] = self._offset(port, counters, self.pointers[port.name])
         self.range = {role: ("0", self.size[role]) for role in "kl"}
         if self.nest.partial:
             role = "l" if "l" in self.loops else "k"
-            ends = (place["splits"], f.add(place["splits"], "1"))
+            ends = (index["splits"], f.add(index["splits"], "1"))
             low, high = (f.i64("sdiv", f.multiply(end, self.size[role]), self.size["splits"]) for end in ends)
             self.range[role] = low, high
 
@@ -150,8 +150,8 @@ class Entry:
         whole = f.multiply(spans["k"], spans["l"])
         self.empty = f.emit(f"icmp sle i64 {whole}, 0")
         self.blocks = f.most("1", f.ceiling(spans["k"], plan.depth)) if "k" in self.loops else "1"
-        self.turns = f.most("1", spans["l"]) if "l" in self.loops else "1"
-        passes = f.multiply(self.turns, self.blocks) if "l" in self.loops else self.blocks
+        self.repeats = f.most("1", spans["l"]) if "l" in self.loops else "1"
+        passes = f.multiply(self.repeats, self.blocks) if "l" in self.loops else self.blocks
         several = f.emit(f"icmp sgt i64 {self.size['n']}, {plan.column_block}")
         with f.loop(first, last, str(plan.row_block)) as ic:
             rows = f.least(str(plan.row_block), f.i64("sub nsw", last, ic))
@@ -162,19 +162,19 @@ class Entry:
                 columns = f.least(str(plan.column_block), f.i64("sub nsw", self.size["n"], jc))
                 fresh_rows = f.emit(f"icmp eq i64 {jc}, {start}")
                 fresh_columns = f.emit(f"or i1 {several}, {f.emit(f'icmp eq i64 {ic}, {first}')}")
-                with f.loop("0", passes) as turn:
-                    self._pass(turn, passes, (ic, rows, fresh_rows), (jc, columns, fresh_columns))
+                with f.loop("0", passes) as number:
+                    self._pass(number, passes, (ic, rows, fresh_rows), (jc, columns, fresh_columns))
 
-    def _pass(self, turn: str, passes: str, down: tuple[str, str, str], across: tuple[str, str, str]) -> None:
+    def _pass(self, number: str, passes: str, down: tuple[str, str, str], across: tuple[str, str, str]) -> None:
         """One block of k at one position of l: pack what is new, then all tiles of the block of the output.
 
         All positions of l come before the next block of k, so that ports without l are packed once a block.
         """
         f, plan = self.f, self.plan
         low, high = self.range["k"]
-        block, step, at_l = turn, "0", "0"
+        block, step, at_l = number, "0", "0"
         if "l" in self.loops:
-            block, step = f.i64("sdiv", turn, self.turns), f.i64("srem", turn, self.turns)
+            block, step = f.i64("sdiv", number, self.repeats), f.i64("srem", number, self.repeats)
             at_l = f.add(self.range["l"][0], step)
         if "k" in self.loops:
             at_k = f.add(low, f.multiply(block, str(plan.depth)))
@@ -187,21 +187,21 @@ class Entry:
         groups = (
             (plan.row_ports, "m", plan.rows, down),
             (plan.column_ports, "n", plan.columns, across),
-            (plan.line_ports, "", 1, ("0", "1", "true")),
+            (plan.k_ports, "", 1, ("0", "1", "true")),
         )
         changing = {False: f.emit(f"icmp ne i64 {self.blocks}, 1"), True: f.emit(f"icmp ne i64 {passes}, 1")}
         for ports, role, width, (start, extent, fresh) in groups:
             for outer in (False, True):
-                held = [port for port in ports if ("l" in port.roles) == outer]
-                if not held:
+                pointer = [port for port in ports if ("l" in port.roles) == outer]
+                if not pointer:
                     continue
                 wanted = f.emit(f"or i1 {fresh}, {changing[outer]}")
                 if step != "0" and not outer:
                     wanted = f.emit(f"and i1 {wanted}, {f.emit(f'icmp eq i64 {step}, 0')}")
                 with f.when(wanted):
-                    for port in held:
+                    for port in pointer:
                         self._pack(port, role, width, {**counters, role: start}, extent, depth)
-        first, last = f.emit(f"icmp eq i64 {turn}, 0"), f.emit(f"icmp eq i64 {f.add(turn, '1')}, {passes}")
+        first, last = f.emit(f"icmp eq i64 {number}, 0"), f.emit(f"icmp eq i64 {f.add(number, '1')}, {passes}")
         tail = f"ptr {self.cells}", f"i64 {depth}", f"i64 {position}", f"i1 {first}", f"i1 {last}"
         self._tiles(counters, down, across, tail)
 
@@ -209,11 +209,11 @@ class Entry:
         f = self.f
         varies = bool(set(port.roles) & set("kl"))
         layers = depth if "k" in port.roles else "1"
-        given = (
+        arguments = (
             f"ptr {self.buffers[port.name]}, ptr {self._offset(port, counters, self.base[port.name])}, "
             f"i64 {self.stride(port, role)}, i64 {self.stride(port, 'k')}, i64 {extent}, i64 {layers}"
         )
-        call = f"call fastcc void {pack_name(port.dtype, width)}({given})"
+        call = f"call fastcc void {pack_name(port.dtype, width)}({arguments})"
         if not varies:
             f.emit_void(call)
             return
@@ -235,14 +235,14 @@ class Entry:
                 stop = f.most("0", f.least(rows, below))
             with f.loop("0", stop, str(plan.rows)) as ir:
                 i0 = f.add(ic, ir)
-                place = {**counters, "m": i0, "n": j0}
-                given = [f"ptr {self._held(port, ir, jr, layers, place)}" for port in map_ports(plan)]
+                index = {**counters, "m": i0, "n": j0}
+                arguments = [f"ptr {self._operand_address(port, ir, jr, layers, index)}" for port in map_ports(plan)]
                 at = {"m": i0, "n": j0}
-                given += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
+                arguments += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
                 if plan.symmetric:
                     first_cell = f.multiply(ir, str(plan.columns))
                     for port in self.nest.outs:
-                        given.append(f"ptr {f.at(self.strips[port.name], first_cell, STORED[port.dtype])}")
+                        arguments.append(f"ptr {f.at(self.strips[port.name], first_cell, STORED[port.dtype])}")
                 skew = f.i64("sub nsw", i0, j0) if plan.symmetric else str(-plan.rows)
                 counts = [
                     f"i64 {f.least(str(plan.rows), f.i64('sub nsw', rows, ir))}",
@@ -254,7 +254,7 @@ class Entry:
                 )
                 state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
                 rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
-                call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
+                call = ", ".join(["ptr %integers", "ptr %numbers", *arguments, *rest])
                 f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
             if plan.symmetric:
                 with f.when(last.removeprefix("i1 ")):
@@ -267,18 +267,20 @@ class Entry:
         reach = f.add(f.i64("sub nsw", j0, i0), "1")
         for port in self.nest.outs:
             into = self._offset(port, {"m": j0, "n": i0}, self.base[port.name])
-            given = (
+            arguments = (
                 f"ptr {into}, ptr {self.strips[port.name]}, i64 {self.stride(port, 'm')}, i64 {self.stride(port, 'n')}"
             )
-            f.emit_void(f"call fastcc void {mirror_name(port.dtype)}({given}, i64 {rows}, i64 {columns}, i64 {reach})")
+            f.emit_void(
+                f"call fastcc void {mirror_name(port.dtype)}({arguments}, i64 {rows}, i64 {columns}, i64 {reach})"
+            )
 
-    def _held(self, port: Port, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
+    def _operand_address(self, port: Port, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
         """Where a tile finds an operand: in a panel, in a line, or in place."""
         f, plan = self.f, self.plan
         if port in plan.cell_ports:
             return self._offset(port, counters, self.base[port.name])
-        held = self.buffers[port.name]
-        if port in plan.line_ports:
-            return held
+        pointer = self.buffers[port.name]
+        if port in plan.k_ports:
+            return pointer
         start = ir if port in plan.row_ports else jr
-        return f.at(held, f.multiply(start, layers if "k" in port.roles else "1"), self.element)
+        return f.at(pointer, f.multiply(start, layers if "k" in port.roles else "1"), self.element)

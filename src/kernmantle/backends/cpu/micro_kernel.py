@@ -13,7 +13,7 @@ from .gram_plan import CpuPlan, fast_power
 from .pack import gather_name
 from .speculative import SpeculativeFastPath
 from .spelling import ExpressionEmitter, Value
-from .store import Place, write
+from .store import Position, write
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Register:
     """One register of an accumulator at one place of the tile, and where its state is kept."""
 
     name: str
-    place: Place
+    position: Position
     kind: str
     lanes: int
     offset: int
@@ -39,15 +39,15 @@ def _later(name: str) -> str:
 
 def map_ports(plan: CpuPlan) -> tuple[Port, ...]:
     """The operands a tile reads, in the order of its arguments."""
-    return plan.row_ports + plan.column_ports + plan.line_ports + plan.cell_ports
+    return plan.row_ports + plan.column_ports + plan.k_ports + plan.cell_ports
 
 
 def parameters(plan: CpuPlan) -> list[str]:
     """Parameters of the micro-kernel after the integers and numbers."""
     names = [f"ptr %x_{port.name}" for port in map_ports(plan)]
-    names += [f"ptr %out_{place}" for place in range(len(plan.nest.outs))]
+    names += [f"ptr %out_{position}" for position in range(len(plan.nest.outs))]
     if plan.symmetric:
-        names += [f"ptr %strip_{place}" for place in range(len(plan.nest.outs))]
+        names += [f"ptr %strip_{position}" for position in range(len(plan.nest.outs))]
     counts = ("depth", "position", "rows", "columns", "skew")
     return [*names, "ptr %cells", "ptr %state", *(f"i64 %{name}" for name in counts), "i1 %first", "i1 %last"]
 
@@ -57,12 +57,12 @@ class Tile:
 
     def __init__(self, plan: CpuPlan, optimistic: bool, needed: set[tuple[str, str, int]]):
         self.plan, self.nest = plan, plan.nest
-        given = ", ".join(["ptr %integers", "ptr %numbers", *parameters(plan)])
-        self.f = Function(f"internal fastcc void {tile_name(optimistic)}({given}) noinline")
+        arguments = ", ".join(["ptr %integers", "ptr %numbers", *parameters(plan)])
+        self.f = Function(f"internal fastcc void {tile_name(optimistic)}({arguments}) noinline")
         self.element = ELEMENTS[self.nest.compute]
         self.spell = ExpressionEmitter(self.f, self.element, plan.lanes, needed, not plan.nest.reproducible)
-        self.memo: dict[tuple[Node, Place], Value] = {}
-        self.known: dict[tuple[str, Place], Value] = {}
+        self.memo: dict[tuple[Node, Position], Value] = {}
+        self.bound: dict[tuple[str, Position], Value] = {}
         self.roles = {port.name: port.roles for port in self.nest.operands} | {"index": "k"}
         self.buffers: dict[str, str] = {}
         self.k = "0"
@@ -90,8 +90,8 @@ class Tile:
                 name = f"@{q}.{j}"
                 self.roles[name] = self.roles[_later(name)] = "".join(sorted(roles)) + "k"
                 lanes = self._lanes(roles)
-                for place in self._places(roles):
-                    self.registers.append(Register(name, place, kind, lanes, offset))
+                for position in self._positions(roles):
+                    self.registers.append(Register(name, position, kind, lanes, offset))
                     offset += lanes * self.plan.width
         self.outputs = substitute(self.nest.outputs, finished)
         self.dependences: dict[Node, frozenset[str]] = {}
@@ -100,7 +100,7 @@ class Tile:
             own_roles = self.roles.get(node.name, "") if node.op == "var" else ""
             self.dependences[node] = frozenset(own_roles).union(*(self.dependences[arg] for arg in node.args))
 
-    def _places(self, roles: set[str] | frozenset[str], /) -> list[Place]:
+    def _positions(self, roles: set[str] | frozenset[str], /) -> list[Position]:
         rows = range(self.plan.rows) if "m" in roles else [None]
         columns = range(self.plan.vectors) if "n" in roles else [None]
         return [(i, j) for i in rows for j in columns]
@@ -108,25 +108,25 @@ class Tile:
     def _lanes(self, roles: set[str], /) -> int:
         return self.plan.lanes if "n" in roles else 1
 
-    def _place(self, node: Node, place: Place) -> Place:
+    def _position(self, node: Node, position: Position) -> Position:
         roles = self.dependences[node]
-        return (place[0] if "m" in roles else None, place[1] if "n" in roles else None)
+        return (position[0] if "m" in roles else None, position[1] if "n" in roles else None)
 
-    def value(self, node: Node, place: Place) -> Value:
+    def value(self, node: Node, position: Position) -> Value:
         """Value of an expression at a place of the tile, computed once."""
-        key = node, self._place(node, place)
+        key = node, self._position(node, position)
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = self._computed(node, key[1])
         return found
 
-    def _computed(self, node: Node, place: Place) -> Value:
+    def _computed(self, node: Node, position: Position) -> Value:
         if node.op == "var":
-            found = self.known.get((node.name, place))
-            return found if found is not None else self._loaded(node.name, place)
+            found = self.bound.get((node.name, position))
+            return found if found is not None else self._loaded(node.name, position)
         if node.number is not None:
             return self.spell.constant(node.number)
-        args = [self.value(arg, place) for arg in node.args]
+        args = [self.value(arg, position) for arg in node.args]
         fast_path = self.fast_path
         if fast_path is not None and fast_path.inside and self._is_quick_power(node):
             return self.spell.apply(node, args, lambda x, p: fast_path.power(x, p, args[1].text))
@@ -142,14 +142,14 @@ class Tile:
     def _reduction(self, register: Register) -> Reduction:
         return self.nest.reductions[int(register.name[1:].split(".")[0])]
 
-    def _loaded(self, name: str, place: Place) -> Value:
+    def _loaded(self, name: str, position: Position) -> Value:
         """Element or vector of a packed operand at the current k."""
         plan, f = self.plan, self.f
         if name == "index":
             whole = f.add("%position", self.k)
             narrow = whole if self.spell.index_element == "i64" else f.emit(f"trunc i64 {whole} to i32")
             return Value(narrow, "index", 1)
-        i, j = place
+        i, j = position
         size, lanes = plan.width, 1 if j is None else plan.lanes
         width = (1 if i is None else plan.rows) * (1 if j is None else plan.columns)
         index = str((i or 0) * (1 if j is None else plan.columns) + (j or 0) * plan.lanes)
@@ -161,12 +161,14 @@ class Tile:
     def _numbers(self) -> None:
         f = self.f
         for slot, name in enumerate(self.nest.numbers):
-            given = f.load("double", f.at("%numbers", str(slot), "double"), 8)
+            arguments = f.load("double", f.at("%numbers", str(slot), "double"), 8)
             if self.element == "float":
-                given = f.emit(f"fptrunc double {given} to float")
+                arguments = f.emit(f"fptrunc double {arguments} to float")
             elif self.element not in FLOATING:
-                given = f.emit(f"call {self.element} @llvm.fptosi.sat.{suffix(self.element)}.f64(double {given})")
-            self.known[name, (None, None)] = Value(given, "value", 1)
+                arguments = f.emit(
+                    f"call {self.element} @llvm.fptosi.sat.{suffix(self.element)}.f64(double {arguments})"
+                )
+            self.bound[name, (None, None)] = Value(arguments, "value", 1)
 
     def _stride(self, port: Port, role: str) -> str:
         slot = stride_slot(self.nest.ports.index(port), self.plan.actual(role))
@@ -175,22 +177,22 @@ class Tile:
     def _gather(self) -> None:
         """Read the operands over both tile roles into dense buffers."""
         f, plan = self.f, self.plan
-        held = "%cells"
+        cells_at = "%cells"
         cells = plan.rows * plan.columns
         for port in plan.cell_ports:
             source = STORED[port.dtype]
-            given = f"i64 {self._stride(port, 'm')}, i64 {self._stride(port, 'n')}, i64 %rows, i64 %columns"
-            self.buffers[port.name] = held
+            arguments = f"i64 {self._stride(port, 'm')}, i64 {self._stride(port, 'n')}, i64 %rows, i64 %columns"
+            self.buffers[port.name] = cells_at
             looped = "k" in port.roles
             stop = "%depth" if looped or "l" in port.roles else "1"
             with f.loop("0", stop if looped else f.least(stop, "1")) as k:
                 step = f.multiply(k, self._stride(port, "k")) if looped else "0"
-                into = f.at(held, f.multiply(k, str(cells)), self.element)
+                into = f.at(cells_at, f.multiply(k, str(cells)), self.element)
                 call = f"call fastcc void {gather_name(port.dtype)}"
-                f.emit_void(f"{call}(ptr {into}, ptr {f.at(f'%x_{port.name}', step, source)}, {given})")
+                f.emit_void(f"{call}(ptr {into}, ptr {f.at(f'%x_{port.name}', step, source)}, {arguments})")
             size = f.load("i64", f.at("%integers", str(size_slot("k")), "i64"), 8)
             depth = f.most("1", f.least(size, str(plan.depth))) if looped else "1"
-            held = f.at(held, self._aligned(f.multiply(depth, str(cells * plan.width))))
+            cells_at = f.at(cells_at, self._aligned(f.multiply(depth, str(cells * plan.width))))
 
     def _aligned(self, size: str) -> str:
         return self.f.i64("and", self.f.add(size, "63"), "-64")
@@ -211,7 +213,7 @@ class Tile:
         if register.kind == "bool":
             text = self.f.emit(f"icmp ne {self.register_type(register)} {text}, zeroinitializer")
         name = _later(register.name) if later else register.name
-        self.known[name, register.place] = Value(text, register.kind, register.lanes)
+        self.bound[name, register.position] = Value(text, register.kind, register.lanes)
 
     def _initial(self) -> list[str]:
         """Registers of an empty range."""
@@ -227,7 +229,7 @@ class Tile:
                 texts.append(self.spell.wide(value, register.lanes).text)
         return texts
 
-    def _kept(self, register: Register) -> str:
+    def _stored_state(self, register: Register) -> str:
         """What the blocks before left of a register."""
         return self.f.load(self.register_type(register), self.f.at("%state", str(register.offset)), self.plan.width)
 
@@ -235,46 +237,46 @@ class Tile:
         """Initial registers; those of a fold go on where the block before ended."""
         f = self.f
         texts = self._initial()
-        folds = [place for place, register in enumerate(self.registers) if register.name not in self.merges]
+        folds = [position for position, register in enumerate(self.registers) if register.name not in self.merges]
         if not folds:
             return texts
         before, resume, ready = f.label, f.fresh("resume"), f.fresh("ready")
         f.branch("%first", ready, resume)
         f.start(resume)
-        kept = {place: self._kept(self.registers[place]) for place in folds}
+        states = {position: self._stored_state(self.registers[position]) for position in folds}
         f.jump(ready)
         f.start(ready)
-        for place, old in kept.items():
-            kind = self.register_type(self.registers[place])
-            texts[place] = f.emit(f"phi {kind} [ {texts[place]}, %{before} ], [ {old}, {resume} ]")
+        for position, old in states.items():
+            kind = self.register_type(self.registers[position])
+            texts[position] = f.emit(f"phi {kind} [ {texts[position]}, %{before} ], [ {old}, {resume} ]")
         return texts
 
     def _merged(self, texts: list[str]) -> list[str]:
         """Registers joined with those of the blocks before: roundings grow with blocks, not with positions."""
         f = self.f
-        places = [place for place, register in enumerate(self.registers) if register.name in self.merges]
-        if not places:
+        positions = [position for position, register in enumerate(self.registers) if register.name in self.merges]
+        if not positions:
             return texts
         before, join, ready = f.label, f.fresh("join"), f.fresh("ready")
         f.branch("%first", ready, join)
         f.start(join)
-        memo, known, spread = dict(self.memo), dict(self.known), dict(self.spell.spread)
-        for place in places:
-            register = self.registers[place]
-            self._read(register, self._kept(register))
-            self._read(register, texts[place], later=True)
+        memo, bound, spread = dict(self.memo), dict(self.bound), dict(self.spell.spread)
+        for position in positions:
+            register = self.registers[position]
+            self._read(register, self._stored_state(register))
+            self._read(register, texts[position], later=True)
         joined: dict[int, str] = {}
-        for place in places:
-            register = self.registers[place]
-            joined[place] = self._carried(register, self.value(self.merges[register.name], register.place))
-        self.memo, self.known, self.spell.spread = memo, known, spread
+        for position in positions:
+            register = self.registers[position]
+            joined[position] = self._carried(register, self.value(self.merges[register.name], register.position))
+        self.memo, self.bound, self.spell.spread = memo, bound, spread
         after = f.label
         f.jump(ready)
         f.start(ready)
         texts = list(texts)
-        for place, new in joined.items():
-            kind = self.register_type(self.registers[place])
-            texts[place] = f.emit(f"phi {kind} [ {texts[place]}, %{before} ], [ {new}, %{after} ]")
+        for position, new in joined.items():
+            kind = self.register_type(self.registers[position])
+            texts[position] = f.emit(f"phi {kind} [ {texts[position]}, %{before} ], [ {new}, %{after} ]")
         return texts
 
     def _step(self) -> list[str]:
@@ -289,17 +291,17 @@ class Tile:
         node = self.steps[q][j]
         if self.fast_path is not None and self.fast_path.inside and self._is_quick_extremum(register):
             mine, other = node.args
-            value = self.spell.cast(self.value(other, register.place), "value")
-            state = self.value(mine, register.place)
+            value = self.spell.cast(self.value(other, register.position), "value")
+            state = self.value(mine, register.position)
             return self.fast_path.extremum(node.op, state, self.spell.wide(value, register.lanes))
-        return self.value(node, register.place)
+        return self.value(node, register.position)
 
     def _hoist(self) -> None:
         """Compute before the loop what does not vary inside."""
         for node in postorder([step for steps in self.steps for step in steps]):
             if "k" not in self.dependences[node] and node.number is None:
-                for place in self._places(self.dependences[node]):
-                    self.value(node, place)
+                for position in self._positions(self.dependences[node]):
+                    self.value(node, position)
 
     def _bounds(self) -> tuple[str, int]:
         """Where the loop ends, and how many positions it takes at once."""
@@ -322,7 +324,7 @@ class Tile:
         f.jump(head)
         f.start(head)
         k = f.fresh("k")
-        place = len(f.instructions)
+        position = len(f.instructions)
         f.instructions.append("")
         kinds = [self.register_type(register) for register in self.registers] + [kind for kind, _ in flags]
         phis = [f.fresh("s") for _ in kinds]
@@ -330,7 +332,7 @@ class Tile:
         f.branch(f.emit(f"icmp slt i64 {k}, {stop}"), body, done)
         f.start(body)
         self.k = k
-        memo, known, spread = dict(self.memo), dict(self.known), dict(self.spell.spread)
+        memo, bound, spread = dict(self.memo), dict(self.bound), dict(self.spell.spread)
         for register, phi in zip(self.registers, phis, strict=False):
             self._read(register, phi)
         if self.fast_path is not None:
@@ -339,13 +341,13 @@ class Tile:
         if self.fast_path is not None:
             texts += self.fast_path.end_body()
         following = f.add(k, str(stride))
-        f.instructions[place] = f"  {k} = phi i64 [ 0, %{before} ], [ {following}, %{f.label} ]"
+        f.instructions[position] = f"  {k} = phi i64 [ 0, %{before} ], [ {following}, %{f.label} ]"
         starts = started + [start for _, start in flags]
-        for at, (phi, kind, start, new) in enumerate(zip(phis, kinds, starts, texts, strict=True), place + 1):
+        for at, (phi, kind, start, new) in enumerate(zip(phis, kinds, starts, texts, strict=True), position + 1):
             f.instructions[at] = f"  {phi} = phi {kind} [ {start}, %{before} ], [ {new}, %{f.label} ]"
         f.emit_void(f"br label {head}, !llvm.loop {loop_tag}")
         f.start(done)
-        self.memo, self.known, self.spell.spread = memo, known, spread
+        self.memo, self.bound, self.spell.spread = memo, bound, spread
         self._retry(phis[len(self.registers) :])
         return phis[: len(self.registers)]
 
@@ -357,8 +359,8 @@ class Tile:
         again, fine = f.fresh("again"), f.fresh("fine")
         f.branch(self.fast_path.needs_retry(flags), again, fine)
         f.start(again)
-        given = ", ".join(["ptr %integers", "ptr %numbers", *parameters(self.plan)])
-        f.emit_void(f"call fastcc void {tile_name(False)}({given})")
+        arguments = ", ".join(["ptr %integers", "ptr %numbers", *parameters(self.plan)])
+        f.emit_void(f"call fastcc void {tile_name(False)}({arguments})")
         f.emit_void("ret void")
         f.start(fine)
 
@@ -390,9 +392,9 @@ class Tile:
         f.emit_void("ret void")
         return f.text()
 
-    def _results(self) -> list[Mapping[Place, Value]]:
+    def _results(self) -> list[Mapping[Position, Value]]:
         """Values of every output at every place."""
-        places = self._places({"m", "n"})
+        positions = self._positions({"m", "n"})
         if self.nest.partial:
             names = list(dict.fromkeys(register.name for register in self.registers))
             nodes = [var(name) for name in names]
@@ -400,10 +402,10 @@ class Tile:
                 self.dependences.setdefault(node, frozenset(self.roles[node.name]))
         else:
             nodes = self.outputs
-        return [{place: self.value(node, place) for place in places} for node in nodes]
+        return [{position: self.value(node, position) for position in positions} for node in nodes]
 
     def _write(self) -> None:
         """Store the outputs."""
-        for place, (port, values) in enumerate(zip(self.nest.outs, self._results(), strict=True)):
+        for position, (port, values) in enumerate(zip(self.nest.outs, self._results(), strict=True)):
             strides = self._stride(port, "m"), self._stride(port, "n")
-            write(self.spell, self.plan, port.dtype, place, values, strides)
+            write(self.spell, self.plan, port.dtype, position, values, strides)

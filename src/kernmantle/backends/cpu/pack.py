@@ -67,10 +67,10 @@ def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
     high = f.emit(f"lshr {wide} {bits}, {constant(16)}")
     even = f.emit(f"and {wide} {high}, {constant(1)}")
     moved = f.emit(f"add {wide} {f.emit(f'add {wide} {bits}, {constant(0x7FFF)}')}, {even}")
-    near = f.emit(f"lshr {wide} {moved}, {constant(16)}")
+    rounded = f.emit(f"lshr {wide} {moved}, {constant(16)}")
     quiet = f.emit(f"or {wide} {high}, {constant(0x40)}")
     unordered = f.emit(f"fcmp uno {kind} {text}, zeroinitializer")
-    chosen = f.emit(f"select {vector('i1', lanes)} {unordered}, {wide} {quiet}, {wide} {near}")
+    chosen = f.emit(f"select {vector('i1', lanes)} {unordered}, {wide} {quiet}, {wide} {rounded}")
     return f.emit(f"bitcast {short} {f.emit(f'trunc {wide} {chosen} to {short}')} to {vector('bfloat', lanes)}")
 
 
@@ -85,9 +85,9 @@ def transposed(f: Function, rows: list[str], element: str) -> list[str]:
         new = list(rows)
         for row in range(size):
             if not row & step:
-                pair = f"{kind} {rows[row]}, {kind} {rows[row + step]}, <{size} x i32>"
-                new[row] = f.emit(f"shufflevector {pair} <{low}>")
-                new[row + step] = f.emit(f"shufflevector {pair} <{high}>")
+                operands = f"{kind} {rows[row]}, {kind} {rows[row + step]}, <{size} x i32>"
+                new[row] = f.emit(f"shufflevector {operands} <{low}>")
+                new[row + step] = f.emit(f"shufflevector {operands} <{high}>")
         rows, step = new, 2 * step
     return rows
 
@@ -104,7 +104,7 @@ def pack(stored: str, element: str, width: int) -> str:
         "(ptr noalias %into, ptr %from, i64 %run, i64 %stride, i64 %count, i64 %depth) noinline"
     )
     source, size, wide = STORED[stored], SIZE[STORED[stored]], SIZE[element]
-    kept = f.alloca("i64", 1)
+    packed_depth = f.alloca("i64", 1)
     panels = f.ceiling("%count", width)
     unit_run, unit_stride = f.emit("icmp eq i64 %run, 1"), f.emit("icmp eq i64 %stride, 1")
     with f.loop("0", panels) as panel:
@@ -114,33 +114,36 @@ def pack(stored: str, element: str, width: int) -> str:
         valid = f.i64("sub nsw", "%count", first)
         last = f.i64("sub nsw", f.least(valid, str(width)), "1")
         whole = f.emit(f"icmp sge i64 {valid}, {width}")
-        f.store("i64", "0", kept, 8)
+        f.store("i64", "0", packed_depth, 8)
         if width > 1:
             with f.when(f.emit(f"and i1 {whole}, {unit_run}")):
                 with f.loop("0", "%depth") as k:
-                    line = f.load(vector(source, width), f.at(origin, f.multiply(k, "%stride"), source), size)
-                    value = widened(f, line, stored, element, width)
+                    loaded = f.load(vector(source, width), f.at(origin, f.multiply(k, "%stride"), source), size)
+                    value = widened(f, loaded, stored, element, width)
                     f.store(vector(element, width), value, f.at(target, f.multiply(k, str(width)), element), wide)
-                f.store("i64", "%depth", kept, 8)
+                f.store("i64", "%depth", packed_depth, 8)
         else:
             with f.when(unit_stride):
                 lanes = _RUN_BYTES // wide
                 full = f.multiply(f.i64("sdiv", "%depth", str(lanes)), str(lanes))
                 with f.loop("0", full, str(lanes)) as k:
-                    line = f.load(vector(source, lanes), f.at(origin, k, source), size)
+                    loaded = f.load(vector(source, lanes), f.at(origin, k, source), size)
                     f.store(
-                        vector(element, lanes), widened(f, line, stored, element, lanes), f.at(target, k, element), wide
+                        vector(element, lanes),
+                        widened(f, loaded, stored, element, lanes),
+                        f.at(target, k, element),
+                        wide,
                     )
-                f.store("i64", full, kept, 8)
+                f.store("i64", full, packed_depth, 8)
         square = min(width & -width, 32 // wide)
         if square > 1:
             with f.when(f.emit(f"and i1 {unit_stride}, {f.emit(f'xor i1 {unit_run}, true')}")):
                 full = f.multiply(f.i64("sdiv", "%depth", str(square)), str(square))
                 _pack_squares(f, stored, element, width, square, origin, target, last, full)
-                f.store("i64", full, kept, 8)
-        with f.loop(f.load("i64", kept, 8), "%depth") as k, f.loop("0", str(width)) as w:
-            place = f.add(f.multiply(f.least(w, last), "%run"), f.multiply(k, "%stride"))
-            value = widened(f, f.load(source, f.at(origin, place, source), size), stored, element, 1)
+                f.store("i64", full, packed_depth, 8)
+        with f.loop(f.load("i64", packed_depth, 8), "%depth") as k, f.loop("0", str(width)) as w:
+            offset = f.add(f.multiply(f.least(w, last), "%run"), f.multiply(k, "%stride"))
+            value = widened(f, f.load(source, f.at(origin, offset, source), size), stored, element, 1)
             f.store(element, value, f.at(target, f.add(f.multiply(k, str(width)), w), element), wide)
     f.emit_void("ret void")
     return f.text()
@@ -153,12 +156,12 @@ def _pack_squares(
     with f.loop("0", full, str(square)) as k, f.loop("0", str(width), str(square)) as group:
         rows: list[str] = []
         for row in range(square):
-            place = f.add(f.multiply(f.least(f.add(group, str(row)), last), "%run"), k)
-            line = f.load(vector(source, square), f.at(origin, place, source), size)
-            rows.append(widened(f, line, stored, element, square))
-        for column, line in enumerate(transposed(f, rows, element)):
-            place = f.add(f.multiply(f.add(k, str(column)), str(width)), group)
-            f.store(vector(element, square), line, f.at(target, place, element), wide)
+            offset = f.add(f.multiply(f.least(f.add(group, str(row)), last), "%run"), k)
+            loaded = f.load(vector(source, square), f.at(origin, offset, source), size)
+            rows.append(widened(f, loaded, stored, element, square))
+        for column, loaded in enumerate(transposed(f, rows, element)):
+            offset = f.add(f.multiply(f.add(k, str(column)), str(width)), group)
+            f.store(vector(element, square), loaded, f.at(target, offset, element), wide)
 
 
 def gather_name(stored: str) -> str:
@@ -180,11 +183,11 @@ def gather(stored: str, element: str, rows: int, columns: int) -> str:
         origin = f.at("%from", f.multiply(f.least(row, last_row), "%sm"), source)
         target = f.at("%into", f.multiply(row, str(columns)), element)
         with f.when(whole):
-            line = f.load(vector(source, columns), origin, size)
-            f.store(vector(element, columns), widened(f, line, stored, element, columns), target, wide)
+            loaded = f.load(vector(source, columns), origin, size)
+            f.store(vector(element, columns), widened(f, loaded, stored, element, columns), target, wide)
         with f.when(f.emit(f"xor i1 {whole}, true")), f.loop("0", str(columns)) as column:
-            place = f.multiply(f.least(column, last_column), "%sn")
-            value = widened(f, f.load(source, f.at(origin, place, source), size), stored, element, 1)
+            offset = f.multiply(f.least(column, last_column), "%sn")
+            value = widened(f, f.load(source, f.at(origin, offset, source), size), stored, element, 1)
             f.store(element, value, f.at(target, column, element), wide)
     f.emit_void("ret void")
     return f.text()

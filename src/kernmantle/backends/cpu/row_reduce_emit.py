@@ -21,9 +21,9 @@ class RowEntry(Entry):
         super().__init__(plan.matrix)
         self.row_plan, self.rows = plan, plan.rows
         self.extent = self.size["n"]
-        turned = str.maketrans("mn", "nm")
+        swapped = str.maketrans("mn", "nm")
         extra = [port for port in (self.rows.v, *self.rows.outs) if port is not None]
-        further = [replace(port, roles=port.roles.translate(turned)) for port in extra]
+        further = [replace(port, roles=port.roles.translate(swapped)) for port in extra]
         self.nest = replace(self.nest, outs=(*self.nest.outs, *further))
         self.v = further[0] if self.rows.v is not None else None
         self.results = further[1:] if self.rows.v is not None else further
@@ -33,16 +33,16 @@ class RowEntry(Entry):
         f, plan = self.f, self.plan
         rows = f.least(str(plan.row_block), f.multiply(f.ceiling(self.size["m"], plan.rows), str(plan.rows)))
         tiles = f.multiply(f.i64("sdiv", rows, str(plan.rows)), self.panels) if plan.looped else "0"
-        held = f.at(self.state, self._rounded(f.multiply(tiles, str(plan.state_bytes))))
-        self.panel = held
-        held = f.at(held, str(self.row_plan.panel_bytes))
+        pointer = f.at(self.state, self._rounded(f.multiply(tiles, str(plan.state_bytes))))
+        self.panel = pointer
+        pointer = f.at(pointer, str(self.row_plan.panel_bytes))
         group = self.row_plan.group
         self.width = f.multiply(f.ceiling(self.size["l"], group), str(group))
-        self.weights = held
+        self.weights = pointer
         if self.v is not None:
-            held = f.at(held, f.multiply(self.width, str(plan.row_block * plan.width)))
-        self.kept = held
-        self.kept_bytes = f.multiply(self.width, str(self.row_plan.column_bytes))
+            pointer = f.at(pointer, f.multiply(self.width, str(plan.row_block * plan.width)))
+        self.accumulators = pointer
+        self.accumulator_bytes = f.multiply(self.width, str(self.row_plan.column_bytes))
 
     def _rounded(self, size: str) -> str:
         return self.f.i64("and", self.f.add(size, "63"), "-64")
@@ -55,18 +55,18 @@ class RowEntry(Entry):
         self.blocks = f.most("1", f.ceiling(depth, plan.depth)) if "k" in self.loops else "1"
         single = f.emit(f"icmp eq i64 {self.blocks}, 1")
         one_block = f.emit(f"icmp sle i64 {self.size['m']}, {plan.row_block}")
-        kept = f.emit(f"and i1 {single}, {one_block}")
+        accumulators = f.emit(f"and i1 {single}, {one_block}")
         with f.loop(first, last, str(plan.column_block)) as jc:
             columns = f.least(str(plan.column_block), f.i64("sub nsw", last, jc))
             fresh = f.emit(f"icmp eq i64 {jc}, {first}")
             with f.loop("0", self.size["m"], str(plan.row_block)) as ic:
                 rows = f.least(str(plan.row_block), f.i64("sub nsw", self.size["m"], ic))
                 start = f.emit(f"icmp eq i64 {ic}, 0")
-                pack_rows = f.emit(f"select i1 {kept}, i1 {fresh}, i1 true")
+                pack_rows = f.emit(f"select i1 {accumulators}, i1 {fresh}, i1 true")
                 pack_columns = f.emit(f"select i1 {single}, i1 {start}, i1 true")
                 self._pack_weights(ic, rows)
-                with f.loop("0", self.blocks) as turn:
-                    self._pass(turn, self.blocks, (ic, rows, pack_rows), (jc, columns, pack_columns))
+                with f.loop("0", self.blocks) as number:
+                    self._pass(number, self.blocks, (ic, rows, pack_rows), (jc, columns, pack_columns))
             self._write(jc, columns)
 
     def _pack_weights(self, ic: str, rows: str) -> None:
@@ -74,9 +74,9 @@ class RowEntry(Entry):
         if v is None:
             return
         source = self._offset(v, {"m": ic}, self.base[v.name])
-        given = f"ptr {self.weights}, ptr {source}, i64 {self.stride(v, 'l')}, i64 {self.stride(v, 'm')}"
+        arguments = f"ptr {self.weights}, ptr {source}, i64 {self.stride(v, 'l')}, i64 {self.stride(v, 'm')}"
         name = pack_name(v.dtype, self.row_plan.group)
-        f.emit_void(f"call fastcc void {name}({given}, i64 {self.size['l']}, i64 {rows})")
+        f.emit_void(f"call fastcc void {name}({arguments}, i64 {self.size['l']}, i64 {rows})")
 
     def _tiles(
         self, counters: dict[str, str], down: tuple[str, str, str], across: tuple[str, str, str], tail: tuple[str, ...]
@@ -88,22 +88,22 @@ class RowEntry(Entry):
         layers = depth.removeprefix("i64 ")
         with f.loop("0", columns, str(plan.columns)) as jr:
             with f.loop("0", rows, str(plan.rows)) as ir:
-                place = {**counters, "m": f.add(ic, ir), "n": f.add(jc, jr)}
-                given = [f"ptr {self._held(port, ir, jr, layers, place)}" for port in map_ports(plan)]
-                given.append(f"ptr {f.at(self.panel, f.multiply(ir, str(plan.columns)), self.element)}")
+                index = {**counters, "m": f.add(ic, ir), "n": f.add(jc, jr)}
+                arguments = [f"ptr {self._operand_address(port, ir, jr, layers, index)}" for port in map_ports(plan)]
+                arguments.append(f"ptr {f.at(self.panel, f.multiply(ir, str(plan.columns)), self.element)}")
                 counts = [*self._counts((ir, rows), (jr, columns)), f"i64 {-plan.rows}"]
                 down_by = f.multiply(f.i64("sdiv", ir, str(plan.rows)), self.panels)
                 tile = f.add(down_by, f.i64("sdiv", jr, str(plan.columns)))
                 state = f.at(self.state, f.multiply(tile, str(plan.state_bytes)))
                 rest = [cells, f"ptr {state}", depth, position, *counts, first, last]
-                call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
+                call = ", ".join(["ptr %integers", "ptr %numbers", *arguments, *rest])
                 f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
             with f.when(last.removeprefix("i1 ")):
-                given = [f"ptr {self.panel}", f"ptr {self.weights}", f"ptr {self._kept(jr)}"]
-                given += [f"i64 {count}" for count in (rows, ic, self.size["l"])]
-                f.emit_void(f"call fastcc void @km_consume({', '.join(given)})")
+                arguments = [f"ptr {self.panel}", f"ptr {self.weights}", f"ptr {self._accumulators_at(jr)}"]
+                arguments += [f"i64 {count}" for count in (rows, ic, self.size["l"])]
+                f.emit_void(f"call fastcc void @km_consume({', '.join(arguments)})")
 
-    def _counts(self, *places: tuple[str, str]) -> list[str]:
+    def _counts(self, *extents: tuple[str, str]) -> list[str]:
         """Rows and columns of a tile: whole, for a panel has room, unless operands are read entry by entry."""
         f, plan = self.f, self.plan
         whole = (str(plan.rows), str(plan.columns))
@@ -111,23 +111,23 @@ class RowEntry(Entry):
             return [f"i64 {count}" for count in whole]
         return [
             f"i64 {f.least(count, f.i64('sub nsw', extent, at))}"
-            for count, (at, extent) in zip(whole, places, strict=True)
+            for count, (at, extent) in zip(whole, extents, strict=True)
         ]
 
-    def _kept(self, jr: str) -> str:
+    def _accumulators_at(self, jr: str) -> str:
         f = self.f
-        return f.at(self.kept, f.multiply(f.i64("sdiv", jr, str(self.plan.columns)), self.kept_bytes))
+        return f.at(self.accumulators, f.multiply(f.i64("sdiv", jr, str(self.plan.columns)), self.accumulator_bytes))
 
     def _write(self, jc: str, columns: str) -> None:
         """Finished rows of the result, a tile's width at a time."""
         f, plan = self.f, self.plan
         with f.loop("0", columns, str(plan.columns)) as jr:
-            given = [f"ptr {self._kept(jr)}", f"i64 {self.size['l']}"]
-            given.append(f"i64 {f.least(str(plan.columns), f.i64('sub nsw', columns, jr))}")
+            arguments = [f"ptr {self._accumulators_at(jr)}", f"i64 {self.size['l']}"]
+            arguments.append(f"i64 {f.least(str(plan.columns), f.i64('sub nsw', columns, jr))}")
             for port in self.results:
                 into = self._offset(port, {"n": f.add(jc, jr)}, self.base[port.name])
-                given += [f"ptr {into}", f"i64 {self.stride(port, 'n')}", f"i64 {self.stride(port, 'l')}"]
-            f.emit_void(f"call fastcc void @km_finish({', '.join(given)})")
+                arguments += [f"ptr {into}", f"i64 {self.stride(port, 'n')}", f"i64 {self.stride(port, 'l')}"]
+            f.emit_void(f"call fastcc void @km_finish({', '.join(arguments)})")
 
 
 def emit_rows(plan: CpuRowPlan) -> str:
@@ -139,7 +139,7 @@ def emit_rows(plan: CpuRowPlan) -> str:
     if matrix.optimistic:
         tiles.append(Tile(matrix, True, needed).text("!2"))
     ports: list[tuple[Port, int]] = [(port, matrix.rows) for port in matrix.row_ports]
-    ports += [(port, matrix.columns) for port in matrix.column_ports] + [(port, 1) for port in matrix.line_ports]
+    ports += [(port, matrix.columns) for port in matrix.column_ports] + [(port, 1) for port in matrix.k_ports]
     ports += [(plan.rows.v, plan.group)] if plan.rows.v is not None else []
     packs = sorted({(port.dtype, width) for port, width in ports})
     stored = sorted({port.dtype for port in (*matrix.nest.outs, *plan.rows.outs)})

@@ -15,7 +15,7 @@ from .pack import narrowed, scatter_name
 from .row_reduce_plan import CpuRowPlan
 from .spelling import ExpressionEmitter, Value
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 
 
 def consumers(plan: CpuRowPlan, needed: set[tuple[str, str, int]]) -> list[str]:
@@ -126,14 +126,14 @@ class _Reduction(_Consumer):
     def _load(self, f: Function, room: str) -> Value:
         return Value(f.load(self.kind, room, self.size), "value", self.lanes)
 
-    def _initial(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Place, list[str]]]) -> None:
+    def _initial(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Position, list[str]]]) -> None:
         for chain in rooms:
             for place in self.places:
                 for room, init in zip(chain[place], self.reduction.init, strict=True):
                     spell.function.store(self.kind, spell.literals(float(init), self.lanes), room, self.size)
 
     def _steps(
-        self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Place, list[str]]], weights: str, n: str
+        self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Position, list[str]]], weights: str, n: str
     ) -> None:
         f, plan = spell.function, self.plan
         for i, chain in enumerate(rooms):
@@ -162,7 +162,7 @@ class _Reduction(_Consumer):
         for value, room in zip(new, rooms, strict=True):
             f.store(self.kind, value.text, room, self.size)
 
-    def _keep(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Place, list[str]]], group: str) -> None:
+    def _keep(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Position, list[str]]], group: str) -> None:
         """Join the chains, then what was kept of the panels before."""
         f, merge = spell.function, self.reduction.merge
         assert merge is not None

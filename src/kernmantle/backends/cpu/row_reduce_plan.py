@@ -62,20 +62,20 @@ def transposed(nest: Nest) -> Nest:
     """The nest with m and n exchanged."""
     table = str.maketrans("mn", "nm")
 
-    def turned(port: Port) -> Port:
+    def oriented(port: Port) -> Port:
         return replace(port, roles="".join(sorted(port.roles.translate(table), key="mnkl".index)))
 
-    return replace(nest, operands=tuple(map(turned, nest.operands)), outs=tuple(map(turned, nest.outs)))
+    return replace(nest, operands=tuple(map(oriented, nest.operands)), outs=tuple(map(oriented, nest.outs)))
 
 
 def plan_rows(rows: RowNest, host_vector_bytes: int, vector_registers: int, sizes: Mapping[str, int]) -> CpuRowPlan:
     """Choose how to run a row nest; of the extents only the columns of v matter, and only up to a power of two."""
     matrix = plan(transposed(rows.matrix), host_vector_bytes, vector_registers)
     block = -(-_BLOCK // matrix.rows) * matrix.rows
-    held = max(1, len(matrix.column_ports)) * matrix.depth * matrix.width
+    by_role = max(1, len(matrix.column_ports)) * matrix.depth * matrix.width
     states = sum(len(reduction.kinds) for reduction in rows.matrix.reductions) * block * matrix.width
     item = _ITEM_TILES * matrix.columns
-    most = min(_MOST_ROWS, _ROWS_BYTES // held, _STATE_BYTES // states) // item * item
+    most = min(_MOST_ROWS, _ROWS_BYTES // by_role, _STATE_BYTES // states) // item * item
     matrix = replace(matrix, swap=True, row_block=block, column_block=max(item, most), item_rows=item)
     group = 1
     if rows.how == PRODUCT:
@@ -90,8 +90,8 @@ def row_scratch(plan: CpuRowPlan, sizes: Mapping[str, int]) -> int:
     matrix = plan.matrix
     columns = -(-sizes["l"] // plan.group) * plan.group
     weights = matrix.row_block * columns * matrix.width if plan.rows.v is not None else 0
-    kept = matrix.column_block // matrix.columns * columns * plan.column_bytes
-    return scratch(matrix, sizes) + plan.panel_bytes + weights + kept
+    stored = matrix.column_block // matrix.columns * columns * plan.column_bytes
+    return scratch(matrix, sizes) + plan.panel_bytes + weights + stored
 
 
 def row_work(plan: CpuRowPlan, sizes: Mapping[str, int]) -> Work:

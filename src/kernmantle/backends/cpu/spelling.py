@@ -78,14 +78,14 @@ class ExpressionEmitter:
         element = self.element_of(value.kind)
         if value.number is not None:
             return Value(splat(value.text, element, lanes), value.kind, lanes)
-        known = self.spread.get((value.text, element))
-        if known is None:
+        spread_text = self.spread.get((value.text, element))
+        if spread_text is None:
             kind = vector(element, lanes)
             first = self.function.emit(f"insertelement {kind} poison, {element} {value.text}, i64 0")
             zeros = f"<{lanes} x i32> zeroinitializer"
-            known = self.function.emit(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
-            self.spread[value.text, element] = known
-        return Value(known, value.kind, lanes)
+            spread_text = self.function.emit(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
+            self.spread[value.text, element] = spread_text
+        return Value(spread_text, value.kind, lanes)
 
     def cast(self, value: Value, kind: str) -> Value:
         """The value as another kind."""
@@ -126,8 +126,8 @@ class ExpressionEmitter:
         if op == "neg" and args[0].kind == "bool":
             op, args = "sub", [self.literal(0), *args]
         conditions = OPS[op].conditions
-        wanted = self._wanted(op, [arg for place, arg in enumerate(args) if place not in conditions])
-        kinds = ["bool" if place in conditions else wanted for place in range(len(args))]
+        wanted = self._wanted(op, [arg for index, arg in enumerate(args) if index not in conditions])
+        kinds = ["bool" if index in conditions else wanted for index in range(len(args))]
         args = [self.cast(arg, kind) for arg, kind in zip(args, kinds, strict=True)]
         lanes = max(arg.lanes for arg in args)
         args = [self.wide(arg, lanes) for arg in args]
@@ -166,8 +166,8 @@ class ExpressionEmitter:
     def call(self, name: str, kind: str, texts: Sequence[str], lanes: int) -> str:
         """Call of a function of ``llvm_math``."""
         self.needed.add((name, self.element, lanes))
-        given = ", ".join(f"{kind} {text}" for text in texts)
-        return self.function.emit(f"call {kind} @{symbol(name, self.element, lanes)}({given})")
+        arguments = ", ".join(f"{kind} {text}" for text in texts)
+        return self.function.emit(f"call {kind} @{symbol(name, self.element, lanes)}({arguments})")
 
     def select(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str:
         """One of two by a condition per lane."""
@@ -194,8 +194,8 @@ def _plain(word: str) -> _Row:
 
 def _intrinsic(name: str, last: str = "") -> _Row:
     def row(s: ExpressionEmitter, kind: str, x: Sequence[str], _: int) -> str:
-        given = ", ".join(f"{kind} {text}" for text in x)
-        return s.function.emit(f"call {kind} @llvm.{name}.{suffix(kind)}({given}{last})")
+        arguments = ", ".join(f"{kind} {text}" for text in x)
+        return s.function.emit(f"call {kind} @llvm.{name}.{suffix(kind)}({arguments}{last})")
 
     return row
 

@@ -16,7 +16,7 @@ PROMISE = 1e-5
 """Largest relative error of a sum of squares."""
 SMALLEST = 1e-30
 # A product in float32 over k numbers is off by up to sqrt(k) 2^-24 of the rows' norms; measured, a third of that.
-_NEAR, _NEAREST = 1 / 128, 1 / 16
+_SMALL, _NEAREST = 1 / 128, 1 / 16
 # The product takes half the time of the differences, what is done to its entries as long as 100 numbers of them.
 _LEAST, _LEAST_DEPTH, _DEEPEST, _FEWEST = 1 << 28, 128, 4096, 256
 
@@ -27,10 +27,10 @@ class CpuSquaresPlan:
 
     row: str
     column: str
-    near: float
+    small: float
 
     def __str__(self) -> str:
-        return f"product of rows, entries below {self.near:.3g} of their squares by differences"
+        return f"product of rows, entries below {self.small:.3g} of their squares by differences"
 
 
 def squares_plan(program: Program, nest: Nest, sizes: Mapping[str, int]) -> CpuSquaresPlan | None:
@@ -39,15 +39,15 @@ def squares_plan(program: Program, nest: Nest, sizes: Mapping[str, int]) -> CpuS
     if found is None or found.weight is not None or nest.precision == "ieee" or program.symmetric:
         return None
     axes = {name: program.operand(name).axes for name in (found.row, found.column)}
-    depth, kept = program.reduced, {name: own.replace(program.reduced, "") for name, own in axes.items()}
-    by_axis = {axis: name for name, axis in kept.items()}
+    depth, others = program.reduced, {name: own.replace(program.reduced, "") for name, own in axes.items()}
+    by_axis = {axis: name for name, axis in others.items()}
     if len(depth) != 1 or len(program.outputs) != 1 or len(program.out) != 2 or set(by_axis) != set(program.out):
         return None
     large = math.prod(sizes[axis] for axis in program.axes) >= _LEAST and _LEAST_DEPTH <= sizes[depth] <= _DEEPEST
     if not large or min(sizes[axis] for axis in program.out) < _FEWEST or any(len(own) != 2 for own in axes.values()):
         return None
     row, column = (by_axis[axis] for axis in program.out)
-    return CpuSquaresPlan(row, column, max(_NEAREST, _NEAR * math.sqrt(sizes[depth])))
+    return CpuSquaresPlan(row, column, max(_NEAREST, _SMALL * math.sqrt(sizes[depth])))
 
 
 def _operands(program: Program) -> list[Operand]:
@@ -57,7 +57,7 @@ def _operands(program: Program) -> list[Operand]:
 
 def _excess(plan: CpuSquaresPlan) -> Node:
     """Of twice the product over what an entry that keeps its digits may have."""
-    bound = Node("mul", (const(1 - plan.near), Node("add", (var("a1"), var("a2")))))
+    bound = Node("mul", (const(1 - plan.small), Node("add", (var("a1"), var("a2")))))
     return Node("sub", (Node("mul", (const(2), var("a0"))), bound))
 
 

@@ -9,18 +9,18 @@ from .gram_plan import CpuPlan
 from .pack import narrowed, scatter_name
 from .spelling import ExpressionEmitter, Value
 
-Place = tuple[int | None, int | None]
+Position = tuple[int | None, int | None]
 
 
 def write(
     spell: ExpressionEmitter,
     plan: CpuPlan,
     dtype: str,
-    place: int,
-    values: Mapping[Place, Value],
+    position: int,
+    values: Mapping[Position, Value],
     strides: tuple[str, str],
 ) -> None:
-    """Store the values of output ``place`` at every place of the tile."""
+    """Store the values of output ``position`` at every place of the tile."""
     f = spell.function
     target, size = STORED[dtype], SIZE[STORED[dtype]]
     lanes = plan.columns // (1 if plan.across else plan.vectors)
@@ -37,25 +37,25 @@ def write(
     f.start(whole)
     for i in range(plan.rows):
         with f.when(f.emit(f"icmp sgt i64 %rows, {i}")):
-            line = f.at(f"%out_{place}", f.multiply(strides[0], str(i)), target)
+            row = f.at(f"%out_{position}", f.multiply(strides[0], str(i)), target)
             for j in range(plan.columns // lanes):
-                f.store(vector(target, lanes), vectors[i, j], f.at(line, str(j * lanes), target), size)
+                f.store(vector(target, lanes), vectors[i, j], f.at(row, str(j * lanes), target), size)
     f.jump(done)
     f.start(other)
     buffer = f.alloca(target, plan.rows * plan.columns)
     _dense(f, plan, target, vectors, buffer)
     counts = "i64 %rows, i64 %columns, i64 %skew"
     call = f"call fastcc void {scatter_name(dtype)}"
-    f.emit_void(f"{call}(ptr %out_{place}, ptr {buffer}, i64 {strides[0]}, i64 {strides[1]}, {counts})")
+    f.emit_void(f"{call}(ptr %out_{position}, ptr {buffer}, i64 {strides[0]}, i64 {strides[1]}, {counts})")
     f.jump(done)
     f.start(done)
     if plan.symmetric:
-        _dense(f, plan, target, vectors, f"%strip_{place}")
+        _dense(f, plan, target, vectors, f"%strip_{position}")
 
 
 def _dense(f: Function, plan: CpuPlan, target: str, vectors: Mapping[tuple[int, int], str], into: str) -> None:
     """The whole tile, row by row without gaps."""
     lanes = plan.columns // (1 if plan.across else plan.vectors)
     for (i, j), text in vectors.items():
-        place = f.at(into, str(i * plan.columns + j * lanes), target)
-        f.store(vector(target, lanes), text, place, SIZE[target])
+        position = f.at(into, str(i * plan.columns + j * lanes), target)
+        f.store(vector(target, lanes), text, position, SIZE[target])

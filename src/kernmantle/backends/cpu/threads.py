@@ -16,7 +16,7 @@ import numpy as np
 
 # Looks at the board before a worker sleeps, of some 40 ns each: calls within 80 us of each other find all awake. Waking
 # one costs the caller 5 us, and it comes 30 to 60 us later.
-_LOOKS = 2000
+_SPIN_CHECKS = 2000
 _PATIENCE = 4096
 _PARTS_PER_THREAD = 2
 _ALIGNMENT = 64
@@ -181,7 +181,7 @@ class Team:
         self._memory = ctypes.create_string_buffer(_BOARD_BYTES + _ALIGNMENT)
         self._start = -ctypes.addressof(self._memory) % _ALIGNMENT
         self.board = ctypes.addressof(self._memory) + self._start
-        self._given = ctypes.create_string_buffer(_BOARD_BYTES)
+        self._arguments = ctypes.create_string_buffer(_BOARD_BYTES)
         self._yield = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value if os.name == "posix" else 0
         self._taken = threading.Lock()
         self._workers: list[_Worker] = []
@@ -209,10 +209,10 @@ class Team:
     def _handed(self, arguments: Arguments) -> tuple[int, int, int]:
         """Addresses of arguments, copied to where they stay."""
         together = b"".join(arguments)
-        if len(together) > len(self._given):
-            self._given = ctypes.create_string_buffer(2 * len(together))
-        self._given[: len(together)] = together  # pyright: ignore[reportArgumentType]
-        base = ctypes.addressof(self._given)
+        if len(together) > len(self._arguments):
+            self._arguments = ctypes.create_string_buffer(2 * len(together))
+        self._arguments[: len(together)] = together  # pyright: ignore[reportArgumentType]
+        base = ctypes.addressof(self._arguments)
         return base, base + len(arguments[0]), base + len(arguments[0]) + len(arguments[1])
 
 
@@ -231,8 +231,8 @@ class _Worker:
             self._bell.release()
 
     def _serve(self) -> None:
-        known = 0
+        seen = 0
         while True:
-            known = self._team.join(self._team.board, known, _LOOKS)
+            seen = self._team.join(self._team.board, seen, _SPIN_CHECKS)
             self._asleep = True
             self._bell.acquire()

@@ -36,14 +36,14 @@ def _bit(m: Maths, q: str, bit: int) -> str:
 
 
 def _wave(shift: int) -> Callable[[Maths, str], str]:
-    def near(m: Maths, x: str) -> str:
+    def small(m: Maths, x: str) -> str:
         r, q = _reduced(m, x)
         sine, cosine = _both(m, r)
         q = m.i("add", q, m.n(shift))
         result = m.where(_bit(m, q, 1), cosine, sine)
         return m.where(_bit(m, q, 2), m.neg(result), result)
 
-    return near
+    return small
 
 
 def _tangent(m: Maths, x: str) -> str:
@@ -53,31 +53,31 @@ def _tangent(m: Maths, x: str) -> str:
     return m.div(m.where(odd, m.neg(cosine), sine), m.where(odd, sine, cosine))
 
 
-def _with_far(name: str, near: Callable[[Maths, str], str]) -> Callable[[Maths, str], str]:
+def _with_far(name: str, small: Callable[[Maths, str], str]) -> Callable[[Maths, str], str]:
     def whole(m: Maths, x: str) -> str:
         f, size = m.f, m.abs(x)
-        result = near(m, x)
+        result = small(m, x)
         far = m.logical("and", m.test("oge", size, m.c(_FAR)), m.test("olt", size, m.c(INF)))
-        met = far if m.lanes == 1 else f.emit(f"call i1 @llvm.vector.reduce.or.v{m.lanes}i1({m.mask} {far})")
-        kept, given = _memory(f, m, result), _memory(f, m, x)
-        with f.when(met), f.loop("0", str(m.lanes)) as lane:
+        found = far if m.lanes == 1 else f.emit(f"call i1 @llvm.vector.reduce.or.v{m.lanes}i1({m.mask} {far})")
+        reduced, arguments = _memory(f, m, result), _memory(f, m, x)
+        with f.when(found), f.loop("0", str(m.lanes)) as lane:
             one = Maths(f, m.element, 1, m.needed)
-            value = f.load(m.element, f.at(given, lane, m.element), 4)
+            value = f.load(m.element, f.at(arguments, lane, m.element), 4)
             beyond = one.test("oge", one.abs(value), one.c(_FAR))
             with f.when(beyond):
                 double = value if m.element == "double" else f.emit(f"fpext {m.element} {value} to double")
                 exact = f.emit(f"call double @{name}(double {double})")
                 stored = exact if m.element == "double" else f.emit(f"fptrunc double {exact} to {m.element}")
-                f.store(m.element, stored, f.at(kept, lane, m.element), 4)
-        return f.load(m.kind, kept, 4)
+                f.store(m.element, stored, f.at(reduced, lane, m.element), 4)
+        return f.load(m.kind, reduced, 4)
 
     return whole
 
 
 def _memory(f: Function, m: Maths, value: str) -> str:
-    room = f.alloca(m.element, m.lanes)
-    f.store(vector(m.element, m.lanes), value, room, 4)
-    return room
+    slot = f.alloca(m.element, m.lanes)
+    f.store(vector(m.element, m.lanes), value, slot, 4)
+    return slot
 
 
 ROWS: dict[str, Callable[[Maths, str], str]] = {

@@ -30,12 +30,12 @@ class PullbackEntry(Entry):
             points = f.least(str(plan.item_rows), f.i64("sub nsw", last, start))
             with f.loop("0", self.size["m"], str(plan.row_block)) as ic:
                 rows = f.least(str(plan.row_block), f.i64("sub nsw", self.size["m"], ic))
-                with f.loop("0", blocks) as turn:
-                    at_k = f.multiply(turn, str(plan.depth))
+                with f.loop("0", blocks) as number:
+                    at_k = f.multiply(number, str(plan.depth))
                     depth = f.least(str(plan.depth), f.i64("sub nsw", self.size["k"], at_k))
                     self._fill({"k": at_k, "m": ic, "n": self.column, "l": start}, points, rows, depth)
                     flags = (
-                        f.emit(f"icmp eq i64 {turn}, 0"), f.emit(f"icmp eq i64 {f.add(turn, '1')}, {blocks}")
+                        f.emit(f"icmp eq i64 {number}, 0"), f.emit(f"icmp eq i64 {f.add(number, '1')}, {blocks}")
                     )  # fmt: skip
                     self._panels((ic, rows), (start, points), (at_k, depth), flags)
 
@@ -45,14 +45,14 @@ class PullbackEntry(Entry):
         groups = (
             (plan.row_ports, "m", plan.rows, rows),
             (plan.column_ports, "n", plan.columns, self.columns),
-            (plan.line_ports, "", 1, "1"),
+            (plan.k_ports, "", 1, "1"),
         )
         for ports, role, width, extent in groups:
             for port in ports:
                 if "l" in port.roles:
                     with self.f.loop("0", points) as point:
-                        place = {**counters, "l": self.f.add(counters["l"], point)}
-                        self._copy(port, role, width, place, (extent, depth), point)
+                        index = {**counters, "l": self.f.add(counters["l"], point)}
+                        self._copy(port, role, width, index, (extent, depth), point)
                 else:
                     self._copy(port, role, width, counters, (extent, depth), "0")
 
@@ -63,11 +63,11 @@ class PullbackEntry(Entry):
         extent, depth = shape
         layers = depth if "k" in port.roles else "1"
         into = self._packed(port, point, layers)
-        given = (
+        arguments = (
             f"ptr {into}, ptr {self._offset(port, counters, self.base[port.name])}, "
             f"i64 {self.stride(port, role)}, i64 {self.stride(port, 'k')}, i64 {extent}, i64 {layers}"
         )
-        f.emit_void(f"call fastcc void {pack_name(port.dtype, width)}({given})")
+        f.emit_void(f"call fastcc void {pack_name(port.dtype, width)}({arguments})")
 
     def _packed(self, port: Port, point: str, layers: str) -> str:
         """Where a point's copy of an operand is packed."""
@@ -91,8 +91,8 @@ class PullbackEntry(Entry):
         ):
             ir = f.multiply(tile, str(plan.rows))
             at = {"m": f.add(ic, ir), "n": f.add(self.column, jr), "l": f.add(start, point)}
-            given = [f"ptr {self._at(port, ir, jr, point, depth)}" for port in map_ports(plan)]
-            given += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
+            arguments = [f"ptr {self._at(port, ir, jr, point, depth)}" for port in map_ports(plan)]
+            arguments += [f"ptr {self._offset(port, at, self.base[port.name])}" for port in self.nest.outs]
             counts = [
                 f"i64 {f.least(str(plan.rows), f.i64('sub nsw', rows, ir))}",
                 f"i64 {f.least(str(plan.columns), f.i64('sub nsw', self.columns, jr))}",
@@ -102,15 +102,15 @@ class PullbackEntry(Entry):
             state = f.at(self.state, f.multiply(f.add(f.multiply(panel, high), tile), str(plan.state_bytes)))
             rest = [f"ptr {self.cells}", f"ptr {state}", f"i64 {depth}", f"i64 {at_k}", *counts]
             rest += [f"i1 {flag}" for flag in flags]
-            call = ", ".join(["ptr %integers", "ptr %numbers", *given, *rest])
+            call = ", ".join(["ptr %integers", "ptr %numbers", *arguments, *rest])
             f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
 
     def _at(self, port: Port, ir: str, jr: str, point: str, depth: str) -> str:
         """Where a tile finds an operand."""
         f, plan = self.f, self.plan
         layers = depth if "k" in port.roles else "1"
-        held = self._packed(port, point, layers)
-        if port in plan.line_ports:
-            return held
+        pointer = self._packed(port, point, layers)
+        if port in plan.k_ports:
+            return pointer
         start = ir if port in plan.row_ports else jr
-        return f.at(held, f.multiply(start, layers), self.element)
+        return f.at(pointer, f.multiply(start, layers), self.element)

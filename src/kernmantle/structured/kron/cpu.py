@@ -71,7 +71,7 @@ def _prepare(launch: Launch, compute: str) -> Start:
     taken = sum(step.products for step in run_steps(launch.run, block))
     cost = taken + _MOVED * (launch.run.columns + launch.run.rows) * block
     alone, grain = items * cost < _ALONE, max(1, _GRAIN // cost)
-    scratch_bytes = room_of(launch.run, block, compute)
+    scratch_bytes = workspace_bytes(launch.run, block, compute)
     order = [3 + number for part in _parts(launch.run) for number in part]
     arranged, packed, numbers_of = itemgetter(0, 1, 2, *order), Struct(f"{3 + len(order)}Q").pack, Struct("2d").pack
 
@@ -86,7 +86,7 @@ def _prepare(launch: Launch, compute: str) -> Start:
     return nothing if kernel is None else partial(start_alone if alone and items else start, kernel=kernel)
 
 
-def room_of(run: Pass, block: int, compute: str) -> int:
+def workspace_bytes(run: Pass, block: int, compute: str) -> int:
     """Bytes of a thread's memory in a pass on blocks of so many columns."""
     return scratch(run, block, compute).elements * SIZES[compute] + 64
 

@@ -61,14 +61,14 @@ class _Kernels:
         kind = vector(self.element, lanes)
         indices = [(i, v) for i in range(rows) for v in range(vectors)]
         with f.carry(kind, ["zeroinitializer"] * len(indices), "0", "%columns") as (p, values, following):
-            held = dict(zip(indices, values, strict=True))
-            line = f.at(wide, f.multiply(p, wide_stride), self.element)
-            across = [self._load(f, f.at(line, str(v * lanes), self.element), lanes) for v in range(vectors)]
+            sums = dict(zip(indices, values, strict=True))
+            address = f.at(wide, f.multiply(p, wide_stride), self.element)
+            across = [self._load(f, f.at(address, str(v * lanes), self.element), lanes) for v in range(vectors)]
             offset = f.multiply(p, narrow_stride)
             for i in range(rows):
                 down = self._splat(f, f.load(self.element, f.at(narrow[i], offset, self.element), self.size), lanes)
-                following += [self._fma(f, kind, down, across[v], held[i, v]) for v in range(vectors)]
-        return held
+                following += [self._fma(f, kind, down, across[v], sums[i, v]) for v in range(vectors)]
+        return sums
 
     def step(self, transposed: bool) -> str:
         """``out`` (left, rows, right) from ``x`` (left, columns, right); ``transposed`` is right = 1."""
@@ -111,8 +111,8 @@ class _Kernels:
         rows, lanes, vectors = shape
         x, out = self.base
         if transposed:
-            lines = [f.multiply(f.add(first, str(i)), "%columns") for i in range(rows)]
-            narrow = [f.at(x, line, self.element) for line in lines]
+            row_offsets = [f.multiply(f.add(first, str(i)), "%columns") for i in range(rows)]
+            narrow = [f.at(x, address, self.element) for address in row_offsets]
             wide = f.at("%factor", index, self.element)
             sums = self._accumulate(f, shape, wide, "%padded", narrow, "1")
             stride = "%rows"
@@ -121,9 +121,9 @@ class _Kernels:
             sums = self._accumulate(f, shape, f.at(x, index, self.element), "%pitch", narrow, "%padded")
             stride = "%right"
         for i in range(rows):
-            line = f.at(out, f.add(f.multiply(f.add(first, str(i)), stride), index), self.element)
+            address = f.at(out, f.add(f.multiply(f.add(first, str(i)), stride), index), self.element)
             for v in range(vectors):
-                self._store(f, sums[i, v], f.at(line, str(v * lanes), self.element), lanes)
+                self._store(f, sums[i, v], f.at(address, str(v * lanes), self.element), lanes)
 
     def expand(self) -> str:
         """``into`` (rows * q, columns * p), p-major, from ``own`` (columns, rows) and a strided factor (q, p)."""
@@ -133,16 +133,16 @@ class _Kernels:
         )
         stored = STORED[self.stored]
         with f.loop("0", "%own_columns") as i, f.loop("0", "%columns") as p:
-            line = f.multiply(f.add(f.multiply(i, "%columns"), p), "%padded")
+            address = f.multiply(f.add(f.multiply(i, "%columns"), p), "%padded")
             with f.loop("0", "%own_rows") as j:
                 outer = f.load(
                     self.element, f.at("%own", f.add(f.multiply(i, "%own_rows"), j), self.element), self.size
                 )
                 with f.loop("0", "%rows") as q:
                     index = f.add(f.multiply(p, "%column_stride"), f.multiply(q, "%row_stride"))
-                    held = f.load(stored, f.at("%factor", index, stored), SIZE[stored])
-                    value = f.emit(f"fmul {self.element} {outer}, {widened(f, held, self.stored, self.element, 1)}")
-                    target = f.add(line, f.add(f.multiply(j, "%rows"), q))
+                    loaded = f.load(stored, f.at("%factor", index, stored), SIZE[stored])
+                    value = f.emit(f"fmul {self.element} {outer}, {widened(f, loaded, self.stored, self.element, 1)}")
+                    target = f.add(address, f.add(f.multiply(j, "%rows"), q))
                     f.store(self.element, value, f.at("%into", target, self.element), self.size)
         f.emit_void("ret void")
         return f.text()
@@ -161,13 +161,13 @@ class _Kernels:
             source = f.at("%from", f.multiply(row, "%row_stride"), stored)
             target = f.at("%into", f.multiply(row, "%pitch"), self.element)
             with f.loop("0", whole, str(lanes)) as index:
-                held = f.load(vector(stored, lanes), f.at(source, index, stored), SIZE[stored])
+                loaded = f.load(vector(stored, lanes), f.at(source, index, stored), SIZE[stored])
                 self._store(
-                    f, widened(f, held, self.stored, self.element, lanes), f.at(target, index, self.element), lanes
+                    f, widened(f, loaded, self.stored, self.element, lanes), f.at(target, index, self.element), lanes
                 )
             with f.loop(whole, "%width") as index:
-                held = f.load(stored, f.at(source, f.multiply(index, "%stride"), stored), SIZE[stored])
-                value = widened(f, held, self.stored, self.element, 1)
+                loaded = f.load(stored, f.at(source, f.multiply(index, "%stride"), stored), SIZE[stored])
+                value = widened(f, loaded, self.stored, self.element, 1)
                 f.store(self.element, value, f.at(target, index, self.element), self.size)
         f.emit_void("ret void")
         return f.text()
@@ -188,17 +188,17 @@ class _Kernels:
         with f.loop("0", "%rows") as row:
             source = f.at("%from", f.multiply(row, "%pitch"), self.element)
             target = f.at("%into", f.multiply(row, "%row_stride"), stored)
-            beside = f.at("%y", f.multiply(row, "%y_row"), stored)
+            row_of_y = f.at("%y", f.multiply(row, "%y_row"), stored)
             with f.loop("0", whole, str(lanes)) as index:
                 value = self._load(f, f.at(source, index, self.element), lanes)
-                value = self._added(f, value, f.at(beside, index, stored), lanes)
-                kept = narrowed(f, value, self.element, self.stored, lanes)
-                f.store(vector(stored, lanes), kept, f.at(target, index, stored), SIZE[stored])
+                value = self._added(f, value, f.at(row_of_y, index, stored), lanes)
+                stored_value = narrowed(f, value, self.element, self.stored, lanes)
+                f.store(vector(stored, lanes), stored_value, f.at(target, index, stored), SIZE[stored])
             with f.loop(whole, "%width") as index:
                 value = f.load(self.element, f.at(source, index, self.element), self.size)
-                value = self._added(f, value, f.at(beside, f.multiply(index, "%y_stride"), stored), 1)
-                kept = narrowed(f, value, self.element, self.stored, 1)
-                f.store(stored, kept, f.at(target, f.multiply(index, "%stride"), stored), SIZE[stored])
+                value = self._added(f, value, f.at(row_of_y, f.multiply(index, "%y_stride"), stored), 1)
+                stored_value = narrowed(f, value, self.element, self.stored, 1)
+                f.store(stored, stored_value, f.at(target, f.multiply(index, "%stride"), stored), SIZE[stored])
         f.emit_void("ret void")
         return f.text()
 
@@ -208,8 +208,8 @@ class _Kernels:
         yes, done, before = f.fresh("yes"), f.fresh("done"), f.label
         f.branch("%added", yes, done)
         f.start(yes)
-        held = f.load(vector(stored, lanes), y, SIZE[stored])
-        wide = widened(f, held, self.stored, self.element, lanes)
+        loaded = f.load(vector(stored, lanes), y, SIZE[stored])
+        wide = widened(f, loaded, self.stored, self.element, lanes)
         beta = "%beta" if lanes == 1 else self._splat(f, "%beta", lanes)
         total = self._fma(f, kind, beta, wide, value)
         after = f.label
@@ -398,17 +398,17 @@ class _Entry:
     def _call(self, step: dict[str, str], source: str, target: str) -> None:
         f = self.f
         factor = f.at(self.packed, step["packed"], self.kernels.element)
-        given = f"ptr {source}, ptr {factor}, ptr {target}, " + ", ".join(
+        arguments = f"ptr {source}, ptr {factor}, ptr {target}, " + ", ".join(
             f"i64 {step[name]}" for name in ("left", "columns", "rows", "padded", "right", "pitch")
         )
         single = f.emit(f"icmp eq i64 {step['right']}, 1")
         yes, no, done = f.fresh("yes"), f.fresh("no"), f.fresh("done")
         f.branch(single, yes, no)
         f.start(yes)
-        f.emit_void(f"call fastcc void @km_last({given})")
+        f.emit_void(f"call fastcc void @km_last({arguments})")
         f.jump(done)
         f.start(no)
-        f.emit_void(f"call fastcc void @km_step({given})")
+        f.emit_void(f"call fastcc void @km_step({arguments})")
         f.jump(done)
         f.start(done)
 

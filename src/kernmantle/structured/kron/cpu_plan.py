@@ -18,7 +18,7 @@ SHORT = 8
 # b = 48: 0.9, 55: 1.0 to 1.15, 62: 1.2 to 1.3, 64: 0.8 to 0.9, 65: 1.6, 80: 1.3 to 1.7, 95: 2.3 to 2.7.
 DENSE, DENSE_RAGGED = 64, 56
 SLACK = 64
-LINE = 32
+CACHE_ELEMENTS = 32
 NARROWEST = 4
 SIZES = {"f32": 4, "f64": 8}
 PORTS = ("x", "y", "out")
@@ -49,11 +49,11 @@ def plan(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> CpuKr
     """Passes for a tensor with ``right`` columns behind its last axis."""
     size = SIZES[compute]
 
-    def fits(run: Sequence[Mode], behind: int) -> bool:
+    def fits(run: Sequence[Mode], inner: int) -> bool:
         if not fuse and sum(mode.factor is not None for mode in run) > 1:
             return False
         own = plain_pass("", run, 0, len(run))
-        least = 1 if behind * right == 1 else min(LEAST_RUN_BYTES, behind * right * size) // size
+        least = 1 if inner * right == 1 else min(LEAST_RUN_BYTES, inner * right * size) // size
         return own.most * least * size <= BUFFER_BYTES
 
     found: list[Pass] = []
@@ -84,7 +84,7 @@ def _worth_merging_last(own: Mode, product: Mode, last: bool) -> bool:
 
 def _is_dense(mode: Mode) -> bool:
     """Whether the vendor's matrix product is the better kernel: sooner where rows do not fill whole cache lines."""
-    most = DENSE if mode.rows % LINE == 0 == mode.columns % LINE else DENSE_RAGGED
+    most = DENSE if mode.rows % CACHE_ELEMENTS == 0 == mode.columns % CACHE_ELEMENTS else DENSE_RAGGED
     return mode.rows * mode.columns > most * most
 
 
@@ -92,9 +92,9 @@ def width(run: Pass, right: int, compute: str) -> int:
     """Columns of a block: 1 where the run is the last axis of memory, else a multiple of a cache line."""
     if right == 1:
         return 1
-    line = 64 // SIZES[compute]
-    fitting = BUFFER_BYTES // (SIZES[compute] * run.most) // line * line
-    return max(line, min(fitting, -(-right // line) * line))
+    aligned = 64 // SIZES[compute]
+    fitting = BUFFER_BYTES // (SIZES[compute] * run.most) // aligned * aligned
+    return max(aligned, min(fitting, -(-right // aligned) * aligned))
 
 
 def padded(count: int) -> int:
@@ -165,12 +165,12 @@ def chunking(run: Pass, block: int, compute: str) -> Chunking:
         indices = [step.position for step in taken[:count]]
         first = min(indices)
         own = plain_pass("", run.modes, first, len(run.modes))
-        kept = all(mode.factor is None or index in indices for index, mode in enumerate(run.modes) if index >= first)
-        if kept and len(own.modes) == len(run.modes) - first and own.most * block * SIZES[compute] <= CHUNK_BYTES:
+        covers = all(mode.factor is None or index in indices for index, mode in enumerate(run.modes) if index >= first)
+        if covers and len(own.modes) == len(run.modes) - first and own.most * block * SIZES[compute] <= CHUNK_BYTES:
             after = own.rows * block
             # The columns of the next factor must not all fall into the same sets of the cache.
             spread = count < len(taken) and taken[count].left == 1 and taken[count].right == after
-            pitch = after + LINE if spread and after % LINE == 0 else after
+            pitch = after + CACHE_ELEMENTS if spread and after % CACHE_ELEMENTS == 0 else after
             return Chunking(count, columns(run.modes[:first]), own.columns * block, after, own.most * block, pitch)
     after = run.rows * block
     return Chunking(len(taken), 1, run.columns * block, after, run.most * block, after)

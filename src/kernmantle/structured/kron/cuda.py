@@ -20,8 +20,8 @@ from ...torch_ops.dtypes import NAMES
 from ...torch_ops.tuned_tiles import Tuned, measured, session
 from . import cuda_emit, mma_emit
 from .cuda_entry import ENTRY, parameters
-from .cuda_plan import CudaKronPlan, Facts, FmaPlan, fma_candidates, plan
-from .mma_plan import DOUBLES, MmaFacts, MmaPlan, Tensor, mma_candidates
+from .cuda_plan import CudaKronPlan, FmaLayout, FmaPlan, fma_candidates, plan
+from .mma_plan import DOUBLES, MmaLayout, MmaPlan, Tensor, mma_candidates
 from .modes import Mode
 from .run import Arrays, Launch, Numbers, Port, Prepare, Start
 
@@ -86,21 +86,21 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
     if launch.run.kind == "mma":
         assert tensor is not None
         shapes = tuple((factor.shape[-2], factor.shape[-1]) for factor in launch.factors)
-        found = mma_candidates(launch.run, shapes, stored, tensor, _mma_facts(launch), launch.right, own)
+        found = mma_candidates(launch.run, shapes, stored, tensor, _mma_layout(launch), launch.right, own)
         plans = sorted(
             found, key=lambda one: tensor.products > 1 and not one.is_even(_tiles(launch, one), own.sm_count)
         )
     else:
         compute = "f64" if stored == "f64" else "f32"
-        plans = fma_candidates(launch.run, stored, compute, _facts(launch), entries, launch.right, own)
+        plans = fma_candidates(launch.run, stored, compute, _fma_layout(launch), entries, launch.right, own)
     sizes = {"entries": entries * launch.dims[0][0] * launch.dims[1][0], "right": launch.right}
     return starter(plans[:TRIED], sizes, gpu(index).name, partial(_starting, launch, index))
 
 
 def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
     """A plan, ready to start."""
-    varies = isinstance(chosen, FmaPlan) and chosen.facts.varies
-    integers = _integers(launch, chosen.facts.added, varies)
+    varies = isinstance(chosen, FmaPlan) and chosen.layout.varies
+    integers = _integers(launch, chosen.layout.added, varies)
     kernel = _kernel(chosen)
     if kernel is None:
         return nothing
@@ -125,7 +125,7 @@ def starter(plans: Sequence[Plan], sizes: Mapping[str, int], card: str, make: Ma
     default, chosen = plans[0].tile_name, list[Start]()
 
     def begin(pointers: Sequence[int], numbers: Numbers) -> None:
-        if pointers[1] == pointers[2] and plans[0].facts.added:  # it adds to what it writes: once only
+        if pointers[1] == pointers[2] and plans[0].layout.added:  # it adds to what it writes: once only
             make(plans[0])(pointers, numbers)
             return
         if not chosen:
@@ -155,7 +155,7 @@ def _tiles(launch: Launch, chosen: Plan) -> int:
     return chosen.count(launch.dims[2][0], launch.right) * launch.dims[0][0] * launch.dims[1][0]
 
 
-def _mma_facts(launch: Launch) -> MmaFacts:
+def _mma_layout(launch: Launch) -> MmaLayout:
     """The widest copies and stores that every address allows."""
     arrays = launch.arrays
     size = arrays.x.element_size()
@@ -164,14 +164,14 @@ def _mma_facts(launch: Launch) -> MmaFacts:
         into.append((launch.ports["y"], arrays.y.data_ptr()))
     x = [(launch.ports["x"], arrays.x.data_ptr())]
     copy = _common(launch, x, launch.run.modes[-1].columns, 16 // size, size) * size
-    return MmaFacts(copy, _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size), launch.added)
+    return MmaLayout(copy, _common(launch, into, launch.run.modes[-1].rows, min(4, 16 // size), size), launch.added)
 
 
-def _common(launch: Launch, ports: Sequence[tuple[Port, int]], line: int, most: int, size: int) -> int:
+def _common(launch: Launch, ports: Sequence[tuple[Port, int]], length: int, most: int, size: int) -> int:
     """Neighbours, a power of two up to ``most``, of which every line and address is a multiple."""
     width = most
     for own, pointer in ports:
-        steps = [*own.batch, own.run, launch.right] if launch.right > 1 else [*own.batch, line]
+        steps = [*own.batch, own.run, launch.right] if launch.right > 1 else [*own.batch, length]
         while width > 1 and (any(step % width for step in steps) or pointer % (width * size)):
             width //= 2
     return width
@@ -185,7 +185,7 @@ def resident(kernel: Kernel, index: int) -> int:
         return max(1, kernel.occupancy(index))
 
 
-def _facts(launch: Launch) -> Facts:
+def _fma_layout(launch: Launch) -> FmaLayout:
     arrays = launch.arrays
     size = arrays.x.element_size()
     into = [(launch.ports["out"], arrays.out.data_ptr())]
@@ -194,17 +194,17 @@ def _facts(launch: Launch) -> Facts:
     x = [(launch.ports["x"], arrays.x.data_ptr())]
     before, after = ([mode.columns for mode in launch.run.modes], [mode.rows for mode in launch.run.modes])
     widths = [_width(launch, x, before, size), _width(launch, into, after, size)]
-    return Facts(widths[0], widths[1], launch.added, launch.varies)
+    return FmaLayout(widths[0], widths[1], launch.added, launch.varies)
 
 
 def _width(launch: Launch, ports: Sequence[tuple[Port, int]], extents: Sequence[int], size: int) -> int:
     """Neighbours that one access may take: along the run, or beside it where something lies there."""
     vector = 16 // (8 if size == 8 else 4)
-    rooms = [max(mode.rows, mode.columns) for mode in launch.run.modes]
+    padded_extents = [max(mode.rows, mode.columns) for mode in launch.run.modes]
     if launch.right > 1:
         lengths = [launch.right]
     else:
-        lengths = [math.prod(extents)] if rooms == list(extents) else [extents[-1], rooms[-1]]
+        lengths = [math.prod(extents)] if padded_extents == list(extents) else [extents[-1], padded_extents[-1]]
     for own, pointer in ports:
         unit, *others = (own.right, own.run) if launch.right > 1 else (own.run, 0)
         steps = [*others, *own.batch, *lengths]

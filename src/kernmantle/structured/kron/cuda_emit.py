@@ -13,9 +13,9 @@ def _spread(plan: FmaPlan, extents: list[int], name: str) -> str:
     """Function from the run as it is outside to the run with room for every axis."""
     terms: list[str] = []
     for index in range(len(extents)):
-        behind, room = math.prod(extents[index + 1 :]), math.prod(plan.extents[index + 1 :])
-        digit = f"run / {behind}" if index == 0 else f"run / {behind} % {extents[index]}"
-        terms.append(f"({digit}) * {room}")
+        inner, padded_inner = math.prod(extents[index + 1 :]), math.prod(plan.extents[index + 1 :])
+        digit = f"run / {inner}" if index == 0 else f"run / {inner} % {extents[index]}"
+        terms.append(f"({digit}) * {padded_inner}")
     body = "run" if tuple(extents) == plan.extents else " + ".join(terms)
     return f"    static __device__ __forceinline__ int {name}(int run) {{ return {body}; }}"
 
@@ -26,16 +26,16 @@ def _offset(plan: FmaPlan, factor: int) -> int:
 
 
 def _factors(plan: FmaPlan) -> list[str]:
-    lines = ["    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronPlace& p) {"]
+    text = ["    static __device__ __forceinline__ void factors(C* s, const Args& g, const km::KronPlace& p) {"]
     for mode in plan.run.modes:
         if mode.factor is not None:
             sizes = f"{mode.rows}, {mode.columns}, {plan.pitch(mode)}, THREADS"
-            lines.append(f"        km::kron_factor<T, {sizes}>(s + {_offset(plan, mode.factor)}, g, {mode.factor}, p);")
-    return [*lines, "    }"]
+            text.append(f"        km::kron_factor<T, {sizes}>(s + {_offset(plan, mode.factor)}, g, {mode.factor}, p);")
+    return [*text, "    }"]
 
 
 def _phases(plan: FmaPlan) -> list[str]:
-    lines = [
+    text = [
         "    static __device__ __forceinline__ void phases(C* s, const C* f, const Args& g, const km::KronPlace& p) {"
     ]
     for number, phase in enumerate(plan.phases):
@@ -45,21 +45,19 @@ def _phases(plan: FmaPlan) -> list[str]:
         first = str(plan.direct_in and number == 0).lower()
         last = str(plan.direct_out and number == len(plan.phases) - 1).lower()
         values = math.prod(own) * phase.across * phase.along
-        lines.append(f"        km::kron_phase<Body, {share}, {first}, {last}>(s, g, p, [&](C (&v)[{values}]) {{")
+        text.append(f"        km::kron_phase<Body, {share}, {first}, {last}>(s, g, p, [&](C (&v)[{values}]) {{")
         for index in _order(plan, phase.first, phase.stop):
             mode = plan.run.modes[index]
             left = phase.across * math.prod(plan.extents[phase.first : index])
-            behind = math.prod(plan.extents[index + 1 : phase.stop]) * phase.along
+            inner = math.prod(plan.extents[index + 1 : phase.stop]) * phase.along
             shared = max(1, min(plan.slices, max(32, 8 * plan.slices) // mode.rows))
-            sizes = (
-                f"{shared}, {left}, {plan.extents[index]}, {mode.rows}, {mode.columns}, {behind}, {plan.pitch(mode)}"
-            )
+            sizes = f"{shared}, {left}, {plan.extents[index]}, {mode.rows}, {mode.columns}, {inner}, {plan.pitch(mode)}"
             factor = f"km::SharedFactor<C>{{f + {_offset(plan, mode.factor or 0)}}}"
-            lines.append(f"            km::kron_apply<{sizes}>(v, {factor});")
-        lines.append("        });")
+            text.append(f"            km::kron_apply<{sizes}>(v, {factor});")
+        text.append("        });")
         if number + 1 < len(plan.phases) or last == "false":
-            lines.append("        __syncthreads();")
-    return [*lines, "    }"]
+            text.append("        __syncthreads();")
+    return [*text, "    }"]
 
 
 def _order(plan: FmaPlan, first: int, stop: int) -> list[int]:
@@ -70,17 +68,17 @@ def emit(plan: FmaPlan) -> str:
     """CUDA C++ of a pass; the same plan always gives the same text."""
     gap = plan.gap
     index = f"i + i / {gap[0]} * {gap[1]}" if gap else "i"
-    facts = plan.facts
+    layout = plan.layout
     constants = {
         "ITEMS": plan.items, "RIGHT": plan.right, "THREADS": plan.threads, "RUN": math.prod(plan.extents),
-        "RUN_IN": plan.run.columns, "RUN_OUT": plan.run.rows, "VEC_IN": facts.in_width, "VEC_OUT": facts.out_width,
-        "FACTOR_ROOM": plan.factor_room, "ADDED": facts.added, "VARIES": facts.varies,
+        "RUN_IN": plan.run.columns, "RUN_OUT": plan.run.rows, "VEC_IN": layout.in_width, "VEC_OUT": layout.out_width,
+        "FACTOR_ROOM": plan.factor_words, "ADDED": layout.added, "VARIES": layout.varies,
         "DIRECT_IN": plan.direct_in, "DIRECT_OUT": plan.direct_out, "TILED": plan.tile > 0,
     }  # fmt: skip
     types = {
         "T": SCALARS[plan.stored], "C": SCALARS[plan.compute], "Args": f"km::KronArguments<{len(plan.run.parts)}>",
     }  # fmt: skip
-    lines = [
+    text = [
         f"// {plan}",
         '#include "kron_fma.cuh"',
         "struct Body {",
@@ -92,6 +90,6 @@ def emit(plan: FmaPlan) -> str:
         *_phases(plan),
         "};",
         shared_check("km::kron_fma_shared_bytes<Body>()", plan.shared),
-        entry(len(plan.run.parts), plan.threads, facts.added, facts.varies, "km::kron_fma<Body>(g);"),
+        entry(len(plan.run.parts), plan.threads, layout.added, layout.varies, "km::kron_fma<Body>(g);"),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(text) + "\n"

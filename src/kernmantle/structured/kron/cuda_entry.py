@@ -11,29 +11,29 @@ def parameters(factors: int, added: bool, varies: bool) -> list[str]:
     """Names of the integer parameters of a pass, in their order: those it does not read are left out."""
     ports = ("x", "y", "out") if added else ("x", "out")
     names = [f"{port}_{axis}" for port in ("size", *ports) for axis in AXES]
-    beside = _BATCH if varies else ()
-    return names + [f"f{number}_{axis}" for number in range(factors) for axis in ("row", "column", *beside)]
+    batch_axes = _BATCH if varies else ()
+    return names + [f"f{number}_{axis}" for number in range(factors) for axis in ("row", "column", *batch_axes)]
 
 
 def entry(factors: int, threads: int, added: bool, varies: bool, body: str) -> str:
     """The kernel: its parameters, collected for the template."""
-    given = parameters(factors, added, varies)
+    names = parameters(factors, added, varies)
     pointers = ["const void* x", "const void* y", "void* out", *(f"const void* f{i}" for i in range(factors))]
-    integers = [f"long long {name}" for name in given]
-    lines = [
+    integers = [f"long long {name}" for name in names]
+    text = [
         f'extern "C" __global__ void __launch_bounds__({threads}, 1)',
         f"{ENTRY}({', '.join([*pointers, *integers, 'double alpha', 'double beta'])}) {{",
         f"    km::KronArguments<{factors}> g;",
         "    g.x = x;\n    g.y = y;\n    g.out = out;\n    g.alpha = alpha;\n    g.beta = beta;",
     ]
-    lines += [f"    g.factor[{i}] = f{i};" for i in range(factors)]
+    text += [f"    g.factor[{i}] = f{i};" for i in range(factors)]
     for index, axis in enumerate(AXES):
-        lines.append(f"    g.size[{index}] = size_{axis};")
-        lines += [
-            f"    g.{port}_stride[{index}] = {port}_{axis};" for port in ("x", "y", "out") if f"{port}_{axis}" in given
+        text.append(f"    g.size[{index}] = size_{axis};")
+        text += [
+            f"    g.{port}_stride[{index}] = {port}_{axis};" for port in ("x", "y", "out") if f"{port}_{axis}" in names
         ]
     for number in range(factors):
         for index, axis in enumerate(("row", "column", *_BATCH)):
-            value = f"f{number}_{axis}" if f"f{number}_{axis}" in given else "0"
-            lines.append(f"    g.factor_stride[{number}][{index}] = {value};")
-    return "\n".join([*lines, f"    {body}", "}"])
+            value = f"f{number}_{axis}" if f"f{number}_{axis}" in names else "0"
+            text.append(f"    g.factor_stride[{number}][{index}] = {value};")
+    return "\n".join([*text, f"    {body}", "}"])

@@ -23,7 +23,7 @@ WIDE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Facts:
+class FmaLayout:
     """What a call's arrays allow: neighbours in one access on the way in and out, a y, batched factors."""
 
     in_width: int
@@ -58,7 +58,7 @@ class FmaPlan:
     right: int
     threads: int
     phases: tuple[Phase, ...]
-    facts: Facts
+    layout: FmaLayout
     direct_in: bool
     direct_out: bool
     slices: int
@@ -84,7 +84,7 @@ class FmaPlan:
         return _pitch(mode, self.compute)
 
     @property
-    def factor_room(self) -> int:
+    def factor_words(self) -> int:
         """Entries of shared memory for the factors."""
         used = sum(mode.columns * self.pitch(mode) for mode in self.run.modes if mode.factor is not None)
         return -(-used // 32) * 32
@@ -98,7 +98,7 @@ class FmaPlan:
     def shared(self) -> int:
         """Bytes of shared memory."""
         tile, gap = self.tile, self.gap
-        return SIZES[self.compute] * (self.factor_room + tile + (tile // gap[0] * gap[1] if gap else 0))
+        return SIZES[self.compute] * (self.factor_words + tile + (tile // gap[0] * gap[1] if gap else 0))
 
     def count(self, entries: int, right: int) -> int:
         """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
@@ -110,8 +110,8 @@ class FmaPlan:
         return f"tile {self.items}x{self.right} threads {self.threads} slices {self.slices}"
 
     def __str__(self) -> str:
-        ways = " direct" * (self.direct_in or self.direct_out)
-        return f"{self.run} {self.stored} {self.tile_name}{ways}"
+        access = " direct" * (self.direct_in or self.direct_out)
+        return f"{self.run} {self.stored} {self.tile_name}{access}"
 
 
 @dataclass(frozen=True)
@@ -161,14 +161,14 @@ def _passes(
             return "mma"
         return "matmul" if _is_wide(mode) else "fma"
 
-    def fits(longest: int, run: Sequence[Mode], behind: int) -> bool:
+    def fits(longest: int, run: Sequence[Mode], inner: int) -> bool:
         own = [mode for mode in run if mode.factor is not None]
         if (not fuse and len(own) > 1) or len({kind(mode) for mode in own}) > 1:
             return False
         if tensor is not None and own and kind(own[0]) == "mma":
-            return len(own) == len(run) <= longest and mma_fits(run, stored, tensor, behind * right, limits)
-        least = 1 if behind * right == 1 else min(RIGHT, _power(behind * right))
-        return size * _room(run, least, "f64" if stored == "f64" else "f32") <= limits.shared_per_block
+            return len(own) == len(run) <= longest and mma_fits(run, stored, tensor, inner * right, limits)
+        least = 1 if inner * right == 1 else min(RIGHT, _power(inner * right))
+        return size * _tile_words(run, least, "f64" if stored == "f64" else "f32") <= limits.shared_per_block
 
     def ranges(longest: int) -> list[tuple[int, int]]:
         return runs(axes, partial(fits, longest), lambda mode: kind(mode) == "matmul")
@@ -205,7 +205,7 @@ def _gap(groups: Sequence[tuple[int, int]], extents: Sequence[int], right: int, 
     return None
 
 
-def _room(modes: Sequence[Mode], right: int, compute: str) -> int:
+def _tile_words(modes: Sequence[Mode], right: int, compute: str) -> int:
     """Entries of shared memory that a tile of one run takes with its factors."""
     factors = sum(mode.columns * _pitch(mode, compute) for mode in modes if mode.factor is not None)
     extents = [max(mode.columns, mode.rows) for mode in modes]
@@ -250,8 +250,8 @@ def _ordered(groups: Sequence[tuple[int, int]], modes: Sequence[Mode]) -> list[t
         Mode(math.prod(m.columns for m in modes[a:b]), math.prod(m.rows for m in modes[a:b]), index)
         for index, (a, b) in enumerate(groups)
     ]
-    by_place = sorted(whole, key=lambda mode: groups[mode.factor or 0])
-    return [groups[by_place[position].factor or 0] for position in cheapest(by_place)]
+    by_position = sorted(whole, key=lambda mode: groups[mode.factor or 0])
+    return [groups[by_position[position].factor or 0] for position in cheapest(by_position)]
 
 
 def _power(count: int) -> int:
@@ -265,33 +265,36 @@ def _divisor(count: int, most: int) -> int:
 
 @lru_cache(maxsize=4096)
 def fma_candidates(
-    run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits
+    run: Pass, stored: str, compute: str, layout: FmaLayout, entries: int, columns: int, limits: DeviceLimits
 ) -> tuple[FmaPlan, ...]:
     """Plans of a pass of small factors, the preferred first."""
-    first = fma(run, stored, compute, facts, entries, beside, limits)
+    first = fma(run, stored, compute, layout, entries, columns, limits)
     found = [first]
     for threads in (128, 256, 512):
         for slices in (2, 4, 8):
             if threads <= max(128, 2 * first.threads):
-                own = fma(run, stored, compute, facts, entries, beside, limits, threads, slices)
+                own = fma(run, stored, compute, layout, entries, columns, limits, threads, slices)
                 found += [own] * (own not in found)
     return tuple(found)
 
 
 @lru_cache(maxsize=4096)
 def fma(
-    run: Pass, stored: str, compute: str, facts: Facts, entries: int, beside: int, limits: DeviceLimits,
+    run: Pass, stored: str, compute: str, layout: FmaLayout, entries: int, columns: int, limits: DeviceLimits,
     threads: int = 0, slices: int = 0,
 ) -> FmaPlan:  # fmt: skip
-    """Tile and phases of a pass of small factors on so many entries of the last batch axis, ``beside`` on its right."""
+    """Return the tile and phases of a pass of small factors on that many ``entries`` of the last batch axis.
+
+    ``columns`` entries lie to the right of the axes of the factors.
+    """
     extents = [max(mode.columns, mode.rows) for mode in run.modes]
     whole = math.prod(extents)
     widest = max(RIGHT, _power(TILE[compute] // whole + 1) // 2)
-    right = 1 if beside == 1 else min(_power(beside), widest)
+    right = 1 if columns == 1 else min(_power(columns), widest)
     items = 1
-    if not facts.varies and right * whole < TILE[compute]:
+    if not layout.varies and right * whole < TILE[compute]:
         items = min(_power(entries), _power(TILE[compute] // (right * whole) + 1) // 2)
-        while items > 1 and -(-entries // items) * -(-beside // right) < 2 * limits.sm_count:
+        while items > 1 and -(-entries // items) * -(-columns // right) < 2 * limits.sm_count:
             items //= 2
     elements = items * right * whole
     threads = threads or min(256, max(32, elements // 16 // 32 * 32))
@@ -304,16 +307,16 @@ def fma(
     phases: list[Phase] = []
     for index, group in enumerate(ordered):
         own = math.prod(extents[group[0] : group[1]])
-        beside = right_of[group]
-        down = items * whole * right // (own * beside)
-        outside = [facts.in_width] * (direct_in and index == 0)
-        outside += [facts.out_width] * (direct_out and index == len(ordered) - 1)
-        room = min(VALUES[compute] // own, items * whole * right // (own * threads))
-        width = _divisor(beside, min([16 // SIZES[compute], room, *outside]))
+        columns = right_of[group]
+        down = items * whole * right // (own * columns)
+        outside = [layout.in_width] * (direct_in and index == 0)
+        outside += [layout.out_width] * (direct_out and index == len(ordered) - 1)
+        budget = min(VALUES[compute] // own, items * whole * right // (own * threads))
+        width = _divisor(columns, min([16 // SIZES[compute], budget, *outside]))
         width = 1 << (width.bit_length() - 1)
-        across = _divisor(down, room) if beside == 1 else 1
+        across = _divisor(down, budget) if columns == 1 else 1
         phases.append(Phase(*group, across, width))
     return FmaPlan(
-        run, stored, compute, limits.arch, items, right, threads, tuple(phases), facts, direct_in, direct_out,
+        run, stored, compute, limits.arch, items, right, threads, tuple(phases), layout, direct_in, direct_out,
         slices or 4,
     )  # fmt: skip

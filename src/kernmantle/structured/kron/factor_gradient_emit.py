@@ -15,7 +15,7 @@ def emit(plan: GramPlan) -> str:
         "Q": plan.rows, "P": plan.columns, "WARPS_Q": down, "WARPS_P": across, "WARPS_K": along, "TILES_P": tiles,
         "DEEP": plan.deep, "STAGES": STAGES, "VEC_V": plan.vec_v, "VEC_U": plan.vec_u, "ALONG": plan.along,
     }  # fmt: skip
-    lines = [
+    text = [
         f"// {plan}",
         '#include "kron_gram.cuh"',
         *struct("Body", {"T": SCALARS[plan.stored]}, constants),
@@ -25,4 +25,4 @@ def emit(plan: GramPlan) -> str:
         "    km::KronGram<Body>::run((const Body::T*)v, (const Body::T*)u, (float*)out, count, right);",
         "}",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(text) + "\n"

@@ -31,7 +31,7 @@ class GramPlan:
     @property
     def tile(self) -> int:
         """Rows and columns of a block's tile."""
-        return min((room for room in _SHAPES if room >= max(self.rows, self.columns)), default=max(_SHAPES))
+        return min((size for size in _SHAPES if size >= max(self.rows, self.columns)), default=max(_SHAPES))
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -75,8 +75,8 @@ def gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: 
     if stored not in SIZES or max(rows, columns) > WIDEST:
         return None
     size = SIZES[stored]
-    lines = (right, right) if right > 1 else (rows, columns)
-    vec_v, vec_u = (_width(line, 16 // size if aligned else 1) for line in lines)
+    runs = (right, right) if right > 1 else (rows, columns)
+    vec_v, vec_u = (_width(length, 16 // size if aligned else 1) for length in runs)
     if min(vec_v, vec_u) * size < 4:
         return None
     if right > 1:
@@ -84,8 +84,8 @@ def gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: 
     return GramPlan(rows, columns, stored, arch, right > 1, vec_v, vec_u)
 
 
-def _width(line: int, most: int) -> int:
+def _width(length: int, most: int) -> int:
     width = most
-    while line % width:
+    while length % width:
         width //= 2
     return width

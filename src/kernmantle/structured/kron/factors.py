@@ -18,8 +18,8 @@ def listed(factors: Any) -> list[Any]:
     """The factors as a list, identities as Python integers, or the error that says what is wrong with one."""
     if not isinstance(factors, (list, tuple)):
         raise ShapeError(f"factors must be a list of matrices, not {type(factors).__name__}; for one write [factor]")
-    given = cast("Sequence[Any]", factors)
-    found = [int(f) if isinstance(f, (int, np.integer)) and not isinstance(f, bool) else f for f in given]
+    entries = cast("Sequence[Any]", factors)
+    found = [int(f) if isinstance(f, (int, np.integer)) and not isinstance(f, bool) else f for f in entries]
     if not found:
         raise ShapeError("factors is empty; a product needs at least one factor")
     for index, factor in enumerate(found):

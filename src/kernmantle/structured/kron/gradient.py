@@ -381,9 +381,9 @@ def _bind_steps(
     for kind, *step, released in _plan(text, shapes, needed[1:], (False,) * len(own), needed[0]):
         if kind == "product":
             source, partial_, is_adjoint, is_last = step
-            given, multiplied = _present(values[source]), adjoints if is_adjoint else own
-            out = grad.new_empty(out_shape(partial_, given, multiplied, None))
-            product = bind(partial_, options, given, multiplied, None, out)
+            value, multiplied = _present(values[source]), adjoints if is_adjoint else own
+            out = grad.new_empty(out_shape(partial_, value, multiplied, None))
+            product = bind(partial_, options, value, multiplied, None, out)
             if not product.reads_addresses:
                 return UNBOUND
             values.append(out)

@@ -13,8 +13,8 @@ def emit(plan: BackPlan) -> str:
     """CUDA C++; the same plan always gives the same text."""
     template = "KronHalves" if plan.splits else "KronBack"
     constants: dict[str, int | bool | str] = {
-        "PAIR": plan.behind if plan.beside else 0, "A": plan.extent, "W": plan.across, "VEC": plan.vector,
-        "USED": plan.used, "LAST": bool(plan.last) and not plan.beside,
+        "PAIR": plan.last_extent if plan.has_columns else 0, "A": plan.extent, "W": plan.across, "VEC": plan.vector,
+        "USED": plan.used, "LAST": bool(plan.last) and not plan.has_columns,
     }  # fmt: skip
     for number, group in enumerate((plan.first, plan.last)):
         sizes = (*whole(group), *(group[1] if len(group) > 1 else (0, 0)))
@@ -23,14 +23,14 @@ def emit(plan: BackPlan) -> str:
     numbers = range(FACTORS)
     pointers = ["v", "x", "out", "parts", *(f"f{number}" for number in numbers)]
     integers = [*(f"{axis}{number}" for number in numbers for axis in ("row", "column")), "items", "width"]
-    given = [*(f"void* {name}" for name in pointers), *(f"long long {name}" for name in integers), "double slope"]
-    lines = [
+    parameters = [*(f"void* {name}" for name in pointers), *(f"long long {name}" for name in integers), "double slope"]
+    text = [
         f"// {plan}",
         f'#include "kron_{"halves" if plan.splits else "back"}.cuh"',
         *struct("Body", {"T": SCALARS[plan.stored]}, constants),
         shared_check(f"km::{template}<Body>::SHARED_BYTES", plan.shared),
         f'extern "C" __global__ void __launch_bounds__({THREADS}, {plan.blocks})',
-        f"{ENTRY}({', '.join(given)}) {{",
+        f"{ENTRY}({', '.join(parameters)}) {{",
         "    typedef Body::T T;",
         f"    km::{template}<Body>::Arguments g;",
         "    g.v = (const T*)v;\n    g.x = (const T*)x;\n    g.out = (T*)out;\n    g.parts = (float*)parts;",
@@ -40,4 +40,4 @@ def emit(plan: BackPlan) -> str:
         f"    km::{template}<Body>::run(g);",
         "}",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(text) + "\n"

@@ -16,7 +16,7 @@ ENTRIES = 4096
 # Room for an axis before the last one of a pass and for the last one, and how far lines without one are taken.
 EXTENTS, LAST, ACROSS = (8, 16, 32, 64), (16, 32, 64), 64
 # Two such axes go into one pass wherever they stand, by so many columns.
-PAIR = 16
+EDGE = 16
 VECTOR = 16
 # Seconds of a multiprocessor for a tile (H200: 3.3 to 4.5 us, 2.8 us of halves), and times as long as memory takes that
 # products and sums one by one take (1.5 to 1.8).
@@ -27,9 +27,9 @@ Size = tuple[int, int]
 """Rows and columns of a factor."""
 
 
-def padded(size: Size, rooms: Sequence[int] = EXTENTS) -> int:
+def padded(size: Size, extents: Sequence[int] = EXTENTS) -> int:
     """The least room that holds rows and columns; 0 where none does."""
-    return min((own for own in rooms if own >= max(size)), default=0)
+    return min((own for own in extents if own >= max(size)), default=0)
 
 
 def whole(sizes: Sequence[Size]) -> Size:
@@ -41,7 +41,7 @@ def whole(sizes: Sequence[Size]) -> Size:
 class BackPlan:
     """A pass over lines: factors of axis ``first``, at most two, and of that behind it, ``last``, where it has some.
 
-    ``vector``: neighbours of a copy; ``used``: how many entries of the axes before them a tile takes; ``beside``:
+    ``vector``: neighbours of a copy; ``used``: how many entries of the axes before them a tile takes; ``has_columns``:
     others stand behind those two; ``splits``: by halves, and rests of float32, with one power of two for a tile, which
     must not have entries of several rows of x then.
     """
@@ -52,7 +52,7 @@ class BackPlan:
     arch: str
     vector: int
     used: int
-    beside: bool = False
+    has_columns: bool = False
     splits: bool = False
 
     @property
@@ -61,41 +61,41 @@ class BackPlan:
         return padded(whole(self.first))
 
     @property
-    def behind(self) -> int:
+    def last_extent(self) -> int:
         """Room of the axis behind it, 0 where there is none."""
         return padded(whole(self.last), LAST) if self.last else 0
 
     @property
     def across(self) -> int:
         """Columns of a tile."""
-        if self.beside and self.last:
-            return PAIR
-        return self.behind or ACROSS
+        if self.has_columns and self.last:
+            return EDGE
+        return self.last_extent or ACROSS
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        lines, tiles, last = ENTRIES // self.across, 3 if self.last else 2, self.behind
+        rows_of_tile, tiles, last = ENTRIES // self.across, 3 if self.last else 2, self.last_extent
         if self.splits:
             factors = self.extent * (self.extent + 8) + last * (last + 8)
         else:
             factors = max(16, self.extent) * (self.extent + 4) + 2 * last * (last + 4)
-        gaps = 8 * self.extent * (self.beside and bool(self.last))
+        gaps = 8 * self.extent * (self.has_columns and bool(self.last))
         size = 2 if self.splits and self.stored != "f32" else 4
-        return size * (tiles * (lines * (self.across + 8) + gaps) + factors)
+        return size * (tiles * (rows_of_tile * (self.across + 8) + gaps) + factors)
 
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor is to hold: more of those that have few sums, and whose tiles are full."""
         if self.last:
             return 2 + (self.splits and self.stored != "f32" and self.is_full)
-        return 2 + (self.extent < PAIR) + self.is_full
+        return 2 + (self.extent < EDGE) + self.is_full
 
     @property
     def is_full(self) -> bool:
         """Whether every axis fills its room, by the widest copies."""
-        rooms = [(self.extent, self.first), (self.behind, self.last)]
-        fits = all(whole(group) == (extent, extent) for extent, group in rooms if group)
+        extents = [(self.extent, self.first), (self.last_extent, self.last)]
+        fits = all(whole(group) == (extent, extent) for extent, group in extents if group)
         return fits and self.vector * SIZES[self.stored] == VECTOR
 
     @property
@@ -110,35 +110,35 @@ class BackPlan:
 
     def tiles(self, items: int, width: int) -> int:
         """Tiles of so many entries of the axes before its own and lines of that length."""
-        return -(-items // self.used) * (-(-width // self.across) if self.beside else 1)
+        return -(-items // self.used) * (-(-width // self.across) if self.has_columns else 1)
 
     def __str__(self) -> str:
         names = ["*".join(f"{q}x{p}" for q, p in group) for group in (self.first, self.last) if group]
-        ways = " beside others" * self.beside + " by halves" * self.splits
-        return f"gradients of {' then '.join(names)} {self.stored}{ways}, copies of {self.vector}, items {self.used}"
+        details = " beside others" * self.has_columns + " by halves" * self.splits
+        return f"gradients of {' then '.join(names)} {self.stored}{details}, copies of {self.vector}, items {self.used}"
 
 
 Groups = tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=1024)
-def grouped(sizes: tuple[Size, ...], beside: bool) -> Groups | None:
+def grouped(sizes: tuple[Size, ...], has_columns: bool) -> Groups | None:
     """Neighbouring places that a pass takes as one axis, as few groups as there can be; None where some fit nowhere.
 
-    With columns ``beside`` the product no axis is the last of a pass.
+    With columns ``has_columns`` the product no axis is the last of a pass.
     """
     best: list[tuple[int, int, Groups] | None] = [(0, 0, ())]
     count = len(sizes)
     for stop in range(1, count + 1):
         found: list[tuple[int, int, Groups]] = []
         for begin in range(max(0, stop - 2), stop):
-            rooms = LAST if stop == count and not beside else EXTENTS
-            own, before = padded(whole(sizes[begin:stop]), rooms), best[begin]
+            extents = LAST if stop == count and not has_columns else EXTENTS
+            own, before = padded(whole(sizes[begin:stop]), extents), best[begin]
             if before is not None and own:
                 found.append((before[0] + 1, before[1] + own, (*before[2], tuple(range(begin, stop)))))
         best.append(min(found, default=None))
     chosen = best[count]
-    return None if chosen is None or len(chosen[2]) < 2 - beside else chosen[2]
+    return None if chosen is None or len(chosen[2]) < 2 - has_columns else chosen[2]
 
 
 @lru_cache(maxsize=1024)
@@ -158,14 +158,14 @@ def back(
     while leading:
         own = [leading.pop(0)]
         at_end = right == 1 and len(leading) == 1
-        pairs = leading and (right > 1 or len(leading) > 2)
-        if at_end or (pairs and all(padded(whole(_own(sizes, group))) == PAIR for group in (*own, leading[0]))):
+        is_followed = leading and (right > 1 or len(leading) > 2)
+        if at_end or (is_followed and all(padded(whole(_own(sizes, group))) == EDGE for group in (*own, leading[0]))):
             own.append(leading.pop(0))
         first, last = _own(sizes, own[0]), _own(sizes, own[1]) if len(own) > 1 else ()
         widths = whole(last) if at_end else (math.prod(sizes[n][0] for group in leading for n in group) * right,)
         plan = tiled(BackPlan(first, last, stored, arch, _vector(widths, stored), 1, not at_end))
         share = max(part for part in range(1, plan.used + 1) if done % part == 0)
-        if (columns or right) == 1 and plan.extent >= PAIR and 2 * share > plan.used:
+        if (columns or right) == 1 and plan.extent >= EDGE and 2 * share > plan.used:
             plan = replace(plan, splits=True, used=share)
         found.append((plan, tuple(own)))
         done *= whole(plan.sizes)[1]
@@ -174,7 +174,7 @@ def back(
 
 def tiled(plan: BackPlan) -> BackPlan:
     """The plan with as many entries of the axes before its own as a tile has room for."""
-    taken = plan.across * plan.extent * (plan.behind if plan.beside and plan.last else 1)
+    taken = plan.across * plan.extent * (plan.last_extent if plan.has_columns and plan.last else 1)
     return replace(plan, used=max(1, ENTRIES // taken))
 
 

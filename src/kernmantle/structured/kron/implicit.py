@@ -33,7 +33,7 @@ class _Implicit(torch.autograd.Function):
         found: list[torch.Tensor | None] = [None] * len(parameters)
         if wanted:
             # x depends on the parameters too: a pullback holds it fixed, where autograd.grad would come back here.
-            pulled: Any = torch.func.vjp(lambda *given: ctx.multiply(given, x), *parameters)
+            pulled: Any = torch.func.vjp(lambda *values: ctx.multiply(values, x), *parameters)
             slopes = pulled[1](-of_b)
             for index in wanted:
                 found[index] = slopes[index]

@@ -52,7 +52,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Arguments:
     """Arguments as tensors: the different factors, and for every axis the number of its factor or an identity."""
 
     x: torch.Tensor
@@ -70,9 +70,9 @@ def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | st
         if isinstance(factor, int):
             entries.append(f"i{factor}")
             continue
-        known = [number for number, other in enumerate(found) if other is factor]
-        entries.append(known[0] if known else len(found))
-        if not known:
+        same = [number for number, other in enumerate(found) if other is factor]
+        entries.append(same[0] if same else len(found))
+        if not same:
             found.append(factor)
             labels.append(f"factors[{index}]")
     return found, labels, entries
@@ -120,11 +120,11 @@ def _check_sizes(factors: Sequence[Any], width: int, side: str, shape: Sequence[
         raise ShapeError(f"{described(factors)} on x of shape {tuple(shape)} has more than 2**63 entries")
 
 
-def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Given, Wrap]:
+def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Arguments, Wrap]:
     unique, labels, entries = _unique(factors)
-    given = [x, *unique] if y is None else [x, *unique, y]
+    arrays = [x, *unique] if y is None else [x, *unique, y]
     labels = ["x", *labels, *([] if y is None else ["y"])]
-    tensors, wrap = unwrap(*given, names=labels)
+    tensors, wrap = unwrap(*arrays, names=labels)
     kind = tensors[0].device.type
     if autocasts(tensors[0].device) and tensors[0].is_floating_point() and tensors[0].dtype != torch.float64:
         tensors = [t.to(torch.get_autocast_dtype(kind)) if t.dtype != torch.float64 else t for t in tensors]
@@ -133,26 +133,26 @@ def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Given, Wrap]:
         raise DtypeError("x is bool; convert x and the factors with .to(torch.int64)")
     if tensors[0].dim() == 0:
         raise ShapeError("x is a number; pass a vector, a matrix or a batch of matrices")
-    return _Given(tensors[0], tensors[1 : 1 + len(unique)], entries, None if y is None else tensors[-1]), wrap
+    return _Arguments(tensors[0], tensors[1 : 1 + len(unique)], entries, None if y is None else tensors[-1]), wrap
 
 
-def _with_alpha(given: _Given, alpha: torch.Tensor) -> _Given:
+def _with_alpha(arguments: _Arguments, alpha: torch.Tensor) -> _Arguments:
     """A tensor alpha inside the smallest factor, or in x where there is none."""
-    indices = [index for index, entry in enumerate(given.entries) if isinstance(entry, int)]
+    indices = [index for index, entry in enumerate(arguments.entries) if isinstance(entry, int)]
     if not indices:
-        spread = alpha[..., None] if given.x.dim() == 1 else alpha[..., None, None]
-        return replace(given, x=given.x * spread)
-    index = min(indices, key=lambda index: given.factors[int(given.entries[index])].numel())
-    scaled = given.factors[int(given.entries[index])] * alpha[..., None, None]
-    entries = [len(given.factors) if i == index else entry for i, entry in enumerate(given.entries)]
-    return replace(given, factors=[*given.factors, scaled], entries=entries)
+        spread = alpha[..., None] if arguments.x.dim() == 1 else alpha[..., None, None]
+        return replace(arguments, x=arguments.x * spread)
+    index = min(indices, key=lambda index: arguments.factors[int(arguments.entries[index])].numel())
+    scaled = arguments.factors[int(arguments.entries[index])] * alpha[..., None, None]
+    entries = [len(arguments.factors) if i == index else entry for i, entry in enumerate(arguments.entries)]
+    return replace(arguments, factors=[*arguments.factors, scaled], entries=entries)
 
 
-def _used(given: _Given) -> _Given:
+def _used(arguments: _Arguments) -> _Arguments:
     """Without factors that no entry names."""
-    numbers = sorted({entry for entry in given.entries if isinstance(entry, int)})
-    entries = [numbers.index(entry) if isinstance(entry, int) else entry for entry in given.entries]
-    return replace(given, factors=[given.factors[number] for number in numbers], entries=entries)
+    numbers = sorted({entry for entry in arguments.entries if isinstance(entry, int)})
+    entries = [numbers.index(entry) if isinstance(entry, int) else entry for entry in arguments.entries]
+    return replace(arguments, factors=[arguments.factors[number] for number in numbers], entries=entries)
 
 
 def gather(
@@ -165,24 +165,26 @@ def gather(
     if precision is None and not torch.compiler.is_compiling():
         precision = current().precision
     factors = listed(factors)
-    given, wrap = _tensors(x, factors, y)
-    kind = "vector" if given.x.dim() == 1 else "row" if side == "right" else "column"
+    arguments, wrap = _tensors(x, factors, y)
+    kind = "vector" if arguments.x.dim() == 1 else "row" if side == "right" else "column"
     form = Form(kind, side == "right")
-    _check_sizes(factors, given.x.shape[-2 if kind == "column" else -1], side, given.x.shape)
-    scale, share = _scalar(alpha, "alpha", given.x), _scalar(beta, "beta", given.x)
+    _check_sizes(factors, arguments.x.shape[-2 if kind == "column" else -1], side, arguments.x.shape)
+    scale, share = _scalar(alpha, "alpha", arguments.x), _scalar(beta, "beta", arguments.x)
     if y is None and (isinstance(share, torch.Tensor) or share != 0):
         raise ParameterError(f"beta is {beta} but there is no y; pass y=, or leave beta out")
     if isinstance(scale, torch.Tensor):
-        given, scale = _used(_with_alpha(given, scale)), 1
+        arguments, scale = _used(_with_alpha(arguments, scale)), 1
     if isinstance(share, torch.Tensor):
-        assert given.y is not None
-        given = replace(given, y=given.y * (share[..., None] if kind == "vector" else share[..., None, None]))
+        assert arguments.y is not None
+        arguments = replace(
+            arguments, y=arguments.y * (share[..., None] if kind == "vector" else share[..., None, None])
+        )
         share = 1
     if share == 0:
-        given = replace(given, y=None)
+        arguments = replace(arguments, y=None)
     options = f"{precision or 'default'} {'fuse' if fuse else 'single'}"
-    text, own = text_of(given.entries), tuple(given.factors)
-    found = Product(form, text, options, (scale, share), given.x, own, given.y, (), wrap)
+    text, own = text_of(arguments.entries), tuple(arguments.factors)
+    found = Product(form, text, options, (scale, share), arguments.x, own, arguments.y, (), wrap)
     return replace(found, shape=_shape(found))
 
 

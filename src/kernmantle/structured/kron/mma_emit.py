@@ -13,16 +13,16 @@ from .mma_plan import LANES, MmaPhase, MmaPlan
 def _function(name: str, phase: MmaPhase, weights: Mapping[int, int], modulo: int = 0) -> str:
     """A function of a line's number: the sum of its digits, modulo a number if one is given, times their weights."""
     terms: list[str] = []
-    behind = 1
+    inner = 1
     for index, (axis, extent) in enumerate(phase.digits):
-        digit = "line" if behind == 1 else f"line / {behind}"
+        digit = "line" if inner == 1 else f"line / {inner}"
         if index + 1 < len(phase.digits):
             digit += f" % {extent}"
         if modulo:
             digit += f" % {modulo}"
         if weights.get(axis, 0) and extent > 1:
             terms.append(digit if weights[axis] == 1 else f"{digit} * {weights[axis]}")
-        behind *= extent
+        inner *= extent
     body = " + ".join(terms) or "0"
     return f"    static __device__ __forceinline__ int {name}(int line) {{ return {body}; }}"
 
@@ -44,7 +44,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
         for axis in range(phase.axis + 1, count - (plan.right == 1))
     }
     indices = {axis: stride for axis, stride in plan.strides.items() if axis != count}
-    turns = {plan.turned: 8} if plan.turned is not None and phase.axis < plan.turned else {}
+    swizzles = {plan.swizzled_axis: 8} if plan.swizzled_axis is not None and phase.axis < plan.swizzled_axis else {}
     constants = {
         "TILES": phase.tiles, "LINES": phase.lines, "UNITS": phase.units, "OFFSET": offset,
         "NUMBER": modes[phase.axis].factor or 0, "BEHIND": right_of, "EXTENT": modes[-1].rows,
@@ -53,7 +53,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
     flags = {
         "FINAL": final,
         "LOCAL": number > 0 and _is_local(plan, number),
-        "ROW_TURNED": plan.turned is not None and phase.axis >= plan.turned,
+        "ROW_TURNED": plan.swizzled_axis is not None and phase.axis >= plan.swizzled_axis,
     }
     return [
         f"struct Phase{number} {{",
@@ -65,7 +65,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
         _function("run_out", phase, after),
         _function("right", phase, {count: LANES}),
         _function("place", phase, indices),
-        _function("turn", phase, turns, 4),
+        _function("turn", phase, swizzles, 4),
         "};",
     ]
 
@@ -106,13 +106,13 @@ def _prepare(plan: MmaPlan) -> list[str]:
 def emit(plan: MmaPlan) -> str:
     """CUDA C++ of a pass; the same plan always gives the same text."""
     count = sum(len(part) for part in plan.run.parts)
-    lines = [f"// {plan}", '#include "kron_mma.cuh"']
+    text = [f"// {plan}", '#include "kron_mma.cuh"']
     for number in range(len(plan.phases)):
-        lines += _phase(plan, number)
+        text += _phase(plan, number)
     constants = {
         "THREADS": plan.threads, "WARPS": plan.warps, "GROUP": plan.group, "STAGES": plan.stages,
-        "ITEMS": plan.items, "RIGHT": plan.right, "PRODUCTS": plan.tensor.products, "COPY": plan.facts.copy,
-        "VEC_OUT": plan.facts.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "TILE": plan.tile,
+        "ITEMS": plan.items, "RIGHT": plan.right, "PRODUCTS": plan.tensor.products, "COPY": plan.layout.copy,
+        "VEC_OUT": plan.layout.out_width, "PITCH": plan.pitch, "STAGE": plan.stage, "TILE": plan.tile,
         "FACTORS": len(plan.phases), "FACTOR_WORDS": sum(plan.words(mode) for mode in plan.run.modes),
         "UNROLL": 1 + plan.tensor.is_rounded,
     }  # fmt: skip
@@ -120,14 +120,14 @@ def emit(plan: MmaPlan) -> str:
         f"        km::KronMma<Body, Args>::later<Phase{number}>(g, p, tile, factors, backs, group, warp, lane);"
         for number in range(1, len(plan.phases))
     ]
-    lines += [
+    text += [
         "struct Body {",
         f"    typedef {SCALARS[plan.stored]} T;\n    typedef {SCALARS[plan.tensor.half]} H;",
         f"    typedef {SCALARS[plan.compute]} C;",
         f"    typedef km::KronArguments<{count}> Args;\n    typedef Phase0 First;",
         f"    typedef Phase{len(plan.phases) - 1} Final;",
         f"    static constexpr int {', '.join(f'{name} = {value}' for name, value in constants.items())};",
-        f"    static constexpr bool ADDED = {str(plan.facts.added).lower()};",
+        f"    static constexpr bool ADDED = {str(plan.layout.added).lower()};",
         "    static __device__ __forceinline__ void prepare(unsigned* to, C* backs, float* tops, const Args& g) {",
         *_prepare(plan),
         "    }",
@@ -137,6 +137,6 @@ def emit(plan: MmaPlan) -> str:
         "    }",
         "};",
         shared_check("km::kron_mma_shared_bytes<Body>()", plan.shared),
-        entry(count, plan.threads, plan.facts.added, False, "km::KronMma<Body, Body::Args>::run(g);"),
+        entry(count, plan.threads, plan.layout.added, False, "km::KronMma<Body, Body::Args>::run(g);"),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(text) + "\n"

@@ -17,7 +17,7 @@ NARROWEST, WIDEST = 8, 128
 WIDEST_DOUBLE = 64
 LANES = 16
 # Longest lines of a ring whose entries change places; longer ones are further apart: so 128 take 2 to 7 % less time.
-TURNED = 64
+LONGEST_SWIZZLED = 64
 # With fewer warps a multiprocessor waits for memory. Two factors of 128 by four warps take 4.2 ms where one and then
 # the other take 3.4 (320 * 128 * 128 columns, H200).
 LEAST, LEAST_WIDE, WIDE = 4, 8, 96
@@ -62,7 +62,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class MmaFacts:
+class MmaLayout:
     """What a call's arrays allow: bytes of a copy, neighbours of a store, a y."""
 
     copy: int
@@ -110,7 +110,7 @@ class MmaPlan:
     group: int
     stages: int
     most: int
-    facts: MmaFacts
+    layout: MmaLayout
 
     @property
     def threads(self) -> int:
@@ -128,7 +128,7 @@ class MmaPlan:
         return _phases(self.run.modes, self.items, self.right, self.most)
 
     @property
-    def turned(self) -> int | None:
+    def swizzled_axis(self) -> int | None:
         """Axis whose rows lie beside each other, with columns that change places eight by eight.
 
         None where rows are further apart instead.
@@ -146,7 +146,7 @@ class MmaPlan:
         modes, count, size = self.run.modes, len(self.run.modes), SIZES[self.compute]
         found = {count: 1} if self.right > 1 else {count: 1, count - 1: 1}
         wide = self.right if self.right > 1 else _up(modes[-1].rows)
-        stride = _odd(wide, size) if self.turned is None else wide
+        stride = _odd(wide, size) if self.swizzled_axis is None else wide
         for axis in reversed(range(count if self.right > 1 else count - 1)):
             found[axis] = stride
             extent = modes[axis].rows if axis == count - 1 else max(modes[axis].rows, modes[axis].columns)
@@ -163,8 +163,8 @@ class MmaPlan:
     def pitch(self) -> int:
         """Entries from line to line, or along a column, in a stage of the ring."""
         wide = _up(self.run.modes[-1].columns) if self.right == 1 else self.right
-        turned = self.stored == "f32" and self.run.modes[-1].columns <= TURNED
-        if turned and (wide % 32 == 0 or (wide == LANES and self.right == 1)):
+        swizzled_axis = self.stored == "f32" and self.run.modes[-1].columns <= LONGEST_SWIZZLED
+        if swizzled_axis and (wide % 32 == 0 or (wide == LANES and self.right == 1)):
             return wide
         if SIZES[self.stored] >= 4:
             return _odd(wide, SIZES[self.stored])
@@ -227,7 +227,7 @@ def _odd(count: int, size: int) -> int:
     return -(-(count - unit) // (2 * unit)) * 2 * unit + unit
 
 
-def _held(mode: Mode, most: int) -> int:
+def _fragments(mode: Mode, most: int) -> int:
     """Lines, in 16s, that a warp takes at a time."""
     return min(most, 4 if mode.columns <= 32 else 2)
 
@@ -254,11 +254,11 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[M
             digits = [(count, right // LANES), *before]
         else:
             inner = _up(modes[-1].rows) if right == 1 else right
-            behind = [(index, modes[index].rows) for index in reversed(range(axis + 1, count - (right == 1)))]
-            digits = [(count, inner // LANES), *behind, *before]
+            after = [(index, modes[index].rows) for index in reversed(range(axis + 1, count - (right == 1)))]
+            digits = [(count, inner // LANES), *after, *before]
         lines = math.prod(extent for _, extent in digits)
         last = axis == count - 1 and right == 1
-        tiles = _held(mode, most)
+        tiles = _fragments(mode, most)
         while tiles > 1 and (lines // LANES if last else lines) % tiles:
             tiles //= 2
         if axis == count - 1 and right > 1:
@@ -304,47 +304,47 @@ def _cost(modes: Sequence[Mode]) -> float:
     columns, rows = math.prod(mode.columns for mode in modes), math.prod(mode.rows for mode in modes)
     whole = Mode(columns, rows, 0)
     if len(modes) > 1:
-        kept = any(mode.factor is None for mode in modes)
-        if kept or not suits(whole) or max(columns, rows) > JOINED:
+        has_identity = any(mode.factor is None for mode in modes)
+        if has_identity or not suits(whole) or max(columns, rows) > JOINED:
             return math.inf
     return PHASE + max(_up(columns), _up(rows)) + (0 if suits(whole) else JOINED)
 
 
 @lru_cache(maxsize=4096)
 def mma_candidates(
-    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits,
 ) -> tuple[MmaPlan, ...]:  # fmt: skip
-    """Tile, warps and ring of a pass with ``beside`` entries to its right, the preferred first."""
+    """Tile, warps and ring of a pass with ``width`` entries to its right, the preferred first."""
     found = [
         own
         for warps in WARPS
         for most in MOST
         for stages in STAGES
-        if (own := _grouped(run, shapes, stored, tensor, facts, beside, limits, (warps, stages, most))) is not None
+        if (own := _grouped(run, shapes, stored, tensor, layout, width, limits, (warps, stages, most))) is not None
     ]
     return tuple(sorted(found, key=_value, reverse=True))
 
 
 def mma(
-    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits,
 ) -> MmaPlan | None:  # fmt: skip
     """The preferred plan of a pass; None if a block cannot hold it."""
-    return next(iter(mma_candidates(run, shapes, stored, tensor, facts, beside, limits)), None)
+    return next(iter(mma_candidates(run, shapes, stored, tensor, layout, width, limits)), None)
 
 
 def _grouped(
-    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, facts: MmaFacts, beside: int,
+    run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits, tile: tuple[int, int, int],
 ) -> MmaPlan | None:  # fmt: skip
     """The plan of so many warps, stages and lines with as few warps to a tile as fit."""
     modes, (warps, stages, most) = run.modes, tile
-    held = _held(modes[-1], most)
-    right = 1 if beside == 1 else min(LANES * held, 1 << max(4, (beside - 1).bit_length()))
-    items = 1 if right > 1 else max(1, LANES * held // math.prod(mode.columns for mode in modes[:-1]))
+    fragments = _fragments(modes[-1], most)
+    right = 1 if width == 1 else min(LANES * fragments, 1 << max(4, (width - 1).bit_length()))
+    items = 1 if right > 1 else max(1, LANES * fragments // math.prod(mode.columns for mode in modes[:-1]))
     for group in range(1, warps + 1):
-        found = MmaPlan(run, shapes, stored, tensor, limits.arch, items, right, warps, group, stages, most, facts)
+        found = MmaPlan(run, shapes, stored, tensor, limits.arch, items, right, warps, group, stages, most, layout)
         if group > found.phases[0].units or found.registers > min(255, limits.registers_per_sm // found.threads):
             return None
         if warps % group == 0 and found.shared + STATIC_BYTES <= limits.shared_per_block:
@@ -363,9 +363,9 @@ def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
     return min(warps, 8), min(tiles, 2), warps, tiles, -plan.stages if alone else plan.stages
 
 
-def fits(modes: Sequence[Mode], stored: str, tensor: Tensor, beside: int, limits: DeviceLimits) -> bool:
+def fits(modes: Sequence[Mode], stored: str, tensor: Tensor, width: int, limits: DeviceLimits) -> bool:
     """Whether one pass can apply these factors with enough warps."""
     run = plain_pass("mma", modes, 0, len(modes))
-    found = mma(run, (), stored, tensor, MmaFacts(SIZES[tensor.half], 1, False), beside, limits)
+    found = mma(run, (), stored, tensor, MmaLayout(SIZES[tensor.half], 1, False), width, limits)
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
     return found is not None and found.warps >= (LEAST_WIDE if wide else LEAST)

@@ -73,7 +73,7 @@ def nearest_kron(
     if terms < 1:
         raise ParameterError(f"terms must be positive, not {terms}")
     tensor = _arranged(a, sizes)
-    factors = [tensor.unsqueeze(-1)] if len(sizes) == 1 else _pair(tensor, terms)
+    factors = [tensor.unsqueeze(-1)] if len(sizes) == 1 else _rank_terms(tensor, terms)
     if len(sizes) > 2:
         factors = _alternating(tensor, _leading(tensor, terms))
     count = factors[0].shape[-1]
@@ -102,7 +102,7 @@ def _composed(factors: Sequence[torch.Tensor]) -> torch.Tensor:
     return total.sum(-1)
 
 
-def _pair(tensor: torch.Tensor, terms: int) -> list[torch.Tensor]:
+def _rank_terms(tensor: torch.Tensor, terms: int) -> list[torch.Tensor]:
     """Leading singular vectors of the first axis against all others, the values shared between them."""
     u, s, vh = torch.linalg.svd(tensor.flatten(1), full_matrices=False)
     root = s[:terms].sqrt()

@@ -78,10 +78,10 @@ def merged(run: Pass, wanted: Callable[[Mode, Mode, bool], bool]) -> Pass:
     for index in reversed(range(len(run.modes))):
         mode = run.modes[index]
         own = () if mode.factor is None else run.parts[mode.factor]
-        behind = modes[-1] if modes and modes[-1].factor is not None else None
-        if own and behind is not None:
-            product = Mode(mode.columns * behind.columns, mode.rows * behind.rows, behind.factor)
-            if wanted(behind, product, len(modes) == 1):
+        last = modes[-1] if modes and modes[-1].factor is not None else None
+        if own and last is not None:
+            product = Mode(mode.columns * last.columns, mode.rows * last.rows, last.factor)
+            if wanted(last, product, len(modes) == 1):
                 modes[-1] = product
                 groups[-1] = own + groups[-1]
                 continue

@@ -67,18 +67,18 @@ class KroneckerProduct:
     __array_ufunc__ = None
 
     def __init__(self, factors: Sequence[Any], scale: Any = 1, *, like: torch.Tensor | None = None) -> None:
-        given = listed(factors)
-        indices = [index for index, factor in enumerate(given) if not isinstance(factor, int)]
+        entries = listed(factors)
+        indices = [index for index, factor in enumerate(entries) if not isinstance(factor, int)]
         own: list[torch.Tensor] = []
         if indices:
             names = [f"factors[{index}]" for index in indices]
-            own, _ = unwrap(*(given[index] for index in indices), names=names)
+            own, _ = unwrap(*(entries[index] for index in indices), names=names)
             check_same_device(own, names)
             check_same_dtype(own, names)
             for index, tensor in zip(indices, own, strict=True):
-                given[index] = tensor
+                entries[index] = tensor
             like = own[0]
-        self.factors: tuple[Factor, ...] = tuple(given)
+        self.factors: tuple[Factor, ...] = tuple(entries)
         self.scale = scale
         self._ran = RunInfo()
         self.device = torch.device("cpu") if like is None else like.device
@@ -131,8 +131,8 @@ class KroneckerProduct:
                 f"{described(self.factors)} @ {described(other.factors)} has no Kronecker form: the factors' "
                 "sizes do not fit one by one; multiply by other.to_dense()"
             )
-        pairs = zip(self.factors, other.factors, strict=True)
-        factors = [b if isinstance(a, int) else a if isinstance(b, int) else a @ b for a, b in pairs]
+        matched = zip(self.factors, other.factors, strict=True)
+        factors = [b if isinstance(a, int) else a if isinstance(b, int) else a @ b for a, b in matched]
         return self.like(factors, _times(self.scale, other.scale))
 
     def __rmatmul__(self, v: Any) -> Any:

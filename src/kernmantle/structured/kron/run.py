@@ -41,40 +41,42 @@ def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: tor
     """The arrays with the axis beside the product chosen so that memory is read along it, or along the product."""
     rank = out.dim()
     wide = [_of_rank(tensor, rank) for tensor in (x, *factors)]
-    given = Arrays(wide[0], tuple(wide[1:]), None if y is None else y.expand(out.shape), out)
-    x = given.x
+    arrays = Arrays(wide[0], tuple(wide[1:]), None if y is None else y.expand(out.shape), out)
+    x = arrays.x
     if x.shape[-1] > 1 and (x.stride(-1) < x.stride(-2) or x.shape[-2] == 1):
-        return given
-    shared = [axis for axis in range(rank - 2) if all(f.shape[axis] == 1 for f in given.factors)]
+        return arrays
+    shared = [axis for axis in range(rank - 2) if all(f.shape[axis] == 1 for f in arrays.factors)]
     if x.shape[-1] > 1:
-        given, x = _columns_as_batch(given), x.unsqueeze(-1)
+        arrays, x = _columns_as_batch(arrays), x.unsqueeze(-1)
         shared.append(rank - 2)
     if x.shape[-2] == 1 or abs(x.stride(-2)) == 1:
-        return given
-    beside = [axis for axis in shared if given.x.shape[axis] > 1 and 0 < given.x.stride(axis) < given.x.stride(-2)]
-    if not beside:
-        return given
-    return _batch_as_columns(given, min(beside, key=given.x.stride))
+        return arrays
+    candidates = [
+        axis for axis in shared if arrays.x.shape[axis] > 1 and 0 < arrays.x.stride(axis) < arrays.x.stride(-2)
+    ]
+    if not candidates:
+        return arrays
+    return _batch_as_columns(arrays, min(candidates, key=arrays.x.stride))
 
 
-def _columns_as_batch(given: Arrays) -> Arrays:
+def _columns_as_batch(arrays: Arrays) -> Arrays:
     """The columns as the last batch axis."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.movedim(-1, -2).unsqueeze(-1)
 
-    factors = tuple(factor.unsqueeze(-3) for factor in given.factors)
-    return Arrays(moved(given.x), factors, None if given.y is None else moved(given.y), moved(given.out))
+    factors = tuple(factor.unsqueeze(-3) for factor in arrays.factors)
+    return Arrays(moved(arrays.x), factors, None if arrays.y is None else moved(arrays.y), moved(arrays.out))
 
 
-def _batch_as_columns(given: Arrays, axis: int) -> Arrays:
+def _batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
     """A batch axis that no factor has as the columns, which had length 1."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.squeeze(-1).movedim(axis, -1)
 
-    factors = tuple(factor.squeeze(axis) for factor in given.factors)
-    return Arrays(moved(given.x), factors, None if given.y is None else moved(given.y), moved(given.out))
+    factors = tuple(factor.squeeze(axis) for factor in arrays.factors)
+    return Arrays(moved(arrays.x), factors, None if arrays.y is None else moved(arrays.y), moved(arrays.out))
 
 
 @dataclass(frozen=True)
@@ -180,11 +182,11 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     right, (row, column) = view.right * x.shape[-1], factor.stride()[-2:]
     count = x.numel() // (mode.columns * right)
     if right == 1:
-        lines = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
-        return Dense(lines[0], ((mode.columns, mode.rows), (column, row)), lines[1])
-    x_lines = (count, mode.columns, right), (mode.columns * right, right, 1)
-    out_lines = (count, mode.rows, right), (mode.rows * right, right, 1)
-    return Dense(x_lines, ((count, mode.rows, mode.columns), (0, row, column)), out_lines)
+        shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
+        return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1])
+    x_rows = (count, mode.columns, right), (mode.columns * right, right, 1)
+    out_rows = (count, mode.rows, right), (mode.rows * right, right, 1)
+    return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows)
 
 
 @dataclass(frozen=True)
@@ -238,18 +240,18 @@ def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kerne
     stages: list[Stage] = []
     value = arrays.x
     for own, view, into, y in _walk(passes, modes, arrays):
-        given = replace(arrays, x=value, out=into, y=y)
+        step = replace(arrays, x=value, out=into, y=y)
         shape = None if into is arrays.out else into.shape
         if own.kind == "matmul":
-            dense = _dense(own, view, modes, given)
+            dense = _dense(own, view, modes, step)
             if dense is None:
                 return None
             stages.append(Stage(dense, (modes[own.parts[0][0]].factor or 0,), (), shape))
         else:
-            ports = _ports(own, view, given)
+            ports = _ports(own, view, step)
             if ports is None:
                 return None
-            launch = _launch(own, view, modes, given, ports)
+            launch = _launch(own, view, modes, step, ports)
             stages.append(Stage(kernel(launch), launch.numbers, launch.offsets, shape))
         value = into
     return Prepared(tuple(stages))
@@ -272,12 +274,12 @@ def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays:
     """All passes, with the copies and matrix products that some need."""
     value, alpha = arrays.x, numbers[0]
     for own, view, into, y in _walk(passes, modes, arrays):
-        given = replace(arrays, x=value, out=into, y=y)
+        step = replace(arrays, x=value, out=into, y=y)
         shares = (alpha, 0.0 if y is None else numbers[1])
         if own.kind == "matmul":
-            _multiplied(own, view, modes, given, shares)
+            _multiplied(own, view, modes, step, shares)
         else:
-            _pass(own, view, modes, given, shares, kernel)
+            _pass(own, view, modes, step, shares, kernel)
         value, alpha = into, 1.0
 
 

@@ -69,7 +69,7 @@ class Term(Protocol):
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _TwoTerms:
     """Factors and scales of two terms ``s ⊗Aᵢ + t ⊗Bᵢ`` with the same sizes, the Bᵢ positive definite."""
 
     a: Sequence[Factor]
@@ -182,7 +182,7 @@ class SumOfProducts:
         """Sum of the diagonal."""
         return _added([term.trace() for term in self.terms])
 
-    def _pair(self) -> _Pair | None:
+    def _two_terms(self) -> _TwoTerms | None:
         """Both terms with the same sizes, that with the better factors last; None where there are none."""
         if len(self.terms) != 2:
             return None
@@ -193,13 +193,13 @@ class SumOfProducts:
             wanted = [rows for rows, _ in sizes(one.factors)]
             first, second = repartitioned(a.factors, wanted), repartitioned(b.factors, wanted)
             if first is not None and second is not None:
-                return _ordered(_Pair(first, second, a.scale, b.scale))
+                return _ordered(_TwoTerms(first, second, a.scale, b.scale))
         return None
 
-    def _whitened(self, pair: _Pair) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+    def _whitened(self, terms: _TwoTerms) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """L⁻¹ A L⁻ᵀ and L for every pair of factors, L None for the identity."""
         found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        for own, other in zip(pair.a, pair.b, strict=True):
+        for own, other in zip(terms.a, terms.b, strict=True):
             matrix = torch.eye(own, dtype=self.dtype, device=self.device) if isinstance(own, int) else own
             lower = None
             if isinstance(other, torch.Tensor):
@@ -262,17 +262,17 @@ class SumOfProducts:
     def _solver(self, tolerance: float | None, most: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
         with torch.no_grad():
             fixed = self._with_parameters([parameter.detach() for parameter in self._parameters()])
-            pair = fixed._pair()
-            if pair is not None:
-                parts = self._whitened(pair)
-                pairs = [torch.linalg.eigh(matrix) for matrix, _ in parts]
-                shifted = pair.values([value for value, _ in pairs]).unsqueeze(-1)
+            terms = fixed._two_terms()
+            if terms is not None:
+                parts = self._whitened(terms)
+                spectra = [torch.linalg.eigh(matrix) for matrix, _ in parts]
+                shifted = terms.values([value for value, _ in spectra]).unsqueeze(-1)
                 vectors = [
                     vector if lower is None else torch.linalg.solve_triangular(lower.mH, vector, upper=True)
-                    for (_, vector), (_, lower) in zip(pairs, parts, strict=True)
+                    for (_, vector), (_, lower) in zip(spectra, parts, strict=True)
                 ]
-                turned = fixed.terms[1].like(vectors, 1)
-                return lambda b: turned @ ((turned.mH @ b) / shifted)
+                transformed = fixed.terms[1].like(vectors, 1)
+                return lambda b: transformed @ ((transformed.mH @ b) / shifted)
             aim = torch.finfo(self.dtype).eps ** 0.5 if tolerance is None else tolerance
             steps = 10 * self.shape[-1] if most is None else most
             return lambda b: conjugate_gradients(fixed.__matmul__, fixed.diagonal(), b, aim, steps)
@@ -285,14 +285,14 @@ class SumOfProducts:
         ParameterError
             For more terms, or two with factors of different sizes, or none of whose factors are positive definite.
         """
-        pair = self._pair()
-        if pair is None:
+        terms = self._two_terms()
+        if terms is None:
             raise ParameterError(
                 "logdet of a sum needs two terms whose square factors have the same sizes, those of one positive "
                 "definite; use torch.linalg.slogdet(operator.to_dense())"
             )
-        values = pair.values([torch.linalg.eigvalsh(matrix) for matrix, _ in self._whitened(pair)])
-        return values.log().sum(-1) + self.terms[1].like(pair.b, 1).logdet()
+        values = terms.values([torch.linalg.eigvalsh(matrix) for matrix, _ in self._whitened(terms)])
+        return values.log().sum(-1) + self.terms[1].like(terms.b, 1).logdet()
 
 
 def _margin(factors: Sequence[Factor]) -> float:
@@ -306,14 +306,14 @@ def _margin(factors: Sequence[Factor]) -> float:
     return total
 
 
-def _ordered(pair: _Pair) -> _Pair | None:
+def _ordered(terms: _TwoTerms) -> _TwoTerms | None:
     """The pair with its better factors last; None if those of neither are positive definite."""
-    if all(isinstance(factor, int) for factor in pair.b):
-        return pair
-    first, second = _margin(pair.a), _margin(pair.b)
+    if all(isinstance(factor, int) for factor in terms.b):
+        return terms
+    first, second = _margin(terms.a), _margin(terms.b)
     if max(first, second) == 0:
         return None
-    return pair if second >= first else _Pair(pair.b, pair.a, pair.t, pair.s)
+    return terms if second >= first else _TwoTerms(terms.b, terms.a, terms.t, terms.s)
 
 
 def _is_identity(term: Term) -> bool:

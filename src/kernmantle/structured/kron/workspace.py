@@ -133,7 +133,7 @@ def _workspace(
     ready = prepare(passes, modes, wide, _unstarted)
     if ready is None:
         return None
-    return _between(ready) * x.element_size(), _room(modes, passes, arrays) if on_cpu else 0, route
+    return _between(ready) * x.element_size(), _thread_workspace(modes, passes, arrays) if on_cpu else 0, route
 
 
 def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str) -> tuple[tuple[Pass, ...], str]:
@@ -162,11 +162,11 @@ def _between(ready: Prepared) -> int:
     return max(before + after for before, after in pairwise(sizes))
 
 
-def _room(modes: Sequence[Mode], passes: Sequence[Pass], arrays: Arrays) -> int:
+def _thread_workspace(modes: Sequence[Mode], passes: Sequence[Pass], arrays: Arrays) -> int:
     cpu = import_module(".cpu", __package__)
     compute = "f64" if arrays.x.dtype == torch.float64 else "f32"
-    rooms = [0]
+    sizes = [0]
     for own, view in zip(passes, views(modes, passes), strict=True):
         if own.kind != "matmul":
-            rooms.append(cpu.room_of(own, width(own, view.right * arrays.x.shape[-1], compute), compute))
-    return max(rooms)
+            sizes.append(cpu.workspace_bytes(own, width(own, view.right * arrays.x.shape[-1], compute), compute))
+    return max(sizes)

@@ -166,14 +166,16 @@ def brute_force(case: Nest, tensors: list[torch.Tensor], others: list[torch.Tens
     return [*results, first[..., 0]]
 
 
-def check(case: Nest, derivatives: int) -> None:
+def check(case: Nest, derivatives: int, device: str = "cpu") -> None:
     """Compare a contraction of scores with brute force: values, and so many orders of derivatives where they are."""
     tracked = derivatives > 0 and case.kind in SMOOTH and case.tensors[0].dtype == torch.float64
-    tensors, others = ([t.detach().requires_grad_(tracked) for t in each] for each in (case.tensors, case.others))
+    tensors, others = (
+        [t.detach().to(device).requires_grad_(tracked) for t in each] for each in (case.tensors, case.others)
+    )
     exact = [[t.detach().double().requires_grad_(tracked) for t in each] for each in (case.tensors, case.others)]
-    p = case.p.clone().requires_grad_(tracked) if torch.is_tensor(case.p) else case.p
+    p = case.p.to(device, copy=True).requires_grad_(tracked) if torch.is_tensor(case.p) else case.p
     exact_p = case.p.double().clone().requires_grad_(tracked) if torch.is_tensor(case.p) else case.p
-    found = call(case, tensors, others, p)
+    found = [value.cpu() for value in call(case, tensors, others, p)]
     *wanted, values = brute_force(case, *exact, exact_p)
     depth = 4096
     for one, other in zip(found, wanted, strict=True):
@@ -199,7 +201,7 @@ def check(case: Nest, derivatives: int) -> None:
         ]
         scale = max(64.0, *(float(g.detach().abs().max()) for g in pairs[1] if g.numel()))
         for mine, right in zip(*pairs, strict=True):
-            assert_close(mine.detach(), right.detach(), depth=depth * 64, magnitude=scale)
-        one, other = (sum(g.square().sum() for g in each) for each in pairs)
+            assert_close(mine.detach().cpu(), right.detach(), depth=depth * 64, magnitude=scale)
+        one, other = (sum(g.square().sum().cpu() for g in each) for each in pairs)
         if not one.requires_grad or not other.requires_grad:
             return

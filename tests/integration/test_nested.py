@@ -21,12 +21,12 @@ def rows(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def _failures(seeds, derivatives):
+def _failures(seeds, derivatives, device="cpu"):
     failures = []
     for seed in seeds:
         case = generate(seed)
         try:
-            check(case, derivatives)
+            check(case, derivatives, device)
         except Exception as error:  # noqa: BLE001, all seeds are tried
             failures.append(f"seed {seed}: {type(error).__name__}: {error}\n    {case}")
     return failures
@@ -39,6 +39,12 @@ def test_a_slice_of_the_programs():
 
 def test_derivatives_of_a_slice(reference):
     failures = _failures(range(SLICE, SLICE + 20), 2)
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.cuda
+def test_a_slice_on_the_gpu():
+    failures = [*_failures(range(SLICE), 0, "cuda"), *_failures(range(SLICE, SLICE + 20), 2, "cuda")]
     assert not failures, "\n".join(failures)
 
 

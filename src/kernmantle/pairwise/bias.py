@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import torch
 
 from ..errors import ParameterError, ShapeError
 from ..ir.node import Node, substitute, var
 from ..ir.simplify import simplify
-from ..torch_ops.blocks import block_bytes
-from ..torch_ops.checks import without_autocast
-from ..torch_ops.recompute import recompute
 from .kernel_form import ROWS, TABLE, Form, of_form
 from .kernel_inputs import Call
-from .weighted_differences import blocks
 
 
 @of_form
@@ -51,18 +45,3 @@ def with_table(call: Call, table: torch.Tensor) -> Call:
 def at_points(call: Call, points: slice) -> tuple[torch.Tensor, ...]:
     """The shared tensors for some rows of x."""
     return (*call.shared[:-1], call.shared[-1][..., points, :]) if call.form.has_table else call.shared
-
-
-def _product(call: Call, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor) -> Any:
-    with without_autocast(v.device):
-        return (call.gram(x, y, shared) @ v,)
-
-
-def product(call: Call, v: torch.Tensor) -> torch.Tensor:
-    """The matrix times v, from blocks of its rows, for derivatives."""
-    most = block_bytes(call.is_tracked, call.device)
-    parts = [
-        recompute(partial(_product, call), call.x[..., points, :], call.y, v, *at_points(call, points))[0]
-        for points in blocks(call.x.shape[-2], call.x.element_size() * call.y.shape[-2], most)
-    ]
-    return torch.cat(parts, -2)

@@ -13,19 +13,18 @@ from ..errors import ParameterError
 from ..ir.definition import define
 from ..ir.node import variables
 from ..torch_ops.info import RunInfos
+from ..torch_ops.scores import Scores
 from . import agop, bias, bound, gradient, neighbours
 from . import matrix as apply
-from .hyperparameters import equal, shown, value_of
-from .kernel_form import Form, changed, combine, gram, is_stationary, is_symmetric, raised, swapped
+from .hyperparameters import shown, value_of
+from .kernel_algebra import ATOM, Algebra, bracketed
+from .kernel_form import Form, gram, is_stationary, is_symmetric, swapped
 from .kernel_inputs import Call, Value, is_direct, prepare
-from .kernel_row import literal
 from .operator import Operator
 from .transform import check_transform, composed, pulled_back
 
-_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
 
-
-class Kernel:
+class Kernel(Algebra):
     """A kernel k(x, y) of rows, ``epilogue(reduce(map(x, y)))``, evaluated in one fused pass.
 
     Kernels add, multiply, scale and take powers: ``0.5 * km.Gaussian(3.0) + km.Matern(2.0) ** 2`` is one kernel
@@ -81,7 +80,7 @@ class Kernel:
         values = {name: value_of(given[name], name) for name in definition.parameters}
         values = {name: value for name, value in values.items() if name in used}
         form = Form(definition.map, definition.reductions, definition.outputs[0], tuple(values))
-        self._set(form, values, {}, f"Kernel({', '.join(f'{n}={shown(v)}' for n, v in values.items())})", _ATOM)
+        self._set(form, values, {}, f"Kernel({', '.join(f'{n}={shown(v)}' for n, v in values.items())})", ATOM)
 
     def _set(
         self, form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int,
@@ -92,7 +91,7 @@ class Kernel:
 
     @staticmethod
     def made(
-        form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int = _ATOM,
+        form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int = ATOM,
         transform: torch.Tensor | None = None, named: bool = False,
     ) -> Kernel:  # fmt: skip
         """A kernel of a form and the values of its parameters and weights; ``named`` is that of ``is_similarity``."""
@@ -283,6 +282,30 @@ class Kernel:
         call, _ = self.prepared(x, y)
         return neighbours.nearest_of(call, count, False, return_values)
 
+    def lazy(self, x: Any, y: Any = None, *, table: Any = None) -> Scores:
+        """``k(x, y)`` as scores that are not stored, an operand of :func:`contract`.
+
+        Parameters
+        ----------
+        x, y, table : array
+            As of a call.
+
+        Returns
+        -------
+        Scores
+            Whose rows contractions reduce in the pass that computes them, with gradients of every order.
+
+        Examples
+        --------
+        >>> import kernmantle as km, numpy as np
+        >>> scores = km.Gaussian(1.0).lazy(np.zeros((1, 2)), np.ones((3, 2)))
+        >>> km.contract("mn,n->m", lambda k, w: km.log(k) * w, scores, np.array([1.0, 0.0, 2.0]))
+        array([-3.])
+        """
+        call, _ = self._tabled(x, y, table)
+        arguments, shape = call.given(call.x, call.y, call.shared), (*call.batch, call.x.shape[-2], call.y.shape[-2])
+        return Scores(gram(call.form), x, arguments.operands, arguments.parameters, shape, self._text)
+
     def operator(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Operator:
         """``k(x, y)``, with ``diagonal`` added, as a linear operator that never stores it."""
         return Operator(self, x, y, diagonal)
@@ -367,9 +390,9 @@ class Kernel:
         array([[101.]])
         """
         chosen = check_transform(value_of(matrix, "matrix"))
-        text = f"{_bracketed(self, _ATOM)}.transformed({shown(chosen)})"
+        text = f"{bracketed(self, ATOM)}.transformed({shown(chosen)})"
         both = composed(chosen, self._transform)
-        return Kernel.made(self._form, self._values, self._weights, text, _ATOM, both, self._named)
+        return Kernel.made(self._form, self._values, self._weights, text, ATOM, both, self._named)
 
     def of_transformed(self) -> Kernel:
         """The kernel of rows that have been multiplied by the transform already."""
@@ -379,72 +402,4 @@ class Kernel:
         """The kernel k(y, x), this one where it is symmetric."""
         if self.is_symmetric:
             return self
-        return self._like(swapped(self._form), f"{_bracketed(self, _ATOM)}.transposed()", _ATOM)
-
-    def _same(self, other: Kernel) -> dict[str, str]:
-        same = {}
-        for mine, theirs in ((self._values, other._values), (self._weights, other._weights)):
-            for name, value in theirs.items():
-                twin = next((known for known, kept in mine.items() if equal(kept, value)), None)
-                if twin is not None:
-                    same[name] = twin
-        return same
-
-    def _joined(self, op: str, other: Kernel, sign: str, level: int) -> Kernel:
-        if self._transform is not other._transform:
-            raise ParameterError(
-                f"{self!r} and {other!r} see different transforms of the rows, which one pass cannot: transform the "
-                "kernel that is made of both, or add their matrices"
-            )
-        form, names = combine(op, self._form, other._form, self._same(other))
-        values = self._values | {names[name]: value for name, value in other._values.items()}
-        weights = self._weights | {names[name]: value for name, value in other._weights.items()}
-        text = f"{_bracketed(self, level)} {sign} {_bracketed(other, level + (sign == '-'))}"
-        named = self._named or other._named
-        return Kernel.made(form, values, weights, text, level, self._transform, named)
-
-    def _with(self, op: str, name: str, value: Any, first: bool = False) -> tuple[Form, dict[str, Value]]:
-        form, name = changed(self._form, op, name, first)
-        return form, {**self._values, name: value_of(value, name)}
-
-    def __add__(self, other: Any) -> Kernel:
-        if isinstance(other, Kernel):
-            return self._joined("add", other, "+", _SUM)
-        form, values = self._with("add", "offset", other)
-        return self._like(form, f"{self._text} + {shown(other)}", _SUM, values)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Kernel:
-        if isinstance(other, Kernel):
-            return self._joined("sub", other, "-", _SUM)
-        form, values = self._with("sub", "offset", other)
-        return self._like(form, f"{self._text} - {shown(other)}", _SUM, values)
-
-    def __mul__(self, other: Any) -> Kernel:
-        if isinstance(other, Kernel):
-            return self._joined("mul", other, "*", _PRODUCT)
-        form, values = self._with("mul", "scale", other, first=True)
-        return self._like(form, f"{shown(other)} * {_bracketed(self, _PRODUCT)}", _PRODUCT, values)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Kernel:
-        if isinstance(other, Kernel):
-            return self._joined("div", other, "/", _PRODUCT)
-        form, values = self._with("div", "divisor", other)
-        return self._like(form, f"{_bracketed(self, _PRODUCT)} / {shown(other)}", _PRODUCT, values)
-
-    def __neg__(self) -> Kernel:
-        return -1 * self
-
-    def __pow__(self, exponent: Any) -> Kernel:
-        text = f"{_bracketed(self, _ATOM)} ** {shown(exponent)}"
-        if literal(exponent):
-            return self._like(raised(self._form, exponent), text, _POWER)
-        form, values = self._with("pow", "exponent", exponent)
-        return self._like(form, text, _POWER, values)
-
-
-def _bracketed(kernel: Kernel, level: int) -> str:
-    return repr(kernel) if kernel._level >= level else f"({kernel!r})"
+        return self._like(swapped(self._form), f"{bracketed(self, ATOM)}.transposed()", ATOM)

@@ -13,7 +13,6 @@ from ..torch_ops.dtypes import NAMES
 from ..torch_ops.execute import Types
 from ..torch_ops.row_reduce_autograd import rowwise
 from ..torch_ops.torch_private import is_recorded, plain
-from .bias import product
 from .kernel_form import gram
 from .kernel_inputs import Call
 
@@ -98,10 +97,7 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     if isinstance(diagonal, torch.Tensor):
         common_batch(tuple(batch), diagonal)
     call, v = _computed_in(call, v)
-    if call.form.has_table and is_recorded((call.x, call.y, v, *call.shared)):
-        out = product(call, v)
-    else:
-        out = _rowwise(call, PRODUCT, v)
+    out = _rowwise(call, PRODUCT, v)
     if diagonal is not None:
         scale = diagonal.to(v.dtype)[..., None, None] if isinstance(diagonal, torch.Tensor) else diagonal
         out = out + scale * v

@@ -33,8 +33,8 @@ class Scores:
 
     Parameters
     ----------
-    contraction, first, operands, parameters, shape
-        Set by :meth:`Contraction.lazy`.
+    contraction, first, operands, parameters, shape, text
+        Set by :meth:`Contraction.lazy` and :meth:`Kernel.lazy`.
 
     Attributes
     ----------
@@ -69,10 +69,10 @@ class Scores:
 
     def __init__(
         self, contraction: Evaluated, first: Any, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any],
-        shape: tuple[int, ...],
+        shape: tuple[int, ...], text: str = "",
     ) -> None:  # fmt: skip
         self.contraction, self.first, self.operands, self.parameters = contraction, first, operands, parameters
-        self.shape = shape
+        self.shape, self._text = shape, text
 
     @property
     def dtype(self) -> Any:
@@ -92,7 +92,7 @@ class Scores:
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
-        return f"<{shape} scores of {self.contraction!r}>"
+        return f"<{shape} scores of {self._text or repr(self.contraction)}>"
 
     def evaluate(self, *, out: Any = None, precision: str | None = None) -> Any:
         """Return the matrix itself, of the kind of the operands.

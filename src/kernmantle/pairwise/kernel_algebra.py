@@ -1,0 +1,104 @@
+"""Sums, products, quotients and powers of kernels, each one kernel again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ParameterError
+from .hyperparameters import equal, shown, value_of
+from .kernel_form import Form, changed, combine, raised
+from .kernel_inputs import Value
+from .kernel_row import literal
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SUM, PRODUCT, POWER, ATOM = 1, 2, 3, 4
+"""How tightly the text of a kernel binds."""
+
+
+class Algebra:
+    """Arithmetic of kernels; ``made`` and ``_like`` are theirs."""
+
+    __slots__ = ()
+    made: Callable[..., Any]
+    _like: Callable[..., Any]
+    _form: Form
+    _values: dict[str, Value]
+    _weights: dict[str, torch.Tensor]
+    _transform: torch.Tensor | None
+    _named: bool
+    _level: int
+    _text: str
+
+    def _same(self, other: Algebra) -> dict[str, str]:
+        same = {}
+        for mine, theirs in ((self._values, other._values), (self._weights, other._weights)):
+            for name, value in theirs.items():
+                twin = next((mine_name for mine_name, own in mine.items() if equal(own, value)), None)
+                if twin is not None:
+                    same[name] = twin
+        return same
+
+    def _joined(self, op: str, other: Algebra, sign: str, level: int) -> Self:
+        if self._transform is not other._transform:
+            raise ParameterError(
+                f"{self!r} and {other!r} see different transforms of the rows, which one pass cannot: transform the "
+                "kernel that is made of both, or add their matrices"
+            )
+        form, names = combine(op, self._form, other._form, self._same(other))
+        values = self._values | {names[name]: value for name, value in other._values.items()}
+        weights = self._weights | {names[name]: value for name, value in other._weights.items()}
+        text = f"{bracketed(self, level)} {sign} {bracketed(other, level + (sign == '-'))}"
+        named = self._named or other._named
+        return self.made(form, values, weights, text, level, self._transform, named)
+
+    def _with(self, op: str, name: str, value: Any, first: bool = False) -> tuple[Form, dict[str, Value]]:
+        form, name = changed(self._form, op, name, first)
+        return form, {**self._values, name: value_of(value, name)}
+
+    def __add__(self, other: Any) -> Self:
+        if isinstance(other, Algebra):
+            return self._joined("add", other, "+", SUM)
+        form, values = self._with("add", "offset", other)
+        return self._like(form, f"{self._text} + {shown(other)}", SUM, values)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Self:
+        if isinstance(other, Algebra):
+            return self._joined("sub", other, "-", SUM)
+        form, values = self._with("sub", "offset", other)
+        return self._like(form, f"{self._text} - {shown(other)}", SUM, values)
+
+    def __mul__(self, other: Any) -> Self:
+        if isinstance(other, Algebra):
+            return self._joined("mul", other, "*", PRODUCT)
+        form, values = self._with("mul", "scale", other, first=True)
+        return self._like(form, f"{shown(other)} * {bracketed(self, PRODUCT)}", PRODUCT, values)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Self:
+        if isinstance(other, Algebra):
+            return self._joined("div", other, "/", PRODUCT)
+        form, values = self._with("div", "divisor", other)
+        return self._like(form, f"{bracketed(self, PRODUCT)} / {shown(other)}", PRODUCT, values)
+
+    def __neg__(self) -> Self:
+        return -1 * self
+
+    def __pow__(self, exponent: Any) -> Self:
+        text = f"{bracketed(self, ATOM)} ** {shown(exponent)}"
+        if literal(exponent):
+            return self._like(raised(self._form, exponent), text, POWER)
+        form, values = self._with("pow", "exponent", exponent)
+        return self._like(form, text, POWER, values)
+
+
+def bracketed(kernel: Algebra, level: int) -> str:
+    """Text of a kernel, in brackets where it binds less than ``level``."""
+    return repr(kernel) if kernel._level >= level else f"({kernel!r})"

@@ -22,8 +22,11 @@ if _TYPE_CHECKING:
     from .kernel_kmeans import KernelKMeans as KernelKMeans
     from .kmeans import KMeans as KMeans
     from .kmedoids import KMedoids as KMedoids
+    from .neighbor_queries import NearestNeighbors as NearestNeighbors
     from .neighbors import KNeighborsClassifier as KNeighborsClassifier
     from .neighbors import KNeighborsRegressor as KNeighborsRegressor
+    from .radius_neighbors import RadiusNeighborsClassifier as RadiusNeighborsClassifier
+    from .radius_neighbors import RadiusNeighborsRegressor as RadiusNeighborsRegressor
     from .recursive import RecursiveFeatureMachine as RecursiveFeatureMachine
     from .recursive import RecursiveFeatureMachineClassifier as RecursiveFeatureMachineClassifier
     from .ridge import KernelRidge as KernelRidge
@@ -36,6 +39,9 @@ _HOMES = {
     "KernelPCA": "features",
     "KNeighborsClassifier": "neighbors",
     "KNeighborsRegressor": "neighbors",
+    "NearestNeighbors": "neighbor_queries",
+    "RadiusNeighborsClassifier": "radius_neighbors",
+    "RadiusNeighborsRegressor": "radius_neighbors",
     "RecursiveFeatureMachine": "recursive",
     "RecursiveFeatureMachineClassifier": "recursive",
     "GaussianProcessRegressor": "gaussian_process",

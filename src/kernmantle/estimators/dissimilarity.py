@@ -11,8 +11,8 @@ from ..pairwise import Kernel, argkmin, cdist
 from ..pairwise.distances import contraction
 from ..pairwise.inputs import find, request
 from ..pairwise.metric_prepare import inverse_covariance_of, variance_of
-from ..pairwise.neighbour_search import check_distance, check_metric
 from ..torch_ops.row_reduce import task_of
+from .measure import Measure
 
 Nearest = tuple[torch.Tensor, torch.Tensor]
 
@@ -39,21 +39,17 @@ class OfMetric:
     """Distances of rows by the name of a metric, or by a kernel that is a distance."""
 
     def __init__(self, rows: torch.Tensor, metric: Any, options: Mapping[str, Any] | None) -> None:
-        check_distance(metric, "pass a metric, or a distance of your own, km.Kernel(lambda x, y: abs(x - y))")
-        own = dict(options or {})
-        if isinstance(metric, Kernel):
-            if own:
-                raise ValueError("metric_params are those of a metric's name: hyperparameters of a kernel are its own")
-        else:
-            check_metric(metric, own)
-            row = find(metric)
-            if not row.symmetric:
-                raise ValueError(f"metric={metric!r} is not symmetric: medoids have distances that are")
-            if row.name == "seuclidean":
-                own.setdefault("V", variance_of(rows))
-            elif row.name == "mahalanobis" and "VI" not in own:
-                own["VI"] = inverse_covariance_of(rows)
-        self.rows, self.metric, self.options = rows, metric, own
+        found = Measure.of(metric, None, options, "pass a metric, or a distance of your own, lambda a, b: abs(a - b)")
+        self.rows, self.metric, self.options = rows, found.metric, dict(found.options)
+        if isinstance(self.metric, Kernel):
+            return
+        row = find(self.metric)
+        if not row.symmetric:
+            raise ValueError(f"metric={metric!r} is not symmetric: medoids have distances that are")
+        if row.name == "seuclidean":
+            self.options.setdefault("V", variance_of(rows))
+        elif row.name == "mahalanobis" and "VI" not in self.options:
+            self.options["VI"] = inverse_covariance_of(rows)
 
     def _of(self, rows: torch.Tensor) -> dict[str, Any]:
         """Options, of which arrays are on the device of rows."""

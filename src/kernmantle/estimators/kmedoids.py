@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm import tqdm
 
-from ..pairwise import Kernel
+from ..pairwise.distance import Metric
 from .data import rows_of
 from .dissimilarity import Dissimilarity, OfMatrix, OfMetric
 from .kmeans import check_clusters, warn_of
@@ -117,8 +117,8 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     ----------
     n_clusters : int
         At most as many as there are rows.
-    metric : str or km.Kernel
-        A metric of :func:`km.cdist` that is symmetric, a distance of one's own, ``km.Kernel(lambda x, y: abs(x - y))``,
+    metric : str, callable, km.Kernel or km.Contraction
+        A metric of :func:`km.cdist` that is symmetric, a distance of one's own, ``lambda a, b: abs(a - b)``,
         which is summed over the columns, or "precomputed": X is then the matrix of distances.
     method : {"alternate", "pam"}
         Alternate between labels and the most central rows of the clusters; or swap medoids with other rows as long as
@@ -189,7 +189,7 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     }
 
     def __init__(
-        self, n_clusters: int = 8, *, metric: str | Kernel = "euclidean", method: str = "alternate",
+        self, n_clusters: int = 8, *, metric: Metric = "euclidean", method: str = "alternate",
         init: Any = "k-medoids++", max_iter: int = 300, metric_params: Mapping[str, Any] | None = None,
         verbose: bool = False, random_state: Any = None, device: str | None = None,
     ) -> None:  # fmt: skip

@@ -7,22 +7,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..pairwise import Kernel, argkmin
-from ..pairwise.neighbour_search import check_distance, check_metric
+from ..pairwise import Kernel
+from ..pairwise.distance import Metric
 from .classifier import named
-from .data import labels_as_array, rows_and_targets, rows_of
+from .data import Back, labels_as_array, rows_and_targets
+from .measure import Measure
+from .neighbor_queries import NearestQueries
 
-_WEIGHTS = ("uniform", "distance")
+WEIGHTS = ("uniform", "distance")
 
 
-class _Neighbors(BaseEstimator):
+class _Neighbors(NearestQueries):
     """Rows, and the nearest of them."""
 
     def __init__(
-        self, n_neighbors: int = 5, *, weights: str = "uniform", metric: str | Kernel = "minkowski", p: float = 2.0,
+        self, n_neighbors: int = 5, *, weights: str = "uniform", metric: Metric = "minkowski", p: float = 2.0,
         metric_params: Mapping[str, Any] | None = None, similarity: Kernel | None = None, device: str | None = None,
     ) -> None:  # fmt: skip
         self.n_neighbors = n_neighbors
@@ -33,44 +35,18 @@ class _Neighbors(BaseEstimator):
         self.similarity = similarity
         self.device = device
 
-    def _keep(self, rows: torch.Tensor) -> None:
-        if self.weights not in _WEIGHTS:
-            raise ValueError(f"weights={self.weights!r} is none of {', '.join(_WEIGHTS)}")
+    def _fit_rows(self, rows: torch.Tensor, back: Back) -> None:
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"weights={self.weights!r} is none of {', '.join(WEIGHTS)}")
         if isinstance(self.n_neighbors, bool) or not isinstance(self.n_neighbors, (int, np.integer)):
             raise ValueError(f"n_neighbors must be an integer, got {self.n_neighbors!r}")
         if self.similarity is not None:
             if not isinstance(self.similarity, Kernel):
                 raise ValueError(f"similarity must be a km.Kernel or None, got {self.similarity!r}")
-            if self.metric != "minkowski" or self.metric_params:
+            if not (isinstance(self.metric, str) and self.metric == "minkowski") or self.metric_params:
                 raise ValueError("similarity and metric are two ways to order rows: pass one of them")
-        check_distance(self.metric, "pass it as similarity=")
-        if not isinstance(self.metric, Kernel):
-            check_metric(self.metric, self._options())
-        elif self.metric_params:
-            raise ValueError("metric_params are those of a metric's name: the hyperparameters of a kernel are its own")
-        self._rows = rows
-
-    def _options(self) -> dict[str, Any]:
-        power = {"p": self.p} if self.metric == "minkowski" else {}
-        return {**power, **(self.metric_params or {})}
-
-    def kneighbors(self, X: Any, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
-        """Distances and indices of the nearest rows, (m, n_neighbors) each, or the indices alone."""
-        rows, back = rows_of(self, X)
-        values, indices = self._nearest(rows, n_neighbors)
-        return (back(values), back(indices)) if return_distance else back(indices)
-
-    def _nearest(self, rows: torch.Tensor, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        wanted = int(self.n_neighbors if count is None else count)
-        known = self._rows.shape[0]
-        if not 1 <= wanted <= known:
-            raise ValueError(
-                f"Expected n_neighbors <= n_samples_fit and > 0, but n_neighbors = {wanted}, n_samples_fit = {known}"
-            )
-        if self.similarity is not None:
-            return self.similarity.argkmax(rows, self._rows.to(rows), wanted, return_values=True)
-        options = {} if isinstance(self.metric, Kernel) else self._options()
-        return argkmin(rows, self._rows.to(rows), wanted, metric=self.metric, return_values=True, **options)
+        instead = "pass it as similarity=, as similarity=km.Linear()"
+        self._keep(rows, back, Measure.of(self.metric, self.p, self.metric_params, instead))
 
     def _shares(self, values: torch.Tensor) -> torch.Tensor:
         """Weight of each neighbour; those at distance 0 outweigh all others."""
@@ -92,9 +68,9 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
         How many vote.
     weights : {"uniform", "distance"}
         Equal votes, or those of the reciprocal distance (of a similarity its value).
-    metric : str or km.Kernel
-        A metric of :func:`km.cdist`, or a distance of one's own, ``km.Kernel(lambda x, y: abs(x - y))``, which is
-        summed over the columns. The smallest value is the nearest, as in :func:`km.argkmin`.
+    metric : str, callable, km.Kernel or km.Contraction
+        As of :class:`NearestNeighbors`: the name of a metric, a distance of one's own, as ``lambda a, b: abs(a - b)``,
+        or "precomputed". The smallest value is the nearest, as in :func:`km.argkmin`.
     p : float
         Power of the Minkowski distance.
     metric_params : dict, optional
@@ -128,16 +104,16 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
 
     def fit(self, X: Any, y: Any) -> KNeighborsClassifier:
         """Keep the rows and their labels."""
-        rows, labels, _ = rows_and_targets(self, X, y, numeric=False, multi_output=False)
+        rows, labels, back = rows_and_targets(self, X, y, numeric=False, multi_output=False)
         values = labels_as_array(labels)
         check_classification_targets(values)
         self.classes_, self._codes = np.unique(values, return_inverse=True)
-        self._keep(rows)
+        self._fit_rows(rows, back)
         return self
 
-    def _votes(self, X: Any) -> tuple[torch.Tensor, Any]:
-        rows, back = rows_of(self, X)
-        values, indices = self._nearest(rows)
+    def _votes(self, X: Any) -> tuple[torch.Tensor, Back]:
+        rows, back = self._queries(X)
+        values, indices = self._nearest(rows, None, X is None)
         codes = torch.as_tensor(self._codes, device=rows.device)[indices]
         votes = values.new_zeros(rows.shape[0], len(self.classes_))
         return votes.scatter_add_(1, codes, self._shares(values)), back
@@ -148,9 +124,9 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
         return back(votes)
 
     def predict(self, X: Any) -> Any:
-        """Labels with the most votes, the first of equals."""
-        votes, _ = self._votes(X)
-        return named(self.classes_, votes.argmax(1), X)
+        """Labels with the most votes, the first of equals; without X of the fitted rows, each by the others."""
+        votes, back = self._votes(X)
+        return named(self.classes_, votes.argmax(1), back(votes))
 
 
 class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
@@ -182,15 +158,15 @@ class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
 
     def fit(self, X: Any, y: Any) -> KNeighborsRegressor:
         """Keep the rows and their targets."""
-        rows, targets, _ = rows_and_targets(self, X, y)
+        rows, targets, back = rows_and_targets(self, X, y)
         self._targets = targets
-        self._keep(rows)
+        self._fit_rows(rows, back)
         return self
 
     def predict(self, X: Any) -> Any:
-        """Means, (m,) or (m, outputs)."""
-        rows, back = rows_of(self, X)
-        values, indices = self._nearest(rows)
+        """Means, (m,) or (m, outputs); without X of the fitted rows, each by the others."""
+        rows, back = self._queries(X)
+        values, indices = self._nearest(rows, None, X is None)
         shares = self._shares(values)
         known = self._targets.to(rows)
         if known.dim() == 1:

@@ -19,10 +19,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..errors import KernmantleWarning, LinearAlgebraError
 from ..linalg import eigh
 from ..pairwise import Kernel, argkmin
-from ..pairwise.neighbour_search import check_distance, check_metric
+from ..pairwise.distance import Metric
 from .base import chosen_kernel
 from .data import rows_of
 from .kmeans import KMeans, check_clusters
+from .measure import Measure
 
 LARGEST_STORED = 4096
 """Rows up to which an affinity is stored where the iteration does not get to its eigenvectors: 128 MB of float64."""
@@ -110,7 +111,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
         Eigenvectors that are taken; by default n_clusters.
     n_neighbors : int
         Neighbours of a row, itself included, for "nearest_neighbors".
-    metric : str or km.Kernel
+    metric : str, callable, km.Kernel or km.Contraction
         Distance of neighbours, as of :func:`km.argkmin`.
     metric_params : dict, optional
         Options of the metric.
@@ -175,7 +176,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
     def __init__(
         self, n_clusters: int = 8, *, affinity: str | Kernel = "gaussian", bandwidth: float | None = None,
         kernel_params: Mapping[str, Any] | None = None, n_components: int | None = None, n_neighbors: int = 10,
-        metric: str | Kernel = "euclidean", metric_params: Mapping[str, Any] | None = None, n_init: int = 10,
+        metric: Metric = "euclidean", metric_params: Mapping[str, Any] | None = None, n_init: int = 10,
         eigen_tol: float | str = "auto", random_state: Any = None, device: str | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self.n_clusters = n_clusters
@@ -235,12 +236,12 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
 
     def _of_neighbours(self, rows: torch.Tensor, count: int, random: np.random.RandomState) -> torch.Tensor:
         """Eigenvectors of the graph of neighbours."""
-        options, tolerance = dict(self.metric_params or {}), cast(Any, self.eigen_tol)  # the stubs say str
-        check_distance(self.metric, "neighbours are ordered by a distance; or pass the kernel as affinity=")
-        if isinstance(self.metric, str):
-            check_metric(self.metric, options)
+        tolerance = cast(Any, self.eigen_tol)  # the stubs say str
+        instead = "neighbours are ordered by a distance; or pass the kernel as affinity="
+        measure = Measure.of(self.metric, None, self.metric_params, instead)
         neighbours = min(int(self.n_neighbors), rows.shape[0])
-        indices = argkmin(rows, rows, neighbours, metric=self.metric, **options).flatten().int().cpu().numpy()
+        indices = argkmin(rows, rows, neighbours, metric=measure.metric, **measure.options)
+        indices = indices.flatten().int().cpu().numpy()
         starts = np.arange(0, len(indices) + 1, neighbours, dtype=indices.dtype)
         graph = csr_array((np.ones(len(indices)), indices, starts), (rows.shape[0], rows.shape[0]))
         found = spectral_embedding(

@@ -1,0 +1,88 @@
+"""The distance of an estimator: what ``metric``, ``p`` and ``metric_params`` say, checked and traced by ``fit``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..pairwise import Kernel
+from ..pairwise.distance import Distances, Metric, check_metric, distances
+
+PRECOMPUTED = "precomputed"
+_NO_SIMILARITY = "take a distance, as metric='euclidean', or order rows by k.argkmax"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A distance between rows: the name of a metric with options, a kernel, or "precomputed"."""
+
+    metric: Any
+    options: Mapping[str, Any]
+
+    @staticmethod
+    def of(
+        metric: Metric, p: float | None, metric_params: Mapping[str, Any] | None, instead: str = _NO_SIMILARITY
+    ) -> Measure:
+        """Return the checked distance; a function is traced here. Errors are those of ``km.argkmin``."""
+        options = dict(metric_params or {})
+        if isinstance(metric, str):
+            if metric == PRECOMPUTED:
+                if options:
+                    raise ValueError(f"metric='precomputed' takes no metric_params, it was given {sorted(options)}")
+                return Measure(PRECOMPUTED, {})
+            if metric == "minkowski" and p is not None:
+                options = {"p": p, **options}
+        if isinstance(metric, Kernel) and options:
+            raise ValueError("metric_params are those of a metric's name: the hyperparameters of a kernel are its own")
+        kernel = check_metric(metric, options, instead)
+        return Measure(metric, options) if kernel is None else Measure(kernel, {})
+
+    @property
+    def is_precomputed(self) -> bool:
+        """Whether rows are distances already."""
+        return self.metric == PRECOMPUTED
+
+    def between(self, rows: torch.Tensor, others: torch.Tensor) -> Distances:
+        """Return the distances between rows and others; of precomputed ones the rows are the distances."""
+        if self.is_precomputed:
+            return Distances.precomputed(rows)
+        options = {
+            name: torch.as_tensor(value).to(rows) if isinstance(value, (np.ndarray, list, torch.Tensor)) else value
+            for name, value in self.options.items()
+        }
+        return distances(self.metric, options, rows, others)
+
+
+def check_square(rows: torch.Tensor) -> None:
+    """ValueError for precomputed distances of a fit that are no square matrix, or negative."""
+    if rows.shape[0] != rows.shape[1]:
+        raise ValueError(
+            f"Precomputed matrix must be square: metric='precomputed' takes the distances between all rows, it was "
+            f"given {tuple(rows.shape)}"
+        )
+    check_not_negative(rows)
+
+
+def check_not_negative(rows: torch.Tensor) -> None:
+    """ValueError for negative precomputed distances."""
+    if rows.numel() and float(rows.amin()) < 0:
+        raise ValueError("Negative values in data passed to X: precomputed distances are not negative")
+
+
+def check_integer(value: Any, name: str, least: int) -> int:
+    """Return an integer parameter of at least so much."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return int(value)
+
+
+def check_real(value: Any, name: str, least: float, *, above: bool = False) -> float:
+    """Return a finite real parameter of at least so much, or above it."""
+    is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not is_real or not np.isfinite(value) or value < least or (above and value == least):
+        raise ValueError(f"{name} must be a number {'above' if above else 'of at least'} {least:g}, got {value!r}")
+    return float(value)

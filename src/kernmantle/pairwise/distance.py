@@ -1,0 +1,255 @@
+"""Distances between two sets of rows by any metric, and reductions of functions of them, without their matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ..compiler.row_reduce import PRODUCT
+from ..errors import KernmantleError, ParameterError, TraceError
+from ..ir.definition import Definition, of_expressions
+from ..ir.node import var
+from ..ir.trace import trace
+from ..torch_ops.contract import Contraction
+from ..torch_ops.row_reduce import task_of
+from ..torch_ops.row_select import nearest
+from .distances import contraction
+from .hyperparameters import value_of
+from .inputs import Request, check_options, find, request
+from .kernel import Kernel
+from .kernel_form import Form, gram
+from .metrics import METRICS
+
+OPTIONS = ("p", "w", "V", "VI", "base")
+Metric = str | Kernel | Contraction | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function of a distance, and by name of terms of its row and of its column."""
+
+    function: Callable[..., Any]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The distances between rows x and rows y, which are computed wherever they are reduced.
+
+    The operands are those of the contraction; terms of rows and columns are vectors of their dtype and device.
+    """
+
+    contraction: Contraction
+    operands: tuple[torch.Tensor, ...]
+    parameters: Mapping[str, Any]
+    is_symmetric: bool
+
+    @staticmethod
+    def precomputed(matrix: torch.Tensor) -> Distances:
+        """Return the distances of a matrix that is there."""
+        square = matrix.shape[0] == matrix.shape[1]
+        return Distances(_MATRIX, (matrix,), {}, square and bool((matrix == matrix.mT).all()))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows x and of rows y."""
+        sizes = {
+            axis: size
+            for operand, axes in zip(self.operands, self._axes, strict=True)
+            for axis, size in zip(axes, operand.shape, strict=True)
+        }
+        row, column = self.contraction.definition.equation.out
+        return sizes[row], sizes[column]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the distances."""
+        return self.operands[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the distances."""
+        return self.operands[0].device
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return self.contraction.definition.equation.operands
+
+    def part(self, rows: slice | torch.Tensor | None = None, columns: slice | torch.Tensor | None = None) -> Distances:
+        """Return the distances between some of the rows x and some of the rows y."""
+        parts: list[torch.Tensor] = []
+        chosen = dict(zip(self.contraction.definition.equation.out, (rows, columns), strict=True))
+        for operand, axes in zip(self.operands, self._axes, strict=True):
+            for position, axis in enumerate(axes):
+                if chosen.get(axis) is not None:
+                    operand = operand[(*(slice(None),) * position, chosen[axis])]
+            parts.append(operand)
+        return replace(self, operands=tuple(parts), is_symmetric=False)
+
+    def matrix(self) -> torch.Tensor:
+        """Return the distances, (m, n)."""
+        return self.contraction(*self.operands, precision="ieee", params=self.parameters)
+
+    def reduced(self, how: str, entry: Entry, **terms: torch.Tensor) -> torch.Tensor:
+        """Return a reduction over the rows y of a function of the distances, (m,): "sum", "min", "max"."""
+        return self._evaluated(how, entry, None, 0, terms)[0]
+
+    def product(self, entry: Entry, v: torch.Tensor, **terms: torch.Tensor) -> torch.Tensor:
+        """Return the matrix of a function of the distances times v, (m, c), of v with a row for each of the rows y."""
+        return self._evaluated(PRODUCT, entry, v, 0, terms)[0]
+
+    def smallest(
+        self, count: int, entry: Entry | None = None, *, precision: str | None = "ieee", **terms: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the smallest values of a function of the distances in every row, and the rows y of them, (m, count).
+
+        NaN comes last. The values have the gradients of the distances.
+        """
+        contract, operands = self._joined(entry, terms)
+        return nearest(contract, operands, self.parameters, count, False, precision)
+
+    def _evaluated(
+        self, how: str, entry: Entry, v: torch.Tensor | None, count: int, terms: Mapping[str, torch.Tensor]
+    ) -> list[torch.Tensor]:
+        contract, operands = self._joined(entry, terms)
+        task, tensors = task_of(contract, how, operands, self.parameters, v, count, "ieee")
+        return task.evaluate([tensor.detach() for tensor in tensors])
+
+    def _joined(
+        self, entry: Entry | None, terms: Mapping[str, torch.Tensor]
+    ) -> tuple[Contraction, tuple[torch.Tensor, ...]]:
+        if entry is None:
+            return self.contraction, self.operands
+        along = [terms[name].to(self.operands[0]) for name in (*entry.rows, *entry.columns)]
+        return _of_entries(self.contraction.text, entry), (*self.operands, *along)
+
+
+_MATRIX = Contraction("mn->mn", lambda d: d)
+
+
+@lru_cache(maxsize=256)
+def _of_entries(text: str, entry: Entry) -> Contraction:
+    """The contraction whose values are a function of those of another; terms of rows and columns are operands."""
+    base = Definition.parse(text)
+    row, column = base.equation.out
+    axes = [*base.equation.operands, *(row for _ in entry.rows), *(column for _ in entry.columns)]
+    first = len(base.equation.operands)
+    named = {name: var(f"x{first + position}") for position, name in enumerate((*entry.rows, *entry.columns))}
+    roots = trace(entry.function, [base.outputs[0]], named, what="function of a distance").roots
+    return Contraction.of(of_expressions(f"{','.join(axes)}->{row}{column}", base.map, base.reductions, roots))
+
+
+def kernel_of(metric: Metric, options: Mapping[str, Any]) -> Kernel | None:
+    """Return a function, a contraction or a kernel as a kernel, None for the name of a metric.
+
+    ``options`` are the hyperparameters of a function or a contraction. A function is traced here.
+    """
+    if isinstance(metric, Kernel):
+        if options:
+            raise ParameterError(f"a kernel takes no {next(iter(options))}; its hyperparameters are its own")
+        return metric
+    if isinstance(metric, Contraction):
+        return _of_contraction(metric, options)
+    if not callable(metric):
+        return None
+    try:
+        return Kernel(metric, **options)
+    except (KernmantleError, TypeError, AttributeError) as error:
+        kind = type(error) if isinstance(error, KernmantleError) else TraceError
+        name = getattr(metric, "__name__", "")
+        named = f"; the metric of this name is metric={name!r}" if name in METRICS else ""
+        raise kind(
+            "metric= is a function of one entry of each row, whose values are summed over the columns, as "
+            f"lambda a, b: abs(a - b){named}; with something made of the sum, km.Kernel(map, epilogue): {error}"
+        ) from error
+
+
+def _of_contraction(metric: Contraction, options: Mapping[str, Any]) -> Kernel:
+    definition = metric.definition
+    equation = definition.equation
+    fits = len(equation.positional) == len(equation.operands) == 2 and all(len(axes) == 2 for axes in equation.operands)
+    if fits:
+        (row, left), (column, right) = equation.operands
+        fits = left == right and equation.out == row + column
+    if not fits or not definition.single:
+        raise ParameterError(
+            f"metric= takes a contraction of two sets of rows to one value for every pair, as 'mk,nk->mn', not "
+            f"{equation.text!r}"
+        )
+    settings = {**dict(definition.defaults), **options}
+    unknown = next((name for name in options if name not in definition.parameters), None)
+    if unknown is not None:
+        listing = ", ".join(definition.parameters) or "none"
+        raise ParameterError(f"unknown parameter {unknown!r} of the metric; the contraction has {listing}")
+    missing = next((name for name in definition.parameters if name not in settings), None)
+    if missing is not None:
+        raise ParameterError(f"parameter {missing!r} of the metric is missing: pass it in metric_params=")
+    values = {name: value_of(settings[name], name) for name in definition.parameters}
+    form = Form(definition.map, definition.reductions, definition.outputs[0], definition.parameters)
+    return Kernel.made(form, values, {}, repr(metric))
+
+
+def check_metric(metric: Metric, options: Mapping[str, Any], instead: str) -> Kernel | None:
+    """Return ``kernel_of``; ParameterError for similarities, unknown names, and options that a metric has not."""
+    kernel = kernel_of(metric, options)
+    if kernel is not None:
+        check_distance(kernel, instead)
+        return kernel
+    check_names(options)
+    row = find(metric)
+    check_options(row, options)
+    if row.name == "inner_product":
+        raise ParameterError(f"metric= is a distance; 'inner_product' is a similarity, as km.Linear(): {instead}")
+    return None
+
+
+def check_distance(kernel: Kernel, instead: str) -> None:
+    """ParameterError for a kernel whose values are larger where rows are nearer."""
+    if kernel.is_similarity:
+        raise ParameterError(
+            f"metric= is a distance, whose smallest value is the nearest; {kernel!r} is a similarity, larger where "
+            f"rows are nearer: {instead}"
+        )
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """ParameterError for what is an option of no metric."""
+    unknown = next((name for name in options if name not in OPTIONS), None)
+    if unknown is not None:
+        raise ParameterError(f"metrics have no option {unknown!r}; there are {', '.join(OPTIONS)}")
+
+
+def of_names(metric: Any, options: Mapping[str, Any], x: Any, y: Any) -> tuple[Request, Distances]:
+    """Return the checked call of a metric by its name, and its distances."""
+    p, w, V, VI, base = (options.get(name) for name in OPTIONS)
+    wanted = request(find(metric), x, y, p=p, w=w, V=V, VI=VI, base=base)
+    ready = wanted.prepared()
+    contract = contraction(wanted.row.name, wanted.variant, ready.weighted, True)
+    return wanted, Distances(contract, tuple(ready.operands), ready.parameters, wanted.row.symmetric)
+
+
+def distances(metric: str | Kernel, options: Mapping[str, Any], x: torch.Tensor, y: torch.Tensor) -> Distances:
+    """Return the distances between two matrices of rows, by the name of a metric or a kernel; x and y may be one."""
+    if isinstance(metric, Kernel):
+        call, _ = metric.prepared(x, y)
+        arguments = call.given(call.x, call.y, call.shared)
+        found = Distances(gram(call.form), tuple(arguments.operands), arguments.parameters, metric.is_symmetric)
+        batch = call.batch
+    else:
+        wanted, found = of_names(metric, options, x, y)
+        batch = wanted.batch
+    if batch:
+        raise ParameterError(f"a metric is one for all rows, this one has hyperparameters of the batch {batch}")
+    return found
+
+
+def numbered(count: int, like: Distances) -> torch.Tensor:
+    """Return 0, 1, 2, ... as terms; ParameterError where their type does not hold so many."""
+    if count > 2 / torch.finfo(like.dtype).eps:
+        raise ParameterError(f"{count} rows cannot be told apart in {like.dtype}: pass float64")
+    return torch.arange(count, dtype=like.dtype, device=like.device)

@@ -15,6 +15,7 @@ MODULES = {
     "kernel_tools": "kernel_tools",
     "mm_kermac": "mm_kermac",
     "pyfastkron": "pyfastkron",
+    "pykeops": "pykeops",
     "ksmm_py": "ksmm",
     "scipy.spatial.distance": "scipy",
 }
@@ -57,8 +58,8 @@ def install(name: str) -> ModuleType:
         raise ParameterError(f"there is no stand-in for {name!r}; there are {', '.join(MODULES)}")
     module = importlib.import_module(f"{__name__}.{MODULES[name]}")
     sys.modules[name] = module
-    for part in pkgutil.iter_modules(getattr(module, "__path__", ())):
-        sys.modules[f"{name}.{part.name}"] = importlib.import_module(f"{module.__name__}.{part.name}")
+    for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
+        sys.modules[name + part.name.removeprefix(module.__name__)] = importlib.import_module(part.name)
     for part, own in getattr(module, "RENAMED", {}).items():
         sys.modules[f"{name}.{part}"] = importlib.import_module(f"{module.__name__}.{own}")
         setattr(module, part, sys.modules[f"{name}.{part}"])

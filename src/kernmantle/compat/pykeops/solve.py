@@ -1,0 +1,110 @@
+"""Linear systems of formulas by conjugate gradients, with gradients of every order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...errors import ParameterError, ShapeError
+from ...linalg.cg import cg
+from .expression import Expression, Leaf, Symbol, components, leaves, substituted
+
+UNKNOWN = -1
+"""Position of the variable that a system is solved for."""
+_MOST = 10_000
+"""Products that a solve may take."""
+
+
+@dataclass(frozen=True)
+class System:
+    """``α b + Σ formula(b)`` for a variable b; it stops where the mean square of the residual is below eps²."""
+
+    formula: Expression
+    axis: str
+    total: Callable[[Expression], torch.Tensor]
+    alpha: float
+    eps: float
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """Tensors of the formula that require a gradient."""
+        return [leaf.tensor for leaf in leaves(self.formula) if leaf.tensor.requires_grad]
+
+    def apply(self, b: torch.Tensor, parameters: Sequence[torch.Tensor] | None = None) -> torch.Tensor:
+        """Return the left-hand side, with other tensors for its parameters where they are given."""
+        new = {} if parameters is None else dict(zip(map(id, self.parameters), parameters, strict=True))
+
+        def replace(part: Expression) -> Expression | None:
+            if isinstance(part, Symbol) and part.position == UNKNOWN:
+                unknown = Leaf(b, self.axis)
+                return unknown if part.chosen is None else components(unknown, part.chosen)
+            if isinstance(part, Leaf) and id(part.tensor) in new:
+                return Leaf(new[id(part.tensor)], "".join(part.axes), part.weak)
+            return None
+
+        return self.alpha * b + self.total(substituted(self.formula, replace))
+
+    def solved(self, right: torch.Tensor) -> torch.Tensor:
+        """Return the solution, without a gradient."""
+        operator = _Flat(self, right)
+        size = float(right.double().square().mean().sqrt())
+        if size == 0:
+            return torch.zeros_like(right)
+        limit = min(1.0, max(self.eps / size, 4 * torch.finfo(right.dtype).eps))
+        found = cg(operator, right.detach().reshape(-1), tolerance=limit, max_iterations=_MOST)
+        return found.x.reshape(right.shape)
+
+
+class _Flat:
+    """The system on vectors of all components."""
+
+    requires_grad = False
+
+    def __init__(self, system: System, like: torch.Tensor) -> None:
+        self._system, self._like = system, like
+        self.shape = (like.numel(), like.numel())
+        self.dtype, self.device = like.dtype, like.device
+
+    def __matmul__(self, columns: torch.Tensor) -> torch.Tensor:
+        return torch.stack(
+            [self._system.apply(v.reshape(self._like.shape)).reshape(-1) for v in columns.unbind(-1)], -1
+        )
+
+
+class _Solved(torch.autograd.Function):
+    """The solution as a function of the right-hand side and of the parameters of the system."""
+
+    @staticmethod
+    def forward(ctx: Any, system: System, right: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        ctx.system = system
+        solution = system.solved(right)
+        ctx.save_for_backward(solution)
+        return solution
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
+        (solution,) = ctx.saved_tensors
+        system, parameters = ctx.system, ctx.system.parameters
+        moved = _Solved.apply(system, cotangents[0], *parameters)
+        if not parameters:
+            return None, moved
+        graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # Views, on which the solution does not depend: its own dependence is what is being computed.
+            own = [tensor.view_as(tensor) for tensor in parameters]
+            left = system.apply(solution, own)
+            found = torch.autograd.grad(left, own, -moved, create_graph=graph, allow_unused=True)  # pyright: ignore[reportOperatorIssue]
+        return None, moved, *found
+
+
+def solve_formula(system: System, right: torch.Tensor) -> torch.Tensor:
+    """Return b with ``α b + Σ formula(b)`` equal to a right-hand side (rows, D)."""
+    if right.dim() != 2:
+        raise ShapeError(f"systems take one right-hand side without batch dimensions; got {tuple(right.shape)}")
+    if not system.alpha >= 0 or not system.eps > 0:
+        raise ParameterError(f"alpha is at least 0 and eps positive; got {system.alpha} and {system.eps}")
+    parameters = system.parameters if torch.is_grad_enabled() else []
+    return _Solved.apply(system, right, *parameters)  # pyright: ignore[reportReturnType]

@@ -79,11 +79,26 @@ def test_cache_lists_prunes_and_clears(tmp_path, capsys):
     assert out.count("gram") == 4
     assert out.count("2 kernels, ") == 2
     assert main([*at, "prune", "4k"]) == 0
-    assert "removed 1 kernels, freed 3.3 kB" in capsys.readouterr().out
+    assert "removed 1 kernel, freed 3.3 kB" in capsys.readouterr().out
     assert main([*at, "clear"]) == 0
     assert "freed 3.3 kB" in capsys.readouterr().out
     assert main(at) == 0
     assert "0 kernels, 0 bytes" in capsys.readouterr().out
+
+
+def test_the_table_of_the_cache_fits_a_narrow_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    kept = Cache(tmp_path)
+    for number in range(cache.SHOWN + 3):
+        key = Key("x86_64-unknown-linux-gnu", "compiler 1", str(number), name=f"gram {number} tile 4x32 " + "x" * 90)
+        kept.fetch(key, lambda: Built(bytes(3000)))
+    assert main(["cache", "--directory", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("gram" in line for line in lines) == cache.SHOWN
+    assert all(len(line) <= 80 for line in lines[:-1])
+    assert "and 3 more" in lines[-2]
+    assert main(["cache", "--directory", str(tmp_path), "list", "--all"]) == 0
+    assert capsys.readouterr().out.count("gram") == cache.SHOWN + 3
 
 
 @pytest.mark.parametrize(("text", "size"), [("0", 0), ("12", 12), ("500k", 500_000), ("1.5GB", 1_500_000_000)])
@@ -176,8 +191,19 @@ def test_inspect_takes_a_lambda_as_it_is_written_in_a_program(capsys):
     assert texts[0] == texts[1] == texts[2]
 
 
+def test_inspect_takes_operands_by_their_usual_names_and_functions_of_modules(capsys):
+    texts = []
+    for text in ("exp(a - b) * p", "exp(x - y) * p", "lambda u, v, p: km.exp(u - v) * p", "np.exp(x - y) * p"):
+        assert main(["inspect", text, "--source", "none"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert len(set(texts)) == 1
+
+
 def test_the_demonstration_on_a_device_that_is_not_there_is_one_line(capsys):
-    for device, message in ((f"cuda:{torch.cuda.device_count()}", "CUDA devices here"), ("tpu", "not 'tpu'")):
+    for device, message in (
+        (f"cuda:{torch.cuda.device_count()}", "CUDA devices; use"),
+        ("tpu", "invalid device 'tpu'"),
+    ):
         assert main(["demo", "--device", device]) == 1
         said = capsys.readouterr().err
         assert message in said
@@ -195,8 +221,9 @@ def test_inspect_of_what_has_no_derivative(capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a +", "no expression"),
-        ("x - y", "uses none of the operands a, b"),
+        ("a +", "not an expression"),
+        ("q - k", "lambda q, k: q - k"),
+        ("a if a > b else b", "use where(condition, a, b)"),
         ("lambda a: a", "must take 2 operands"),
         ("a.real + b", "Attribute"),
         ("open(a)", "calls 'open'"),

@@ -15,10 +15,10 @@ from ..errors import KernmantleError
 
 COMMANDS = {
     "demo": ("kernmantle.cli.demo", "kernel regression and nearest neighbours on real data"),
-    "info": ("kernmantle.cli.info", "versions, devices, what works here and what does not, and why"),
-    "bench": ("kernmantle.cli.bench", "time the library against its peers, in a clone of the repository"),
-    "cache": ("kernmantle.cli.cache", "list, prune or clear the compiled kernels"),
-    "inspect": ("kernmantle.cli.inspect", "what a map becomes: expression, derivative, plans, sources"),
+    "info": ("kernmantle.cli.info", "versions, devices, what works on this machine, and checks of results"),
+    "bench": ("kernmantle.cli.bench", "benchmarks against other libraries, in a clone of the repository"),
+    "cache": ("kernmantle.cli.cache", "list, prune, clear, export or import the compiled kernels"),
+    "inspect": ("kernmantle.cli.inspect", "how a map is compiled: expression, derivatives, plans, sources"),
 }
 
 
@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         "kernmantle",
-        description="Fused contractions for kernel machines and structured layers.",
+        description="Fast distances, kernel matrices and structured linear layers for PyTorch and NumPy.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands:\n" + "\n".join(f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items()),
     )
     parser.add_argument("--version", action="version", version=f"kernmantle {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of those below")
+    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of the commands below")
     if not given:
         parser.print_help(sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""``kernmantle cache``: what is kept, how large it is, and getting rid of it."""
+"""``kernmantle cache``: list, prune and clear the compiled kernels, and carry them to another machine."""
 
 from __future__ import annotations
 
@@ -12,23 +12,33 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from ..runtime import archive
 from ..runtime.cache import Cache, current_cache
 
+SHOWN = 20
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser("kernmantle cache", description="The compiled kernels kept on disk.")
-    parser.add_argument("--directory", type=Path, help="look here instead of in the configured cache")
-    parser.set_defaults(action=_list)
+    parser = argparse.ArgumentParser("kernmantle cache", description="Compiled kernels on disk.")
+    parser.add_argument("--directory", type=Path, help="cache directory to use instead of the configured one")
+    parser.set_defaults(action=_list, all=False)
     actions = parser.add_subparsers(metavar="action")
-    actions.add_parser("list", help="every kept kernel (the default)").set_defaults(action=_list)
-    actions.add_parser("clear", help="remove all").set_defaults(action=_clear)
-    prune = actions.add_parser("prune", help="remove the least recently used until the rest fits a size")
-    prune.add_argument("size", type=_bytes, help="bytes, or with a unit: 500k, 200M, 1G")
+    listing = actions.add_parser("list", help="list the kernels, the last used first (the default)")
+    listing.add_argument("--all", action="store_true", help=f"list all kernels, not only the last {SHOWN}")
+    listing.set_defaults(action=_list)
+    actions.add_parser("clear", help="remove all kernels").set_defaults(action=_clear)
+    prune = actions.add_parser("prune", help="remove the least recently used kernels until the rest fits a size")
+    prune.add_argument("size", type=_bytes, help="size in bytes, or with a unit: 500k, 200M, 1G")
     prune.set_defaults(action=_prune)
+    out = actions.add_parser("export", help="write all kernels to one file, for a machine without a compiler")
+    out.add_argument("file", type=Path, help="file to write, for example kernels.tar.gz")
+    out.set_defaults(action=_export)
+    into = actions.add_parser("import", help="read kernels from a file that export wrote; only import files you trust")
+    into.add_argument("file", type=Path, help="file to read; it must be yours and writable by nobody else")
+    into.set_defaults(action=_import)
     options = parser.parse_args(arguments)
     cache = Cache(options.directory) if options.directory else current_cache()
     options.action(cache, options, Console())
@@ -38,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 def _bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)b?", text.strip().lower())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500k, 200M or 1G")
+        raise argparse.ArgumentTypeError(f"invalid size {text!r}; write 500k, 200M or 1G")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
@@ -49,15 +59,21 @@ def _age(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def _list(cache: Cache, _options: argparse.Namespace, console: Console) -> None:
+def _list(cache: Cache, options: argparse.Namespace, console: Console) -> None:
     entries = cache.entries()
-    table = Table("kernel", "target", "compiler", "size", "last used", "entry")
-    for entry in entries:
-        ago = _age(time.time() - entry.used)
-        table.add_row(entry.name, entry.target, entry.compiler, decimal(entry.size), ago, entry.digest[:12])
-    if entries:
+    shown = entries if options.all else entries[:SHOWN]
+    table = Table(expand=True)
+    table.add_column("used", no_wrap=True, justify="right")
+    table.add_column("size", no_wrap=True, justify="right")
+    table.add_column("kernel", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("target", no_wrap=True, overflow="ellipsis", max_width=10)
+    for entry in shown:
+        table.add_row(_age(time.time() - entry.used), decimal(entry.size), entry.name, entry.target)
+    if shown:
         console.print(table)
-    console.print(f"{len(entries)} kernels, {decimal(cache.size())} in {cache.directory}", soft_wrap=True)
+    if len(shown) < len(entries):
+        console.print(f"and {len(entries) - len(shown)} more: kernmantle cache list --all")
+    console.print(f"{_kernels(len(entries))}, {decimal(cache.size())} in {cache.directory}", soft_wrap=True)
 
 
 def _clear(cache: Cache, _options: argparse.Namespace, console: Console) -> None:
@@ -67,4 +83,17 @@ def _clear(cache: Cache, _options: argparse.Namespace, console: Console) -> None
 def _prune(cache: Cache, options: argparse.Namespace, console: Console) -> None:
     gone = cache.prune(options.size)
     freed = decimal(sum(entry.size for entry in gone))
-    console.print(f"removed {len(gone)} kernels, freed {freed} in {cache.directory}", soft_wrap=True)
+    console.print(f"removed {_kernels(len(gone))}, freed {freed} in {cache.directory}", soft_wrap=True)
+
+
+def _export(cache: Cache, options: argparse.Namespace, console: Console) -> None:
+    console.print(f"wrote {_kernels(archive.export(cache, options.file))} to {options.file}", soft_wrap=True)
+
+
+def _import(cache: Cache, options: argparse.Namespace, console: Console) -> None:
+    added, present = archive.import_(cache, options.file)
+    console.print(f"added {_kernels(added)} to {cache.directory}; {present} were present", soft_wrap=True)
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'s' * (count != 1)}"

@@ -74,10 +74,10 @@ def main(arguments: Sequence[str]) -> int:
 def _check_device(device: str) -> None:
     kind, _, index = device.partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise DeviceError(f"--device is cpu, cuda or cuda:<number>, not {device!r}")
+        raise DeviceError(f"invalid device {device!r}; --device takes cpu, cuda or cuda:<number>")
     count = torch.cuda.device_count()
     if kind == "cuda" and int(index or 0) >= count:
-        raise DeviceError(f"--device {device}: there are {count} CUDA devices here; use --device cpu")
+        raise DeviceError(f"--device {device}: this machine has {count} CUDA devices; use --device cpu")
 
 
 def _check_packages(console: Console) -> None:

@@ -32,8 +32,10 @@ _SIMD = ("avx2", "avx512f", "fma", "neon", "sve")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser("kernmantle info", description=__doc__)
-    parser.add_argument("--no-check", action="store_true", help="leave out the self-check, which compiles kernels")
+    parser = argparse.ArgumentParser(
+        "kernmantle info", description="What is installed, what works on this machine, and why the rest does not."
+    )
+    parser.add_argument("--no-check", action="store_true", help="skip the self-check, which compiles kernels")
     given = parser.parse_args(arguments)
     console = Console()
     sections = {
@@ -84,7 +86,7 @@ def devices() -> Rows:
 def solver_state() -> str:
     """Which library solves dense systems on GPUs, or why cuSOLVER does not."""
     if not torch.cuda.is_available():
-        return "LAPACK; torch finds no GPU for cuSOLVER"
+        return "LAPACK on the CPU; torch finds no GPU"
     found = cusolver.load()
     return f"torch.linalg on GPUs: {found}" if isinstance(found, str) else "cuSOLVER through nvmath-python on GPUs"
 
@@ -121,7 +123,7 @@ def extras(requirements: Sequence[str]) -> Rows:
                 f"missing {', '.join(missing)}; in a checkout: pip install '.[{extra}]'" if missing else "installed",
             )
         )
-    return rows or [("unknown", "kernmantle runs from its source, without being installed")]
+    return rows or [("unknown", "kernmantle runs from source and is not installed")]
 
 
 def cache_state(cache: Cache) -> Rows:
@@ -130,7 +132,7 @@ def cache_state(cache: Cache) -> Rows:
     writable = parent.is_dir() and os.access(parent, os.W_OK)
     count = len(cache.entries())
     state = f"{count} kernel{'s' * (count != 1)}, {decimal(cache.size())}"
-    return [("directory", str(cache.directory)), ("holds", state if writable else f"{state}; it cannot be written to")]
+    return [("directory", str(cache.directory)), ("holds", state if writable else f"{state}; not writable")]
 
 
 def _requirements() -> list[str]:

@@ -1,7 +1,4 @@
-"""``kernmantle inspect "abs(a - b) ** p"``: what a map becomes, down to the sources that run.
-
-Operands are called a, b, c, ... in the equation's order, or as a lambda names them; every other name is a parameter.
-"""
+"""``kernmantle inspect "abs(a - b) ** p"``: how a map is compiled, down to the sources that run."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from ..ir.equation import parse
 from ..ir.functions import FUNCTIONS
 from ..ir.program import Program
 
+_MODULES = {"km", "kernmantle", "np", "numpy", "torch"}
 _KNOWN: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
 _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.Load,
@@ -40,19 +38,24 @@ _NODES = (
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser("kernmantle inspect", description=__doc__)
-    parser.add_argument("map", help="for example 'abs(a - b) ** p'")
-    parser.add_argument("--equation", default="mk,nk->mn")
-    parser.add_argument("--reduce", default="sum")
-    parser.add_argument("--epilogue", help="of the sum s, for example 's ** (1 / p)'")
-    parser.add_argument("--dtype", default="f32", choices=["f16", "bf16", "f32", "f64"])
-    parser.add_argument("--size", type=int, default=2048, help="of every axis, for the plans")
-    parser.add_argument("--card", default="sm_90", choices=CARDS)
-    parser.add_argument("--source", default="both", choices=["both", "cuda", "llvm", "none"])
+    parser = argparse.ArgumentParser(
+        "kernmantle inspect",
+        description="Print how a map is compiled: expression, derivatives, plans, sources. The operands are called "
+        "a, b, c, ... or x, y, z, ... in the order of the equation, or as a lambda names them. All other names are "
+        "parameters.",
+    )
+    parser.add_argument("map", help="for example 'abs(a - b) ** p' or 'lambda x, y: km.exp(x - y)'")
+    parser.add_argument("--equation", default="mk,nk->mn", help="axes of the operands and of the result")
+    parser.add_argument("--reduce", default="sum", help="name of the reduction")
+    parser.add_argument("--epilogue", help="function of the sum s, for example 's ** (1 / p)'")
+    parser.add_argument("--dtype", default="f32", choices=["f16", "bf16", "f32", "f64"], help="type of the operands")
+    parser.add_argument("--size", type=int, default=2048, help="length of every axis, for the plans")
+    parser.add_argument("--card", default="sm_90", choices=CARDS, help="architecture of the GPU")
+    parser.add_argument("--source", default="both", choices=["both", "cuda", "llvm", "none"], help="sources to print")
     given = parser.parse_args(arguments)
     console = Console(soft_wrap=True)
     count = len(parse(given.equation).operands)
-    mapped = function(given.map, "abcdefgh"[:count])
+    mapped = function(given.map, *(names[:count] for names in ("abcdefgh", "xyzuvwts")))
     epilogue = None if given.epilogue is None else function(given.epilogue, "s")
     definition = define(given.equation, mapped, given.reduce, epilogue)
     program = bind(definition, frozenset(), (), symmetric(definition)).program
@@ -66,13 +69,27 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
-    """The lambda of an expression: arithmetic, comparisons, and calls of the library's functions alone."""
+class _Plain(ast.NodeTransformer):
+    """``km.exp`` as ``exp``."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Take the function's name where the rest is the name of a module."""
+        if isinstance(node.value, ast.Name) and node.value.id in _MODULES and node.attr in _KNOWN:
+            return ast.copy_location(ast.Name(node.attr, ast.Load()), node)
+        return node
+
+
+def function(text: str, *namings: Sequence[str]) -> Callable[..., Any]:
+    """The lambda of an expression: arithmetic, comparisons, and calls of the library's functions alone.
+
+    ``namings`` are the names that operands may have; the first of which any is used are taken.
+    """
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = _Plain().visit(ast.parse(text.strip(), mode="eval"))
     except SyntaxError as error:
-        raise ParameterError(f"{text!r} is no expression: {error.msg}") from None
-    own = list(operands)
+        raise ParameterError(f"{text!r} is not an expression: {error.msg}") from None
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    own = list(next((names for names in namings if used & set(names)), namings[0]))
     parameters: list[str] = []
     if isinstance(tree.body, ast.Lambda):
         tree, own, parameters = _opened(text, tree.body, len(own))
@@ -80,14 +97,17 @@ def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
     names: list[str] = []
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
-            raise ParameterError(f"{text!r} has {type(node).__name__}; write arithmetic, comparisons and calls")
+            raise ParameterError(f"{text!r}: {_refused(node)}")
         if isinstance(node, ast.Name):
             if id(node) in called and node.id not in _KNOWN:
-                raise ParameterError(f"{text!r} calls {node.id!r}; there are {', '.join(sorted(_KNOWN))}")
+                raise ParameterError(f"{text!r} calls {node.id!r}; available are {', '.join(sorted(_KNOWN))}")
             if id(node) not in called:
                 names.append(node.id)
     if names and not set(names) & set(own):
-        raise ParameterError(f"{text!r} uses none of the operands {', '.join(own)}; other names are parameters")
+        raise ParameterError(
+            f"{text!r} uses none of the operands {', '.join(own)}, and other names are parameters; "
+            f"name the operands by a lambda: {_suggested(text, names, len(own))!r}"
+        )
     parameters += [name for name in dict.fromkeys(names) if name not in (*own, *parameters)]
     code = compile(tree, "<map>", "eval")
 
@@ -98,6 +118,17 @@ def function(text: str, operands: Iterable[str]) -> Callable[..., Any]:
     kinds += [(name, Parameter.KEYWORD_ONLY) for name in parameters]
     call.__signature__ = Signature([Parameter(name, kind) for name, kind in kinds])  # pyright: ignore[reportFunctionMemberAccess]
     return call
+
+
+def _refused(node: ast.AST) -> str:
+    if isinstance(node, ast.IfExp):
+        return "conditional expressions are not supported; use where(condition, a, b)"
+    return f"{type(node).__name__} is not supported; write arithmetic, comparisons and calls of functions"
+
+
+def _suggested(text: str, names: Iterable[str], count: int) -> str:
+    own = [*dict.fromkeys(names), *"abcdefgh"][:count]
+    return f"lambda {', '.join(own)}: {text}"
 
 
 def _opened(text: str, node: ast.Lambda, count: int) -> tuple[ast.Expression, list[str], list[str]]:

@@ -180,6 +180,14 @@ class Cache:
             self._store.remove(key.digest)
         self._save(key, built)
 
+    def files(self, digest: str) -> dict[str, bytes]:
+        """Files of a kept kernel; an OSError or Corrupt where it is absent or damaged."""
+        return self._store.files(digest)
+
+    def adopt(self, digest: str, source: str, binary: bytes, meta: Mapping[str, object]) -> None:
+        """Keep on disk what another cache had under a digest; an OSError where that cannot be."""
+        self._store.write(digest, str(meta.get("name", "")), source, binary, meta)
+
     def entries(self) -> list[Entry]:
         """Kept kernels, the most recently used first."""
         try:

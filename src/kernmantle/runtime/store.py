@@ -95,7 +95,7 @@ class Store:
         for attempt in (0, 1):
             try:
                 with root.inside(digest) as entry:
-                    meta = _parse(digest, entry.read(META))
+                    meta = parse(digest, entry.read(META))
                     binary = entry.read(BINARY)
                     if sha256(binary) != meta["sha256"]:
                         raise Corrupt(f"{path} does not hold what its {META} says")
@@ -116,6 +116,16 @@ class Store:
                 if attempt:
                     raise
         return None
+
+    def files(self, digest: str) -> dict[str, bytes]:
+        """All files of an entry, checked; Corrupt or an OSError where it is damaged or absent."""
+        if self.read(digest) is None:
+            raise FileNotFoundError(f"there is no kernel {digest}")
+        with self._opened() as root, root.inside(digest) as entry:
+            found = {name: entry.read(name) for name in (META, SOURCE, BINARY)}
+        if sha256(found[BINARY]) != parse(digest, found[META])["sha256"]:
+            raise Corrupt(f"{self.root / digest} changed while it was read")
+        return found
 
     def write(self, digest: str, name: str, source: str, binary: bytes, meta: Mapping[str, Any]) -> None:
         """Add an entry, or replace it; when another process was first, its entry stays."""
@@ -216,7 +226,7 @@ class Store:
         with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
             for digest in filter(_DIGEST.fullmatch, root.names()):
                 with suppress(OSError, Corrupt), root.inside(digest) as entry:
-                    meta, used = _parse(digest, entry.read(META)), entry.status(META).st_mtime
+                    meta, used = parse(digest, entry.read(META)), entry.status(META).st_mtime
                     name, target, compiler = (str(meta.get(field, "")) for field in ("name", "target", "compiler"))
                     found.append(Entry(digest, name, target, compiler, _size(entry), used, entry.path))
         return found
@@ -287,7 +297,8 @@ def _is_same(status: os.stat_result, root: Directory, name: str) -> bool:
         return False
 
 
-def _parse(digest: str, data: bytes) -> dict[str, Any]:
+def parse(digest: str, data: bytes) -> dict[str, Any]:
+    """Contents of the meta file of an entry; Corrupt where they are not those of its digest."""
     try:
         meta = json.loads(data)
     except (ValueError, RecursionError):

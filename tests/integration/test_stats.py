@@ -6,6 +6,7 @@ import torch
 
 import kernmantle as km
 from kernmantle import errors, stats
+from kernmantle.stats import independence
 from kernmantle.testing import assert_close
 
 RANDOM = np.random.default_rng(0)
@@ -52,7 +53,7 @@ def test_discrepancy_is_that_of_a_stored_matrix(kernel, unbiased):
 @pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (2, 2)])
 def test_dependence_is_that_of_stored_matrices(first, second, unbiased, monkeypatch):
-    monkeypatch.setattr("kernmantle.stats.independence.BLOCK", 8 * 60 * 7)  # seven rows at a time
+    monkeypatch.setitem(independence.BLOCK, "cpu", 8 * 60 * 7)  # seven rows at a time
     x, y = X[:60], Y[:50, :2].repeat(2, 0)[:60] + X[:60, :2] ** 2
     kernels = KERNELS[first], KERNELS[second]
     k, other = kernels[0](x), kernels[1](y)
@@ -94,7 +95,7 @@ def test_levels_and_power():
 
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_statistics_have_gradients(unbiased, monkeypatch):
-    monkeypatch.setattr("kernmantle.stats.independence.BLOCK", 8 * 9 * 4)
+    monkeypatch.setitem(independence.BLOCK, "cpu", 8 * 9 * 4)
     x, y = (torch.from_numpy(rows[:9].copy()).requires_grad_() for rows in (X, Y))
     width = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
 

@@ -116,6 +116,12 @@ def lloyd(
     return Run(labels, inertia(squares), centres, step, converged)
 
 
+def _variance(rows: torch.Tensor) -> float:
+    """Mean of the variances of the columns."""
+    squares, _ = assigned(rows, rows.mean(0, keepdim=True))
+    return float(squares.sum(dtype=torch.float64)) / rows.numel()
+
+
 def _same(first: torch.Tensor, second: torch.Tensor, count: int) -> bool:
     """Whether two labellings differ by the names of the clusters alone."""
     pairs = torch.unique(first * count + second)
@@ -215,7 +221,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         rows = rows.detach()
         check_clusters(self.n_clusters, rows)
         weights, random = weights_of(sample_weight, rows), check_random_state(self.random_state)
-        limit = float(self.tol * rows.double().var(0, correction=0).mean())
+        limit = self.tol * _variance(rows) if self.tol else 0.0
         best: Run | None = None
         with tqdm(desc="steps", disable=not self.verbose) as bar:
             for _ in range(self._runs()):

@@ -419,3 +419,22 @@ def test_the_front_door():
     assert km.KSPattern is KSPattern
     assert km.choose_patterns is choose_patterns
     assert {"KSLinear", "kron_sparse_matmul", "replace_linears"} <= set(km.__all__)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+def test_errors_of_choices_are_those_of_projections(scale):
+    exact = product(random_chain(monarch((48, 36), 3, 4, 2))) * scale
+    found = choose_patterns(exact, 0.6, count=1000)
+    assert {choice.name.partition("(")[0] for choice in found} == {"block_diagonal", "low_rank_like", "monarch"}
+    assert found[0].error < 1e-13  # squares alone have half of the digits
+    for choice in found:
+        real = project(exact / scale, choice.patterns).error
+        assert_close(1 + choice.error, 1 + real, dtype=torch.float64, depth=48**2)
+    assert all(choice.error == 0 for choice in choose_patterns(torch.zeros(48, 36), 0.6))
+
+
+def test_chains_outside_a_budget_are_not_decomposed(monkeypatch):
+    calls = []
+    monkeypatch.setattr(np.linalg, "eigvalsh", lambda *given: calls.append(given))
+    assert choose_patterns(torch.ones(48, 36), 0.5, latency=1e-9) == []
+    assert calls == []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...errors import DtypeError, ParameterError
@@ -17,9 +19,12 @@ from ..mode_product.cost import dense_seconds, quickest
 from .chains import block_diagonal, monarch
 from .dense import check_shape, matrix_of
 from .matmul import FLOATS
-from .pattern import KSPattern, positive, split_blocks
+from .pattern import KSPattern, positive
 from .progress import shown
 
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+_NARROW = 64  # columns of blocks whose products take no threads
+_RESOLVED = 1e-6  # relative errors that squares in float64 have digits of
 _PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -94,7 +99,8 @@ def choose_patterns(
     Notes
     -----
     Block-diagonal, low-rank and Monarch chains. The errors of one Monarch family follow from the singular values of
-    its blocks, one decomposition for all ranks; what is done of them is shown where it takes longer than a second.
+    its blocks, one decomposition for all ranks, of the Gram matrices of the blocks in float64: a second for a million
+    weights. Families that no budget allows are not decomposed. A bar shows what takes longer than a second.
 
     Examples
     --------
@@ -123,31 +129,33 @@ def choose_patterns(
     for name, chain, loss in _candidates(shape, matrix, whole if budget is None else budget * whole):
         parameters = sum(pattern.nnz for pattern in chain) / whole
         time = sum(quickest(pattern, batch, stored, kind)[1] for pattern in chain) / dense
-        within = (budget is None or parameters <= budget) and (latency is None or time <= latency)
-        if within and (error is None or (loss is not None and loss <= error)):
-            found.append(Choice(name, tuple(chain), parameters, time, loss))
+        if (budget is None or parameters <= budget) and (latency is None or time <= latency):
+            lost = None if loss is None else loss()
+            if error is None or (lost is not None and lost <= error):
+                found.append(Choice(name, tuple(chain), parameters, time, lost))
     found.sort(key=lambda choice: (choice.error or 0.0, choice.latency, choice.parameters))
     return found[:count]
 
 
 def _candidates(
     shape: tuple[int, int], matrix: torch.Tensor | None, most: float
-) -> Iterator[tuple[str, list[KSPattern], float | None]]:
+) -> Iterator[tuple[str, list[KSPattern], Callable[[], float] | None]]:
+    """Name and patterns of each chain, and a function that finds its error."""
     rows, columns = shape
-    size = 0.0 if matrix is None else float(matrix.square().sum())
+    losses = None if matrix is None else _Losses(matrix)
     for blocks in _PARTS:
         if rows % blocks == 0 and columns % blocks == 0:
-            (pattern,) = block_diagonal(shape, blocks)
-            kept = None if matrix is None else float(pattern.from_dense(matrix).square().sum())
-            yield f"block_diagonal({blocks})", [pattern], None if kept is None else _error(size - kept, size)
+            yield (
+                f"block_diagonal({blocks})",
+                block_diagonal(shape, blocks),
+                losses and partial(losses.block_diagonal, blocks),
+            )
     indices = [(p, q) for p, q in itertools.product(_PARTS, _PARTS) if columns % p == rows % q == 0]
     families = [(1, 1), *indices]
     for p, q in families if matrix is None else shown(families, "chains", "family"):
-        ranks = _ranks(most, q * columns + p * rows, min(rows // q, columns // p))
-        values = _block_values(matrix, monarch(shape, p, q)) if ranks and matrix is not None else None
-        for rank in ranks:
+        for rank in _ranks(most, q * columns + p * rows, min(rows // q, columns // p)):
             name = f"low_rank_like({rank})" if p == q == 1 else f"monarch({p}, {q}, {rank})"
-            yield name, monarch(shape, p, q, rank), _tail(values, rank, size)
+            yield name, monarch(shape, p, q, rank), losses and partial(losses.monarch, p, q, rank)
 
 
 def _ranks(most: float, each: int, largest: int) -> list[int]:
@@ -156,16 +164,44 @@ def _ranks(most: float, each: int, largest: int) -> list[int]:
     return list(dict.fromkeys(rank for rank in (top, top // 2, top // 4) if rank))
 
 
-def _block_values(matrix: torch.Tensor, family: list[KSPattern]) -> torch.Tensor:
-    """Squared singular values of the blocks of a Monarch family, one row a block."""
-    first, second = family
-    blocks = split_blocks(second.fuse(first).from_dense(matrix), second, first)
-    return torch.linalg.svdvals(blocks).square().flatten(0, -2)
+class _Losses:
+    """Relative errors of chains near a matrix, which is scaled so that its squares are finite.
 
+    LAPACK is called once for each of thousands of small blocks, where threads of torch would wait for one another in
+    every call, long ones where other processes use the cores. NumPy takes no threads for most of them.
+    """
 
-def _tail(values: torch.Tensor | None, rank: int, size: float) -> float | None:
-    return None if values is None else _error(float(values[:, rank:].sum()), size)
+    def __init__(self, matrix: torch.Tensor) -> None:
+        wide: Matrix = matrix.cpu().numpy().astype(np.float64)
+        self.matrix = wide / (np.abs(wide).max() or 1.0)
+        self.size = float(np.square(self.matrix).sum())
+        self.family, self.values = (0, 0), self.matrix
 
+    def block_diagonal(self, blocks: int) -> float:
+        """Return the error of the entries on the blocks."""
+        rows, columns = self.matrix.shape
+        parts = self.matrix.reshape(blocks, rows // blocks, blocks, columns // blocks)
+        return self._relative(self.size - float(np.square(np.einsum("ijik->ijk", parts)).sum()))
 
-def _error(lost: float, size: float) -> float:
-    return math.sqrt(max(lost, 0.0) / size) if size else 0.0
+    def monarch(self, p: int, q: int, rank: int) -> float:
+        """Return the error of the best blocks of a rank; one decomposition serves all ranks of a family."""
+        if self.family != (p, q):
+            self.family, self.values = (p, q), self._squares(p, q, False)
+        found = self._relative(float(self.values[..., rank:].sum()))
+        if 0 < found < _RESOLVED:
+            found = self._relative(float(self._squares(p, q, True)[..., rank:].sum()))
+        return found
+
+    def _squares(self, p: int, q: int, exact: bool) -> Matrix:
+        """Return the squared singular values of the blocks of a Monarch family (q, p, values), the largest first."""
+        rows, columns = self.matrix.shape
+        blocks = self.matrix.reshape(rows // q, q, p, columns // p).transpose(1, 2, 0, 3)
+        if exact:
+            return np.square(np.linalg.svd(blocks, compute_uv=False))
+        high = np.ascontiguousarray(blocks if blocks.shape[2] >= blocks.shape[3] else blocks.swapaxes(2, 3))
+        narrow = high.shape[3] <= _NARROW
+        gram: Matrix = np.einsum("...ki,...kj->...ij", high, high) if narrow else high.swapaxes(2, 3) @ high
+        return np.linalg.eigvalsh(gram)[..., ::-1].clip(min=0)
+
+    def _relative(self, lost: float) -> float:
+        return math.sqrt(max(lost, 0.0) / self.size) if self.size else 0.0

@@ -35,6 +35,7 @@ if _TYPE_CHECKING:
     from .structured.kronsparse import LinearBatchLast as LinearBatchLast
     from .structured.kronsparse import choose_patterns as choose_patterns
     from .structured.kronsparse import kron_sparse_matmul as kron_sparse_matmul
+    from .structured.kronsparse import load_structured as load_structured
     from .structured.kronsparse import replace_linears as replace_linears
     from .torch_ops.tune import tune
 
@@ -52,7 +53,7 @@ _OF_KERNELS = (
 _OF_KRON = ("KronWorkspace", "KroneckerProduct", "kron_linear", "kron_matmul", "kron_workspace", "nearest_kron")
 _OF_KRONSPARSE = (
     "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
-    "replace_linears",
+    "load_structured", "replace_linears",
 )  # fmt: skip
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
 _ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "stats", "testing")

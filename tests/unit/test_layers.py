@@ -33,6 +33,7 @@ THIRD_PARTY = {
     "runtime": {"numpy", "platformdirs", "tqdm"},
 }  # fmt: skip
 OPTIONAL = {"cuda", "nvmath", "cupy", "jax", "sklearn", "scipy", "gpytorch", "linear_operator", "matplotlib", "pykeops"}
+OPTIONAL |= {"peft", "safetensors", "transformers"}
 LAZY = [
     "pairwise", "structured", "kron", "kronsparse", "linalg", "compat", "estimators", "integrations", "distributed",
     "cli", "stats", "testing",

@@ -7,6 +7,7 @@ from .matmul import kron_sparse_matmul
 from .packed import PackedKSLinear
 from .pattern import KSPattern, fuse_weights
 from .projection import Projection, project
+from .state import load_structured
 from .surgery import Replaced, Report, replace_linears
 from .transforms import Chain, dct, dft, hadamard
 
@@ -29,6 +30,7 @@ __all__ = [
     "fuse_weights",
     "hadamard",
     "kron_sparse_matmul",
+    "load_structured",
     "low_rank_like",
     "monarch",
     "project",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +84,8 @@ class KSLinear(ChainModule):
     0.278
     """
 
+    _chosen = False  # by replace_linears, to keep a share of the weights: other patterns will do
+
     def __init__(
         self,
         in_features: int,
@@ -99,17 +102,15 @@ class KSLinear(ChainModule):
         self.patterns = check_chain(patterns)
         self.in_features = positive("in_features", in_features)
         self.out_features = positive("out_features", out_features)
-        found = self.patterns[0].in_features, self.patterns[-1].out_features
+        found = ends(self.patterns)
         if found != (in_features, out_features):
             raise ShapeError(
                 f"the patterns map {found[0]} features to {found[1]}, the layer {in_features} to {out_features}"
             )
         self._options = check_options(batch_last, algorithm, None)._replace(precision="")
         self.projection_error: float | None = None
+        self._name_parts()
         self._ran = RunInfo()
-        self._form = str(self.patterns)  # whose hash is cached, as part of keys
-        self._keys = tuple(map(str, range(len(self.patterns))))
-        self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
         self.weights = nn.ParameterList(_parameters(self.patterns, weights, device, dtype))
         options: dict[str, Any] = {"device": self.weights[0].device, "dtype": _computed(self.weights)}
         self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
@@ -117,6 +118,24 @@ class KSLinear(ChainModule):
             self.reset_parameters()
         elif self.bias is not None:
             self._reset_bias(self.bias)
+
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state: Mapping[str, Any], prefix: str, local: Any, strict: bool, missing: Any, unexpected: Any,
+        errors: list[str],
+    ) -> None:  # fmt: skip
+        saved = saved_patterns(state, prefix)
+        fits = saved is not None and ends(saved) == ends(self.patterns)
+        if fits and saved != self.patterns and self._chosen and _is_plain(self.weights):
+            take_patterns(self, saved)
+        if said := _obstacle(self.patterns, saved, strict and state.get(f"{prefix}weight") is not None):
+            errors.append(f"{prefix.removesuffix('.') or 'the layer'}: {said}")
+        super()._load_from_state_dict(state, prefix, local, strict, missing, unexpected, errors)
+
+    def _name_parts(self) -> None:
+        """Set what keys and errors call the patterns and weights."""
+        self._form = str(self.patterns)  # whose hash is cached, as part of keys
+        self._keys = tuple(map(str, range(len(self.patterns))))
+        self._names = ["x", *(f"weights.{key}" for key in self._keys), "bias"]
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew; a factor keeps the variance of what it is given."""
@@ -269,6 +288,49 @@ class KSLinear(ChainModule):
 
     def _repr_html_(self) -> str:
         return html(self.patterns, f"KSLinear({self.in_features}, {self.out_features}): {self.nnz} weights")
+
+
+def ends(chain: Sequence[KSPattern]) -> tuple[int, int]:
+    """Return the features that a chain takes and gives."""
+    return chain[0].in_features, chain[-1].out_features
+
+
+def saved_patterns(state: Mapping[str, Any], prefix: str) -> tuple[KSPattern, ...] | None:
+    """Return the patterns of a layer in a state_dict, the shapes of its weights; None where it has none there."""
+    names = itertools.takewhile(state.__contains__, (f"{prefix}weights.{index}" for index in itertools.count()))
+    shapes = [tuple(getattr(state[name], "shape", ())) for name in names]
+    if not shapes or any(len(shape) != 4 or 0 in shape for shape in shapes):
+        return None
+    chain = [KSPattern(*shape) for shape in shapes]
+    joined = all(first.out_features == second.in_features for first, second in itertools.pairwise(chain))
+    return tuple(chain) if joined else None
+
+
+def take_patterns(layer: KSLinear, patterns: Sequence[KSPattern]) -> None:
+    """Give a layer other patterns between the same features, and weights for them that have yet to be set."""
+    first, rest = layer.weights[0], len(patterns) - len(layer.weights)
+    own = [*layer.weights][: len(patterns)]
+    added = [nn.Parameter(torch.empty_like(first), first.requires_grad) for _ in range(rest)]
+    for weight, pattern in zip([*own, *added], patterns, strict=True):
+        weight.data, weight.grad = torch.empty(pattern, dtype=weight.dtype, device=weight.device), None
+    layer.weights = nn.ParameterList([*own, *added])
+    layer.patterns, layer.projection_error = tuple(patterns), None
+    layer._name_parts()
+
+
+def _is_plain(weights: nn.ParameterList) -> bool:
+    """Whether the weights are parameters of their own memory, neither made by hooks nor sharded."""
+    return all(type(weight) is nn.Parameter for weight in weights._parameters.values())
+
+
+def _obstacle(own: Sequence[KSPattern], saved: Sequence[KSPattern] | None, dense: bool) -> str:
+    """Say why a state cannot be loaded into a layer; empty where it can, or where its keys say so."""
+    if saved is not None and tuple(saved) != tuple(own):
+        theirs, ours = (" -> ".join(map(str, chain)) for chain in (saved, own))
+        return f"the state has the patterns {theirs}, the layer {ours}; km.load_structured(model, state) makes it anew"
+    if saved is None and dense:
+        return "the state has a dense weight; load it before replace_linears, or use KSLinear.from_linear"
+    return ""
 
 
 def _parameters(

@@ -155,6 +155,9 @@ def replace_linears(
     second. All layers are made before the first is put in its place. Their weights and biases require gradients where
     those of the dense layer do; modules that the rule gives stay as they are.
 
+    The state_dict of the model holds the patterns, as the shapes of the weights: :func:`load_structured` makes the
+    layers of a model anew from it. Layers whose patterns a number has chosen take those of a state that they load.
+
     Examples
     --------
     >>> import torch, kernmantle as km
@@ -169,14 +172,13 @@ def replace_linears(
         raise ParameterError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     if is_linear(model):
         raise ParameterError("the model is a linear layer itself; make one of it by KSLinear.from_linear")
-    before, shared, adapted = _count(model), _shared(model), _adapted(model)
+    before, reasons = _count(model), obstacles(model)
     layers: dict[int, tuple[nn.Module, Replaced] | str | None] = {}
     found = [index for index in _linears(model) if _belongs(index[0], part)]
-    for name, parent, _, layer in shown(found, "layers", "layer"):
+    for name, _, _, layer in shown(found, "layers", "layer"):
         if id(layer) not in layers:
-            reason = "it belongs to an adapter of peft" if id(layer) in adapted else _obstacle(parent, layer, shared)
             try:
-                layers[id(layer)] = reason or _replacement(name, layer, rule, project, algorithm)
+                layers[id(layer)] = reasons[name] or _replacement(name, layer, rule, project, algorithm)
             except KernmantleError as error:
                 raise type(error)(f"{name}: {error}") from error
     records: dict[int, Replaced] = {}
@@ -240,6 +242,15 @@ def _belongs(name: str, part: str) -> bool:
     return bool(kinds) and kinds[0] in _GROUPS[part]
 
 
+def obstacles(model: nn.Module) -> dict[str, str]:
+    """Names of all linear layers of a model, and why each cannot be replaced; empty where it can."""
+    shared, adapted = _shared(model), _adapted(model)
+    return {
+        name: "it belongs to an adapter of peft" if id(layer) in adapted else _obstacle(parent, layer, shared)
+        for name, parent, _, layer in _linears(model)
+    }
+
+
 def _obstacle(parent: nn.Module, layer: nn.Module, shared: set[int]) -> str:
     if isinstance(parent, nn.MultiheadAttention):
         return "torch.nn.MultiheadAttention reads its weight itself"
@@ -262,7 +273,8 @@ def _replacement(
     """The new layer and its record, or why there is none; None where none is wanted."""
     weight, bias = dense(layer)
     rows, columns = weight.shape
-    wanted = _wanted(name, layer, rule)
+    found = _found(name, layer, rule)
+    wanted = _wanted(found, layer, rule)
     if wanted is None or isinstance(wanted, str):
         return wanted
     last = isinstance(layer, LinearBatchLast)
@@ -276,6 +288,7 @@ def _replacement(
         )
     if not isinstance(wanted, nn.Module):
         _freeze(new, layer)
+        new._chosen = _is_share(found)
     if not any(layer is module for module in new.modules()):
         carry_hooks(layer, new, share=not isinstance(wanted, nn.Module))
     new.train(layer.training)
@@ -294,14 +307,22 @@ def _freeze(new: nn.Module, layer: nn.Module) -> None:
         own.requires_grad_(own.requires_grad and source.requires_grad)
 
 
-def _wanted(name: str, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
-    """Patterns or a module, None to leave a layer, or why it has to be left."""
-    found: Any = rule
+def _found(name: str, layer: nn.Module, rule: Rule) -> Any:
+    """What a rule says of a layer."""
     if callable(rule) and not isinstance(rule, nn.Module):
-        found = rule(name, layer)
-    elif isinstance(rule, Mapping):
-        found = next((value for glob, value in rule.items() if fnmatch.fnmatchcase(name, glob)), None)
-    if isinstance(found, Real) and not isinstance(found, bool):
+        return rule(name, layer)
+    if isinstance(rule, Mapping):
+        return next((value for glob, value in rule.items() if fnmatch.fnmatchcase(name, glob)), None)
+    return rule
+
+
+def _is_share(found: Any) -> bool:
+    return isinstance(found, Real) and not isinstance(found, bool)
+
+
+def _wanted(found: Any, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
+    """Patterns or a module, None to leave a layer, or why it has to be left."""
+    if _is_share(found):
         choices = choose_patterns(layer, budget=float(found), count=1)
         return choices[0].patterns if choices else f"no chain has at most {float(found):g} of its weights"
     if isinstance(found, Sequence) and not isinstance(found, str) and found:

@@ -96,14 +96,12 @@ class Triangle:
         library.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
         return x
 
-    def _by_torch(
-        self, b: torch.Tensor, shape: Sequence[int], columns: tuple[torch.Tensor, bool] | None
-    ) -> torch.Tensor:
-        if b.is_cuda and (columns is None or items(shape[:-2]) > 1):
+    def _by_torch(self, b: torch.Tensor, shape: Sequence[int], major: tuple[torch.Tensor, bool] | None) -> torch.Tensor:
+        if b.is_cuda and (major is None or items(shape[:-2]) > 1):
             first, second = (self.factor, self.factor.mT) if self.lower else (self.factor.mT, self.factor)
             half = torch.linalg.solve_triangular(first, b.expand(shape), upper=False)
             return torch.linalg.solve_triangular(second, half, upper=True)
-        memory, flipped = columns or (self.factor, False)
+        memory, flipped = major or (self.factor, False)
         return torch.cholesky_solve(b.expand(shape), memory, upper=self.lower == flipped)
 
     def adjoint(self) -> Triangle:

@@ -133,6 +133,8 @@ def test_medoids_are_those_of_a_stored_matrix(metric, given, theirs):
     start = np.array([3, 20, 40, 59])
     found = estimators.KMedoids(4, init=start, **own).fit(x)
     assert (found.medoid_indices_ == by_hand(matrix, start)).all()
+    assert estimators.KMedoids(4, method="pam", init=start, **own).fit(x).inertia_ <= found.inertia_
+    assert start.tolist() == [3, 20, 40, 59]
     for init in ("k-medoids++", "heuristic", "build"):
         swapped = estimators.KMedoids(4, method="pam", init=init, **own).fit(x)
         medoids = swapped.medoid_indices_

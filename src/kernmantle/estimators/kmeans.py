@@ -177,10 +177,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     Notes
     -----
     Cost of a step: n · n_clusters squared distances, of which only the smallest of a row is stored. Memory: a copy of
-    the rows, and a few vectors of n numbers; ``4 + log(n_clusters)`` of them for k-means++. Sums of rows are in
-    float64. A cluster that lost its rows takes the row that is farthest from its centre. Distances of ``transform``
-    have gradients, labels have none. Sources: Lloyd, Least squares quantization in PCM, 1982; Arthur and
-    Vassilvitskii, k-means++: the advantages of careful seeding, 2007.
+    the rows, and a few vectors of n numbers; ``4 + log(n_clusters)`` of them for k-means++. Sums of rows are
+    collected in float64; GPUs add them in any order, which may show in the last bits. A cluster that lost its rows
+    takes the row that is farthest from its centre. Distances of ``transform`` have gradients, labels have none.
+    Sources: Lloyd, Least squares quantization in PCM, 1982; Arthur and Vassilvitskii, k-means++: the advantages of
+    careful seeding, 2007.
 
     Examples
     --------

@@ -59,7 +59,7 @@ def swap(distances: Dissimilarity, medoids: torch.Tensor, max_iter: int, bar: An
     """
     if len(medoids) == 1:
         return distances.sums(slice(None)).argmin()[None], 1
-    medoids, closest, labels, second = _two(distances, medoids)
+    medoids, closest, labels, second = _two(distances, medoids.clone())
     for step in range(1, max_iter + 1):
         swaps = 0
         for indices, columns in blocks(distances):

@@ -38,7 +38,7 @@ docs: .venv/ready
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf .venv build dist docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build docs/gallery docs/api .pytest_cache .ruff_cache .hypothesis
 
 # The build without CUDA may not be in the configured index: then it is taken from PyTorch's own.
 .venv/ready: pyproject.toml constraints.txt constraints-cpu.txt

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference_pages
 
 import kernmantle
 from benchmarks import pages
+from kernmantle.pairwise import CONSTRUCTORS
 
 project = "kernmantle"
 author = "The kernmantle authors"
@@ -25,6 +32,18 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
+# Links to the pages of Python, NumPy, SciPy, torch and scikit-learn need their inventories from the network, which no
+# build may depend on: KERNMANTLE_INTERSPHINX=1 asks for them.
+if os.environ.get("KERNMANTLE_INTERSPHINX"):
+    extensions.append("sphinx.ext.intersphinx")
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "scipy": ("https://docs.scipy.org/doc/scipy", None),
+    "torch": ("https://docs.pytorch.org/docs/stable", None),
+    "sklearn": ("https://scikit-learn.org/stable", None),
+}
+intersphinx_timeout = 10
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing"]
@@ -59,13 +78,35 @@ sphinx_gallery_conf = {
 
 
 def _own_labels(_app: Any, _what: str, name: str, _thing: object, _options: object, lines: list[str]) -> None:
-    """Numbers of references count within one docstring, but a page has many."""
+    """Make the numbers of references unique on a page, and bars of formulas plain text."""
     label = re.sub(r"\W", "", name.rpartition(".")[2])
+    if name.removeprefix("kernmantle.") in CONSTRUCTORS:
+        lines[:] = [line.replace("|", "\\|") for line in lines]  # absolute values, not substitutions
     lines[:] = [re.sub(r"\[(\d)\](?=_)|(?<=^\.\. )\[(\d)\]", rf"[{label}\1\2]", line) for line in lines]
 
 
+def _unsearched(app: Any, _doctree: Any) -> None:
+    """Searches find pages for users first: records of decisions, parity and changes are left out of the full text."""
+    name = app.env.current_document.docname
+    if name.startswith("decisions/") or name in ("parity", "changelog"):
+        app.env.metadata[name]["nosearch"] = ""
+
+
+def _changes() -> str:
+    """What changed since the last release, which towncrier gathers from the fragments in changelog.d."""
+    root = Path(__file__).parents[1]
+    if find_spec("towncrier") is None or not (root / "changelog.d").is_dir():
+        return "The changes are in the folder `changelog.d`; towncrier, which gathers them, is not installed.\n"
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", kernmantle.__version__]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+
+
 def _from_rows(app: Any, name: str, source: list[str]) -> None:
-    """The tables and pictures of the page on performance are those of the committed rows."""
+    """Pages that are built from other files: measured times, the reference, the changes."""
+    if name == "reference":
+        source[0] = reference_pages.tables(source[0])
+    if name == "changelog":
+        source[0] = source[0].replace("<!-- changes -->", _changes())
     if name == "performance":
         results = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*.jsonl"))
         source[0] = source[0].replace("<!-- rows -->", pages.page(results))
@@ -75,5 +116,7 @@ def _from_rows(app: Any, name: str, source: list[str]) -> None:
 
 def setup(app: Any) -> None:
     """Sphinx calls it."""
+    reference_pages.write(Path(__file__).parent)
     app.connect("source-read", _from_rows)
+    app.connect("doctree-read", _unsearched)
     app.connect("autodoc-process-docstring", _own_labels, priority=400)

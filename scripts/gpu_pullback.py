@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import MemoryLayout
+from kernmantle.backends.cuda.gram_plan import Facts
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.vjp_emit import emit, entry_name, threads_of
@@ -58,7 +58,7 @@ class Timed:
         self.order = LAYOUTS[layout[0] if layout else "ours"]
         self.nest = nest_of(slope, len(self.numbers))
         self.strides = tuple(self._strides(port.name) for port in self.nest.ports)
-        self.facts = MemoryLayout(self.strides, (16,) * 5)
+        self.facts = Facts(self.strides, (16,) * 5)
         self.row: dict[str, Any] = {
             "p": p,
             "outputs": int(outputs),

@@ -57,16 +57,9 @@ assert curves["Monarch"][-1] > curves["dense"][-1] - 3
 # %%
 # The non-zero entries of both factors, and of their product, which is dense.
 
-layer = networks["Monarch"][2]
-first, second = (
-    km.KSLinear(hidden, hidden, [pattern], bias=False, weights=[torch.ones(pattern)]).to_dense().detach()
-    for pattern in patterns
-)
-assert ((second @ first) > 0).all()
 figure, grid = plt.subplots(1, 4, figsize=(11, 2.8), layout="constrained")
-for axes, image, name in zip(grid, (first, second, second @ first), ("first", "second", "product"), strict=False):
-    axes.imshow(image > 0, cmap="Blues", vmin=0, vmax=1.3, interpolation="nearest")
-    axes.set(xticks=[], yticks=[], title=f"{name}: {100 * float((image > 0).double().mean()):.0f} % non-zero")
+product = km.plot.supports(patterns, axes=grid[:3])[-1].images[0].get_array()
+assert (product > 0).all()
 for (name, right), colour in zip(curves.items(), ["#8a94a0", "#1b6ca8"], strict=True):
     grid[3].plot(range(1, 9), right, color=colour, label=f"{name}, {weights[name]} weights")
 grid[3].set(xlabel="epoch", title="test accuracy (%)", ylim=(80, 100))

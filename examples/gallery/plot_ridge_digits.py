@@ -48,6 +48,11 @@ axes.legend(frameon=False)
 axes.spines[["top", "right"]].set_visible(False)
 
 # %%
+# Some of these kernels as functions of the distance between two rows.
+
+km.plot.kernel({name: kernels[name](1.0) for name in ("Gaussian", "product, p = 0.7")} | {"Laplace": km.Laplace(1.0)})
+
+# %%
 # The digits with the least certain predictions, with the two most probable classes.
 
 model = KernelClassifier(1e-3, kernel=km.Gaussian(scale / 2)).fit(x_train, y_train)

@@ -25,11 +25,10 @@ for bandwidth, colour in ((0.1, "#8fbbdc"), (0.3, "#1b6ca8"), (1.0, "#22313f")):
     spectrum = km.linalg.eigh(operator, subset_by_index=(len(x) - count, len(x) - 1))
     residual = (operator @ spectrum.v - spectrum.v * spectrum.w).norm(dim=0) / spectrum.w[-1]
     assert residual.max() < 1e-6
-    axes.semilogy(range(1, count + 1), spectrum.w.flip(0), "o-", color=colour, label=f"bandwidth {bandwidth:g}")
+    km.plot.spectrum(spectrum, label=f"bandwidth {bandwidth:g}", axes=axes).lines[-1].set_color(colour)
     if bandwidth == 0.3:
         shown = spectrum.v.flip(1)
         print(spectrum)
-axes.set(xlabel="index", ylabel="eigenvalue")
 axes.legend(frameon=False)
 axes.spines[["top", "right"]].set_visible(False)
 

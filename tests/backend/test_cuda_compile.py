@@ -13,7 +13,7 @@ import pytest
 
 from kernmantle import config
 from kernmantle.backends.cuda.emit import emit, headers
-from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, MemoryLayout, candidates, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
 from kernmantle.backends.cuda.nvrtc import compile_source, inlined, options, resources
 from kernmantle.errors import CompileError
 from kernmantle.torch_ops import cuda
@@ -54,7 +54,7 @@ SPILL_FREE = 64
 
 def planned(case: Case, card: str) -> CudaPlan:
     ports = range(len(case.nest.ports))
-    facts = MemoryLayout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
     names = [tile.name for tile in candidates(case.nest, case.extents(), CARDS[card])]
     return plan(case.nest, case.extents(), CARDS[card], facts, case.tile if case.tile in names else None)
 
@@ -97,10 +97,10 @@ def test_a_compiler_error_is_one_clear_error() -> None:
 
 def test_lines_of_source_are_in_a_binary_on_request() -> None:
     source = "__global__ void lined(float* x) { x[threadIdx.x] *= 2; }"
-    plain, lined = (compile_source(source, "sm_90", {}, "lined", line_info=line_info) for line_info in (False, True))
+    plain, lined = (compile_source(source, "sm_90", {}, "lined", lines=lines) for lines in (False, True))
     assert b".debug_line" in lined.binary
     assert b".debug_line" not in plain.binary
-    assert options("sm_90", line_info=True) != options("sm_90")
+    assert options("sm_90", lines=True) != options("sm_90")
     keys = []
     for debug in (False, True):
         with config(debug=debug):

@@ -1,6 +1,7 @@
 """The documentation is built from clean, every example of the gallery run, and no link or image in it is broken."""
 
 import http.server
+import json
 import os
 import re
 import shutil
@@ -15,9 +16,13 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import kernmantle
+from kernmantle.pairwise import CONSTRUCTORS
+
 from ..source import PACKAGE, ROOT
 
 NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx_gallery", "matplotlib", "sklearn")
+HIDDEN = {"and", "or", "not"}  # words of Python: reached by getattr alone
 GALLERY = sorted((ROOT / "examples" / "gallery").glob("plot_*.py"))
 
 
@@ -69,16 +74,39 @@ def searched(site, word, browser, profile):
     return re.findall(r'<li class="kind-\w+"><a href="([^"#]+)', done.stdout)
 
 
+def check_reference(site):
+    """Every public name has a page, or an entry on the page of functions."""
+    names = {path.stem.removeprefix("kernmantle.") for path in (site / "api").glob("*.html")}
+    functions = Page((site / "api" / "functions.html").read_text(encoding="utf-8")).places
+    public = set(kernmantle.__all__) - {"__version__"}
+    missing = {name for name in public - names if f"kernmantle.{name}" not in functions and name not in HIDDEN}
+    assert not missing
+    assert set(CONSTRUCTORS) <= names
+    if find_spec("gpytorch"):
+        assert {"integrations.gpytorch.FusedKernel", "integrations.gpytorch.MaternKernel"} <= names
+
+
+def check_search(index):
+    """The page of a function is found by its name, before records of decisions."""
+    assert "cdist" in index["alltitles"]
+    found = index["terms"]["cdist"]
+    pages = {index["docnames"][page] for page in ([found] if isinstance(found, int) else found)}
+    assert "distances" in pages
+    assert not [page for page in pages if page.startswith("decisions/")]
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         pytest.skip(f"the documentation needs {', '.join(missing)}: the extra docs")
-    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build", "gallery"))
-    for folder in ("examples/gallery", "benchmarks"):
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("_build", "gallery", "api"))
+    for folder in ("examples/gallery", "benchmarks", "changelog.d"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment.pop("KERNMANTLE_INTERSPHINX", None)  # no build may need the network
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "site"]
     done = subprocess.run(
         command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
@@ -92,6 +120,11 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
         assert any(f"sphx_glr_{path.stem}_001" in link for link in page.links), path.stem
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     assert all(word in index for word in ("semiring", "cdist", "viterbi", "maze"))
+    check_reference(site)
+    check_search(json.loads(index.removeprefix("Search.setIndex(").removesuffix(")")))
+    if find_spec("towncrier"):
+        changes = (site / "changelog.html").read_text(encoding="utf-8")
+        assert all(word in changes for word in ("Added", "Changed", "Fixed", kernmantle.__version__))
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser:
         found = searched(site, "viterbi", browser, tmp_path / "profile")

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "kron": {"structured.kron"}, "kronsparse": {"structured.kronsparse"},
     "distributed": {"structured.kron", "structured.kronsparse", "linalg"},
     "stats": {"pairwise"}, "estimators": {"distributed"}, "integrations": {"distributed"}, "compat": {"distributed"},
-    "testing": {"distributed"},
+    "testing": {"distributed"}, "plot": {"distributed"},
     "cli": {"testing", "stats", "estimators", "integrations", "compat"},
     "__main__": {"cli"},
 }  # fmt: skip
@@ -36,7 +36,7 @@ OPTIONAL = {"cuda", "nvmath", "cupy", "jax", "sklearn", "scipy", "gpytorch", "li
 OPTIONAL |= {"peft", "safetensors", "transformers"}
 LAZY = [
     "pairwise", "structured", "kron", "kronsparse", "linalg", "compat", "estimators", "integrations", "distributed",
-    "cli", "stats", "testing",
+    "cli", "plot", "stats", "testing",
 ]  # fmt: skip
 
 

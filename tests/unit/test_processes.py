@@ -135,7 +135,7 @@ def test_a_matrix_goes_through_workers(dtype):
 
 @pytest.mark.distributed
 def test_a_worker_that_fails_leaves_the_matrix_and_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(multi_gpu, "_shared_folder", lambda size: tmp_path)
+    monkeypatch.setattr(multi_gpu, "_room", lambda size: tmp_path)
     a = torch.eye(5)
     with pytest.raises(km.errors.WorkerError, match="no_such"):
         multi_gpu.over_workers(a, 2, "gloo", True, 60.0, worker="kernmantle.no_such")
@@ -143,9 +143,9 @@ def test_a_worker_that_fails_leaves_the_matrix_and_no_files(tmp_path, monkeypatc
     assert torch.equal(a, torch.eye(5))
 
 
-def test_space_is_checked_first():
+def test_room_is_looked_for_first():
     with pytest.raises(km.errors.OutOfMemoryError, match="bytes are needed"):
-        multi_gpu._shared_folder(1 << 60)
+        multi_gpu._room(1 << 60)
 
 
 BAD = [
@@ -159,12 +159,12 @@ BAD = [
 def test_one_gpu_takes_small_matrices_unless_more_are_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(multi_gpu, "free_memory", lambda _: 10**12)
+    monkeypatch.setattr(multi_gpu, "room", lambda _: 10**12)
     edge = multi_gpu.QUICKER["syevd"]
     small, large = (torch.zeros(1).expand(n, n) for n in (edge, edge + 1))
     assert [multi_gpu._devices(most, small) for most in (None, 1, 3, 9)] == [1, 1, 3, 4]
     assert [multi_gpu._devices(most, large) for most in (None, 2)] == [4, 2]
-    monkeypatch.setattr(multi_gpu, "free_memory", lambda _: 4 * small.nbytes - 1)
+    monkeypatch.setattr(multi_gpu, "room", lambda _: 4 * small.nbytes - 1)
     assert multi_gpu._devices(None, small) == 4
 
 

@@ -192,17 +192,17 @@ class Scale:
 def _degree(node: Node, degrees: Mapping[Node, float | None]) -> float | None:
     """Power of a with which an operation grows, if one; constants have power 0."""
     parts = [degrees[arg] for arg in node.args]
-    powers = [part for part in parts if part is not None]
-    if len(powers) < len(parts):
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
         return None
     if node.op in ("add", "sub", "min", "max"):
-        return powers[0] if powers[0] == powers[1] else None
+        return known[0] if known[0] == known[1] else None
     if node.op in ("neg", "abs"):
-        return powers[0]
+        return known[0]
     if node.op == "mul":
-        return powers[0] + powers[1]
+        return known[0] + known[1]
     exponent = node.args[1].number if node.op == "pow" else None
-    return powers[0] * exponent if exponent is not None else None
+    return known[0] * exponent if exponent is not None else None
 
 
 def degree(nest: Nest) -> int | None:

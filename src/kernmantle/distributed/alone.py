@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import KernmantleError, OutOfMemoryError, WorkerError
-from ..linalg.cusolvermp import QUICKER, SOLVING, free_memory
+from ..linalg.cusolvermp import QUICKER, SOLVING, room
 from .exchange import dealt, largest, told
 from .rows import Rows
 
@@ -27,7 +27,7 @@ def by_all(given: Rows, routine: str) -> bool:
 def available(device: torch.device) -> int:
     """Bytes of memory that can still be taken there."""
     if device.type == "cuda":
-        return free_memory(device)
+        return room(device)
     listing = Path("/proc/meminfo")
     if listing.is_file():
         for line in listing.read_text(encoding="ascii").splitlines():

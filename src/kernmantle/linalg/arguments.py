@@ -178,9 +178,9 @@ class Work:
     @staticmethod
     def on(a: torch.Tensor, overwrite: bool) -> Work:
         """On the matrix itself where that is allowed and its strides can be used, otherwise on a copy."""
-        columns = columns_of(a) if overwrite else None
-        if columns is not None:
-            return Work(a, *columns, None)
+        place = columns_of(a) if overwrite else None
+        if place is not None:
+            return Work(a, *place, None)
         copy = a.clone(memory_format=torch.contiguous_format)
         return Work(copy, copy.mT, True, a if overwrite else None)
 

@@ -29,7 +29,7 @@ class Watch:
     def __init__(self, device: torch.device, limit: int, dtype: torch.dtype) -> None:
         self._cuda = device.type == "cuda"
         self._blind = self._cuda and torch.cuda.is_current_stream_capturing()
-        self._history = torch.empty(limit + 1, dtype=dtype, pin_memory=self._cuda and not self._blind)
+        self._kept = torch.empty(limit + 1, dtype=dtype, pin_memory=self._cuda and not self._blind)
         self._events: list[torch.cuda.Event] = []
         self._count = 0
 
@@ -43,7 +43,7 @@ class Watch:
         if self._blind:
             return float("inf")
         top = residual.amax() if residual.numel() else residual.new_zeros(())
-        self._history[self._count].copy_(top, non_blocking=True)
+        self._kept[self._count].copy_(top, non_blocking=True)
         self._count += 1
         if self._cuda:
             event = torch.cuda.Event()
@@ -60,7 +60,7 @@ class Watch:
             return float("inf")
         if self._cuda:
             self._events[index].synchronize()
-        return float(self._history[index])
+        return float(self._kept[index])
 
 
 def _gram(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def _normal(
-    residual: torch.Tensor, preconditioned: torch.Tensor, total: Columns
+    residual: torch.Tensor, turned: torch.Tensor, total: Columns
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A block, and what the preconditioner makes of it, orthonormal in its inner product; and what they were times.
 
@@ -100,9 +100,9 @@ def _normal(
     """
     weights = torch.eye(residual.shape[1], dtype=torch.float64, device=residual.device)
     for _ in range(2):
-        factor = _factor(total(_gram(residual, preconditioned)), torch.finfo(residual.dtype).eps)
-        residual, preconditioned, weights = _over(residual, factor), _over(preconditioned, factor), factor.mT @ weights
-    return residual, preconditioned, weights
+        factor = _factor(total(_gram(residual, turned)), torch.finfo(residual.dtype).eps)
+        residual, turned, weights = _over(residual, factor), _over(turned, factor), factor.mT @ weights
+    return residual, turned, weights
 
 
 @dataclass
@@ -132,7 +132,7 @@ class _State:
         """At x = 0."""
         safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
         residual = b / safe
-        unit, preconditioned, weights = _normal(residual, precondition(residual), total)
+        unit, turned, weights = _normal(residual, precondition(residual), total)
         return _State(
             multiply,
             precondition,
@@ -140,7 +140,7 @@ class _State:
             torch.zeros_like(b),
             unit,
             weights * safe,
-            preconditioned,
+            turned,
             weights.new_zeros(()),
         )
 
@@ -155,9 +155,9 @@ class _State:
         length = _solved(small, slope)
         self.x = self.x + self.direction @ (length @ self.weights).to(dtype)
         residual = self.unit - product @ length.to(dtype)
-        self.unit, preconditioned, weights = _normal(residual, self.precondition(residual), self.total)
-        back = _solved(small, self.total(_gram(product, preconditioned)))
-        self.direction = preconditioned - self.direction @ back.to(dtype)
+        self.unit, turned, weights = _normal(residual, self.precondition(residual), self.total)
+        back = _solved(small, self.total(_gram(product, turned)))
+        self.direction = turned - self.direction @ back.to(dtype)
         self.weights = weights @ self.weights
 
     def lengths(self) -> torch.Tensor:
@@ -207,22 +207,22 @@ def iterate(
     watch = Watch(right.device, limit, torch.float64)
     run = Run(state.x, [lengths / whole])
     recent = deque([state.x], maxlen=watch.delay + 1)
-    residual_norm = best = watch.worst(run.history[0])
+    known = best = watch.worst(run.history[0])
     with _bar(limit) as bar:
-        while len(run.history) <= limit and not residual_norm <= tolerance:
+        while len(run.history) <= limit and not known <= tolerance:
             state.step()
             recent.append(state.x)
             run.history.append(state.lengths() / whole)
             # A negative one, or NaN, says that the recursion has broken down.
-            residual_norm = watch.worst(torch.where(state.least >= 0, run.history[-1], state.least))
-            if not residual_norm >= 0:
-                run.info = INDEFINITE if residual_norm < 0 else NOT_FINITE
-            if run.info or residual_norm > DIVERGED * best:
+            known = watch.worst(torch.where(state.least >= 0, run.history[-1], state.least))
+            if not known >= 0:
+                run.info = INDEFINITE if known < 0 else NOT_FINITE
+            if run.info or known > DIVERGED * best:
                 return run
-            if residual_norm < best:
-                best, run.x = residual_norm, recent[0]
-            bar.set_postfix_str(f"residual {residual_norm:.2g}", refresh=False)
+            if known < best:
+                best, run.x = known, recent[0]
+            bar.set_postfix_str(f"residual {known:.2g}", refresh=False)
             bar.update()
-    if residual_norm <= tolerance or not watch.last() > best:
+    if known <= tolerance or not watch.last() > best:
         run.x = state.x
     return run

@@ -35,7 +35,7 @@ from .solution import Described, Solution, delivered, nan_where_failed, raise_fo
 from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
-TRANSPOSED_FROM = 4096
+TURNED = 4096
 """Order from which on a triangle that is the upper one in column-major memory is turned over on GPUs: cuSOLVER, which
 torch calls too, factors the lower one faster."""
 MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
@@ -78,30 +78,30 @@ class Triangle:
         """Solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
         batch = broadcast(self.factor.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
-        columns = columns_of(self.factor)
+        place = columns_of(self.factor)
         if 0 in shape:
             return b.new_empty(shape)
         if small.takes(self.factor):
             return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
-        library = cusolver.library(b)
-        if library is None or columns is None or cusolver.is_small(shape[:-1], SMALL):
-            return self._by_torch(b, shape, columns)
-        return self._by_cusolver(library, b, shape, *columns, overwrite)
+        known = cusolver.library(b)
+        if known is None or place is None or cusolver.is_small(shape[:-1], SMALL):
+            return self._by_torch(b, shape, place)
+        return self._by_cusolver(known, b, shape, *place, overwrite)
 
     def _by_cusolver(
-        self, library: cusolver.Library, b: torch.Tensor, shape: Sequence[int], memory: torch.Tensor, flipped: bool,
+        self, known: cusolver.Library, b: torch.Tensor, shape: Sequence[int], memory: torch.Tensor, flipped: bool,
         overwrite: bool,
     ) -> torch.Tensor:  # fmt: skip
         x = placed_columns(b, shape, overwrite)
-        library.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
+        known.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
         return x
 
-    def _by_torch(self, b: torch.Tensor, shape: Sequence[int], major: tuple[torch.Tensor, bool] | None) -> torch.Tensor:
-        if b.is_cuda and (major is None or items(shape[:-2]) > 1):
+    def _by_torch(self, b: torch.Tensor, shape: Sequence[int], place: tuple[torch.Tensor, bool] | None) -> torch.Tensor:
+        if b.is_cuda and (place is None or items(shape[:-2]) > 1):
             first, second = (self.factor, self.factor.mT) if self.lower else (self.factor.mT, self.factor)
             half = torch.linalg.solve_triangular(first, b.expand(shape), upper=False)
             return torch.linalg.solve_triangular(second, half, upper=True)
-        memory, flipped = major or (self.factor, False)
+        memory, flipped = place or (self.factor, False)
         return torch.cholesky_solve(b.expand(shape), memory, upper=self.lower == flipped)
 
     def adjoint(self) -> Triangle:
@@ -148,20 +148,20 @@ def factorise(
     if small.takes(a) and not jitter:
         factor, _, info = small.factor(a if lower else a.mT, False, overwrite)
         return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)
-    library = cusolver.library(a)
+    known = cusolver.library(a)
     work = Work.on(a, overwrite)
-    by_cusolver = a.is_cuda or library is not None
-    transposed = by_cusolver and not jitter and lower == work.flipped and a.shape[-1] >= TRANSPOSED_FROM
-    if transposed:
+    by_cusolver = a.is_cuda or known is not None
+    turned = by_cusolver and not jitter and lower == work.flipped and a.shape[-1] >= TURNED
+    if turned:
         copy_triangle(work.matrix, lower)
         lower = not lower
-    if library is None or cusolver.is_small(a.shape[:-1], SMALL):
+    if known is None or cusolver.is_small(a.shape[:-1], SMALL):
         info, added = _by_torch(work, lower, jitter)
         ran = cusolver.instead(a, "torch.linalg.cholesky_ex")
     else:
-        info, added = _by_cusolver(library, work, lower, jitter)
+        info, added = _by_cusolver(known, work, lower, jitter)
         ran = "cuSOLVER Xpotrf"
-    if transposed and clean:
+    if turned and clean:
         copy_triangle(work.matrix, lower)
         lower = not lower
     if clean:
@@ -170,15 +170,15 @@ def factorise(
 
 
 def _by_cusolver(
-    library: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
+    known: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     if not jitter:
-        return library.potrf(work.memory, upper=lower == work.flipped), None
-    return _attempts(library, work, lower, jitter)
+        return known.potrf(work.memory, upper=lower == work.flipped), None
+    return _attempts(known, work, lower, jitter)
 
 
 def _attempts(
-    library: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
+    known: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One factorisation for no jitter and for each amount, of which the first that succeeds is kept.
 
@@ -192,12 +192,12 @@ def _attempts(
     added = torch.zeros_like(scale)
     for amount in (0.0, *jitter):
         copy_triangle(a, lower)
-        unshifted = diagonal.clone()
+        kept = diagonal.clone()
         diagonal.copy_(original + amount * scale[..., None])
-        found = library.potrf(work.memory, upper=lower != work.flipped)
+        found = known.potrf(work.memory, upper=lower != work.flipped)
         better = (info != 0) & (found == 0)
         copy_triangle(a, not lower, better)
-        diagonal.copy_(torch.where(better[..., None], diagonal, unshifted))
+        diagonal.copy_(torch.where(better[..., None], diagonal, kept))
         added = torch.where(better, amount * scale, added)
         info = torch.where(info == 0, info, found)
     return info, added

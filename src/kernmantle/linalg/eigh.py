@@ -101,8 +101,8 @@ class _Decomposed(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
         check_one_forward()
         w, v = ctx.saved_tensors
-        rotated = v.mT @ symmetrised(tangents[0]) @ v
-        return rotated.diagonal(0, -2, -1).clone(), v @ _over_gaps(rotated, w), None
+        turned = v.mT @ symmetrised(tangents[0]) @ v
+        return turned.diagonal(0, -2, -1).clone(), v @ _over_gaps(turned, w), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:  # noqa: ARG004
@@ -307,8 +307,8 @@ def _iterates(a: torch.Tensor, index: Index | None, value: Value | None, method:
         return True
     if method == "direct" or index is None or a.dim() > 2 or _recorded(a):
         return False
-    is_small_share = index[1] - index[0] + 1 <= SHARE * n
-    return is_small_share and index[1] == n - 1 and n >= FEWEST.get(a.device.type, n + 1)
+    few = index[1] - index[0] + 1 <= SHARE * n
+    return few and index[1] == n - 1 and n >= FEWEST.get(a.device.type, n + 1)
 
 
 def _recorded(a: torch.Tensor) -> bool:

@@ -88,10 +88,10 @@ class _Basis:
 
     def ritz(self, count: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Best values, vectors and products of vectors, best first; and the largest absolute value."""
-        values, rotation = _small_pairs(self._projected[: self.size, : self.size], largest)
+        values, turns = _small_pairs(self._projected[: self.size, : self.size], largest)
         top = torch.maximum(values[0].abs(), values[-1].abs())
-        rotation = rotation[:, :count].contiguous()
-        return values[:count], self.columns @ rotation, self._products[:, : self.size] @ rotation, top
+        turns = turns[:, :count].contiguous()
+        return values[:count], self.columns @ turns, self._products[:, : self.size] @ turns, top
 
     def restart(self, values: torch.Tensor, vectors: torch.Tensor, products: torch.Tensor) -> None:
         """Go on from Ritz pairs."""
@@ -108,8 +108,8 @@ def _verified(
     """Values, vectors, products and residual norms from fresh products of re-orthonormalised vectors."""
     basis = orthonormal(vectors, generator=generator)
     products = multiply(basis)
-    values, rotation = _small_pairs(basis.mT @ products, largest)
-    vectors, products = basis @ rotation, products @ rotation
+    values, turns = _small_pairs(basis.mT @ products, largest)
+    vectors, products = basis @ turns, products @ turns
     return values, vectors, products, torch.linalg.vector_norm(products - vectors * values, dim=0)
 
 
@@ -119,13 +119,13 @@ def _passed_over(
     """Best Ritz values and vectors of a few steps from a random block beside some eigenvectors."""
     n = vectors.shape[0]
     width = min(PROBES, n - vectors.shape[1])
-    probes = _Basis(multiply, n, width * PROBE_STEPS, vectors)
+    beside = _Basis(multiply, n, width * PROBE_STEPS, vectors)
     noise = torch.empty(n, width, dtype=vectors.dtype, device=vectors.device).normal_(generator=generator)
     block = orthonormal(noise, vectors, generator)
-    while probes.size < probes.capacity and vectors.shape[1] + probes.size + width <= n:
-        found = probes.append(block)
-        block = orthonormal(found, torch.cat([vectors, probes.columns], 1), generator)
-    values, found, _, _ = probes.ritz(width, largest)
+    while beside.size < beside.capacity and vectors.shape[1] + beside.size + width <= n:
+        found = beside.append(block)
+        block = orthonormal(found, torch.cat([vectors, beside.columns], 1), generator)
+    values, found, _, _ = beside.ritz(width, largest)
     return values, found
 
 

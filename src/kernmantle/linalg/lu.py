@@ -78,11 +78,11 @@ class Factors:
             return small.solve(self.memory, self.pivots, b, shape, self.transpose, overwrite)
         memory = self.memory.expand(*batch, *self.memory.shape[-2:])
         pivots = self.pivots.expand(*batch, self.pivots.shape[-1])
-        library = cusolver.library(b)
-        if library is None or self.pivots.dtype == torch.int32:
+        known = cusolver.library(b)
+        if known is None or self.pivots.dtype == torch.int32:
             return torch.linalg.lu_solve(memory, pivots, b.expand(shape), adjoint=self.transpose)
         x = placed_columns(b, shape, overwrite)
-        library.getrs(memory, pivots, x, self.transpose)
+        known.getrs(memory, pivots, x, self.transpose)
         return x
 
     def adjoint(self) -> Factors:
@@ -97,16 +97,16 @@ def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, to
         assert pivots is not None
         return Work(factors, factors, False, None), pivots, info, small.RAN
     work = Work.on(a, overwrite)
-    library = cusolver.library(a)
+    known = cusolver.library(a)
     batched = cusolver.is_small(a.shape[:-1], SMALL) and not cusolver.capturing(a)
-    if library is None or batched or a.numel() == 0:
+    if known is None or batched or a.numel() == 0:
         pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device)
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         if a.numel():
             torch.linalg.lu_factor_ex(work.memory, out=(work.memory, pivots, info))
         ran = cusolver.instead(a, "torch.linalg.lu_factor_ex")
     else:
-        pivots, info = library.getrf(work.memory)
+        pivots, info = known.getrf(work.memory)
         ran = "cuSOLVER Xgetrf"
     work.finish()
     return work, pivots, info, ran
@@ -215,8 +215,8 @@ def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: 
     for name, value in (("the factors", factors), ("b", given)):
         check_reverse(value, name)
     pair = paired(factors, given, wrap, "the factors")
-    columns = columns_of(factors.detach() if factor.transposed else factors.detach().mT)
-    memory = columns[0] if columns is not None and columns[1] else factors.detach()
+    place = columns_of(factors.detach() if factor.transposed else factors.detach().mT)
+    memory = place[0] if place is not None and place[1] else factors.detach()
     solver = Factors(memory, pivots, factor.transposed != transpose)
     x = solution(factors.detach(), pair.b, solver, pair.shape, overwrite_b)
     return Solution(pair.finished(delivered(x, pair.b, overwrite_b, info)), factor.info, factor.ran)

@@ -16,7 +16,7 @@ from ..arrays import Wrap
 from ..errors import DeviceError, OutOfMemoryError, ParameterError, ShapeError
 from . import spectrum
 from .arguments import check_overwrite, check_reverse, check_values, enough_memory, matrix
-from .cusolvermp import QUICKER, SOLVING, bindings, free_memory
+from .cusolvermp import QUICKER, SOLVING, bindings, room
 from .eigh import MEANING, Spectrum
 from .processes import Team
 from .solution import nan_where_failed, raise_for
@@ -130,17 +130,17 @@ def _devices(most: Any, a: torch.Tensor) -> int:
         raise DeviceError("eigh_multi_gpu needs an NVIDIA GPU, and torch finds none; km.linalg.eigh runs on the CPU")
     if most is not None:
         return min(most, present)
-    fits = SOLVING * a.nbytes <= free_memory(torch.device("cuda", torch.cuda.current_device()))
+    fits = SOLVING * a.nbytes <= room(torch.device("cuda", torch.cuda.current_device()))
     return 1 if fits and a.shape[0] <= QUICKER["syevd"] else present
 
 
-def _shared_folder(size: int) -> Path:
+def _room(size: int) -> Path:
     """A directory for a file that processes share: in memory if there is room."""
-    folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    for folder in folders:
-        if folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > size:
-            return folder
-    raise OutOfMemoryError(f"{size} bytes are needed to share the matrix, in {' or '.join(map(str, folders))}")
+    places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    for place in places:
+        if place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free > size:
+            return place
+    raise OutOfMemoryError(f"{size} bytes are needed to share the matrix, in {' or '.join(map(str, places))}")
 
 
 def shared(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -156,17 +156,17 @@ def over_workers(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Eigenvalues, vectors and info of a matrix from ``count`` processes."""
     n = a.shape[0]
-    folder = Path(tempfile.mkdtemp(prefix="kernmantle-", dir=_shared_folder(a.nbytes + (1 << 20))))
+    folder = Path(tempfile.mkdtemp(prefix="kernmantle-", dir=_room(a.nbytes + (1 << 20))))
     try:
         square, line, state = (folder / name for name in ("matrix", "values", "info"))
-        matrix = shared(square, (n, n), a.dtype)
-        matrix.copy_(a)
+        held = shared(square, (n, n), a.dtype)
+        held.copy_(a)
         w, info = shared(line, (n,), a.dtype), shared(state, (1,), torch.int32)
         task = {"folder": str(folder), "n": n, "dtype": str(a.dtype).removeprefix("torch."), "backend": backend}
         task |= {"vectors": vectors, "size": count, "timeout": timeout}
         commands = [[sys.executable, "-m", worker, json.dumps({**task, "rank": rank})] for rank in range(count)]
         with Team(commands) as team:
             team.wait(timeout)
-        return w.clone(), matrix.mT if vectors else None, info[0].clone()
+        return w.clone(), held.mT if vectors else None, info[0].clone()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -45,19 +45,19 @@ class _Tridiagonal:
 
     vectors: torch.Tensor
     diagonal: torch.Tensor
-    off_diagonal: torch.Tensor
+    beside: torch.Tensor
 
     def pairs(self, steps: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Ritz values (p, steps) and vectors of the small matrices, of the first steps or of all."""
         count = self.diagonal.shape[-1] if steps is None else steps
-        off_diagonal = self.off_diagonal[:, : count - 1]
+        beside = self.beside[:, : count - 1]
         small = torch.diag_embed(self.diagonal[:, :count])
-        return pairs(small + torch.diag_embed(off_diagonal, 1) + torch.diag_embed(off_diagonal, -1))
+        return pairs(small + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1))
 
     def logarithms(self, steps: int | None = None) -> torch.Tensor:
         """Quadratures ``zᵀ log(a) z`` (p,) for the unit vectors z that the recursions began with."""
-        values, rotation = self.pairs(steps)
-        return (rotation[:, 0].square() * values.log()).sum(-1)
+        values, turns = self.pairs(steps)
+        return (turns[:, 0].square() * values.log()).sum(-1)
 
     def missed(self, n: int) -> torch.Tensor:
         """Estimate, of the mean of the logarithms, what more steps would change, and what rounding has.
@@ -68,8 +68,8 @@ class _Tridiagonal:
         the unit of the type times the largest.
         """
         steps = self.diagonal.shape[-1]
-        values, rotation = self.pairs()
-        weights = rotation[:, 0].square()
+        values, turns = self.pairs()
+        weights = turns[:, 0].square()
         unit = torch.finfo(values.dtype).eps
         rounding = unit * (weights * (values[:, -1:] / values).abs()).sum(-1).mean()
         if steps >= n:
@@ -94,7 +94,7 @@ def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal
     """
     vectors = [start]
     diagonal: list[torch.Tensor] = []
-    off_diagonal: list[torch.Tensor] = []
+    beside: list[torch.Tensor] = []
     least = torch.finfo(start.dtype).eps
     for step in range(steps):
         now = vectors[-1]
@@ -105,14 +105,14 @@ def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal
         if step == steps - 1:
             break
         size = torch.linalg.vector_norm(new, dim=0)
-        basis = torch.stack(vectors)
+        known = torch.stack(vectors)
         for _ in range(2):
-            new = new - torch.einsum("snp,sp->np", basis, torch.einsum("snp,np->sp", basis, new))
+            new = new - torch.einsum("snp,sp->np", known, torch.einsum("snp,np->sp", known, new))
         beta = torch.linalg.vector_norm(new, dim=0)
         going = beta > least * start.shape[0] ** 0.5 * size
-        off_diagonal.append(beta.masked_fill(~going, 0))
+        beside.append(beta.masked_fill(~going, 0))
         vectors.append((new / beta.masked_fill(~going, 1)).masked_fill(~going, 0))
-    between = torch.stack(off_diagonal, -1) if off_diagonal else start.new_empty(start.shape[1], 0)
+    between = torch.stack(beside, -1) if beside else start.new_empty(start.shape[1], 0)
     return _Tridiagonal(torch.stack(vectors), torch.stack(diagonal, -1), between)
 
 
@@ -199,19 +199,19 @@ def logdet(
         # Norms of the products of the recursion must not leave the range of the type.
         size = exponent(left(apply(right(start[:, :1]))).abs().amax())
         found = lanczos(lambda v: shifted(left(apply(right(v))), -size), start, count)
-        values, rotation = found.pairs()
-        first = rotation[:, 0, :]
+        values, turns = found.pairs()
+        first = turns[:, 0, :]
         samples = n * (first.square() * values.log()).sum(-1)
         missed = n * found.missed(n)
-        inverse = torch.einsum("snp,psk,pk->np", found.vectors, rotation, first / values) * n**0.5
+        inverse = torch.einsum("snp,psk,pk->np", found.vectors, turns, first / values) * n**0.5
         solved = right(shifted(inverse, -size))
         value, error = _estimate(samples)
         value = value + n * math.log(2) * size.to(value.dtype)
         error = error + missed
         if preconditioner is not None:
             value = value + preconditioner.log_determinant()
-    preconditioned = right(signs)
-    surrogate = (solved * apply(preconditioned)).sum() / probes
+    turned = right(signs)
+    surrogate = (solved * apply(turned)).sum() / probes
     return Estimate(operator.wrap(with_gradient_of(value, surrogate)), operator.wrap(error))
 
 
@@ -262,8 +262,8 @@ def trace(a: Any, *, probes: int = 32, generator: torch.Generator | None = None)
     signs = _signs(operator, max(3, count) - third, generator)
     with torch.no_grad():
         basis = orthonormal(operator.apply(signs[:, :third]), None, torch.Generator(operator.device).manual_seed(n))
-        off_diagonal = signs[:, third:] - basis @ (basis.mT @ signs[:, third:])
+        beside = signs[:, third:] - basis @ (basis.mT @ signs[:, third:])
     exact = (basis * operator.apply(basis)).sum()
-    samples = (off_diagonal * operator.apply(off_diagonal)).sum(0)
+    samples = (beside * operator.apply(beside)).sum(0)
     mean, error = _estimate(samples)
     return Estimate(operator.wrap(exact + mean), operator.wrap(error.detach()))

@@ -311,13 +311,13 @@ class Contraction:
         wanted = len(definition.equation.positional)
         if len(operands) != wanted:
             raise ShapeError(f"equation {definition.equation.text!r} takes {wanted} operands, got {len(operands)}")
-        accepted = {*definition.parameters, *definition.operand_names}
-        unknown = [name for name in named if name not in accepted]
+        known = {*definition.parameters, *definition.operand_names}
+        unknown = [name for name in named if name not in known]
         if unknown:
-            listing = ", ".join(sorted(accepted)) or "none"
+            listing = ", ".join(sorted(known)) or "none"
             raise ParameterError(f"unknown parameter {unknown[0]!r}; this contraction has {listing}")
         given = {**dict(definition.defaults), **named}
-        missing = [name for name in accepted if name not in given]
+        missing = [name for name in known if name not in given]
         if missing:
             raise ParameterError(f"parameter {sorted(missing)[0]!r} is missing: pass it by name or in params=")
         return Call.of(definition, operands, given)
@@ -326,9 +326,7 @@ class Contraction:
         values = {name: number_of(value, name) for name, value in call.numbers.items()}
         twin = self.is_symmetric and call.operands[0] is call.operands[1]
         exponents = {name: value for name, value in values.items() if name in self._exponents}
-        literals = [
-            (name, accepted) for name, value in exponents.items() for accepted in POWER_CLASSES if value == accepted
-        ]
+        literals = [(name, known) for name, value in exponents.items() for known in POWER_CLASSES if value == known]
         bound = bind_program(self.text, call.names, tuple(literals), twin)
         operands = [tensor for place, tensor in enumerate(call.operands) if not (twin and place == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]

@@ -125,25 +125,25 @@ def _column_pieces(
     """
     role, ports = chosen.actual("n"), chosen.nest.ports
     columns = int(integers[size_slot(role)])
-    rounds = -(-todo.items // threads) if todo.items < jit.SPLIT_ITEMS * threads else 1
-    step = max(columns * _LONGEST // (todo.cost * rounds) // chosen.columns, 1) * chosen.columns
-    strides = [int(integers[stride_slot(index, role)]) * BYTES[port.dtype] for index, port in enumerate(ports)]
+    turns = -(-todo.items // threads) if todo.items < jit.SPLIT_ITEMS * threads else 1
+    step = max(columns * _LONGEST // (todo.cost * turns) // chosen.columns, 1) * chosen.columns
+    strides = [int(integers[stride_slot(place, role)]) * BYTES[port.dtype] for place, port in enumerate(ports)]
     for start in range(0, columns, step):
         piece = integers.copy()
         piece[size_slot(role)] = min(step, columns - start)
         yield [start * stride for stride in strides], piece.tobytes()
 
 
-def build(emitter: str, numbers: tuple[Any, ...]) -> Built:
+def build(emitter: str, given: tuple[Any, ...]) -> Built:
     """Write a source and compile it for this machine."""
-    source = emitted(emitter, numbers)
+    source = emitted(emitter, given)
     return Built(jit.compile_ir(source, jit.host()), source=source)
 
 
-def emitted(emitter: str, numbers: tuple[Any, ...]) -> str:
+def emitted(emitter: str, given: tuple[Any, ...]) -> str:
     """LLVM IR from ``emitter``, "module:function", which is loaded for what the cache lacks only."""
     module, _, function = emitter.partition(":")
-    return getattr(import_module(f"...{module}", __name__), function)(*numbers)
+    return getattr(import_module(f"...{module}", __name__), function)(*given)
 
 
 @lru_cache(maxsize=32)
@@ -151,17 +151,17 @@ def _digest(module: str) -> str:
     return fingerprint(sources(module))
 
 
-def job_for(emitter: str, numbers: tuple[Any, ...], title: str) -> Job:
+def job_for(emitter: str, given: tuple[Any, ...], title: str) -> Job:
     """What compiling takes that which an emitter writes when it is given plans, texts and numbers.
 
     The key needs no source: that follows from what is given and from the emitter's module with all that it imports.
     """
     own = jit.host()
     if current().dump_source is not None:
-        dump(emitted(emitter, numbers), "ll")
+        dump(emitted(emitter, given), "ll")
     options, digest = (own.cpu, own.features), _digest(emitter.partition(":")[0])
-    key = Key(own.triple, jit.version(), canonical((emitter, *numbers)), digest, options, title)
-    return Job(key, build, (emitter, numbers))
+    key = Key(own.triple, jit.version(), canonical((emitter, *given)), digest, options, title)
+    return Job(key, build, (emitter, given))
 
 
 def job(chosen: CpuPlan) -> Job:

@@ -26,7 +26,7 @@ Tensors = Sequence[torch.Tensor]
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 Prepare = Callable[[str, str, Tensors, Tensors], Any]
 # Entries that may be taken one by one, each as long as some 100 among many: 1.15 times the time at most.
-_MOST_SMALL = 1 / 512
+_MOST_NEAR = 1 / 512
 _PILOTS = 128
 _CENTRED = 16
 _CHUNK = 1 << 22
@@ -52,10 +52,10 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
     """What runs a plan, or ``direct`` where too many entries are near or products would not be exact."""
     names = [operand.name for operand in program.tensors]
     row, column = names.index(plan.row), names.index(plan.column)
-    cancellation, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
+    look, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
     join, end = norm_correction(program).text, epilogue(program)
     last = [names.index(operand.name) for operand in end.tensors if operand.name in names]
-    numbers_read = [index for index, operand in enumerate(program.numbers) if operand in end.numbers]
+    given = [place for place, operand in enumerate(program.numbers) if operand in end.numbers]
     plain, masked = types.text, replace(types, outs=("bool",)).text
 
     def written(out: torch.Tensor, text: str, kinds: str, *arrays: torch.Tensor, numbers: Sequence[float] = ()) -> None:
@@ -64,9 +64,9 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
     def note(tensors: Tensors, x: torch.Tensor, y: torch.Tensor) -> None:
         out, of_x, of_y = x.new_empty(len(x), len(y)), x.new_empty(len(x)), x.new_empty(len(y))
         mask = torch.empty(out.shape, dtype=torch.bool)
-        for target, source, kinds in ((of_y, cancellation, plain), (mask, mark, masked), (out, join, plain)):
+        for target, source, kinds in ((of_y, look, plain), (mask, mark, masked), (out, join, plain)):
             prepare(source, kinds, [out, of_x, of_y], [target])
-        prepare(end.text, plain, [*(tensors[index] for index in last), out, of_x, of_y], [out])
+        prepare(end.text, plain, [*(tensors[place] for place in last), out, of_x, of_y], [out])
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         (out,), x, y = outs, tensors[row], tensors[column]
@@ -74,25 +74,25 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
             note(tensors, x, y)
             return
         parts = _rows(x, y) if _VENDOR.matmul.fp32_precision in _EXACT else None
-        if parts is None or _are_small(parts, plan.small).float().mean() > _MOST_SMALL:
+        if parts is None or _near(parts, plan.small).float().mean() > _MOST_NEAR:
             direct(tensors, numbers, outs)
             return
         own_x, own_y, of_x, of_y = parts
         torch.mm(own_x, own_y.mT, out=out)
         excess = torch.empty_like(of_y)
-        written(excess, cancellation, plain, out, of_x, of_y)
+        written(excess, look, plain, out, of_x, of_y)
         if not bool((excess < -SMALLEST).all()):
             mask = torch.empty(out.shape, dtype=torch.bool)
             written(mask, mark, masked, out, of_x, of_y)
-            indices = mask.nonzero()
-            if len(indices) > _MOST_SMALL * out.numel():
+            places = mask.nonzero()
+            if len(places) > _MOST_NEAR * out.numel():
                 direct(tensors, numbers, outs)
                 return
             written(out, join, plain, out, of_x, of_y)
-            _mend(out, indices, x, y)
+            _mend(out, places, x, y)
             of_x, of_y = torch.zeros_like(of_x), torch.zeros_like(of_y)
-        operands, values = [tensors[index] for index in last], [numbers[index] for index in numbers_read]
-        written(out, end.text, plain, *operands, out, of_x, of_y, numbers=values)
+        kept, values = [tensors[place] for place in last], [numbers[place] for place in given]
+        written(out, end.text, plain, *kept, out, of_x, of_y, numbers=values)
 
     return run
 
@@ -110,13 +110,13 @@ def _squares(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(x, dim=1).square_()
 
 
-def _are_small(parts: tuple[torch.Tensor, ...], small: float) -> torch.Tensor:
+def _near(parts: tuple[torch.Tensor, ...], near: float) -> torch.Tensor:
     """Whether entries of a sample lose digits."""
     x, y, of_x, of_y = (part[:: max(1, len(part) // _PILOTS)] for part in parts)
-    return ~(2 * (x @ y.mT) - (1 - small) * (of_x[:, None] + of_y) < -SMALLEST)
+    return ~(2 * (x @ y.mT) - (1 - near) * (of_x[:, None] + of_y) < -SMALLEST)
 
 
-def _mend(out: torch.Tensor, indices: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+def _mend(out: torch.Tensor, places: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
     """Entries from differences, as the product that makes them."""
-    for row, column in (part.unbind(1) for part in indices.split(max(1, _CHUNK // x.shape[1]))):
+    for row, column in (part.unbind(1) for part in places.split(max(1, _CHUNK // x.shape[1]))):
         out[row, column] = (x[row] - y[column]).square_().sum(1).mul_(-0.5)

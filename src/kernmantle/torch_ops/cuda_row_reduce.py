@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ..backends.cuda.gram_plan import DeviceLimits, MemoryLayout
+from ..backends.cuda.gram_plan import DeviceLimits, Facts
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
 from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, by_products, plan_rows
@@ -21,7 +21,7 @@ from . import cuda_row_reduce_score, cuda_row_reduce_select
 from .cuda import index_of, job_for, limits, start
 from .execute import allocate
 
-_MOST_COLUMNS, _MOST_SELECTED, _FEWEST_ROWS = 64, 32, 16
+_MOST_COLUMNS, _MOST_KEPT, _FEWEST_ROWS = 64, 32, 16
 
 
 class GpuRows:
@@ -31,7 +31,7 @@ class GpuRows:
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
         """Not few rows, whose tiles would be empty, and not where products of the vendor's are quicker."""
-        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_SELECTED
+        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
         suits = sizes["m"] >= _FEWEST_ROWS and sizes["l"] <= most
         return suits and not by_products(rows, sizes, limits(index_of(device)))
 
@@ -44,11 +44,11 @@ class GpuRows:
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(len(rows.ports)))
         if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
             alone = cuda_row_reduce_select.entry_values(values)
-            each = MemoryLayout(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
+            each = Facts(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
             if plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each).form == "select":
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
                 return cuda_row_reduce_select.of_entries(one, rows, values)
-        chosen = plan_rows(rows, sizes, own, MemoryLayout(strides, tuple(alignment)))
+        chosen = plan_rows(rows, sizes, own, Facts(strides, tuple(alignment)))
         if chosen.form == "select":
             return cuda_row_reduce_select.launcher(
                 chosen, values, own, index, _starter(chosen.fallback, values, own, index)

@@ -11,7 +11,7 @@ from ...ir.node import Node, variables
 from ...ir.reductions import Reduction
 from .abi import TABLE_PARAMETERS, TABLE_VALUES, Arguments, launch_bounds, register_split
 from .gram_plan import PRODUCTS, CudaPlan, register_kinds, staged
-from .spelling import TYPES, ExpressionEmitter, Typed, cast, literal
+from .spelling import TYPES, Typed, Writer, cast, literal
 from .squares_plan import planes, weight
 
 ENTRY = "kernmantle_kernel"
@@ -39,11 +39,11 @@ def _ports(plan: CudaPlan) -> list[str]:
     names = [port.name for port in plan.nest.ports]
     lines += [f"    template <int I> struct {template};" for template in (*(name for _, name in _KINDS), "Out")]
     lines.append("};")
-    by_kind = staged(plan.nest)
+    held = staged(plan.nest)
     for kind, template in _KINDS:
-        for index, port in enumerate(by_kind[kind]):
-            number = names.index(port.name)
-            lines += _port(template, index, port, number, plan)
+        for index, port in enumerate(held[kind]):
+            place = names.index(port.name)
+            lines += _port(template, index, port, place, plan)
     first = len(plan.nest.operands)
     kinds = _out_kinds(plan)
     for index, port in enumerate(plan.nest.outs):
@@ -63,18 +63,18 @@ def _ports(plan: CudaPlan) -> list[str]:
     return lines
 
 
-def _port(template: str, index: int, port: Port, number: int, plan: CudaPlan) -> list[str]:
-    access = plan.access[number]
+def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> list[str]:
+    access = plan.access[place]
     tile = "ROLE_N" if template == "Column" else "ROLE_M"
     varies = bool(set(port.roles) & set("kl"))
-    range_check = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
+    look = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
     return [
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
-        f"    typedef {'km::pair' if plan.packs_half2 else STORAGE[port.dtype]} T;",
-        f"    static constexpr int PORT = {number}, TILE = km::{tile}, VEC = {access.width // (1 + plan.packs_half2)};",
+        f"    typedef {'km::pair' if plan.pairs else STORAGE[port.dtype]} T;",
+        f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width // (1 + plan.pairs)};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
-        f"    static constexpr int LOOK = {range_check if _has_cheap_form(plan) else 0};",
+        f"    static constexpr int LOOK = {look if _has_cheap_form(plan) else 0};",
         f"    static constexpr bool DENSE = {literal(access.run == 'dense', 'bool')};",
         "};",
     ]
@@ -119,8 +119,8 @@ def numbers_of(nest: Nest) -> dict[str, Typed]:
 
 def state_of(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
     """Registers of one accumulator, under the names that its reduction knows them by."""
-    packs_half2 = enumerate(zip(names, reduction.kinds, strict=True))
-    return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in packs_half2}
+    pairs = enumerate(zip(names, reduction.kinds, strict=True))
+    return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in pairs}
 
 
 def _floating(plan: CudaPlan) -> bool:
@@ -129,44 +129,42 @@ def _floating(plan: CudaPlan) -> bool:
 
 def environment_of(plan: CudaPlan, letters: str) -> dict[str, Typed]:
     """The numbers and the operands held in the arrays of these letters."""
-    by_kind = staged(plan.nest)
+    held = staged(plan.nest)
     environment = numbers_of(plan.nest)
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
         if letter in letters:
-            environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(by_kind[kind])}
+            environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
     return environment
 
 
 def _step(plan: CudaPlan) -> list[str]:
     environment = environment_of(plan, "abcd") | {"index": ("position", "index")}
-    approximate = plan.nest.compute == "f32" and not plan.nest.reproducible
+    near = plan.nest.compute == "f32" and not plan.nest.reproducible
     product = plan.product
     whole = product is not None and not _has_cheap_form(plan)
-    mapped = ExpressionEmitter(
-        environment, _floating(plan), approximate=approximate, table=plan.power is not None and product is None
-    )
+    mapped = Writer(environment, _floating(plan), near=near, table=plan.power is not None and product is None)
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
     live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
-    for number, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
-        values[number] = value
+    for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
+        values[place] = value
     lines = mapped.lines
     if product is not None:
-        cheap = ExpressionEmitter(environment, _floating(plan), "p", approximate, table=plan.power is not None)
+        cheap = Writer(environment, _floating(plan), "p", near, table=plan.power is not None)
         quick = _product(product, cheap)
         exact = ("C(0.5) * " if _is_half(plan) else "") + cast(values[0], "value")
-        branches = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
-        branches += ["} else {", *(f"    {line}" for line in [*cheap.lines, f"value = {quick};"]), "}"]
-        lines = [*cheap.lines, f"const C value = {quick};"] if whole else branches
+        ways = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
+        ways += ["} else {", *(f"    {line}" for line in [*cheap.lines, f"value = {quick};"]), "}"]
+        lines = [*cheap.lines, f"const C value = {quick};"] if whole else ways
         values[0] = ("value", "value")
-    for number, (reduction, names) in enumerate(registers_of(plan)):
+    for place, (reduction, names) in enumerate(registers_of(plan)):
         state = state_of(reduction, names, "s")
-        writer = ExpressionEmitter(environment | state | {"t": values[number]}, _floating(plan), f"u{number}_")
+        writer = Writer(environment | state | {"t": values[place]}, _floating(plan), f"u{place}_")
         new = writer.expressions(reduction.step)
-        lines += writer.lines + _assign(reduction, names, new, f"w{number}_")
+        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
     return lines
 
 
-def _product(product: SignedProduct, writer: ExpressionEmitter) -> str:
+def _product(product: SignedProduct, writer: Writer) -> str:
     """Value of a product, its statements left with the writer."""
     roots = [product.prefix, *product.rest, *([product.difference] if product.difference is not None else [])]
     texts = [cast(typed, "value") for typed in writer.expressions(roots)]
@@ -194,34 +192,32 @@ def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: st
 
 def _merge(plan: CudaPlan) -> list[str]:
     lines: list[str] = []
-    for number, (reduction, names) in enumerate(registers_of(plan)):
+    for place, (reduction, names) in enumerate(registers_of(plan)):
         if reduction.merge is None:
             continue
         environment = state_of(reduction, names, "s") | state_of(reduction, names, "r", "r") | numbers_of(plan.nest)
-        writer = ExpressionEmitter(environment, _floating(plan), f"u{number}_")
+        writer = Writer(environment, _floating(plan), f"u{place}_")
         new = writer.expressions(reduction.merge)
-        lines += writer.lines + _assign(reduction, names, new, f"w{number}_")
+        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
     return lines
 
 
-def _outputs(plan: CudaPlan) -> tuple[ExpressionEmitter, list[Typed]]:
+def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
     environment = numbers_of(plan.nest)
     lines: list[str] = []
-    for number, port in enumerate(plan.nest.operands):
+    for place, port in enumerate(plan.nest.operands):
         if not set(port.roles) & set("kl"):
-            environment[port.name] = (f"e{number}", "value")
-    for number, (reduction, names) in enumerate(registers_of(plan)):
-        finish = ExpressionEmitter(
-            state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{number}_"
-        )
-        (environment[f"s{number}"],) = finish.expressions([reduction.finish])
+            environment[port.name] = (f"e{place}", "value")
+    for place, (reduction, names) in enumerate(registers_of(plan)):
+        finish = Writer(state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{place}_")
+        (environment[f"s{place}"],) = finish.expressions([reduction.finish])
         lines += finish.lines
-    writer = ExpressionEmitter(environment, _floating(plan), apart=True)
+    writer = Writer(environment, _floating(plan), apart=True)
     values = writer.expressions(plan.nest.outputs)
     used = variables(plan.nest.outputs)
     loads = [
-        f"const C e{number} = km::load_at<C, {STORAGE[port.dtype]}, {number}>(g, p, {_coordinates(port)});"
-        for number, port in enumerate(plan.nest.operands)
+        f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, {_coordinates(port)});"
+        for place, port in enumerate(plan.nest.operands)
         if port.name in used
     ]
     writer.lines = loads + lines + writer.lines
@@ -251,7 +247,7 @@ def function(head: str, lines: list[str]) -> list[str]:
 
 def body_of(plan: CudaPlan) -> list[str]:
     """The functors of a plan, in a record ``Body``."""
-    nest, by_kind = plan.nest, staged(plan.nest)
+    nest, held = plan.nest, staged(plan.nest)
     members, finish = _finish(plan)
     registers = [
         f"        {TYPES[kind]} {name};"
@@ -264,7 +260,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         for init, kind, name in zip(red.init, red.kinds, names, strict=True)
     ]
     has_outer = any("l" in port.roles for port in nest.ports)
-    counts = ", ".join(f"{kind.upper()} = {len(by_kind[kind])}" for kind, _ in _KINDS)
+    counts = ", ".join(f"{kind.upper()} = {len(held[kind])}" for kind, _ in _KINDS)
     at = "const C* a, const C* b, const C* c, const C* d"
     more = "km::i64 position, const float* scale"
     return [
@@ -275,13 +271,13 @@ def body_of(plan: CudaPlan) -> list[str]:
         f"    static constexpr bool TAME = {literal(_has_cheap_form(plan), 'bool')};",
         f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
         f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
-        f"    static constexpr bool PAIRS = {literal(plan.packs_half2, 'bool')};",
+        f"    static constexpr bool PAIRS = {literal(plan.pairs, 'bool')};",
         f"    static constexpr int SHARE = {plan.power.share if plan.power is not None else 0};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
         *(["        float good, q1, q2, q3, q4, s0, s1, s2, s3;"] if plan.power is not None else []),
         "    };",
-        f"    typedef {_arguments_type(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
+        f"    typedef {_given(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
         "    struct Registers {",
         *registers,
         "    };",
@@ -307,7 +303,7 @@ def _power(plan: CudaPlan) -> list[str]:
     lines: list[str] = []
     good = "true"
     if plan.power is not None:
-        writer = ExpressionEmitter(numbers_of(plan.nest), True)
+        writer = Writer(numbers_of(plan.nest), True)
         ((exponent, _),) = writer.expressions([plan.power.exponent])
         lines += function("float exponent(const Numbers& number)", [*writer.lines, f"return {exponent};"])
         head = "void octave(float* scale, int biased, float size, const Numbers& number)"
@@ -316,7 +312,7 @@ def _power(plan: CudaPlan) -> list[str]:
     if _has_cheap_form(plan):
         lines += function("bool good(const Numbers& number)", [f"return {good};"])
     if _is_half(plan):
-        writer = ExpressionEmitter(environment_of(plan, "ac"), True)
+        writer = Writer(environment_of(plan, "ac"), True)
         ((prefix, _),) = writer.expressions(_prefix(plan))
         head = "C once(const C* a, const C* c, const Numbers& number)"
         lines += function(head, [*writer.lines, f"return {prefix};"])
@@ -332,12 +328,12 @@ def _weight(plan: CudaPlan) -> list[str]:
     lines = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
     if found is None:
         return lines
-    writer = ExpressionEmitter(environment_of(plan, "c"), True)
+    writer = Writer(environment_of(plan, "c"), True)
     ((value, _),) = writer.expressions([found])
     return [*lines, *function("C weight(const C* c, const Numbers& number)", [*writer.lines, f"return {value};"])]
 
 
-def _arguments_type(plan: CudaPlan) -> str:
+def _given(plan: CudaPlan) -> str:
     """Type of the arguments around those of every kernel."""
     return "km::Prepared<{}>" if plan.schema in _PREPARED else "km::Listed<{}>" if plan.listed else "{}"
 
@@ -354,9 +350,9 @@ def _handed(plan: CudaPlan) -> tuple[list[str], str]:
 
 def _entry(plan: CudaPlan) -> list[str]:
     nest = plan.nest
-    paired = len(nest.operands) if plan.packs_half2 else 0
+    paired = len(nest.operands) if plan.pairs else 0
     arguments = Arguments(len(nest.ports), plan.integers, len(nest.numbers), paired=paired)
-    handed, scratch = _handed(plan)
+    handed, place = _handed(plan)
     parameters = [*handed, *arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
     parameters += TABLE_PARAMETERS if plan.power is not None else []
     numbers = [*arguments.values("Body::C"), *(TABLE_VALUES if plan.power is not None else [])]
@@ -364,10 +360,10 @@ def _entry(plan: CudaPlan) -> list[str]:
         *_template(plan),
         "",
         *launch_bounds(plan.threads, plan.resident, ENTRY, parameters),
-        f"    const Body::Args g = {'{{' if scratch else '{'}",
+        f"    const Body::Args g = {'{{' if place else '{'}",
         f"        {{{arguments.pointers}}}, {{{arguments.sizes}}},",
         f"        {{{arguments.strides}}},",
-        f"        {{{', '.join(numbers)}}}}}{f', {scratch}}}' if scratch else ''};",
+        f"        {{{', '.join(numbers)}}}}}{f', {place}}}' if place else ''};",
         f"    km::{_call(plan)}(g);",
         "}",
     ]

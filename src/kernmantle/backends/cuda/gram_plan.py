@@ -34,7 +34,7 @@ Argument = int | float
 
 
 @dataclass(frozen=True)
-class MemoryLayout:
+class Facts:
     """Where the arrays of one call lie: per port its strides for ROLES, in elements, and its alignment in bytes."""
 
     strides: tuple[tuple[int, ...], ...]
@@ -73,7 +73,7 @@ class CudaPlan:
     power: TablePower | None = None
     product: SignedProduct | None = None
     listed: bool = False
-    packs_half2: bool = False
+    pairs: bool = False
 
     @property
     def threads(self) -> int:
@@ -270,8 +270,8 @@ def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limi
 
 def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether the warp-specialised template can run a nest: one register a cell, one operand a side, float32."""
-    by_kind = staged(nest)
-    plain = len(by_kind["rows"]) == len(by_kind["columns"]) == 1 and not by_kind["cells"]
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
     steps = [node for reduction in nest.reductions for node in reduction.step]
     heavy = is_heavy(nest) or table_power(nest) is not None
     operations = sum(bool(node.args) for node in postorder([*nest.map, *steps]))
@@ -291,8 +291,8 @@ def _sums_half2(nest: Nest) -> bool:
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
     """Whether so little is reduced that writing a large result is all the work."""
-    by_kind = staged(nest)
-    plain = len(by_kind["rows"]) == len(by_kind["columns"]) == 1 and not by_kind["cells"] and not nest.symmetric
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"] and not nest.symmetric
     outer = nest.partial or any("l" in port.roles for port in nest.ports)
     large = sizes["n"] >= 1024 and sizes["m"] * sizes["n"] >= 1 << 21
     return plain and not outer and large and 1 <= sizes["k"] <= _THIN and BYTES[nest.compute] == 4
@@ -308,23 +308,23 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
     if tile.schema == "thin":
         return _is_thin(nest, sizes)
     cells = tile.rows * tile.columns
-    fits = cells * cell_words(nest) <= 72 or cells == 1
+    room = cells * cell_words(nest) <= 72 or cells == 1
     power = table_power(nest)
     small = cells <= 16 or (not is_heavy(nest) and power is None)
     if tile.table_power and (power is None or power.share != TABLE_SIXTEENTHS):
         return False
     if tile.matrix_operand:
-        fits = _has_matrix_operand(nest)
+        room = _has_matrix_operand(nest)
     in_order = tile.groups == 1 or not any(reduction.is_fold for reduction in nest.reductions)
     square = tile.m == tile.n or not symmetric
-    return fits and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
+    return room and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
 
 
 def _has_matrix_operand(nest: Nest) -> bool:
     """Return whether large threads leave room for one operand over the tile beside the accumulators."""
-    by_kind = staged(nest)
-    plain = len(by_kind["rows"]) == len(by_kind["columns"]) == len(by_kind["cells"]) == 1 and not by_kind["lines"]
-    return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in by_kind["cells"][0].roles
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == len(held["cells"]) == 1 and not held["lines"]
+    return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in held["cells"][0].roles
 
 
 def _in_order(tile: Tile) -> Tile:
@@ -349,9 +349,7 @@ def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tu
     return tuple(sorted(valid, key=lambda tile: cost(tile, nest, sizes, symmetric, limits)))
 
 
-def plan(
-    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: MemoryLayout, tile: str | None = None
-) -> CudaPlan:
+def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None) -> CudaPlan:
     """Choose how to run a nest.
 
     Parameters
@@ -366,15 +364,15 @@ def plan(
         Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
     """
     for one in candidates(nest, sizes, limits):
-        if tile in (None, one.name) and is_choice(nest, sizes, limits, layout, one):
-            return planned(nest, sizes, limits, layout, one)
+        if tile in (None, one.name) and is_choice(nest, sizes, limits, facts, one):
+            return planned(nest, sizes, limits, facts, one)
     raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
 
 
-def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: MemoryLayout, tile: Tile) -> bool:
+def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> bool:
     """Whether a candidate can run where the arrays lie: pairs must be read two at a time."""
-    chosen = planned(nest, sizes, limits, layout, tile)
-    return not chosen.packs_half2 or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
+    chosen = planned(nest, sizes, limits, facts, tile)
+    return not chosen.pairs or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
 
 
 def _uses_approximate_power(nest: Nest) -> bool:
@@ -400,13 +398,13 @@ def _resident(tile: Tile, nest: Nest) -> int:
     return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
 
 
-def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: MemoryLayout, tile: Tile) -> CudaPlan:
+def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> CudaPlan:
     """The plan in a tile, which need not be a row of the table."""
     nest = gathered(nest)
     accesses: list[Access] = []
-    for index, port in enumerate(nest.ports):
-        strides, alignment = layout.strides[index], layout.alignment[index]
-        if index < len(nest.operands):
+    for place, port in enumerate(nest.ports):
+        strides, alignment = facts.strides[place], facts.alignment[place]
+        if place < len(nest.operands):
             accesses.append(_access(port, strides, sizes, alignment))
         else:
             accesses.append(_out_access(port, strides, sizes, alignment, column_run(nest, tile)))
@@ -425,5 +423,5 @@ def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: 
         _numerics(nest, tile),
         table_power(nest) if tile.schema == "gram" else None,
         match_signed_product(nest) if tile.schema == "gram" else None,
-        packs_half2=tile.half2,
+        pairs=tile.half2,
     )

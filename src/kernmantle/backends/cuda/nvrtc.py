@@ -74,7 +74,7 @@ def resources(log: str) -> Resources:
     return Resources(**{name: int(match.group(1)) if match else 0 for name, match in found.items()})
 
 
-def options(arch: str, fuse: bool = True, line_info: bool = False) -> tuple[str, ...]:
+def options(arch: str, fuse: bool = True, lines: bool = False) -> tuple[str, ...]:
     """The settings that reach the compiler, for the cache key: IEEE arithmetic, ``fuse`` allows fma."""
     return (
         f"--gpu-architecture={arch_of(arch).target}",
@@ -83,13 +83,13 @@ def options(arch: str, fuse: bool = True, line_info: bool = False) -> tuple[str,
         "--prec-div=true",
         "--prec-sqrt=true",
         "--device-as-default-execution-space",
-        *(["--generate-line-info"] * line_info),
+        *(["--generate-line-info"] * lines),
     )
 
 
 def compile_source(
     source: str, arch: str, headers: Mapping[str, str], name: str = "kernel", fuse: bool = True,
-    line_info: bool = False,
+    lines: bool = False,
 ) -> Cubin:  # fmt: skip
     """Compile for one architecture.
 
@@ -105,7 +105,7 @@ def compile_source(
         What messages call the kernel.
     fuse : bool
         Whether multiplications may be fused into additions.
-    line_info : bool
+    lines : bool
         Whether the binary knows the lines of the source.
     """
     log = io.StringIO()
@@ -121,7 +121,7 @@ def compile_source(
         diag_suppress=[177],
         device_as_default_execution_space=True,
         no_cache=True,
-        lineinfo=line_info,
+        lineinfo=lines,
     )
     try:
         program = core().Program(inlined(source, headers), "c++", settings)

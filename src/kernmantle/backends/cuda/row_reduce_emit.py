@@ -15,7 +15,7 @@ from .row_reduce_plan import JOINERS, CudaRowPlan, ends
 from .score_plan import SIDES
 from .select_plan import RESIDENT, SELECTORS, wanted_sign
 from .select_plan import SIDES as NORMS
-from .spelling import TYPES, ExpressionEmitter, Typed, cast, literal
+from .spelling import TYPES, Typed, Writer, cast, literal
 
 ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
 SELECT, SCALE = "kernmantle_select", "kernmantle_scale"
@@ -43,21 +43,21 @@ _OTHERS = {
 }
 """Name, threads and function of the kernels beside the main one and the one that joins."""
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
-_APPROXIMATE = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
+_NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
 
 
-class _ApproximateEmitter(ExpressionEmitter):
+class _NearWriter(Writer):
     """Statements that may use the special function unit's own accuracy."""
 
     def _operation(self, node: Node) -> Typed:
-        if node.op in _APPROXIMATE:
-            (text, kind) = self._emitted[id(node.args[0])]
-            return f"km::{_APPROXIMATE[node.op]}({cast((text, kind), 'value')})", "value"
+        if node.op in _NEAR:
+            (text, kind) = self._known[id(node.args[0])]
+            return f"km::{_NEAR[node.op]}({cast((text, kind), 'value')})", "value"
         return super()._operation(node)
 
 
-def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
-    return (_ApproximateEmitter if plan.approximate else ExpressionEmitter)(names, True, approximate=plan.approximate)
+def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> Writer:
+    return (_NearWriter if plan.near else Writer)(names, True, near=plan.near)
 
 
 def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
@@ -66,19 +66,19 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     scalars = [port for port in nest.operands if not port.roles]
     folded = fold(nest.outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
     left = set(variables(folded.outputs))
-    read = [port for port in scalars if port.name in left]
-    needed = set(variables([*folded.values])) | {port.name for port in read}
+    kept = [port for port in scalars if port.name in left]
+    needed = set(variables([*folded.values])) | {port.name for port in kept}
     names = dict(numbers_of(plan.matrix.nest))
     loads: list[str] = []
     for port in scalars:
         if port.name in needed:
-            number = nest.operands.index(port)
-            names[port.name] = (f"e{number}", "value")
-            loads.append(f"const C e{number} = km::load_at<C, {STORAGE[port.dtype]}, {number}>(g, p, 0, 0);")
-    writer = ExpressionEmitter(names, True)
+            place = nest.operands.index(port)
+            names[port.name] = (f"e{place}", "value")
+            loads.append(f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, 0, 0);")
+    writer = Writer(names, True)
     values = writer.expressions(folded.values)
-    members = [*folded.names, *(port.name for port in read)]
-    texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in read]
+    members = [*folded.names, *(port.name for port in kept)]
+    texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in kept]
     lines = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
     fill = ["const Numbers& number = g.number;", *loads, *writer.lines, "Fixed f;"]
     fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
@@ -94,11 +94,9 @@ def _entry(plan: CudaRowPlan) -> list[str]:
     for kind, role in _ENDS.items():
         names |= {port.name: (f"{kind.lower()}s[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
     finished: list[str] = []
-    for number, (reduction, names_of) in enumerate(registers_of(plan.matrix)):
-        finish = ExpressionEmitter(
-            numbers_of(plan.matrix.nest) | state_of(reduction, names_of, "s"), True, f"u{number}_"
-        )
-        (names[f"s{number}"],) = finish.expressions([reduction.finish])
+    for place, (reduction, held) in enumerate(registers_of(plan.matrix)):
+        finish = Writer(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{place}_")
+        (names[f"s{place}"],) = finish.expressions([reduction.finish])
         finished += finish.lines
     (output,) = folded.outputs
     lines += _making(plan, "entry", output, names, finished)
@@ -142,14 +140,14 @@ def _first(plan: CudaRowPlan) -> list[str]:
     if plan.form not in ("thin", "wide") or not sums:
         return lines
     names = environment_of(plan.matrix, "abc") | {"index": ("km::i64(0)", "index")}
-    writer = ExpressionEmitter(names, True, approximate=nest.compute == "f32" and not nest.reproducible)
+    writer = Writer(names, True, near=nest.compute == "f32" and not nest.reproducible)
     values = writer.expressions(nest.map)
     fill = [f"s.r{i} = {cast(value, 'value')};" for i, value in enumerate(values)]
     head = "void start(Registers& s, const C* a, const C* b, const C* c, const Numbers& number)"
     return lines + function(head, [*writer.lines, *fill])
 
 
-def _accumulators(plan: CudaRowPlan) -> list[str]:
+def _kept(plan: CudaRowPlan) -> list[str]:
     """The functors that reduce entries."""
     rows = plan.rows
     flags = [
@@ -169,7 +167,7 @@ def _accumulators(plan: CudaRowPlan) -> list[str]:
     product = rows.v is not None
     steps = ["k.r0 += w * v;"] if product else _updates(reduction.step, own | {"t": ("w", "value")}, names)
     assert reduction.merge is not None
-    finish = ExpressionEmitter(own, True)
+    finish = Writer(own, True)
     ((value, _),) = finish.expressions([reduction.finish])
     return [
         *flags,
@@ -183,13 +181,13 @@ def _accumulators(plan: CudaRowPlan) -> list[str]:
 
 def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list[str]) -> list[str]:
     """Statements that write all registers after all are computed."""
-    writer = ExpressionEmitter(environment, True)
+    writer = Writer(environment, True)
     values = [cast(value, "value") for value in writer.expressions(nodes)]
     hold = [f"const C n{i} = {text};" for i, text in enumerate(values)]
     return [*writer.lines, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
 
 
-def _operand_ports(plan: CudaRowPlan) -> list[str]:
+def _places(plan: CudaRowPlan) -> list[str]:
     """Where the kernel finds what is not an operand of the map."""
     rows, ports = plan.rows, plan.rows.ports
     counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
@@ -206,8 +204,8 @@ def _operand_ports(plan: CudaRowPlan) -> list[str]:
     return lines
 
 
-def _port(port: Port, number: int) -> list[str]:
-    return [f"        typedef {STORAGE[port.dtype]} T;", f"        static constexpr int PORT = {number};"]
+def _port(port: Port, place: int) -> list[str]:
+    return [f"        typedef {STORAGE[port.dtype]} T;", f"        static constexpr int PORT = {place};"]
 
 
 def _kernels(plan: CudaRowPlan) -> list[str]:
@@ -220,7 +218,7 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     values = ", ".join([*arguments.values("Body::C"), *(TABLE_VALUES if table else [])])
     score = plan.form in _HANDED
     _, handed, passed = _HANDED.get(plan.form, ("", (), ""))
-    initialisers = [
+    given = [
         f"    const Apply::Args g = {{{'{' * score}{{",
         f"        {{{arguments.pointers}}}, {{{arguments.sizes}}},",
         f"        {{{arguments.strides}}},",
@@ -237,7 +235,7 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     taken = f"    {', '.join(parameters)}"
 
     def kernel(bounds: str, name: str, call: str, more: str = "", first: Sequence[str] = ()) -> list[str]:
-        return [f"{head}({bounds}) {name}(", f"{taken}{more}) {{", *initialisers, *first, f"    km::{call};", "}"]
+        return [f"{head}({bounds}) {name}(", f"{taken}{more}) {{", *given, *first, f"    km::{call};", "}"]
 
     lines = kernel(f"{plan.threads}, {plan.resident}", ENTRY, f"{_call(plan)}(g)", first=gate)
     if plan.form != "select":
@@ -300,14 +298,5 @@ def emit_rows(plan: CudaRowPlan) -> str:
     if plan.form == "score":
         lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
         lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
-    lines += [
-        *_first(plan),
-        *_entry(plan),
-        *_accumulators(plan),
-        *_operand_ports(plan),
-        "",
-        *_template(plan),
-        "",
-        *_kernels(plan),
-    ]
+    lines += [*_first(plan), *_entry(plan), *_kept(plan), *_places(plan), "", *_template(plan), "", *_kernels(plan)]
     return "\n".join([*lines, ""])

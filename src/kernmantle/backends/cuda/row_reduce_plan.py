@@ -20,7 +20,7 @@ from .gram_plan import (
     Access,
     CudaPlan,
     DeviceLimits,
-    MemoryLayout,
+    Facts,
     cell_words,
     is_heavy,
     planned,
@@ -52,7 +52,7 @@ _CHUNK = 16
 _DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
 _REGISTERS = 1 << 16
 _RESERVED = 1 << 10
-_CACHED_BYTES = 36 << 20
+_NEAR_BYTES = 36 << 20
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CudaRowPlan:
         return self.matrix.threads
 
     @property
-    def approximate(self) -> bool:
+    def near(self) -> bool:
         """Whether functions of entries may have the special function unit's own accuracy."""
         return self.rows.matrix.compute == "f32" and self.rows.matrix.precision != "ieee"
 
@@ -102,7 +102,7 @@ class CudaRowPlan:
         return memory(self.tile, sizes, len(ends(self.rows, "n")), self.group if self.rows.v is not None else 0)
 
     @property
-    def accumulator_bytes(self) -> int:
+    def kept_bytes(self) -> int:
         """Bytes of what is kept for one place of the result."""
         size = BYTES[self.rows.matrix.compute]
         if self.rows.selects:
@@ -116,35 +116,35 @@ class CudaRowPlan:
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
         """Blocks to launch for these sizes and that many columns of the result."""
-        capacity = WORK_BYTES // (SLOTS * width * self.tile.m * self.accumulator_bytes)
-        return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, capacity))
+        room = WORK_BYTES // (SLOTS * width * self.tile.m * self.kept_bytes)
+        return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, room))
 
     def band(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
         """Rows of one launch: as many as stay near while all columns pass them, or all where that does not matter."""
         blocks, row_blocks = self.blocks(sizes, limits, width), -(-sizes["m"] // self.tile.m)
-        approximate = _CACHED_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
-        parts = -(-blocks // max(1, approximate))
-        is_short = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
-        if self.form == "thin" or is_short or parts == 1 or approximate >= row_blocks:
+        near = _NEAR_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
+        parts = -(-blocks // max(1, near))
+        few = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
+        if self.form == "thin" or few or parts == 1 or near >= row_blocks:
             return sizes["m"]
         return max(1, blocks // parts) * self.tile.m
 
     def work_bytes(self, blocks: int, width: int) -> int:
         """Bytes of work space."""
-        return blocks * SLOTS * width * self.tile.m * self.accumulator_bytes
+        return blocks * SLOTS * width * self.tile.m * self.kept_bytes
 
     def __str__(self) -> str:
         how = f"{self.rows.count or ''} {self.rows.how}".strip()
-        approximate = ", entries to 1e-6" * self.approximate
+        near = ", entries to 1e-6" * self.near
         if self.form == "select":
-            approximate += ", nearest by one product of f16 halves, exact by differences"
-            approximate += f", {self.fallback.form} where these do not suit the points" * (self.fallback is not None)
+            near += ", nearest by one product of f16 halves, exact by differences"
+            near += f", {self.fallback.form} where these do not suit the points" * (self.fallback is not None)
         elif self.form == "wide":
-            approximate += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
+            near += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
         elif self.fallback is not None:
-            approximate += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
-            approximate += f", {self.fallback.form} where these do not suit the points"
-        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{approximate}"
+            near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
+            near += f", {self.fallback.form} where these do not suit the points"
+        return f"apply {how} by {self.group} {self.form}, of {self.matrix}{near}"
 
 
 def _group(rows: RowNest, width: int, most: int) -> int:
@@ -156,12 +156,8 @@ def _group(rows: RowNest, width: int, most: int) -> int:
 
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
-    accumulators = staged(nest)
-    return (
-        not _is_tabled(nest)
-        and len(accumulators["rows"]) == len(accumulators["columns"]) == 1
-        and 1 <= sizes["k"] <= _DEEPEST
-    )
+    held = staged(nest)
+    return not _is_tabled(nest) and len(held["rows"]) == len(held["columns"]) == 1 and 1 <= sizes["k"] <= _DEEPEST
 
 
 def _is_tabled(nest: Nest) -> bool:
@@ -206,17 +202,15 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
     """Whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
     nest = replace(rows.matrix, precision="default")
     square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
-    straight = MemoryLayout(
-        tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports)
-    )
+    straight = Facts(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
     deep = sizes["k"] >= (_DEEP_SELECTION if rows.selects else _DEEP)
     large = deep and min(sizes["m"], sizes["n"]) >= _SIDE
     return large and rows.matrix.precision != "ieee" and squares_plan(nest, square, limits, straight) is not None
 
 
-def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: MemoryLayout) -> CudaRowPlan:
-    """Choose how to run a row nest; ``layout`` are of its ports."""
-    direct = _plan_directly(rows, sizes, limits, layout)
+def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+    """Choose how to run a row nest; ``facts`` are of its ports."""
+    direct = _plan_directly(rows, sizes, limits, facts)
     column_ends, group = len(ends(rows, "n")), _group(rows, sizes["l"], GROUP)
     wide = wide_tile(rows, sizes, limits, column_ends)
     tile = select_tile(rows, sizes, limits) if rows.selects else wide or score_tile(rows, sizes, limits)
@@ -230,39 +224,37 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, lay
         shared = score_shared(tile, column_ends, group if rows.v is not None else 0)
     if shared > limits.shared_per_block:
         return direct
-    own = MemoryLayout(layout.strides[: len(rows.matrix.ports)], layout.alignment[: len(rows.matrix.ports)])
+    own = Facts(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     fallback = replace(direct, gated=True)
     return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
 
 
-def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: MemoryLayout) -> CudaRowPlan:
+def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
     """The plan that takes entries as they are written."""
     nest = rows.matrix
-    own = MemoryLayout(layout.strides[: len(nest.ports)], layout.alignment[: len(nest.ports)])
+    own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
     suits = supports_warp_specialized(nest, sizes, limits) and not (rows.selects or _is_tabled(nest))
-    pipelined = suits and len(rows.reduction.kinds) == 1
+    ring = suits and len(rows.reduction.kinds) == 1
     group = _group(rows, sizes["l"], _CHUNK)
-    tile = (
-        _tiled(nest) if not pipelined else replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
-    )
+    tile = _tiled(nest) if not ring else replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
     size = BYTES[nest.compute]
     keys = tile.threads * tile.columns * size if rows.selects else 0
     pitch = group + 4 * (8 <= group < _CHUNK)
     weights = tile.n * pitch * size if rows.v is not None else 0
-    accumulators = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
-    form, shared = "ring" if pipelined else "tile", -(-max(matrix.shared, keys) // 16) * 16
-    shared += (1 + (pipelined and group < _CHUNK)) * weights + accumulators
+    held = 0 if rows.selects else tile.m * group * len(rows.reduction.kinds) * size
+    form, shared = "ring" if ring else "tile", -(-max(matrix.shared, keys) // 16) * 16
+    shared += (1 + (ring and group < _CHUNK)) * weights + held
     resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
     return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
 
 
-def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, layout: MemoryLayout) -> CudaRowPlan:
+def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
     tile, group = _thin(rows, sizes)
-    matrix = planned(rows.matrix, sizes, limits, layout, tile)
+    matrix = planned(rows.matrix, sizes, limits, facts, tile)
     matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())
     staged_row = tile.depth + len(ends(rows, "n")) + (group if rows.v is not None else 0)
     shared = tile.columns * -(-staged_row * BYTES[rows.matrix.compute] // 16) * 16

@@ -23,7 +23,7 @@ SPELLINGS: dict[str, str] = {
 
 TYPES = {"value": "C", "bool": "bool", "index": "km::i64"}
 _ROOTS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
-_APPROXIMATE = {0.5: "km::root_near({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
+_NEAR = {0.5: "km::root_near({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
 _PRODUCTS = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 4: "({0} * {0}) * ({0} * {0})"}
 
 Typed = tuple[str, str]
@@ -57,8 +57,8 @@ def cast(typed: Typed, kind: str) -> str:
     return f"{TYPES[kind]}({text})"
 
 
-def _power(base: str, exponent_text: str, node: Node, approximate: bool) -> str | None:
-    """Cheaper form of a power, where there is one; ``approximate`` allows the approximations of the inner loop."""
+def _power(base: str, exponent_text: str, node: Node, near: bool) -> str | None:
+    """Cheaper form of a power, where there is one; ``near`` allows the approximations of the inner loop."""
     exponent = node.args[1].number
     never_negative = bool(node.args[0].args) and OPS[node.args[0].op].never_negative
     if isinstance(exponent, bool):
@@ -68,27 +68,27 @@ def _power(base: str, exponent_text: str, node: Node, approximate: bool) -> str 
     if not never_negative:
         return None
     if exponent in _ROOTS:
-        return (_APPROXIMATE if approximate else _ROOTS)[float(exponent)].format(base)
-    if not approximate:
+        return (_NEAR if near else _ROOTS)[float(exponent)].format(base)
+    if not near:
         return None
     return f"km::power_near({base}, {exponent_text})"
 
 
-def _mixed(approximate: str, base: str, exponent_text: str, exponent: object, difference: str) -> str:
+def _mixed(near: str, base: str, exponent_text: str, exponent: object, difference: str) -> str:
     """A power of |difference| in the way the step is told to take it."""
     unit = f"km::power_unit({difference}, {exponent_text})"
     if exponent in _ROOTS:
-        unit = f"km::root_factor({base})" if exponent == 0.5 else approximate
-    return _chosen(approximate, unit, difference)
+        unit = f"km::root_factor({base})" if exponent == 0.5 else near
+    return _chosen(near, unit, difference)
 
 
-def _chosen(approximate: str, unit: str, difference: str) -> str:
+def _chosen(near: str, unit: str, difference: str) -> str:
     coefficients = ", ".join(f"number.q{i}" for i in SLOPES)
     table = f"km::power_table({difference}, scale, {coefficients})"
-    return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {approximate}"
+    return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {near}"
 
 
-class ExpressionEmitter:
+class Writer:
     """Collects the statements of one function body; with ``apart`` long functions are called, not put in place."""
 
     def __init__(
@@ -96,25 +96,25 @@ class ExpressionEmitter:
         environment: Mapping[str, Typed],
         floating: bool,
         prefix: str = "t",
-        approximate: bool = False,
+        near: bool = False,
         table: bool = False,
         apart: bool = False,
     ):
         self.apart = apart
         self.environment = environment
-        self.approximate = approximate
+        self.near = near
         self.table = table
         self.floating = floating
         self.prefix = prefix
         self.lines: list[str] = []
-        self._emitted: dict[int, Typed] = {}
+        self._known: dict[int, Typed] = {}
 
     def expressions(self, roots: Sequence[Node]) -> list[Typed]:
         """Statements for every node below the roots; returns what the roots are called."""
         for node in postorder(roots):
-            if id(node) not in self._emitted:
-                self._emitted[id(node)] = self._name(node)
-        return [self._emitted[id(root)] for root in roots]
+            if id(node) not in self._known:
+                self._known[id(node)] = self._name(node)
+        return [self._known[id(root)] for root in roots]
 
     def _name(self, node: Node) -> Typed:
         if node.op == "var":
@@ -128,25 +128,25 @@ class ExpressionEmitter:
         return name, kind
 
     def _operation(self, node: Node) -> Typed:
-        args = [self._emitted[id(arg)] for arg in node.args]
+        args = [self._known[id(arg)] for arg in node.args]
         conditions = OPS[node.op].conditions
-        values = [kind for index, (_, kind) in enumerate(args) if index not in conditions]
+        values = [kind for place, (_, kind) in enumerate(args) if place not in conditions]
         wanted = "index" if "index" in values else "value"
         if node.op == "where" and set(values) == {"bool"}:
             wanted = "bool"
         texts = [
-            self._argument(node.args[index], typed, "bool" if index in conditions else wanted)
-            for index, typed in enumerate(args)
+            self._argument(node.args[place], typed, "bool" if place in conditions else wanted)
+            for place, typed in enumerate(args)
         ]
         kind = "bool" if OPS[node.op].boolean else wanted
-        special = _power(texts[0], texts[1], node, self.approximate) if node.op == "pow" and self.floating else None
+        special = _power(texts[0], texts[1], node, self.near) if node.op == "pow" and self.floating else None
         if special is not None and self.table and node.args[1].number not in (1, 2, 3, 4):
-            (difference,) = (self._emitted[id(inside)][0] for inside in node.args[0].args)
+            (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
             return _mixed(special, texts[0], texts[1], node.args[1].number, difference), kind
         if special is not None:
             return special, kind
         if node.op == "sqrt" and self.table and is_abs_difference(node.args[0]):
-            (difference,) = (self._emitted[id(inside)][0] for inside in node.args[0].args)
+            (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
             return _chosen(f"km::root_near({texts[0]})", f"km::root_factor({texts[0]})", difference), kind
         spelling = SPELLINGS[node.op]
         if "{}" in spelling:

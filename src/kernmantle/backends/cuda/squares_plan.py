@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...compiler.nest import ROLES, Nest
 from ...compiler.patterns import Squares, squared_differences
 from ...ir.node import Node
-from .gram_plan import CudaPlan, MemoryLayout, planned, staged, supports_warp_specialized
+from .gram_plan import CudaPlan, Facts, planned, staged, supports_warp_specialized
 from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 
 BLOCK = 64
@@ -63,11 +63,11 @@ def weight(nest: Nest) -> Node | None:
     return None if found is None else found.weight
 
 
-def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], layout: MemoryLayout) -> int:
+def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], facts: Facts) -> int:
     """How many times an operand's rows are kept: its own batch and that of the weights."""
-    along_k = {port.name for port in staged(nest)["lines"]}
-    read = [index for index, port in enumerate(nest.operands) if port.name == operand or port.name in along_k]
-    own = [role for role in "abc" if any(layout.strides[index][ROLES.index(role)] for index in read)]
+    lines = {port.name for port in staged(nest)["lines"]}
+    held = [place for place, port in enumerate(nest.operands) if port.name == operand or port.name in lines]
+    own = [role for role in "abc" if any(facts.strides[place][ROLES.index(role)] for place in held)]
     return math.prod(sizes[role] for role in own)
 
 
@@ -81,18 +81,18 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _scratch(
-    nest: Nest, found: Squares, sizes: Mapping[str, int], layout: MemoryLayout, tile: Tile, symmetric: bool
+    nest: Nest, found: Squares, sizes: Mapping[str, int], facts: Facts, tile: Tile, symmetric: bool
 ) -> tuple[Scratch, int]:
     """Where everything lies, and how many rows are split."""
     offsets, end = [0], 4 * (_LIST_TILES + 4 * _tiles(tile, sizes, symmetric))
     across = -(-sizes["k"] // BLOCK)
     rows = [
-        _batches(nest, operand, sizes, layout) * -(-sizes[role] // BLOCK) * BLOCK
+        _batches(nest, operand, sizes, facts) * -(-sizes[role] // BLOCK) * BLOCK
         for operand, role in ((found.row, "m"), (found.column, "n"))
     ]
     for width in (across * BLOCK * 2 * planes(nest), 8):
-        for index, count in enumerate(rows):
-            if symmetric and index == 1:
+        for place, count in enumerate(rows):
+            if symmetric and place == 1:
                 offsets.append(offsets[-1])
                 continue
             offsets.append(-(-end // _ALIGNED) * _ALIGNED)
@@ -141,7 +141,7 @@ def shared_bytes(nest: Nest, tile: Tile) -> int:
 
 
 def squares_plan(
-    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: MemoryLayout, tile: str | None = None
+    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None
 ) -> SquaresPlan | None:
     """Plan of a sum of squared differences; None if it is none, must be as written or is quicker so.
 
@@ -158,10 +158,10 @@ def squares_plan(
     if not valid or not (quick or tile is not None):
         return None
     best = valid[0]
-    scratch, rows = _scratch(nest, found, sizes, layout, best, symmetric)
+    scratch, rows = _scratch(nest, found, sizes, facts, best, symmetric)
     text = f"products of f16 halves to {PROMISE:g}" if planes(nest) == 2 else "one product of f16 halves"
-    main = replace(planned(nest, sizes, limits, layout, best), numerics=text, shared=shared_bytes(nest, best))
-    split = replace(planned(nest, sizes, limits, layout, SPLITTER), numerics=text, shared=4 * _DEEPEST)
-    direct = replace(planned(nest, sizes, limits, layout, _direct_tile(best, nest, sizes, limits)), listed=True)
+    main = replace(planned(nest, sizes, limits, facts, best), numerics=text, shared=shared_bytes(nest, best))
+    split = replace(planned(nest, sizes, limits, facts, SPLITTER), numerics=text, shared=4 * _DEEPEST)
+    direct = replace(planned(nest, sizes, limits, facts, _direct_tile(best, nest, sizes, limits)), listed=True)
     blocks = PILOTS + max(1, min(-(-rows // 8), 4 * limits.sm_count))
     return SquaresPlan(split, main, direct, scratch, blocks)

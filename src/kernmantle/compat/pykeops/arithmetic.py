@@ -154,7 +154,7 @@ class LazyFormula:
 
     def __getattr__(self, name: str) -> Any:
         if name in _METHODS:
-            raise AttributeError(f"{name} of KeOps is not supported: {LEFT_OUT[_METHODS[name]]}")
+            raise ParameterError(f"{name} of KeOps is not supported: {LEFT_OUT[_METHODS[name]]}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # Arithmetic
@@ -287,11 +287,12 @@ class LazyFormula:
 
     def keops_tensordot(self, other: Any, dimfa: Any, dimfb: Any, contfa: Any, contfb: Any, *order: Any) -> Any:
         """Return the sum over some axes of the product of components as arrays of these shapes."""
+        if order:
+            raise ParameterError(
+                "keops_tensordot takes no order of the result's axes here: order the variables instead"
+            )
         other = self._operand(other)
-        shapes = (
-            part if isinstance(part, tuple | list) else (part,) for part in (dimfa, dimfb, contfa, contfb, *order)
-        )
-        return self._joined(OPERATIONS["TensorDot"](self._e, other._e, *shapes), [other])
+        return self._joined(OPERATIONS["TensorDot"](self._e, other._e, dimfa, dimfb, contfa, contfb), [other])
 
     def t(self) -> Any:
         """Return the LazyTensor with i and j exchanged."""

@@ -238,7 +238,7 @@ def _bind_product(
     own, offset = weight.to(x.dtype)[None], None if bias is None else bias[None]
     algorithm = _algorithm(x, own, offset, activation, options, out, packed)
     if out.numel() and _is_on_gpu(x) and algorithm.startswith("kernel"):
-        found = _gpu().bind_product(x, own, offset, activation, precision, out, not packed, algorithm)
+        found = _gpu().bound(x, own, offset, activation, precision, out, not packed, algorithm)
         if found is not None and found.run is not None:
             return partial(
                 _launched, found.run, found.route, tuple((out[0].mT if batch_last else out[0]).shape), options
@@ -266,7 +266,7 @@ def _algorithm(
     if algorithm != "auto" or not out.numel() or session() is not None or x.device.type not in ("cpu", "cuda"):
         return algorithm
     if _is_on_gpu(x):
-        return _gpu().choose_algorithm(x, weight, bias, activation, precision, out, packed)
+        return _gpu().options(x, weight, bias, activation, precision, out, packed)
     return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
 
 

@@ -13,10 +13,8 @@ from ...backends.cuda.arch import Feature
 from ...backends.cuda.device import gpu
 from ...backends.cuda.launch import Kernel
 from ...runtime.cache import current_cache
-from ...runtime.dispatch import bound
 from ...runtime.kernel_store import collecting, loaded
 from ...runtime.lru import LRUCache
-from ...torch_ops.call_key import program_key
 from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
@@ -35,7 +33,9 @@ from .weight_gradient_plan import sum_plan
 Maybe = torch.Tensor | None
 OVERLAPPED: tuple[Feature, ...] = ("overlapped_launch",)
 """What a kernel needs to start while the one before it ends."""
-_ALGORITHMS: LRUCache[tuple[Any, ...], str] = LRUCache(4096)
+_PROBLEMS: LRUCache[tuple[Any, ...], Problem | None] = LRUCache(4096)
+_WAYS: LRUCache[tuple[Any, ...], str] = LRUCache(4096)
+_BOUND: LRUCache[tuple[Any, ...], Bound | None] = LRUCache(4096)
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
@@ -56,6 +56,17 @@ def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
     """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
+    key = shape_key(x, weight, bias, activation, precision, out)
+    found = _PROBLEMS.get(key, False)
+    if isinstance(found, bool):
+        found = _problem_of(x, weight, bias, activation, precision, out)
+        _PROBLEMS[key] = found
+    return found
+
+
+def _problem_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
+) -> Problem | None:
     a, b, c, d = weight.shape[1:]
     groups, batch, _ = x.shape
     first = [tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in (x, out)]
@@ -90,10 +101,10 @@ def choose_algorithm(
     """The way that was measured to be quickest or else should be, the weights rearranged before if ``packed``."""
     given = (x, weight, bias, activation, precision, out)
     key = (current_cache(), x.device, packed, _is_transposed(weight), shape_key(*given))
-    found = _ALGORITHMS.get(key)
+    found = _WAYS.get(key)
     if found is None:
         found = _choose_algorithm(*given, packed)
-        _ALGORITHMS[key] = found
+        _WAYS[key] = found
     return found
 
 
@@ -155,74 +166,73 @@ def tune(
             each()
         return default
     found.append(tuned(calls, default, problem, packed, gpu(index).name))
-    _ALGORITHMS.clear()
+    _WAYS.clear()
     return found[-1].best
 
 
 def product(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor,
-    packed: PackedWeights | None = None, algorithm: str = KERNEL,
+    packed: PackedWeights | None = None, choose_algorithm: str = KERNEL,
 ) -> str | None:  # fmt: skip
-    """Write the product to ``out``, in a tile if asked; return what ran, None if the kernels do not take it."""
-    found = bind_product(x, weight, bias, activation, precision, out, packed is None, algorithm)
+    """Write the product to ``out``, in a tile if asked; returns what ran, None if the kernels do not take it."""
+    found = bound(x, weight, bias, activation, precision, out, packed is None, choose_algorithm)
     if found is None:
         return None
-    found((x, weight, None if bias is None else bias.contiguous()), packed, out)
+    if found.run is not None:
+        found.run(x, weight, None if bias is None else bias.contiguous(), out, packed)
     return found.route
 
 
-class BoundProduct(NamedTuple):
-    """A product without its addresses: of x, weights, bias, result and packed weights.
+def bound(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, alone: bool,
+    choose_algorithm: str,
+) -> Bound | None:  # fmt: skip
+    """What runs products that look like this one; ``alone``: the weights are rearranged for it alone."""
+    offset = 0 if bias is None else bias.shape[0]
+    key = (
+        x.device,
+        choose_algorithm,
+        alone,
+        weight.stride(),
+        offset,
+        shape_key(x, weight, bias, activation, precision, out),
+    )
+    found = False if collecting() else _BOUND.get(key, False)
+    if isinstance(found, bool):
+        problem = problem_of(x, weight, bias, activation, precision, out)
+        found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, choose_algorithm)
+        if not collecting():
+            _BOUND[key] = found
+    return found
 
-    ``run`` is None where the kernels were only collected, ``route`` is empty where no kernel takes the product.
-    """
 
-    run: Callable[..., None] | None
+class Bound(NamedTuple):
+    """What runs products that look alike, from x, weights, bias, result and packed weights; nothing if only noted."""
+
+    run: Callable[[torch.Tensor, torch.Tensor, Maybe, torch.Tensor, PackedWeights | None], None] | None
     route: str
 
-    def __call__(self, tensors: Any, packed: PackedWeights | None, out: torch.Tensor) -> None:
-        """Launch the kernels on x, the weights and the bias, which is contiguous or None."""
-        if self.run is not None:
-            self.run(*tensors, out, packed)
 
-
-NOT_TAKEN = BoundProduct(None, "")
-
-
-def bind_product(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, alone: bool,
-    algorithm: str,
-) -> BoundProduct | None:  # fmt: skip
-    """Return the bound product of tensors like these, None if the kernels do not take it.
-
-    ``alone``: the weights are rearranged for this product alone.
-    """
-    key = program_key(("kron_sparse product", algorithm, alone), (activation, precision), (x, weight, bias, out))
-    found = bound(key, lambda: _bind(x, weight, bias, activation, precision, out, alone, algorithm))
-    return found if found.route else None
-
-
-def _bind(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, alone: bool,
-    algorithm: str,
-) -> BoundProduct:  # fmt: skip
-    """Plan and load a product, ``NOT_TAKEN`` if no kernel takes it."""
-    problem = problem_of(x, weight, bias, activation, precision, out)
-    if problem is None:
-        return NOT_TAKEN
+def _bound(
+    problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, precision: str,
+    alone: bool, choose_algorithm: str,
+) -> Bound | None:  # fmt: skip
+    """Everything about a product but its addresses; ``alone``: the weights are rearranged for it alone."""
     index = index_of(x.device)
     steps = 0 if bias is None or bias.shape[0] == 1 else problem.pattern[0] * problem.pattern[1] * problem.pattern[3]
     given = weight.expand(x.shape[0], *weight.shape[1:]).stride()
     strides = (*x.stride(), *out.stride(), *given, steps)
     narrow = narrow_plan(problem, limits(index))
     if narrow is not None:
-        return BoundProduct(_narrow(narrow, problem, index, strides), str(narrow))
+        return Bound(_narrow(narrow, problem, index, strides), str(narrow))
     chosen = (
-        plan(problem, limits(index), tile_of(algorithm)) if x.dtype != torch.float64 and precision != "ieee" else None
+        plan(problem, limits(index), tile_of(choose_algorithm))
+        if x.dtype != torch.float64 and precision != "ieee"
+        else None
     )
     if chosen is None:
-        return NOT_TAKEN
-    return BoundProduct(_wide(chosen, problem, index, given, strides, alone), str(chosen))
+        return None
+    return Bound(_wide(chosen, problem, index, given, strides, alone), str(chosen))
 
 
 def gradient(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from ...runtime.dispatch import bound
-from ...torch_ops.call_key import program_key
+from ...runtime.launcher import collecting
+from ...runtime.lru import LRUCache
 from ...torch_ops.cuda import index_of, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
 from .chain_plan import meets
-from .cuda import NOT_TAKEN, OVERLAPPED, BoundProduct, load
+from .cuda import OVERLAPPED, load, shape_key
 from .fused_plan import DTYPES, FusedPlan, FusedProblem, contiguous, fused_seconds, plan_fused, run_of
 from .pack import PackedWeights
 
 Maybe = torch.Tensor | None
+_BOUND: LRUCache[tuple[Any, ...], Any] = LRUCache(4096)
 
 
 def problem_of(
@@ -54,26 +56,34 @@ def product(
 ) -> str | None:  # fmt: skip
     """Write the product with both weights to ``out``; returns what ran, None if the kernel does not take it."""
     first, second = weights
-    key = program_key(("kron_sparse back-to-back", chosen), (activation, precision), (x, first, second, bias, out))
-    found = bound(key, lambda: _bind(x, weights, bias, activation, precision, out, chosen))
-    if not found.route:
+    key = (x.device, second.shape, chosen, shape_key(x, first, bias, activation, precision, out))
+    found = False if collecting() else _BOUND.get(key, False)
+    if isinstance(found, bool):
+        problem = problem_of(x, weights, bias, activation, precision, out)
+        found = None if problem is None else _bound(problem, x, out, chosen)
+        if not collecting():
+            _BOUND[key] = found
+    if found is None:
         return None
-    found((x, (first.contiguous(), second.contiguous()), None if bias is None else bias.contiguous()), packed, out)
+    if found.run is not None:
+        whole = first.contiguous(), second.contiguous()
+        found.run(x, whole, None if bias is None else bias.contiguous(), out, packed)
     return found.route
 
 
-def _bind(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: Maybe, activation: str, precision: str, out: torch.Tensor,
-    chosen: FusedPlan | None,
-) -> BoundProduct:  # fmt: skip
-    """Plan and load two products as one, ``NOT_TAKEN`` if the kernel does not take them."""
-    problem = problem_of(x, weights, bias, activation, precision, out)
-    if problem is None:
-        return NOT_TAKEN
+class _Bound(NamedTuple):
+    """What runs products that look alike, and how it is called; nothing if only noted."""
+
+    run: Callable[..., None] | None
+    route: str
+
+
+def _bound(problem: FusedProblem, x: torch.Tensor, out: torch.Tensor, chosen: FusedPlan | None) -> _Bound | None:
+    """Everything about two products but their addresses."""
     index = index_of(x.device)
     chosen = chosen or plan_fused(problem, limits(index))
     if chosen is None:
-        return NOT_TAKEN
+        return None
     source, shared, early = (
         cuda_emit.emit_fused(chosen),
         chosen.shared(problem),
@@ -85,7 +95,7 @@ def _bind(
         (cuda_emit.ENTRY, chosen.threads, shared, early),
     )  # fmt: skip
     if kernels is None:
-        return BoundProduct(None, str(chosen))
+        return _Bound(None, str(chosen))
     prepare, kernel = kernels
     views, blocks = chosen.views(problem), chosen.blocks(problem)
     rest = (problem.batch, *chosen.sizes(problem), *x.stride()[1:], *out.stride()[1:])
@@ -110,4 +120,4 @@ def _bind(
         at = (0 if tensor is None else tensor.data_ptr() for tensor in pointers)
         start(kernel, index, blocks, (*at, *rest))
 
-    return BoundProduct(run, str(chosen))
+    return _Bound(run, str(chosen))

@@ -24,15 +24,10 @@ Operands = tuple[Maybe, Maybe, torch.Tensor, Maybe]  # left, right, out, bias of
 
 
 class _Bound(NamedTuple):
-    """A launch of products without its addresses; ``run`` is None where the kernel was only collected."""
+    """What starts products that look alike from their arrays' addresses, and what it is called."""
 
     run: Callable[[Sequence[int]], None] | None
     route: str
-
-    def __call__(self, tensors: Sequence[Maybe], _numbers: None, _outs: None) -> None:
-        """Launch the kernel on the addresses of left, right, out and bias of every product."""
-        if self.run is not None:
-            self.run([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
 
 
 def _access(tensor: torch.Tensor) -> int:
@@ -145,7 +140,8 @@ def _start(
         ("kron_sparse grouped", kind), (activation, precision), [each for one in operands for each in one]
     )
     found = bound(key, lambda: _bound(made(), out, activation, precision))
-    found([tensor for each in operands for tensor in each], None, None)
+    if found.run is not None:
+        found.run([0 if tensor is None else tensor.data_ptr() for each in operands for tensor in each])
     return found.route
 
 

@@ -74,6 +74,8 @@ class Nested:
         New names of the outer parameters whose names the inner contraction has.
     unit : int, optional
         Inner operand that gets a last axis of extent 1, because the inner contraction reduces nothing.
+    groups : tuple of tuple of int
+        Numbers of the accumulators; in one group are sums with the same weights, which one product gives.
     """
 
     passes: tuple[tuple[RowPass, ...], ...]
@@ -86,6 +88,11 @@ class Nested:
     finish_operands: tuple[int, ...]
     renamed: tuple[tuple[str, str], ...]
     unit: int | None
+    groups: tuple[tuple[int, ...], ...]
+
+    def values_of(self, i: int) -> str:
+        """Axes of columns of v that an outer operand has, in the output's order."""
+        return "".join(axis for axis in self.values if axis in self.axes[i])
 
 
 def _fresh(name: str, taken: set[str]) -> str:
@@ -273,7 +280,14 @@ class _Composer:
         """Return the nested program of these parts."""
         renamed = tuple(self.renamed.items())
         axes = self.outer.equation.operands
-        return Nested(passes, self.row, self.column, self.values, axes, joined, finish, operands, renamed, self.unit)
+        groups: dict[object, list[int]] = {}
+        for i, each in enumerate(passes):
+            sums = len(each) == 1 and each[0].how in ("sum", PRODUCT)
+            groups.setdefault((each[0].score, each[0].operands) if sums else i, []).append(i)
+        return Nested(
+            passes, self.row, self.column, self.values, axes, joined, finish, operands, renamed, self.unit,
+            tuple(map(tuple, groups.values())),
+        )  # fmt: skip
 
     def entries(self) -> Nested:
         """Return the one program of entries that nothing reduces."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from ..ir.autodiff import undifferentiable
 from ..ir.definition import Definition, bind
 from ..ir.equation import extents
 from ..ir.nested import Nested, RowPass, nest
+from ..ir.reductions import PRODUCT
 from .autograd import Attributes, assumed_constant
 from .checks import Call, check_out, check_precision
 from .derivation import no_gradient
@@ -123,9 +124,10 @@ def _checked(
     first = scores.operands[0]
     own = [f"{label} (scores)" if value is scores else label for value, label in zip(every, call.labels, strict=True)]
     check_same_device([first, *tensors], ["the scores", *labels])
-    operands = [value for value in every[: call.count] if value is not scores]
-    check_same_dtype([first, *operands], ["the scores", *labels[: len(operands)]])
-    for label, value in zip(labels[len(operands) :], tensors[len(operands) :], strict=True):
+    count = call.count - (len(every) - len(tensors))
+    numbers = [i for i in range(count) if tensors[i].dtype != torch.bool]  # truths may be masks
+    check_same_dtype([first, *(tensors[i] for i in numbers)], ["the scores", *(labels[i] for i in numbers)])
+    for label, value in zip(labels[count:], tensors[count:], strict=True):
         if value.is_complex() or value.dtype == torch.bool:
             raise ParameterError(f"{label} has dtype {value.dtype}; pass real numbers")
     equation = definition.equation
@@ -195,7 +197,7 @@ def _results(nested: Nested, definition: Definition, args: _Arguments, info: Run
     elif nested.passes[0][-1].count and nested.passes[0][-1].result == "value":
         results = list(_selected(nested.passes[0][0], args, step()))
     else:
-        results = [_accumulator(nested, i, args, out, step) for i in range(len(nested.passes))]
+        results = _accumulators(nested, args, out, step)
         if nested.finish is not None:
             operands = [*results, *(args.others[i] for i in nested.finish_operands)]
             results = entries(nested.finish, operands, args.parameters, args.precision, step())
@@ -217,26 +219,54 @@ def _selected(row_pass: RowPass, args: _Arguments, info: RunInfo) -> tuple[torch
     return found[0].expand(*args.batch, *rows), found[1].expand(*args.batch, *rows)
 
 
-def _accumulator(nested: Nested, i: int, args: _Arguments, out: str, step: Any) -> torch.Tensor:
-    """Return accumulator i over the axes of the output."""
+def _accumulators(nested: Nested, args: _Arguments, out: str, step: Callable[[], RunInfo]) -> list[torch.Tensor]:
+    """Return every accumulator over the axes of the output."""
+    found: dict[int, torch.Tensor] = {}
+    for group in nested.groups:
+        if len(group) == 1:
+            found[group[0]] = _reduced(nested, nested.passes[group[0]], args, step)
+        else:
+            found |= _summed(nested, group, args, step())
+    return [_finished(nested, i, found[i], args, out) for i in range(len(nested.passes))]
+
+
+def _reduced(nested: Nested, passes: Sequence[RowPass], args: _Arguments, step: Callable[[], RunInfo]) -> torch.Tensor:
+    """Return what the last of the passes of an accumulator gives: over rows, and the columns of v."""
     statistic: torch.Tensor | None = None
-    result = args.scores[0]
-    for row_pass in nested.passes[i]:
+    for row_pass in passes:
         operands = _operands(row_pass, args, statistic)
         if row_pass.result == "index":
             task, tensors = task_of(row_pass.score, row_pass.how, operands, args.parameters, count=1,
                                     precision=args.precision, info=step())  # fmt: skip
-            result = task.evaluate(tensors)[1][..., 0]
-            continue
+            return task.evaluate(tensors)[1][..., 0]
         v = None if row_pass.v is None else _columns(nested, row_pass.v, args)
         result = rowwise(row_pass.score, row_pass.how, operands, args.parameters, v, args.precision, step())
-        if row_pass is not nested.passes[i][-1]:
-            statistic = torch.where(result == -math.inf, 0, result)  # rows without weight: zeros, not NaN
-    last = nested.passes[i][-1]
-    axes = nested.row if last.v is None else nested.row + nested.values
+        if row_pass is passes[-1]:
+            return result
+        statistic = torch.where(result == -math.inf, 0, result)  # rows without weight: zeros, not NaN
+    raise AssertionError("an accumulator has a pass")
+
+
+def _summed(nested: Nested, group: Sequence[int], args: _Arguments, info: RunInfo) -> dict[int, torch.Tensor]:
+    """Return the sums of a group, whose weights are the same: one product with the columns of all."""
+    passes = [nested.passes[i][0] for i in group]
+    ones = args.scores[0].new_ones(args.sizes[nested.column], 1)
+    columns = [ones if each.v is None else _columns(nested, each.v, args) for each in passes]
+    lead = torch.broadcast_shapes(*(each.shape[:-2] for each in columns))
+    v = torch.cat([each.expand(*lead, *each.shape[-2:]) for each in columns], -1)
+    operands = _operands(passes[0], args, None)
+    result = rowwise(passes[0].score, PRODUCT, operands, args.parameters, v, args.precision, info)
+    parts = result.split([each.shape[-1] for each in columns], -1)
+    return {i: part[..., 0] if each.v is None else part for i, each, part in zip(group, passes, parts, strict=True)}
+
+
+def _finished(nested: Nested, i: int, result: torch.Tensor, args: _Arguments, out: str) -> torch.Tensor:
+    """Return the result of the passes of accumulator i over the axes of the output."""
+    last, axes = nested.passes[i][-1], nested.row
     if last.v is not None:
-        widths = tuple(args.sizes[axis] for axis in nested.values)
-        result = result.unflatten(-1, widths) if widths else result[..., 0]
+        values = nested.values_of(last.v)
+        result = result.unflatten(-1, tuple(args.sizes[axis] for axis in values)) if values else result[..., 0]
+        axes += values
     if nested.joined:
         moved = result.movedim(result.dim() - len(axes), -1)
         result, axes = reduce_rows(nested.joined[i], moved), axes[1:]
@@ -247,15 +277,16 @@ def _accumulator(nested: Nested, i: int, args: _Arguments, out: str, step: Any) 
 
 def _columns(nested: Nested, i: int, args: _Arguments) -> torch.Tensor:
     """Return an operand as v: columns of the score, then the axes that the score lacks as one."""
-    operand, axes = args.others[i], nested.axes[i]
+    operand, axes, values = args.others[i], nested.axes[i], nested.values_of(i)
+    if operand.dtype == torch.bool:
+        operand = operand.to(args.scores[0].dtype)
     lead = operand.dim() - len(axes)
-    order = nested.column + nested.values
-    view = operand.permute([*range(lead), *(lead + axes.index(axis) for axis in order if axis in axes)])
-    for at, axis in enumerate(order):
-        if axis not in axes:
-            view = view.unsqueeze(lead + at)
-    view = view.expand(*operand.shape[:lead], *(args.sizes[axis] for axis in order))
-    return view.flatten(lead + 1) if nested.values else view.unsqueeze(-1)
+    view = operand.permute(
+        [*range(lead), *(lead + axes.index(axis) for axis in nested.column + values if axis in axes)]
+    )
+    if nested.column not in axes:
+        view = view.unsqueeze(lead).expand(*view.shape[:lead], args.sizes[nested.column], *view.shape[lead:])
+    return view.flatten(lead + 1) if values else view.unsqueeze(-1)
 
 
 def _ordered(result: torch.Tensor, axes: str, out: str) -> torch.Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..arrays import unwrap
-from ..errors import DtypeError, EquationError, GradientError, ParameterError, ShapeError
+from ..errors import GradientError, ParameterError, ShapeError
 from ..ir.definition import Definition, bind, define, symmetric
 from ..ir.node import Number
 from ..ir.program import Program
@@ -25,7 +26,7 @@ from .dtypes import NAMES, check_integer, check_numbers, check_truths, name_of
 from .execute import execute, prepare, result_types
 from .info import RunInfo
 from .lambda_keys import fingerprint, unseen
-from .nested import run_nested
+from .nested import checked_scores, run_nested
 from .scores import Scores
 from .torch_private import PLAIN, plain
 
@@ -170,24 +171,18 @@ class Contraction:
         >>> km.contract("mn,n->m", lambda s, w: km.exp(-s / 3) * w, scores, np.ones(4))
         array([1.47151776, 1.47151776])
         """
-        equation = self.definition.equation
-        if len(equation.out) != 2 or len(self.definition.outputs) != 1:
-            raise EquationError(
-                f"scores have one value over two axes, as of 'mk,nk->mn'; {equation.text!r} has "
-                f"{len(self.definition.outputs)} over {equation.written(equation.out)!r}"
-            )
-        call = self._gather(operands, _merged(params, named))
-        tensors, _ = unwrap(*call.arrays, names=call.labels)
-        checked = call.with_tensors(tensors)
-        geometry = check_call(equation, checked)
-        check_terms(self.definition, geometry.axes)
-        if not checked.operands[0].is_floating_point():
-            raise DtypeError(
-                f"scores are of floating-point operands, these are {checked.operands[0].dtype}: convert them with "
-                ".double() or .astype(float), or call the contraction on them"
-            )
-        shape = geometry.batch + tuple(geometry.axes[axis] for axis in equation.out)
-        return Scores(self, call.arrays[0], checked.operands, {**call.numbers, **checked.parameters}, shape)
+        values = _merged(params, named)
+        key = self._key(operands, values, None, None)
+        key = None if key is None else key._replace(operation=("lazy", self.text))
+        shape = None if key is None else PLANS.get(key)
+        if shape is not None:
+            numbers = {name: value for name, value in values.items() if name not in self._operand_names}
+            return Scores(self, operands[0] if operands else None, self._in_order(operands, values), numbers, shape)
+        call = self._gather(operands, values)
+        scores = checked_scores(self, call)
+        if key is not None and self._names[0] is None and not any(torch.is_tensor(values.get(n)) for n in call.numbers):
+            PLANS[key] = scores.shape
+        return scores
 
     def run(
         self, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None, info: RunInfo
@@ -250,9 +245,10 @@ class Contraction:
         info: RunInfo,
     ) -> Any:  # fmt: skip
         """Return the result of a call after all checks, and store its bound call where it has a key."""
+        if any(isinstance(value, Scores) for value in (*operands, *named.values())):
+            gather = partial(self._gather, operands, named)
+            return run_nested(self, gather, operands, named, out, precision, info)
         call = self._gather(operands, named)
-        if any(isinstance(array, Scores) for array in call.arrays):
-            return run_nested(self, call, out, precision, info)
         if self._of_rows:
             raise ParameterError(
                 f"reduce={self._of_rows!r} is for the rows of scores that are not stored: pass scores, made by "

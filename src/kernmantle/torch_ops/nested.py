@@ -11,25 +11,30 @@ from typing import Any
 import torch
 
 from ..arrays import check_same_device, check_same_dtype, unwrap
-from ..errors import GradientError, ParameterError, ShapeError
+from ..errors import DtypeError, EquationError, GradientError, ParameterError, ShapeError
 from ..ir.autodiff import undifferentiable
 from ..ir.definition import Definition, bind
 from ..ir.equation import extents
 from ..ir.nested import Nested, RowPass, nest
 from ..ir.reductions import PRODUCT
+from ..ir.simplify import POWER_CLASSES
+from ..runtime.dispatch import PLANS, CallKey
 from .autograd import Attributes, assumed_constant
-from .checks import Call, check_out, check_precision
+from .call_key import call_key
+from .call_key import is_recorded as is_recorded_key
+from .checks import Call, check_call, check_out, check_precision, check_terms
 from .derivation import no_gradient
 from .dtypes import NAMES
 from .execute import Types
 from .info import RunInfo
-from .row_reduce import Defined, entries, task_of
+from .row_reduce import BoundApply, Defined, bind_apply, entries, task_of
 from .row_reduce_autograd import rowwise
 from .row_reduce_blocks import reduce_rows
 from .row_select import nearest
 from .scores import Scores
 from .torch_private import autocasts, is_recorded, plain
 
+Run = Callable[[RowPass, list[torch.Tensor], torch.Tensor | None], torch.Tensor]
 _HALVES = (torch.float16, torch.bfloat16)
 _NESTED = Attributes()
 
@@ -64,8 +69,39 @@ class _Arguments:
     precision: str | None
 
 
-def run_nested(contraction: Defined, call: Call, out: Any, precision: str | None, info: RunInfo) -> Any:
-    """Return the result of a contraction whose operands ``call`` holds, with scores among them."""
+def checked_scores(contraction: Any, call: Call) -> Scores:
+    """Return the scores of a contraction on the arguments of a call, or raise what does not fit."""
+    definition: Definition = contraction.definition
+    equation = definition.equation
+    if len(equation.out) != 2 or len(definition.outputs) != 1:
+        raise EquationError(
+            f"scores have one value over two axes, as of 'mk,nk->mn'; {equation.text!r} has "
+            f"{len(definition.outputs)} over {equation.written(equation.out)!r}"
+        )
+    tensors, _ = unwrap(*call.arrays, names=call.labels)
+    checked = call.with_tensors(tensors)
+    geometry = check_call(equation, checked)
+    check_terms(definition, geometry.axes)
+    if not checked.operands[0].is_floating_point():
+        raise DtypeError(
+            f"scores are of floating-point operands, these are {checked.operands[0].dtype}: convert them with "
+            ".double() or .astype(float), or call the contraction on them"
+        )
+    shape = geometry.batch + tuple(geometry.axes[axis] for axis in equation.out)
+    return Scores(contraction, call.arrays[0], checked.operands, {**call.numbers, **checked.parameters}, shape)
+
+
+def run_nested(
+    contraction: Defined, gather: Callable[[], Call], operands: Sequence[Any], named: Mapping[str, Any], out: Any,
+    precision: str | None, info: RunInfo,
+) -> Any:  # fmt: skip
+    """Return the result of a contraction with scores among its operands; ``gather`` sorts and checks its arguments."""
+    key = _key(contraction, operands, named, precision) if out is None else None
+    plan = None if key is None else PLANS.get(key)
+    if plan is not None:
+        info.route = plan.route
+        return plan(operands, named)
+    call = gather()
     scores, numbers = _scores(call)
     definition, inner = contraction.definition, scores.contraction
     nested: Nested = getattr(_NESTED, _name(contraction.text, inner.text, numbers))
@@ -93,12 +129,86 @@ def run_nested(contraction: Defined, call: Call, out: Any, precision: str | None
         args = _widened(args)
     _check_counts(nested, sizes, definition)
     results = _results(nested, definition, args, info)
+    if key is not None and not is_recorded_key(key) and _is_bindable(nested, args):
+        PLANS[key] = BoundNested.of(definition, nested, args, info.route)
     target = torch.float32 if autocast and dtype in _HALVES else dtype
     results = [r.to(target) if r.is_floating_point() and r.dtype != target else r for r in results]
     single = definition.single and len(results) == 1
     if out is not None:
         return _written(out, results, moving, is_recorded(moving), single)
     return wrap(results[0] if single else tuple(results))
+
+
+def _key(
+    contraction: Defined, operands: Sequence[Any], named: Mapping[str, Any], precision: str | None
+) -> CallKey | None:
+    """Return what the checks and the plan of a call depend on; None for one that has to go through all checks."""
+    scores = next((value for value in operands if isinstance(value, Scores)), None)
+    if torch.compiler.is_compiling() or scores is None or not isinstance(scores.first, torch.Tensor):
+        return None
+    if any(name is not None for name in contraction.definition.equation.names):
+        return None
+    options: list[Any] = [precision]
+    tensors = [*scores.operands]
+    for value in operands:
+        options.append(value is scores)
+        if value is not scores:
+            tensors.append(value)
+    for name, value in (*scores.parameters.items(), *named.items()):
+        if type(value) is not float and type(value) is not int:
+            return None
+        options += name, value if value in POWER_CLASSES else None
+    return call_key(("nested", contraction.text, scores.contraction.text), tuple(options), tensors)
+
+
+def _is_bindable(nested: Nested, args: _Arguments) -> bool:
+    """Whether a call is of a kind that is bound: one accumulator that is the result, without batch axes or halves."""
+    if len(nested.passes) != 1 or nested.finish is not None or nested.joined or args.batch or 0 in args.sizes.values():
+        return False
+    tensors = [*args.scores, *args.others.values()]
+    return args.scores[0].dtype not in _HALVES and all(0 not in t.shape for t in tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundNested:
+    """The bound call of a contraction of scores: the bound call of each pass, and the extents of the axes."""
+
+    definition: Definition
+    nested: Nested
+    applies: tuple[BoundApply, ...]
+    sizes: Mapping[str, int]
+    route: str
+
+    @staticmethod
+    def of(definition: Definition, nested: Nested, args: _Arguments, route: str) -> BoundNested:
+        """Return the bound call for such arguments."""
+        applies: list[BoundApply] = []
+
+        def run(row_pass: RowPass, operands: list[torch.Tensor], v: torch.Tensor | None) -> torch.Tensor:
+            how, count = row_pass.how, row_pass.count
+            applies.append(bind_apply(row_pass.score, how, operands, args.parameters, v, args.precision, count))
+            program = applies[-1].program
+            return torch.empty(program.shape, dtype=program.dtypes[-1], device=program.device)
+
+        _reduced(nested, nested.passes[0], args, run)
+        return BoundNested(definition, nested, tuple(applies), args.sizes, route)
+
+    def __call__(self, operands: Sequence[Any], named: Mapping[str, Any], _: object = None) -> Any:
+        """Return the result on operands in the equation's order, scores among them, and parameters by name."""
+        nested, rest = self.nested, iter(self.applies)
+        scores = next(value for value in operands if isinstance(value, Scores))
+        others = {i: value for i, value in enumerate(operands) if value is not scores}
+        parameters = _parameters(nested, scores, {**dict(self.definition.defaults), **named})
+        args = _Arguments(_unit(scores.operands, nested.unit), others, parameters, self.sizes, (), None)
+        if nested.passes[0][-1].count and nested.passes[0][-1].result == "value":
+            return tuple(next(rest)(_operands(nested.passes[0][0], args, None), parameters))
+
+        def run(_: RowPass, tensors: list[torch.Tensor], v: torch.Tensor | None) -> torch.Tensor:
+            found = next(rest)(tensors if v is None else [*tensors, v], parameters)
+            return found[-1]
+
+        result = _reduced(nested, nested.passes[0], args, run)
+        return _finished(nested, 0, result, args, self.definition.equation.out)
 
 
 def _scores(call: Call) -> tuple[Scores, tuple[int, ...]]:
@@ -195,7 +305,9 @@ def _results(nested: Nested, definition: Definition, args: _Arguments, info: Run
         results = entries(nested.finish, operands, args.parameters, args.precision, step())
         results = [_whole(result, args, out) for result in results]
     elif nested.passes[0][-1].count and nested.passes[0][-1].result == "value":
-        results = list(_selected(nested.passes[0][0], args, step()))
+        results = [
+            value.expand(*args.batch, *value.shape[-2:]) for value in _selected(nested.passes[0][0], args, step())
+        ]
     else:
         results = _accumulators(nested, args, out, step)
         if nested.finish is not None:
@@ -214,9 +326,7 @@ def _operands(row_pass: RowPass, args: _Arguments, statistic: torch.Tensor | Non
 def _selected(row_pass: RowPass, args: _Arguments, info: RunInfo) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values and indices of a selection."""
     operands, largest = _operands(row_pass, args, None), row_pass.how == "largest"
-    found = nearest(row_pass.score, operands, args.parameters, row_pass.count, largest, args.precision, info)
-    rows = found[0].shape[-2:]
-    return found[0].expand(*args.batch, *rows), found[1].expand(*args.batch, *rows)
+    return nearest(row_pass.score, operands, args.parameters, row_pass.count, largest, args.precision, info)
 
 
 def _accumulators(nested: Nested, args: _Arguments, out: str, step: Callable[[], RunInfo]) -> list[torch.Tensor]:
@@ -224,27 +334,35 @@ def _accumulators(nested: Nested, args: _Arguments, out: str, step: Callable[[],
     found: dict[int, torch.Tensor] = {}
     for group in nested.groups:
         if len(group) == 1:
-            found[group[0]] = _reduced(nested, nested.passes[group[0]], args, step)
+            found[group[0]] = _reduced(nested, nested.passes[group[0]], args, partial(_row_pass, args, step))
         else:
             found |= _summed(nested, group, args, step())
     return [_finished(nested, i, found[i], args, out) for i in range(len(nested.passes))]
 
 
-def _reduced(nested: Nested, passes: Sequence[RowPass], args: _Arguments, step: Callable[[], RunInfo]) -> torch.Tensor:
+def _row_pass(
+    args: _Arguments, step: Callable[[], RunInfo], row_pass: RowPass, operands: list[torch.Tensor],
+    v: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """Return the result of one pass, with whatever derivative is recorded."""
+    score, how = row_pass.score, row_pass.how
+    if row_pass.result != "index":
+        return rowwise(score, how, operands, args.parameters, v, args.precision, step())
+    task, tensors = task_of(score, how, operands, args.parameters, count=1, precision=args.precision, info=step())
+    return task.evaluate(tensors)[1]
+
+
+def _reduced(nested: Nested, passes: Sequence[RowPass], args: _Arguments, run: Run) -> torch.Tensor:
     """Return what the last of the passes of an accumulator gives: over rows, and the columns of v."""
+    result: torch.Tensor | None = None
     statistic: torch.Tensor | None = None
     for row_pass in passes:
-        operands = _operands(row_pass, args, statistic)
-        if row_pass.result == "index":
-            task, tensors = task_of(row_pass.score, row_pass.how, operands, args.parameters, count=1,
-                                    precision=args.precision, info=step())  # fmt: skip
-            return task.evaluate(tensors)[1][..., 0]
+        if result is not None:  # rows without weight: zeros, not NaN
+            statistic = torch.where(result == -math.inf, 0, result)
         v = None if row_pass.v is None else _columns(nested, row_pass.v, args)
-        result = rowwise(row_pass.score, row_pass.how, operands, args.parameters, v, args.precision, step())
-        if row_pass is passes[-1]:
-            return result
-        statistic = torch.where(result == -math.inf, 0, result)  # rows without weight: zeros, not NaN
-    raise AssertionError("an accumulator has a pass")
+        result = run(row_pass, _operands(row_pass, args, statistic), v)
+    assert result is not None
+    return result[..., 0] if passes[-1].result == "index" else result
 
 
 def _summed(nested: Nested, group: Sequence[int], args: _Arguments, info: RunInfo) -> dict[int, torch.Tensor]:
@@ -291,6 +409,8 @@ def _columns(nested: Nested, i: int, args: _Arguments) -> torch.Tensor:
 
 def _ordered(result: torch.Tensor, axes: str, out: str) -> torch.Tensor:
     """Return a result over some axes with those of the output, in its order; axes that it lacks have extent 1."""
+    if axes == out:
+        return result
     lead = result.dim() - len(axes)
     view = result.permute([*range(lead), *(lead + axes.index(axis) for axis in out if axis in axes)])
     for at, axis in enumerate(out):

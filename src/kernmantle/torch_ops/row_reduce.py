@@ -141,12 +141,12 @@ class BoundApply:
 
 def bind_apply(
     contraction: Defined, how: str, operands: Sequence[torch.Tensor], numbers: Mapping[str, Number],
-    v: torch.Tensor | None = None, precision: str | None = None,
+    v: torch.Tensor | None = None, precision: str | None = None, count: int = 0,
 ) -> BoundApply:  # fmt: skip
     """Return the bound call of a product or reduction whose parameters are all numbers; arguments as of ``task_of``."""
-    text, _, entries = _bound(contraction.text, (), _literals(contraction, numbers), how, 0)
+    text, _, entries = _bound(contraction.text, (), _literals(contraction, numbers), how, count)
     tensors = [*operands, *([] if v is None else [v])]
-    types = _types(tuple(name_of(t.dtype, "an operand") for t in tensors), False, precision or "default")
+    types = _types(tuple(name_of(t.dtype, "an operand") for t in tensors), count > 0, precision or "default")
     return BoundApply(prepare(text, types, tensors), entries)
 
 

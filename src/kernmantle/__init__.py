@@ -56,7 +56,18 @@ _OF_KRONSPARSE = (
     "load_structured", "replace_linears",
 )  # fmt: skip
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
-_ROOMS = ("compat", "distributed", "estimators", "integrations", "kronsparse", "linalg", "plot", "stats", "testing")
+_ROOMS = (
+    "compat",
+    "distributed",
+    "estimators",
+    "integrations",
+    "kronsparse",
+    "linalg",
+    "ot",
+    "plot",
+    "stats",
+    "testing",
+)
 _KNOWN_AS = {
     "rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin",
     "kernelridge": "estimators.KernelRidge", "gaussianprocessregressor": "estimators.GaussianProcessRegressor",

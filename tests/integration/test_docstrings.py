@@ -20,13 +20,13 @@ INDENTED = re.compile(r"^Raises\n-{6}\n\w.*\n {4}\w", re.MULTILINE)
 COST = re.compile(r"\b[Cc]osts?\b|memory|\bpass(es)?\b|operations|multiplications")
 GRADIENT = re.compile(r"[Gg]radient|differentiable|derivatives")
 SHAPE = re.compile(r"shape|\((…|\.\.\.|[a-z∏]+_?[a-z]*), ")
-ROOMS = ("", "distributed", "estimators", "kron", "kronsparse", "linalg", "stats", "testing")
+ROOMS = ("", "distributed", "estimators", "kron", "kronsparse", "linalg", "ot", "stats", "testing")
 RESULTS = {
     "kron.KronWorkspace",
     "distributed.Operator", "kronsparse.Chain", "kronsparse.Choice", "kronsparse.Projection", "kronsparse.Replaced",
     "kronsparse.Report", "linalg.CholeskyFactor", "linalg.Estimate", "linalg.Iterations", "linalg.KernelSolution",
     "linalg.LUFactor", "linalg.LowRank", "linalg.Solution", "linalg.Spectrum", "linalg.Workspace",
-    "stats.PermutationTest", "testing.Case",
+    "ot.Plan", "ot.Transport", "stats.PermutationTest", "testing.Case",
 }  # fmt: skip
 PLAIN = {  # what computes nothing with arrays
     "kron_workspace",
@@ -48,7 +48,7 @@ SOURCED = {
     "estimators.Nystroem", "estimators.RecursiveFeatureMachine",
     "kron_linear", "kron_matmul", "kron_sparse_matmul", "kronsparse.dct",
     "kronsparse.dft", "kronsparse.monarch", "kronsparse.project", "linalg.cg", "linalg.logdet", "linalg.nystrom",
-    "linalg.pivoted_cholesky", "linalg.trace", "nearest_kron", "stats.hsic", "stats.mmd",
+    "ot.sinkhorn", "linalg.pivoted_cholesky", "linalg.trace", "nearest_kron", "stats.hsic", "stats.mmd",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from ..source import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "api.json"
 ROOMS = (
-    "", "distributed", "estimators", "kronsparse", "linalg", "plot", "stats", "testing", "integrations.gpytorch",
+    "", "distributed", "estimators", "kronsparse", "linalg", "ot", "plot", "stats", "testing", "integrations.gpytorch",
     "integrations.linear_operator", "integrations.sklearn", "compat.kermac", "compat.kermac.linalg",
     "compat.kernel_tools.kernels", "compat.kernel_tools.linalg", "compat.ksmm", "compat.mm_kermac", "compat.pyfastkron",
 )  # fmt: skip

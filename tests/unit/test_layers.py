@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "backends": set(), "backends.reference": {"compiler"},
     "backends.cpu": {"compiler", "runtime"}, "backends.cuda": {"compiler", "runtime"},
     "torch_ops": {"backends.reference", "backends.cpu", "backends.cuda", "arrays"},
-    "pairwise": {"torch_ops"}, "linalg": {"pairwise"},
+    "pairwise": {"torch_ops"}, "linalg": {"pairwise"}, "ot": {"linalg"},
     "structured": set(), "structured.kron": {"pairwise"}, "structured.mode_product": {"pairwise"},
     "structured.kronsparse": {"structured.mode_product"},
     "kron": {"structured.kron"}, "kronsparse": {"structured.kronsparse"},
@@ -36,7 +36,7 @@ OPTIONAL = {"cuda", "nvmath", "cupy", "jax", "sklearn", "scipy", "gpytorch", "li
 OPTIONAL |= {"peft", "safetensors", "transformers"}
 LAZY = [
     "pairwise", "structured", "kron", "kronsparse", "linalg", "compat", "estimators", "integrations", "distributed",
-    "cli", "plot", "stats", "testing",
+    "cli", "ot", "plot", "stats", "testing",
 ]  # fmt: skip
 
 

@@ -166,9 +166,11 @@ class _State:
 
 
 @contextmanager
-def _bar(limit: int) -> Iterator[Any]:
-    with tqdm(total=limit, unit="iteration", delay=1, disable=not current().progress or not sys.stderr.isatty()) as bar:
-        yield bar
+def bar(limit: int) -> Iterator[Any]:
+    """Show iterations on a terminal once they take longer than a second."""
+    quiet = not current().progress or not sys.stderr.isatty()
+    with tqdm(total=limit, unit="iteration", delay=1, disable=quiet) as shown:
+        yield shown
 
 
 def read(values: torch.Tensor) -> list[float]:
@@ -208,7 +210,7 @@ def iterate(
     run = Run(state.x, [lengths / whole])
     recent = deque([state.x], maxlen=watch.delay + 1)
     known = best = watch.worst(run.history[0])
-    with _bar(limit) as bar:
+    with bar(limit) as shown:
         while len(run.history) <= limit and not known <= tolerance:
             state.step()
             recent.append(state.x)
@@ -221,8 +223,8 @@ def iterate(
                 return run
             if known < best:
                 best, run.x = known, recent[0]
-            bar.set_postfix_str(f"residual {known:.2g}", refresh=False)
-            bar.update()
+            shown.set_postfix_str(f"residual {known:.2g}", refresh=False)
+            shown.update()
     if known <= tolerance or not watch.last() > best:
         run.x = state.x
     return run

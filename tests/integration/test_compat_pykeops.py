@@ -26,7 +26,7 @@ from kernmantle.compat.pykeops.torch import (
     generic_logsumexp,
     generic_sum,
 )
-from kernmantle.errors import DtypeError, OutputError, ParameterError, ShapeError
+from kernmantle.errors import DtypeError, GradientError, OutputError, ParameterError, ShapeError
 from kernmantle.testing import assert_close
 
 M, N, D = 6, 7, 3
@@ -118,6 +118,9 @@ FORMULAS = {
                          lambda x, y: (x[..., :2] * x[..., 1:]).sum(-1, keepdim=True) * y),
     "tensordot": (lambda x, y: x.tensorprod(y).keops_tensordot(y, (3, 3), (3,), (0,), (0,)),
                   lambda x, y: (x * y).sum(-1, keepdim=True) * y),
+    "tensordot in order": (lambda x, y: x.tensorprod(y).keops_tensordot(y, (3, 3), (3,), (), (), (1, 2, 0)),
+                           lambda x, y: torch.einsum("mna,mnb,mnc->mncab", x.expand(M, N, 3), y.expand(M, N, 3),
+                                                     y.expand(M, N, 3)).flatten(-3)),
     "kron": (lambda x, y: x.tensorprod(x).keops_kron(y, [3, 3], [1, 3]), lambda x, y: torch.einsum(
         "mna,mnb,mnc->mnabc", x.expand(M, N, 3), x.expand(M, N, 3), y.expand(M, N, 3)).flatten(-3)),
     "extremes of components": (lambda x, y: (x * y).max() - (x + y).min(dim=2) + (x * y).argmax(),
@@ -265,6 +268,21 @@ def test_derivatives_of_weighted_and_smallest(reference):
     assert gradgradcheck(function, (x, y, w), fast_mode=True)
 
 
+def test_transforms_of_functions(reference):
+    def lazy(x, y, b):
+        return Genred("Exp(-SqDist(x, y)) * b", ["x = Vi(3)", "y = Vj(3)", "b = Vj(2)"], axis=1)(x, y, b)
+
+    def exact(x, y, b):
+        return (-((x[..., :, None, :] - y[..., None, :, :]) ** 2).sum(-1)).exp() @ b
+
+    xs = rows(2, M, D)
+    assert_close(torch.vmap(lazy, (0, None, None))(xs, Y, B), exact(xs, Y, B), depth=64)
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        assert_close(transform(lazy)(X[:2], Y, B), transform(exact)(X[:2], Y, B), depth=64)
+    wanted = torch.func.hessian(lambda x: exact(x, Y, B).sum())(X[:2])
+    assert_close(torch.func.hessian(lambda x: lazy(x, Y, B).sum())(X[:2]), wanted, depth=256)
+
+
 def test_batches(reference):
     x, y, b = rows(2, 1, M, D), rows(4, N, D, seed=1), rows(2, 4, N, 2, seed=2)
     s = rows(2, 1, 1, 1, 1, seed=3, low=0.5)
@@ -324,6 +342,45 @@ def test_formulas_as_text(reference):
     nearest = generic_argkmin("SqDist(x,y)", "a = Vi(2)", "x = Vi(3)", "y = Vj(3)")
     assert torch.equal(nearest(X, Y), norm(DIFF)[..., 0].topk(2, 1, largest=False).indices)
     assert torch.equal(generic_argmin("SqDist(x,y)", "a=Vj(1)", "x=Vi(3)", "y=Vj(3)")(X, Y), norm(DIFF).argmin(0))
+
+
+DIFFERENTIABLE = {
+    "sums": "Exp(-SqDist(x, y)) * (x - y) + Norm2(x) * y",
+    "components": "Concat(Elem(x, 2) * Extract(x * y, 0, 2), (x | y) / (IntCst(9) + Elem(x, 0)))",
+    "matrices": "MatVecMult(TensorProd(x, y), Normalize(x))",
+    "one": "Pow(Elem(x, 0), 3) + Sum(Abs(x)) * Elem(y, 1)",
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_symbolic_derivatives(name, reference):
+    formula, aliases = DIFFERENTIABLE[name], ["x = Vi(3)", "y = Vj(3)"]
+    x = X.clone().requires_grad_()
+    values = Genred(formula, aliases, axis=1)(x, Y)
+    e, u = rows(M, values.shape[-1], seed=8), rows(M, 3, seed=9)
+    (exact,) = torch.autograd.grad(values, x, e)
+    found = Genred(f"Grad({formula}, x, e)", [*aliases, f"e = Vi({values.shape[-1]})"], axis=1)(X, Y, e)
+    assert_close(found, exact, depth=256)
+    found = Genred(f"Diff({formula}, x, u)", [*aliases, "u = Vi(3)"], axis=1)(X, Y, u)
+    _, exact = torch.func.jvp(lambda x: Genred(formula, aliases, axis=1)(x, Y), (X,), (u,))
+    assert_close(found, exact, depth=256)
+
+
+def test_symbolic_derivatives_of_tensors(reference):
+    x, y = pair()
+    e = (x[:2] * y[1:]).sum(-1).exp()
+    leaf = X.clone().requires_grad_()
+    exact = (leaf[:, None, :2] * YD[..., 1:]).sum(-1, keepdim=True).exp().sum(1)
+    (exact,) = torch.autograd.grad(exact.sum(), leaf)
+    assert_close(e.grad(x, 1).sum(dim=1), exact, depth=256)
+    nothing = Genred("Grad(Grad(x + Var(1,3,1), x, Var(2,3,0)), x, Var(3,3,0))", ["x=Vi(0,3)"], axis=1)
+    assert torch.equal(nothing(X, Y, X, X), torch.zeros_like(X))
+    with pytest.raises(ParameterError, match="one variable"):
+        e.grad(x - y, 1)
+    with pytest.raises(ParameterError, match="built from"):
+        e.grad(Vi(X), 1)
+    with pytest.raises(GradientError, match="autograd"):
+        (x * y).max().grad(x, 1)
 
 
 def test_symbolic_variables(reference):
@@ -461,8 +518,8 @@ def test_single_positions():
 
 
 WRONG = [
-    (lambda x, y: x.concat(y).grad(x, y), ParameterError, "autograd"),
-    (lambda x, y: x.real2complex(), ParameterError, "real and imaginary"),
+    (lambda x, y: x.concat(y).laplacian(x), AttributeError, "autograd"),
+    (lambda x, y: x.real2complex(), AttributeError, "real and imaginary"),
     (lambda x, y: x + Vi(Y), ShapeError, "6 and 7 rows|7 and 6 rows"),
     (lambda x, y: x + y[:2], ShapeError, "same dimension"),
     (lambda x, y: x | y[:1], ShapeError, "3 and 1"),
@@ -496,7 +553,7 @@ def test_what_is_refused(case):
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
-        ("Exp(x", "does not parse"), ("Exp(z)", "no declared"), ("Grad(x, y, x)", "autograd"),
+        ("Exp(x", "does not parse"), ("Exp(z)", "no declared"), ("Laplacian(x, y)", "autograd"),
         ("Expo(x)", "no operation"), ("x.data", "no operation"), ("__import__('os')", "no operation"),
         ("Exp(x, y)", "arguments"),
         ("SoftDTW_SqDist(x, y, x)", "recurrence"), ("Var(5,3,0) + x", "positions"), ("Var(0,2,0)", "declares variable"),

@@ -19,6 +19,7 @@ ROOMS = (
     "", "distributed", "estimators", "kronsparse", "linalg", "ot", "plot", "stats", "testing", "integrations.gpytorch",
     "integrations.linear_operator", "integrations.sklearn", "compat.kermac", "compat.kermac.linalg",
     "compat.kernel_tools.kernels", "compat.kernel_tools.linalg", "compat.ksmm", "compat.mm_kermac", "compat.pyfastkron",
+    "compat.pykeops.torch",
 )  # fmt: skip
 
 

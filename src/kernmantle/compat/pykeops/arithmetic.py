@@ -11,12 +11,13 @@ import torch
 
 from ...errors import ParameterError
 from .expression import Expression, Symbol, described, leaves, transposed
+from .gradient import differential, gradient
 from .operations import LEFT_OUT, OPERATIONS
 from .sparsity import swap_axes
 from .variables import is_number, variable
 
 _METHODS = {
-    "grad": "Grad", "diff": "Diff", "grad_matrix": "GradMatrix", "divergence": "Divergence", "laplacian": "Laplacian",
+    "grad_matrix": "GradMatrix", "divergence": "Divergence", "laplacian": "Laplacian",
     "trace_operator": "TraceOperator", "factorize": "Factorize", "auto_factorize": "AutoFactorize",
     "bspline": "BSpline", "softdtw_sqdist": "SoftDTW_SqDist", "real2complex": "Real2Complex",
     "imag2complex": "Imag2Complex", "exp1j": "ComplexExp1j",
@@ -154,7 +155,7 @@ class LazyFormula:
 
     def __getattr__(self, name: str) -> Any:
         if name in _METHODS:
-            raise ParameterError(f"{name} of KeOps is not supported: {LEFT_OUT[_METHODS[name]]}")
+            raise AttributeError(f"{name} of KeOps is not supported: {LEFT_OUT[_METHODS[name]]}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # Arithmetic
@@ -287,12 +288,19 @@ class LazyFormula:
 
     def keops_tensordot(self, other: Any, dimfa: Any, dimfb: Any, contfa: Any, contfb: Any, *order: Any) -> Any:
         """Return the sum over some axes of the product of components as arrays of these shapes."""
-        if order:
-            raise ParameterError(
-                "keops_tensordot takes no order of the result's axes here: order the variables instead"
-            )
         other = self._operand(other)
-        return self._joined(OPERATIONS["TensorDot"](self._e, other._e, dimfa, dimfb, contfa, contfb), [other])
+        shapes = (
+            part if isinstance(part, tuple | list) else (part,) for part in (dimfa, dimfb, contfa, contfb, *order)
+        )
+        return self._joined(OPERATIONS["TensorDot"](self._e, other._e, *shapes), [other])
+
+    def grad(self, other: Any, gradin: Any) -> Any:
+        """Return the transposed Jacobian by a variable times a vector, as a formula."""
+        return self._of(gradient, other, gradin)
+
+    def diff(self, other: Any, diffin: Any) -> Any:
+        """Return the Jacobian by a variable times a vector, as a formula."""
+        return self._of(differential, other, diffin)
 
     def t(self) -> Any:
         """Return the LazyTensor with i and j exchanged."""

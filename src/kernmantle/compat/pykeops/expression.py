@@ -62,14 +62,16 @@ class Number(Expression):
 class Leaf(Expression):
     """Values: a tensor (*batch, rows, dim) over i or j, (*batch, 1, dim) over neither, (*batch, m, n, dim) over both.
 
-    A ``weak`` one is of Python numbers and takes the dtype and device of the others.
+    A ``weak`` one is of Python numbers and takes the dtype and device of the others. ``whole`` is the variable that it
+    is some components of, with their indices.
     """
 
-    __slots__ = ("tensor", "weak")
+    __slots__ = ("tensor", "weak", "whole")
 
     def __init__(self, tensor: torch.Tensor, axes: str, weak: bool = False) -> None:
         super().__init__(tensor.shape[-1], ())
         self.tensor, self.weak = tensor, weak
+        self.whole: tuple[Leaf, tuple[int, ...]] | None = None
         self.axes = frozenset(axes)
         lead = max(1, len(axes))
         self.extents = dict(zip(axes, tensor.shape[-1 - lead : -1], strict=True)) if axes else {}
@@ -172,6 +174,7 @@ BUILDERS: dict[str, Callable[..., Node]] = {
     "sinxdivx": lambda x: _op("where", _op("eq", x, const(0)), const(1), _op("div", _op("sin", x), x)),
     "xlogx": lambda x: _op("where", _op("eq", x, const(0)), const(0), _op("mul", x, _op("log", x))),
     "masked_rsqrt": lambda x: _op("where", _op("eq", x, const(0)), const(0), _op("rsqrt", x)),
+    "zero": lambda _: const(0),
     "choose": lambda mask, a, b: _op("where", _op("gt", mask, const(0)), a, b),
 }
 """Scalar operations by name: those of this library, and what KeOps defines in its own way."""
@@ -191,10 +194,13 @@ def components(e: Expression, chosen: tuple[int, ...]) -> Expression:
     if isinstance(e, Leaf):
         first, count = chosen[0], len(chosen)
         if chosen == tuple(range(first, first + count)):
-            part = e.tensor[..., first : first + count]
+            values = e.tensor[..., first : first + count]
         else:
-            part = e.tensor.index_select(-1, torch.tensor(chosen, device=e.tensor.device))
-        return Leaf(part, "".join(sorted(e.axes)), e.weak)
+            values = e.tensor.index_select(-1, torch.tensor(chosen, device=e.tensor.device))
+        part = Leaf(values, "".join(sorted(e.axes)), e.weak)
+        whole, before = source(e)
+        part.whole = whole, tuple(before[c] for c in chosen)
+        return part
     if isinstance(e, Symbol):
         before = e.chosen or tuple(range(e.dim))
         return Symbol(e.position, e.size, "".join(e.axes), tuple(before[c] for c in chosen))
@@ -205,6 +211,11 @@ def components(e: Expression, chosen: tuple[int, ...]) -> Expression:
     return Fold(e.op, components(e.arg, inner), len(chosen))
 
 
+def source(e: Leaf) -> tuple[Leaf, tuple[int, ...]]:
+    """Return the variable that a leaf is components of, and which."""
+    return (e, tuple(range(e.dim))) if e.whole is None else e.whole
+
+
 def constants(values: Sequence[float]) -> Leaf:
     """Return parameters without a dtype of their own."""
     return Leaf(torch.tensor([list(values)], dtype=torch.float64), "", weak=True)
@@ -212,8 +223,6 @@ def constants(values: Sequence[float]) -> Leaf:
 
 def concatenated(a: Expression, b: Expression) -> Expression:
     """Return the components of one expression and then those of another."""
-    if isinstance(a, Leaf) and isinstance(b, Leaf) and a.axes == b.axes and a.batch == b.batch and a.weak == b.weak:
-        return Leaf(torch.cat([a.tensor, b.tensor], -1), "".join(sorted(a.axes)), a.weak)
     left = tuple(range(a.dim)) + (a.dim - 1,) * b.dim
     right = (0,) * a.dim + tuple(range(b.dim))
     mask = constants([1.0] * a.dim + [0.0] * b.dim)

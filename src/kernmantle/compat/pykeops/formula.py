@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import ParameterError
 from .expression import Expression, Number, Symbol
+from .gradient import differential, gradient
 from .operations import OPERATIONS, operation
 from .variables import LETTERS, Alias, alias
 
@@ -20,7 +21,7 @@ _COMPARED: dict[type[ast.cmpop], tuple[str, bool]] = {
 }  # fmt: skip
 _PLAIN = {"Pow": 1, "ClampInt": 3, "Elem": 1, "Extract": 1, "OneHot": 1, "Round": 1, "IntCst": 0, "IntInv": 0,
           "RatCst": 0, "Zero": 0, "Kron": 2, "TensorDot": 2}  # fmt: skip
-_PLAIN["ClampInt"] = 3
+_DERIVATIVES = {"Grad": gradient, "Diff": differential}
 
 
 class Formula:
@@ -79,7 +80,7 @@ class Formula:
         if name == "Var":
             position, dim, axis = (_integer(arg, name) for arg in args)
             return _symbol(self._declared(Alias(None, axis, dim, position)))
-        build, symbolic = operation(name), _PLAIN.get(name, len(args))
+        build, symbolic = _DERIVATIVES.get(name) or operation(name), _PLAIN.get(name, len(args))
         values = [self._visit(arg) for arg in args[:symbolic]]
         rest = [_literal(arg, name) for arg in args[symbolic:]]
         try:

@@ -123,6 +123,7 @@ class GenericLazyTensor(LazyFormula):
 
     def logsumexp(self, axis: Any = None, dim: Any = None, weight: Any = None, **options: Any) -> Any:
         """Return log Σ exp(x) weight over i or j."""
+        weight = options.pop("other", weight)
         return self.reduction("LogSumExp", other=weight, axis=axis, dim=dim, **options)
 
     def sumsoftmaxweight(self, weight: Any, axis: Any = None, dim: Any = None, **options: Any) -> Any:

@@ -128,19 +128,28 @@ def _check_shapes(a: Expression, b: Expression, shape_a: Any, shape_b: Any) -> N
         raise ShapeError(f"shapes {tuple(shape_a)} and {tuple(shape_b)} do not have {a.dim} and {b.dim} entries")
 
 
-def _tensordot(a: Expression, b: Expression, shape_a: Any, shape_b: Any, axes_a: Any, axes_b: Any) -> Expression:
-    """Over free axes of a, then of b, as numpy's."""
+def _tensordot(
+    a: Expression, b: Expression, shape_a: Any, shape_b: Any, axes_a: Any, axes_b: Any, order: Any = None
+) -> Expression:
+    """Over free axes of a, then of b, as numpy's; ``order`` has for each of them its position in the result."""
     _check_shapes(a, b, shape_a, shape_b)
     axes_a, axes_b = [*axes_a], [*axes_b]
     if [shape_a[axis] for axis in axes_a] != [shape_b[axis] for axis in axes_b]:
         raise ShapeError(f"axes {axes_a} of {tuple(shape_a)} do not match axes {axes_b} of {tuple(shape_b)}")
     free_a = [axis for axis in range(len(shape_a)) if axis not in axes_a]
     free_b = [axis for axis in range(len(shape_b)) if axis not in axes_b]
+    shape = [shape_a[axis] for axis in free_a] + [shape_b[axis] for axis in free_b]
+    order = [*range(len(shape))] if order is None else [*order]
+    if sorted(order) != [*range(len(shape))]:
+        raise ShapeError(f"order {order} is no permutation of the {len(shape)} axes of the result")
     summed = int(np.prod([shape_a[axis] for axis in axes_a]))
-    left = np.arange(a.dim).reshape(shape_a).transpose(free_a + axes_a).reshape(-1, summed)
-    right = np.arange(b.dim).reshape(shape_b).transpose(free_b + axes_b).reshape(-1, summed)
-    rows, columns = len(left), len(right)
-    return _products(a, b, np.repeat(left, columns, 0).ravel(), np.tile(right, (rows, 1)).ravel(), rows * columns)
+    left = np.arange(a.dim).reshape(shape_a).transpose(free_a + axes_a).reshape(-1, 1, summed)
+    right = np.arange(b.dim).reshape(shape_b).transpose(free_b + axes_b).reshape(1, -1, summed)
+    entries = [
+        side.reshape(*shape, summed).transpose([*np.argsort(order), len(shape)]).ravel()
+        for side in np.broadcast_arrays(left, right)
+    ]
+    return _products(a, b, *entries, int(np.prod(shape)))
 
 
 def _round(e: Expression, digits: int = 0) -> Expression:
@@ -174,8 +183,7 @@ OPERATIONS: dict[str, Callable[..., Expression]] = {
 _AUTOGRAD = "call backward, or torch.autograd.grad with create_graph=True, on the reduction"
 _REAL = "give real and imaginary parts as two variables"
 LEFT_OUT: dict[str, str] = {
-    **dict.fromkeys(("Grad", "Diff", "GradMatrix", "Divergence", "Laplacian", "TraceOperator", "AdjointOperator"),
-                    _AUTOGRAD),
+    **dict.fromkeys(("GradMatrix", "Divergence", "Laplacian", "TraceOperator", "AdjointOperator"), _AUTOGRAD),
     **dict.fromkeys(("Factorize", "AutoFactorize"), "leave it out: equal parts of a formula are computed once"),
     **dict.fromkeys(("ElemT", "ExtractT"), "concatenate with zeros instead"),
     "BSpline": "evaluate the basis with torch and pass it as a variable",

@@ -56,8 +56,6 @@ def seeded(name, **options):
 
 def applied(estimator):
     """What a fitted estimator does with further rows."""
-    if hasattr(estimator, "kneighbors") and not hasattr(estimator, "predict"):
-        return partial(estimator.kneighbors, return_distance=False)
     return estimator.predict if hasattr(estimator, "predict") else estimator.transform
 
 

@@ -16,9 +16,11 @@ if _find_spec("sklearn") is None:
 
 if _TYPE_CHECKING:
     from .classifier import KernelClassifier as KernelClassifier
+    from .dbscan import DBSCAN as DBSCAN
     from .features import KernelPCA as KernelPCA
     from .features import Nystroem as Nystroem
     from .gaussian_process import GaussianProcessRegressor as GaussianProcessRegressor
+    from .hdbscan import HDBSCAN as HDBSCAN
     from .kernel_kmeans import KernelKMeans as KernelKMeans
     from .kmeans import KMeans as KMeans
     from .kmedoids import KMedoids as KMedoids
@@ -49,6 +51,8 @@ _HOMES = {
     "KMedoids": "kmedoids",
     "KernelKMeans": "kernel_kmeans",
     "SpectralClustering": "spectral",
+    "DBSCAN": "dbscan",
+    "HDBSCAN": "hdbscan",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

@@ -29,7 +29,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _checked(estimator: Any, rows: torch.Tensor, reset: bool) -> torch.Tensor:
+def _checked(estimator: Any, rows: torch.Tensor, reset: bool, finite: bool = True) -> torch.Tensor:
     name = type(estimator).__name__
     if rows.dim() != 2 or not rows.shape[0]:
         raise ValueError(f"{name} takes rows of shape (samples, features), it was given {tuple(rows.shape)}")
@@ -40,18 +40,22 @@ def _checked(estimator: Any, rows: torch.Tensor, reset: bool) -> torch.Tensor:
             f"X has {rows.shape[1]} features, but {name} is expecting {estimator.n_features_in_} features as input"
         )
     wide = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    if not torch.isfinite(wide).all():
+    if finite and not torch.isfinite(wide).all():
         raise ValueError("X contains NaN or infinity")
     return wide.clone() if reset and wide is rows else wide
 
 
-def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> tuple[torch.Tensor, Back]:
-    """Rows as a tensor, and how results go back; with ``reset``, for a fit, a copy that the caller cannot change."""
+def rows_of(estimator: Any, X: Any, *, reset: bool = False, finite: bool = True) -> tuple[torch.Tensor, Back]:
+    """Rows as a tensor, and how results go back; with ``reset``, for a fit, a copy that the caller cannot change.
+
+    NaN and infinity are errors, but not without ``finite``.
+    """
     if not reset:
         check_is_fitted(estimator)
     if isinstance(X, torch.Tensor):
-        return _checked(estimator, X, reset), _same
-    array: Any = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32])
+        return _checked(estimator, X, reset, finite), _same
+    kinds = [np.float64, np.float32]
+    array: Any = validate_data(estimator, X, reset=reset, dtype=kinds, ensure_all_finite=finite)
     return placed(estimator, array, copy=reset), _numpy
 
 
@@ -75,12 +79,12 @@ def rows_and_targets(
     return placed(estimator, array, copy=True), own, _numpy
 
 
-def weights_of(sample_weight: Any, rows: torch.Tensor) -> torch.Tensor | None:
-    """Weights of the rows, none of them negative; None if all are the same."""
+def weights_of(sample_weight: Any, rows: torch.Tensor, *, negative: bool = False) -> torch.Tensor | None:
+    """Weights of the rows, none of them negative but with ``negative``; None if all are 1."""
     if sample_weight is None:
         return None
     given = sample_weight.detach().cpu().numpy() if isinstance(sample_weight, torch.Tensor) else sample_weight
-    checked = _check_sample_weight(given, np.empty((rows.shape[0], 1)), ensure_non_negative=True)
+    checked = _check_sample_weight(given, np.empty((rows.shape[0], 1)), ensure_non_negative=not negative)
     weights = torch.as_tensor(checked).to(rows)
     return None if bool((weights == weights[0]).all()) and float(weights[0]) == 1 else weights
 

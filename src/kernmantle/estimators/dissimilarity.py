@@ -10,7 +10,6 @@ import torch
 from ..pairwise import Kernel, argkmin, cdist
 from ..pairwise.distances import contraction
 from ..pairwise.inputs import find, request
-from ..pairwise.metric_prepare import inverse_covariance_of, variance_of
 from ..torch_ops.row_reduce import task_of
 from .measure import Measure
 
@@ -40,16 +39,9 @@ class OfMetric:
 
     def __init__(self, rows: torch.Tensor, metric: Any, options: Mapping[str, Any] | None) -> None:
         found = Measure.of(metric, None, options, "pass a metric, or a distance of your own, lambda a, b: abs(a - b)")
-        self.rows, self.metric, self.options = rows, found.metric, dict(found.options)
-        if isinstance(self.metric, Kernel):
-            return
-        row = find(self.metric)
-        if not row.symmetric:
+        if isinstance(found.metric, str) and not find(found.metric).symmetric:
             raise ValueError(f"metric={metric!r} is not symmetric: medoids have distances that are")
-        if row.name == "seuclidean":
-            self.options.setdefault("V", variance_of(rows))
-        elif row.name == "mahalanobis" and "VI" not in self.options:
-            self.options["VI"] = inverse_covariance_of(rows)
+        self.rows, self.metric, self.options = rows, found.metric, found.fitted(rows).options
 
     def _of(self, rows: torch.Tensor) -> dict[str, Any]:
         """Options, of which arrays are on the device of rows."""

@@ -11,6 +11,8 @@ import torch
 
 from ..pairwise import Kernel
 from ..pairwise.distance import Distances, Metric, check_metric, distances
+from ..pairwise.inputs import find
+from ..pairwise.metric_prepare import inverse_covariance_of, variance_of
 
 PRECOMPUTED = "precomputed"
 _NO_SIMILARITY = "take a distance, as metric='euclidean', or order rows by k.argkmax"
@@ -40,6 +42,17 @@ class Measure:
             raise ValueError("metric_params are those of a metric's name: the hyperparameters of a kernel are its own")
         kernel = check_metric(metric, options, instead)
         return Measure(metric, options) if kernel is None else Measure(kernel, {})
+
+    def fitted(self, rows: torch.Tensor) -> Measure:
+        """Return the distance with the variances or the covariance of the rows of a fit, where it takes them."""
+        if not isinstance(self.metric, str) or self.is_precomputed:
+            return self
+        name, options = find(self.metric).name, dict(self.options)
+        if name == "seuclidean":
+            options.setdefault("V", variance_of(rows))
+        elif name == "mahalanobis" and "VI" not in options:
+            options["VI"] = inverse_covariance_of(rows)
+        return Measure(self.metric, options)
 
     @property
     def is_precomputed(self) -> bool:

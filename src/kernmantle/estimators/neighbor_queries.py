@@ -48,7 +48,7 @@ class Fitted(BaseEstimator):
     def _keep(self, rows: torch.Tensor, back: Back, measure: Measure) -> None:
         if measure.is_precomputed:
             check_square(rows)
-        self._rows, self._back, self._measure = rows, back, measure
+        self._rows, self._back, self._measure = rows, back, measure.fitted(rows)
         self.n_samples_fit_ = rows.shape[0]
 
     def _queries(self, X: Any) -> tuple[torch.Tensor, Back]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ from ..ir.node import var
 from ..ir.trace import trace
 from ..torch_ops.contract import Contraction
 from ..torch_ops.row_reduce import task_of
+from ..torch_ops.row_reduce_blocks import ranges
 from ..torch_ops.row_select import nearest
 from .distances import contraction
 from .hyperparameters import value_of
@@ -24,6 +25,8 @@ from .kernel import Kernel
 from .kernel_form import Form, gram
 from .metrics import METRICS
 
+REPORTED = {"cpu": 1 << 27, "cuda": 1 << 33}
+"""Distances between two reports of progress: some tenths of a second."""
 OPTIONS = ("p", "w", "V", "VI", "base")
 Metric = str | Kernel | Contraction | Callable[..., Any]
 
@@ -81,7 +84,7 @@ class Distances:
         return self.contraction.definition.equation.operands
 
     def part(self, rows: slice | torch.Tensor | None = None, columns: slice | torch.Tensor | None = None) -> Distances:
-        """Return the distances between some of the rows x and some of the rows y."""
+        """Return the distances between some of the rows x and some of the rows y; of one set they stay symmetric."""
         parts: list[torch.Tensor] = []
         chosen = dict(zip(self.contraction.definition.equation.out, (rows, columns), strict=True))
         for operand, axes in zip(self.operands, self._axes, strict=True):
@@ -89,44 +92,61 @@ class Distances:
                 if chosen.get(axis) is not None:
                     operand = operand[(*(slice(None),) * position, chosen[axis])]
             parts.append(operand)
-        return replace(self, operands=tuple(parts), is_symmetric=False)
+        return replace(self, operands=tuple(parts), is_symmetric=self.is_symmetric and rows is columns)
 
     def matrix(self) -> torch.Tensor:
         """Return the distances, (m, n)."""
         return self.contraction(*self.operands, precision="ieee", params=self.parameters)
 
-    def reduced(self, how: str, entry: Entry, **terms: torch.Tensor) -> torch.Tensor:
-        """Return a reduction over the rows y of a function of the distances, (m,): "sum", "min", "max"."""
-        return self._evaluated(how, entry, None, 0, terms)[0]
+    def reduced(self, how: str, entry: Entry, *, bar: Any = None, **terms: torch.Tensor) -> torch.Tensor:
+        """Return a reduction over the rows y of a function of the distances, (m,): "sum", "min", "max".
+
+        A progress bar of tqdm's counts rows x.
+        """
+        return self._by_parts(bar, entry, terms, lambda part: part._evaluated(how, None))[0]
 
     def product(self, entry: Entry, v: torch.Tensor, **terms: torch.Tensor) -> torch.Tensor:
         """Return the matrix of a function of the distances times v, (m, c), of v with a row for each of the rows y."""
-        return self._evaluated(PRODUCT, entry, v, 0, terms)[0]
+        return self._joined(entry, terms)._evaluated(PRODUCT, v)[0]
 
     def smallest(
-        self, count: int, entry: Entry | None = None, *, precision: str | None = "ieee", **terms: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, count: int, entry: Entry | None = None, *, precision: str | None = "ieee", bar: Any = None,
+        **terms: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         """Return the smallest values of a function of the distances in every row, and the rows y of them, (m, count).
 
-        NaN comes last. The values have the gradients of the distances.
+        NaN comes last. The values have the gradients of the distances. A progress bar of tqdm's counts rows x.
         """
-        contract, operands = self._joined(entry, terms)
-        return nearest(contract, operands, self.parameters, count, False, precision)
+        values, indices = self._by_parts(
+            bar, entry, terms,
+            lambda part: nearest(part.contraction, part.operands, part.parameters, count, False, precision),
+        )  # fmt: skip
+        return values, indices
 
-    def _evaluated(
-        self, how: str, entry: Entry, v: torch.Tensor | None, count: int, terms: Mapping[str, torch.Tensor]
-    ) -> list[torch.Tensor]:
-        contract, operands = self._joined(entry, terms)
-        task, tensors = task_of(contract, how, operands, self.parameters, v, count, "ieee")
+    def _by_parts(
+        self, bar: Any, entry: Entry | None, terms: Mapping[str, torch.Tensor],
+        evaluate: Callable[[Distances], Sequence[torch.Tensor]],
+    ) -> list[torch.Tensor]:  # fmt: skip
+        joined = self._joined(entry, terms)
+        if bar is None:
+            return list(evaluate(joined))
+        count, columns = self.shape
+        found: list[Sequence[torch.Tensor]] = []
+        for rows in ranges(count, max(1, REPORTED[self.device.type] // max(1, columns))):
+            found.append(evaluate(joined.part(rows)))
+            bar.update(rows.stop - rows.start)
+        return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+    def _evaluated(self, how: str, v: torch.Tensor | None) -> list[torch.Tensor]:
+        task, tensors = task_of(self.contraction, how, self.operands, self.parameters, v, 0, "ieee")
         return task.evaluate([tensor.detach() for tensor in tensors])
 
-    def _joined(
-        self, entry: Entry | None, terms: Mapping[str, torch.Tensor]
-    ) -> tuple[Contraction, tuple[torch.Tensor, ...]]:
+    def _joined(self, entry: Entry | None, terms: Mapping[str, torch.Tensor]) -> Distances:
+        """The values of a function of the distances, as if they were distances."""
         if entry is None:
-            return self.contraction, self.operands
+            return self
         along = [terms[name].to(self.operands[0]) for name in (*entry.rows, *entry.columns)]
-        return _of_entries(self.contraction.text, entry), (*self.operands, *along)
+        return Distances(_of_entries(self.contraction.text, entry), (*self.operands, *along), self.parameters, False)
 
 
 _MATRIX = Contraction("mn->mn", lambda d: d)

@@ -1,0 +1,242 @@
+"""HDBSCAN: clusters of all densities, from a spanning tree that is found without the matrix of distances."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import sklearn.cluster
+import torch
+from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse.csgraph import breadth_first_order
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils.validation import check_is_fitted
+from tqdm import tqdm
+
+from ..pairwise.distance import Distances, Entry, Metric
+from .data import rows_of
+from .measure import Measure, check_integer, check_real, check_square
+from .spanning_tree import Tree, spanning_tree
+
+_DISTANCE = Entry(lambda d: d)
+_METHODS = ("eom", "leaf")
+_CENTERS = (None, "centroid", "medoid", "both")
+_PROBED = 64
+"""Rows whose distances from each other are compared where the expressions do not prove the metric symmetric."""
+INFINITE, MISSING = -2, -3
+
+
+class HDBSCAN(ClusterMixin, BaseEstimator):
+    """Clusters that persist over the densities: the hierarchy of DBSCAN over all ``eps``, cut where it is most stable.
+
+    With the core distance c_i of a row to its ``min_samples``-th nearest row, itself among them, the hierarchy is that
+    of the minimum spanning tree of the mutual reachability ``max(c_i, c_j, d(i, j) / alpha)``.
+
+    Parameters
+    ----------
+    min_cluster_size : int
+        Rows of the smallest cluster; splits that leave fewer are noise that falls out of a cluster.
+    min_samples : int, optional
+        How many rows define the density around a row; ``min_cluster_size`` by default.
+    cluster_selection_epsilon : float
+        Clusters that split below this distance stay one.
+    max_cluster_size : int, optional
+        Rows of the largest cluster of "eom".
+    metric, metric_params, device
+        As of :class:`NearestNeighbors`: a name, a lambda, a kernel that is a distance, a contraction, "precomputed";
+        symmetric.
+    p : float, optional
+        Power of the Minkowski distance.
+    alpha : float
+        Divides distances beside core distances.
+    cluster_selection_method : {"eom", "leaf"}
+        The clusters of the largest excess of mass, or the leaves of the tree, which are smaller and more alike.
+    allow_single_cluster : bool
+        Whether all rows may be one cluster.
+    store_centers : {None, "centroid", "medoid", "both"}
+        Which centres of clusters to find, weighted by the probabilities.
+    verbose : bool
+        Whether to show progress.
+
+    Attributes
+    ----------
+    labels_ : array of int, shape (m,)
+        Clusters; -1 of noise, -2 of rows with an infinity, -3 of rows with NaN.
+    probabilities_ : array, shape (m,)
+        How firmly a row belongs to its cluster, from 0 to 1; NaN of rows with NaN.
+    centroids_, medoids_ : array, shape (clusters, features)
+        Where they are wanted.
+
+    Raises
+    ------
+    ValueError
+        From ``fit``: for parameters that make no sense, a single row, more ``min_samples`` than rows, precomputed
+        distances that are NaN, no square or not symmetric, a metric that is not symmetric.
+    KernmantleError
+        From ``fit``: for metrics, as of :class:`NearestNeighbors`.
+
+    Notes
+    -----
+    Labels are those of ``sklearn.cluster.HDBSCAN`` where no two weights of the tree are equal; among equals the order
+    in which rows are joined is open there too. Rows that no finite distance joins are as far as numbers go.
+
+    Cost: m² distances for the core distances, and up to as many in each of at most log2(m) rounds of Borůvka's
+    algorithm, in which only rows are asked whose candidate was joined. Memory: rows, and m ``min_samples`` numbers. The
+    hierarchy is condensed and cut by ``sklearn.cluster.HDBSCAN``, which is passed the tree. There is no gradient.
+    Source: Campello, Moulavi and Sander, Density-based clustering based on hierarchical density estimates, 2013.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernmantle.estimators import HDBSCAN
+    >>> random = np.random.default_rng(0)
+    >>> rows = np.concatenate([random.normal(0, 1, (50, 2)), random.normal(9, 0.1, (50, 2))])
+    >>> np.unique(HDBSCAN(10, metric=lambda a, b: abs(a - b)).fit(rows).labels_[[0, 1, 98, 99]])
+    array([0, 1])
+    """
+
+    def __init__(
+        self, min_cluster_size: int = 5, min_samples: int | None = None, cluster_selection_epsilon: float = 0.0,
+        max_cluster_size: int | None = None, metric: Metric = "euclidean",
+        metric_params: Mapping[str, Any] | None = None, alpha: float = 1.0, *, p: float | None = None,
+        cluster_selection_method: str = "eom", allow_single_cluster: bool = False, store_centers: str | None = None,
+        device: str | None = None, verbose: bool = False,
+    ) -> None:  # fmt: skip
+        self.min_cluster_size = min_cluster_size
+        self.min_samples = min_samples
+        self.cluster_selection_epsilon = cluster_selection_epsilon
+        self.max_cluster_size = max_cluster_size
+        self.metric = metric
+        self.metric_params = metric_params
+        self.alpha = alpha
+        self.p = p
+        self.cluster_selection_method = cluster_selection_method
+        self.allow_single_cluster = allow_single_cluster
+        self.store_centers = store_centers
+        self.device = device
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = isinstance(self.metric, str) and self.metric == "precomputed"
+        tags.input_tags.allow_nan = not tags.input_tags.pairwise
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> HDBSCAN:  # noqa: ARG002
+        """Find the clusters."""
+        wanted, selection = self._checked()
+        measure = Measure.of(self.metric, self.p, self.metric_params)
+        every, back = rows_of(self, X, reset=True, finite=False)
+        every = every.detach()
+        if measure.is_precomputed:
+            _check_matrix(every)
+            whole = torch.ones(len(every), dtype=torch.bool, device=every.device)
+        else:
+            whole = every.isfinite().all(1)
+        rows = every[whole]
+        if len(rows) < 2:
+            raise ValueError(f"n_samples={len(rows)} while HDBSCAN requires more than one sample")
+        if wanted > len(rows):
+            raise ValueError(f"min_samples ({wanted}) must be at most the number of samples in X ({len(rows)})")
+        found = measure.fitted(rows).between(rows, rows)
+        if not measure.is_precomputed:
+            _check_symmetric(found)
+        with tqdm(desc="rows", disable=not self.verbose) as shown:
+            tree = spanning_tree(found, wanted, float(self.alpha), shown if self.verbose else None)
+        self._selection = selection.fit(_graph(tree))
+        missing = every.isnan().any(1) & ~whole
+        labels = torch.where(missing, MISSING, torch.where(whole, 0, INFINITE))
+        strength = torch.where(missing, torch.nan, every.new_zeros(len(every), dtype=torch.float64))
+        labels[whole] = torch.from_numpy(self._selection.labels_).to(labels)
+        strength[whole] = torch.from_numpy(self._selection.probabilities_).to(strength)
+        self.labels_, self.probabilities_ = back(labels), back(strength)
+        self._whole, self._back = whole, back
+        if self.store_centers is not None:
+            self._find_centers(rows, found, labels[whole], strength[whole].to(rows))
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> Any:  # noqa: ARG002
+        """Find the clusters and return ``labels_``."""
+        return self.fit(X).labels_
+
+    def dbscan_clustering(self, cut_distance: float, min_cluster_size: int = 5) -> Any:
+        """Labels of DBSCAN with ``eps=cut_distance`` without its border rows, (m,), from the tree that is there.
+
+        Clusters of fewer rows than ``min_cluster_size`` are noise.
+        """
+        check_is_fitted(self)
+        found = self._selection.dbscan_clustering(cut_distance, min_cluster_size)
+        labels = torch.as_tensor(self.labels_).clone()
+        labels[self._whole] = torch.from_numpy(found).to(labels)
+        return self._back(labels)
+
+    def _checked(self) -> tuple[int, sklearn.cluster.HDBSCAN]:
+        """The number of rows that define a density, and what cuts the hierarchy, after all checks."""
+        size = check_integer(self.min_cluster_size, "min_cluster_size", 2)
+        wanted = size if self.min_samples is None else check_integer(self.min_samples, "min_samples", 1)
+        largest = self.max_cluster_size
+        check_real(self.alpha, "alpha", 0, above=True)
+        if self.cluster_selection_method not in _METHODS:
+            raise ValueError(f"cluster_selection_method={self.cluster_selection_method!r} is none of eom, leaf")
+        if self.store_centers not in _CENTERS:
+            raise ValueError(f"store_centers={self.store_centers!r} is none of None, centroid, medoid, both")
+        if self.store_centers is not None and isinstance(self.metric, str) and self.metric == "precomputed":
+            raise ValueError("Cannot store centers when using a precomputed distance matrix.")
+        return wanted, sklearn.cluster.HDBSCAN(
+            min_cluster_size=size, min_samples=1, metric="precomputed", copy=True,
+            cluster_selection_epsilon=check_real(self.cluster_selection_epsilon, "cluster_selection_epsilon", 0),
+            max_cluster_size=None if largest is None else check_integer(largest, "max_cluster_size", 1),
+            cluster_selection_method=self.cluster_selection_method,
+            allow_single_cluster=bool(self.allow_single_cluster),
+        )  # fmt: skip
+
+    def _find_centers(self, rows: torch.Tensor, found: Distances, labels: torch.Tensor, strength: torch.Tensor) -> None:
+        clusters = [(labels == label).nonzero()[:, 0] for label in range(int(labels.max()) + 1)]
+        if self.store_centers in ("centroid", "both"):
+            means = [(strength[own] @ rows[own]) / strength[own].sum() for own in clusters]
+            self.centroids_ = self._back(torch.stack(means) if means else rows[:0])
+        if self.store_centers in ("medoid", "both"):
+            sums = [found.part(own, own).product(_DISTANCE, strength[own, None])[:, 0] for own in clusters]
+            best = [own[distance.argmin()] for own, distance in zip(clusters, sums, strict=True)]
+            self.medoids_ = self._back(rows[torch.stack(best)] if best else rows[:0])
+
+
+def _check_matrix(matrix: torch.Tensor) -> None:
+    """ValueError for precomputed distances that are NaN, negative, no square or not symmetric; infinity is far."""
+    if bool(matrix.isnan().any()):
+        raise ValueError("np.nan values found in precomputed-dense")
+    check_square(matrix)
+    if not torch.allclose(matrix, matrix.mT):
+        raise ValueError("The precomputed distance matrix is expected to be symmetric, its values are not")
+
+
+def _check_symmetric(found: Distances) -> None:
+    """ValueError for a metric that is not symmetric, as far as some rows show it."""
+    if not found.is_symmetric:
+        part = found.part(slice(_PROBED), slice(_PROBED)).matrix()
+        if not torch.allclose(part, part.mT, equal_nan=True):
+            raise ValueError("the metric of HDBSCAN is not symmetric: take the mean or the maximum of d(x, y), d(y, x)")
+
+
+def _graph(tree: Tree) -> csr_matrix:
+    """The tree as scikit-learn takes it, so that clusters are numbered as it numbers them.
+
+    It is a sparse matrix of positive finite numbers: of the smallest one the reciprocal is infinite, as that of 0.
+    Zeros on the diagonal are the core distances, which are in the weights already. Its own trees grow from the first
+    row, each edge from the row that was there before; the other direction, which a symmetric matrix has as well, is
+    larger by one bit, and not taken.
+    """
+    if np.isinf(tree.weight).any():
+        warnings.warn("some rows have no finite distance from the others: they are joined last", stacklevel=4)
+    rows = len(tree.weight) + 1
+    weight = np.clip(tree.weight, np.finfo(float).smallest_subnormal, np.finfo(float).max / 2)
+    shape = (rows, rows)
+    _, parents = breadth_first_order(coo_matrix((np.ones(rows - 1), (tree.one, tree.other)), shape).tocsr(), 0, False)
+    down = parents[tree.other] == tree.one
+    parent, child = np.where(down, tree.one, tree.other), np.where(down, tree.other, tree.one)
+    diagonal = np.arange(rows)
+    data = np.concatenate([weight, np.nextafter(weight, np.inf), np.zeros(rows)])
+    ends = np.concatenate([parent, child, diagonal]), np.concatenate([child, parent, diagonal])
+    return coo_matrix((data, ends), shape).tocsr()

@@ -1,0 +1,106 @@
+"""The minimum spanning tree of mutual reachability, by Borůvka's algorithm on reductions of distances."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import minimum_spanning_tree
+
+from ..ir.functions import FUNCTIONS
+from ..pairwise.distance import Distances, Entry, numbered
+from .dbscan import joined
+
+_where, _maximum = (FUNCTIONS[name] for name in ("where", "maximum"))
+_REACH = Entry(
+    lambda d, alpha, core, own, core_of, other: _where(
+        own == other, math.inf, _maximum(_maximum(core, core_of), d / alpha)
+    ),
+    rows=("alpha", "core", "own"), columns=("core_of", "other"),
+)  # fmt: skip
+
+
+class Tree(NamedTuple):
+    """Edges of a tree: two rows and the mutual reachability between them, (m - 1,) each."""
+
+    one: np.ndarray
+    other: np.ndarray
+    weight: np.ndarray
+
+
+class _Reach:
+    """For every row a candidate: a row of another component, which is the nearest by mutual reachability if valid.
+
+    Where it is not, because the two have been joined, its weight is still a lower bound of that of the next one.
+    """
+
+    def __init__(self, found: Distances, count: int, alpha: float, bar: Any) -> None:
+        values, indices = found.smallest(count, bar=bar)
+        values = values.nan_to_num(math.inf, math.inf)
+        core, every = values[:, -1], numbered(found.shape[1], found)
+        mutual = torch.maximum(torch.maximum(core[:, None], core[indices]), values / alpha)
+        mutual = torch.where(indices == torch.arange(len(core), device=core.device)[:, None], math.inf, mutual)
+        weight, position = mutual.min(1)
+        bound = torch.maximum(core, core / alpha)  # of all rows that are not among the nearest
+        valid = (weight <= bound) & weight.isfinite()
+        self._found, self._core, self._numbers, self._bar = found, core, every, bar
+        self._alpha = torch.full_like(core[:1], alpha)
+        self.weight = torch.where(valid, weight, bound).double().cpu().numpy()
+        self.other = indices.gather(1, position[:, None])[:, 0].cpu().numpy()
+        self.valid = valid.cpu().numpy()
+
+    def ask(self, rows: np.ndarray, labels: np.ndarray) -> None:
+        """Find the candidates of some rows."""
+        index = torch.from_numpy(rows).to(self._core.device)
+        own = self._numbers[torch.from_numpy(labels).to(index.device)]
+        weight, other = self._found.part(index).smallest(
+            1, _REACH, bar=self._bar, alpha=self._alpha.expand(len(rows)), core=self._core[index], own=own[index],
+            core_of=self._core, other=own,
+        )  # fmt: skip
+        self.weight[rows] = weight[:, 0].nan_to_num(math.inf, math.inf).double().cpu().numpy()
+        self.other[rows], self.valid[rows] = other[:, 0].cpu().numpy(), np.isfinite(self.weight[rows])
+
+
+def spanning_tree(found: Distances, count: int, alpha: float, bar: Any = None) -> Tree:
+    """Return the minimum spanning tree of ``max(c_i, c_j, d(i, j) / alpha)``, c_i the distance of the count-th row.
+
+    In every round each component but the largest takes its smallest edge to another one, so that their number falls at
+    least to half. A row is asked again only where its candidate is of its own component by now, and where its last
+    weight does not exceed what the component has already. Rows of which no distance is finite get infinite edges.
+    """
+    rows = found.shape[0]
+    labels, edges = np.arange(rows), [np.empty((0, 3))]
+    reach = _Reach(found, count, alpha, bar)
+    while rows and (size := int(labels.max()) + 1) > 1:
+        least = np.full(size, math.inf)
+        np.minimum.at(least, labels[reach.valid], reach.weight[reach.valid])
+        asks = labels != np.bincount(labels).argmax()
+        stale = np.flatnonzero(asks & ~reach.valid & (reach.weight < least[labels]))
+        if len(stale):
+            reach.ask(stale, labels)
+        usable = np.flatnonzero(asks & reach.valid)
+        usable = usable[np.argsort(reach.weight[usable], kind="stable")]
+        chosen = usable[np.unique(labels[usable], return_index=True)[1]]
+        if not len(chosen):
+            first = np.unique(labels, return_index=True)[1]
+            edges.append(np.stack([first[1:], np.full(size - 1, first[0]), np.full(size - 1, math.inf)], 1))
+            break
+        edges.append(np.stack([chosen, reach.other[chosen], reach.weight[chosen]], 1))
+        labels = joined(labels, labels[chosen], labels[reach.other[chosen]])
+        reach.valid &= labels != labels[reach.other]
+    return _tree(np.concatenate(edges), rows)
+
+
+def _tree(edges: np.ndarray, rows: int) -> Tree:
+    """The tree of edges in which two components may have chosen each other, or a round of equals."""
+    ends = np.sort(edges[:, :2].astype(np.int64), 1)
+    weight = edges[:, 2]
+    _, first = np.unique(ends, axis=0, return_index=True)
+    order = first[np.argsort(weight[first], kind="stable")]
+    ends, weight = ends[order], weight[order]
+    ranks = coo_matrix((np.arange(1.0, len(ends) + 1), (ends[:, 0], ends[:, 1])), shape=(rows, rows))
+    kept = np.sort(minimum_spanning_tree(ranks.tocsr()).data.astype(np.int64)) - 1
+    return Tree(ends[kept, 0], ends[kept, 1], weight[kept])

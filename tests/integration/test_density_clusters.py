@@ -1,0 +1,179 @@
+"""DBSCAN and HDBSCAN: scikit-learn's labels, and scipy's spanning tree of the whole matrix."""
+
+import numpy as np
+import pytest
+import sklearn.cluster
+import torch
+from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.spatial.distance import cdist
+from sklearn.metrics import adjusted_rand_score
+
+import kernmantle as km
+from kernmantle import errors, estimators
+from kernmantle.estimators.spanning_tree import spanning_tree
+from kernmantle.pairwise.distance import REPORTED, Distances, distances
+from kernmantle.testing import assert_close
+
+
+def absolute(a, b):
+    return abs(a - b)
+
+
+def skewed(a, b):
+    return km.maximum(a - b, 0)
+
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.uniform(-5, 5, (6, 3))[RANDOM.integers(0, 6, 400)] + 0.6 * RANDOM.normal(size=(400, 3))
+LINE = RANDOM.permutation(np.linspace(0, 1, 200))[:, None]
+METRICS = {
+    "name": ("cityblock", "cityblock"), "lambda": (absolute, "cityblock"), "kernel": (km.Kernel(absolute), "cityblock"),
+    "euclidean": ("euclidean", "euclidean"),
+}  # fmt: skip
+
+
+def same(ours, theirs):
+    assert (ours.labels_ == theirs.labels_).all()
+    assert (ours.core_sample_indices_ == theirs.core_sample_indices_).all()
+    assert_close(ours.components_, theirs.components_, depth=1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("metric", "name"), METRICS.values(), ids=METRICS)
+def test_dbscan_is_that_of_scikit_learn(metric, name, weighted):
+    weights = RANDOM.integers(-1, 3, len(X)).astype(float) if weighted else None
+    for eps, count in ((0.2, 2), (0.4, 4), (0.7, 4), (0.7, 1), (1.2, 10), (99.0, 5), (1e-9, 2)):
+        options = {"eps": eps, "min_samples": count}
+        theirs = sklearn.cluster.DBSCAN(metric=name, **options).fit(X, sample_weight=weights)
+        same(estimators.DBSCAN(metric=metric, **options).fit(X, sample_weight=weights), theirs)
+        if metric == "cityblock":
+            stored = estimators.DBSCAN(metric="precomputed", **options).fit(cdist(X, X, name), sample_weight=weights)
+            assert (stored.labels_ == theirs.labels_).all()
+
+
+def test_dbscan_of_chains_duplicates_and_single_rows():
+    grid = np.stack(np.meshgrid(np.arange(12), np.arange(9)), -1).reshape(-1, 2)[RANDOM.permutation(108)] + 0.0
+    cases = [(LINE, 1.01 / 199, 2), (LINE, 0.99 / 199, 2), (LINE, 0.99 / 199, 1), (np.zeros((20, 2)), 0.1, 20)]
+    cases += [(np.zeros((1, 2)), 0.1, 1), (np.zeros((1, 2)), 0.1, 2), (grid, 1.0, 5), (np.repeat(X, 3, 0), 0.3, 6)]
+    for rows, eps, count in cases:
+        options = {"eps": eps, "min_samples": count}
+        same(estimators.DBSCAN(**options).fit(rows), sklearn.cluster.DBSCAN(algorithm="kd_tree", **options).fit(rows))
+
+
+def test_dbscan_joins_by_either_distance_where_they_are_two():
+    for rows in (LINE, LINE[::-1].copy()):
+        ours = estimators.DBSCAN(0.5 / 199, min_samples=1, metric=skewed).fit(rows)  # zero to all larger ones
+        assert (ours.labels_ == 0).all()
+
+
+TREES = {  # no two weights of the tree are equal where one row alone is its density
+    "one": {"min_samples": 1}, "leaf": {"min_samples": 1, "cluster_selection_method": "leaf"},
+    "small": {"min_samples": 1, "min_cluster_size": 2}, "epsilon": {"min_samples": 1, "cluster_selection_epsilon": 0.5},
+    "single": {"min_samples": 1, "allow_single_cluster": True, "min_cluster_size": 150},
+    "largest": {"min_samples": 1, "max_cluster_size": 60}, "dense": {"min_cluster_size": 12},
+    "alpha": {"min_samples": 1, "alpha": 1.5, "algorithm": "ball_tree"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", TREES.values(), ids=TREES)
+def test_hdbscan_is_that_of_scikit_learn(options):
+    own = {name: value for name, value in options.items() if name != "algorithm"}
+    theirs = sklearn.cluster.HDBSCAN(metric="cityblock", copy=True, **options).fit(X)
+    stored = estimators.HDBSCAN(metric="precomputed", **own).fit(cdist(X, X, "cityblock"))
+    for ours in (estimators.HDBSCAN(metric=absolute, **own).fit(X), stored):
+        assert (ours.labels_ == theirs.labels_).all()
+        assert_close(ours.probabilities_, theirs.probabilities_, depth=1000)
+    cuts = ours.dbscan_clustering(0.8, 4), theirs.dbscan_clustering(0.8, 4)
+    assert adjusted_rand_score(*cuts) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40, 400])
+@pytest.mark.parametrize("alpha", [1.0, 0.7])
+def test_the_tree_is_the_smallest_of_mutual_reachability(count, alpha):
+    for rows in (X, np.round(X), LINE, np.concatenate([X[:300], X[:100]])):
+        if count > len(rows):
+            continue
+        matrix = cdist(rows, rows, "cityblock")
+        core = np.sort(matrix, 1)[:, count - 1]
+        mutual = np.maximum(np.maximum(core[:, None], core), matrix / alpha)
+        expected = np.sort(minimum_spanning_tree(mutual + 1 - np.eye(len(rows))).data) - 1
+        found = distances("cityblock", {}, torch.from_numpy(rows), torch.from_numpy(rows))
+        tree = spanning_tree(found, count, alpha)
+        assert len(tree.weight) == len(rows) - 1
+        assert_close(np.sort(tree.weight), expected, depth=1000)
+        assert_close(np.maximum(np.maximum(core[tree.one], core[tree.other]), matrix[tree.one, tree.other] / alpha),
+                     tree.weight, depth=1000)  # fmt: skip
+
+
+def test_hdbscan_of_rows_that_are_not_finite_and_of_duplicates():
+    rows = X.copy()
+    rows[7, 1], rows[30, 0], rows[31] = np.nan, np.inf, [np.nan, np.inf, 0]
+    options = {"min_samples": 1, "metric": "cityblock"}
+    theirs = sklearn.cluster.HDBSCAN(copy=True, **options).fit(rows)
+    for given in (rows, torch.from_numpy(rows)):
+        ours = estimators.HDBSCAN(**options).fit(given)
+        assert (np.asarray(ours.labels_) == theirs.labels_).all()
+        assert_close(ours.probabilities_, theirs.probabilities_, depth=1000)
+        assert (np.asarray(ours.dbscan_clustering(1.0))[[7, 30]] == [-3, -2]).all()
+    twice = np.repeat(X[:60], 8, 0)
+    labels = estimators.HDBSCAN(5, metric="cityblock").fit(twice).labels_
+    assert (
+        adjusted_rand_score(labels, sklearn.cluster.HDBSCAN(5, metric="cityblock", copy=True).fit(twice).labels_) == 1
+    )
+    apart = cdist(X[:40], X[:40])
+    apart[:20, 20:] = apart[20:, :20] = np.inf
+    with pytest.warns(UserWarning, match="no finite distance"):
+        labels = estimators.HDBSCAN(8, min_samples=1, metric="precomputed").fit(apart).labels_
+    assert not set(labels[:20]) & set(labels[20:]) - {-1}
+
+
+def test_centers_are_those_of_scikit_learn():
+    options = {"min_cluster_size": 12, "metric": "cityblock", "store_centers": "both"}
+    theirs = sklearn.cluster.HDBSCAN(copy=True, **options).fit(X)
+    ours = estimators.HDBSCAN(**options).fit(torch.from_numpy(X))
+    assert_close(ours.centroids_, theirs.centroids_, depth=1000)
+    assert_close(ours.medoids_, theirs.medoids_, depth=1)
+
+
+BAD = [
+    (lambda: estimators.DBSCAN(0.0).fit(X), "eps must be a number above 0"),
+    (lambda: estimators.DBSCAN(min_samples=0).fit(X), "min_samples must be an integer of at least 1"),
+    (lambda: estimators.DBSCAN().fit(X * np.nan), "NaN"),
+    (lambda: estimators.DBSCAN(metric="precomputed").fit(X), "must be square"),
+    (lambda: estimators.DBSCAN(metric="euclidian").fit(X), "did you mean"),
+    (lambda: estimators.DBSCAN(metric=km.Gaussian(1.0)).fit(X), "is a similarity"),
+    (lambda: estimators.HDBSCAN(1).fit(X), "min_cluster_size must be an integer of at least 2"),
+    (lambda: estimators.HDBSCAN(5, 401).fit(X), r"min_samples \(401\) must be at most"),
+    (lambda: estimators.HDBSCAN().fit(X[:1]), "n_samples=1"),
+    (lambda: estimators.HDBSCAN(alpha=0.0).fit(X), "alpha must be a number above 0"),
+    (lambda: estimators.HDBSCAN(metric=skewed).fit(X), "not symmetric"),
+    (lambda: estimators.HDBSCAN(metric="kl").fit(np.abs(X)), "not symmetric"),
+    (lambda: estimators.HDBSCAN(metric="precomputed").fit(np.triu(cdist(X, X))), "to be symmetric"),
+    (lambda: estimators.HDBSCAN(metric="precomputed").fit(cdist(X, X) * np.nan), "np.nan values"),
+    (lambda: estimators.HDBSCAN(cluster_selection_method="leaves").fit(X), "none of eom, leaf"),
+    (lambda: estimators.HDBSCAN(metric="precomputed", store_centers="both").fit(cdist(X, X)), "Cannot store centers"),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), BAD, ids=range(len(BAD)))
+def test_bad_input(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
+    with pytest.raises(errors.TraceError, match="one entry of each row"):
+        estimators.DBSCAN(metric=lambda a, b: abs(a - b).sum()).fit(X)
+
+
+def test_no_matrix_is_stored_and_progress_is_shown(monkeypatch, capsys):
+    def matrix(_):
+        raise AssertionError
+
+    monkeypatch.setattr(Distances, "matrix", matrix)
+    monkeypatch.setitem(REPORTED, "cpu", 100 * len(X))
+    plain = [estimators.DBSCAN(0.7), estimators.HDBSCAN(metric="cityblock")]
+    for estimator in plain:
+        labels = estimator.fit(X).labels_
+        assert (estimator.set_params(verbose=True).fit(X).labels_ == labels).all()
+        assert "rows" in capsys.readouterr().err
+        found = estimator.fit_predict(torch.from_numpy(X))
+        assert isinstance(found, torch.Tensor)
+        assert (found.numpy() == labels).all()

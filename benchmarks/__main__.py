@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and plots of the rows as one page")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two files of rows")
     parser.add_argument("--readme", type=Path, default=Path("README.md"), help="file with the markers")
+    parser.add_argument("--targets", action="store_true", help="also show the targets of the cases")
     parser.add_argument("--check", action="store_true", help="readme: only say whether the table is that of the rows")
     return parser
 
@@ -181,7 +182,7 @@ def _report(options: argparse.Namespace, console: Console) -> int:
         raise ParameterError(f"there are no rows of a suite in {options.output or RESULTS}; run one first")
     for group in found:
         console.rule(f"{group.suite}: {group.machine}", align="left")
-        console.print(report.terminal(group.rows))
+        console.print(report.terminal(group.rows, options.targets))
         note = NOTES.get(group.suite)
         if note:
             console.print(note(group.rows))
@@ -207,7 +208,7 @@ def _many(options: argparse.Namespace, console: Console) -> int:
     """Time what several GPUs do together."""
     path = options.output or RESULTS / f"many-{torch.cuda.device_count()}.jsonl"
     rows = many.run(path, options.case, _plan(options), options.budget, options.again)
-    console.print(report.terminal(rows))
+    console.print(report.terminal(rows, options.targets))
     console.print(f"rows in {path}", soft_wrap=True)
     return int(any(row["status"] != "ok" for row in rows))
 
@@ -282,7 +283,7 @@ def _measure(suite: Suite, options: argparse.Namespace, console: Console) -> int
             store.append(path, kept[-1])
     names = {row.name for row in rows}
     last = {row["case"]: row for row in kept if row["case"] in names and row["stamp"]["machine"] == stamp["machine"]}
-    console.print(report.terminal(last.values()))
+    console.print(report.terminal(last.values(), options.targets))
     if suite.note:
         console.print(suite.note(list(last.values())))
     console.print(f"rows in {path}", soft_wrap=True)

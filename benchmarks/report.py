@@ -56,33 +56,34 @@ def share(row: Row) -> float | None:
     return row["floor"]["seconds"] / row["results"][OURS]["median"]
 
 
-def terminal(rows: Iterable[Row]) -> Table:
-    """Every contestant of every row."""
-    table = Table("case", "contestant")
-    for name in ("median", "p20", "p80", "least", "x ours", "of peak", "bound"):
+def terminal(rows: Iterable[Row], targets: bool = False) -> Table:
+    """Every library of every row, in 80 columns; ``targets`` adds what a row was to reach, for authors."""
+    table = Table()
+    table.add_column("case", ratio=3, min_width=18)
+    table.add_column("library", ratio=2, min_width=12)
+    for name in ("median", "p20", "p80", "x ours", "of peak"):
         table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("target")
-    table.add_column("met")
+    if targets:
+        table.add_column("target")
+        table.add_column("met")
     for row in rows:
         ours = row["results"].get(OURS, {}).get("median")
         for place, (name, found) in enumerate(row["results"].items()):
             head = row["title"] if place == 0 else ""
             if found["status"] != "ok":
-                table.add_row(head, name, found["status"], *[""] * 6, found.get("reason", ""))
+                table.add_row(head, f"{name}: {found.get('reason') or found['status']}", found["status"])
                 continue
             reached = share(row) if name == OURS else None
-            targets = row.get("targets", []) if name == OURS else []
-            table.add_row(
-                head,
-                name,
+            wanted = row.get("targets", []) if name == OURS and targets else []
+            cells = [
                 duration(found["median"]),
-                *(duration(found[name]) if name in found else "" for name in ("p20", "p80", "minimum")),
+                *(duration(found[name]) if name in found else "" for name in ("p20", "p80")),
                 f"{found['median'] / ours:.2f}" if ours and name != OURS else "",
                 f"{reached:.0%}" if reached is not None else "",
-                row["floor"]["bound"] if reached is not None else "",
-                "\n".join(map(goal, targets)),
-                "\n".join(_SIGNS[target["met"]] for target in targets),
-            )
+            ]
+            if targets:
+                cells += ["\n".join(map(goal, wanted)), "\n".join(_SIGNS[target["met"]] for target in wanted)]
+            table.add_row(head, name, *cells)
         table.add_section()
     return table
 

@@ -40,7 +40,7 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
     Raises
     ------
     DtypeError
-        For what is no array, or an array torch cannot hold; names the argument.
+        If it is not an array, or an array torch cannot hold; names the argument.
     """
     if all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in inputs):
         return list(inputs), _identity  # pyright: ignore[reportReturnType]
@@ -162,7 +162,7 @@ def _converted(value: Any, name: str) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise DtypeError(f"{name} is a {_described(value)} that is no array: {error}") from error
+        raise DtypeError(f"{name} is a {_described(value)} that cannot be converted to an array: {error}") from error
 
 
 def _from_cuda_interface(value: Any) -> torch.Tensor:

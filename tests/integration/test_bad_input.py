@@ -54,7 +54,7 @@ def rejects(kind, pattern, call):
 
 ARRAYS = {
     "None": (None, r"operand 1 must be .* not NoneType"),
-    "list": ([[1.0], []], r"operand 1 is a list that is no array"),
+    "list": ([[1.0], []], r"operand 1 is a list that cannot be converted to an array"),
     "string": ("x", r"operand 1 must be .* not str"),
     "number": (3.0, r"operand 1 is a number; pass an array"),
     "object array": (np.array([[object()]]), r"operand 1 is a numpy array of object"),
@@ -165,8 +165,8 @@ def test_out_with_a_gradient_of_an_operand():
         (km.Semiring(lambda a, b: (a, b), 0), "the plus of the semiring returns 2 values"),
         (km.Semiring(lambda a, b: a + b, "0"), "zero must be a number, not '0'"),
         (km.Semiring(lambda a, b: a + b, math.nan), "zero is NaN"),
-        (km.Semiring(km.maximum, 0.0), r"zero=0.0 is no identity .* pass -inf"),
-        (km.Semiring(km.minimum, 0), r"zero=0 is no identity .* pass inf"),
+        (km.Semiring(km.maximum, 0.0), r"zero=0.0 is not an identity .* pass -inf"),
+        (km.Semiring(km.minimum, 0), r"zero=0 is not an identity .* pass inf"),
         (km.Semiring(lambda a, b: a * b, 0), "pass 1, which is one"),
         (km.Semiring(lambda a, b: a + b, 1), "pass 0, which is one"),
         (km.Semiring(lambda a, b: km.logaddexp(a, b), 0), "pass -inf, which is one"),  # noqa: PLW0108
@@ -259,8 +259,8 @@ def test_more_parameters_than_operands():
         ({"p": "1"}, DtypeError, "parameter 'p' must be .* not str"),
         ({"p": Fraction(1, 2)}, DtypeError, "parameter 'p' must be .* not fractions.Fraction"),
         ({"p": 1j}, DtypeError, "parameter 'p' must be .* not complex"),
-        ({"p": np.complex128(1j)}, ParameterError, "parameter 'p' is 1j, which is no real number"),
-        ({"p": 10**400}, ParameterError, "parameter 'p' is 10+, which is no real number that a float64 can hold"),
+        ({"p": np.complex128(1j)}, ParameterError, "parameter 'p' is 1j, which is not a real number"),
+        ({"p": 10**400}, ParameterError, "parameter 'p' is 10+, which is not a real number that float64 can represent"),
         ({"p": torch.ones(3, dtype=torch.complex64)}, ParameterError, "parameter 'p' has dtype torch.complex64"),
         ({"p": torch.ones(3, dtype=torch.bool)}, ParameterError, "parameter 'p' has dtype torch.bool"),
     ],

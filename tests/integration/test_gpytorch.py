@@ -170,7 +170,7 @@ def test_batches_and_columns_of_hyperparameters():
 
 def test_what_cannot_be_trained_is_an_error():
     log = torch.zeros((), requires_grad=True)
-    with pytest.raises(errors.ParameterError, match=r"'bandwidth' requires a gradient and is no nn.Parameter"):
+    with pytest.raises(errors.ParameterError, match=r"'bandwidth' requires a gradient and is not an nn.Parameter"):
         FusedKernel(km.Gaussian(log.exp()))
     with pytest.raises(errors.ParameterError, match="transform is not trained"):
         FusedKernel(km.Gaussian(1.0).transformed(torch.eye(3, requires_grad=True)))

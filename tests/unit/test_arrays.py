@@ -186,7 +186,7 @@ def test_promotion_is_to_the_widest():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([1.0, [2.0]], "y is a list that is no array"),
+        ([1.0, [2.0]], "y is a list that cannot be converted to an array"),
         ([torch.zeros(2), torch.zeros(2)], "y is a list of tensors; join them with torch.stack"),
         ("text", "y must be a torch tensor.*not str"),
         (None, "y must be a torch tensor.*not NoneType"),

@@ -438,6 +438,15 @@ def test_the_terminal_names_contestants_and_reasons():
     text = console.export_text()
     assert "case l1" in text
     assert "no-such-package is not installed" in text
+    assert "target" not in text
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(report.terminal([{**row, "title": "distances of power 1.3, one set"}]))
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any("distances of power" in line and "kernmantle" in line for line in lines)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(report.terminal([row], targets=True))
+    assert "met" in console.export_text()
 
 
 def test_a_page_has_every_contestant_and_says_how_much_faster(tmp_path, capsys):

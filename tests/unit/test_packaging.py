@@ -1,6 +1,7 @@
 """What is shipped: the wheel's contents and requirements, and the commands that README and CI promise."""
 
 import email
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 import kernmantle
 
@@ -71,6 +73,33 @@ def test_a_plain_install_brings_nothing_of_cuda(metadata):
     assert requirements(metadata) == {"torch", "numpy", "scipy", "llvmlite", "platformdirs", "tqdm", "rich"}
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "MIT"
+
+
+def test_the_metadata_is_what_an_index_takes(contents):
+    text = next(text for name, text in contents.items() if name.endswith("/METADATA"))
+    found = Metadata.from_email(text, validate=True)
+    assert found.description_content_type == "text/markdown"
+    assert found.description.startswith("# kernmantle\n")
+    assert found.license_expression == "MIT"
+
+
+def test_links_are_those_of_the_release(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "metadata", "urls"]
+    environment = {**os.environ, "KERNMANTLE_URL": "https://example.org/kernmantle/"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    links = json.loads(done.stdout)
+    assert links["Source"] == "https://example.org/kernmantle"
+    assert {"Documentation", "Changelog", "Issues"} <= set(links)
+    assert all(link.startswith("https://example.org/kernmantle") for link in links.values())
+
+
+def test_every_change_has_a_kind_that_the_changelog_has():
+    text = (ROOT / "pyproject.toml").read_text().partition("[tool.towncrier]")[2]
+    kinds = set(re.findall(r'^directory = "(\w+)"$', text, re.MULTILINE)) - {"changelog"}
+    assert len(kinds) == 4
+    for path in (ROOT / "changelog.d").glob("*.md"):
+        assert re.fullmatch(r"(\d+|\+)[\w+-]*\.(\w+)\.md", path.name), path.name
+        assert path.name.split(".")[-2] in kinds, path.name
 
 
 def test_the_tests_bring_only_the_compiler_its_headers_and_the_disassembler_of_cuda(metadata):

@@ -55,7 +55,7 @@ def install(name: str) -> ModuleType:
     'kernmantle.compat.kermac'
     """
     if name not in MODULES:
-        raise ParameterError(f"there is no stand-in for {name!r}; there are {', '.join(MODULES)}")
+        raise ParameterError(f"no stand-in for {name!r} is available; available are {', '.join(MODULES)}")
     module = importlib.import_module(f"{__name__}.{MODULES[name]}")
     sys.modules[name] = module
     for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):

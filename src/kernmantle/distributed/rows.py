@@ -79,7 +79,7 @@ def rows(value: Any, name: str, group: Any = None) -> Rows:
     """A DTensor, or the tensor of this process, as rows that are spread; waits for all processes."""
     if not dist.is_available() or not dist.is_initialized():
         raise BackendError(
-            "there is no process group: start with torchrun and call torch.distributed.init_process_group"
+            "no process group is initialised: start with torchrun and call torch.distributed.init_process_group"
         )
     mesh: DeviceMesh | None = None
     local: Any = value

@@ -84,7 +84,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     n_iter_ : int
         Evaluations of the likelihood in the search, 0 without one.
     log_marginal_likelihood_ : float
-        Of y divided by its deviation.
+        Of the standardised targets.
 
     Raises
     ------
@@ -101,7 +101,8 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     -----
     The matrix is stored: n² memory, n³ / 3 multiplications a step.
 
-    Means and deviations are differentiable by tensors that are predicted. Source: Rasmussen and Williams, Gaussian
+    Means and standard deviations are differentiable with respect to tensors passed to ``predict``.
+    Source: Rasmussen and Williams, Gaussian
     processes for machine learning, 2006, algorithm 2.1.
 
     Examples
@@ -109,7 +110,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     >>> import numpy as np
     >>> from kernmantle.estimators import GaussianProcessRegressor
     >>> x = np.linspace(0, 6, 30)[:, None]
-    >>> mean, deviation = GaussianProcessRegressor().fit(x, np.sin(x[:, 0])).predict([[1.5]], return_std=True)
+    >>> mean, std = GaussianProcessRegressor().fit(x, np.sin(x[:, 0])).predict([[1.5]], return_std=True)
     >>> bool(abs(mean[0] - np.sin(1.5)) < 0.02)
     True
     """
@@ -222,7 +223,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         return best
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Means of rows, with the deviation or covariance of f where asked."""
+        """Return the means of rows, and on request the standard deviations or the covariance of f."""
         if return_std and return_cov:
             raise ValueError("ask for one of return_std and return_cov")
         rows, back = rows_of(self, X)

@@ -120,7 +120,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     kernel, bandwidth, kernel_params, device
         As of :class:`KernelRidge`; the kernel is symmetric.
     init : {"k-means++", "random"} or array of int, shape (n,)
-        Nearest of rows that are far from each other in the feature space, or of drawn rows; or labels of one's own.
+        Nearest of rows that are far from each other in the feature space, or of drawn rows; or your own labels.
     n_init : int
         Runs from different beginnings, of which the best is taken.
     max_iter : int
@@ -146,7 +146,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     Raises
     ------
     ValueError
-        From ``fit``, ``predict``, ``transform`` and ``score``: for parameters that make no sense, a kernel that is not
+        From ``fit``, ``predict``, ``transform`` and ``score``: for invalid parameters, a kernel that is not
         symmetric, more clusters than rows, rows with NaN or infinity or another number of features.
 
     Warns

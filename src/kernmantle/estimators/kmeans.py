@@ -136,7 +136,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     n_clusters : int
         At most as many as there are rows.
     init : {"k-means++", "random"}, array of shape (n_clusters, features), or callable
-        First centres: greedy k-means++, rows that are drawn, or one's own; a callable is given the rows as the caller
+        First centres: greedy k-means++, randomly drawn rows, or your own; a callable is given the rows as the caller
         has them, n_clusters, and ``random_state=``.
     n_init : int or "auto"
         Runs from different first centres, of which the best is taken. "auto" is 1 for "k-means++" and an array, 10
@@ -150,7 +150,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     random_state : int, RandomState or None
         Draws the first centres, as scikit-learn does from the same state.
     device : str, optional
-        Where arrays that are no tensors are computed; the CPU by default.
+        Device used for NumPy input; the CPU by default.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     Raises
     ------
     ValueError
-        From ``fit``, ``predict``, ``transform`` and ``score``: for parameters that make no sense, more clusters than
+        From ``fit``, ``predict``, ``transform`` and ``score``: for invalid parameters, more clusters than
         rows, rows with NaN or infinity or another number of features, and negative weights.
 
     Warns

@@ -118,14 +118,14 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     n_clusters : int
         At most as many as there are rows.
     metric : str, callable, km.Kernel or km.Contraction
-        A metric of :func:`km.cdist` that is symmetric, a distance of one's own, ``lambda a, b: abs(a - b)``,
+        A metric of :func:`km.cdist` that is symmetric, your own distance, ``lambda a, b: abs(a - b)``,
         which is summed over the columns, or "precomputed": X is then the matrix of distances.
     method : {"alternate", "pam"}
         Alternate between labels and the most central rows of the clusters; or swap medoids with other rows as long as
         that lowers the sum of distances, which costs more and ends lower.
     init : {"k-medoids++", "random", "heuristic", "build"} or array of int, shape (n_clusters,)
         First medoids: rows far from each other, drawn rows, the rows that are closest to all others, those that lower
-        the sum of distances most one after another, or rows of one's own.
+        the sum of distances most one after another, or your own rows.
     max_iter : int
         Most steps; of "pam" passes over all rows.
     metric_params : dict, optional
@@ -135,7 +135,7 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     random_state : int, RandomState or None
         Draws the first medoids.
     device : str, optional
-        Where arrays that are no tensors are computed; the CPU by default.
+        Device used for NumPy input; the CPU by default.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     Raises
     ------
     ValueError
-        From ``fit``, ``predict`` and ``transform``: for parameters that make no sense, more clusters than rows, metrics
+        From ``fit``, ``predict`` and ``transform``: for invalid parameters, more clusters than rows, metrics
         that are not symmetric, rows with NaN or infinity or another number of features.
     KernmantleError
         From ``fit``: for an unknown metric, options that it does not have, and a named kernel as metric.

@@ -221,7 +221,7 @@ class NearestNeighbors(NearestQueries, RadiusQueries):
     radius : float
         Which distance is the largest, where a query does not say.
     metric : str, callable, km.Kernel or km.Contraction
-        A metric of :func:`km.cdist`; a distance of one's own, as ``lambda a, b: abs(a - b)``, a function of one entry
+        A metric of :func:`km.cdist`; your own distance, as ``lambda a, b: abs(a - b)``, a function of one entry
         of each row that is traced by ``fit`` and whose values are summed over the columns; a ``km.Kernel(map,
         epilogue)`` or a contraction of two sets of rows; or "precomputed", where rows are distances. The smallest
         value is the nearest, as in :func:`km.argkmin`; named kernels, whose largest values are near, are refused.
@@ -230,7 +230,7 @@ class NearestNeighbors(NearestQueries, RadiusQueries):
     metric_params : dict, optional
         Further options of the metric; parameters of a lambda or a contraction by name.
     device : str, optional
-        Where arrays that are no tensors are computed; the CPU by default.
+        Device used for NumPy input; the CPU by default.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ class NearestNeighbors(NearestQueries, RadiusQueries):
     Raises
     ------
     ValueError
-        From ``fit`` and queries: for parameters that make no sense, more neighbours than rows, rows with NaN or
+        From ``fit`` and queries: for invalid parameters, more neighbours than rows, rows with NaN or
         infinity or another number of features.
     KernmantleError
         From ``fit``: for an unknown metric, a function that cannot be traced, and options that a metric does not have.

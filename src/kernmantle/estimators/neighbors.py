@@ -69,7 +69,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
     weights : {"uniform", "distance"}
         Equal votes, or those of the reciprocal distance (of a similarity its value).
     metric : str, callable, km.Kernel or km.Contraction
-        As of :class:`NearestNeighbors`: the name of a metric, a distance of one's own, as ``lambda a, b: abs(a - b)``,
+        As of :class:`NearestNeighbors`: the name of a metric, your own distance, as ``lambda a, b: abs(a - b)``,
         or "precomputed". The smallest value is the nearest, as in :func:`km.argkmin`.
     p : float
         Power of the Minkowski distance.
@@ -78,12 +78,12 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
     similarity : km.Kernel, optional
         A kernel whose largest value is the nearest, as ``km.Laplace(2.0)``, instead of a metric.
     device : str, optional
-        Where arrays that are no tensors are computed; the CPU by default.
+        Device used for NumPy input; the CPU by default.
 
     Raises
     ------
     ValueError
-        From ``fit`` and ``predict``: for parameters that make no sense, more neighbours than rows, rows with NaN or
+        From ``fit`` and ``predict``: for invalid parameters, more neighbours than rows, rows with NaN or
         infinity or another number of features, and labels that are no classes.
     KernmantleError
         From ``fit``: for an unknown metric, options that it does not have, and a named kernel as metric.

@@ -128,7 +128,9 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
         if isinstance(label, str) and label == "most_frequent":
             return self.classes_[np.bincount(codes).argmax()]
         if label is not None and (np.ndim(label) or np.append(self.classes_, label).dtype != self.classes_.dtype):
-            raise TypeError(f"outlier_label={label!r} is no label of the type of y, which is {self.classes_.dtype}")
+            raise TypeError(
+                f"outlier_label={label!r} cannot be converted to the type of y, which is {self.classes_.dtype}"
+            )
         return label
 
     def predict_proba(self, X: Any) -> Any:
@@ -140,7 +142,7 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
             (index,) = np.nonzero(self.classes_ == self.outlier_label_)
             if not len(index):
                 warnings.warn(
-                    f"outlier_label {self.outlier_label_!r} is no class: the probabilities of rows without neighbours "
+                    f"outlier_label {self.outlier_label_!r} is not a class: probabilities of rows without neighbours "
                     "are all 0",
                     stacklevel=2,
                 )

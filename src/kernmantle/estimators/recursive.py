@@ -160,7 +160,7 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
     metric_ : array, shape (features, features) or (features,)
         The learned metric.
     losses_ : list of float
-        Error of each round on rows left out, or on the validation rows.
+        Error of each round on a validation set.
     best_iteration_ : int
         The round that was kept.
 

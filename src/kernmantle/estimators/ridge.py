@@ -38,7 +38,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
     solver : {"auto", "cholesky", "cg"}
         Conjugate gradients never form K; "auto" takes them above 20 000 rows.
     device : str, optional
-        Where arrays that are no tensors are computed; the CPU by default.
+        Device used for NumPy input; the CPU by default.
     verbose : bool
         Progress of iterations.
 
@@ -52,7 +52,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
     Raises
     ------
     ValueError
-        From ``fit`` and ``predict``: for parameters that make no sense, rows with NaN or infinity or another number of
+        From ``fit`` and ``predict``: for invalid parameters, rows with NaN or infinity or another number of
         features, and a matrix that is not positive definite with this ``alpha``.
 
     Warns

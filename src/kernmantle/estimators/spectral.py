@@ -122,7 +122,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
     random_state : int, RandomState or None
         Draws what k-means begins with.
     device : str, optional
-        Where arrays that are no tensors are computed; the CPU by default.
+        Device used for NumPy input; the CPU by default.
     verbose : bool
         Progress of k-means.
 
@@ -138,7 +138,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
     Raises
     ------
     ValueError
-        From ``fit``: for parameters that make no sense, more clusters than rows, rows with NaN or infinity, affinities
+        From ``fit``: for invalid parameters, more clusters than rows, rows with NaN or infinity, affinities
         that are negative or not symmetric, and eigenvectors that the iteration did not find.
 
     Warns

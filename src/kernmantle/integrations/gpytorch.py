@@ -110,8 +110,8 @@ class FusedKernel(gpytorch.kernels.Kernel):
             self.register_parameter(attribute, value)
         elif value.requires_grad:
             raise ParameterError(
-                f"hyperparameter {name!r} requires a gradient and is no nn.Parameter, so GPyTorch would not train it: "
-                "pass torch.nn.Parameter(value), or a number, which becomes one"
+                f"hyperparameter {name!r} requires a gradient and is not an nn.Parameter, so GPyTorch would not "
+                "train it: pass torch.nn.Parameter(value), or a number, which becomes one"
             )
         else:
             self.register_buffer(attribute, value)

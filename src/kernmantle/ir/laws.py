@@ -90,7 +90,7 @@ def _problem(plus: Node, zero: Number, _: str) -> str:
         right = next((str(candidate) for candidate in _CANDIDATES if _moved(plus, candidate) is None), None)
         advice = "none of 0, 1, inf, -inf is one" if right is None else f"pass {right}, which is one"
         return (
-            f"zero={zero!r} is no identity of the semiring's plus {pretty(plus)}: plus({zero!r}, {moved[0]!r}) is "
+            f"zero={zero!r} is not an identity of the semiring's plus {pretty(plus)}: plus({zero!r}, {moved[0]!r}) is "
             f"{moved[1]!r}; {advice}"
         )
     for a, b, value in _results(plus):

@@ -207,8 +207,8 @@ class _Composer:
 
     def _refusal(self, problem: str) -> EquationError:
         return EquationError(
-            f"{self.text!r} is no row reduction of its scores: {problem}. A sum over an axis of the scores takes one "
-            "operand with further axes, as a factor of the map; for anything else evaluate the scores first: "
+            f"{self.text!r} is not a row reduction of its scores: {problem}. A sum over an axis of the scores takes "
+            "one operand with further axes, as a factor of the map; for anything else evaluate the scores first: "
             "scores.evaluate()"
         )
 
@@ -317,7 +317,7 @@ def nest(outer: Definition, inner: Definition, scores: Sequence[int]) -> Nested:
     Raises
     ------
     EquationError, ParameterError
-        For what is no row reduction; the message says what to do instead.
+        If it is not a row reduction; the message says what to do instead.
     """
     composer = _Composer(outer, inner, scores)
     if not composer.reduced:

@@ -90,7 +90,7 @@ def cg(
         Right-hand sides as columns. They share one Krylov space: several take fewer iterations than one.
     preconditioner : callable, optional
         Columns to columns, an approximate inverse, symmetric and positive definite: :func:`nystrom`,
-        :func:`pivoted_cholesky`, or one's own.
+        :func:`pivoted_cholesky`, or your own.
     x0 : array, optional
         Where to start, of the shape of b.
     tolerance : float, optional

@@ -288,7 +288,7 @@ def cholesky_factor(
         Where the matrix is not positive definite, naming the item and the order of the minor; on CUDA with
         ``check_errors``.
     ShapeError, DtypeError, GradientError
-        For what is no square matrix of float32 or float64, or needs a gradient.
+        If a is not a square matrix of float32 or float64, or needs a gradient.
 
     Examples
     --------

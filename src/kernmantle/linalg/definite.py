@@ -40,7 +40,7 @@ def inverse_spd(
     LinearAlgebraError
         As of :func:`cholesky_factor`.
     ShapeError, DtypeError
-        For what is no square matrix of float32 or float64.
+        If a is not a square matrix of float32 or float64.
 
     Notes
     -----
@@ -84,7 +84,7 @@ def logdet_spd(
     LinearAlgebraError
         As of :func:`cholesky_factor`.
     ShapeError, DtypeError
-        For what is no square matrix of float32 or float64.
+        If a is not a square matrix of float32 or float64.
 
     Notes
     -----

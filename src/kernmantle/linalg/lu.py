@@ -147,7 +147,7 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     LinearAlgebraError
         Where a pivot is zero, naming it and the item; on CUDA with ``check_errors``.
     ShapeError, DtypeError, GradientError
-        For what is no square matrix of float32 or float64, or needs a gradient, before anything runs.
+        If a is not a square matrix of float32 or float64, or needs a gradient, before anything runs.
 
     Notes
     -----

@@ -132,7 +132,7 @@ def _over_gpus(routine: str, n: int, devices: int, size: int) -> int:
 
 def _check(routine: str, n: Any, batch: Any, devices: Any) -> None:
     if routine not in ROUTINES:
-        raise ParameterError(f"there is no routine {routine!r}; there are {', '.join(ROUTINES)}")
+        raise ParameterError(f"unknown routine {routine!r}; available are {', '.join(ROUTINES)}")
     for name, value, least in (("n", n, 0), ("batch", batch, 0), ("devices", devices, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ParameterError(f"{name} must be an integer, {least} or more, not {value!r}")

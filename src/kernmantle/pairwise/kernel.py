@@ -29,7 +29,7 @@ class Kernel(Algebra):
 
     Kernels add, multiply, scale and take powers: ``0.5 * km.Gaussian(3.0) + km.Matern(2.0) ** 2`` is one kernel
     again, whose sums are taken in one pass and once where they are equal. The named ones are
-    ``km.Laplace, km.Gaussian, ...``; this class takes a map of one's own.
+    ``km.Laplace, km.Gaussian, ...``; this class takes your own map.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class Kernel(Algebra):
 
     @property
     def is_similarity(self) -> bool:
-        """Whether it is made of named kernels, whose values grow as rows come nearer; unknown of one's own maps."""
+        """Whether it is made of named kernels, whose values grow as rows come nearer; unknown for your own maps."""
         return self._named
 
     @property

@@ -28,7 +28,7 @@ def argkmin(
     count : int
         At most n.
     metric : str, callable, Kernel or Contraction
-        A metric of :func:`cdist`, or a distance of one's own: a lambda of one entry of each row, whose values are
+        A metric of :func:`cdist`, or your own distance: a lambda of one entry of each row, whose values are
         summed over the columns, as ``lambda a, b: abs(a - b)``; a ``km.Kernel(map, epilogue)``; a contraction of two
         sets of rows. The smallest value is the nearest. A named kernel is a similarity, whose largest values are near,
         and refused here: use ``k.argkmax``.

@@ -91,7 +91,7 @@ def _entries(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, bytes]]]
     for member in archive:
         name = _MEMBER.fullmatch(member.name)
         if name is None or not member.isreg() or member.size > _LARGEST:
-            raise Corrupt(f"{member.name!r} is no file of a kernel")
+            raise Corrupt(f"{member.name!r} is not a file of a kernel")
         if name[1] != digest and files:
             raise Corrupt(f"{digest} lacks a file")
         digest = name[1]

@@ -38,7 +38,7 @@ def number_of(value: Any, name: str) -> float | int:
     if isinstance(number, bool):
         return int(number)
     if not isinstance(number, (int, float)) or (isinstance(number, int) and abs(number) > _LARGEST):
-        raise ParameterError(f"parameter {name!r} is {number!r}, which is no real number that a float64 can hold")
+        raise ParameterError(f"parameter {name!r} is {number!r}, which is not a real number that float64 can represent")
     return number
 
 

@@ -63,7 +63,7 @@ class Contraction:
         Lambda of the operands in the equation's order and of named parameters; may return a tuple, one entry
         per accumulator. None with a :class:`Fold`.
     reduce : str, Semiring, Fold or sequence of these
-        ``"sum" "prod" "min" "max" "logsumexp" "any" "all" "argmin" "argmax"``, or one's own.
+        ``"sum" "prod" "min" "max" "logsumexp" "any" "all" "argmin" "argmax"``, or your own.
     epilogue : callable, optional
         Lambda of the accumulators, named operands without a reduced axis, and parameters.
 

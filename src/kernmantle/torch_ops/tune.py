@@ -74,7 +74,7 @@ def tune(
         where = "and there is none here" if place.type == "cuda" else f"not on {place}"
         raise DeviceError(f"tune measures tiles on an NVIDIA GPU, {where}; on a CPU there is nothing to choose")
     if place.index is not None and place.index >= torch.cuda.device_count():
-        raise DeviceError(f"there is no {place}: this machine has {torch.cuda.device_count()} CUDA devices")
+        raise DeviceError(f"{place} does not exist: this machine has {torch.cuda.device_count()} CUDA devices")
     if not all(shapes):
         raise ShapeError("each case of shapes= needs the shape of every operand, one has none")
 

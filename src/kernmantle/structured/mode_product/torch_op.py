@@ -6,11 +6,13 @@ and the sum over the batch that ``kron_sparse_weight`` takes, and theirs are the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from ...config import current
 from ...errors import BackendError
@@ -77,6 +79,17 @@ def _fake(
 @torch.library.register_fake("kernmantle::kron_sparse_weight", lib=_LIBRARY)
 def _fake_weight(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, *options: str) -> torch.Tensor:
     return x.new_empty((x.shape[0], a, b, c, d))
+
+
+@register_flop_formula(torch.ops.kernmantle.kron_sparse)
+def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+    """Count a multiplication and an addition for each weight and row, of the groups of either."""
+    return 2 * max(x[0], weight[0]) * x[1] * math.prod(weight[1:])
+
+
+@register_flop_formula(torch.ops.kernmantle.kron_sparse_weight)
+def _flops_weight(x: Sequence[int], grad: Sequence[int], a: int, b: int, c: int, d: int, *_: Any, **__: Any) -> int:
+    return 2 * max(x[0], grad[0]) * x[1] * a * b * c * d
 
 
 def _folded(tensor: torch.Tensor, dim: int | None, size: int, groups: int) -> torch.Tensor:

@@ -21,10 +21,10 @@ from ..ir.functions import FUNCTIONS
 from ..pairwise.scores import Outer, Scores
 
 _exp = FUNCTIONS["exp"]
-_COSTS = Outer("costs", lambda cost, scale: cost * scale, ())
-_TERMS = Outer("terms of a soft minimum", lambda cost, scale, g: g - cost * scale, ("n",))
-_ENTRIES = Outer("entries of a plan", lambda cost, scale, f, g: _exp(f + g - cost * scale), ("m", "n"))
-_PRICES = Outer("prices of a plan", lambda cost, scale, f, g: cost * _exp(f + g - cost * scale), ("m", "n"))
+COSTS = Outer("costs", lambda cost, scale: cost * scale, ())
+TERMS = Outer("terms of a soft minimum", lambda cost, scale, g: g - cost * scale, ("n",))
+ENTRIES = Outer("entries of a plan", lambda cost, scale, f, g: _exp(f + g - cost * scale), ("m", "n"))
+PRICES = Outer("prices of a plan", lambda cost, scale, f, g: cost * _exp(f + g - cost * scale), ("m", "n"))
 
 
 def log_weights(weights: torch.Tensor) -> torch.Tensor:
@@ -74,12 +74,12 @@ class Problem:
 
     def extreme_costs(self) -> torch.Tensor:
         """Return the smallest and the largest cost."""
-        return torch.stack([getattr(self.costs.reduced(how, _COSTS, 1.0), f"a{how}")() for how in ("min", "max")])
+        return torch.stack([getattr(self.costs.reduced(how, COSTS, 1.0), f"a{how}")() for how in ("min", "max")])
 
     def softmin(self, g: torch.Tensor) -> torch.Tensor:
         """Return ``-eps log Σ_j b_j exp((g_j - c_ij) / eps)``, shape (..., m)."""
         terms = log_weights(self.b) + g / self.eps
-        return -self.eps * self.costs.reduced("logsumexp", _TERMS, 1 / self.eps, terms)
+        return -self.eps * self.costs.reduced("logsumexp", TERMS, 1 / self.eps, terms)
 
     def potential(self, g: torch.Tensor) -> torch.Tensor:
         """Return the best f for a g."""
@@ -115,16 +115,16 @@ class Problem:
 
     def product(self, f: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return the plan times v, (..., m, c)."""
-        return self.costs.reduced(PRODUCT, _ENTRIES, 1 / self.eps, *self._exponents(f, g), v=v)
+        return self.costs.reduced(PRODUCT, ENTRIES, 1 / self.eps, *self._exponents(f, g), v=v)
 
     def cost(self, f: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         """Return ``Σ_ij p_ij c_ij``, (...)."""
-        return self.costs.reduced("sum", _PRICES, 1 / self.eps, *self._exponents(f, g)).sum(-1)
+        return self.costs.reduced("sum", PRICES, 1 / self.eps, *self._exponents(f, g)).sum(-1)
 
     def weighted(self, f: torch.Tensor, softmin: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Return ``Σ_j a_i exp((f_i + softmin_j - c_ij) / eps) v_j``, the softmax over i at each j times v."""
         left, right = log_weights(self.a) + f / self.eps, softmin / self.eps
-        return self.costs.reduced(PRODUCT, _ENTRIES, 1 / self.eps, left, right, v=v.unsqueeze(-1)).squeeze(-1)
+        return self.costs.reduced(PRODUCT, ENTRIES, 1 / self.eps, left, right, v=v.unsqueeze(-1)).squeeze(-1)
 
 
 def balanced(problem: Problem, f: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

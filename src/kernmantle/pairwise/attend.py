@@ -53,8 +53,8 @@ def _outers(function: Callable[..., Any], name: str, first: tuple[str, ...]) -> 
     return found
 
 
-_LOGITS = _outers(_logit, "logits", ())
-_WEIGHTS = _outers(_weight, "weights", ("m",))
+LOGITS = _outers(_logit, "logits", ())
+WEIGHTS = _outers(_weight, "weights", ("m",))
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,9 @@ def _attention(
     """Return the weighted sums by two passes over the scores: normalisers, then products with v."""
     scores = scores_of(_product if score is None else score, q, k, options, "score")
     operands = mask.operands(scores)
-    normaliser = scores.reduced("logsumexp", _LOGITS[mask.kind], scale, *operands)
+    normaliser = scores.reduced("logsumexp", LOGITS[mask.kind], scale, *operands)
     normaliser = torch.where(normaliser == -math.inf, 0.0, normaliser)
-    return scores.reduced(PRODUCT, _WEIGHTS[mask.kind], scale, normaliser, *operands, v=v)
+    return scores.reduced(PRODUCT, WEIGHTS[mask.kind], scale, normaliser, *operands, v=v)
 
 
 def _inner_product(tensors: Mapping[str, torch.Tensor], mask: _Mask, scale: float) -> torch.Tensor:

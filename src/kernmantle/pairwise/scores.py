@@ -103,10 +103,11 @@ def _free_name(definition: Definition) -> str:
 @assumed_constant
 def _outer(text: str, key: str, is_transposed: bool) -> str:
     """Return the attribute that holds the contraction of a function of the scores."""
-    return _MADE_OF_SCORES.name_of((text, key, is_transposed), lambda: _composed(text, _OUTER[key], is_transposed))
+    return _MADE_OF_SCORES.name_of((text, key, is_transposed), lambda: composed(text, _OUTER[key], is_transposed))
 
 
-def _composed(text: str, outer: Outer, is_transposed: bool) -> Contraction:
+def composed(text: str, outer: Outer, is_transposed: bool) -> Contraction:
+    """Return the contraction of a function of the scores of a canonical text."""
     own = Definition.parse(text)
     out = own.equation.out[::-1] if is_transposed else own.equation.out
     letters = dict(zip("mn", out, strict=True))

@@ -41,7 +41,8 @@ class Node:
     def __new__(cls, op: str, args: tuple[Node, ...] = (), value: Number | str | None = None) -> Node:
         """Return the one node of this operation, arguments and value."""
         key = (op, tuple(map(id, args)), type(value), repr(value))
-        found = _INTERNED.get(key)
+        with _INTERNING:  # torch.compile does not trace locks: it stops here, before it guards every entry of the table
+            found = _INTERNED.get(key)
         if found is not None:
             return found
         node = object.__new__(cls)

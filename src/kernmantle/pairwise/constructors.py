@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from ..errors import GradientError, ParameterError, ShapeError
+from ..torch_ops.autograd import constant
 from .hyperparameters import shown, value_of
 from .inputs import readable
 from .kernel import Kernel
-from .kernel_form import WEIGHT, gram
+from .kernel_form import WEIGHT, Form, gram
 from .kernel_row import RANGES, Hyper, Row, form_of, literal
 from .kernels import KERNELS
 
@@ -71,6 +72,12 @@ def _text(row: Row, given: Mapping[str, Any]) -> str:
     return f"{row.name}({', '.join(f'{name}={shown(value)}' for name, value in given.items())})"
 
 
+@constant
+def _form(name: str, *given: Any) -> Form:
+    """Return the expressions of a row; torch.compile takes them as they are and does not look into their making."""
+    return form_of(KERNELS[name], *given)
+
+
 def make(row: Row, given: Mapping[str, Any]) -> Kernel:
     """The kernel of a row with these hyperparameters and options, defaults for the others."""
     values = {hyper.name: _hyper(row, hyper, given.get(hyper.name)) for hyper in row.hyper}
@@ -78,7 +85,7 @@ def make(row: Row, given: Mapping[str, Any]) -> Kernel:
     literals = tuple((name, values[name]) for name in sorted(exponents) if literal(values[name]))
     options = _chosen(row, given)
     weights = _lengths(row, given.get(LENGTHS))
-    form = form_of(row, literals, options, isinstance(values.get("p"), torch.Tensor), bool(weights))
+    form = _form(row.name, literals, options, isinstance(values.get("p"), torch.Tensor), bool(weights))
     kept = {name: values[name] for name in form.parameters}
     return Kernel.made(form, kept, weights, _text(row, given), named=True)
 

@@ -97,6 +97,26 @@ FUNCTIONS_OF_TENSORS: dict[str, Row] = {
     "contract prod": Row(lambda x, y: km.contract("mk,nk->m", lambda a, b: a * b + 2, x, y, reduce="prod"), (X, Y)),
     "contract max": Row(lambda x, y: km.contract("mk,nk->mn", lambda a, b: a * b, x, y, reduce="max"), (X, Y)),
     "Contraction": Row(lambda x, y, p, h: CONTRACTION(x, y, p=p, h=h + 3), (X, Y, (), ())),
+    "Scores": Row(
+        lambda x, y, v: km.contract(
+            "mn,nc->mc",
+            lambda s, v: km.exp(-s) * v,
+            km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2).lazy(x, y),
+            v,
+        ),
+        ROWS,
+    ),
+    **{
+        name: Row(
+            lambda x, y, name=name: km.contract("mn->m", lambda s: s, LAPLACE.lazy(x, y), reduce=getattr(km, name)(2))[
+                0
+            ],
+            (X, Y),
+        )
+        for name in ("Smallest", "Largest")
+    },
+    "attention": Row(km.attention, (X, Y, (2, 3))),
+    "attention score": Row(lambda q, k, v: km.attention(q, k, v, score=lambda a, b: -abs(a - b)), (X, Y, (2, 3))),
     "argkmin": Row(lambda x, y: km.argkmin(x, y, 2, p=1.3, return_values=True)[0], (X, Y)),
     "pairwise_distances": Row(lambda x, y: km.pairwise_distances(x, y, "minkowski", p=3), (X, Y)),
     "pairwise_kernels": Row(lambda x, y, g: km.pairwise_kernels(x, y, "rbf", gamma=g.square() + 1), (X, Y, ())),
@@ -225,7 +245,7 @@ def test_a_transform_gives_the_gradient_or_says_that_it_cannot(name, way):
 
 NO_FLOAT_TENSORS = {
     "Fold", "Semiring", "__version__", "clear_cache", "config", "errors", "get_config", "set_config", "precompile",
-    "tune", "kron_workspace", "KSPattern", "choose_patterns", "load_structured", "replace_linears",
+    "tune", "KronWorkspace", "kron_workspace", "KSPattern", "choose_patterns", "load_structured", "replace_linears",
 }  # fmt: skip
 NOT_OF_ROWS = {
     "form",

@@ -71,7 +71,7 @@ def test_missing_packages(monkeypatch):
 
     monkeypatch.setattr(cusolvermp, "import_module", absent)
     cusolvermp.bindings.cache_clear()
-    with pytest.raises(BackendError, match=r"kernmantle\[distributed\]"):
+    with pytest.raises(BackendError, match="pip install nvmath-python"):
         cusolvermp.bindings()
     cusolvermp.bindings.cache_clear()
 

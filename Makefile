@@ -1,6 +1,6 @@
 # Each target makes its own environment in .venv, from nothing.
 PYTHON ?= python3
-PYTEST_ARGS ?= -n auto --maxprocesses=4
+PYTEST_ARGS ?= -n auto --maxprocesses=4 --dist=worksteal
 BENCH_ARGS ?= cpu
 
 BIN := .venv/bin

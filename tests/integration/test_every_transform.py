@@ -144,6 +144,10 @@ METHODS: dict[str, Row] = {
     "matmul diagonal": Row(lambda x, v, d: LAPLACE.matmul(x, None, v, diagonal=d), (X, (3, 2), ())),
     "matmul bandwidth": Row(lambda x, y, v, h: km.Laplace(h + 2).matmul(x, y, v), (*ROWS, ())),
     "matmul table": Row(lambda x, y, v, t: LAPLACE.matmul(x, y, v, table=t.square()), (*ROWS, (3, 2))),
+    "lazy": Row(
+        lambda x, y, u: km.contract("mn,n->m", lambda s, u: s * u, LAPLACE.lazy(x, y), u, reduce="logsumexp"),
+        (X, Y, (2,)),
+    ),
     "operator": Row(lambda x, y, v: LAPLACE.operator(x, y) @ v, ROWS),
     **{
         how: Row(lambda x, y, how=how: getattr(LAPLACE, how)(x, y), (X, Y))

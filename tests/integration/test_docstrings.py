@@ -59,6 +59,8 @@ def documented(name):
     return any(PROMPT.search(text) for text in texts if text)
 
 
+NEEDS = {"kernmantle.integrations.peft": "peft"}
+"""Modules of packages that the tests do not install, since they bring others of several hundred megabytes."""
 WITH_EXAMPLES = [name for name in FILES if documented(name)]
 
 
@@ -131,6 +133,8 @@ def failures(tests):
 @pytest.mark.usefixtures("without_stand_ins")
 def test_examples_of_a_module(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     said, tries = failures(doctest.DocTestFinder().find(import_module(name.removesuffix(".__init__"))))
     assert said == ""
     assert tries > 0

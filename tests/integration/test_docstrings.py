@@ -59,7 +59,7 @@ def documented(name):
     return any(PROMPT.search(text) for text in texts if text)
 
 
-NEEDS = {"kernmantle.integrations.peft": "peft"}
+NEEDS = {f"kernmantle.integrations.{name}": name for name in ("peft", "transformers")}
 """Modules of packages that the tests do not install, since they bring others of several hundred megabytes."""
 WITH_EXAMPLES = [name for name in FILES if documented(name)]
 

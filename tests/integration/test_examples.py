@@ -137,6 +137,8 @@ def test_pages_name_what_is_in_the_tables():
     assert operations() in pages["maps"]
     linked = set(re.findall(r"\]\((\w+)\.md\)", pages["index"]))
     assert linked == set(pages) - {"index"}
+    contents = set(re.findall(r"^(\w+)$", pages["index"].partition("{toctree}")[2], re.MULTILINE))
+    assert {name for name in linked - contents if not name.startswith("k")} == set()  # k* is one entry
 
 
 @pytest.mark.slow

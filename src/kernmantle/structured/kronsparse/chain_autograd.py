@@ -266,7 +266,7 @@ def _algorithm(
     if algorithm != "auto" or not out.numel() or session() is not None or x.device.type not in ("cpu", "cuda"):
         return algorithm
     if _is_on_gpu(x):
-        return _gpu().options(x, weight, bias, activation, precision, out, packed)
+        return _gpu().choose_algorithm(x, weight, bias, activation, precision, out, packed)
     return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
 
 

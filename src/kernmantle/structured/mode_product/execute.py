@@ -162,7 +162,7 @@ def _auto(
     """By what should be quickest on a GPU; while tuning, by what is."""
     target = empty(x, weight.shape[1] * weight.shape[2] * weight.shape[4], batch_last) if out is None else out
     given = (x, weight, bias, activation, precision, target, packed is not None)
-    algorithm = _gpu().algorithm(*given)
+    algorithm = _gpu().choose_algorithm(*given)
 
     def call(name: str) -> torch.Tensor:
         result = target if name.startswith(("kernel", TRANSPOSED)) else out

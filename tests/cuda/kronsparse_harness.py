@@ -22,7 +22,7 @@ from kernmantle.structured.mode_product import cuda_emit
 from kernmantle.structured.mode_product import tiles as kronsparse_tiles
 from kernmantle.structured.mode_product.narrow_plan import NarrowPlan, narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile, neighbours
-from kernmantle.structured.mode_product.transpose_plan import turning
+from kernmantle.structured.mode_product.transpose_plan import transpose_lanes
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 from kernmantle.testing import assert_close
 
@@ -268,7 +268,7 @@ def turn_cases() -> Iterator[TurnCase]:
 def run_turn(machine: Machine, case: TurnCase) -> np.ndarray[Any, Any]:
     """The turned rows."""
     own, (rows, turned) = limits(), case.arrays()
-    threads, (lanes, each) = cuda_emit.TRANSPOSE_THREADS, turning(case.high, case.wide, rows.itemsize)
+    threads, (lanes, each) = cuda_emit.TRANSPOSE_THREADS, transpose_lanes(case.high, case.wide, rows.itemsize)
     binary = compile_source(cuda_emit.emit_transpose(rows.itemsize, lanes), own.arch, headers(), case.name).binary
     kernel = Kernel(binary, cuda_emit.ENTRY, threads, 0, case.name, False)
     blank = np.full_like(turned, np.nan)

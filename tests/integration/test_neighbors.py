@@ -176,7 +176,7 @@ def test_votes_and_means_within_a_radius_are_those_of_scikit_learn(weights):
         assert_close(votes.predict_proba(asked), wanted.predict_proba(asked), depth=1000)
     with pytest.raises(ValueError, match=r"No neighbors found for 1 rows.*outlier_label"):
         estimators.RadiusNeighborsClassifier(**given).fit(rows, labels).predict(asked)
-    with pytest.raises(TypeError, match="no label of the type"):
+    with pytest.raises(TypeError, match="cannot be converted to the type of y"):
         estimators.RadiusNeighborsClassifier(outlier_label="perhaps it is neither", **given).fit(rows, labels)
     alone = estimators.RadiusNeighborsRegressor(**given).fit(X, X[:, 0]).predict(None)
     part = [estimators.RadiusNeighborsRegressor(**given).fit(np.delete(X, i, 0), np.delete(X[:, 0], i)) for i in (0, 7)]

@@ -22,12 +22,14 @@ from kernmantle.errors import DeviceError, KernmantleError, ParameterError
 from . import (
     apply,
     calibrate,
+    clusters,
     compiling,
     contraction,
     cpu,
     estimators,
     gradient,
     host,
+    keops_gallery,
     kron,
     kronsparse,
     kronsparse_models,
@@ -66,6 +68,8 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "xrfm": lambda: xrfm.SUITE,
     "estimators": lambda: estimators.SUITE,
     "estimators-cpu": lambda: estimators.CPU_SUITE,
+    "clusters": clusters.suite,
+    "keops-gallery": keops_gallery.suite,
 }
 FULL: dict[str, Callable[[], Suite]] = {
     "apply": lambda: apply.suite(full=True),

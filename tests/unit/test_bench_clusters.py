@@ -1,0 +1,48 @@
+"""The suites of clusters and of KeOps' gallery: results are right on small cases, and wrong ones are not timed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import clusters, keops_gallery, run
+from benchmarks.case import Peer, Suite
+from benchmarks.timing import Plan
+
+STAMP = {"machine": {"cpu": {"model": "Abacus 9", "architecture": "wood", "threads": 1}}, "commit": ""}
+SETTINGS = run.Settings(Plan(budget=0.0, least=1, most=1, pause=0.0))
+SMALL = clusters.suite(4000, 1000)
+GALLERY = keops_gallery.suite(100)
+
+
+def results(case):
+    return run.measure(case, Suite("small", "cpu", (case,)), STAMP, SETTINGS)["results"]
+
+
+@pytest.mark.parametrize("case", SMALL.rows, ids=lambda case: case.name)
+def test_clusters_of_everybody_are_found(case):
+    here = tuple(peer for peer in case.peers if peer.name != clusters.FLASHLIB)
+    found = results(replace(case, peers=here))
+    assert {name: each["status"] for name, each in found.items()} == dict.fromkeys(found, "ok")
+
+
+def test_one_cluster_of_everything_is_wrong():
+    one = Peer("one", lambda given: lambda: clusters.right(torch.zeros_like(given["truth"]), given["truth"]))
+    assert results(replace(SMALL.rows[0], peers=(one,)))["one"]["status"] == "wrong"
+
+
+def test_noise_is_no_cluster():
+    truth = torch.arange(40) % clusters.CENTRES
+    assert clusters.right(truth.where(truth < 10, -1), truth).item() == 0.5
+
+
+@pytest.mark.parametrize("case", GALLERY.rows, ids=lambda case: case.name)
+def test_the_gallery_of_keops_runs_on_the_facade(case):
+    found = results(replace(case, peers=()))
+    assert found["kernmantle"]["status"] == "ok", found
+
+
+def test_a_program_of_the_gallery_with_another_width_is_wrong():
+    case = GALLERY.rows[0]
+    wrong = replace(case, ours=keops_gallery.convolution("cauchy", 100).ours, peers=())
+    assert results(wrong)["kernmantle"]["status"] == "wrong"

@@ -20,9 +20,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypeVar, get_args
 
+from .backends.base import choices
 from .errors import KernmantleWarning, ParameterError
 
-Backend = Literal["auto", "llvm", "reference", "cuda"]
 Precision = Literal["ieee", "tf32"]
 
 
@@ -32,7 +32,7 @@ class Config:
 
     Parameters
     ----------
-    backend : {"auto", "llvm", "reference", "cuda"}
+    backend : {"auto", "reference", "llvm", "cuda"}
         What runs the kernels; "auto" goes by the device of the arrays.
     cache_dir : path or None
         Where compiled kernels are kept; None is the user's cache directory.
@@ -56,7 +56,7 @@ class Config:
         otherwise the group's communicators are aborted and ``WorkerError`` is raised.
     """
 
-    backend: Backend = "auto"
+    backend: str = "auto"
     cache_dir: Path | None = None
     threads: int | None = None
     progress: bool = True
@@ -74,7 +74,7 @@ class Config:
                 object.__setattr__(self, name, Path(value).expanduser())
             elif value is not None:
                 raise ParameterError(f"{name} must be a path or None, not {value!r}")
-        _choice("backend", self.backend, get_args(Backend))
+        _choice("backend", self.backend, ("auto",) if self.backend == "auto" else choices())
         _choice("precision", self.precision, (None, *get_args(Precision)))
         for name in ("progress", "verbose", "debug", "exit_on_lost_process"):
             _choice(name, getattr(self, name), (True, False))

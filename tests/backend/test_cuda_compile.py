@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernmantle import config
+from kernmantle.backends.cuda import tiles
 from kernmantle.backends.cuda.emit import emit, headers
 from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
 from kernmantle.backends.cuda.nvrtc import compile_source, inlined, options, resources
@@ -21,13 +22,7 @@ from kernmantle.torch_ops import cuda
 from ..cuda.nests import GAP, L1, PLUS, PULLED, ROOT, Case, G, cases, gram, op, powers_pulled_back, var
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cuda"
-CARDS = {
-    "sm_80": DeviceLimits("sm_80", 108, 163 << 10, 164 << 10, threads_per_sm=2048),
-    "sm_86": DeviceLimits("sm_86", 84, 99 << 10, 100 << 10),
-    "sm_90": DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048),
-    "sm_100": DeviceLimits("sm_100", 148, 227 << 10, 228 << 10, threads_per_sm=2048),
-    "sm_120": DeviceLimits("sm_120", 84, 99 << 10, 100 << 10),
-}
+CARDS = {**tiles.CARDS, "sm_86": DeviceLimits("sm_86", 84)}
 POWER = gram(op("pow", L1, var("p")), outputs=(op("pow", var("s0"), op("div", 1, var("p"))),), numbers=("p",))
 CUBE = gram(op("mul", L1, op("mul", GAP, GAP)), outputs=(op("pow", var("s0"), var("r")),), numbers=("r",))
 BIG, LONG = {"m": 30000, "n": 30000, "k": 1024}, {"m": 8192, "n": 512, "k": 8192}
@@ -68,6 +63,30 @@ def test_every_kind_of_nest_compiles(case: Case, card: str) -> None:
     cubin = compile_source(emit(chosen), card, headers(), case.name)
     assert cubin.binary[:4] == b"\x7fELF"
     assert cubin.resources.registers > 0
+
+
+@pytest.mark.parametrize("tile", tiles.TILES, ids=lambda tile: tile.name)
+def test_every_tile_compiles_and_keeps_its_accumulators(tile: tiles.Tile) -> None:
+    having = [name for name, limits in CARDS.items() if limits.has(tile.requires)]
+    card = "sm_90" if "sm_90" in having else having[0]
+    ranks = {}
+    for name, case in HEADLINE.items():
+        names = [each.name for each in candidates(case.nest, case.extents(), CARDS[card])]
+        if tile.name in names:
+            ranks[name] = names.index(tile.name)
+    assert ranks, "no kind of nest takes this tile: what it requires, or its shared memory, leaves none"
+    chosen = planned(replace(HEADLINE[min(ranks, key=ranks.__getitem__)], tile=tile.name), card)
+    assert chosen.tile.name == tile.name
+    cubin = compile_source(emit(chosen), card, headers(), tile.name)
+    assert cubin.resources.spill_stores <= 4 * tile.rows * tile.columns, "more is spilled than there are accumulators"
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_every_card_has_a_kernel_of_every_kind(card: str) -> None:
+    chosen = planned(HEADLINE["l1"], card)
+    assert chosen.shared <= CARDS[card].shared_per_block
+    assert CARDS[card].has(chosen.tile.requires)
+    assert compile_source(emit(chosen), card, headers(), card).resources.spill_stores <= SPILL_FREE
 
 
 @pytest.mark.parametrize("name", HEADLINE)

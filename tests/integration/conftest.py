@@ -8,13 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 import kernmantle as km
+from kernmantle.backends.base import REFERENCE, backends
 from kernmantle.compat import MODULES
-from kernmantle.torch_ops.cpu import CpuTarget
 
 BACKENDS = [
-    "reference",
-    *(["llvm"] if hasattr(CpuTarget, "prepare") else []),
-    pytest.param("cuda", marks=pytest.mark.cuda),
+    REFERENCE,
+    *(pytest.param(row.name, marks=[pytest.mark.cuda] * (row.device == "cuda")) for row in backends().values()),
 ]
 
 
@@ -28,7 +27,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def device(backend: str) -> str:
     """Where the tensors of a test belong."""
-    return "cuda" if backend == "cuda" else "cpu"
+    return "cpu" if backend == REFERENCE else backends()[backend].device
 
 
 @pytest.fixture

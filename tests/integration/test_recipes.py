@@ -5,18 +5,15 @@ The rows are written into a copy of the library and of its tests. The same is do
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from ..source import PACKAGE, ROOT
+from ..copied import Copy
+from ..source import ROOT
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,15 @@ RECIPES = {
         (
             (
                 "src/kernmantle/ir/reductions.py", '    _monoid("sum"',
-                '    _monoid("longest", "max", -math.inf, "largest again", "where(eq(t,a),1,0)"),\n',
-                '    _monoid("longest", "min", -math.inf, "largest again", "where(eq(t,a),1,0)"),\n',
+                '    _monoid("longest", "max", -math.inf, "largest again", "where(ge(t,sub(a,1e-9)),1,0)",\n'
+                '            torch=("amax", "maximum"), reproducible=True),\n',
+                '    _monoid("longest", "min", -math.inf, "largest again", "where(ge(t,sub(a,1e-9)),2,0)",\n'
+                '            torch=("amin", "minimum"), reproducible=True),\n',
             ),
             _expected("tests/unit/test_semirings.py", '"min": min, "max"', '"longest": max, '),
             _expected("tests/unit/test_semirings.py", '"all": True}', '"longest": -INF, '),
         ),
-        "longest", ("tests/unit/test_semirings.py",),
+        "longest", ("tests/unit/test_semirings.py", "tests/unit/test_reduction_rows.py"),
         "import kernmantle.ir.pages as d; print(d.reductions())", "reduce longest",
     ),
     "an operation": Recipe(
@@ -100,32 +99,12 @@ RECIPES = {
 }  # fmt: skip
 
 
-class Copy:
-    """The library and its tests with rows of all recipes, the wrong ones or the right ones."""
+class Rows(Copy):
+    """The copy with rows of all recipes, the wrong ones or the right ones."""
 
     def __init__(self, root: Path, right: bool) -> None:
-        self.root = root
-        without = shutil.ignore_patterns("__pycache__", "results")
-        shutil.copytree(PACKAGE, root / "src" / "kernmantle", ignore=without)
-        shutil.copytree(ROOT / "tests", root / "tests", ignore=without)
-        shutil.copytree(
-            ROOT / "benchmarks", root / "benchmarks", ignore=shutil.ignore_patterns("__pycache__", "results")
-        )
-        shutil.copy(ROOT / "pyproject.toml", root)
-        for recipe in RECIPES.values():
-            for file, before, text, wrong in recipe.edits:
-                content = (root / file).read_text(encoding="utf-8")
-                assert content.count(before) == 1, f"{file} has {before!r} {content.count(before)} times"
-                (root / file).write_text(content.replace(before, (text if right else wrong) + before), encoding="utf-8")
-
-    def run(self, *arguments: str) -> str:
-        """What Python prints there."""
-        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "PYTHONIOENCODING": "utf-8"}
-        done = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, cwd=self.root, env=environment, check=False,
-            encoding="utf-8", timeout=600,
-        )  # fmt: skip
-        return done.stdout + done.stderr
+        edits = [edit for recipe in RECIPES.values() for edit in recipe.edits]
+        super().__init__(root, [(file, before, text if right else wrong) for file, before, text, wrong in edits])
 
     @cache  # noqa: B019
     def outcomes(self) -> str:
@@ -133,8 +112,7 @@ class Copy:
         files = [file for recipe in RECIPES.values() for file in recipe.files]
         names = " or ".join(recipe.entry for recipe in RECIPES.values())
         backend = "tests/backend/test_llvm_functions.py::test_simple_operations_on_special_values"
-        with_others = ["-k", f"{names} or special_values or over_nothing", "-m", "not cuda"]
-        return self.run("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *with_others, *files, backend)
+        return self.tests("-k", f"{names} or special_values or over_nothing", *files, backend)
 
     def results(self, file: str, entry: str) -> set[str]:
         """Outcomes of the tests of a file that are of this entry or of the whole table."""
@@ -144,13 +122,13 @@ class Copy:
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    return Copy(tmp_path_factory.mktemp("right"), True)
+def right(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return Rows(tmp_path_factory.mktemp("right"), True)
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    return Copy(tmp_path_factory.mktemp("wrong"), False)
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return Rows(tmp_path_factory.mktemp("wrong"), False)
 
 
 @pytest.mark.slow

@@ -11,11 +11,9 @@ from ..source import MODULES, PACKAGE, parsed
 
 LEAVES = {"errors", "config", "_version"}
 MAY_IMPORT = {
-    "errors": set(), "_version": set(), "config": {"errors"}, "arrays": set(),
+    "errors": set(), "_version": set(), "config": {"errors", "backends.base"}, "arrays": set(),
     "ir": set(), "compiler": {"ir"}, "runtime": set(),
-    "backends": set(), "backends.reference": {"compiler"},
-    "backends.cpu": {"compiler", "runtime"}, "backends.cuda": {"compiler", "runtime"},
-    "torch_ops": {"backends.reference", "backends.cpu", "backends.cuda", "arrays"},
+    "backends": set(), "backends.base": set(), "backends.reference": {"compiler"}, "torch_ops": {"arrays"},
     "pairwise": {"torch_ops"}, "linalg": {"pairwise"}, "ot": {"linalg"},
     "structured": set(), "structured.kron": {"pairwise"}, "structured.mode_product": {"pairwise"},
     "structured.kronsparse": {"structured.mode_product"},
@@ -27,6 +25,12 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }  # fmt: skip
 FLOORS = {"backends", "structured"}  # folders of rooms
+BACKENDS = {
+    f"backends.{folder.name}" for folder in (PACKAGE / "backends").iterdir() if (folder / "__init__.py").exists()
+}
+for backend in BACKENDS:
+    MAY_IMPORT.setdefault(backend, {"compiler", "runtime", "backends.base"})
+MAY_IMPORT["torch_ops"] |= BACKENDS
 THIRD_PARTY = {
     "ir": set(), "compiler": set(), "config": set(), "errors": set(), "backends.reference": {"numpy"},
     "backends.cpu": {"numpy", "llvmlite"}, "backends.cuda": {"numpy", "cuda"},

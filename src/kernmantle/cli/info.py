@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .._version import __version__
+from ..backends.base import REFERENCE, backends
 from ..config import config
 from ..errors import KernmantleError
 from ..linalg import cusolver
@@ -26,7 +27,6 @@ from ..torch_ops.contract import contract
 from . import check
 
 Rows = list[tuple[str, str]]
-BACKENDS = {"llvm": "cpu", "reference": "cpu", "cuda": "cuda"}
 _SIMD = ("avx2", "avx512f", "fma", "neon", "sve")
 
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     sections = {
         "versions": versions(),
         "devices": devices(),
-        "backends": [(name, backend_state(name)) for name in BACKENDS],
+        "backends": [(name, backend_state(name)) for name in (*backends(), REFERENCE)],
         "extras": extras(_requirements()),
         "cache": cache_state(current_cache()),
     }
@@ -93,7 +93,7 @@ def solver_state() -> str:
 
 def backend_state(name: str) -> str:
     """Whether a backend works, found by using it."""
-    device = BACKENDS[name]
+    device = "cpu" if name == REFERENCE else backends()[name].device
     if device == "cuda" and torch.version.cuda is None:
         return "no: this build of torch has no CUDA"
     if device == "cuda" and not torch.cuda.is_available():

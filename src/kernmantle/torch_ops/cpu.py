@@ -172,3 +172,6 @@ def job(chosen: CpuPlan) -> Job:
 def load(chosen: CpuPlan) -> jit.LoadedKernel | None:
     """Return the kernel of a plan, compiled if the cache does not have it; None if it was only collected."""
     return loaded(chosen, lambda: [job(chosen)], jit.load)
+
+
+TARGET = CpuTarget

@@ -48,4 +48,4 @@ def _load(chosen: CpuRowPlan) -> jit.LoadedKernel | None:
     return loaded(chosen, lambda: [job_for("backends.cpu.row_reduce_emit:emit_rows", (chosen,), str(chosen))], jit.load)
 
 
-TARGET = CpuRows()
+TARGET = CpuRows

@@ -171,3 +171,6 @@ def load(*plans: CudaPlan) -> list[Kernel | None]:
 
 def _kernel(chosen: CudaPlan, binary: bytes) -> Kernel:
     return Kernel(binary, emit.ENTRY, chosen.threads, chosen.shared, title=str(chosen))
+
+
+TARGET = CudaTarget

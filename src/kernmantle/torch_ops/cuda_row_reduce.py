@@ -128,4 +128,4 @@ def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:
     )
 
 
-TARGET = GpuRows()
+TARGET = GpuRows

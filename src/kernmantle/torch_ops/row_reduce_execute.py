@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib import import_module
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
+from ..backends.base import Backend
 from ..compiler.nest import SIZES
 from ..compiler.row_reduce import COLUMNS, Apply, RowNest, can_lower, lower_rows
 from ..config import current
@@ -28,13 +28,13 @@ from .execute import BoundProgram, Runner, Types
 from .info import RunInfo
 from .layout import Geometry, arguments, contiguous, geometry, strided
 from .row_reduce_blocks import run_blocks
-from .targets import target_for
+from .targets import backend_for
 
 Tensors = Sequence[torch.Tensor]
 _LARGEST = {"f32": float(np.finfo(np.float32).max), "f64": math.inf}
-_DOORS = {"cpu": ".cpu_row_reduce", "cuda": ".cuda_row_reduce"}
 
 
+@runtime_checkable
 class RowTarget(Protocol):
     """A machine that compiles row nests; with ``binary`` its exponentials are powers of two."""
 
@@ -98,8 +98,9 @@ def _planned(apply: Apply, types: Types, geo: Geometry, tensors: Tensors) -> tup
         return _no_work, "nothing: the result is empty"
     if geo.sizes[apply.column] == 0:
         return _of_nothing(apply), "nothing to reduce"
-    if target_for(device) is not None and device.type in _DOORS and can_lower(apply, types.compute):
-        found = _kernel(apply, types, geo, tensors, device)
+    backend = backend_for(device)
+    if backend is not None and backend.row_reductions and can_lower(apply, types.compute):
+        found = _kernel(row_target(backend), apply, types, geo, tensors)
         if found is not None:
             return found
     return partial(run_blocks, apply, types), "blocks of the matrix"
@@ -118,11 +119,17 @@ def _of_nothing(apply: Apply) -> Runner:
     return fill
 
 
+@lru_cache(maxsize=8)
+def row_target(backend: Backend) -> RowTarget:
+    """Return what compiles row reductions for a backend that has such kernels."""
+    return backend.module(backend.row_reductions).TARGET()
+
+
 def _kernel(
-    apply: Apply, types: Types, geo: Geometry, tensors: Tensors, device: torch.device
+    target: RowTarget, apply: Apply, types: Types, geo: Geometry, tensors: Tensors
 ) -> tuple[Runner, str] | None:
-    """A kernel for the call and what it is, if the machine has one."""
-    target: RowTarget = import_module(_DOORS[device.type], __package__).TARGET
+    """Return a kernel for the call and its description, None where the target takes no such call."""
+    device = tensors[0].device
     stored = [NAMES[t.dtype] for t in tensors]
     binary = target.binary and types.compute == "f32" and types.precision != "ieee"
     own = stored[: len(apply.inner.tensors)]

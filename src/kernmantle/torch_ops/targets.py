@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
+from ..backends.base import REFERENCE, Backend, backend_of, backends
 from ..compiler.gradient_patterns import Pullback
 from ..compiler.nest import Nest
 from ..config import current
@@ -17,10 +17,8 @@ from ..errors import BackendError, DeviceError
 from ..ir.program import Program
 from ..runtime.launcher import Launcher
 
-# Loaded when the first tensor of that device comes: neither compiler is needed on a machine without the other.
-_DOORS = {"cpu": (".cpu", "CpuTarget"), "cuda": (".cuda", "CudaTarget")}
 
-
+@runtime_checkable
 class Target(Protocol):
     """Something that compiles a nest for given extents and strides."""
 
@@ -40,24 +38,28 @@ class Target(Protocol):
 
 
 @lru_cache(maxsize=8)
-def _target(kind: str) -> Target | None:
-    if kind not in _DOORS:
+def _target(backend: Backend) -> Target:
+    return backend.module(backend.contractions).TARGET()
+
+
+def backend_for(device: torch.device) -> Backend | None:
+    """Return the backend of a device; None means the reference evaluator, which must have been asked for."""
+    asked = current().backend
+    if asked == REFERENCE:
         return None
-    module, name = _DOORS[kind]
-    return getattr(import_module(module, __package__), name)()
+    found = backend_of(device.type, asked)
+    if found is not None:
+        return found
+    there = [row.name for row in backends().values() if row.device == device.type]
+    if there:
+        raise BackendError(f"backend={asked!r} cannot run on {device}; {' or '.join(map(repr, there))} runs there")
+    raise DeviceError(
+        f"no kernels for tensors on {device}: move them to the CPU or to an NVIDIA GPU, "
+        'or use km.config(backend="reference")'
+    )
 
 
 def target_for(device: torch.device) -> Target | None:
-    """Target of a device; None means the reference evaluator, which must have been asked for."""
-    backend = current().backend
-    if backend == "reference":
-        return None
-    target = _target(device.type)
-    if target is None:
-        raise DeviceError(
-            f"no kernels for tensors on {device}: move them to the CPU or to an NVIDIA GPU, "
-            'or use km.config(backend="reference")'
-        )
-    if backend not in ("auto", target.name):
-        raise BackendError(f"backend={backend!r} cannot run on {device}; {target.name!r} runs there")
-    return target
+    """Return what compiles contractions for a device; None means the reference evaluator."""
+    backend = backend_for(device)
+    return None if backend is None else _target(backend)

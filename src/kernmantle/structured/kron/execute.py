@@ -6,17 +6,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
 
 from ...errors import KernmantleWarning
 from ...runtime.dispatch import bound
+from ...torch_ops import targets
 from ...torch_ops.call_key import program_key
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
-from ...torch_ops.targets import target_for
 from .modes import Mode, contracted, parse
 from .run import Numbers, arranged, prepare, run
 from .torch_products import batch_of, product
@@ -27,8 +26,6 @@ Tensors = Sequence[torch.Tensor]
 Launch = Callable[[torch.Tensor, Tensors, torch.Tensor | None, torch.Tensor, Numbers], None]
 _HALVES = (torch.float16, torch.bfloat16)
 KERNELS = (*_HALVES, torch.float32, torch.float64)
-# Loaded when the first tensor of that device comes: neither compiler is needed on a machine without the other.
-_DOORS = {"llvm": ".cpu", "cuda": ".cuda"}
 _WARNED: set[str] = set()
 
 
@@ -128,10 +125,10 @@ def execute(
 
 def backend_for(x: torch.Tensor, modes: Sequence[Mode]) -> Any:
     """Return the module that has kernels for a product of x; None where torch's operations are taken."""
-    target = target_for(x.device)
-    if target is None or not has_kernels(x.dtype, modes):
+    backend = targets.backend_for(x.device)
+    if backend is None or not backend.kron or not has_kernels(x.dtype, modes):
         return None
-    return import_module(_DOORS[target.name], __package__)
+    return backend.module(backend.kron)
 
 
 def has_kernels(dtype: torch.dtype, modes: Sequence[Mode]) -> bool:

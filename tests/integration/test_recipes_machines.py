@@ -1,0 +1,172 @@
+"""CONTRIBUTING.md's recipes of machines: a tile, a GPU generation and a backend, made up, in a copy of the library.
+
+Only what the recipe names is written; wrong entries must make a test fail.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ..copied import Copy
+from ..source import ROOT
+
+TILES, ARCH, BACKEND = (f"src/kernmantle/backends/{file}" for file in ("cuda/tiles.py", "cuda/arch.py", "madeup"))
+COMPILED = "tests/backend/test_cuda_compile.py"
+TILE = '    Tile("madeup", 16, 16, {cells}, 16, 1, 4, 2, 0.7),\n'
+GENERATION = '    Arch("sm_999", "sm_90a", _HOPPER, 132, {block} << 10, 228 << 10, threads_per_sm=2048),\n'
+ROW = '''"""A made-up machine: the nest as loops over the CPU's memory."""
+
+from ..base import Backend
+
+BACKEND = Backend("madeup", "cpu", "backends.madeup.loops", automatic=False)
+'''
+LOOPS = '''"""Runs nests as Python's loops, one number after the other."""
+
+import ctypes
+from itertools import product
+
+from ...compiler.nest import SIZES, size_slot, stride_slot
+from ...ir.ops import evaluate
+from ...runtime.launcher import Launcher
+
+_TYPES = {"f32": ctypes.c_float, "f64": ctypes.c_double, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
+          "bool": ctypes.c_bool}
+
+
+class MadeupTarget:
+    name = "madeup"
+
+    def parallel(self, device):
+        return 1
+
+    def pulls(self, found, program, sizes, compute):
+        return False
+
+    def prepare(self, nest, integers, alignment, device):
+        values = integers.tolist()
+        return Launcher(lambda pointers, numbers: _run(nest, values, pointers, numbers), "loops")
+
+
+def _run(nest, values, pointers, numbers):
+    def entry(port, at):
+        own = nest.ports[port]
+        roles = [role for role in at if role in "abc" or role in own.roles or (port >= inputs and role == "k")]
+        offset = sum(at[role] * values[stride_slot(port, role)] for role in roles)
+        kind = _TYPES[own.dtype]
+        return kind.from_address(pointers[port] + offset * ctypes.sizeof(kind))
+
+    def read(at):
+        ports = [port for port, own in enumerate(nest.operands) if set(own.roles) <= at.keys()]
+        found = {nest.operands[port].name: entry(port, at).value for port in ports}
+        return {**found, **dict(zip(nest.numbers, numbers))}
+
+    inputs = len(nest.operands)
+    size = {role: values[size_slot(role)] for role in SIZES}
+    cut = "l" if any("l" in port.roles for port in nest.operands) else "k"
+    splits = size["splits"] if nest.partial else 1
+    for *outer, part in product(*(range(size[role]) for role in "abcmn"), range(splits)):
+        at = dict(zip("abcmn", outer))
+        spans = {role: (0, size[role]) for role in "lk"}
+        spans[cut] = part * size[cut] // splits, (part + 1) * size[cut] // splits
+        registers = [list(reduction.init) for reduction in nest.reductions]
+        for l, k in product(range(*spans["l"]), range(spans["k"][0] + START, spans["k"][1])):
+            known = read({**at, "l": l, "k": k})
+            for state, reduction, value in zip(registers, nest.reductions, evaluate(nest.map, known)):
+                own = {f"s{i}": number for i, number in enumerate(state)}
+                state[:] = evaluate(reduction.step, {**known, **own, "t": value, "index": l * size["k"] + k})
+        if nest.partial:
+            for port, value in enumerate((value for state in registers for value in state), inputs):
+                entry(port, {**at, "k": part}).value = value
+            continue
+        finished = {}
+        for i, (state, reduction) in enumerate(zip(registers, nest.reductions)):
+            own = {f"s{i}": number for i, number in enumerate(state)}
+            finished[f"s{i}"] = evaluate([reduction.finish], own)[0]
+        for port, value in enumerate(evaluate(nest.outputs, {**read(at), **finished}), inputs):
+            entry(port, at).value = value
+
+
+TARGET = MadeupTarget
+'''
+PROGRAM = """
+import torch, kernmantle as km
+from kernmantle.cli.info import backend_state
+x, y, v = (torch.randn(n, d, dtype=torch.float64) for n, d in ((6, 4), (5, 4), (5, 2)))
+factors = [torch.randn(2, 2, dtype=torch.float64)] * 2
+def found(backend):
+    with km.config(backend=backend):
+        power, root = lambda a, b, p: abs(a - b) ** p, lambda s, p: s ** (1 / p)
+        scaled = km.contract("mk,nk->mn", power, x, y, p=1.3, epilogue=root)
+        nearest = km.contract("mk,nk->mn", lambda a, b: a + b, x, y, reduce="argmin")
+        step = x.clone().requires_grad_()
+        km.cdist(step, y).sum().backward()
+        return scaled, nearest, km.Gaussian(2.0).matmul(x, y, v), km.kron_matmul(x, factors), step.grad
+for got, want in zip(found("madeup"), found("reference"), strict=True):
+    km.testing.assert_close(got, want, depth=20)
+print(backend_state("madeup"))
+"""
+
+
+def edits(right: bool) -> list[tuple[str, str, str]]:
+    """Rows of the tables."""
+    return [
+        (TILES, '    Tile("least"', TILE.format(cells="4, 8" if right else "16, 16")),
+        (ARCH, '    Arch("sm_120"', GENERATION.format(block=227 if right else 300)),
+    ]
+
+
+def folder(right: bool) -> dict[str, str]:
+    """Files of the backend; the wrong one leaves out the first of what is reduced."""
+    loops = LOOPS.replace("START", "0" if right else "1")
+    return {f"{BACKEND}/__init__.py": ROW, f"{BACKEND}/loops.py": loops}
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy(tmp_path_factory.mktemp("right"), edits(True), folder(True))
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy(tmp_path_factory.mktemp("wrong"), edits(False), folder(False))
+
+
+def outcomes(text: str, part: str) -> set[str]:
+    """Outcomes of the tests with a part of a name."""
+    return set(re.findall(rf"^(PASSED|FAILED|ERROR) \S*{re.escape(part)}", text, re.MULTILINE))
+
+
+@pytest.mark.slow
+def test_a_tile_is_a_row(right, wrong):
+    assert outcomes(right.tests("-k", "every_tile and madeup", COMPILED), "[madeup]") == {"PASSED"}
+    assert outcomes(wrong.tests("-k", "every_tile and madeup", COMPILED), "[madeup]") == {"FAILED"}
+
+
+@pytest.mark.slow
+def test_a_generation_is_a_row(right, wrong):
+    files = [COMPILED, "tests/unit/test_arch.py"]
+    found = right.tests("-k", "sm_999 or cards", *files)
+    assert outcomes(found, "[sm_999]") == outcomes(found, "rows_with_multiprocessors") == {"PASSED"}, found
+    assert outcomes(wrong.tests("-k", "sm_999 or cards", *files), "") == {"PASSED", "FAILED"}
+    assert "sm_999" in right.run("-m", "kernmantle", "inspect", "--help")
+
+
+def test_a_backend_is_a_folder(right, wrong):
+    assert right.run("-c", PROGRAM).strip() == "works"
+    assert "AssertionError" in wrong.run("-c", PROGRAM)
+    assert "no: its results are wrong" in wrong.run(
+        "-c", "from kernmantle.cli.info import backend_state as state; print(state('madeup'))"
+    )
+    with_layers = right.tests(
+        "-k", "madeup", "tests/unit/test_layers.py", "tests/integration/test_contract.py::test_an_equation"
+    )
+    assert "FAILED" not in with_layers, with_layers[-3000:]
+    assert outcomes(with_layers, "madeup.loops]") == {"PASSED"}
+
+
+def test_the_page_of_recipes_names_these_files():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for named in ("backends/cuda/tiles.py", "backends/cuda/arch.py", "backends/base.py"):
+        assert f"`{named}`" in page

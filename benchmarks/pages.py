@@ -25,7 +25,8 @@ TITLES = {
     "estimators": "Estimators", "estimators-cpu": "Estimators", "gradient": "Gradients of predictors",
     "host": "Time of the host", "host-cuda": "Time of the host",
     "kron": "Kronecker products", "kronsparse": "Kronecker-sparse products",
-    "kronsparse-models": "Models with Kronecker-sparse layers", "many": "Several GPUs", "solvers": "Solvers",
+    "kronsparse-models": "Models with Kronecker-sparse layers", "many": "Several GPUs",
+    "scores": "Scores", "solvers": "Solvers",
     "solvers-cpu": "Kernel systems",
     "tables": "Rows of the tables", "xrfm": "Feature learning",
 }  # fmt: skip

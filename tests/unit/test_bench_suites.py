@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import apply, run, xrfm
+from benchmarks import apply, problems, run, scores, xrfm
 from benchmarks.case import Peer, Suite
 from benchmarks.timing import Plan
 
@@ -48,3 +48,30 @@ def test_products_are_those_of_the_matrix(columns):
 def test_the_full_suite_adds_what_takes_minutes():
     few, all_ = ({row.name for row in apply.suite(full).rows} for full in (False, True))
     assert few < all_
+
+
+SMALL = (
+    scores.nearest(30, 40, 5, 3, "f32", 1.0),
+    scores.nearest(30, 40, 5, 3, "bf16", 1.0),
+    scores.nearest(20, 50, 3, 4, "f32", 1.0, p=1.0),
+    scores.product(30, 40, 3, 2, 1.0),
+    scores.product(30, 40, 3, 2, 1.0, "backward"),
+)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_scores_are_those_written_out(case):
+    peers = tuple(peer for peer in case.peers if peer.package == "torch")
+    wrong = Peer("wrong", lambda given: lambda: 1.1 * case.ours(given)())
+    found = results(replace(case, peers=(*peers, wrong), clock="wall"))
+    assert found.pop("wrong")["status"] == "wrong"
+    assert {each["status"] for each in found.values()} == {"ok"}, found
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_matrices_of_the_scores_are_those_written_out(place):
+    case = scores._grams()[place]
+    of = (scores._log_semiring, problems.least_sums, scores._positions, scores._cosines)[place]
+    small = replace(case, problem=of(20, 30, 7), clock="wall")
+    found = results(small)
+    assert {each["status"] for each in found.values()} == {"ok"}, found

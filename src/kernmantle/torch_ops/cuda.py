@@ -12,7 +12,7 @@ import torch
 
 from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.device import core, gpu
-from ..backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, plan
+from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Facts, plan
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
@@ -74,13 +74,22 @@ def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], i
     if kernel is None:
         return Launcher(nothing, str(chosen))
     blocks = chosen.blocks(sizes, limits(index))
-    fixed, trailing = chosen.fixed(values), lru_cache(maxsize=64)(chosen.trailing)
+    fixed = chosen.fixed(values)
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
         start(kernel, index, blocks, (*pointers, *fixed, *numbers))
 
+    @lru_cache(maxsize=64)
+    def tabled(numbers: tuple[float, ...]) -> tuple[Kernel, tuple[Argument, ...]]:
+        """The kernel of the degree that the power takes, and its arguments behind the pointers."""
+        own = chosen if chosen.power is None else chosen.of_degree(chosen.power.degree_for(numbers))
+        (found,) = load(own)
+        assert found is not None
+        return found, (*fixed, *numbers, *own.trailing(numbers))
+
     def run_with_tables(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        start(kernel, index, blocks, (*pointers, *fixed, *numbers, *trailing(tuple(numbers))))
+        own, arguments = tabled(tuple(numbers))
+        start(own, index, blocks, (*pointers, *arguments))
 
     return Launcher(run if chosen.power is None else run_with_tables, str(chosen))
 

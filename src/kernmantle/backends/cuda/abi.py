@@ -73,9 +73,20 @@ class Arguments:
         return "1" if role == "k" else f"{own} / 2"
 
 
-TABLE_PARAMETERS = ["double good", *(f"km::Two q{i}" for i in range(4))]
-"""Declarations of what a power by table needs, see ``backends.cuda.pow_tables.power_arguments``."""
-TABLE_VALUES = ["float(good)", *(f"q{i}.{member}" for i in range(4) for member in "ab")]
+def table_parameters(degree: int) -> list[str]:
+    """Return the declarations of what a power by table needs, see ``pow_tables.power_arguments``."""
+    return ["double good", *(f"km::Two q{i}" for i in range((degree + 1) // 2 + 2))]
+
+
+def table_values(degree: int) -> list[str]:
+    """Return these as they stand in the record of numbers."""
+    return ["float(good)", *(f"q{i}.{member}" for i in range((degree + 1) // 2 + 2) for member in "ab")]
+
+
+def table_members(degree: int) -> str:
+    """Return the declaration of that record's members."""
+    slopes = ", ".join(f"q{i + 1}" for i in range((degree + 1) // 2 * 2))
+    return f"float good, {slopes}, s0, s1, s2, s3;"
 
 
 def register_split(arch: str, threads: int, resident: int, producer: int) -> tuple[int, int]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ...compiler.gradient_patterns import SignedProduct, differing
 from ...compiler.nest import Nest, Port
-from ...ir.node import Node, variables
+from ...ir.node import Node, postorder, variables
 from ...ir.reductions import Reduction
-from .abi import TABLE_PARAMETERS, TABLE_VALUES, Arguments, launch_bounds, register_split
+from .abi import Arguments, launch_bounds, register_split, table_members, table_parameters, table_values
 from .gram_plan import PRODUCTS, CudaPlan, register_kinds, staged
-from .spelling import TYPES, Typed, Writer, cast, literal
+from .spelling import TYPES, WITHIN, Typed, Writer, cast, literal
 from .squares_plan import planes, weight
 
 ENTRY = "kernmantle_kernel"
@@ -22,6 +22,7 @@ STORAGE = {
 }  # fmt: skip
 COMPUTE = {"f32": "float", "f64": "double", "i32": "int", "i64": "km::i64", "bool": "bool"}
 _PREPARED = ("split", *PRODUCTS)
+_STEP = "const C* a, const C* b, const C* c, const C* d"
 _KINDS = (("rows", "Row"), ("columns", "Column"), ("lines", "Line"), ("cells", "Cell"))
 
 
@@ -137,19 +138,20 @@ def environment_of(plan: CudaPlan, letters: str) -> dict[str, Typed]:
     return environment
 
 
-def _step(plan: CudaPlan) -> list[str]:
+def _step(plan: CudaPlan, within: bool = False) -> list[str]:
     environment = environment_of(plan, "abcd") | {"index": ("position", "index")}
     near = plan.nest.compute == "f32" and not plan.nest.reproducible
     product = plan.product
     whole = product is not None and not _has_cheap_form(plan)
-    mapped = Writer(environment, _floating(plan), near=near, table=plan.power is not None and product is None)
+    degree = 0 if plan.power is None else plan.power.degree
+    mapped = Writer(environment, _floating(plan), near=near, table=degree if product is None else 0, within=within)
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
     live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
     for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
         values[place] = value
     lines = mapped.lines
     if product is not None:
-        cheap = Writer(environment, _floating(plan), "p", near, table=plan.power is not None)
+        cheap = Writer(environment, _floating(plan), "p", near, table=degree)
         quick = _product(product, cheap)
         exact = ("C(0.5) * " if _is_half(plan) else "") + cast(values[0], "value")
         ways = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
@@ -162,6 +164,20 @@ def _step(plan: CudaPlan) -> list[str]:
         new = writer.expressions(reduction.step)
         lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
     return lines
+
+
+def _takes_turns(plan: CudaPlan) -> bool:
+    """Whether the map has sines that are taken in place while their arguments are moderate."""
+    plain = plan.schema == "gram" and plan.nest.compute == "f32" and plan.power is None and plan.product is None
+    return plain and any(node.op in WITHIN for node in postorder(plan.nest.map))
+
+
+def _turns(plan: CudaPlan) -> list[str]:
+    """A step that tells of large arguments of sines instead of taking these."""
+    if not _takes_turns(plan):
+        return []
+    head = f"void step_within(Registers& s, {_STEP}, const Numbers& number, km::i64 position, bool& large)"
+    return ["    static constexpr bool TURNS = true;", *function(head, _step(plan, within=True))]
 
 
 def _product(product: SignedProduct, writer: Writer) -> str:
@@ -261,7 +277,6 @@ def body_of(plan: CudaPlan) -> list[str]:
     ]
     has_outer = any("l" in port.roles for port in nest.ports)
     counts = ", ".join(f"{kind.upper()} = {len(held[kind])}" for kind, _ in _KINDS)
-    at = "const C* a, const C* b, const C* c, const C* d"
     more = "km::i64 position, const float* scale"
     return [
         "struct Body {",
@@ -275,7 +290,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         f"    static constexpr int SHARE = {plan.power.share if plan.power is not None else 0};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
-        *(["        float good, q1, q2, q3, q4, s0, s1, s2, s3;"] if plan.power is not None else []),
+        *([f"        {table_members(plan.power.degree)}"] if plan.power is not None else []),
         "    };",
         f"    typedef {_given(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
         "    struct Registers {",
@@ -286,7 +301,8 @@ def body_of(plan: CudaPlan) -> list[str]:
         "    };",
         *function("void initial(Registers& s)", initial),
         "    template <km::Way WAY>",
-        *function(f"void step(Registers& s, {at}, const Numbers& number, {more})", _step(plan)),
+        *function(f"void step(Registers& s, {_STEP}, const Numbers& number, {more})", _step(plan)),
+        *_turns(plan),
         *_power(plan),
         *_weight(plan),
         *function("void merge(Registers& s, const Registers& r)", _merge(plan)),
@@ -354,8 +370,8 @@ def _entry(plan: CudaPlan) -> list[str]:
     arguments = Arguments(len(nest.ports), plan.integers, len(nest.numbers), paired=paired)
     handed, place = _handed(plan)
     parameters = [*handed, *arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
-    parameters += TABLE_PARAMETERS if plan.power is not None else []
-    numbers = [*arguments.values("Body::C"), *(TABLE_VALUES if plan.power is not None else [])]
+    parameters += table_parameters(plan.power.degree) if plan.power is not None else []
+    numbers = [*arguments.values("Body::C"), *(table_values(plan.power.degree) if plan.power is not None else [])]
     return [
         *_template(plan),
         "",

@@ -98,6 +98,10 @@ class CudaPlan:
         """The arguments behind the numbers, which depend on them."""
         return () if self.power is None else self.power.arguments(tuple(numbers))
 
+    def of_degree(self, degree: int) -> CudaPlan:
+        """Return the plan with polynomials of this degree for its power."""
+        return replace(self, power=replace(self.power, degree=degree)) if self.power is not None else self
+
     def __str__(self) -> str:
         tile, split = self.tile, f" x {self.tile.groups} ranges of k" if self.tile.groups > 1 else ""
         widths = ", ".join(

@@ -19,13 +19,13 @@ from ...ir.node import Node, const, postorder, rewrite, variables
 from ...ir.ops import evaluate
 
 DEGREE = 5
-SLOPES = (1, 2, 3)
+DEGREES = (3, 4, 5)
+"""Degrees of the polynomial of an interval, a kernel each: steeper powers take more."""
 TABLE_SIXTEENTHS, ROOT_TABLE_SIXTEENTHS = 8, 5
 MAX_RELATIVE_ERROR = 1.6e-6
 _PROBES = 257
 _EXCHANGES = 4
 _TRIALS = 25
-_UNUSED = (0.0, *(0,) * 4)
 MIDDLES = (1.125, 1.375, 1.625, 1.875)
 _REACH = 1 / 9
 
@@ -34,19 +34,29 @@ _REACH = 1 / 9
 class TablePower:
     """The power |x - y|^exponent of a map, the exponent made of the nest's ``numbers``; ``share`` of 16 cells by table.
 
-    With ``positive`` it may be used for a positive exponent only.
+    With ``positive`` it may be used for a positive exponent only. ``degree`` is that of the kernel's polynomial.
     """
 
     exponent: Node
     numbers: tuple[str, ...]
     share: int
     positive: bool = False
+    degree: int = DEGREES[0]
+
+    def value(self, numbers: tuple[float, ...]) -> float:
+        """The exponent."""
+        (exponent,) = evaluate([self.exponent], dict(zip(self.numbers, numbers, strict=True)))
+        return float(exponent)
 
     def arguments(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         """What the kernel is passed behind the numbers."""
-        (exponent,) = evaluate([self.exponent], dict(zip(self.numbers, numbers, strict=True)))
+        exponent = self.value(numbers)
         usable = not self.positive or exponent > 0
-        return power_arguments(float(exponent)) if usable else _UNUSED
+        return power_arguments(exponent if usable else 0.0, self.degree)
+
+    def degree_for(self, numbers: tuple[float, ...]) -> int:
+        """The degree that these numbers take."""
+        return least_degree(self.value(numbers)) or self.degree
 
 
 def table_power(nest: Nest) -> TablePower | None:
@@ -64,11 +74,11 @@ def table_power(nest: Nest) -> TablePower | None:
             TablePower(exponent, nest.numbers, TABLE_SIXTEENTHS, positive) if set(names) <= set(nest.numbers) else None
         )
     (value,) = evaluate([exponent], {})
-    if isinstance(value, bool) or value in (0, 1, 2, 3, 4) or interval_polynomial(float(value)) is None:
+    degree = None if isinstance(value, bool) or value in (0, 1, 2, 3, 4) else least_degree(float(value))
+    if degree is None:
         return None
-    return TablePower(
-        exponent, nest.numbers, ROOT_TABLE_SIXTEENTHS if value in (0.5, 1.5, 2.5) else TABLE_SIXTEENTHS, positive
-    )
+    share = ROOT_TABLE_SIXTEENTHS if value in (0.5, 1.5, 2.5) else TABLE_SIXTEENTHS
+    return TablePower(exponent, nest.numbers, share, positive, degree)
 
 
 def gathered(nest: Nest) -> Nest:
@@ -162,25 +172,32 @@ def is_accurate(power: float) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def interval_polynomial(power: float) -> tuple[float, ...] | None:
+def interval_polynomial(power: float, degree: int = DEGREES[0]) -> tuple[float, ...] | None:
     """Return the factor a and slopes of a (1 + q1 r + q2 r^2 + ...), None if it is not accurate for (1 + r)^power."""
     if not _is_moderate(power):
         return None
-    exact = _minimax(power, len(SLOPES), 1.0, -_REACH, _REACH)
+    exact = _minimax(power, degree, 1.0, -_REACH, _REACH)
     if not _is_within_error(exact, power, 1.0, -_REACH, _REACH):
         return None
     return (exact[0], *_single([coefficient / exact[0] for coefficient in exact[1:]]))
 
 
 @lru_cache(maxsize=4096)
-def power_arguments(power: float) -> tuple[float, ...]:
+def least_degree(power: float) -> int | None:
+    """Return the smallest degree that is accurate, None where none is."""
+    return next((degree for degree in DEGREES if interval_polynomial(power, degree) is not None), None)
+
+
+@lru_cache(maxsize=4096)
+def power_arguments(power: float, degree: int = DEGREES[0]) -> tuple[float, ...]:
     """Arguments of a kernel that mixes both ways: 1 where the table may be used, then slopes and powers of the middles.
 
     A pair of float32 travels as the integer of its bits: a launch takes 1 us longer for each argument of that type.
     """
-    found = interval_polynomial(power)
+    found = interval_polynomial(power, degree)
+    pairs = (degree + 1) // 2
     if found is None:
-        return _UNUSED
+        return (0.0, *(0,) * (pairs + 2))
     first, *slopes = found
-    values = (*slopes, *(0.0,) * (4 - len(slopes)), *(first * middle**power for middle in MIDDLES))
-    return (1.0, *unpack("4q", pack("8f", *values)))
+    values = (*slopes, *(0.0,) * (2 * pairs - degree), *(first * middle**power for middle in MIDDLES))
+    return (1.0, *unpack(f"{pairs + 2}q", pack(f"{2 * pairs + 4}f", *values)))

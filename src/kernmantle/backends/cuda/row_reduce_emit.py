@@ -9,7 +9,7 @@ from ...compiler.monotone import order
 from ...compiler.nest import Port
 from ...compiler.patterns import SCALED, scale
 from ...ir.node import Node, variables
-from .abi import TABLE_PARAMETERS, TABLE_VALUES, Arguments, register_split
+from .abi import Arguments, register_split, table_parameters, table_values
 from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
 from .row_reduce_plan import JOINERS, CudaRowPlan, ends
 from .score_plan import SIDES
@@ -212,10 +212,10 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     """All kernels, which take the same arguments."""
     ports, nest = plan.rows.ports, plan.rows.matrix
     arguments = Arguments(len(ports), plan.integers, len(nest.numbers), absent=ports.index(nest.outs[0]))
-    table = plan.matrix.power is not None
+    power = plan.matrix.power
     parameters = [*arguments.pointer_parameters, "void* work", *arguments.integer_parameters]
-    parameters += [*arguments.number_parameters, *(TABLE_PARAMETERS if table else [])]
-    values = ", ".join([*arguments.values("Body::C"), *(TABLE_VALUES if table else [])])
+    parameters += [*arguments.number_parameters, *(table_parameters(power.degree) if power else [])]
+    values = ", ".join([*arguments.values("Body::C"), *(table_values(power.degree) if power else [])])
     score = plan.form in _HANDED
     _, handed, passed = _HANDED.get(plan.form, ("", (), ""))
     given = [

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from ...compiler.patterns import is_abs_difference
 from ...ir.node import Node, Number, postorder
 from ...ir.ops import OPS
-from .pow_tables import SLOPES
 
 # A name is a function of namespace km; anything with braces is a pattern over the arguments.
 SPELLINGS: dict[str, str] = {
@@ -20,6 +19,9 @@ SPELLINGS: dict[str, str] = {
     "sigmoid": "sigmoid", "floor": "floor", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}",
     "eq": "{} == {}", "ne": "{} != {}", "and": "{} && {}", "or": "{} || {}", "not": "!{}", "where": "{} ? {} : {}",
 }  # fmt: skip
+
+WITHIN = {"sin": "sine_within", "cos": "cosine_within"}
+"""Functions that are taken in place of moderate arguments, by their forms that tell of others."""
 
 TYPES = {"value": "C", "bool": "bool", "index": "km::i64"}
 _ROOTS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
@@ -74,22 +76,25 @@ def _power(base: str, exponent_text: str, node: Node, near: bool) -> str | None:
     return f"km::power_near({base}, {exponent_text})"
 
 
-def _mixed(near: str, base: str, exponent_text: str, exponent: object, difference: str) -> str:
+def _mixed(near: str, base: str, exponent_text: str, exponent: object, difference: str, degree: int) -> str:
     """A power of |difference| in the way the step is told to take it."""
     unit = f"km::power_unit({difference}, {exponent_text})"
     if exponent in _ROOTS:
         unit = f"km::root_factor({base})" if exponent == 0.5 else near
-    return _chosen(near, unit, difference)
+    return _chosen(near, unit, difference, degree)
 
 
-def _chosen(near: str, unit: str, difference: str) -> str:
-    coefficients = ", ".join(f"number.q{i}" for i in SLOPES)
+def _chosen(near: str, unit: str, difference: str, degree: int) -> str:
+    coefficients = ", ".join(f"number.q{i + 1}" for i in range(degree))
     table = f"km::power_table({difference}, scale, {coefficients})"
     return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {near}"
 
 
 class Writer:
-    """Collects the statements of one function body; with ``apart`` long functions are called, not put in place."""
+    """Collects the statements of one function body.
+
+    With ``table``, the degree of a polynomial, powers may be taken by table; with ``apart`` long functions are called, not put in place; with ``within`` those of ``WITHIN`` set ``large``.
+    """
 
     def __init__(
         self,
@@ -97,10 +102,12 @@ class Writer:
         floating: bool,
         prefix: str = "t",
         near: bool = False,
-        table: bool = False,
+        table: int = 0,
         apart: bool = False,
+        within: bool = False,
     ):
         self.apart = apart
+        self.within = within
         self.environment = environment
         self.near = near
         self.table = table
@@ -142,15 +149,17 @@ class Writer:
         special = _power(texts[0], texts[1], node, self.near) if node.op == "pow" and self.floating else None
         if special is not None and self.table and node.args[1].number not in (1, 2, 3, 4):
             (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
-            return _mixed(special, texts[0], texts[1], node.args[1].number, difference), kind
+            return _mixed(special, texts[0], texts[1], node.args[1].number, difference, self.table), kind
         if special is not None:
             return special, kind
         if node.op == "sqrt" and self.table and is_abs_difference(node.args[0]):
             (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
-            return _chosen(f"km::root_near({texts[0]})", f"km::root_factor({texts[0]})", difference), kind
+            return _chosen(f"km::root_near({texts[0]})", f"km::root_factor({texts[0]})", difference, self.table), kind
         spelling = SPELLINGS[node.op]
         if "{}" in spelling:
             return spelling.format(*texts), kind
+        if self.within and node.op in WITHIN:
+            return f"km::{WITHIN[node.op]}({texts[0]}, large)", kind
         called = self.apart and OPS[node.op].cost == "long" and self.floating
         return f"{'km::apart' if called else 'km'}::{spelling}({', '.join(texts)})", kind
 

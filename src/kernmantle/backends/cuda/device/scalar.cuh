@@ -209,6 +209,45 @@ __device__ __forceinline__ float copysign<float>(float a, float b) { return ::co
 template <>
 __device__ __forceinline__ double copysign<double>(double a, double b) { return ::copysign(a, b); }
 
+// sin and cos in float32: the argument less the nearest multiple of pi, or the nearest odd one of pi / 2, which is kept in three
+// pieces, and a polynomial on what is left; within 2 units in the last place. Large arguments need more digits of pi: a call.
+constexpr float TURNS_LIMIT = 1e5f;
+namespace apart {
+__device__ __noinline__ float large_sine(float a) { return ::sinf(a); }
+__device__ __noinline__ float large_cosine(float a) { return ::cosf(a); }
+}  // namespace apart
+KM_DEVICE float less_turns(float a, float turns) {
+    return fmaf(turns, -1.24467443e-13f, fmaf(turns, -6.27832833e-07f, fmaf(turns, -3.14159203f, a)));
+}
+KM_DEVICE float sine_within_turn(float r) {
+    const float s = r * r;
+    const float p = fmaf(fmaf(fmaf(2.60576576e-06f, s, -1.98095964e-04f), s, 8.33306648e-03f), s, -0.166666597f);
+    return fmaf(fmaf(p, s, 0.0f), r, r);
+}
+// Of arguments within the limit; one that is not makes `large` true, and the result is of no use.
+KM_DEVICE float sine_within(float a, bool& large) {
+    large |= fabsf(a) > TURNS_LIMIT;
+    const float turns = fmaf(a, 0.318309886f, 12582912.0f);  // 1.5 2^23: the last bit is 1
+    const float r = sine_within_turn(less_turns(a, turns - 12582912.0f));
+    return __uint_as_float(__float_as_uint(r) ^ (__float_as_uint(turns) << 31));
+}
+KM_DEVICE float cosine_within(float a, bool& large) {
+    large |= fabsf(a) > TURNS_LIMIT;
+    const unsigned turns = __float_as_uint(__fmaf_rd(a, 0.318309886f, 6291456.0f)) | 1;  // 1.5 2^22: the last bit is 1 / 2
+    const float r = sine_within_turn(less_turns(a, __uint_as_float(turns) - 6291456.0f));
+    return __uint_as_float(__float_as_uint(r) ^ (~turns << 30 & 0x80000000u));
+}
+KM_DEVICE float sine(float a) {
+    bool large = false;
+    const float found = sine_within(a, large);
+    return large ? apart::large_sine(a) : found;
+}
+KM_DEVICE float cosine(float a) {
+    bool large = false;
+    const float found = cosine_within(a, large);
+    return large ? apart::large_cosine(a) : found;
+}
+
 #define KM_FUNCTION(name, single, twice)            \
     KM_DEVICE float name(float a) { return single; } \
     KM_DEVICE double name(double a) { return twice; }
@@ -221,8 +260,8 @@ KM_FUNCTION(expm1, ::expm1f(a), ::expm1(a))
 KM_FUNCTION(log, ::logf(a), ::log(a))
 KM_FUNCTION(log2, ::log2f(a), ::log2(a))
 KM_FUNCTION(log1p, ::log1pf(a), ::log1p(a))
-KM_FUNCTION(sin, ::sinf(a), ::sin(a))
-KM_FUNCTION(cos, ::cosf(a), ::cos(a))
+KM_FUNCTION(sin, sine(a), ::sin(a))
+KM_FUNCTION(cos, cosine(a), ::cos(a))
 KM_FUNCTION(tan, ::tanf(a), ::tan(a))
 KM_FUNCTION(acos, ::acosf(a), ::acos(a))
 KM_FUNCTION(tanh, ::tanhf(a), ::tanh(a))
@@ -288,10 +327,17 @@ KM_DEVICE float power_unit(float d, float p) {
     const float r = ptx::lg2_approx_ftz(fabsf(d)) * p;
     return ptx::ex2_approx_ftz(r);
 }
-KM_DEVICE float power_table(float d, const float* scale, float q1, float q2, float q3) {
+// Of the slopes, lowest first.
+KM_DEVICE float slopes_at(float, float q) { return q; }
+template <class... Q>
+KM_DEVICE float slopes_at(float r, float q, Q... more) {
+    return fmaf(slopes_at(r, more...), r, q);
+}
+template <class... Q>
+KM_DEVICE float power_table(float d, const float* scale, Q... slopes) {
     const float2 at = *(const float2*)((const char*)scale + ((__float_as_uint(d) >> 18) & 0x1ff8u));
     const float r = fmaf(fabsf(d), at.y, -1.0f);
-    return at.x * fmaf(fmaf(fmaf(q3, r, q2), r, q1), r, 1.0f);
+    return at.x * fmaf(slopes_at(r, slopes...), r, 1.0f);
 }
 // 2^(p e) for the biased exponent e.
 KM_DEVICE float power_of_exponent(float p, int biased) {

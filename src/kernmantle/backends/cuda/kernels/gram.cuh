@@ -111,6 +111,16 @@ struct FetchList<Port, N, N, C, SPAN, DEPTH, THREADS, QUICK> {
     __device__ __forceinline__ void write(C*, int) const {}
 };
 
+// Whether a map has sines of which those of moderate arguments are taken in place.
+template <class Body>
+__device__ constexpr auto takes_turns(int) -> decltype(Body::TURNS) {
+    return Body::TURNS;
+}
+template <class Body>
+__device__ constexpr bool takes_turns(...) {
+    return false;
+}
+
 // Bytes of shared memory: two stages of every group, or the registers of the groups while they are merged.
 template <class Body, class Tile>
 __device__ constexpr int gram_stage_words() {
@@ -131,6 +141,8 @@ struct Gram {
     typedef typename Body::Registers Registers;
     static constexpr int TM = Tile::TM, TN = Tile::TN, BM = Tile::BM, BN = Tile::BN, DEPTH = Tile::DEPTH;
     static constexpr int GT = Tile::GROUP_THREADS;
+    // Sines are long: more than two steps of them do not stay in the instruction cache.
+    static constexpr int UNROLL = takes_turns<Body>(0) && Tile::UNROLL > 2 ? 2 : Tile::UNROLL;
     static constexpr int PM = Pitch<C, BM>::value, PN = Pitch<C, BN>::value;
     static constexpr int STAGE = gram_stage_words<Body, Tile>();
     typedef Lay<C, TM, Tile::TY> RowLay;
@@ -189,6 +201,47 @@ struct Gram {
         });
     }
 
+    typedef C RowValues[AtLeastOne<Body::ROWS>::value][TM];
+    typedef C ColumnValues[AtLeastOne<Body::COLUMNS>::value][TN];
+
+    // What one cell reads.
+    __device__ __forceinline__ void gather(
+        C (&av)[AtLeastOne<Body::ROWS>::value], C (&bv)[AtLeastOne<Body::COLUMNS>::value], C (&dv)[AtLeastOne<Body::CELLS>::value],
+        const RowValues& a, const ColumnValues& b, int i, int j) const {
+#pragma unroll
+        for (int o = 0; o < Body::ROWS; ++o) av[o] = a[o][i];
+#pragma unroll
+        for (int o = 0; o < Body::COLUMNS; ++o) bv[o] = b[o][j];
+#pragma unroll
+        for (int o = 0; o < Body::CELLS; ++o) dv[o] = cell[o][i][j];
+    }
+
+    // A step of a map with sines: of moderate arguments in place, a column of cells at a time; if one of them is large, the
+    // column is taken again, each cell by a call.
+    __device__ __forceinline__ void within_turns(const RowValues& a, const ColumnValues& b, const C* c, i64 position) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j) {
+            Registers before[TM];
+            bool large = false;
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                C av[AtLeastOne<Body::ROWS>::value], bv[AtLeastOne<Body::COLUMNS>::value], dv[AtLeastOne<Body::CELLS>::value];
+                gather(av, bv, dv, a, b, i, j);
+                before[i] = state[i][j];
+                Body::step_within(state[i][j], av, bv, c, dv, g.number, position, large);
+            }
+            if (large) {
+#pragma unroll
+                for (int i = 0; i < TM; ++i) {
+                    C av[AtLeastOne<Body::ROWS>::value], bv[AtLeastOne<Body::COLUMNS>::value], dv[AtLeastOne<Body::CELLS>::value];
+                    gather(av, bv, dv, a, b, i, j);
+                    state[i][j] = before[i];
+                    Body::template step<EXACT>(state[i][j], av, bv, c, dv, g.number, position, 0);
+                }
+            }
+        }
+    }
+
     // Where MIXED allows it, SHARE of 16 cells take their power from the table, so that two units share the work.
     template <bool MIXED>
     __device__ __forceinline__ void step(const C* stage, int kk, i64 k, i64 l, const float* scale) {
@@ -212,17 +265,16 @@ struct Gram {
                 total[i] += Body::once(av, c, g.number);
             }
         }
+        if constexpr (takes_turns<Body>(0)) {
+            within_turns(a, b, c, position);
+            return;
+        }
 #pragma unroll
         for (int j = 0; j < TN; ++j)
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
                 C av[AtLeastOne<Body::ROWS>::value], bv[AtLeastOne<Body::COLUMNS>::value], dv[AtLeastOne<Body::CELLS>::value];
-#pragma unroll
-                for (int o = 0; o < Body::ROWS; ++o) av[o] = a[o][i];
-#pragma unroll
-                for (int o = 0; o < Body::COLUMNS; ++o) bv[o] = b[o][j];
-#pragma unroll
-                for (int o = 0; o < Body::CELLS; ++o) dv[o] = cell[o][i][j];
+                gather(av, bv, dv, a, b, i, j);
                 if (MIXED && Body::POWERS && (i * TN + j) * Body::SHARE % 16 < Body::SHARE)
                     Body::template step<MIXED ? BY_TABLE : EXACT>(state[i][j], av, bv, c, dv, g.number, position, scale);
                 else
@@ -232,7 +284,7 @@ struct Gram {
 
     __device__ __forceinline__ void steps(const C* stage, i64 k, i64 l, i64 depths, bool look, const float* scale) {
         if (depths >= DEPTH && (!Body::TAME || look)) {
-#pragma unroll(Tile::UNROLL)
+#pragma unroll(UNROLL)
             for (int kk = 0; kk < DEPTH; ++kk) step<Body::TAME>(stage, kk, k + kk, l, scale);
         } else {
             const int end = depths < DEPTH ? (int)depths : DEPTH;

@@ -26,6 +26,7 @@ from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
 from kernmantle.backends.cuda.pow_tables import table_power
 from kernmantle.backends.cuda.squares_plan import PROMISE
 
+from .log_products import log_cases, log_error
 from .nests import NUMPY, S0, Case, cases, expected, op, value, widened
 from .squares import Given, error, squares_cases
 from .squares import planned as planned_squares
@@ -227,6 +228,12 @@ def main(words: Sequence[str]) -> int:
             continue
         off = error(given, run_squares(machine, given)) / PROMISE
         wrong += off > 1
+        sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {given.case.name:24s} {off:.3g}\n")
+    for given in log_cases():
+        if words and not any(word in given.case.name for word in words):
+            continue
+        off = log_error(given, run_squares(machine, given))
+        wrong += not off <= 1
         sys.stdout.write(f"{'ok ' if off <= 1 else 'BAD'} {given.case.name:24s} {off:.3g}\n")
     sys.stdout.write(f"{wrong} wrong\n")
     return wrong

@@ -171,6 +171,11 @@ def squared_differences(nest: Nest) -> Squares | None:
     return Squares(names[0], names[1], weight)
 
 
+def is_by_products(nest: Nest) -> bool:
+    """Whether it may be made of matrix products: sums of squared differences, logarithms of sums of exponentials."""
+    return squared_differences(nest) is not None or log_product(nest) is not None
+
+
 def inner_product(nest: Nest) -> bool:
     """Whether the nest is a sum over k of an operand over (m, k) times one over (n, k)."""
     roles = {port.name: port.roles for port in nest.operands}
@@ -178,6 +183,69 @@ def inner_product(nest: Nest) -> bool:
         return False
     parts = factors(nest.map[0])
     return sorted(roles.get(part.name, "") if part.op == "var" else "" for part in parts) == ["mk", "nk"]
+
+
+@dataclass(frozen=True)
+class LogProduct:
+    """``log Σ_k exp(row_part + column_part)``: what an operand over (m, k) and one over (n, k) add to the exponent."""
+
+    row: str
+    column: str
+    row_part: Node
+    column_part: Node
+
+
+def _terms(node: Node, uniform: Collection[str]) -> list[Node]:
+    """Terms of a sum, uniform factors multiplied in."""
+    if node.op == "add":
+        return [term for arg in node.args for term in _terms(arg, uniform)]
+    if node.op == "sub":
+        return [*_terms(node.args[0], uniform), *(Node("neg", (term,)) for term in _terms(node.args[1], uniform))]
+    if node.op == "neg":
+        return [Node("neg", (term,)) for term in _terms(node.args[0], uniform)]
+    if node.op == "div" and set(variables([node.args[1]])) <= set(uniform):
+        return [Node("div", (term, node.args[1])) for term in _terms(node.args[0], uniform)]
+    if node.op == "mul":
+        for factor, rest in (node.args, node.args[::-1]):
+            if set(variables([factor])) <= set(uniform):
+                return [Node("mul", (factor, term)) for term in _terms(rest, uniform)]
+    return [node]
+
+
+def _same(node: Node, args: tuple[Node, ...]) -> Node:
+    return Node(node.op, args)
+
+
+def _sum(terms: Sequence[Node]) -> Node:
+    total, *rest = terms
+    for term in rest:
+        total = Node("add", (total, term))
+    return total
+
+
+def log_product(nest: Nest) -> LogProduct | None:
+    """The nest as the logarithm of a matrix product of exponentials, each of which one of two operands makes."""
+    looped = any("l" in port.roles for port in nest.ports)
+    floating = nest.compute in ("f32", "f64")
+    if not floating or nest.partial or looped or [red.name for red in nest.reductions] != ["logsumexp"]:
+        return None
+    used = set(variables(nest.map))
+    held = {role: [p.name for p in nest.operands if p.roles == role and p.name in used] for role in ("mk", "nk", "k")}
+    known = {*nest.numbers, *(name for names in held.values() for name in names)}
+    if any(len(held[role]) != 1 for role in ("mk", "nk")) or used - known:
+        return None
+    (row,), (column,) = held["mk"], held["nk"]
+    parts: dict[str, list[Node]] = {row: [], column: []}
+    for term in _terms(nest.map[0], nest.numbers):
+        owners = {row, column} & set(variables([term]))
+        if len(owners) == 2:
+            return None
+        parts[next(iter(owners), row)].append(term)
+    if not parts[row] or not parts[column]:
+        return None
+    found = LogProduct(row, column, _sum(parts[row]), _sum(parts[column]))
+    renamed = rewrite([found.row_part], lambda leaf: var(column) if leaf == var(row) else leaf, _same)
+    return None if nest.mirrors and renamed[0] != found.column_part else found
 
 
 @dataclass(frozen=True)

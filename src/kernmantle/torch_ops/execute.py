@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
@@ -18,7 +18,7 @@ from ..errors import BackendError, OutOfMemoryError
 from ..ir.node import substitute, var
 from ..ir.program import Operand, Program, elementwise
 from ..runtime.dispatch import bound
-from . import cpu_squares
+from . import cpu_logs, cpu_squares
 from .call_key import program_key
 from .dtypes import DTYPES, NAMES, compute_type, stored_type
 from .info import RunInfo
@@ -317,7 +317,7 @@ def _kernel(
     alignment = [t.data_ptr() % 16 or 16 for t in (*arrays, *(targets or ()))]
     alignment += [16] * (len(ports) - len(alignment))
     nest = lowering.nest
-    if types.precision == "half" or nest.pulled or patterns.squared_differences(nest) is not None:
+    if types.precision == "half" or nest.pulled or patterns.is_by_products(nest):
         nest = replace(nest, precision=types.precision)
     launcher = target.prepare(nest, calls.integers, alignment, tensors[0].device)
     launch: Runner
@@ -327,7 +327,21 @@ def _kernel(
         sizes = (*(t.element_size() for t in arrays), *(DTYPES[port.dtype].itemsize for port in lowering.nest.outs))
         launch = PartialLaunch(launcher.run, places, calls, sizes, program, types, lowering, shape)
     route = f"{target.name}: {launcher.description}"
-    plan = cpu_squares.planned(program, nest, geo, types, tensors, outs) if target.name == "llvm" else None
+    if target.name != "llvm":
+        return launch, route
+    return _by_products(program, replace(lowering, nest=nest), geo, types, tensors, outs, launch, route)
+
+
+def _by_products(
+    program: Program, lowering: Lowering, geo: Geometry, types: Types, tensors: Tensors, outs: Tensors | None,
+    launch: Runner, route: str,
+) -> tuple[Runner, str]:  # fmt: skip
+    """Through the vendor's matrix product on the CPU where that is as exact, else as it is."""
+    logs = cpu_logs.planned(lowering, geo, types)
+    if logs is not None:
+        finish = partial(_finish, program, types)
+        return cpu_logs.runner(logs, program, lowering, types, launch, finish), f"logarithms of matmul, else {route}"
+    plan = cpu_squares.planned(program, lowering.nest, geo, types, tensors, outs)
     if plan is None:
         return launch, route
     return cpu_squares.runner(plan, program, types, launch, prepare), f"{plan}, else {route}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...compiler.gradient_patterns import SignedProduct, differing
 from ...compiler.nest import Nest, Port
+from ...compiler.patterns import log_product
 from ...ir.node import Node, postorder, variables
 from ...ir.reductions import Reduction
 from .abi import Arguments, launch_bounds, register_split, table_members, table_parameters, table_values
@@ -337,9 +338,18 @@ def _power(plan: CudaPlan) -> list[str]:
 
 
 def _weight(plan: CudaPlan) -> list[str]:
-    """What squared differences are weighted by before they are taken apart."""
+    """What squared differences are weighted by before they are taken apart, or what operands add to exponents."""
     if plan.schema not in (*_PREPARED, "score", "select"):
         return []
+    logs = log_product(plan.nest)
+    if logs is not None:
+        lines = ["    static constexpr bool WEIGHTED = false, LOGS = true;"]
+        for name, part, operand in (("row", logs.row_part, logs.row), ("column", logs.column_part, logs.column)):
+            writer = Writer(environment_of(plan, "c") | {operand: ("value", "value")}, True)
+            (found,) = writer.expressions([part])
+            head = f"C {name}_part(C value, const C* c, const Numbers& number)"
+            lines += function(head, [*writer.lines, f"return {cast(found, 'value')};"])
+        return lines
     found = weight(plan.nest)
     lines = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
     if found is None:

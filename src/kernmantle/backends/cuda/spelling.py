@@ -93,7 +93,8 @@ def _chosen(near: str, unit: str, difference: str, degree: int) -> str:
 class Writer:
     """Collects the statements of one function body.
 
-    With ``table``, the degree of a polynomial, powers may be taken by table; with ``apart`` long functions are called, not put in place; with ``within`` those of ``WITHIN`` set ``large``.
+    With ``table``, the degree of a polynomial, powers may be taken by table; with ``apart`` long functions are called,
+    not put in place; with ``within`` those of ``WITHIN`` set ``large``.
     """
 
     def __init__(

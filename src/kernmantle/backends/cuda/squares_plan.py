@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...compiler.nest import ROLES, Nest
-from ...compiler.patterns import Squares, squared_differences
+from ...compiler.patterns import LogProduct, Squares, log_product, squared_differences
 from ...ir.node import Node
 from .gram_plan import CudaPlan, Facts, planned, staged, supports_warp_specialized
-from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
+from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, LOGARITHMS, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 
 BLOCK = 64
 PILOTS = 32
@@ -23,7 +23,9 @@ PROMISE = 1e-5
 """Largest relative error of a sum of squares, up to the deepest that is taken so."""
 _LEAST_DEPTH, _DEEPEST = 32, 8192
 _ALIGNED = 1024
-_FLOAT_RATE = 120
+_FLOAT_RATE, _LOG_RATE = 120, 16
+_WIDEST_LOG = 128
+"""Widest tile of logarithms: wider ones computed as written, with two registers an entry, do not fit."""
 _LAUNCHES = 34000
 _SPLIT_BYTES, _BYTES_A_CLOCK = 12, 2170
 _TILE_SLOTS = 32
@@ -49,12 +51,13 @@ class SquaresPlan:
     split_blocks: int
 
     def __str__(self) -> str:
-        return f"{self.main}; near entries by {self.direct.schema}"
+        others = "entries that underflow" if is_logarithm(self.main.nest) else "near entries"
+        return f"{self.main}; {others} by {self.direct.schema}"
 
 
 def planes(nest: Nest) -> int:
     """Halves kept of each number."""
-    return 1 if nest.precision == "tf32" else 2
+    return 1 if nest.precision == "tf32" and squared_differences(nest) is not None else 2
 
 
 def weight(nest: Nest) -> Node | None:
@@ -81,7 +84,7 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _scratch(
-    nest: Nest, found: Squares, sizes: Mapping[str, int], facts: Facts, tile: Tile, symmetric: bool
+    nest: Nest, found: Squares | LogProduct, sizes: Mapping[str, int], facts: Facts, tile: Tile, symmetric: bool
 ) -> tuple[Scratch, int]:
     """Where everything lies, and how many rows are split."""
     offsets, end = [0], 4 * (_LIST_TILES + 4 * _tiles(tile, sizes, symmetric))
@@ -112,13 +115,20 @@ def _cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, l
     return math.ceil(share * _tiles(tile, sizes, False) / limits.sm_count) * each + share * split + _LAUNCHES
 
 
-def _direct_cycles(sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
+def _direct_cycles(nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
     pairs = math.prod(sizes[role] for role in "abcmn") * (sizes["k"] + _TILE_SLOTS) * (0.5 if symmetric else 1.0)
-    return 2 * pairs / (_FLOAT_RATE * limits.sm_count)
+    return 2 * pairs / ((_LOG_RATE if is_logarithm(nest) else _FLOAT_RATE) * limits.sm_count)
+
+
+def is_logarithm(nest: Nest) -> bool:
+    """Whether it is the logarithm of a product, not a sum of squared differences."""
+    return nest.reductions[0].name == "logsumexp"
 
 
 def _direct_tile(tile: Tile, nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile:
-    """A tile of the same extent that differences are taken in."""
+    """A tile of the same extent that is computed as written."""
+    if is_logarithm(nest):
+        return replace(LOGARITHMS, columns=tile.n // LOGARITHMS.threads_n)
     pipelined = tile.schema == "wgmma" and supports_warp_specialized(nest, sizes, limits)
     own = DIFFERENCES_PIPELINED if pipelined else DIFFERENCES
     return replace(own, columns=tile.n // own.threads_n)
@@ -129,7 +139,9 @@ def product_tiles(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, sy
     valid = [
         tile
         for tile in PRODUCT_TILES
-        if limits.has(tile.requires) and shared_bytes(nest, tile) <= limits.shared_per_block
+        if limits.has(tile.requires)
+        and shared_bytes(nest, tile) <= limits.shared_per_block
+        and (tile.n <= _WIDEST_LOG or not is_logarithm(nest))
     ]
     return sorted(valid, key=lambda tile: _cycles(tile, nest, sizes, symmetric, limits))
 
@@ -143,23 +155,24 @@ def shared_bytes(nest: Nest, tile: Tile) -> int:
 def squares_plan(
     nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None
 ) -> SquaresPlan | None:
-    """Plan of a sum of squared differences; None if it is none, must be as written or is quicker so.
+    """Plan of a sum of squared differences or a log-sum-exp of sums; None if it must be as written or is quicker so.
 
     ``tile`` names one of ``PRODUCT_TILES`` to take, whether or not it pays.
     """
-    found = squared_differences(nest)
+    found = (squared_differences(nest) or log_product(nest)) if nest.compute == "f32" else None
     shallow = tile is None and sizes["k"] < _LEAST_DEPTH
     if found is None or nest.precision == "ieee" or shallow or sizes["k"] > _DEEPEST:
         return None
     symmetric = nest.mirrors
     valid = [one for one in product_tiles(nest, sizes, limits, symmetric) if tile in (None, one.name)]
-    direct_cycles = _direct_cycles(sizes, symmetric, limits)
+    direct_cycles = _direct_cycles(nest, sizes, symmetric, limits)
     quick = valid and _cycles(valid[0], nest, sizes, symmetric, limits) < 0.95 * direct_cycles
     if not valid or not (quick or tile is not None):
         return None
     best = valid[0]
     scratch, rows = _scratch(nest, found, sizes, facts, best, symmetric)
     text = f"products of f16 halves to {PROMISE:g}" if planes(nest) == 2 else "one product of f16 halves"
+    text = "logarithms of products of f16 halves" if is_logarithm(nest) else text
     main = replace(planned(nest, sizes, limits, facts, best), numerics=text, shared=shared_bytes(nest, best))
     split = replace(planned(nest, sizes, limits, facts, SPLITTER), numerics=text, shared=4 * _DEEPEST)
     direct = replace(planned(nest, sizes, limits, facts, _direct_tile(best, nest, sizes, limits)), listed=True)

@@ -112,6 +112,7 @@ PRODUCT_TILES = (
 # Differences in tiles of the products' extents: the columns of a thread follow from these.
 DIFFERENCES_PIPELINED = Tile("ring", 16, 16, 8, 0, 32, 1, 1, 1, 0.95, "ring", 3, requires=("warp_specialized", "wgmma"))
 DIFFERENCES = Tile("large", 16, 16, 8, 0, 16, 1, 4, 1, 0.8)
+LOGARITHMS = Tile("logarithms", 16, 32, 8, 0, 16, 1, 1, 1, 0.8)
 SPLITTER = Tile("split", 8, 32, 1, 1, 64, 1, 1, 2, 1.0, "split")
 
 # Row reductions: the tiles that make the entries of a matrix, the warp-specialised one apart.

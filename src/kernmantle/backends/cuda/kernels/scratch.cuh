@@ -1,5 +1,5 @@
-// The arrays by which the kernels of sums of squared differences communicate: halves of the operands, norms of their rows, and the
-// list of tiles that are to be computed by differences.
+// The arrays by which the kernels of sums of squared differences, and of logarithms of products, communicate: halves of the operands, norms of their rows, and the
+// list of tiles that are to be computed as written.
 //
 // An operand is stored in blocks of 64 rows by 64 positions of k, one after another along k: the high halves of a block first, then
 // the low ones, in rows of 128 bytes, swizzled (layout.cuh).
@@ -135,7 +135,17 @@ KM_DEVICE void read_lines(float (&to)[AtLeastOne<Body::LINES>::value], const Arg
     });
 }
 
-// One sum of squared differences by a whole warp, exactly as it is written. DEEP pieces of both rows are under way at
+// Whether exponentials are multiplied, for logarithms of sums of exponentials of sums.
+template <class Body>
+__device__ constexpr auto takes_logarithms(int) -> decltype(Body::LOGS) {
+    return Body::LOGS;
+}
+template <class Body>
+__device__ constexpr bool takes_logarithms(...) {
+    return false;
+}
+
+// One reduction by a whole warp, exactly as it is written. DEEP pieces of both rows are under way at
 // once: what such a sum costs is waiting for them.
 template <class Body, class Args>
 KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m, i64 n, int lane) {
@@ -151,7 +161,7 @@ KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
             float c[AtLeastOne<Body::LINES>::value];
-            if (Body::LINES > 0 && k + v >= depth) continue;
+            if ((Body::LINES > 0 || takes_logarithms<Body>(0)) && k + v >= depth) continue;
             read_lines<Body>(c, g, p, k + v);
             Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
         }
@@ -175,7 +185,17 @@ KM_DEVICE typename Body::Registers directly(const Args& g, const Place& p, i64 m
         read_along_k<Y, false>(b, y, g, k);
         add(a, b, k);
     }
-    s.r0 = warp_sum(s.r0);
+    if constexpr (takes_logarithms<Body>(0)) {
+#pragma unroll 1
+        for (int gap = 16; gap > 0; gap /= 2) {
+            typename Body::Registers other;
+            other.r0 = __shfl_xor_sync(0xffffffffu, s.r0, gap);
+            other.r1 = __shfl_xor_sync(0xffffffffu, s.r1, gap);
+            Body::merge(s, other);
+        }
+    } else {
+        s.r0 = warp_sum(s.r0);
+    }
     return s;
 }
 

@@ -5,6 +5,7 @@
 // blocks must find the same. Operands that are halves already are not centred, and one product suffices for them, unless most of
 // their magnitude is a common offset. The first blocks probe pairs from all over the result for near ones.
 #pragma once
+#include "log_rows.cuh"
 #include "scratch.cuh"
 #include "split_hi_lo.cuh"
 
@@ -183,13 +184,18 @@ __device__ __forceinline__ void split(const typename Body::Args& g) {
     extern __shared__ __align__(16) unsigned char raw[];
     float* centre = (float*)raw;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int products = S::find_centre(g, centre);
+    constexpr bool LOGS = takes_logarithms<Body>(0);
+    int products = 3;
+    if constexpr (!LOGS) products = S::find_centre(g, centre);
     if (blockIdx.x < PILOTS) {
         if (blockIdx.x == 0 && threadIdx.x == 0) {
             g.scratch.list[0] = 0;
             g.scratch.list[LIST_PRODUCTS] = products;
         }
-        S::look(g, centre, blockIdx.x, lane, warp);
+        if constexpr (LOGS)
+            g.scratch.list[LIST_PILOTS + blockIdx.x] = 0;
+        else
+            S::look(g, centre, blockIdx.x, lane, warp);
         return;
     }
     const i64 rows = count_planes<Body, typename S::X>(g) * ceil_div(g.size[ROLE_M], BLOCK) * BLOCK;
@@ -197,7 +203,12 @@ __device__ __forceinline__ void split(const typename Body::Args& g) {
     const i64 step = (i64)(gridDim.x - PILOTS) * S::WARPS;
 #pragma unroll 1
     for (i64 line = (i64)(blockIdx.x - PILOTS) * S::WARPS + warp; line < rows + columns; line += step) {
-        if (line < rows)
+        if constexpr (LOGS) {
+            if (line < rows)
+                split_exponentials<Body, typename S::X, true>(g, 0, line, lane);
+            else
+                split_exponentials<Body, typename S::Y, false>(g, 1, line - rows, lane);
+        } else if (line < rows)
             S::template split_row<typename S::X>(g, centre, products, 0, line, lane);
         else
             S::template split_row<typename S::Y>(g, centre, products, 1, line - rows, lane);

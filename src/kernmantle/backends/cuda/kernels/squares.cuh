@@ -4,6 +4,7 @@
 // more than one entry in sixteen is such, the tile is listed for a later kernel, which is faster then. If the probes found
 // near pairs in half of the tiles that they sampled, every tile is listed.
 #pragma once
+#include "log_rows.cuh"
 #include "scratch.cuh"
 
 namespace km {
@@ -17,7 +18,7 @@ struct Squares {
     typedef typename Body::template Column<0> Y;
     static constexpr int BM = Tile::BM, BN = Tile::BN, MF = Tile::MF, NF = Tile::NF;
     static constexpr int CELLS = 4 * MF * NF, WORDS = (CELLS + 31) / 32, MANY = 2 * CELLS;
-    static constexpr bool SYMMETRIC = Tile::SYMMETRIC;
+    static constexpr bool SYMMETRIC = Tile::SYMMETRIC, LOGS = takes_logarithms<Body>(0);
     // Tile rows and columns of the smallest square: the lower triangle is made of such.
     static constexpr int WIDE = BN % BM == 0 ? BN / BM : BM % BN == 0 ? 1 : 3, HIGH = WIDE * BM / BN;
     static_assert(WIDE * BM == HIGH * BN, "tiles make a square");
@@ -83,7 +84,7 @@ struct Squares {
         }
     }
 
-    // Turns products into squared distances; a bit for each that is near.
+    // Turns products into squared distances, or logarithms of sums; a bit for each that loses digits.
     static __device__ __forceinline__ void squared(const Args& g, const Place& p, i64 m0, i64 n0, const int (&limit)[2 * MF], float (&v)[CELLS], unsigned (&near)[WORDS]) {
         const i64 rows = g.size[ROLE_M], columns = g.size[ROLE_N];
         const float2* row_facts = g.scratch.row[0] + plane_of<Body, X>(g, p) * padded(rows);
@@ -93,7 +94,7 @@ struct Squares {
 #pragma unroll
         for (int i = 0; i < 2 * MF; ++i) {
             row[i] = row_facts[m0 + 8 * i < rows ? m0 + 8 * i : rows - 1];
-            row[i].y *= -2.0f;
+            if (!LOGS) row[i].y *= -2.0f;
         }
 #pragma unroll
         for (int w = 0; w < WORDS; ++w) near[w] = 0;
@@ -106,6 +107,12 @@ struct Squares {
                 for (int e = 0; e < 2; ++e) {
                     const int cell = (i / 2 * NF + j) * 4 + i % 2 * 2 + e;
                     const float norms = row[i].x + (e ? column.z : column.x);
+                    if constexpr (LOGS) {
+                        const float sum = v[cell] * (1.0f / (EXPONENTIAL_SCALE * EXPONENTIAL_SCALE));
+                        v[cell] = fmaf(ptx::lg2_approx_ftz(sum), 0.693147182f, row[i].y + (e ? column.w : column.y));
+                        if (8 * j + e < limit[i] && loses_digits(sum, norms)) near[cell / 32] |= 1u << cell % 32;
+                        continue;
+                    }
                     v[cell] = fmaf(v[cell] * row[i].y, e ? column.w : column.y, norms);
                     if (8 * j + e < limit[i] && is_near(v[cell], norms)) near[cell / 32] |= 1u << cell % 32;
                 }
@@ -116,6 +123,7 @@ struct Squares {
     static __device__ __forceinline__ typename Body::Registers held(float distance) {
         typename Body::Registers s;
         s.r0 = distance;
+        if constexpr (LOGS) s.r1 = 1.0f;
         return s;
     }
     // Writes the cells that are not near.

@@ -324,6 +324,25 @@ def _layout_cases() -> list[Case]:
     return cases
 
 
+def _turn_cases() -> list[Case]:
+    """Sines in the inner loop: of moderate and of large arguments, a few of these among others, not finite."""
+    shape = {"m": 70, "n": 66, "k": 45}
+    difference = op("sub", X, Y)
+    cases: list[Case] = []
+    for name in ("sin", "cos"):
+        plain = gram(op(name, difference))
+        cases += [
+            Case(f"{name}_turns", plain, shape, integral=True, scale=1e3),
+            Case(f"{name}_large", plain, shape, integral=True, scale=1e6),
+            Case(f"{name}_one_large", plain, shape, integral=True, poison=2.0**23),
+            Case(f"{name}_nan", plain, shape, poison=math.nan),
+            Case(f"{name}_infinite", plain, shape, poison=math.inf),
+            Case(f"{name}_most", gram(op(name, difference), "max"), shape, integral=True, scale=1e2),
+        ]
+    both = op("add", op("mul", op("sin", X), op("cos", Y)), op("sin", op("mul", P, difference)))
+    return [*cases, Case("turns_both", gram(both, numbers=("p",)), shape, (0.5,), integral=True, scale=1e2)]
+
+
 def _power_cases() -> list[Case]:
     """Powers of differences: each class, and what neither the table nor the special functions may get wrong."""
     shape = {"m": 70, "n": 66, "k": 45}
@@ -478,6 +497,7 @@ def cases() -> list[Case]:
         *_shape_cases(),
         *_layout_cases(),
         *_power_cases(),
+        *_turn_cases(),
         *_root_cases(),
         *_pullback_cases(),
         *_pair_cases(),

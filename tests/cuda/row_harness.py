@@ -14,8 +14,9 @@ import numpy as np
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
-from kernmantle.backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
-from kernmantle.backends.cuda.row_reduce_plan import JOINERS
+from kernmantle.backends.cuda.row_reduce_emit import ENTRY, JOIN, SELECT, emit_rows
+from kernmantle.backends.cuda.row_reduce_plan import JOINERS, minima_bytes
+from kernmantle.backends.cuda.select_plan import ROWS_A_BLOCK, SELECTORS
 from kernmantle.compiler.nest import SIZES
 from kernmantle.compiler.row_reduce import SELECTIONS
 from kernmantle.testing import assert_close
@@ -30,14 +31,16 @@ def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
     chosen, rows, sizes = case.plan(own), case.rows, case.sizes()
     binary = compile_source(emit_rows(chosen), own.arch, headers(), case.name).binary
     main = Kernel(binary, ENTRY, chosen.threads, chosen.shared, case.name)
-    join = Kernel(binary, JOIN, JOINERS, 0, case.name)
+    last = (SELECT, SELECTORS) if chosen.grouped else (JOIN, JOINERS)
+    second = Kernel(binary, *last, 0, case.name)
     buffers = [machine.upload(array.T if array.flags.f_contiguous else array) for array in case.arrays()]
     shapes = [(case.m, case.width) if "l" in port.roles else (case.m,) for port in rows.outs]
     dtypes = [np.int64 if port.dtype == "i64" else HALVES[port.dtype] for port in rows.outs]
     blank = [np.full(shape, 77, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     buffers += [machine.upload(array) for array in blank]
     blocks = min(chosen.blocks(sizes, own, case.width), case.blocks or own.sm_count * chosen.resident)
-    work = machine.device.allocate(chosen.work_bytes(blocks, case.width), stream=machine.stream)
+    room = case.m * minima_bytes(chosen, sizes) if chosen.grouped else chosen.work_bytes(blocks, case.width)
+    work = machine.device.allocate(room, stream=machine.stream)
     values = [sizes[role] for role in SIZES]
     for strides in case.strides():
         values += strides
@@ -47,8 +50,10 @@ def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
     stream = int(machine.stream.handle)
     main(0, stream, blocks, given)
     tiles, columns = chosen.tiles(sizes)
-    if blocks > 1 and columns > 1:
-        join(0, stream, blocks - 1, (*given, blocks, tiles, columns))
+    if chosen.grouped:
+        second(0, stream, -(-case.m // ROWS_A_BLOCK), given)
+    elif blocks > 1 and columns > 1:
+        second(0, stream, blocks - 1, (*given, blocks, tiles, columns))
     return [machine.download(buffer, array) for buffer, array in zip(buffers[-len(blank) :], blank, strict=True)]
 
 

@@ -169,6 +169,16 @@ def cases() -> list[RowCase]:
         RowCase(f"nan_{how}_{k}", LAPLACE, how, 40, 300, k, poison=True) for how in ("max", "smallest") for k in (3, 20)
     ]
     made += [RowCase(f"runs_{c}_{k}", LAPLACE, PRODUCT, 300, 700, k, c, blocks=4) for c in (1, 16) for k in (20, 70)]
+    made += [RowCase(f"groups_{how}_{k}", LAPLACE, how, 260, 2051, k, 10) for how in SELECTIONS for k in (20, 40, 67)]
+    made += [
+        RowCase("groups_one", LAPLACE, "smallest", 257, 2048, 40, 1),
+        RowCase("groups_most", LAPLACE, "largest", 256, 2060, 40, 32, blocks=7),
+        RowCase("groups_table", TABLED, "smallest", 256, 2060, 18, 5),
+        RowCase("groups_ends", ENDS, "largest", 256, 2060, 33, 7),
+        RowCase("groups_half", LAPLACE, "smallest", 256, 2060, 40, 3, "f16"),
+        RowCase("groups_turned", LAPLACE, "smallest", 256, 2060, 33, 3, order="FFC"),
+        RowCase("groups_nan", LAPLACE, "smallest", 256, 2060, 40, 3, poison=True),
+    ]
     return [
         *made,
         RowCase("many_rows", LAPLACE, PRODUCT, 9000, 1100, 3),

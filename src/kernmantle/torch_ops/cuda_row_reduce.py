@@ -17,7 +17,7 @@ from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..compiler.row_reduce import PRODUCT, RowNest
 from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
-from . import cuda_row_reduce_score, cuda_row_reduce_select
+from . import cuda_row_reduce_groups, cuda_row_reduce_score, cuda_row_reduce_select
 from .cuda import index_of, job_for, limits, start
 from .execute import allocate
 
@@ -45,7 +45,8 @@ class GpuRows:
         if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
             alone = cuda_row_reduce_select.entry_values(values)
             each = Facts(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
-            if plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each).form == "select":
+            alike = plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each)
+            if alike.form == "select" or alike.grouped:
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
                 return cuda_row_reduce_select.of_entries(one, rows, values)
         chosen = plan_rows(rows, sizes, own, Facts(strides, tuple(alignment)))
@@ -53,6 +54,8 @@ class GpuRows:
             return cuda_row_reduce_select.launcher(
                 chosen, values, own, index, _starter(chosen.fallback, values, own, index)
             )
+        if chosen.grouped:
+            return cuda_row_reduce_groups.launcher(chosen, values, own, index)
         if chosen.fallback is not None:
             return cuda_row_reduce_score.launcher(
                 chosen, values, own, index, _starter(chosen.fallback, values, own, index)

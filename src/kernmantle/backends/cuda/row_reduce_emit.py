@@ -156,6 +156,8 @@ def _kept(plan: CudaRowPlan) -> list[str]:
         f"    static constexpr bool WEIGHTED = {literal(rows.v is not None, 'bool')};",
         f"    static constexpr int GROUP = {plan.group};",
     ]
+    if plan.grouped:
+        flags.append("    static constexpr bool GROUPED = true;")
     if rows.selects:
         return [*flags, "    typedef km::Ranked<C> Kept;"]
     reduction = rows.reduction
@@ -238,7 +240,9 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
         return [f"{head}({bounds}) {name}(", f"{taken}{more}) {{", *given, *first, f"    km::{call};", "}"]
 
     lines = kernel(f"{plan.threads}, {plan.resident}", ENTRY, f"{_call(plan)}(g)", first=gate)
-    if plan.form != "select":
+    if plan.grouped:
+        lines += ["", *kernel(str(SELECTORS), SELECT, "select_groups<Apply, Tile>(g)")]
+    elif plan.form != "select":
         last = [f"    if ({test}) return;"] if plan.form in _HANDED else gate
         more, call = ", km::i64 blocks, km::i64 tiles, km::i64 columns", "join_runs<Apply, Tile::BM>"
         lines += ["", *kernel(str(JOINERS), JOIN, f"{call}(g, blocks, tiles, columns)", more, last)]
@@ -284,7 +288,7 @@ def emit_rows(plan: CudaRowPlan) -> str:
     gate = [f'#include "{"select" if plan.rows.selects else "score"}_gate.cuh"'] * plan.gated
     lines = [
         f"// {plan}",
-        f'#include "apply_{plan.form}.cuh"',
+        f'#include "apply_{"groups" if plan.grouped else plan.form}.cuh"',
         *gate,
         "",
         *body_of(plan.matrix),

@@ -39,6 +39,9 @@ from .wide_plan import memory as wide_memory
 from .wide_plan import shared_bytes as wide_shared
 from .wide_plan import wide_tile
 
+MOST, LEAST_COLUMNS, LEAST_ENTRIES = 32, 2048, 1 << 19
+"""Most entries that are selected by the minima of groups, fewest columns and pairs."""
+_ACROSS = 8
 WORK_BYTES = 64 << 20
 """Most bytes of work space."""
 SLOTS = 3
@@ -60,7 +63,7 @@ class CudaRowPlan:
     """Everything the emitter needs, and nothing of the sizes.
 
     ``matrix`` makes the entries; ``group`` columns of v are held at a time. ``fallback`` runs, ``gated``, where the
-    points do not suit products on tensor cores.
+    points do not suit products on tensor cores. ``grouped`` selections write the minima of groups and look into these.
     """
 
     matrix: CudaPlan
@@ -72,6 +75,7 @@ class CudaRowPlan:
     resident: int
     gated: bool = False
     fallback: CudaRowPlan | None = None
+    grouped: bool = False
 
     @property
     def tile(self) -> Tile:
@@ -141,6 +145,8 @@ class CudaRowPlan:
             near += f", {self.fallback.form} where these do not suit the points" * (self.fallback is not None)
         elif self.form == "wide":
             near += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
+        elif self.grouped:
+            near += ", from the minima of groups"
         elif self.fallback is not None:
             near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
             near += f", {self.fallback.form} where these do not suit the points"
@@ -215,7 +221,7 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
     wide = wide_tile(rows, sizes, limits, column_ends)
     tile = select_tile(rows, sizes, limits) if rows.selects else wide or score_tile(rows, sizes, limits)
     if tile is None:
-        return direct
+        return (_grouped(rows, direct, sizes, limits, facts) if rows.selects else None) or direct
     if rows.selects:
         shared = select_shared(tile)
     elif tile is wide:
@@ -250,6 +256,30 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
     shared += (1 + (ring and group < _CHUNK)) * weights + held
     resident = min(tile.resident, max(1, limits.shared_per_sm // (shared + _RESERVED)))
     return CudaRowPlan(matrix, rows, form, group, _integers(rows, sizes), shared, resident)
+
+
+def _grouped(
+    rows: RowNest, direct: CudaRowPlan, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts
+) -> CudaRowPlan | None:
+    """The plan that finds the smallest entries by the minima of groups, where it is faster."""
+    nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
+    held = staged(nest)
+    plain = len(held["rows"]) == len(held["columns"]) == 1 and nest.compute == "f32" and direct.form == "tile"
+    large = sizes["n"] >= LEAST_COLUMNS and sizes["m"] * sizes["n"] >= LEAST_ENTRIES and sizes["n"] < 1 << 31
+    if not (single and plain and large and sizes["l"] <= MOST):
+        return None
+    if not supports_warp_specialized(nest, sizes, limits) or _is_tabled(nest):
+        return replace(direct, grouped=True)
+    own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
+    matrix = planned(nest, sizes, limits, own, tile)
+    resident = min(tile.resident, max(1, limits.shared_per_sm // (matrix.shared + _RESERVED)))
+    return replace(direct, matrix=matrix, form="ring", shared=matrix.shared, resident=resident, grouped=True)
+
+
+def minima_bytes(plan: CudaRowPlan, sizes: Mapping[str, int]) -> int:
+    """Return the bytes of the minima of one row."""
+    return 4 * _ACROSS * -(-sizes["n"] // plan.tile.n)
 
 
 def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:

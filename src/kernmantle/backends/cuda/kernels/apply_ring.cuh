@@ -24,6 +24,8 @@ struct ApplyRing : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, false> {
         static __device__ __forceinline__ void sync() { ptx::bar_sync<THREADS>(1); }
     };
     template <class Body>
+    using Lay = Layout;
+    template <class Body>
     using V = Weights<Body, Base::BN, Layout::THREADS>;
     template <class Body>
     static constexpr int BUFFERS = Body::GROUP == 16 ? 1 : 2;

@@ -33,6 +33,15 @@ struct Lanes {
         }
     }
 };
+// Whether the smallest entries are found by the minima of groups, which another kernel reads (apply_groups.cuh).
+template <class Body>
+__device__ constexpr auto takes_groups(int) -> decltype(Body::GROUPED) {
+    return Body::GROUPED;
+}
+template <class Body>
+__device__ constexpr bool takes_groups(...) {
+    return false;
+}
 // Which of R rows a lane is left with.
 template <int R, int STEP>
 KM_DEVICE int row_left(int lane) {
@@ -192,6 +201,20 @@ struct Reducer {
         }
     }
 
+    // The smallest key of every group, which is the columns that a thread has; NaN where all are NaN or none is inside.
+    __device__ __forceinline__ void store_minima(float* work, const Walk<true>& walk) const {
+        const i64 left = g.size[ROLE_N] - p.n, pitch = (i64)walk.columns * 8;
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            float least = not_a_number<float>();
+#pragma unroll
+            for (int j = 0; j < TN; ++j)
+                if (lay.column(j) < left) least = fminf(least, Body::LARGEST ? -w[i][j] : w[i][j]);
+            const i64 m = p.m + lay.row(i);
+            if (m < g.size[ROLE_M]) __stcs(work + m * pitch + (i64)walk.column * 8 + lane % 8, least);
+        }
+    }
+
     // The smallest entries: where a row may have a new one, its 8 lanes hand their keys to the first of them.
     __device__ __forceinline__ void select(Kept* kept, bool begins, bool finishes, C* shared) const {
         const int count = (int)g.size[ROLE_L], first = lane & 24;
@@ -233,6 +256,10 @@ struct Reducer {
     // v: the first chunk of the tile's weights, which all threads of the tile have put there; held: room for what is kept
     // or, of selections, for keys.
     __device__ __forceinline__ void end(void* work, const Walk<true>& walk, C* v, void* held) const {
+        if constexpr (takes_groups<Body>(0)) {
+            store_minima((float*)work, walk);
+            return;
+        }
         const Share share(walk);
         const i64 row = walk.row, columns = walk.columns, t = walk.tile;
         Kept* slot = slot_of<Body, BM>(work, blockIdx.x, share.slot(row), g.size[ROLE_L]);
@@ -268,6 +295,8 @@ struct ApplyTile : GramTile<TY_, 8, TM_, TN_, DEPTH_, 1, UNROLL_, false> {
         __device__ __forceinline__ int thread() const { return threadIdx.x; }
         static __device__ __forceinline__ void sync() { __syncthreads(); }
     };
+    template <class Body>
+    using Lay = Layout<Gram<Body, ApplyTile>>;
     // Bytes of what gram keeps in shared memory, or of the keys of a selection in its place; v lies behind, then what is kept.
     template <class Body>
     static __device__ constexpr int stage_bytes() {

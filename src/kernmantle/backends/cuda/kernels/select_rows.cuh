@@ -5,38 +5,11 @@
 // and such groups compared too. So the result is that of all differences, whatever the points; where too much is compared
 // again the kernel ends and one that knows nothing but differences runs instead.
 #pragma once
+#include "lanes.cuh"
 #include "select_gate.cuh"
 #include "select_split.cuh"
 
 namespace km {
-
-typedef unsigned long long u64;
-
-// Unsigned numbers in the order of floats, and back.
-KM_DEVICE unsigned ordered_bits(float a) {
-    const unsigned bits = __float_as_uint(a);
-    return bits ^ ((unsigned)((int)bits >> 31) | 0x80000000u);
-}
-KM_DEVICE float from_ordered_bits(unsigned a) { return __uint_as_float(a & 0x80000000u ? a ^ 0x80000000u : ~a); }
-
-// Ascending over the lanes of a warp; MERGE: of keys that rise and then fall.
-template <bool MERGE>
-KM_DEVICE u64 sort_lanes(u64 key, int lane) {
-#pragma unroll
-    for (int k = MERGE ? 32 : 2; k <= 32; k *= 2)
-#pragma unroll
-        for (int gap = k / 2; gap > 0; gap /= 2) {
-            const u64 other = __shfl_xor_sync(0xffffffffu, key, gap);
-            const bool lower = ((lane & gap) == 0) == (k == 32 || (lane & k) == 0);
-            key = (other < key) == lower ? other : key;
-        }
-    return key;
-}
-// The 32 smallest of ascending keys and 32 others, ascending.
-KM_DEVICE u64 merge_lanes(u64 best, u64 fresh, int lane) {
-    fresh = __shfl_sync(0xffffffffu, sort_lanes<false>(fresh, lane), 31 - lane);
-    return sort_lanes<true>(fresh < best ? fresh : best, lane);
-}
 
 template <class Body, class Tile>
 struct Nearest {

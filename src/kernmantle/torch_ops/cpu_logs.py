@@ -1,4 +1,4 @@
-"""Log-sum-exps of sums on the CPU through torch's matrix product of exponentials; entries that would underflow directly."""
+"""Log-sum-exps of sums on the CPU through torch's matrix product of exponentials; what would underflow directly."""
 
 from __future__ import annotations
 

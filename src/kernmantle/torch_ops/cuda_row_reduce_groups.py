@@ -1,4 +1,4 @@
-"""Selections by the minima of groups on the GPU: for bands of rows one kernel that writes them and one that looks into them."""
+"""Selections by the minima of groups on the GPU: for bands of rows a kernel that writes them and one that selects."""
 
 from __future__ import annotations
 

@@ -128,6 +128,8 @@ class RowCase:
                 return np.exp(-s / BANDWIDTH)
             if self.program is TABLED:
                 return np.exp(-(s + given[2]) / BANDWIDTH)
+            if self.program is NEAREST:
+                return t
             if self.program is SUM:
                 return np.exp(-s / BANDWIDTH) + np.exp(-t / BANDWIDTH**2)
             u, v, w = given[2][:, None], given[3][None], given[4]
@@ -178,6 +180,15 @@ def cases() -> list[RowCase]:
         RowCase("groups_half", LAPLACE, "smallest", 256, 2060, 40, 3, "f16"),
         RowCase("groups_turned", LAPLACE, "smallest", 256, 2060, 33, 3, order="FFC"),
         RowCase("groups_nan", LAPLACE, "smallest", 256, 2060, 40, 3, poison=True),
+    ]
+    made += [
+        RowCase("scant_one", NEAREST, "smallest", 1, 70001, 64, 10),
+        RowCase("scant_two", LAPLACE, "largest", 2, 65537, 70, 32, blocks=9),
+        RowCase("scant_short", LAPLACE, "smallest", 1, 66000, 3, 1, blocks=3),
+        RowCase("scant_table", TABLED, "smallest", 2, 65536, 9, 5),
+        RowCase("scant_ends", ENDS, "smallest", 2, 65540, 33, 7),
+        RowCase("scant_half", NEAREST, "smallest", 1, 66001, 64, 4, "f16"),
+        RowCase("scant_turned", NEAREST, "smallest", 1, 66001, 20, 4, order="CFC"),
     ]
     return [
         *made,

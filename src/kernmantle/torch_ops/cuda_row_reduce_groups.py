@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from ..backends.cuda.gram_plan import DeviceLimits
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, SELECT, emit_rows
-from ..backends.cuda.row_reduce_plan import CudaRowPlan, minima_bytes
+from ..backends.cuda.row_reduce_plan import CudaRowPlan, few_bytes, minima_bytes
 from ..backends.cuda.select_plan import BAND_BYTES, ROWS_A_BLOCK, SELECTORS
 from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
 from ..runtime.kernel_store import loaded
@@ -20,38 +21,62 @@ from .execute import allocate
 
 
 def launcher(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int) -> Launcher:
-    """Kernels of a plan of selections by groups."""
+    """Kernels of a plan of selections by groups or of a few rows."""
     kernels = _load(chosen)
     if kernels is None:
         return Launcher(nothing, str(chosen))
-    minima, select = kernels
+    find, select = kernels
     rows, sizes = chosen.rows, dict(zip(SIZES, values, strict=False))
-    nowhere, tile, device = rows.ports.index(rows.matrix.outs[0]), chosen.tile, torch.device("cuda", index)
+    nowhere, device = rows.ports.index(rows.matrix.outs[0]), torch.device("cuda", index)
     steps = [
         BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
         for place, port in enumerate(rows.ports)
     ]
-    each = minima_bytes(chosen, sizes)
-    band = min(-(-sizes["m"] // tile.m), max(1, BAND_BYTES // (each * tile.m))) * tile.m
-    bands: list[tuple[int, tuple[int, ...], int, int]] = []
-    for first in range(0, sizes["m"], band):
-        mine = list(values)
-        mine[size_slot("m")] = count = min(band, sizes["m"] - first)
-        tiles = -(-count // tile.m) * -(-sizes["n"] // tile.n)
-        blocks = min(own.sm_count * chosen.resident, tiles)
-        bands.append((first, tuple(mine[slot] for slot in chosen.integers), blocks, -(-count // ROWS_A_BLOCK)))
+    bands = [_band(chosen, values, own, first) for first in range(0, sizes["m"], _rows(chosen, sizes))]
+    size = max(band.bytes for band in bands)
     trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
 
     def run(pointers: Sequence[int], numbers: Sequence[float]) -> None:
-        memory = allocate((min(band, sizes["m"]) * each,), torch.uint8, device)
+        memory = allocate((size,), torch.uint8, device)
         rest = (*numbers, *trailing(tuple(numbers)))
-        for first, fixed, blocks, selectors in bands:
-            at = [pointer + first * step for pointer, step in zip(pointers, steps, strict=True)]
-            given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *fixed, *rest)
-            start(minima, index, blocks, given)
-            start(select, index, selectors, given)
+        for band in bands:
+            at = [pointer + band.first * step for pointer, step in zip(pointers, steps, strict=True)]
+            given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *band.fixed, *rest)
+            start(find, index, band.blocks, given)
+            start(select, index, band.selectors, given)
 
     return Launcher(run, str(chosen))
+
+
+@dataclass(frozen=True)
+class _Band:
+    """The rows of two launches: the first, the integers that the kernels take, their blocks, bytes between them."""
+
+    first: int
+    fixed: tuple[int, ...]
+    blocks: int
+    selectors: int
+    bytes: int
+
+
+def _rows(chosen: CudaRowPlan, sizes: Mapping[str, int]) -> int:
+    """Rows of a band."""
+    tile = chosen.tile
+    if chosen.form == "few":
+        return tile.rows
+    return min(-(-sizes["m"] // tile.m), max(1, BAND_BYTES // (minima_bytes(chosen, sizes) * tile.m))) * tile.m
+
+
+def _band(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: int) -> _Band:
+    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
+    mine, tile = list(values), chosen.tile
+    mine[size_slot("m")] = count = min(_rows(chosen, sizes), sizes["m"] - first)
+    fixed, most = tuple(mine[slot] for slot in chosen.integers), own.sm_count * chosen.resident
+    if chosen.form == "few":
+        blocks = min(most, -(-sizes["n"] // tile.threads))
+        return _Band(first, fixed, blocks, count, few_bytes(chosen, blocks, sizes["l"]))
+    blocks = min(most, -(-count // tile.m) * -(-sizes["n"] // tile.n))
+    return _Band(first, fixed, blocks, -(-count // ROWS_A_BLOCK), count * minima_bytes(chosen, sizes))
 
 
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, Kernel] | None:

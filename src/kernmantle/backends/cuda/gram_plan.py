@@ -176,7 +176,7 @@ def register_bytes(nest: Nest) -> int:
 
 def shared_bytes(nest: Nest, tile: Tile) -> int:
     """Dynamic shared memory of a block."""
-    if tile.schema == "thin":
+    if tile.schema in ("thin", "few"):
         return 0
     if tile.schema == "ring":
         return tile.stages * ((tile.m + tile.n + len(staged(nest)["lines"])) * 128 + 16)

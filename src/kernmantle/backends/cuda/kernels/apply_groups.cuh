@@ -4,9 +4,9 @@
 // the `count` nearest lies in one of the `count` groups of smallest minima; a warp a row finds these, computes their entries again
 // in the order of k in which they were made, and keeps the nearest, of equal ones those of lower index.
 #pragma once
+#include "apply_few.cuh"
 #include "apply_ring.cuh"
 #include "lanes.cuh"
-#include "scratch.cuh"
 
 namespace km {
 
@@ -31,11 +31,6 @@ struct Groups {
         : g(g_), row(row_), lane(threadIdx.x % 32), count((int)g_.size[ROLE_L]), groups((int)ceil_div(g_.size[ROLE_N], Lay::BN) * 8),
           minima((const float*)g_.work + row_ * groups), queue(queue_) {}
 
-    static __device__ __forceinline__ u64 key_of(float value, int place) {
-        const float plain = value != value ? not_a_number<float>() : value + 0.0f;
-        return (u64)ordered_bits(plain) << 32 | (unsigned)place;
-    }
-
     // The groups of smallest minima, ascending.
     __device__ __forceinline__ u64 smallest() const {
         u64 best = NONE;
@@ -55,7 +50,7 @@ struct Groups {
                 const float each[4] = {w[f].x, w[f].y, w[f].z, w[f].w};
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const u64 key = at < groups ? key_of(each[e], at + e) : NONE;
+                    const u64 key = at < groups ? ranked_key(each[e], at + e) : NONE;
                     const unsigned all = __ballot_sync(WHOLE, key < worst);
                     if (key < worst) queue[waiting + __popc(all & ((1u << lane) - 1))] = key;
                     waiting += __popc(all);
@@ -93,19 +88,7 @@ struct Groups {
                 Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
             }
         }
-        float rows[Room<Body::ROW_ENDS>::value], columns[Room<Body::COLUMN_ENDS>::value], cells[Room<Body::CELL_ENDS>::value];
-        each<0, Body::ROW_ENDS>([&](auto index) {
-            rows[decltype(index)::value] = end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, p, row, g.size[ROLE_M], ROLE_M);
-        });
-        each<0, Body::COLUMN_ENDS>([&](auto index) {
-            columns[decltype(index)::value] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
-        });
-        each<0, Body::CELL_ENDS>([&](auto index) {
-            typedef typename Body::template CellEnd<decltype(index)::value> P;
-            cells[decltype(index)::value] = load_at<float, typename P::T, P::PORT>(g, p, row, n);
-        });
-        const float value = Body::entry(Body::fixed(g, p), g.number, rows, columns, cells, s);
-        return key_of(Body::LARGEST ? -value : value, (int)n);
+        return entry_key<Body>(g, p, row, n, s);
     }
 
     __device__ __forceinline__ void run() const {

@@ -1,0 +1,148 @@
+// The nearest columns of a few rows by any entry: reading the columns once is all the work.
+//
+// Half a warp reads a column; of 32 columns at a time every lane gets the entry of one by halving what each has of them. The warp keeps
+// the best of those that it has seen, and a second kernel those of all warps.
+#pragma once
+#include "apply.cuh"
+#include "lanes.cuh"
+#include "scratch.cuh"
+
+namespace km {
+
+template <int ROWS_>
+struct ApplyFew {
+    static constexpr int ROWS = ROWS_, WARPS = 8;
+};
+template <class Body, class Tile>
+__device__ constexpr int apply_few_shared_bytes() {
+    return 0;
+}
+
+// The key of an entry, whose sums are done.
+template <class Body, class Args>
+KM_DEVICE u64 entry_key(const Args& g, const Place& p, i64 m, i64 n, const typename Body::Registers& s) {
+    float rows[Room<Body::ROW_ENDS>::value], columns[Room<Body::COLUMN_ENDS>::value], cells[Room<Body::CELL_ENDS>::value];
+    each<0, Body::ROW_ENDS>([&](auto index) {
+        rows[decltype(index)::value] = end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, p, m, g.size[ROLE_M], ROLE_M);
+    });
+    each<0, Body::COLUMN_ENDS>([&](auto index) {
+        columns[decltype(index)::value] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
+    });
+    each<0, Body::CELL_ENDS>([&](auto index) {
+        typedef typename Body::template CellEnd<decltype(index)::value> P;
+        cells[decltype(index)::value] = load_at<float, typename P::T, P::PORT>(g, p, m, n);
+    });
+    const float value = Body::entry(Body::fixed(g, p), g.number, rows, columns, cells, s);
+    return ranked_key(Body::LARGEST ? -value : value, (unsigned)n);
+}
+
+template <class Body, class Tile>
+__device__ __forceinline__ void apply_few(const typename Body::Args& g) {
+    typedef typename Body::template Row<0> X;
+    typedef typename Body::template Column<0> Y;
+    constexpr int R = Tile::ROWS, EACH = 16, AHEAD = R > 1 ? 8 : 16;
+    constexpr unsigned WHOLE = 0xffffffffu;
+    const int lane = threadIdx.x % 32, part = lane % 16, half = lane / 16, count = (int)g.size[ROLE_L];
+    const i64 warps = (i64)gridDim.x * Tile::WARPS, warp = (i64)blockIdx.x * Tile::WARPS + threadIdx.x / 32;
+    const i64 depth = g.size[ROLE_K], rows = g.size[ROLE_M], last = g.size[ROLE_N] - 1, chunks = ceil_div(g.size[ROLE_N], 32);
+    const Place p = {0, 0, 0, 0, 0, 0};
+    u64 best[R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) best[r] = ~0ull;
+#pragma unroll 1
+    for (i64 chunk = warp; chunk < chunks; chunk += warps) {
+        typename Body::Registers s[R][EACH];
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) Body::initial(s[r][i]);
+#pragma unroll 1
+        for (i64 k = 4 * part; k - 4 * part < depth; k += 64) {
+            float x[R][4];
+#pragma unroll
+            for (int r = 0; r < R; ++r) read_along_k<X, false>(x[r], row_of<X>(g, p, r < rows ? r : 0), g, k);
+#pragma unroll
+            for (int start = 0; start < EACH; start += AHEAD) {
+                float y[AHEAD][4];
+#pragma unroll
+                for (int i = 0; i < AHEAD; ++i) {
+                    const i64 n = chunk * 32 + 2 * (start + i) + half;
+                    read_along_k<Y, false>(y[i], row_of<Y>(g, p, n < last ? n : last), g, k);
+                }
+#pragma unroll
+                for (int v = 0; v < 4; ++v) {
+                    if (k + v >= depth) continue;
+                    float c[AtLeastOne<Body::LINES>::value];
+                    read_lines<Body>(c, g, p, k + v);
+#pragma unroll
+                    for (int i = 0; i < AHEAD; ++i)
+#pragma unroll
+                        for (int r = 0; r < R; ++r)
+                            Body::template step<EXACT>(s[r][start + i], x[r] + v, y[i] + v, c, x[r], g.number, k + v, 0);
+                }
+            }
+        }
+        const i64 n = chunk * 32 + 2 * part + half;
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+#pragma unroll
+            for (int left = EACH / 2; left > 0; left /= 2) {
+                const bool upper = part & left;
+#pragma unroll
+                for (int i = 0; i < left; ++i) {
+                    typename Body::Registers other;
+                    other.r0 = __shfl_xor_sync(WHOLE, upper ? s[r][i].r0 : s[r][i + left].r0, left);
+                    s[r][i].r0 = upper ? s[r][i + left].r0 : s[r][i].r0;
+                    Body::merge(s[r][i], other);
+                }
+            }
+            const bool inside = n <= last && r < rows;
+            const u64 fresh = inside ? entry_key<Body>(g, p, r < rows ? r : 0, n <= last ? n : last, s[r][0]) : ~0ull;
+            const u64 worst = __shfl_sync(WHOLE, best[r], count - 1);
+            if (__any_sync(WHOLE, fresh < worst)) best[r] = merge_lanes(best[r], fresh, lane);
+        }
+    }
+    u64* to = (u64*)g.work;
+    if (blockIdx.x == 0 && threadIdx.x == 0) to[0] = (u64)warps;
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+        if (lane < count) to[4 + (r * warps + warp) * count + lane] = best[r];
+}
+
+// A block for each row: the best of all warps.
+template <class Body, class Tile>
+__device__ __forceinline__ void select_few(const typename Body::Args& g) {
+    constexpr unsigned WHOLE = 0xffffffffu;
+    constexpr int WARPS = Tile::WARPS;
+    __shared__ u64 queues[WARPS][64], lists[WARPS][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = (int)g.size[ROLE_L];
+    const u64* from = (const u64*)g.work;
+    const i64 keys = (i64)from[0] * count, row = blockIdx.x;
+    from += 4 + row * keys;
+    u64 best = ~0ull;
+    int waiting = 0;
+#pragma unroll 1
+    for (i64 base = 32 * warp; base < keys; base += 32 * WARPS) {
+        const u64 key = base + lane < keys ? from[base + lane] : ~0ull, worst = __shfl_sync(WHOLE, best, count - 1);
+        const unsigned all = __ballot_sync(WHOLE, key < worst);
+        if (key < worst) queues[warp][waiting + __popc(all & ((1u << lane) - 1))] = key;
+        waiting += __popc(all);
+        __syncwarp();
+        if (waiting >= 32) {
+            waiting -= 32;
+            best = merge_lanes(best, queues[warp][waiting + lane], lane);
+        }
+        __syncwarp();
+    }
+    best = merge_lanes(best, lane < waiting ? queues[warp][lane] : ~0ull, lane);
+    lists[warp][lane] = best;
+    __syncthreads();
+    if (warp > 0) return;
+#pragma unroll 1
+    for (int other = 1; other < WARPS; ++other) best = merge_lanes(best, lists[other][lane], lane);
+    if (lane >= count) return;
+    const Place p = {0, 0, 0, 0, 0, 0};
+    write_result<Body>(g, p, row, lane, Ranked<float>{from_ordered_bits((unsigned)(best >> 32)), (i64)(unsigned)best});
+}
+
+}  // namespace km

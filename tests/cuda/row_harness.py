@@ -15,7 +15,7 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import ENTRY, JOIN, SELECT, emit_rows
-from kernmantle.backends.cuda.row_reduce_plan import JOINERS, few_bytes, minima_bytes
+from kernmantle.backends.cuda.row_reduce_plan import JOINERS, minima_bytes, scan_bytes
 from kernmantle.backends.cuda.select_plan import ROWS_A_BLOCK, SELECTORS
 from kernmantle.compiler.nest import SIZES
 from kernmantle.compiler.row_reduce import SELECTIONS
@@ -31,8 +31,8 @@ def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
     chosen, rows, sizes = case.plan(own), case.rows, case.sizes()
     binary = compile_source(emit_rows(chosen), own.arch, headers(), case.name).binary
     main = Kernel(binary, ENTRY, chosen.threads, chosen.shared, case.name)
-    few = chosen.form == "few"
-    last = (SELECT, SELECTORS) if chosen.grouped or few else (JOIN, JOINERS)
+    scan = chosen.form == "scan"
+    last = (SELECT, SELECTORS) if chosen.grouped or scan else (JOIN, JOINERS)
     second = Kernel(binary, *last, 0, case.name)
     buffers = [machine.upload(array.T if array.flags.f_contiguous else array) for array in case.arrays()]
     shapes = [(case.m, case.width) if "l" in port.roles else (case.m,) for port in rows.outs]
@@ -41,7 +41,7 @@ def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
     buffers += [machine.upload(array) for array in blank]
     blocks = min(chosen.blocks(sizes, own, case.width), case.blocks or own.sm_count * chosen.resident)
     room = case.m * minima_bytes(chosen, sizes) if chosen.grouped else chosen.work_bytes(blocks, case.width)
-    room = few_bytes(chosen, blocks, case.width) if few else room
+    room = scan_bytes(chosen, blocks, case.width) if scan else room
     work = machine.device.allocate(room, stream=machine.stream)
     values = [sizes[role] for role in SIZES]
     for strides in case.strides():
@@ -52,8 +52,8 @@ def run(machine: Machine, case: RowCase) -> list[np.ndarray[Any, Any]]:
     stream = int(machine.stream.handle)
     main(0, stream, blocks, given)
     tiles, columns = chosen.tiles(sizes)
-    if chosen.grouped or few:
-        second(0, stream, case.m if few else -(-case.m // ROWS_A_BLOCK), given)
+    if chosen.grouped or scan:
+        second(0, stream, case.m if scan else -(-case.m // ROWS_A_BLOCK), given)
     elif blocks > 1 and columns > 1:
         second(0, stream, blocks - 1, (*given, blocks, tiles, columns))
     return [machine.download(buffer, array) for buffer, array in zip(buffers[-len(blank) :], blank, strict=True)]

@@ -12,7 +12,7 @@ import torch
 from ..backends.cuda.gram_plan import DeviceLimits, Facts
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
-from ..backends.cuda.row_reduce_plan import FEW_ROWS, JOINERS, CudaRowPlan, by_products, plan_rows, selects_few
+from ..backends.cuda.row_reduce_plan import JOINERS, SCAN_ROWS, CudaRowPlan, by_products, plan_rows, scans
 from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
 from ..compiler.row_reduce import PRODUCT, RowNest
 from ..runtime.kernel_store import loaded
@@ -31,10 +31,10 @@ class GpuRows:
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
         """Not few rows, whose tiles would be empty, and not where products of the vendor's are quicker."""
-        if selects_few(rows, sizes):
+        if scans(rows, sizes):
             return True
         most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
-        suits = sizes["m"] >= FEW_ROWS and sizes["l"] <= most
+        suits = sizes["m"] >= SCAN_ROWS and sizes["l"] <= most
         return suits and not by_products(rows, sizes, limits(index_of(device)))
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
@@ -48,7 +48,7 @@ class GpuRows:
             alone = cuda_row_reduce_select.entry_values(values)
             each = Facts(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
             alike = plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each)
-            if alike.form in ("select", "few") or alike.grouped:
+            if alike.form in ("select", "scan") or alike.grouped:
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
                 return cuda_row_reduce_select.of_entries(one, rows, values)
         chosen = plan_rows(rows, sizes, own, Facts(strides, tuple(alignment)))
@@ -56,7 +56,7 @@ class GpuRows:
             return cuda_row_reduce_select.launcher(
                 chosen, values, own, index, _starter(chosen.fallback, values, own, index)
             )
-        if chosen.grouped or chosen.form == "few":
+        if chosen.grouped or chosen.form == "scan":
             return cuda_row_reduce_groups.launcher(chosen, values, own, index)
         if chosen.fallback is not None:
             return cuda_row_reduce_score.launcher(

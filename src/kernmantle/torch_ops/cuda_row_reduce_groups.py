@@ -11,7 +11,7 @@ import torch
 from ..backends.cuda.gram_plan import DeviceLimits
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, SELECT, emit_rows
-from ..backends.cuda.row_reduce_plan import CudaRowPlan, few_bytes, minima_bytes
+from ..backends.cuda.row_reduce_plan import CudaRowPlan, minima_bytes, scan_bytes
 from ..backends.cuda.select_plan import BAND_BYTES, ROWS_A_BLOCK, SELECTORS
 from ..compiler.nest import BYTES, SIZES, size_slot, stride_slot
 from ..runtime.kernel_store import loaded
@@ -62,7 +62,7 @@ class _Band:
 def _rows(chosen: CudaRowPlan, sizes: Mapping[str, int]) -> int:
     """Rows of a band."""
     tile = chosen.tile
-    if chosen.form == "few":
+    if chosen.form == "scan":
         return tile.rows
     return min(-(-sizes["m"] // tile.m), max(1, BAND_BYTES // (minima_bytes(chosen, sizes) * tile.m))) * tile.m
 
@@ -72,9 +72,9 @@ def _band(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, first: 
     mine, tile = list(values), chosen.tile
     mine[size_slot("m")] = count = min(_rows(chosen, sizes), sizes["m"] - first)
     fixed, most = tuple(mine[slot] for slot in chosen.integers), own.sm_count * chosen.resident
-    if chosen.form == "few":
+    if chosen.form == "scan":
         blocks = min(most, -(-sizes["n"] // tile.threads))
-        return _Band(first, fixed, blocks, count, few_bytes(chosen, blocks, sizes["l"]))
+        return _Band(first, fixed, blocks, count, scan_bytes(chosen, blocks, sizes["l"]))
     blocks = min(most, -(-count // tile.m) * -(-sizes["n"] // tile.n))
     return _Band(first, fixed, blocks, -(-count // ROWS_A_BLOCK), count * minima_bytes(chosen, sizes))
 

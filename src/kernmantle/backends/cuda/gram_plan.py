@@ -176,7 +176,7 @@ def register_bytes(nest: Nest) -> int:
 
 def shared_bytes(nest: Nest, tile: Tile) -> int:
     """Dynamic shared memory of a block."""
-    if tile.schema in ("thin", "few"):
+    if tile.schema in ("thin", "scan"):
         return 0
     if tile.schema in ("ring", "place"):
         return tile.stages * ((tile.m + tile.n + len(staged(nest)["lines"])) * 128 + 16)

@@ -240,8 +240,8 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
         return [f"{head}({bounds}) {name}(", f"{taken}{more}) {{", *given, *first, f"    km::{call};", "}"]
 
     lines = kernel(f"{plan.threads}, {plan.resident}", ENTRY, f"{_call(plan)}(g)", first=gate)
-    if plan.grouped or plan.form == "few":
-        name = "few" if plan.form == "few" else "groups"
+    if plan.grouped or plan.form == "scan":
+        name = "scanned" if plan.form == "scan" else "groups"
         lines += ["", *kernel(str(SELECTORS), SELECT, f"select_{name}<Apply, Tile>(g)")]
     elif plan.form != "select":
         last = [f"    if ({test}) return;"] if plan.form in _HANDED else gate
@@ -262,7 +262,7 @@ def _template(plan: CudaRowPlan) -> list[str]:
         "score": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, SIDES),
         "select": (tile.depth, tile.unroll, tile.threads // 128, tile.rows // 2, tile.stages, NORMS),
         "wide": (tile.depth, tile.unroll, tile.threads // 128, tile.stages),
-        "few": (tile.rows,),
+        "scan": (tile.rows,),
     }[plan.form]
     if plan.form in _HANDED:
         source = ["struct Source : Body {", "    typedef Apply::Args Args;", "};", ""]
@@ -278,7 +278,7 @@ def _call(plan: CudaRowPlan) -> str:
     if plan.form == "select":
         return f"find_minima<Apply, Tile, {SELECT_PRODUCER}, {SELECT_CONSUMER}>"
     if plan.form not in ("ring", "score", "wide"):
-        return f"apply_{plan.form}<Apply, Tile>" if plan.form in ("thin", "few") else "gram<Apply, Tile>"
+        return f"apply_{plan.form}<Apply, Tile>" if plan.form in ("thin", "scan") else "gram<Apply, Tile>"
     if plan.form in ("score", "wide"):
         return f"apply_{plan.form}<Apply, Tile, {SCORE_PRODUCER}, {SCORE_CONSUMER}>"
     producer, consumer = register_split(plan.matrix.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)

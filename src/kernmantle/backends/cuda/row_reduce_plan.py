@@ -34,14 +34,14 @@ from .select_plan import memory as select_memory
 from .select_plan import select_tile
 from .select_plan import shared_bytes as select_shared
 from .squares_plan import squares_plan
-from .tiles import ROW_FEW, ROW_PIPELINED, ROW_TILES, Tile
+from .tiles import ROW_PIPELINED, ROW_SCAN, ROW_TILES, Tile
 from .wide_plan import memory as wide_memory
 from .wide_plan import shared_bytes as wide_shared
 from .wide_plan import wide_tile
 
 MOST, LEAST_COLUMNS, LEAST_ENTRIES = 32, 2048, 1 << 19
 """Most entries that are selected by the minima of groups, fewest columns and pairs."""
-FEW_ROWS, FEW_COLUMNS = 16, 1 << 16
+SCAN_ROWS, SCAN_COLUMNS = 16, 1 << 16
 """Rows from which on tiles are used, and fewest columns of fewer rows."""
 _ACROSS = 8
 WORK_BYTES = 64 << 20
@@ -218,8 +218,8 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
     """Choose how to run a row nest; ``facts`` are of its ports."""
-    if selects_few(rows, sizes):
-        return _few(rows, sizes, limits, facts)
+    if scans(rows, sizes):
+        return _scanned(rows, sizes, limits, facts)
     direct = _plan_directly(rows, sizes, limits, facts)
     column_ends, group = len(ends(rows, "n")), _group(rows, sizes["l"], GROUP)
     wide = wide_tile(rows, sizes, limits, column_ends)
@@ -286,25 +286,25 @@ def minima_bytes(plan: CudaRowPlan, sizes: Mapping[str, int]) -> int:
     return 4 * _ACROSS * -(-sizes["n"] // plan.tile.n)
 
 
-def few_bytes(plan: CudaRowPlan, blocks: int, width: int) -> int:
+def scan_bytes(plan: CudaRowPlan, blocks: int, width: int) -> int:
     """Return the bytes of what the warps of so many blocks find for a few rows."""
     return _POSITION_BYTES * (4 + plan.tile.rows * blocks * (plan.tile.threads // 32) * width)
 
 
-def selects_few(rows: RowNest, sizes: Mapping[str, int]) -> bool:
+def scans(rows: RowNest, sizes: Mapping[str, int]) -> bool:
     """Whether a few rows select among so many columns that reading these is all the work."""
     nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
     held = staged(nest)
     plain = len(held["rows"]) == len(held["columns"]) == 1 and nest.compute == "f32" and cell_words(nest) == 1
-    many = FEW_COLUMNS <= sizes["n"] < 1 << 31 and sizes["m"] < FEW_ROWS
+    many = SCAN_COLUMNS <= sizes["n"] < 1 << 31 and sizes["m"] < SCAN_ROWS
     return rows.selects and single and plain and many and sizes["l"] <= MOST
 
 
-def _few(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+def _scanned(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
     nest = rows.matrix
     own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
-    matrix = planned(nest, sizes, limits, own, replace(ROW_FEW, rows=min(2, sizes["m"])))
-    return CudaRowPlan(matrix, rows, "few", 1, _integers(rows, sizes), 0, ROW_FEW.resident)
+    matrix = planned(nest, sizes, limits, own, replace(ROW_SCAN, rows=min(2, sizes["m"])))
+    return CudaRowPlan(matrix, rows, "scan", 1, _integers(rows, sizes), 0, ROW_SCAN.resident)
 
 
 def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:

@@ -119,7 +119,7 @@ SPLITTER = Tile("split", 8, 32, 1, 1, 64, 1, 1, 2, 1.0, "split")
 
 # Row reductions: the tiles that make the entries of a matrix, the warp-specialised one apart.
 ROW_PIPELINED = Tile("apply ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.95, "ring", 3, requires=("warp_specialized",))
-ROW_FEW = Tile("apply few", 1, 256, 1, 1, 64, 1, 1, 2, 1.0, "few")
+ROW_SCAN = Tile("apply scan", 1, 256, 1, 1, 64, 1, 1, 2, 1.0, "scan")
 ROW_TILES = (
     Tile("apply large", 16, 8, 8, 8, 16, 1, 4, 3, 0.85),
     Tile("apply middle", 16, 8, 4, 8, 16, 1, 4, 3, 0.8),

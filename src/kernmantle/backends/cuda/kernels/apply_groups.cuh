@@ -4,7 +4,7 @@
 // the `count` nearest lies in one of the `count` groups of smallest minima; a warp a row finds these, computes their entries again
 // in the order of k in which they were made, and keeps the nearest, of equal ones those of lower index.
 #pragma once
-#include "apply_few.cuh"
+#include "apply_scan.cuh"
 #include "apply_ring.cuh"
 #include "lanes.cuh"
 

@@ -10,17 +10,17 @@
 namespace km {
 
 template <int WARPS_M_, int WARPS_N_, int TM_, int TN_, int STAGES_, bool SYMMETRIC_>
-struct PlaceTile : RingTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, SYMMETRIC_> {
+struct PlaceTile : StagedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, SYMMETRIC_> {
     static_assert(!SYMMETRIC_, "every cell is computed");
 };
 template <class Body, class Tile>
 __device__ constexpr int place_shared_bytes() {
-    return ring_shared_bytes<Body, Tile>();
+    return staged_shared_bytes<Body, Tile>();
 }
 
 template <class Body, class Tile>
-struct Places : Ring<Body, Tile> {
-    typedef Ring<Body, Tile> R;
+struct Places : StagedReduction<Body, Tile> {
+    typedef StagedReduction<Body, Tile> R;
     typedef typename R::Args Args;
     typedef typename R::X X;
     typedef typename R::Y Y;

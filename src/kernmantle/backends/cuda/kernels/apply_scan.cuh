@@ -10,11 +10,11 @@
 namespace km {
 
 template <int ROWS_>
-struct ApplyFew {
+struct ApplyScan {
     static constexpr int ROWS = ROWS_, WARPS = 8;
 };
 template <class Body, class Tile>
-__device__ constexpr int apply_few_shared_bytes() {
+__device__ constexpr int apply_scan_shared_bytes() {
     return 0;
 }
 
@@ -37,7 +37,7 @@ KM_DEVICE u64 entry_key(const Args& g, const Place& p, i64 m, i64 n, const typen
 }
 
 template <class Body, class Tile>
-__device__ __forceinline__ void apply_few(const typename Body::Args& g) {
+__device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
     constexpr int R = Tile::ROWS, EACH = 16, AHEAD = R > 1 ? 8 : 16;
@@ -111,7 +111,7 @@ __device__ __forceinline__ void apply_few(const typename Body::Args& g) {
 
 // A block for each row: the best of all warps.
 template <class Body, class Tile>
-__device__ __forceinline__ void select_few(const typename Body::Args& g) {
+__device__ __forceinline__ void select_scanned(const typename Body::Args& g) {
     constexpr unsigned WHOLE = 0xffffffffu;
     constexpr int WARPS = Tile::WARPS;
     __shared__ u64 queues[WARPS][64], lists[WARPS][32];

@@ -333,7 +333,7 @@ def _turn_cases() -> list[Case]:
         plain = gram(op(name, difference))
         cases += [
             Case(f"{name}_turns", plain, shape, integral=True, scale=1e3),
-            Case(f"{name}_large", plain, shape, integral=True, scale=1e6),
+            Case(f"{name}_large", plain, shape, integral=True, scale=2e5),
             Case(f"{name}_one_large", plain, shape, integral=True, poison=2.0**23),
             Case(f"{name}_nan", plain, shape, poison=math.nan),
             Case(f"{name}_infinite", plain, shape, poison=math.inf),

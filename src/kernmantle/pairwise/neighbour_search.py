@@ -51,8 +51,8 @@ def argkmin(
     The matrix of distances is not stored. Rows at the same distance come in any order, NaN comes last. The
     distances have gradients where the metric has.
 
-    Cost: all m n distances once, and memory of inputs and result; on Hopper GPUs Euclidean distances take up to 256 MB
-    more. Types are those of :func:`cdist`.
+    Cost: all m n distances once, and memory of inputs and result; on GPUs up to 256 MB more. Types are those of
+    :func:`cdist`.
 
     Examples
     --------

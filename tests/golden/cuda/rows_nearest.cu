@@ -1,5 +1,5 @@
-// apply 10 largest by 1 tile, of gram sm_90 tile 128x64x16 (8x8 a thread, 128 threads) access [x0 4k, x1 4k, w 1a] f32 ieee, entries to 1e-6
-#include "apply_tile.cuh"
+// apply 10 largest by 1 ring, of ring sm_90 tile 128x128x32 (8x16 a thread, 128 threads) access [x0 4k, x1 4k, w 1a] f32 ieee, entries to 1e-6, from the minima of groups
+#include "apply_groups.cuh"
 
 struct Body {
     typedef float C;
@@ -95,6 +95,7 @@ struct Apply : Body {
     static constexpr bool LARGEST = true;
     static constexpr bool WEIGHTED = false;
     static constexpr int GROUP = 1;
+    static constexpr bool GROUPED = true;
     typedef km::Ranked<C> Kept;
     static constexpr int ROW_ENDS = 0, COLUMN_ENDS = 0, CELL_ENDS = 0;
     template <int I> struct RowEnd;
@@ -106,23 +107,23 @@ struct Apply : Body {
     };
 };
 
-typedef km::ApplyTile<16, 8, 8, 16, 4> Tile;
-static_assert(km::apply_tile_shared_bytes<Apply, Tile>() <= 25600, "shared memory");
+typedef km::ApplyRing<4, 1, 8, 16, 2> Tile;
+static_assert(km::apply_ring_shared_bytes<Apply, Tile>() <= 65568, "shared memory");
 
-extern "C" __global__ void __launch_bounds__(128, 3) kernmantle_kernel(
+extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p3, void* p4, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i32, km::i64 i35, km::i64 i39, km::i64 i42, double v0, double v1) {
     const Apply::Args g = {{
         {p0, p1, 0, p3, p4}, {1, 1, 1, i3, i4, i5, i6, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, i32, 0, 0, i35}, {0, 0, 0, i39, 0, 0, i42}},
         {Body::C(v0), Body::C(v1)}}, work};
-    km::gram<Apply, Tile>(g);
+    km::ring<Apply, Tile, 56, 200>(g);
 }
 
-extern "C" __global__ void __launch_bounds__(256) kernmantle_join(
-    void* p0, void* p1, void* p3, void* p4, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i32, km::i64 i35, km::i64 i39, km::i64 i42, double v0, double v1, km::i64 blocks, km::i64 tiles, km::i64 columns) {
+extern "C" __global__ void __launch_bounds__(256) kernmantle_select(
+    void* p0, void* p1, void* p3, void* p4, void* work, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i6, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i32, km::i64 i35, km::i64 i39, km::i64 i42, double v0, double v1) {
     const Apply::Args g = {{
         {p0, p1, 0, p3, p4}, {1, 1, 1, i3, i4, i5, i6, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, i32, 0, 0, i35}, {0, 0, 0, i39, 0, 0, i42}},
         {Body::C(v0), Body::C(v1)}}, work};
-    km::join_runs<Apply, Tile::BM>(g, blocks, tiles, columns);
+    km::select_groups<Apply, Tile>(g);
 }

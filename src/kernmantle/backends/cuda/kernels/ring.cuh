@@ -427,14 +427,4 @@ __device__ __forceinline__ void ring(const typename Body::Args& g) {
     }
 }
 
-// For other reductions on the same stages.
-template <int WARPS_M, int WARPS_N, int TM, int TN, int STAGES, bool SYMMETRIC>
-using StagedTile = RingTile<WARPS_M, WARPS_N, TM, TN, STAGES, SYMMETRIC>;
-template <class Body, class Tile>
-using StagedReduction = Ring<Body, Tile>;
-template <class Body, class Tile>
-__device__ constexpr int staged_shared_bytes() {
-    return ring_shared_bytes<Body, Tile>();
-}
-
 }  // namespace km

@@ -114,7 +114,7 @@ def test_the_choice_of_entries_has_no_derivative():
     exported = torch.export.export(Trained(TRAINED["argkmax"][0], y), (x, y))
     (node,) = [node for node in exported.graph.nodes if node.target == torch.ops.kernmantle.apply.default]
     with pytest.raises(GradientError, match="argkmax"):
-        node.target([x.requires_grad_(), y, torch.tensor(WIDTH, dtype=x.dtype)], [], [], *node.args[3:])
+        node.target([x.requires_grad_(), y, torch.tensor(WIDTH, dtype=x.dtype)], [], None, *node.args[3:])
 
 
 def test_halves_are_trained_in_float32():
@@ -136,6 +136,14 @@ COMPILED = {
     "contract": (
         lambda x, y, _: km.contract("mk,nk->mn", lambda a, b, c: abs(a - b) * c, x, y, c=1.5),
         lambda x, y, _: 1.5 * torch.cdist(x, y, p=1),
+    ),
+    "no numbers": (
+        lambda x, y, _: km.contract("mk,nk->mn", lambda a, b: abs(a - b), x, y),
+        lambda x, y, _: torch.cdist(x, y, p=1),
+    ),
+    "values of rows": (
+        lambda x, y, _: KERNEL.argkmax(x, y, 2, return_values=True)[0],
+        lambda x, y, _: matrix(x, y, WIDTH).topk(2).values,
     ),
     "kron_matmul": (
         lambda x, y, v: km.kron_matmul(x, [y[:2], v[:2]]),

@@ -16,12 +16,15 @@ from .execute import Types, execute
 from .layout import geometry
 
 LIBRARY = torch.library.Library("kernmantle", "DEF")
-NUMBERS = "float[] numbers, Tensor[] values"
-"""Numbers of a program in the schema of an operator: one of the two lists holds them all, see ``packed``."""
+NUMBERS = "float[] numbers, Tensor[]? values"
+"""Numbers of a program in the schema of an operator: one of the two holds them all, see ``packed``.
+
+Without tensors ``values`` is None, since AOTInductor passes an empty list of tensors as None.
+"""
 LIBRARY.define(f"contract(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]")
 
 
-def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor]]:
+def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor] | None]:
     """Numbers as an operator takes them: as floats, or one tensor without axes for each.
 
     Under torch.compile they travel in tensors on the host, made by additions: then they may change without compiling
@@ -32,19 +35,19 @@ def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[t
     if any(isinstance(number, torch.Tensor) for number in given):
         return [], given
     if not given or not torch.compiler.is_compiling():
-        return given, []
+        return given, None
     zero = torch.zeros((), dtype=torch.float64)
     return [], [zero + number for number in given]
 
 
-def unpacked(numbers: Sequence[float], values: Sequence[torch.Tensor]) -> Sequence[Any]:
+def unpacked(numbers: Sequence[float], values: Sequence[torch.Tensor] | None) -> Sequence[Any]:
     """Inverse of ``packed``; tensors as they are."""
     return values or numbers
 
 
-def read(numbers: Sequence[float], values: Sequence[torch.Tensor]) -> Sequence[float]:
+def read(numbers: Sequence[float], values: Sequence[torch.Tensor] | None) -> Sequence[float]:
     """Python numbers of what ``packed`` gave."""
-    return [value.item() for value in values] or numbers
+    return [value.item() for value in values or ()] or numbers
 
 
 def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:

@@ -385,3 +385,8 @@ def check(case: Case) -> int:
     for one, other in zip(second, second_wanted, strict=True):
         assert_close(one.detach(), other.detach(), depth=depth * 4096, magnitude=scale)
     return 2
+
+
+def run_case(seed: int) -> int:
+    """Check the program of a seed; how many orders of derivatives there were."""
+    return check(generate(seed))

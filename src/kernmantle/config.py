@@ -167,6 +167,11 @@ def current() -> Config:
     return block.config if block.default is default else _changed(default, tuple(block.changes.items()))
 
 
+def in_block() -> bool:
+    """Whether this thread or task is in a block."""
+    return _INNERMOST.get() is not None
+
+
 def _check(changes: Mapping[str, Any]) -> None:
     names = [field.name for field in fields(Config)]
     for name in changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextvars import Context
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from kernmantle.ir.program import Program
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.testing import assert_close
 from kernmantle.torch_ops import execute
+from kernmantle.torch_ops.torch_private import in_callers_context
 
 COMPILERS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
 
@@ -241,15 +243,16 @@ def test_export_and_compile_for_a_gpu_that_is_not_here(name):
     assert compiled.device.type == "cuda"
 
 
-@pytest.mark.parametrize("name", ["contraction", "kernel", "matmul"])
-def test_compiled_calls_see_the_configuration_in_force(name, monkeypatch, device):
-    """The one that is in force when they are called, without compiling again."""
-    x, y = (value.detach().float() for value in inputs(device))
-    function = {
-        "contraction": lambda x, y: km.contract("mk,nk->mn", lambda a, b: a * b, x, y),
-        "kernel": GAUSSIAN,
-        "matmul": lambda x, y: GAUSSIAN.matmul(x, y, y),
-    }[name]
+CONFIGURED = {
+    "contraction": lambda x, y: km.contract("mk,nk->mn", lambda a, b: a * b, x, y),
+    "kernel": GAUSSIAN,
+    "matmul": lambda x, y: GAUSSIAN.matmul(x, y, y),
+}
+
+
+@pytest.fixture
+def precisions(monkeypatch):
+    """Precisions of the kernels that are looked up."""
     seen = []
     configured = execute.Types.configured
 
@@ -258,16 +261,40 @@ def test_compiled_calls_see_the_configuration_in_force(name, monkeypatch, device
         return configured(self, precision)
 
     monkeypatch.setattr(execute.Types, "configured", watch)
+    return seen
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_compiled_calls_see_the_configuration_in_force(name, precisions, device):
+    """The one that is in force when they are called, without compiling again."""
+    x, y = (value.detach().float() for value in inputs(device))
     graphs = []
-    compiled = torch.compile(function, backend=lambda graph, _: graphs.append(graph) or graph.forward, fullgraph=True)
+    compiled = torch.compile(
+        CONFIGURED[name], backend=lambda graph, _: graphs.append(graph) or graph.forward, fullgraph=True
+    )
     for precision in (None, "ieee", "tf32", None):
-        seen.clear()
+        precisions.clear()
         PLANS.clear()
         with km.config(precision=precision):
             compiled(x, y)
-        assert seen
-        assert set(seen) == {precision or "default"}
+        assert precisions
+        assert set(precisions) == {precision or "default"}
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_compiled_backward_passes_see_the_configuration_in_force(name, precisions, device):
+    """That around ``backward``, which torch runs in a thread of its own for tensors on a GPU."""
+    x, y = (value.detach().float() for value in inputs(device))
+    compiled = torch.compile(CONFIGURED[name], backend="aot_eager", fullgraph=True)
+    for precision in (None, "ieee", "tf32", None):
+        result = compiled(x.requires_grad_(), y)
+        precisions.clear()
+        PLANS.clear()
+        with km.config(precision=precision):
+            result.sum().backward()
+        assert precisions
+        assert set(precisions) == {precision or "default"}
 
 
 def texts(contraction, calls):
@@ -360,3 +387,28 @@ def test_what_torch_compile_would_not_see_is_refused(backend, device):
         torch._dynamo.reset()
         with pytest.raises(Exception, match=problem):
             torch.compile(call, fullgraph=True, backend="eager")(x, y)
+
+
+def test_a_thread_that_computes_gradients_has_the_configuration_of_its_caller():
+    """As a compiled backward pass on a GPU has it, which starts without a block."""
+    seen = []
+    run = in_callers_context(lambda: seen.append(km.get_config().precision))
+
+    class Elsewhere(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            Context().run(run)
+            with km.config(precision="ieee"):
+                run()
+            return 2 * grad
+
+    x = torch.ones(2, requires_grad=True)
+    with km.config(precision="tf32"):
+        Elsewhere.apply(x).sum().backward()
+    Elsewhere.apply(x).sum().backward()
+    run()
+    assert seen == ["tf32", "ieee", None, "ieee", None]

@@ -123,7 +123,7 @@ print(first, os.waitpid(child, 0)[1], right())
 LONG = {
     "pairs": "km.cdist(x, y, p=1.3)",
     "few items": "km.contract('mk,nk->m', lambda a, b: abs(a - b) ** 1.3, x, y)",
-    "few rows": "km.cdist(x[:8], y.repeat(200, 1), p=1.3)",
+    "few rows": "km.cdist(x[:24], wide, p=1.3)",
 }
 
 
@@ -136,6 +136,7 @@ import os, signal, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may have been told to ignore it
 torch.set_num_threads({threads})
 x, y = torch.randn(9000, 200), torch.randn(9000, 200)
+wide = y.repeat(200, 1) if "wide" in {LONG[what]!r} else y
 km.cdist(x[:600], y[:500], p=1.3)
 sent = []
 try:

@@ -36,8 +36,8 @@ from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
 TURNED = 4096
-"""Order from which on a triangle that is the upper one in column-major memory is turned over on GPUs: cuSOLVER, which
-torch calls too, factors the lower one faster."""
+"""Order from which on GPUs turn over a triangle that is the upper one in column-major memory: it takes longer there."""
+BY_TORCH = "torch.linalg.cholesky_ex"
 MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
 
 
@@ -149,15 +149,17 @@ def factorise(
         factor, _, info = small.factor(a if lower else a.mT, False, overwrite)
         return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)
     known = cusolver.library(a)
+    if known is None and a.is_cuda and not (overwrite or jitter):
+        factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
+        return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
     work = Work.on(a, overwrite)
-    by_cusolver = a.is_cuda or known is not None
-    turned = by_cusolver and not jitter and lower == work.flipped and a.shape[-1] >= TURNED
+    turned = (a.is_cuda or known is not None) and not jitter and lower == work.flipped and a.shape[-1] >= TURNED
     if turned:
         copy_triangle(work.matrix, lower)
         lower = not lower
     if known is None or cusolver.is_small(a.shape[:-1], SMALL):
         info, added = _by_torch(work, lower, jitter)
-        ran = cusolver.instead(a, "torch.linalg.cholesky_ex")
+        ran = cusolver.instead(a, BY_TORCH)
     else:
         info, added = _by_cusolver(known, work, lower, jitter)
         ran = "cuSOLVER Xpotrf"
@@ -309,9 +311,8 @@ def cholesky_factor(
         raise_for(found.info, MEANING)
     batch = given.shape[:-2]
     added = None if found.jitter is None else wrap(found.jitter.expand(batch))
-    return CholeskyFactor(
-        wrap(found.factor.expand(given.shape)), wrap(found.info.expand(batch)), lower, found.ran, added
-    )
+    factor, info = wrap(found.factor.expand(given.shape)), wrap(found.info.expand(batch))
+    return CholeskyFactor(factor, info, lower, found.ran, added)
 
 
 @outside

@@ -14,6 +14,7 @@ from ..ir.program import Program
 from .dtypes import DTYPES
 from .execute import Types, execute
 from .layout import geometry
+from .torch_private import in_callers_context
 
 LIBRARY = torch.library.Library("kernmantle", "DEF")
 NUMBERS = "float[] numbers, Tensor[]? values"
@@ -63,7 +64,7 @@ def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Te
 
 
 # Not register_fake, which spends 6 ms on finding the line that it is called from.
-for _key, _function in (("CPU", _run), ("CUDA", _run), ("Meta", _fake)):
+for _key, _function in (("CPU", _run), ("CUDA", in_callers_context(_run)), ("Meta", _fake)):
     LIBRARY.impl("contract", _function, _key)
 
 

@@ -23,7 +23,7 @@ from .execute import BoundProgram, Types, result_types
 from .info import RunInfo
 from .operator import NUMBERS, front, packed, read
 from .row_reduce_execute import prepare, run, shapes, whole_geometry
-from .torch_private import plain
+from .torch_private import in_callers_context, plain
 
 LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
 LIBRARY.define(f"apply(Tensor[] tensors, {NUMBERS}, str apply, str types) -> Tensor[]")
@@ -41,7 +41,7 @@ def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Te
     return [tensors[0].new_empty(shape, dtype=DTYPES[name]) for name in Types.parse(types).outs]
 
 
-for _key, _function in (("CPU", _run), ("CUDA", _run), ("Meta", _fake)):
+for _key, _function in (("CPU", _run), ("CUDA", in_callers_context(_run)), ("Meta", _fake)):
     LIBRARY.impl("apply", _function, _key)
 _operator = torch.ops.kernmantle.apply.default
 

@@ -41,6 +41,7 @@ from .row_reduce_execute import whole_geometry
 from .torch_private import (
     apply_here,
     goes_forward,
+    in_callers_context,
     is_tracked,
     is_transformed,
     is_written_down,
@@ -212,7 +213,7 @@ def _fake_backward(tensors: Tensors, *others: Any) -> list[torch.Tensor]:
     return [tensor.new_empty(tensor.shape) for tensor, wanted in zip(tensors, others[-1], strict=True) if wanted]
 
 
-for _key, _function in (("CPU", _run_backward), ("CUDA", _run_backward), ("Meta", _fake_backward)):
+for _key, _function in (("CPU", _run_backward), ("CUDA", in_callers_context(_run_backward)), ("Meta", _fake_backward)):
     LIBRARY.impl("apply_backward", _function, _key)
 refuse_derivative(
     LIBRARY, "apply_backward", lambda tensors, _, cotangent, *__: [*tensors, cotangent],

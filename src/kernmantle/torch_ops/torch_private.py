@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
+from ..config import in_block
 from ..errors import GradientError
 
 Tensors = Sequence[torch.Tensor]
@@ -132,6 +134,23 @@ def tangents_of_tangents() -> Iterator[None]:
     """Inside, the levels around a jvp take their forward derivatives, which torch switches off for it."""
     with forward_ad._set_fwd_grad_enabled(True):
         yield
+
+
+def in_callers_context(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator's function that takes the configuration of the thread that called ``backward``.
+
+    Torch runs the operators of a compiled backward pass on a GPU in a thread of its own, where no block is in force,
+    and hands that thread the caller's context.
+    """
+
+    @wraps(function)
+    def run(*args: Any) -> Any:
+        if in_block() or torch._C._current_graph_task_id() == -1 or not torch._C._is_key_in_tls("context"):
+            return function(*args)
+        context = torch._C._get_obj_in_tls("context")
+        return function(*args) if context is None else context.copy().run(function, *args)
+
+    return run
 
 
 def register_derivative(

@@ -18,7 +18,14 @@ from ...errors import BackendError, GradientError
 from ...torch_ops.autograd import constant
 from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import check_untransformed, is_batched, is_tracked, plain, register_derivative
+from ...torch_ops.torch_private import (
+    check_untransformed,
+    in_callers_context,
+    is_batched,
+    is_tracked,
+    plain,
+    register_derivative,
+)
 from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
 from .gradient import UNBOUND, bind_gradients, conjugate, factor_numbers, gradients, partial_text, positions_of
 from .modes import contracted, parse, text_of
@@ -47,8 +54,8 @@ def configured(options: str) -> str:
     return f"{current().precision or precision} {fuse}" if precision == "default" else options
 
 
-for _key in ("CPU", "CUDA"):
-    LIBRARY.impl("kron", _run, _key)
+LIBRARY.impl("kron", _run, "CPU")
+LIBRARY.impl("kron", in_callers_context(_run), "CUDA")
 
 
 @torch.library.register_fake("kernmantle::kron", lib=LIBRARY)

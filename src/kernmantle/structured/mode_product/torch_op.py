@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ...config import current
 from ...errors import BackendError
-from ...torch_ops.torch_private import check_untransformed, plain, register_derivative
+from ...torch_ops.torch_private import check_untransformed, in_callers_context, plain, register_derivative
 from . import execute
 
 Maybe = torch.Tensor | None
@@ -55,9 +55,9 @@ def _run(
     return execute.product(x, weight, bias, activation, batch_last, algorithm, precision)
 
 
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("kron_sparse", _run, _key)
-    _LIBRARY.impl("kron_sparse_weight", _run_weight, _key)
+for _name, _function in (("kron_sparse", _run), ("kron_sparse_weight", _run_weight)):
+    _LIBRARY.impl(_name, _function, "CPU")
+    _LIBRARY.impl(_name, in_callers_context(_function), "CUDA")
 
 
 @torch.library.register_fake("kernmantle::kron_sparse", lib=_LIBRARY)

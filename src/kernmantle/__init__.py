@@ -1,6 +1,6 @@
 """Fused contractions for kernel machines and structured layers. By convention ``import kernmantle as km``."""
 
-from difflib import get_close_matches as _near
+from difflib import get_close_matches as _closest
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -56,7 +56,7 @@ _OF_KRONSPARSE = (
     "load_structured", "replace_linears",
 )  # fmt: skip
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
-_ROOMS = (
+_SUBPACKAGES = (
     "compat",
     "distributed",
     "estimators",
@@ -68,7 +68,7 @@ _ROOMS = (
     "stats",
     "testing",
 )
-_KNOWN_AS = {
+_ALIASES = {
     "rbf": "Gaussian", "laplacian": "Laplace", "einsum": "contract", "knn": "argkmin",
     "kernelridge": "estimators.KernelRidge", "gaussianprocessregressor": "estimators.GaussianProcessRegressor",
 }  # fmt: skip
@@ -106,13 +106,13 @@ def __getattr__(name: str) -> _Any:
         return _FUNCTIONS[name]
     if name in _LATER:
         return globals().setdefault(name, getattr(_import_module(_LATER[name], __name__), name))
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return _import_module(f".{name}", __name__)
-    names = {known.lower(): known for known in (*__all__, *_ROOMS)} | _KNOWN_AS
-    near = _near(name.lower(), names, 1)
-    hint = f"; did you mean {names[near[0]]!r}?" if near and not name.startswith("_") else ""
+    names = {each.lower(): each for each in (*__all__, *_SUBPACKAGES)} | _ALIASES
+    suggested = _closest(name.lower(), names, 1)
+    hint = f"; did you mean {names[suggested[0]]!r}?" if suggested and not name.startswith("_") else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})
+    return sorted({*globals(), *__all__, *_SUBPACKAGES})

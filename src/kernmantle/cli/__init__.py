@@ -24,7 +24,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``kernmantle <command> ...``; returns the exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         "kernmantle",
@@ -34,12 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"kernmantle {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of the commands below")
-    if not given:
+    if not command_line:
         parser.print_help(sys.stderr)
         return 2
-    command = parser.parse_args(given[:1]).command
+    command = parser.parse_args(command_line[:1]).command
     try:
-        return import_module(COMMANDS[command][0]).main(given[1:])
+        return import_module(COMMANDS[command][0]).main(command_line[1:])
     except KernmantleError as error:
         print(f"kernmantle {command}: {error}", file=sys.stderr)
         return 1

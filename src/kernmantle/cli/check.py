@@ -16,7 +16,7 @@ from ..structured.kronsparse import kron_sparse_matmul
 from ..testing import assert_close
 from ..torch_ops.contract import contract
 
-Given = dict[str, torch.Tensor]
+Inputs = dict[str, torch.Tensor]
 Exact = dict[str, "np.ndarray"]
 M, N, K = 37, 53, 24
 
@@ -26,37 +26,37 @@ class Check:
     """A computation, the same in float64 by numpy, and the number of terms in its sums."""
 
     name: str
-    call: Callable[[Given], torch.Tensor]
+    call: Callable[[Inputs], torch.Tensor]
     exact: Callable[[Exact], np.ndarray]
     depth: int
 
 
-def _differences(given: Exact) -> np.ndarray:
-    return np.abs(given["x"][:, None] - given["y"][None])
+def _differences(values: Exact) -> np.ndarray:
+    return np.abs(values["x"][:, None] - values["y"][None])
 
 
-def _gaussian(given: Exact) -> np.ndarray:
-    return np.exp(-(_differences(given) ** 2).sum(-1) / 18)
+def _gaussian(values: Exact) -> np.ndarray:
+    return np.exp(-(_differences(values) ** 2).sum(-1) / 18)
 
 
-def _gradient(given: Given) -> torch.Tensor:
-    x = given["x"].clone().requires_grad_()
-    cdist(x, given["y"], p=3, root=False).sum().backward()
+def _gradient(values: Inputs) -> torch.Tensor:
+    x = values["x"].clone().requires_grad_()
+    cdist(x, values["y"], p=3, root=False).sum().backward()
     assert x.grad is not None
     return x.grad
 
 
-def _cubes(given: Exact) -> np.ndarray:
-    return (3 * np.sign(given["x"][:, None] - given["y"][None]) * _differences(given) ** 2).sum(1)
+def _cubes(values: Exact) -> np.ndarray:
+    return (3 * np.sign(values["x"][:, None] - values["y"][None]) * _differences(values) ** 2).sum(1)
 
 
-def _sparse(given: Exact) -> np.ndarray:
-    halves = zip(np.split(given["x"], 2, 1), given["w"][..., 0], strict=True)
+def _sparse(values: Exact) -> np.ndarray:
+    halves = zip(np.split(values["x"], 2, 1), values["w"][..., 0], strict=True)
     return np.concatenate([rows @ block.T for rows, block in halves], 1)
 
 
-def _system(given: Exact) -> np.ndarray:
-    return given["a"] @ given["a"].T + K * np.eye(K)
+def _system(values: Exact) -> np.ndarray:
+    return values["a"] @ values["a"].T + K * np.eye(K)
 
 
 CHECKS = (
@@ -78,7 +78,7 @@ CHECKS = (
 )  # fmt: skip
 
 
-def inputs(device: str) -> Given:
+def inputs(device: str) -> Inputs:
     """Small random arrays."""
     source = torch.Generator().manual_seed(0)
     sizes = {"x": (M, K), "y": (N, K), "v": (N, 2), "f": (6, 6), "w": (2, 12, 12, 1), "a": (K, K)}
@@ -87,10 +87,10 @@ def inputs(device: str) -> Given:
 
 def outcome(check: Check, device: str) -> str:
     """What came of a check on a device: "agrees", or why not."""
-    given = inputs(device)
-    exact = check.exact({name: value.double().cpu().numpy() for name, value in given.items()})
+    values = inputs(device)
+    exact = check.exact({name: value.double().cpu().numpy() for name, value in values.items()})
     try:
-        found = check.call(given)
+        found = check.call(values)
     except (KernmantleError, ImportError, OSError, RuntimeError) as error:
         return f"no: {str(error).splitlines()[0]}"
     try:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             scores[distance.name] = score(distance, digits, diabetes)
             bar.update()
         bar.set_description("learning weights by gradient")
-        learned = learning.learn_weights(diabetes)
+        learned = learning.trained_weights(diabetes)
         bar.update()
         for p in demo_times.POWERS:
             bar.set_description(f"timing p = {p:g}")

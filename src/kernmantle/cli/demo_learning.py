@@ -85,9 +85,9 @@ class Diabetes:
         """Rows to learn from and rows to predict, in turns."""
         order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(0))
         for start in range(FOLDS):
-            held = torch.zeros(len(self.x), dtype=torch.bool)
-            held[order[start::FOLDS]] = True
-            yield (~held).nonzero()[:, 0].to(self.x.device), held.nonzero()[:, 0].to(self.x.device)
+            held_out = torch.zeros(len(self.x), dtype=torch.bool)
+            held_out[order[start::FOLDS]] = True
+            yield (~held_out).nonzero()[:, 0].to(self.x.device), held_out.nonzero()[:, 0].to(self.x.device)
 
 
 def load(device: str) -> tuple[Digits, Diabetes]:
@@ -145,15 +145,15 @@ def fit(
     one = torch.eye(len(x), dtype=torch.float64, device=x.device)
     best, chosen = float("inf"), None
     for factor in grid[0]:
-        given = {**numbers, "bandwidth": factor * middle}
-        kernel = distance.kernel(x, x, **given).double()
+        options = {**numbers, "bandwidth": factor * middle}
+        kernel = distance.kernel(x, x, **options).double()
         for ridge in grid[1]:
             inverse = torch.cholesky_solve(one, torch.linalg.cholesky(kernel + ridge * one))
             coefficients = inverse @ y
             left_out = coefficients / (inverse.diagonal()[:, None] if y.ndim == 2 else inverse.diagonal())
             error = float((left_out**2).mean())
             if error < best:
-                best, chosen = error, Ridge(distance, x, coefficients, given)
+                best, chosen = error, Ridge(distance, x, coefficients, options)
     if chosen is None:
         raise BackendError("kernel regression found no finite fit; the kernel matrix holds NaN")
     return chosen
@@ -175,9 +175,9 @@ def explained(predicted: torch.Tensor, y: torch.Tensor) -> float:
 def predict_disease(distance: Distance, diabetes: Diabetes) -> float:
     """Variance explained in rows that were not learned from."""
     predicted = torch.zeros_like(diabetes.y)
-    for known, held in diabetes.folds():
-        model = fit(distance, distance.features, diabetes.x[known], diabetes.y[known], DIABETES_GRID)
-        predicted[held] = model(diabetes.x[held])
+    for training, held_out in diabetes.folds():
+        model = fit(distance, distance.features, diabetes.x[training], diabetes.y[training], DIABETES_GRID)
+        predicted[held_out] = model(diabetes.x[held_out])
     return explained(predicted, diabetes.y)
 
 
@@ -215,7 +215,7 @@ def most_likely(x: torch.Tensor, y: torch.Tensor, each: bool) -> Fitted:
     return weights.expand(columns).contiguous(), scale, noise
 
 
-def learn_weights(diabetes: Diabetes) -> Learned:
+def trained_weights(diabetes: Diabetes) -> Learned:
     """Which columns matter, when as many columns of pure noise are among them; scored on rows held out."""
     y = diabetes.y
     foreign = torch.randn(len(y), FOREIGN, generator=torch.Generator().manual_seed(2), dtype=y.dtype).to(y.device)
@@ -224,12 +224,12 @@ def learn_weights(diabetes: Diabetes) -> Learned:
     weights = x[0]
     for each in (False, True):
         predicted = torch.zeros_like(y)
-        for known, held in diabetes.folds():
-            weights, scale, noise = most_likely(x[known], y[known], each)
-            covariance = _weighted_kernel(x[known], x[known], w=weights, scale=scale)
-            covariance = covariance + noise * torch.eye(len(known), dtype=x.dtype, device=x.device)
-            solved = torch.linalg.solve(covariance, y[known])
-            predicted[held] = _weighted_kernel(x[held], x[known], w=weights, scale=scale) @ solved
+        for training, held_out in diabetes.folds():
+            weights, scale, noise = most_likely(x[training], y[training], each)
+            covariance = _weighted_kernel(x[training], x[training], w=weights, scale=scale)
+            covariance = covariance + noise * torch.eye(len(training), dtype=x.dtype, device=x.device)
+            solved = torch.linalg.solve(covariance, y[training])
+            predicted[held_out] = _weighted_kernel(x[held_out], x[training], w=weights, scale=scale) @ solved
         worth.append(explained(predicted, y))
     names = (*diabetes.names, *(f"noise {i + 1}" for i in range(FOREIGN)))
     return Learned(names, tuple((weights / weights.sum()).tolist()), worth[0], worth[1])

@@ -60,9 +60,9 @@ def disputed(digits: Digits) -> tuple[list[int], torch.Tensor]:
     worth = 8 * right[-1].int() - 4 * right[-2].int() + right.sum(0)
     order = worth.argsort(descending=True, stable=True).tolist()
     picked: list[int] = []
-    for place in order:
-        if int(digits.answers[place]) not in {int(digits.answers[other]) for other in picked}:
-            picked.append(place)
+    for index in order:
+        if int(digits.answers[index]) not in {int(digits.answers[other]) for other in picked}:
+            picked.append(index)
         if len(picked) == SHOWN:
             break
     return picked, nearest
@@ -76,15 +76,15 @@ def _neighbours(figure: Any, digits: Digits) -> None:
     figure.supxlabel(
         "frame: blue if the label is right, red if it is wrong", x=0.012, ha="left", fontsize=9.5, color=GREY
     )
-    for line, place in enumerate(picked):
-        wanted = int(digits.answers[place])
+    for line, index in enumerate(picked):
+        wanted = int(digits.answers[index])
         for column, head in enumerate(heads):
             axes = grid[line][column]
-            image = digits.broken[place] if column == 0 else digits.train[nearest[column - 1, place]]
+            image = digits.broken[index] if column == 0 else digits.train[nearest[column - 1, index]]
             axes.imshow(image.reshape(8, 8).cpu().numpy(), cmap="gray_r", vmin=0, vmax=1)
             axes.set_xticks([])
             axes.set_yticks([])
-            good = column == 0 or int(digits.labels[nearest[column - 1, place]]) == wanted
+            good = column == 0 or int(digits.labels[nearest[column - 1, index]]) == wanted
             axes.spines[:].set_color(GREY if column == 0 else BLUE if good else RED)
             axes.spines[:].set_linewidth(1.0 if column == 0 else 2.4)
             if line == 0:
@@ -97,12 +97,12 @@ def _accuracy(axes: Any, scores: dict[str, dict[str, float]], count: int) -> Non
     names = list(scores)
     least = 100 * min(found[label] for found in scores.values() for label in BARS)
     bottom = 5 * int((least - 2) // 5)
-    for turn, (label, colour) in enumerate(BARS.items()):
+    for bar, (label, colour) in enumerate(BARS.items()):
         values = [100 * scores[name][label] for name in names]
-        places = [place + 0.2 * (turn - 1.5) for place in range(len(names))]
-        axes.bar(places, [value - bottom for value in values], 0.19, bottom=bottom, color=colour, label=label)
-        for place, value in zip(places, values, strict=True):
-            axes.text(place, value + 0.25, f"{value:.1f}", ha="center", fontsize=6.5, color=INK)
+        positions = [index + 0.2 * (bar - 1.5) for index in range(len(names))]
+        axes.bar(positions, [value - bottom for value in values], 0.19, bottom=bottom, color=colour, label=label)
+        for index, value in zip(positions, values, strict=True):
+            axes.text(index, value + 0.25, f"{value:.1f}", ha="center", fontsize=6.5, color=INK)
     axes.set_xticks(range(len(names)), names)
     axes.set_ylim(bottom, 104)
     axes.set_yticks(range(bottom, 101, 5))
@@ -116,10 +116,10 @@ def _times(axes: Any, times: dict[float, dict[str, float]]) -> None:
     present = [name for name in colours if any(name in found for found in times.values())]
     height = 0.8 / len(present)
     for group, found in enumerate(times.values()):
-        for place, name in enumerate(present):
+        for index, name in enumerate(present):
             if name not in found:
                 continue
-            at = group + (place - (len(present) - 1) / 2) * height
+            at = group + (index - (len(present) - 1) / 2) * height
             axes.barh(at, found[name] * 1e3, height * 0.92, color=colours[name], label=name if group == 0 else None)
             factor = found[name] / found[OURS]
             note = milliseconds(found[name]) + (f"  ({factor:.1f}x)" if name != OURS else "")
@@ -138,16 +138,16 @@ def _times(axes: Any, times: dict[float, dict[str, float]]) -> None:
 
 
 def _weights(axes: Any, learned: Learned) -> None:
-    order = sorted(range(len(learned.weights)), key=lambda place: -learned.weights[place])
-    noise = {place for place, name in enumerate(learned.names) if name.startswith("noise")}
+    order = sorted(range(len(learned.weights)), key=lambda index: -learned.weights[index])
+    noise = {index for index, name in enumerate(learned.names) if name.startswith("noise")}
     axes.bar(
         range(len(order)),
-        [100 * learned.weights[place] for place in order],
+        [100 * learned.weights[index] for index in order],
         0.8,
-        color=[PALE if place in noise else BLUE for place in order],
+        color=[PALE if index in noise else BLUE for index in order],
     )
     axes.set_xticks(
-        range(len(order)), [learned.names[place] for place in order], rotation=60, ha="right", rotation_mode="anchor"
+        range(len(order)), [learned.names[index] for index in order], rotation=60, ha="right", rotation_mode="anchor"
     )
     axes.set_ylabel("weight (%)", fontsize=9, color=INK)
     axes.text(

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         "kernmantle info", description="What is installed, what works on this machine, and why the rest does not."
     )
     parser.add_argument("--no-check", action="store_true", help="skip the self-check, which compiles kernels")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     console = Console()
     sections = {
         "versions": versions(),
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
-    return 0 if given.no_check else self_check(console)
+    return 0 if options.no_check else self_check(console)
 
 
 def self_check(console: Console) -> int:

@@ -29,7 +29,7 @@ from ..ir.functions import FUNCTIONS
 from ..ir.program import Program
 
 _MODULES = {"km", "kernmantle", "np", "numpy", "torch"}
-_KNOWN: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
+_NAMES: dict[str, Callable[..., Any]] = {**FUNCTIONS, "abs": abs}
 _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.Load,
     ast.operator, ast.unaryop, ast.cmpop,
@@ -52,18 +52,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--size", type=int, default=2048, help="length of every axis, for the plans")
     parser.add_argument("--card", default="sm_90", choices=CARDS, help="architecture of the GPU")
     parser.add_argument("--source", default="both", choices=["both", "cuda", "llvm", "none"], help="sources to print")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     console = Console(soft_wrap=True)
-    count = len(parse(given.equation).operands)
-    mapped = function(given.map, *(names[:count] for names in ("abcdefgh", "xyzuvwts")))
-    epilogue = None if given.epilogue is None else function(given.epilogue, "s")
-    definition = define(given.equation, mapped, given.reduce, epilogue)
+    count = len(parse(options.equation).operands)
+    mapped = function(options.map, *(names[:count] for names in ("abcdefgh", "xyzuvwts")))
+    epilogue = None if options.epilogue is None else function(options.epilogue, "s")
+    definition = define(options.equation, mapped, options.reduce, epilogue)
     program = bind(definition, frozenset(), (), symmetric(definition)).program
     for title, text in described(program):
         console.print(Rule(title, align="left"))
         console.print(text, highlight=False, markup=False)
-    nest = nest_of(program, given.dtype, given.size)
-    for title, text, language in sources(nest, given.size, CARDS[given.card], given.source):
+    nest = nest_of(program, options.dtype, options.size)
+    for title, text, language in sources(nest, options.size, CARDS[options.card], options.source):
         console.print(Rule(title, align="left"))
         console.print(Syntax(text, language, theme="ansi_light", background_color="default"))
     return 0
@@ -74,7 +74,7 @@ class _Plain(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Take the function's name where the rest is the name of a module."""
-        if isinstance(node.value, ast.Name) and node.value.id in _MODULES and node.attr in _KNOWN:
+        if isinstance(node.value, ast.Name) and node.value.id in _MODULES and node.attr in _NAMES:
             return ast.copy_location(ast.Name(node.attr, ast.Load()), node)
         return node
 
@@ -99,8 +99,8 @@ def function(text: str, *namings: Sequence[str]) -> Callable[..., Any]:
         if not isinstance(node, _NODES):
             raise ParameterError(f"{text!r}: {_refused(node)}")
         if isinstance(node, ast.Name):
-            if id(node) in called and node.id not in _KNOWN:
-                raise ParameterError(f"{text!r} calls {node.id!r}; available are {', '.join(sorted(_KNOWN))}")
+            if id(node) in called and node.id not in _NAMES:
+                raise ParameterError(f"{text!r} calls {node.id!r}; available are {', '.join(sorted(_NAMES))}")
             if id(node) not in called:
                 names.append(node.id)
     if names and not set(names) & set(own):
@@ -112,7 +112,7 @@ def function(text: str, *namings: Sequence[str]) -> Callable[..., Any]:
     code = compile(tree, "<map>", "eval")
 
     def call(*values: Any, **further: Any) -> Any:
-        return eval(code, {"__builtins__": {}, **_KNOWN}, {**dict(zip(own, values, strict=True)), **further})
+        return eval(code, {"__builtins__": {}, **_NAMES}, {**dict(zip(own, values, strict=True)), **further})
 
     kinds = [(name, Parameter.POSITIONAL_ONLY) for name in own]
     kinds += [(name, Parameter.KEYWORD_ONLY) for name in parameters]
@@ -167,8 +167,8 @@ def sources(nest: Nest, size: int, card: DeviceLimits, wanted: str) -> list[tupl
     """Plans, and their sources where wanted: title, text, language."""
     used = {role for port in nest.ports for role in port.roles}
     sizes = {role: size if role in used else 1 for role in SIZES}
-    facts = cuda_plan.Facts(tuple(_strides(port.roles, size) for port in nest.ports), (16,) * len(nest.ports))
-    gpu = cuda_plan.plan(nest, sizes, card, facts)
+    layout = cuda_plan.Facts(tuple(_strides(port.roles, size) for port in nest.ports), (16,) * len(nest.ports))
+    gpu = cuda_plan.plan(nest, sizes, card, layout)
     own = host()
     cpu = cpu_plan.plan(nest, own.vector_bytes, own.vector_registers, sizes)
     found = [("plan for " + card.arch, str(gpu), "text"), ("plan for this CPU", str(cpu), "text")]

@@ -189,12 +189,12 @@ class KSLinear(nn.Module):
         self.patterns, self.algo, self.dtype, self.bs_last = list(patterns), algo, dtype, bs_last
         self.vsize, self.device, self.num_mat = vsize, device, len(patterns)
         self.in_size, self.out_size = get_in_size_out_size(patterns)
-        self.weights = given = [None] * len(patterns) if weights is None else list(weights)
-        if len(given) != len(patterns):
-            raise ShapeError(f"there are {len(patterns)} patterns but {len(given)} weights")
+        self.weights = initial = [None] * len(patterns) if weights is None else list(weights)
+        if len(initial) != len(patterns):
+            raise ShapeError(f"there are {len(patterns)} patterns but {len(initial)} weights")
         self.factors = nn.ParameterList(
             nn.Parameter(generate_factor(*pattern, algo, weight, dtype, device), dtype not in STORED)
-            for pattern, weight in zip(self.chain, given, strict=True)
+            for pattern, weight in zip(self.chain, initial, strict=True)
         )
         self.bias: nn.Parameter | None = None
         if bias:

@@ -28,15 +28,15 @@ class _Uniform:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
-        self._known: dict[Node, bool] = {}
+        self._uniform: dict[Node, bool] = {}
 
     def covers(self, root: Node) -> bool:
-        if root not in self._known:
+        if root not in self._uniform:
             for node in postorder([root]):
-                if node not in self._known:
+                if node not in self._uniform:
                     of_leaf = node.op == "const" or (node.op == "var" and node.name in self.names)
-                    self._known[node] = all(self._known[arg] for arg in node.args) if node.args else of_leaf
-        return self._known[root]
+                    self._uniform[node] = all(self._uniform[arg] for arg in node.args) if node.args else of_leaf
+        return self._uniform[root]
 
     def split(self, node: Node) -> tuple[Node, Node | None]:
         """An expression as a core times a uniform factor, None for 1."""
@@ -67,7 +67,7 @@ class _Uniform:
 
 def fold(outputs: Sequence[Node], numbers: Sequence[str], scalars: Sequence[str] = (), letter: str = "u") -> Folded:
     """Gather what is made of ``numbers`` and name it; also the factors with ``scalars``, which are uniform as well."""
-    uniform, known = _Uniform((*numbers, *scalars)), _Uniform(numbers)
+    uniform, of_numbers = _Uniform((*numbers, *scalars)), _Uniform(numbers)
     roots = rewrite(outputs, lambda leaf: leaf, uniform.gathered)
     found: dict[Node, str] = {}
     new: dict[Node, Node] = {}
@@ -77,7 +77,7 @@ def fold(outputs: Sequence[Node], numbers: Sequence[str], scalars: Sequence[str]
         if node in new or not node.args:
             new.setdefault(node, node)
             stack.pop()
-        elif known.covers(node):
+        elif of_numbers.covers(node):
             new[node] = var(found.setdefault(node, f"{letter}{len(found)}"))
         else:
             pending = [arg for arg in node.args if arg not in new]

@@ -95,7 +95,7 @@ def integer_slots(
     """
     batch = [role for role in BATCH if sizes[role] > 1]
     slots = [size_slot(role) for role in (*batch, *roles, *(["splits"] * splits))]
-    for place, port in enumerate(ports):
+    for index, port in enumerate(ports):
         if port is not None:
-            slots += [stride_slot(place, role) for role in ROLES if role in batch or role in port.roles]
+            slots += [stride_slot(index, role) for role in ROLES if role in batch or role in port.roles]
     return tuple(slots)

@@ -126,8 +126,8 @@ def matmul(program: Program) -> Matmul | None:
     axis = program.reduced
     if left.number or right.number or axis not in left.axes or axis not in right.axes:
         return None
-    kept = left.axes.replace(axis, "") + right.axes.replace(axis, "")
-    if len(kept) > 2 or sorted(kept) != sorted(program.out):
+    remaining = left.axes.replace(axis, "") + right.axes.replace(axis, "")
+    if len(remaining) > 2 or sorted(remaining) != sorted(program.out):
         return None
     return Matmul(left.name, right.name, axis)
 
@@ -260,17 +260,17 @@ class Scale:
 def _degree(node: Node, degrees: Mapping[Node, float | None]) -> float | None:
     """Power of a with which an operation grows, if one; constants have power 0."""
     parts = [degrees[arg] for arg in node.args]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    found_degrees = [part for part in parts if part is not None]
+    if len(found_degrees) < len(parts):
         return None
     if node.op in ("add", "sub", "min", "max"):
-        return known[0] if known[0] == known[1] else None
+        return found_degrees[0] if found_degrees[0] == found_degrees[1] else None
     if node.op in ("neg", "abs"):
-        return known[0]
+        return found_degrees[0]
     if node.op == "mul":
-        return known[0] + known[1]
+        return found_degrees[0] + found_degrees[1]
     exponent = node.args[1].number if node.op == "pow" else None
-    return known[0] * exponent if exponent is not None else None
+    return found_degrees[0] * exponent if exponent is not None else None
 
 
 def degree(nest: Nest) -> int | None:

@@ -10,18 +10,18 @@ import torch
 
 from ..errors import KernmantleError, OutOfMemoryError, WorkerError
 from ..linalg.cusolvermp import QUICKER, SOLVING, room
-from .exchange import dealt, largest, told
+from .exchange import broadcast_objects, exchanged_rows, largest
 from .rows import Rows
 
 
-def by_all(given: Rows, routine: str) -> bool:
+def by_all(own_rows: Rows, routine: str) -> bool:
     """Whether all GPUs take part in a routine of cuSOLVERMp: not on CPUs, nor where one is quicker and holds it all."""
-    if not given.local.is_cuda:
+    if not own_rows.local.is_cuda:
         return False
-    if given.total > QUICKER[routine]:
+    if own_rows.total > QUICKER[routine]:
         return True
-    full = given.rank == 0 and _needed(given, SOLVING) > available(given.local.device)
-    return bool(largest(int(full), given.local.device, given.group))
+    full = own_rows.rank == 0 and _needed(own_rows, SOLVING) > available(own_rows.local.device)
+    return bool(largest(int(full), own_rows.local.device, own_rows.group))
 
 
 def available(device: torch.device) -> int:
@@ -36,45 +36,45 @@ def available(device: torch.device) -> int:
     return 1 << 62
 
 
-def _needed(given: Rows, copies: int) -> int:
-    return copies * given.total**2 * given.local.element_size()
+def _needed(own_rows: Rows, copies: int) -> int:
+    return copies * own_rows.total**2 * own_rows.local.element_size()
 
 
 def in_one(
-    given: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor, copies: int = SOLVING
+    own_rows: Rows, solve: Callable[..., list[torch.Tensor]], *others: torch.Tensor, copies: int = SOLVING
 ) -> list[Any]:
     """Gather the rows on the first process, solve there, and tell all what went wrong; ``[]`` on the others."""
     outcome: list[Any] = ["", []]
-    if given.rank == 0:
-        needed, free = _needed(given, copies), available(given.local.device)
+    if own_rows.rank == 0:
+        needed, free = _needed(own_rows, copies), available(own_rows.local.device)
         if needed > free:
             outcome[0] = (
                 f"the matrix is gathered on one process, which takes about {needed} bytes; {free} are free there. "
                 f"Use GPUs (NCCL and cuSOLVERMp), or km.distributed.cg, which never forms it"
             )
-    (why,) = told(outcome[:1], given.group, given.local.device)
+    (why,) = broadcast_objects(outcome[:1], own_rows.group, own_rows.local.device)
     if why:
         raise OutOfMemoryError(why)
-    gathered = [_gathered(tensor, given) for tensor in (given.local, *others)]
+    gathered = [_gathered(tensor, own_rows) for tensor in (own_rows.local, *others)]
     results: list[torch.Tensor] = []
-    if given.rank == 0:
+    if own_rows.rank == 0:
         try:
             results = solve(*gathered)
         except (KernmantleError, RuntimeError) as error:
             outcome[0] = f"{type(error).__name__}: {error}"
-    (why,) = told(outcome[:1], given.group, given.local.device)
+    (why,) = broadcast_objects(outcome[:1], own_rows.group, own_rows.local.device)
     if why:
         raise WorkerError(f"the first process failed: {why}")
     return results
 
 
-def _gathered(local: torch.Tensor, given: Rows) -> torch.Tensor:
-    sent = [local.shape[0] if i == 0 else 0 for i in range(given.size)]
-    return dealt(local, sent, given.counts if given.rank == 0 else [0] * given.size, given.group)
+def _gathered(local: torch.Tensor, own_rows: Rows) -> torch.Tensor:
+    sent = [local.shape[0] if i == 0 else 0 for i in range(own_rows.size)]
+    return exchanged_rows(local, sent, own_rows.counts if own_rows.rank == 0 else [0] * own_rows.size, own_rows.group)
 
 
-def scattered(whole: torch.Tensor, given: Rows) -> torch.Tensor:
+def scattered(whole: torch.Tensor, own_rows: Rows) -> torch.Tensor:
     """Rows of a tensor of the first process, to each its own; the others pass an empty one of its other axes."""
-    sent = given.counts if given.rank == 0 else [0] * given.size
-    received = [given.local.shape[0] if i == 0 else 0 for i in range(given.size)]
-    return dealt(whole, sent, received, given.group)
+    sent = own_rows.counts if own_rows.rank == 0 else [0] * own_rows.size
+    received = [own_rows.local.shape[0] if i == 0 else 0 for i in range(own_rows.size)]
+    return exchanged_rows(whole, sent, received, own_rows.group)

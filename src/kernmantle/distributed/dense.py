@@ -21,7 +21,7 @@ from ..linalg.solution import Solution, nan_where_failed, raise_for
 from ..linalg.worker import communicator
 from ..pairwise import Kernel
 from .alone import by_all, in_one, scattered
-from .exchange import dealt, everyones, largest
+from .exchange import everyones, exchanged_rows, largest
 from .redistribute import Cyclic
 from .rows import Rows, check_together, rows
 from .watch import watch
@@ -30,33 +30,33 @@ _GRIDS: WeakKeyDictionary[Any, Grid] = WeakKeyDictionary()
 
 
 def _square(a: Any, group: Any) -> Rows:
-    given = rows(a, "a", group)
-    check_dtype(given.local, "a")
-    if given.local.dim() != 2 or given.local.shape[1] != given.total:
+    own = rows(a, "a", group)
+    check_dtype(own.local, "a")
+    if own.local.dim() != 2 or own.local.shape[1] != own.total:
         raise ShapeError(
-            f"a must be square: its rows here have {given.local.shape[-1]} columns, all processes {given.total} rows"
+            f"a must be square: its rows here have {own.local.shape[-1]} columns, all processes {own.total} rows"
         )
-    return given
+    return own
 
 
 def _system(a: Any, b: Any, group: Any) -> tuple[Rows, Rows]:
-    given = _square(a, group)
-    side = rows(b, "b", given.group)
-    check_together(given, "a", side, "b")
-    return given, side
+    own_rows = _square(a, group)
+    side = rows(b, "b", own_rows.group)
+    check_together(own_rows, "a", side, "b")
+    return own_rows, side
 
 
 @contextmanager
-def _grid(given: Rows) -> Iterator[Grid]:
+def _grid(own_rows: Rows) -> Iterator[Grid]:
     """One for a process group, since making it takes a second; another one for another stream and after an error."""
     world: Any = dist.group.WORLD
-    if given.group is not None and given.group is not world:
+    if own_rows.group is not None and own_rows.group is not world:
         raise ShapeError("over GPUs matrices are solved by all processes; pass group=None")
-    device = given.local.device
+    device = own_rows.local.device
     grid = _GRIDS.pop(world, None)
     if grid is None or not grid.serves(device):
-        grid = Grid(communicator(device), given.rank, given.size, device)
-    with watch(f"one matrix on {given.size} GPUs", device):
+        grid = Grid(communicator(device), own_rows.rank, own_rows.size, device)
+    with watch(f"one matrix on {own_rows.size} GPUs", device):
         yield grid
     _GRIDS[world] = grid
 
@@ -65,31 +65,31 @@ def _columns(side: Rows) -> torch.Tensor:
     return side.local.unsqueeze(-1) if side.local.dim() == 1 else side.local
 
 
-def _solved(given: Rows, side: Rows, kind: str, check_errors: bool, meaning: str) -> Solution:
+def _solved(own_rows: Rows, side: Rows, kind: str, check_errors: bool, meaning: str) -> Solution:
     b = _columns(side)
-    if by_all(given, kind):
-        x, info = _on_gpus(given, b, kind)
-        return _solution(side, x, info, f"cuSOLVERMp {kind} on {given.size} GPUs", check_errors, meaning)
+    if by_all(own_rows, kind):
+        x, info = _on_gpus(own_rows, b, kind)
+        return _solution(side, x, info, f"cuSOLVERMp {kind} on {own_rows.size} GPUs", check_errors, meaning)
     routine = {"potrf": cholesky.solve_cholesky, "getrf": lu.solve_lu}[kind]
 
     def solve(a: torch.Tensor, right: torch.Tensor) -> list[torch.Tensor]:
         found = routine(a, right, overwrite_a=True, check_errors=False)
         return [found.x, found.info]
 
-    return _spread(given, side, in_one(given, solve, b), check_errors, meaning)
+    return _spread(own_rows, side, in_one(own_rows, solve, b), check_errors, meaning)
 
 
-def _spread(given: Rows, side: Rows, results: list[Any], check_errors: bool, meaning: str) -> Solution:
+def _spread(own_rows: Rows, side: Rows, results: list[Any], check_errors: bool, meaning: str) -> Solution:
     """The solution and the info of the first process, to each process its rows."""
     b = _columns(side)
-    x = scattered(results[0] if results else b.new_empty(0, b.shape[1]), given)
+    x = scattered(results[0] if results else b.new_empty(0, b.shape[1]), own_rows)
     state = int(results[1]) if results else 0
-    info = torch.tensor(largest(state, x.device, given.group), dtype=torch.int32, device=x.device)
-    return _solution(side, x, info, _gathered_on(given), check_errors, meaning)
+    info = torch.tensor(largest(state, x.device, own_rows.group), dtype=torch.int32, device=x.device)
+    return _solution(side, x, info, _gathered_on(own_rows), check_errors, meaning)
 
 
-def _gathered_on(given: Rows) -> str:
-    return f"gathered on one {'GPU' if given.local.is_cuda else 'process'}"
+def _gathered_on(own_rows: Rows) -> str:
+    return f"gathered on one {'GPU' if own_rows.local.is_cuda else 'process'}"
 
 
 def _solution(side: Rows, x: torch.Tensor, info: torch.Tensor, ran: str, check_errors: bool, meaning: str) -> Solution:
@@ -99,26 +99,28 @@ def _solution(side: Rows, x: torch.Tensor, info: torch.Tensor, ran: str, check_e
     return Solution(side.like(x.squeeze(-1) if side.local.dim() == 1 else x), info, ran)
 
 
-def _on_gpus(given: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    n, width = given.total, b.shape[1]
-    block = cusolvermp.block_of(kind, n, given.size)
-    cyclic, sides = Cyclic(given, n, block), Cyclic(given, width, block)
-    with _grid(given) as grid, _room({"potrf": "cholesky", "getrf": "lu"}[kind], given):
-        columns = cyclic.of_symmetric(given.local) if kind == "potrf" else cyclic.columns(given.local)
+def _on_gpus(own_rows: Rows, b: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    n, width = own_rows.total, b.shape[1]
+    block = cusolvermp.block_of(kind, n, own_rows.size)
+    cyclic, sides = Cyclic(own_rows, n, block), Cyclic(own_rows, width, block)
+    with _grid(own_rows) as grid, _enough_memory({"potrf": "cholesky", "getrf": "lu"}[kind], own_rows):
+        columns = cyclic.of_symmetric(own_rows.local) if kind == "potrf" else cyclic.columns(own_rows.local)
         right = sides.columns(b)
         solve = grid.solve_cholesky if kind == "potrf" else grid.solve_lu
-        state = solve(columns, n, right, width, _agreement(given))
+        state = solve(columns, n, right, width, _agreement(own_rows))
     return sides.rows(right), torch.tensor(state, dtype=torch.int32, device=b.device)
 
 
-def _room(routine: str, given: Rows, beyond: str = "as much again") -> AbstractContextManager[None]:
+def _enough_memory(routine: str, own_rows: Rows, beyond: str = "as much again") -> AbstractContextManager[None]:
     """Say what is needed where the memory of a GPU runs out."""
-    return enough_memory(routine, given.local.new_empty(1).expand(given.total, given.total), beyond, given.size)
+    return enough_memory(
+        routine, own_rows.local.new_empty(1).expand(own_rows.total, own_rows.total), beyond, own_rows.size
+    )
 
 
-def _agreement(given: Rows) -> Agree:
+def _agreement(own_rows: Rows) -> Agree:
     """What makes one info of those of all processes."""
-    return lambda info: largest(int(info), info.device, given.group)
+    return lambda info: largest(int(info), info.device, own_rows.group)
 
 
 def solve_cholesky(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -> Solution:
@@ -169,8 +171,8 @@ def solve_cholesky(a: Any, b: Any, *, group: Any = None, check_errors: bool = Fa
     tensor([1., 2.])
     >>> dist.destroy_process_group()
     """
-    given, side = _system(a, b, group)
-    return _solved(given, side, "potrf", check_errors, cholesky.MEANING)
+    own_rows, side = _system(a, b, group)
+    return _solved(own_rows, side, "potrf", check_errors, cholesky.MEANING)
 
 
 def solve_lu(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -> Solution:
@@ -205,8 +207,8 @@ def solve_lu(a: Any, b: Any, *, group: Any = None, check_errors: bool = False) -
     tensor([1., 2.])
     >>> dist.destroy_process_group()
     """
-    given, side = _system(a, b, group)
-    return _solved(given, side, "getrf", check_errors, lu.MEANING)
+    own_rows, side = _system(a, b, group)
+    return _solved(own_rows, side, "getrf", check_errors, lu.MEANING)
 
 
 def solve_kernel(
@@ -256,37 +258,43 @@ def solve_kernel(
     tensor([1.0000, 0.5000])
     >>> dist.destroy_process_group()
     """
-    given = rows(x, "x", group)
-    check_dtype(given.local, "x")
-    side = rows(y, "y", given.group)
-    check_together(given, "x", side, "y")
+    own_rows = rows(x, "x", group)
+    check_dtype(own_rows.local, "x")
+    side = rows(y, "y", own_rows.group)
+    check_together(own_rows, "x", side, "y")
     if not 0 < float(ridge) < float("inf"):
         raise ParameterError(f"ridge must be positive, not {ridge!r}")
-    if not by_all(given, "potrf"):
+    if not by_all(own_rows, "potrf"):
 
         def solve(points: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
             found = kernel_system(kernel, points, targets, ridge, method="cholesky", check_errors=False)
             assert found.factor is not None
             return [found.x, found.factor.info]
 
-        results = in_one(given, solve, _columns(side), copies=1)
-        return _spread(given, side, results, check_errors, cholesky.MEANING)
-    b, n = _columns(side), given.total
-    sides = Cyclic(given, b.shape[1], cusolvermp.block_of("potrf", n, given.size))
-    with _grid(given) as grid, torch.no_grad(), _room("cholesky", given, "km.distributed.cg forms none"):
-        matrix = _kernel_columns(kernel, given, float(ridge))
+        results = in_one(own_rows, solve, _columns(side), copies=1)
+        return _spread(own_rows, side, results, check_errors, cholesky.MEANING)
+    b, n = _columns(side), own_rows.total
+    sides = Cyclic(own_rows, b.shape[1], cusolvermp.block_of("potrf", n, own_rows.size))
+    with (
+        _grid(own_rows) as grid,
+        torch.no_grad(),
+        _enough_memory("cholesky", own_rows, "km.distributed.cg forms none"),
+    ):
+        matrix = _kernel_columns(kernel, own_rows, float(ridge))
         right = sides.columns(b)
-        state = grid.solve_cholesky(matrix, n, right, b.shape[1], _agreement(given))
+        state = grid.solve_cholesky(matrix, n, right, b.shape[1], _agreement(own_rows))
     info = torch.tensor(state, dtype=torch.int32, device=b.device)
-    ran = f"cuSOLVERMp potrf on {given.size} GPUs"
+    ran = f"cuSOLVERMp potrf on {own_rows.size} GPUs"
     return _solution(side, sides.rows(right), info, ran, check_errors, cholesky.MEANING)
 
 
-def _kernel_columns(kernel: Kernel, given: Rows, ridge: float) -> torch.Tensor:
+def _kernel_columns(kernel: Kernel, own_rows: Rows, ridge: float) -> torch.Tensor:
     """Columns here, as rows, of the regularised matrix."""
-    points = everyones(given.local, given.counts, given.group)
-    here = Cyclic(given, given.total, cusolvermp.block_of("potrf", given.total, given.size)).here.to(points.device)
-    matrix = points.new_empty(len(here), given.total)
+    points = everyones(own_rows.local, own_rows.counts, own_rows.group)
+    here = Cyclic(own_rows, own_rows.total, cusolvermp.block_of("potrf", own_rows.total, own_rows.size)).here.to(
+        points.device
+    )
+    matrix = points.new_empty(len(here), own_rows.total)
     for top in range(0, len(here), ROWS):
         kernel(points[here[top : top + ROWS]], points, out=matrix[top : top + ROWS])
     matrix[torch.arange(len(here), device=points.device), here] += ridge
@@ -332,39 +340,39 @@ def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors:
     tensor([1., 3.])
     >>> dist.destroy_process_group()
     """
-    given = _square(a, group)
-    if by_all(given, "syevd"):
-        cyclic = Cyclic(given, given.total, cusolvermp.block_of("syevd", given.total, given.size))
-        with _grid(given) as grid, _room("eigh", given, "and half as much again"):
-            found = grid.eigh(cyclic.of_symmetric(given.local), given.total, not eigvals_only)
+    own_rows = _square(a, group)
+    if by_all(own_rows, "syevd"):
+        cyclic = Cyclic(own_rows, own_rows.total, cusolvermp.block_of("syevd", own_rows.total, own_rows.size))
+        with _grid(own_rows) as grid, _enough_memory("eigh", own_rows, "and half as much again"):
+            found = grid.eigh(cyclic.of_symmetric(own_rows.local), own_rows.total, not eigvals_only)
             v = None if found.v is None else cyclic.in_order(found.v).mT
-        w, ran = found.w, f"cuSOLVERMp syevd on {given.size} GPUs"
-        state = largest(int(found.info), w.device, given.group)
+        w, ran = found.w, f"cuSOLVERMp syevd on {own_rows.size} GPUs"
+        state = largest(int(found.info), w.device, own_rows.group)
     else:
-        w, v, state = _eigh_in_one(given, not eigvals_only)
-        ran = _gathered_on(given)
+        w, v, state = _eigh_in_one(own_rows, not eigvals_only)
+        ran = _gathered_on(own_rows)
     info = torch.tensor(state, dtype=torch.int32, device=w.device)
     if check_errors:
         raise_for(info, MEANING)
     w = nan_where_failed(w, info)
     if v is None:
         return w
-    return Spectrum(w, given.like(nan_where_failed(v, info), 1), info, None, ran)
+    return Spectrum(w, own_rows.like(nan_where_failed(v, info), 1), info, None, ran)
 
 
-def _eigh_in_one(given: Rows, vectors: bool) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+def _eigh_in_one(own_rows: Rows, vectors: bool) -> tuple[torch.Tensor, torch.Tensor | None, int]:
     def solve(a: torch.Tensor) -> list[torch.Tensor]:
         found = spectrum.direct(a, True, True, vectors, None, None)
         return [found.w, found.info, *([] if found.v is None else [found.v])]
 
-    results = in_one(given, solve)
-    n = given.total
-    w = dealt(
-        (results[0] if results else given.local.new_empty(0)).repeat(given.size),
-        [n if results else 0] * given.size, [n if i == 0 else 0 for i in range(given.size)], given.group,
+    results = in_one(own_rows, solve)
+    n = own_rows.total
+    w = exchanged_rows(
+        (results[0] if results else own_rows.local.new_empty(0)).repeat(own_rows.size),
+        [n if results else 0] * own_rows.size, [n if i == 0 else 0 for i in range(own_rows.size)], own_rows.group,
     )  # fmt: skip
-    state = largest(int(results[1]) if results else 0, w.device, given.group)
+    state = largest(int(results[1]) if results else 0, w.device, own_rows.group)
     if not vectors:
         return w, None, state
-    columns = results[2].mT if results else given.local.new_empty(0, n)
-    return w, scattered(columns, given).mT, state
+    columns = results[2].mT if results else own_rows.local.new_empty(0, n)
+    return w, scattered(columns, own_rows).mT, state

@@ -76,7 +76,7 @@ def ring(
 ) -> Iterator[tuple[int, Sequence[torch.Tensor]]]:
     """The rows of every process in turn, with whose they are; the next are under way while these are used."""
     rank, size = dist.get_rank(group), len(counts)
-    held = [tensor.contiguous() for tensor in tensors]
+    moving = [tensor.contiguous() for tensor in tensors]
     after, before = _peer(group, (rank + 1) % size), _peer(group, (rank - 1) % size)
     for step in range(size):
         owner = (rank - step) % size
@@ -84,19 +84,19 @@ def ring(
         works: Sequence[Any] = []
         if step < size - 1:
             count = counts[(owner - 1) % size]
-            coming = [tensor.new_empty(count, *tensor.shape[1:]) for tensor in held]
-            sends = [dist.P2POp(dist.isend, t, after, group) for t in held if counts[owner] and t.numel()]
+            coming = [tensor.new_empty(count, *tensor.shape[1:]) for tensor in moving]
+            sends = [dist.P2POp(dist.isend, t, after, group) for t in moving if counts[owner] and t.numel()]
             receipts = [dist.P2POp(dist.irecv, t, before, group) for t in coming if count and t.numel()]
             with answering("passing rows on"):
                 works = dist.batch_isend_irecv([*sends, *receipts]) if sends or receipts else []
-        yield owner, held
+        yield owner, moving
         with answering("passing rows on"):
             for work in works:
                 work.wait()
-        held = coming
+        moving = coming
 
 
-def dealt(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
+def exchanged_rows(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any) -> torch.Tensor:
     """Send so many consecutive rows to each process and return those received, in the order of the senders."""
     result = tensor.new_empty(sum(received), *tensor.shape[1:])
     with answering("redistributing rows"):
@@ -107,10 +107,10 @@ def dealt(tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int], gr
 def everyones(tensor: torch.Tensor, counts: Sequence[int], group: Any) -> torch.Tensor:
     """The rows of every process, on all of them."""
     size = len(counts)
-    return dealt(tensor.repeat(size, *(1 for _ in tensor.shape[1:])), [tensor.shape[0]] * size, counts, group)
+    return exchanged_rows(tensor.repeat(size, *(1 for _ in tensor.shape[1:])), [tensor.shape[0]] * size, counts, group)
 
 
-def told(values: Sequence[Any], group: Any, device: torch.device | None = None) -> list[Any]:
+def broadcast_objects(values: Sequence[Any], group: Any, device: torch.device | None = None) -> list[Any]:
     """Small Python values of the first process, on all of them."""
     found = list(values)
     with answering("waiting for the first process"):

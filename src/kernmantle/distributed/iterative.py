@@ -137,11 +137,11 @@ def nystrom(kernel: Kernel, x: Any, rank: int, ridge: float, *, group: Any = Non
 def _chosen(mine: Rows, count: int, add: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """The same random rows on every process."""
     source = torch.Generator().manual_seed(mine.total)
-    places = torch.randperm(mine.total, generator=source)[:count].to(mine.local.device)
-    here = (places >= mine.start) & (places < mine.start + mine.local.shape[0])
+    drawn = torch.randperm(mine.total, generator=source)[:count].to(mine.local.device)
+    here = (drawn >= mine.start) & (drawn < mine.start + mine.local.shape[0])
     found = mine.local.new_zeros(count, mine.local.shape[1])
     if mine.local.shape[0]:
-        own = (places - mine.start).clamp(0, mine.local.shape[0] - 1)
+        own = (drawn - mine.start).clamp(0, mine.local.shape[0] - 1)
         found = torch.where(here[:, None], mine.local[own], 0)
     return add(found)
 
@@ -149,12 +149,12 @@ def _chosen(mine: Rows, count: int, add: Callable[[torch.Tensor], torch.Tensor])
 def _low_rank(factor: torch.Tensor, ridge: float, add: Callable[[torch.Tensor], torch.Tensor], group: Any) -> LowRank:
     """Of a factor whose rows are spread; the Gram matrix is formed in float64, since it squares the condition."""
     scaled = factor.double() / ridge**0.5
-    values, turns = (of_first(part.contiguous(), group) for part in torch.linalg.eigh(add(scaled.mT @ scaled)))
-    kept = values > values[-1] * factor.shape[1] * torch.finfo(torch.float64).eps
-    lengths = torch.where(kept, values, 1).sqrt()
-    basis = (scaled @ (turns * torch.where(kept, 1 / lengths, 0))).to(factor.dtype)
+    values, rotation = (of_first(part.contiguous(), group) for part in torch.linalg.eigh(add(scaled.mT @ scaled)))
+    significant = values > values[-1] * factor.shape[1] * torch.finfo(torch.float64).eps
+    lengths = torch.where(significant, values, 1).sqrt()
+    basis = (scaled @ (rotation * torch.where(significant, 1 / lengths, 0))).to(factor.dtype)
     scale = factor.new_full((1, 1), ridge**-0.5)
-    return LowRank("a Nyström approximation", basis, torch.where(kept, values, 0).to(factor.dtype), scale, add)
+    return LowRank("a Nyström approximation", basis, torch.where(significant, values, 0).to(factor.dtype), scale, add)
 
 
 def cg(

@@ -15,13 +15,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import BackendError, DtypeError, KernmantleError, ParameterError, ShapeError, WorkerError
 from ..structured.kron.factors import described, listed, sizes
 from ..structured.kron.matmul import kron_matmul as local_matmul
-from .exchange import answering, dealt, gathered, gathered_counts, told, total
+from .exchange import answering, broadcast_objects, exchanged_rows, gathered, gathered_counts, total
 from .rows import DTYPES
 
 
 def shares(count: int, parts: int) -> tuple[int, ...]:
     """How many of ``count`` each of ``parts`` has: as even as can be, the first ones more."""
-    return tuple(count // parts + (place < count % parts) for place in range(parts))
+    return tuple(count // parts + (index < count % parts) for index in range(parts))
 
 
 def split_position(shapes: Sequence[tuple[int, int]], parts: int) -> int:
@@ -30,38 +30,38 @@ def split_position(shapes: Sequence[tuple[int, int]], parts: int) -> int:
     Before it the columns are split among the leading axes, after it among the trailing ones.
     """
 
-    def cost(place: int) -> tuple[bool, int]:
-        before = math.prod(p for p, _ in shapes[:place])
-        between = math.prod(q for _, q in shapes[place:])
-        after = math.prod(q for _, q in shapes[:place])
+    def cost(index: int) -> tuple[bool, int]:
+        before = math.prod(p for p, _ in shapes[:index])
+        between = math.prod(q for _, q in shapes[index:])
+        after = math.prod(q for _, q in shapes[:index])
         return any(size % parts for size in (before, between, after)), before * between
 
     return min(range(1, max(2, len(shapes))), key=cost) if len(shapes) > 1 else 1
 
 
-class _Turn(torch.autograd.Function):
+class _Transpose(torch.autograd.Function):
     """From (m, left here, right) to (m, left, right here), or back; each is the other's adjoint."""
 
     @staticmethod
     def forward(
         ctx: Any, x: torch.Tensor, lefts: tuple[int, ...], rights: tuple[int, ...], group: Any, back: bool
     ) -> torch.Tensor:
-        ctx.given = lefts, rights, group, back
+        ctx.sizes = lefts, rights, group, back
         here, m = dist.get_rank(group), x.shape[0]
         sent = x.split(lefts if back else rights, dim=1 if back else 2)
         received = [(m, lefts[here], own) for own in rights] if back else [(m, own, rights[here]) for own in lefts]
         flat, counts = x.new_empty(x.numel()), [part.numel() for part in sent]
-        for part, place in zip(sent, flat.split(counts), strict=True):
-            place.view(part.shape).copy_(part)
+        for part, piece in zip(sent, flat.split(counts), strict=True):
+            piece.view(part.shape).copy_(part)
         lengths = [math.prod(shape) for shape in received]
-        found = dealt(flat, counts, lengths, group).split(lengths)
+        found = exchanged_rows(flat, counts, lengths, group).split(lengths)
         pieces = [piece.view(shape) for piece, shape in zip(found, received, strict=True)]
         return torch.cat(pieces, dim=2 if back else 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        lefts, rights, group, back = ctx.given
-        return _Turn.apply(grads[0], lefts, rights, group, not back), None, None, None, None
+        lefts, rights, group, back = ctx.sizes
+        return _Transpose.apply(grads[0], lefts, rights, group, not back), None, None, None, None
 
 
 class _Total(torch.autograd.Function):
@@ -113,7 +113,7 @@ def _of_mesh(numbers: Sequence[int], device: torch.device, mesh: DeviceMesh) -> 
     """Return some numbers of every process of a mesh, as many on each, one row of the mesh after the other."""
     flat = [number for each in gathered(numbers, device, mesh.get_group(1)) for number in each]
     every = [number for row in gathered(flat, device, mesh.get_group(0)) for number in row]
-    return [tuple(every[place : place + len(numbers)]) for place in range(0, len(every), len(numbers))]
+    return [tuple(every[index : index + len(numbers)]) for index in range(0, len(every), len(numbers))]
 
 
 def _coordinate(mesh: DeviceMesh) -> Sequence[int]:
@@ -167,14 +167,14 @@ class _Grid:
         self.row, self.column = coordinate
         self.rows, self.columns = mesh.get_group(0), mesh.get_group(1)
         self.parts: int = mesh.size(1)
-        shapes = [self._shape(place) for place in range(len(self.factors))]
+        shapes = [self._shape(index) for index in range(len(self.factors))]
         self.place = split_position(shapes, self.parts)
         before, after = shapes[: self.place], shapes[self.place :]
         self.left, self.right = math.prod(p for p, _ in before), math.prod(p for p, _ in after)
         self.new_left, self.new_right = math.prod(q for _, q in before), math.prod(q for _, q in after)
 
-    def _shape(self, place: int) -> tuple[int, int]:
-        return sizes(self.factors)[place]
+    def _shape(self, index: int) -> tuple[int, int]:
+        return sizes(self.factors)[index]
 
     @property
     def described(self) -> list[Any]:
@@ -185,14 +185,14 @@ class _Grid:
         """ShapeError for a block that is not that of this process."""
         if not isinstance(x, torch.Tensor):
             raise DtypeError(f"x_local must be a tensor, not {type(x).__name__}")
-        if x.dim() != 2 or x.shape[1] != self.given[self.column]:
+        if x.dim() != 2 or x.shape[1] != self.input_columns[self.column]:
             raise ShapeError(
                 f"x_local has shape {tuple(x.shape)}; for {described(self.factors)} on {self.parts} columns of "
-                f"processes this one takes (rows, {self.given[self.column]}), see km.distributed.kron_columns"
+                f"processes this one takes (rows, {self.input_columns[self.column]}), see km.distributed.kron_columns"
             )
 
     @property
-    def given(self) -> tuple[int, ...]:
+    def input_columns(self) -> tuple[int, ...]:
         """Columns of x on the processes of a row of the mesh."""
         return tuple(own * self.right for own in shares(self.left, self.parts))
 
@@ -266,10 +266,10 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
     value = x_local
     if grid.place < len(shared):
         value = local_matmul(value.reshape(m * lefts[own], grid.right), shared[grid.place :], **options)
-    value = _Turn.apply(value.reshape(m, lefts[own], grid.new_right), lefts, rights, grid.columns, False)
+    value = _Transpose.apply(value.reshape(m, lefts[own], grid.new_right), lefts, rights, grid.columns, False)
     value = local_matmul(value.reshape(m, grid.left * rights[own]), [*shared[: grid.place], rights[own]], **options)
     new_lefts = shares(grid.new_left, grid.parts)
-    value = _Turn.apply(value.reshape(m, grid.new_left, rights[own]), new_lefts, rights, grid.columns, True)
+    value = _Transpose.apply(value.reshape(m, grid.new_left, rights[own]), new_lefts, rights, grid.columns, True)
     return value.reshape(m, new_lefts[own] * grid.new_right)
 
 
@@ -309,7 +309,7 @@ def kron_columns(factors: Sequence[Any], mesh: DeviceMesh, *, result: bool = Fal
     >>> dist.destroy_process_group()
     """
     grid = _Grid(factors, mesh)
-    counts = grid.made if result else grid.given
+    counts = grid.made if result else grid.input_columns
     stop = list(accumulate(counts))[grid.column]
     return slice(stop - counts[grid.column], stop)
 
@@ -350,20 +350,24 @@ def kron_scatter(x: torch.Tensor | None, factors: Sequence[Any], mesh: DeviceMes
     """
     grid = _Grid(factors, mesh)
     first = grid.row == 0 and grid.column == 0
-    if first and (x is None or x.dim() != 2 or x.shape[1] != sum(grid.given)):
-        given = None if x is None else tuple(x.shape)
-        raise ShapeError(f"x has shape {given} on the first process; the factors take (m, {sum(grid.given)})")
+    if first and (x is None or x.dim() != 2 or x.shape[1] != sum(grid.input_columns)):
+        shape_of_x = None if x is None else tuple(x.shape)
+        raise ShapeError(
+            f"x has shape {shape_of_x} on the first process; the factors take (m, {sum(grid.input_columns)})"
+        )
     value = x
     if grid.column == 0:
-        count, kind = told([None, None] if value is None else [value.shape[0], value.dtype], grid.rows)
+        count, kind = broadcast_objects([None, None] if value is None else [value.shape[0], value.dtype], grid.rows)
         parts = shares(count, dist.get_world_size(grid.rows))
-        held = _empty((0, sum(grid.given)), kind, factors) if value is None or not first else value
+        columns_here = _empty((0, sum(grid.input_columns)), kind, factors) if value is None or not first else value
         sent = parts if first else (0,) * len(parts)
-        value = dealt(held, sent, [parts[grid.row], *(0,) * (len(parts) - 1)], grid.rows)
-    count, kind = told([None, None] if value is None else [value.shape[0], value.dtype], grid.columns)
-    held = _empty((0, count), kind, factors) if value is None or grid.column else value.T
-    sent = grid.given if grid.column == 0 else (0,) * grid.parts
-    return dealt(held, sent, [grid.given[grid.column], *(0,) * (grid.parts - 1)], grid.columns).T.contiguous()
+        value = exchanged_rows(columns_here, sent, [parts[grid.row], *(0,) * (len(parts) - 1)], grid.rows)
+    count, kind = broadcast_objects([None, None] if value is None else [value.shape[0], value.dtype], grid.columns)
+    columns_here = _empty((0, count), kind, factors) if value is None or grid.column else value.T
+    sent = grid.input_columns if grid.column == 0 else (0,) * grid.parts
+    return exchanged_rows(
+        columns_here, sent, [grid.input_columns[grid.column], *(0,) * (grid.parts - 1)], grid.columns
+    ).T.contiguous()
 
 
 def kron_gather(local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh) -> torch.Tensor | None:
@@ -403,14 +407,14 @@ def kron_gather(local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh) -
     grid = _Grid(factors, mesh)
     value = local.T
     received = grid.made if grid.column == 0 else (0,) * grid.parts
-    value = dealt(value, [value.shape[0], *(0,) * (grid.parts - 1)], received, grid.columns)
+    value = exchanged_rows(value, [value.shape[0], *(0,) * (grid.parts - 1)], received, grid.columns)
     if grid.column:
         return None
     value = value.T
     counts = gathered_counts(value.shape[0], value.device, grid.rows)
     received = counts if grid.row == 0 else (0,) * len(counts)
     with answering("gathering"):
-        whole = dealt(value, [value.shape[0], *(0,) * (len(counts) - 1)], received, grid.rows)
+        whole = exchanged_rows(value, [value.shape[0], *(0,) * (len(counts) - 1)], received, grid.rows)
     return whole if grid.row == 0 else None
 
 

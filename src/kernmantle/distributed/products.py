@@ -70,8 +70,8 @@ def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None
     return mine.like(out)
 
 
-def _starts(given: Rows) -> list[int]:
-    return [sum(given.counts[:i]) for i in range(given.size)]
+def _starts(shared_rows: Rows) -> list[int]:
+    return [sum(shared_rows.counts[:i]) for i in range(shared_rows.size)]
 
 
 def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = None, group: Any = None) -> Any:
@@ -206,5 +206,5 @@ def _chunks(points: Rows, outputs: int) -> Iterator[torch.Tensor]:
     size = max(1, outputs * points.local.shape[1] * points.local.element_size())
     height = max(1, CHUNK_BYTES // size)
     count = -(-points.local.shape[0] // height)
-    for turn in range(largest(count, points.local.device, points.group)):
-        yield points.local[turn * height : (turn + 1) * height]
+    for number in range(largest(count, points.local.device, points.group)):
+        yield points.local[number * height : (number + 1) * height]

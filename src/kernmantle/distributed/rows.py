@@ -140,9 +140,9 @@ def _check_alike(mine: Sequence[int], all_of_them: Sequence[Sequence[int]], name
         raise DtypeError(f"{name} must have one dtype on every process; they have {dtypes}, in order of rank")
 
 
-def check_one_dtype(**given: Rows) -> None:
+def check_one_dtype(**operands: Rows) -> None:
     """DtypeError unless all have one dtype, before anything is exchanged."""
-    (first, one), *others = given.items()
+    (first, one), *others = operands.items()
     for name, other in others:
         if other.local.dtype != one.local.dtype:
             raise DtypeError(f"{first} is {one.local.dtype} but {name} is {other.local.dtype}; convert one of them")

@@ -154,16 +154,16 @@ class KernelClassifier(Decides, KernelEstimator):
         if solution.factor is not None:
             if weights is None:
                 return sharpness_of(solution.left_out(targets, alpha, None), codes)
-            kept = weights > 0
-            own = Solution(solution.coefficients[kept], solution.factor)
-            decisions = own.left_out(targets[kept], alpha, weights[kept])
-            return sharpness_of(decisions, codes[kept.cpu().numpy()], weights[kept])
+            positive = weights > 0
+            own = Solution(solution.coefficients[positive], solution.factor)
+            decisions = own.left_out(targets[positive], alpha, weights[positive])
+            return sharpness_of(decisions, codes[positive.cpu().numpy()], weights[positive])
         order = torch.from_numpy(np.random.default_rng(0).permutation(rows.shape[0])).to(rows.device)
-        held, known = order[: len(order) // 5], order[len(order) // 5 :]
-        part = None if weights is None else weights[known]
-        again = solve(self.kernel_, rows[known], targets[known], alpha, self.solver, part, bool(self.verbose))
-        decisions = self.kernel_.matmul(rows[held], rows[known], again.coefficients)
-        return sharpness_of(decisions, codes[held.cpu().numpy()], None if weights is None else weights[held])
+        held_out, training = order[: len(order) // 5], order[len(order) // 5 :]
+        part = None if weights is None else weights[training]
+        again = solve(self.kernel_, rows[training], targets[training], alpha, self.solver, part, bool(self.verbose))
+        decisions = self.kernel_.matmul(rows[held_out], rows[training], again.coefficients)
+        return sharpness_of(decisions, codes[held_out.cpu().numpy()], None if weights is None else weights[held_out])
 
     def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]:
         rows, back = rows_of(self, X)

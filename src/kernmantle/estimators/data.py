@@ -83,8 +83,8 @@ def weights_of(sample_weight: Any, rows: torch.Tensor, *, negative: bool = False
     """Weights of the rows, none of them negative but with ``negative``; None if all are 1."""
     if sample_weight is None:
         return None
-    given = sample_weight.detach().cpu().numpy() if isinstance(sample_weight, torch.Tensor) else sample_weight
-    checked = _check_sample_weight(given, np.empty((rows.shape[0], 1)), ensure_non_negative=not negative)
+    values = sample_weight.detach().cpu().numpy() if isinstance(sample_weight, torch.Tensor) else sample_weight
+    checked = _check_sample_weight(values, np.empty((rows.shape[0], 1)), ensure_non_negative=not negative)
     weights = torch.as_tensor(checked).to(rows)
     return None if bool((weights == weights[0]).all()) and float(weights[0]) == 1 else weights
 

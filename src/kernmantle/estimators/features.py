@@ -155,11 +155,11 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimat
         matrix = matrix.sub_(self._means).sub_(self._means[:, None]).add_(self._mean)
         values, vectors = torch.linalg.eigh(matrix)
         values, vectors = values.flip(0)[:wanted], vectors.flip(1)[:, :wanted]
-        kept = values > values[:1].abs() * rows.shape[0] * torch.finfo(values.dtype).eps
+        significant = values > values[:1].abs() * rows.shape[0] * torch.finfo(values.dtype).eps
         if self.n_components is None:
-            values, vectors = values[kept], vectors[:, kept]
+            values, vectors = values[significant], vectors[:, significant]
         else:
-            values = torch.where(kept, values, 0)
+            values = torch.where(significant, values, 0)
         top = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
         self._rows, self._values, self._vectors = rows, values, vectors * torch.sign(top)
         self.eigenvalues_, self.eigenvectors_ = back(self._values), back(self._vectors)

@@ -135,13 +135,13 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         values = logs.exp()
         if isinstance(self.kernel, Kernel):
             return values[1] * self.kernel, values[0]
-        given = dict(self.kernel_params or {})
+        parameters = dict(self.kernel_params or {})
         constructor = CONSTRUCTORS[NAMES[self.kernel.lower()]]
         if self.ard:
-            given["lengthscales"] = values[2:].expand(width)
+            parameters["lengthscales"] = values[2:].expand(width)
         elif "bandwidth" in signature(constructor).parameters:
-            given["bandwidth"] = values[2]
-        return values[1] * constructor(**given), values[0]
+            parameters["bandwidth"] = values[2]
+        return values[1] * constructor(**parameters), values[0]
 
     def _matrix(self, logs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         kernel, noise = self._scaled(logs, rows.shape[1])
@@ -237,10 +237,10 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         return back(mean)
 
     def _moments(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        kept = self._posterior
-        between = self.kernel_(kept.rows.to(rows), rows)
-        mean = (between.T @ kept.coefficients.to(rows))[:, 0] * self._deviation.to(rows) + self._mean.to(rows)
-        return mean, torch.linalg.solve_triangular(kept.factor.to(rows), between, upper=False)
+        fitted = self._posterior
+        between = self.kernel_(fitted.rows.to(rows), rows)
+        mean = (between.T @ fitted.coefficients.to(rows))[:, 0] * self._deviation.to(rows) + self._mean.to(rows)
+        return mean, torch.linalg.solve_triangular(fitted.factor.to(rows), between, upper=False)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of f at rows, (m, n_samples)."""

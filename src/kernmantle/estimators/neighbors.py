@@ -168,7 +168,7 @@ class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
         rows, back = self._queries(X)
         values, indices = self._nearest(rows, None, X is None)
         shares = self._shares(values)
-        known = self._targets.to(rows)
-        if known.dim() == 1:
-            return back((shares * known[indices]).sum(1))
-        return back((shares[..., None] * known[indices]).sum(1))
+        trained_targets = self._targets.to(rows)
+        if trained_targets.dim() == 1:
+            return back((shares * trained_targets[indices]).sum(1))
+        return back((shares[..., None] * trained_targets[indices]).sum(1))

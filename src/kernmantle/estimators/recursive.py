@@ -29,11 +29,11 @@ class Machine:
     root: torch.Tensor
     rows: torch.Tensor
     coefficients: torch.Tensor
-    held: torch.Tensor
+    validation_values: torch.Tensor
     loss: float
 
 
-def turned(rows: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+def transformed(rows: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
     """Rows under a metric: a diagonal as a vector, or a matrix."""
     return rows * root if root.dim() == 1 else rows @ root
 
@@ -74,18 +74,21 @@ class _Recursive(KernelEstimator):
         self, rows: torch.Tensor, targets: torch.Tensor, root: torch.Tensor, loss: Loss,
         validation: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> Machine:  # fmt: skip
-        own = turned(rows, root)
+        own = transformed(rows, root)
         solution = solve(self.kernel_, own, targets, float(self.alpha), self.solver)
         if validation is not None:
-            held, truth = self.kernel_.matmul(turned(validation[0], root), own, solution.coefficients), validation[1]
+            validation_values, truth = (
+                self.kernel_.matmul(transformed(validation[0], root), own, solution.coefficients),
+                validation[1],
+            )
         elif solution.factor is not None:
-            held, truth = solution.left_out(targets, float(self.alpha), None), targets
+            validation_values, truth = solution.left_out(targets, float(self.alpha), None), targets
         else:
             # Without a factor: the training error, which no longer tells rounds apart that fit everything.
-            held, truth = targets - float(self.alpha) * solution.coefficients, targets
-        return Machine(root, own, solution.coefficients, held, loss(held, truth))
+            validation_values, truth = targets - float(self.alpha) * solution.coefficients, targets
+        return Machine(root, own, solution.coefficients, validation_values, loss(validation_values, truth))
 
-    def _learn(
+    def _fitted(
         self, rows: torch.Tensor, targets: torch.Tensor, loss: Loss,
         validation: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> Machine:  # fmt: skip
@@ -120,9 +123,9 @@ class _Recursive(KernelEstimator):
 
     def _predicted(self, X: Any) -> tuple[torch.Tensor, Any]:
         rows, back = rows_of(self, X)
-        kept = self._machine
-        own = turned(rows, kept.root.to(rows))
-        return self.kernel_.matmul(own, kept.rows.to(rows), kept.coefficients.to(rows)), back
+        trained = self._machine
+        own = transformed(rows, trained.root.to(rows))
+        return self.kernel_.matmul(own, trained.rows.to(rows), trained.coefficients.to(rows)), back
 
 
 def _squared(found: torch.Tensor, truth: torch.Tensor) -> float:
@@ -195,12 +198,12 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
         """Learn; ``validation`` is a pair of rows and targets to choose the round by."""
         rows, targets, _ = rows_and_targets(self, X, y)
         columns = targets if targets.dim() == 2 else targets[:, None]
-        held = None
+        validation_set = None
         if validation is not None:
             own, _ = rows_of_pair(self, validation[0], rows)
-            held = own, torch.as_tensor(labels_as_array(validation[1])).to(rows).reshape(-1, columns.shape[1])
+            validation_set = own, torch.as_tensor(labels_as_array(validation[1])).to(rows).reshape(-1, columns.shape[1])
         self.best_iteration_ = 0
-        self._keep(self._learn(rows, columns, _squared, held))
+        self._keep(self._fitted(rows, columns, _squared, validation_set))
         self._flat = targets.dim() == 1
         return self
 
@@ -254,18 +257,18 @@ class RecursiveFeatureMachineClassifier(Decides, _Recursive):
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs at least two classes, y has one class")
         targets = signs_of(codes, len(self.classes_), rows)
-        held = None
+        validation_set = None
         if validation is not None:
             own, _ = rows_of_pair(self, validation[0], rows)
-            given = labels_as_array(validation[1])
-            unknown = np.setdiff1d(given, self.classes_)
+            classes = labels_as_array(validation[1])
+            unknown = np.setdiff1d(classes, self.classes_)
             if len(unknown):
                 raise ValueError(f"validation has labels that y lacks: {', '.join(map(repr, unknown.tolist()))}")
-            codes = np.searchsorted(self.classes_, given)
-            held = own, signs_of(codes, len(self.classes_), rows)
+            codes = np.searchsorted(self.classes_, classes)
+            validation_set = own, signs_of(codes, len(self.classes_), rows)
         self.best_iteration_ = 0
-        machine = self._learn(rows, targets, _squared, held)
-        self.sharpness_ = sharpness_of(machine.held, codes)
+        machine = self._fitted(rows, targets, _squared, validation_set)
+        self.sharpness_ = sharpness_of(machine.validation_values, codes)
         self._keep(machine)
         return self
 

@@ -105,5 +105,5 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
     def predict(self, X: Any) -> Any:
         """Predictions of rows, (m,) or (m, outputs)."""
         rows, back = rows_of(self, X)
-        known = self._rows.to(rows)
-        return back(self.kernel_.matmul(rows, known, self._coefficients.to(rows)))
+        trained_rows = self._rows.to(rows)
+        return back(self.kernel_.matmul(rows, trained_rows, self._coefficients.to(rows)))

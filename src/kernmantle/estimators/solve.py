@@ -55,10 +55,10 @@ def solve(
         raise ValueError(f"solver={solver!r} is none of {', '.join(SOLVERS)}")
     if weights is None:
         return _solved(kernel, rows, targets, ridge, solver, verbose)
-    kept = weights > 0
-    found = _solved(kernel, rows[kept], targets[kept], ridge / weights[kept], solver, verbose)
+    positive = weights > 0
+    found = _solved(kernel, rows[positive], targets[positive], ridge / weights[positive], solver, verbose)
     coefficients = torch.zeros_like(targets)
-    coefficients[kept] = found.coefficients
+    coefficients[positive] = found.coefficients
     return Solution(coefficients, found.factor)
 
 

@@ -102,5 +102,5 @@ def _tree(edges: np.ndarray, rows: int) -> Tree:
     order = first[np.argsort(weight[first], kind="stable")]
     ends, weight = ends[order], weight[order]
     ranks = coo_matrix((np.arange(1.0, len(ends) + 1), (ends[:, 0], ends[:, 1])), shape=(rows, rows))
-    kept = np.sort(minimum_spanning_tree(ranks.tocsr()).data.astype(np.int64)) - 1
-    return Tree(ends[kept, 0], ends[kept, 1], weight[kept])
+    tree_ranks = np.sort(minimum_spanning_tree(ranks.tocsr()).data.astype(np.int64)) - 1
+    return Tree(ends[tree_ranks, 0], ends[tree_ranks, 1], weight[tree_ranks])

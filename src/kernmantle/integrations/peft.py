@@ -15,10 +15,10 @@ Config = TypeVar("Config")
 class LoraKSLinear(Linear):
     """A low-rank adapter on a :class:`kernmantle.KSLinear`; arguments as of PEFT's ``lora.Linear``."""
 
-    def __init__(self, base_layer: Any, *given: Any, **options: Any) -> None:
+    def __init__(self, base_layer: Any, *arguments: Any, **options: Any) -> None:
         if base_layer.batch_last:
             raise ParameterError("adapters of PEFT take the batch in front; the layer has batch_last=True")
-        super().__init__(base_layer, *given, **options)
+        super().__init__(base_layer, *arguments, **options)
 
     def merge(self, *_: Any, **__: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Refuse: the sum of a Kronecker-sparse and a low-rank matrix is not Kronecker-sparse."""

@@ -18,7 +18,7 @@ from ..errors import ParameterError, ShapeError
 from ..ir.functions import FUNCTIONS
 from ..pairwise import CONSTRUCTORS, METRICS, Kernel, cdist
 from ..pairwise.inputs import HALVES
-from ..pairwise.metric import Given
+from ..pairwise.metric import Arguments
 from ..pairwise.metric_prepare import directions, inverse_covariance_of, variance_of
 from ..torch_ops.checks import is_number
 from ..torch_ops.contract import Contraction
@@ -194,8 +194,8 @@ def pairwise_kernels(
     return wrap(_KERNELS[metric](**values)(x, y))
 
 
-def _gamma(given: Any, default: float) -> Any:
-    gamma = default if given is None else given
+def _gamma(asked: Any, default: float) -> Any:
+    gamma = default if asked is None else asked
     if not isinstance(gamma, torch.Tensor) and not (is_number(gamma) and gamma > 0):
         raise ParameterError(f"gamma must be positive, got {gamma!r}")
     return gamma
@@ -283,7 +283,7 @@ def _directions(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of length 1 or, where all entries are 0, of zeros; and 1 for these, else 0."""
     none = (rows == 0).all(-1)
     safe = torch.where(none[:, None], 1, rows)
-    unit, _ = directions(Given(safe, safe)).operands
+    unit, _ = directions(Arguments(safe, safe)).operands
     return torch.where(none[:, None], 0, unit), none.to(rows.dtype)
 
 
@@ -300,9 +300,9 @@ def _arrays(
     """Rows and the options that are arrays, as floating point, checked, and the way back."""
     named = {"X": X, **({} if Y is None else {"Y": Y})}
     names = [*named, *options]
-    given = [_array(value, name) for name, value in {**named, **options}.items()]
-    tensors, wrap = unwrap(*given, names=names)
-    wide = torch.float64 if isinstance(given[0], np.ndarray) else torch.float32
+    asked = [_array(value, name) for name, value in {**named, **options}.items()]
+    tensors, wrap = unwrap(*asked, names=names)
+    wide = torch.float64 if isinstance(asked[0], np.ndarray) else torch.float32
     tensors = [t if t.is_floating_point() or t.is_complex() else t.to(wide) for t in tensors]
     found = dict(zip(names, tensors, strict=True))
     for name in named:

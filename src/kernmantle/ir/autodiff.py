@@ -95,8 +95,8 @@ def _saved(roots: Sequence[Node], count: int) -> list[Node]:
 
 def _weighted_outputs(program: Program, name: str, present: Sequence[bool]) -> Node:
     total: Node = const(0)
-    for o, (output, given) in enumerate(zip(program.outputs, present, strict=True)):
-        if given:
+    for o, (output, is_present) in enumerate(zip(program.outputs, present, strict=True)):
+        if is_present:
             (slope,) = differentiate(output, [name])
             total = _op("add", total, _op("mul", var(f"g{o}"), slope))
     (total,) = _saved([total], len(program.reductions))
@@ -104,7 +104,7 @@ def _weighted_outputs(program: Program, name: str, present: Sequence[bool]) -> N
 
 
 def _cotangent_operands(program: Program, present: Sequence[bool]) -> list[Operand]:
-    gradients = [Operand(f"g{o}", program.out) for o, given in enumerate(present) if given]
+    gradients = [Operand(f"g{o}", program.out) for o, is_present in enumerate(present) if is_present]
     saved = [Operand(f"a{i}", program.out) for i in range(len(program.reductions))]
     return [*_output_operands(program), *gradients, *saved]
 
@@ -151,8 +151,8 @@ def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | 
     """
     total: Node = const(0)
     operands = list(program.operands)
-    for i, (value, given) in enumerate(zip(program.map, present, strict=True)):
-        if not given:
+    for i, (value, is_present) in enumerate(zip(program.map, present, strict=True)):
+        if not is_present:
             continue
         names = [f"{letter}{i}" for letter in "ha" + STATISTICS]
         (slope,) = differentiate(value, [name])
@@ -189,14 +189,14 @@ def output_tangent(program: Program, moving: Sequence[str], present: Sequence[bo
     roots: list[Node] = []
     for output in program.outputs:
         total: Node = const(0)
-        for i, given in enumerate(present):
-            if given:
+        for i, is_present in enumerate(present):
+            if is_present:
                 total = _op("add", total, _op("mul", differentiate(output, [f"s{i}"])[0], var(f"u{i}")))
         for name, slope in zip(names, differentiate(output, names), strict=True):
             total = _op("add", total, _op("mul", slope, var(f"t_{name}")))
         roots.append(total)
     roots = list(simplify(_saved(roots, len(program.reductions)), finite=True))
-    extra = [Operand(f"u{i}", program.out) for i, given in enumerate(present) if given]
+    extra = [Operand(f"u{i}", program.out) for i, is_present in enumerate(present) if is_present]
     extra += [Operand(f"t_{name}", program.operand(name).axes) for name in names]
     extra += [Operand(f"a{i}", program.out) for i in range(len(program.reductions))]
     return elementwise([*_output_operands(program), *extra], program.out, roots).pruned()

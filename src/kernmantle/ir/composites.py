@@ -122,8 +122,8 @@ def _asin(x: Node) -> Node:
     angle = _op("sub", const(math.pi / 2), _op("acos", x))
     slope = _op("rsqrt", _op("sub", const(1), _square(x)))
     mended = _op("add", angle, _op("mul", _op("sub", x, _op("sin", angle)), slope))
-    near = _op("where", _op("eq", x, const(0)), x, mended)
-    return _op("where", _op("lt", _op("abs", x), const(0.5)), near, angle)
+    small = _op("where", _op("eq", x, const(0)), x, mended)
+    return _op("where", _op("lt", _op("abs", x), const(0.5)), small, angle)
 
 
 def _half_exponentials(x: Node) -> tuple[Node, Node]:
@@ -136,9 +136,9 @@ def _half_exponentials(x: Node) -> tuple[Node, Node]:
 def _sinh(x: Node) -> Node:
     """From expm1, which keeps its digits, where |x| < 1."""
     grown = _op("expm1", x)
-    near = _op("mul", const(0.5), _op("add", grown, _op("div", grown, _op("add", grown, const(1)))))
+    small = _op("mul", const(0.5), _op("add", grown, _op("div", grown, _op("add", grown, const(1)))))
     far = _op("copysign", _op("sub", *_half_exponentials(x)), x)
-    return _op("where", _op("lt", _op("abs", x), const(1)), near, far)
+    return _op("where", _op("lt", _op("abs", x), const(1)), small, far)
 
 
 def _cosh(x: Node) -> Node:

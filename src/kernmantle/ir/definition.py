@@ -112,8 +112,8 @@ def _reduction(entry: object) -> Reduction:
         return of_rows(SOFTMAX)
     if isinstance(entry, Fold):
         raise ParameterError("a Fold takes the place of the map and cannot be one of several reductions")
-    near = get_close_matches(str(entry), REDUCTIONS, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    suggested = get_close_matches(str(entry), REDUCTIONS, 1)
+    hint = f"; did you mean {suggested[0]!r}?" if suggested else ""
     raise ParameterError(f"reduce={entry!r} is none of {', '.join(REDUCTIONS)}, a Semiring or a Fold{hint}")
 
 
@@ -133,22 +133,22 @@ def _finite_or_inf(value: object, what: str) -> Number:
 
 
 def _environment(
-    function: Lambda, count: int, known: Mapping[str, Node], what: str
+    function: Lambda, count: int, expected_names: Mapping[str, Node], what: str
 ) -> tuple[dict[str, Node], dict[str, Number]]:
     names, defaults = signature(function, count, what)
     numbers: dict[str, Number] = {}
     for name in names:
-        if name not in known and _RESERVED.fullmatch(name):
+        if name not in expected_names and _RESERVED.fullmatch(name):
             raise ParameterError(
                 f"parameter {name!r} of the {what} has the name of an operand or accumulator; rename it"
             )
-        if name in defaults and name not in known:
+        if name in defaults and name not in expected_names:
             if not is_number(defaults[name]):
                 kind = type(defaults[name]).__name__
                 raise ParameterError(f"the default of parameter {name!r} is a {kind}; pass it at the call instead")
             number = to_number(defaults[name])
             numbers[name] = int(number) if isinstance(number, bool) else number
-    return {name: known.get(name, var(name)) for name in names}, numbers
+    return {name: expected_names.get(name, var(name)) for name in names}, numbers
 
 
 def _entries(reduce: Any, count: int) -> list[Any]:
@@ -222,9 +222,9 @@ def of_expressions(
 ) -> Definition:
     """Definition of expressions over operands x0, x1, ... and accumulators s0, s1, ...; the rest are parameters."""
     parsed = parse(equation)
-    known = {f"x{i}" for i in range(len(parsed.operands))} | {f"s{i}" for i in range(len(map))}
+    expected_names = {f"x{i}" for i in range(len(parsed.operands))} | {f"s{i}" for i in range(len(map))}
     names = variables([*simplify(map), *simplify(outputs)])
-    parameters = tuple(name for name in names if name not in known)
+    parameters = tuple(name for name in names if name not in expected_names)
     return _checked(parsed, tuple(map), tuple(reductions), tuple(outputs), len(outputs) == 1, parameters, {})
 
 

@@ -92,20 +92,20 @@ def _parse(text: str, words: bool) -> Equation:
     position = 0
     for entry in left.split(","):
         name, colon, axes = entry.rpartition(":")
-        start, place, name = position + len(name) + len(colon), position + len(name) - len(name.lstrip()), name.strip()
+        start, begin, name = position + len(name) + len(colon), position + len(name) - len(name.lstrip()), name.strip()
         if colon and not name.isidentifier():
-            raise _fail(text, place, f"an operand's name is an identifier, found {name!r}")
+            raise _fail(text, begin, f"an operand's name is an identifier, found {name!r}")
         if colon and name in names:
-            raise _fail(text, place, f"operand {name!r} is named twice")
+            raise _fail(text, begin, f"operand {name!r} is named twice")
         names.append(name if colon else None)
         operands.append(_axes(text, axes, start, f"operand {len(operands)}", words))
         position += len(entry) + 1
     results = _axes(text, out, len(left) + 2, "the output", words)
     every = list(dict.fromkeys(axis for axes in operands for axis in axes))
-    for axis, place in results.items():
+    for axis, begin in results.items():
         if axis not in every:
             hint = "; axes named by words have spaces between them" if words and len(results) == 1 else ""
-            raise _fail(text, place, f"output axis {axis!r} is in no operand{hint}")
+            raise _fail(text, begin, f"output axis {axis!r} is in no operand{hint}")
     if len(results) > len(_OUT_LETTERS) or len(every) - len(results) > len(_REDUCED_LETTERS):
         raise _fail(text, 0, f"at most {len(_OUT_LETTERS)} axes in the output and {len(_REDUCED_LETTERS)} reduced")
     letter = (
@@ -130,11 +130,11 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     rank = max([0, *map(len, shapes)])
     result = [1] * rank
     for shape in shapes:
-        for place, size in enumerate(shape, rank - len(shape)):
+        for begin, size in enumerate(shape, rank - len(shape)):
             if size != 1:
-                if result[place] not in (1, size):
+                if result[begin] not in (1, size):
                     return None
-                result[place] = size
+                result[begin] = size
     return tuple(result)
 
 
@@ -154,10 +154,10 @@ def extents(
                 f"({parse(equation).written(axes)!r}); got {_listing(labels, shapes)}"
             )
         for axis, size in zip(axes, shape[len(shape) - len(axes) :], strict=True):
-            known, owner = sizes.setdefault(axis, (size, label))
-            if known != size:
+            extent, owner = sizes.setdefault(axis, (size, label))
+            if extent != size:
                 raise ShapeError(
-                    f"axis {parse(equation).written(axis)!r} of {equation!r} has size {known} in {owner} "
+                    f"axis {parse(equation).written(axis)!r} of {equation!r} has size {extent} in {owner} "
                     f"but {size} in {label}; got {_listing(labels, shapes)}"
                 )
     leading = [shape[: len(shape) - len(axes)] for axes, shape in zip(operand_axes, shapes, strict=True)]

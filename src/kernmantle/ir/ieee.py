@@ -22,10 +22,10 @@ def total(function: Callable[[float], float], overflow: float = math.inf) -> Cal
     return value
 
 
-def pole(function: Callable[[float], float], place: float, there: float) -> Callable[[float], float]:
-    """The function with the value ``there`` at ``place`` and NaN outside its domain."""
+def pole(function: Callable[[float], float], at: float, there: float) -> Callable[[float], float]:
+    """The function with the value ``there`` at ``at`` and NaN outside its domain."""
     inside = total(function)
-    return lambda x: there if x == place else inside(x)
+    return lambda x: there if x == at else inside(x)
 
 
 def divide(a: float, b: float) -> float:

@@ -29,8 +29,8 @@ def _joined(plus: Node, a: Number, b: Number) -> Number:
 
 
 def _alike(a: Number, b: Number) -> bool:
-    near = abs(a - b) <= _ROUNDING * max(abs(a), abs(b))
-    return a == b or (near and math.isfinite(a) and math.isfinite(b))
+    close = abs(a - b) <= _ROUNDING * max(abs(a), abs(b))
+    return a == b or (close and math.isfinite(a) and math.isfinite(b))
 
 
 def _results(plus: Node) -> Iterator[tuple[Number, Number, Number]]:
@@ -94,11 +94,11 @@ def _problem(plus: Node, zero: Number, _: str) -> str:
             f"{moved[1]!r}; {advice}"
         )
     for a, b, value in _results(plus):
-        turned = _joined(plus, b, a)
-        if not _alike(turned, value):
+        swapped = _joined(plus, b, a)
+        if not _alike(swapped, value):
             return (
                 f"the semiring's plus {pretty(plus)} depends on the order: plus({a!r}, {b!r}) is {value!r} but "
-                f"plus({b!r}, {a!r}) is {turned!r}; use a Fold, which keeps the order"
+                f"plus({b!r}, {a!r}) is {swapped!r}; use a Fold, which keeps the order"
             )
     ungrouped = _ungrouped(plus)
     if ungrouped is not None:

@@ -261,12 +261,12 @@ def is_transcendental(node: Node) -> bool:
 
 def evaluate(roots: Sequence[Node], values: Mapping[str, Number]) -> tuple[Number, ...]:
     """Values of expressions on Python numbers."""
-    known: dict[int, Number] = {}
+    values_of: dict[int, Number] = {}
     for node in postorder(roots):
         if node.op == "var":
-            known[id(node)] = values[node.name]
+            values_of[id(node)] = values[node.name]
         elif node.number is not None:
-            known[id(node)] = node.number
+            values_of[id(node)] = node.number
         else:
-            known[id(node)] = OPS[node.op].value(*(known[id(arg)] for arg in node.args))
-    return tuple(known[id(root)] for root in roots)
+            values_of[id(node)] = OPS[node.op].value(*(values_of[id(arg)] for arg in node.args))
+    return tuple(values_of[id(root)] for root in roots)

@@ -88,14 +88,14 @@ class Program:
         """Without the operands that nothing mentions, as far as an array and all axes stay; the last ones go first."""
         steps = [node for red in self.reductions if red.is_fold for node in red.step]
         used = set(variables([*self.map, *self.outputs, *steps]))
-        kept = list(self.operands)
+        remaining = list(self.operands)
         for operand in reversed(self.operands):
             if operand.name not in used:
-                others = [other for other in kept if other is not operand]
+                others = [other for other in remaining if other is not operand]
                 has_array = operand.number or any(not other.number for other in others)
                 if has_array and set(operand.axes) <= {axis for other in others for axis in other.axes}:
-                    kept = others
-        return replace(self, operands=tuple(kept))
+                    remaining = others
+        return replace(self, operands=tuple(remaining))
 
     def renamed(self) -> Program:
         """With operands named x0, x1, ... (arrays) and p0, p1, ... (numbers), so that none can collide."""

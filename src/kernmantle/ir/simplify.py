@@ -41,13 +41,13 @@ def _negated(node: Node, depth: int = _LONGEST_CHAIN) -> Node | None:
         return _swapped(node)
     if not depth or not node.args or OPS[node.op].parity != "odd":
         return None
-    turned = [_negated(arg, depth - 1) for arg in node.args]
-    if sum(arg is not None for arg in turned) != 1:
+    negated = [_negated(arg, depth - 1) for arg in node.args]
+    if sum(arg is not None for arg in negated) != 1:
         return None
-    return Node(node.op, tuple(new or old for new, old in zip(turned, node.args, strict=True)))
+    return Node(node.op, tuple(new or old for new, old in zip(negated, node.args, strict=True)))
 
 
-def _turned(node: Node) -> Node | None:
+def _difference_ordered(node: Node) -> Node | None:
     """Differences in one order below even functions and in products of two of them."""
     if OPS[node.op].parity == "even":
         inner = _negated(node.args[0])
@@ -96,49 +96,49 @@ def _chosen(node: Node) -> Node | None:
 
 
 def _step(node: Node, finite: bool) -> Node | None:
-    for rule in (_folded, _turned, _associated, _chosen):
+    for rule in (_folded, _difference_ordered, _associated, _chosen):
         new = rule(node)
         if new is not None and new is not node:
             return new
     return rewritten(node, finite)
 
 
-def _simplified(roots: Sequence[Node], finite: bool, known: dict[Node, Node], exact: dict[Node, Node]) -> None:
-    """Fill ``known`` with the canonical form of everything below the roots, ``exact`` with that of comparisons."""
+def _simplified(roots: Sequence[Node], finite: bool, done: dict[Node, Node], exact: dict[Node, Node]) -> None:
+    """Fill ``done`` with the canonical form of everything below the roots, ``exact`` with that of comparisons."""
     stack = list(roots)
     while stack:
         node = stack[-1]
-        if node in known:
+        if node in done:
             stack.pop()
             continue
         if finite and node.args and OPS[node.op].comparison:
             # Values that are compared must round as they do where they were computed, or ties are missed.
             _simplified([node], False, exact, exact)
-            known[node] = exact[node]
+            done[node] = exact[node]
             continue
-        pending = [arg for arg in node.args if arg not in known]
+        pending = [arg for arg in node.args if arg not in done]
         if pending:
             stack.extend(pending)
             continue
         if not node.args:
-            known[node] = node
+            done[node] = node
             continue
-        rebuilt = _ordered(Node(node.op, tuple(known[arg] for arg in node.args)))
-        if rebuilt not in known:
+        rebuilt = _ordered(Node(node.op, tuple(done[arg] for arg in node.args)))
+        if rebuilt not in done:
             new = _step(rebuilt, finite)
             if new is None:
-                known[rebuilt] = rebuilt
+                done[rebuilt] = rebuilt
             else:
-                _simplified([new], finite, known, exact)
-                known[rebuilt] = known[new]
-        known[node] = known[rebuilt]
+                _simplified([new], finite, done, exact)
+                done[rebuilt] = done[new]
+        done[node] = done[rebuilt]
 
 
 @lru_cache(maxsize=1024)
 def _cached(roots: tuple[Node, ...], finite: bool) -> tuple[Node, ...]:
-    known: dict[Node, Node] = {}
-    _simplified(roots, finite, known, {} if finite else known)
-    return tuple(known[root] for root in roots)
+    done: dict[Node, Node] = {}
+    _simplified(roots, finite, done, {} if finite else done)
+    return tuple(done[root] for root in roots)
 
 
 def simplify(roots: Sequence[Node], finite: bool = False) -> tuple[Node, ...]:
@@ -207,8 +207,8 @@ def _lifted_order(roots: Sequence[Node]) -> list[Node]:
     used = {
         arg
         for node in postorder(roots)
-        for place, arg in enumerate(node.args)
-        if liftable(arg.number) and not (node.op == "pow" and place == 1 and _is_class_exponent(arg))
+        for at, arg in enumerate(node.args)
+        if liftable(arg.number) and not (node.op == "pow" and at == 1 and _is_class_exponent(arg))
     }
     used |= {root for root in roots if liftable(root.number)}
     return [node for node in postorder(roots) if node in used]

@@ -35,7 +35,7 @@ class Trace:
     is_tuple: bool = False
 
 
-def _place(function: Callable[..., Any]) -> str:
+def _where(function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
         return repr(function)
@@ -44,7 +44,7 @@ def _place(function: Callable[..., Any]) -> str:
 
 
 def _error(function: Callable[..., Any], what: str, problem: str, advice: str) -> TraceError:
-    return TraceError(f"the {what} at {_place(function)}: {problem}; {advice}")
+    return TraceError(f"the {what} at {_where(function)}: {problem}; {advice}")
 
 
 def _count(number: int) -> str:
@@ -125,12 +125,12 @@ def trace(
         If a further parameter is neither in ``named`` nor has a default.
     """
     further, defaults = signature(function, len(positional), what)
-    given = named or {}
-    missing = [name for name in further if name not in given and name not in defaults]
+    named_values = named or {}
+    missing = [name for name in further if name not in named_values and name not in defaults]
     if missing:
         names = ", ".join(missing)
-        raise ParameterError(f"the {what} at {_place(function)} needs params that were not given: {names}")
-    used = tuple(name for name in further if name in given)
-    result = function(*map(Traced, positional), **{name: Traced(given[name]) for name in used})
-    kept = {name: value for name, value in defaults.items() if name not in given}
-    return Trace(_roots(function, what, result), used, kept, isinstance(result, tuple | list))
+        raise ParameterError(f"the {what} at {_where(function)} needs params that were not given: {names}")
+    used = tuple(name for name in further if name in named_values)
+    result = function(*map(Traced, positional), **{name: Traced(named_values[name]) for name in used})
+    remaining = {name: value for name, value in defaults.items() if name not in named_values}
+    return Trace(_roots(function, what, result), used, remaining, isinstance(result, tuple | list))

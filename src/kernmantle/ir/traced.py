@@ -40,9 +40,9 @@ def _user_line() -> tuple[str, str]:
 
 def refusal(problem: str, advice: str, kind: type[TraceError] = TraceError) -> TraceError:
     """Error that names the user's line, what cannot be traced and what to use instead."""
-    place, source = _user_line()
+    where, source = _user_line()
     quoted = f"\n    {source}" if source else ""
-    return kind(f"{place}: {problem}{quoted}\n{advice}")
+    return kind(f"{where}: {problem}{quoted}\n{advice}")
 
 
 def refuse(problem: str, advice: str) -> NoReturn:
@@ -86,8 +86,8 @@ def to_node(value: Any) -> Node:
 def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Traced:
     """Apply a function of the table to traced values and literals."""
     if name not in SPELLINGS:
-        near = difflib.get_close_matches(name, SPELLINGS, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        suggested = difflib.get_close_matches(name, SPELLINGS, 1)
+        hint = f"did you mean {suggested[0]}? " if suggested else ""
         refuse(
             f"{name}() is unknown to tracing",
             f"{hint}a lambda may call km.*, torch.* or numpy.* functions of scalars, see kernmantle.ir.functions",

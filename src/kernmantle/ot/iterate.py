@@ -57,12 +57,12 @@ def solve(problem: Problem, spread: float, settings: Settings, is_symmetric: boo
             shown.update()
         if not is_symmetric:
             f = problem.potential(g)
-        known: Any = math.inf
-        while count < settings.limit and known > settings.tolerance:
+        bound: Any = math.inf
+        while count < settings.limit and bound > settings.tolerance:
             f, g, error = step(problem, f, g)
             count += 1
-            known = watch.worst(error)
-            shown.set_postfix_str(f"marginals {known:.2g}", refresh=False)
+            bound = watch.worst(error)
+            shown.set_postfix_str(f"marginals {bound:.2g}", refresh=False)
             shown.update()
     return Found(*balanced(problem, f, g), error, count)
 

@@ -48,14 +48,14 @@ class Plan:
         return Plan(self.problem.transposed, self.g, self.f, self.wrap)
 
     def __matmul__(self, v: Any) -> Any:
-        (given,), wrap = unwrap(v, names=["v"])
-        check_same_device([self.f, given], ["x", "v"])
-        columns = floating(given, "v", True).to(self.f.dtype)
+        (operand,), wrap = unwrap(v, names=["v"])
+        check_same_device([self.f, operand], ["x", "v"])
+        columns = floating(operand, "v", True).to(self.f.dtype)
         is_vector = columns.dim() == 1
         columns = columns.unsqueeze(-1) if is_vector else columns
-        if not given.dim() or columns.shape[-2] != self.shape[-1]:
+        if not operand.dim() or columns.shape[-2] != self.shape[-1]:
             raise ShapeError(f"v must have a row for each of the {self.shape[-1]} columns of the plan, it has shape "
-                             f"{tuple(given.shape)}")  # fmt: skip
+                             f"{tuple(operand.shape)}")  # fmt: skip
         found = self.problem.product(self.f, self.g, columns)
         return wrap(found.squeeze(-1) if is_vector else found)
 

@@ -21,8 +21,8 @@ def form_with_table(form: Form) -> Form:
             f"a table is added to the sum of a kernel, this one has {len(form.maps)}: give the table to the parts, "
             "whose matrices can be added"
         )
-    place = var(f"x{len(ROWS) + len(form.operands)}")
-    (output,) = simplify(substitute([form.output], {"s0": Node("add", (var("s0"), place))}))
+    operand = var(f"x{len(ROWS) + len(form.operands)}")
+    (output,) = simplify(substitute([form.output], {"s0": Node("add", (var("s0"), operand))}))
     return replace(form, output=output, operands=(*form.operands, TABLE))
 
 

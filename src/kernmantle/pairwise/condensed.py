@@ -65,7 +65,7 @@ def pdist(
     """
     wanted = request(find(metric), x, x, p=p, w=w, V=V, VI=VI, base=base, condensed=True)
     check_precision(precision)
-    rows = wanted.given.x.shape[-2]
+    rows = wanted.arguments.x.shape[-2]
     entries = (rows * (rows - 1) // 2,)
     inputs = list(wanted.inputs.values())
     tracked = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
@@ -87,7 +87,7 @@ def pdist(
 def _blocks(wanted: Request, ready: Ready, rows: int, root: bool, precision: str | None) -> Iterator[torch.Tensor]:
     """Condensed distances of a range of rows to all that follow, range after range."""
     step = max(1, min(max(SMALLEST_BLOCK, -(-rows // BLOCKS)), BLOCK_ENTRIES // max(rows, 1)))
-    device = wanted.given.x.device
+    device = wanted.arguments.x.device
     for start in range(0, rows - 1, step):
         stop = min(start + step, rows - 1)
         operands = tuple(

@@ -38,56 +38,56 @@ def _check(kernel: str, name: str, value: Any, range_name: str) -> None:
         raise ParameterError(f"{name} of {kernel} must be {text} and finite, got {value!r}")
 
 
-def _hyper(row: Row, hyper: Hyper, given: Any) -> Any:
-    if given is None:
+def _hyper(row: Row, hyper: Hyper, passed: Any) -> Any:
+    if passed is None:
         return hyper.default
-    value = value_of(given, hyper.name)
+    value = value_of(passed, hyper.name)
     _check(row.name, hyper.name, value, hyper.range)
     if hyper.rounded and isinstance(value, torch.Tensor) and value.requires_grad:
         raise GradientError(f"{row.name} varies in steps with {hyper.name}, which has no gradient: pass it detached")
     return value
 
 
-def _chosen(row: Row, given: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+def _chosen(row: Row, passed: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     chosen = []
     for option in row.options:
-        value = given.get(option.name, option.default)
+        value = passed.get(option.name, option.default)
         if isinstance(value, torch.Tensor) or not isinstance(value, (int, float)) or not option.is_allowed(value):
             raise ParameterError(f"{option.name} of {row.name} must be {option.allowed}, got {value!r}")
         chosen.append((option.name, value))
     return tuple(chosen)
 
 
-def _lengths(row: Row, given: Any) -> dict[str, torch.Tensor]:
-    if given is None:
+def _lengths(row: Row, passed: Any) -> dict[str, torch.Tensor]:
+    if passed is None:
         return {}
-    value = value_of(given, LENGTHS)
+    value = value_of(passed, LENGTHS)
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         raise ShapeError(f"{LENGTHS} of {row.name} has one entry per column; for one number use the bandwidth")
     _check(row.name, LENGTHS, value, "positive")
     return {WEIGHT: value}
 
 
-def _text(row: Row, given: Mapping[str, Any]) -> str:
-    return f"{row.name}({', '.join(f'{name}={shown(value)}' for name, value in given.items())})"
+def _text(row: Row, passed: Mapping[str, Any]) -> str:
+    return f"{row.name}({', '.join(f'{name}={shown(value)}' for name, value in passed.items())})"
 
 
 @constant
-def _form(name: str, *given: Any) -> Form:
+def _form(name: str, *passed: Any) -> Form:
     """Return the expressions of a row; torch.compile takes them as they are and does not look into their making."""
-    return form_of(KERNELS[name], *given)
+    return form_of(KERNELS[name], *passed)
 
 
-def make(row: Row, given: Mapping[str, Any]) -> Kernel:
+def make(row: Row, passed: Mapping[str, Any]) -> Kernel:
     """The kernel of a row with these hyperparameters and options, defaults for the others."""
-    values = {hyper.name: _hyper(row, hyper, given.get(hyper.name)) for hyper in row.hyper}
+    values = {hyper.name: _hyper(row, hyper, passed.get(hyper.name)) for hyper in row.hyper}
     exponents = {hyper.name for hyper in row.hyper if hyper.exponent}
     literals = tuple((name, values[name]) for name in sorted(exponents) if literal(values[name]))
-    options = _chosen(row, given)
-    weights = _lengths(row, given.get(LENGTHS))
+    options = _chosen(row, passed)
+    weights = _lengths(row, passed.get(LENGTHS))
     form = _form(row.name, literals, options, isinstance(values.get("p"), torch.Tensor), bool(weights))
-    kept = {name: values[name] for name in form.parameters}
-    return Kernel.made(form, kept, weights, _text(row, given), named=True)
+    used = {name: values[name] for name in form.parameters}
+    return Kernel.made(form, used, weights, _text(row, passed), named=True)
 
 
 def replaced(kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
@@ -163,9 +163,9 @@ def constructor(row: Row) -> Callable[..., Kernel]:
     def construct(*args: Any, **kwargs: Any) -> Kernel:
         unknown = next((name for name in kwargs if name not in signature.parameters), None)
         if unknown is not None:
-            near = difflib.get_close_matches(unknown, signature.parameters, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(signature.parameters)}"
-            if near == [LENGTHS] and "bandwidth" in signature.parameters:
+            suggested = difflib.get_close_matches(unknown, signature.parameters, 1)
+            hint = f"did you mean {suggested[0]!r}?" if suggested else f"it has {', '.join(signature.parameters)}"
+            if suggested == [LENGTHS] and "bandwidth" in signature.parameters:
                 hint = f"bandwidth is one length for all columns, {LENGTHS} is one for each"
             raise ParameterError(f"{row.name} has no hyperparameter {unknown!r}; {hint}")
         return make(row, signature.bind(*args, **kwargs).arguments)

@@ -257,7 +257,7 @@ def distances(metric: str | Kernel, options: Mapping[str, Any], x: torch.Tensor,
     """Return the distances between two matrices of rows, by the name of a metric or a kernel; x and y may be one."""
     if isinstance(metric, Kernel):
         call, _ = metric.prepared(x, y)
-        arguments = call.given(call.x, call.y, call.shared)
+        arguments = call.kernel_inputs(call.x, call.y, call.shared)
         found = Distances(gram(call.form), tuple(arguments.operands), arguments.parameters, metric.is_symmetric)
         batch = call.batch
     else:

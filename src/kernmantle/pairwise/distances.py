@@ -167,7 +167,7 @@ def evaluate(
 
 def _deliver(wanted: Request, root: bool, out: Any, precision: str | None) -> Any:
     check_precision(precision)
-    rows = wanted.given.x.shape[-2], wanted.given.y.shape[-2]
+    rows = wanted.arguments.x.shape[-2], wanted.arguments.y.shape[-2]
     target = None if out is None else checked(wanted, out, rows)
     ready = wanted.prepared()
     if target is None:

@@ -42,7 +42,7 @@ Part = Contraction | float | None
 class _Affine:
     """∂f/∂z = constant(z) + factor(z) x: each a contraction of z and the weights, a number, or None for 0."""
 
-    place: int
+    index: int
     constant: Part
     factor: Part
     centred: bool
@@ -50,9 +50,9 @@ class _Affine:
 
 @dataclass(frozen=True)
 class _General:
-    """Σ_n coef[n, o] W[m, n] ∂f/∂z of z, x, the weights, W at ``place`` and coef; the rows times ``scale`` first."""
+    """Σ_n coef[n, o] W[m, n] ∂f/∂z of z, x, the weights, W at ``index`` and coef; the rows times ``scale`` first."""
 
-    place: int
+    index: int
     contraction: Contraction
     scale: str
 
@@ -81,22 +81,22 @@ def _is_affine(root: Node) -> bool:
     """Whether an expression is seen to be A + B x1, from its operations."""
     moving: set[Node] = {var(_SECOND)}
     for node in postorder([root]):
-        places = [place for place, arg in enumerate(node.args) if arg in moving]
-        if not places:
+        indices = [index for index, arg in enumerate(node.args) if arg in moving]
+        if not indices:
             continue
-        straight = node.op in ("add", "sub", "neg") or (node.op == "mul" and len(places) == 1)
-        if not (straight or (node.op == "div" and places == [0])):
+        straight = node.op in ("add", "sub", "neg") or (node.op == "mul" and len(indices) == 1)
+        if not (straight or (node.op == "div" and indices == [0])):
             return False
         moving.add(node)
     return True
 
 
-def _affine(form: Form, place: int, value: Node, slope: Node) -> _Affine | None:
+def _affine(form: Form, index: int, value: Node, slope: Node) -> _Affine | None:
     if not _is_affine(slope):
         return None
     (factor,) = differentiate(slope, [_SECOND])
     (constant,) = simplify(substitute([slope], {_SECOND: const(0)}), finite=True)
-    return _Affine(place, _part(form, constant), _part(form, factor), of_difference(value))
+    return _Affine(index, _part(form, constant), _part(form, factor), of_difference(value))
 
 
 @of_form
@@ -143,14 +143,14 @@ def _rescaled(form: Form, inner: Node) -> tuple[Node, str]:
     return inner, ""
 
 
-def _general(form: Form, place: int, inner: Node) -> _General:
+def _general(form: Form, index: int, inner: Node) -> _General:
     inner, scale = _rescaled(form, inner)
     names = [*ROWS, *form.weights]
     (slope,) = substitute([inner], {name: var(f"x{i}") for i, name in enumerate(names)})
     outer, coef = (var(f"x{len(names) + i}") for i in range(2))
     axes = ["mk", "nk", *("k" for _ in form.weights), "mn", "no"]
     mapped = Node("mul", (coef, Node("mul", (outer, slope))))
-    return _General(place, contraction_of(axes, "omk", [mapped], [_SUM], [var("s0")]), scale)
+    return _General(index, contraction_of(axes, "omk", [mapped], [_SUM], [var("s0")]), scale)
 
 
 def run(
@@ -160,8 +160,8 @@ def run(
     out: torch.Tensor | None = None,
 ) -> Any:
     """A contraction with those of the parameters that it has."""
-    known = contraction.definition.parameters
-    return contraction(*operands, out=out, **{name: value for name, value in parameters.items() if name in known})
+    takes = contraction.definition.parameters
+    return contraction(*operands, out=out, **{name: value for name, value in parameters.items() if name in takes})
 
 
 def _value(part: Contraction | float, operands: Sequence[torch.Tensor], parameters: Mapping[str, Any]) -> Any:
@@ -180,35 +180,35 @@ def rows(
     steps = plan(call.form)
     with without_autocast(z.device):
         if steps is None:
-            return (_kept(_by_autograd(call, z, x, coef, shared), out),)
-        given = call.given(z, x, shared)
+            return (_written(_by_autograd(call, z, x, coef, shared), out),)
+        call_inputs = call.kernel_inputs(z, x, shared)
         weights = dict(zip(call.form.weights, shared, strict=False))
-        results = run(steps.slopes, given.operands, given.parameters)
+        results = run(steps.slopes, call_inputs.operands, call_inputs.parameters)
         slopes: Sequence[torch.Tensor] = results if isinstance(results, tuple) else (results,)
         batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])
         total: torch.Tensor | None = None
         for term in steps.general:
             ends = (z, x) if not term.scale else [one * weights[term.scale].unsqueeze(-2) for one in (z, x)]
-            operands = [*ends, *weights.values(), slopes[term.place], coef]
-            own = torch.broadcast_shapes(*(one.shape[:-2] for one in (*ends, slopes[term.place], coef)))
+            operands = [*ends, *weights.values(), slopes[term.index], coef]
+            own = torch.broadcast_shapes(*(one.shape[:-2] for one in (*ends, slopes[term.index], coef)))
             target = out if total is None and own == batch else None
-            total = _plus(total, run(term.contraction, operands, given.parameters, target))
+            total = _plus(total, run(term.contraction, operands, call_inputs.parameters, target))
         for part in steps.affine:
             points, others = centred(z, x) if part.centred and x.shape[-2] else (z, x)
-            slope = slopes[part.place]
+            slope = slopes[part.index]
             if part.factor is not None:
-                factor = _value(part.factor, [points, *weights.values()], given.parameters)
+                factor = _value(part.factor, [points, *weights.values()], call_inputs.parameters)
                 number = isinstance(factor, float)
                 found = products(slope, coef * factor if number else coef, others, out if total is None else None)
                 total = _plus(total, found if number else factor * found)
             if part.constant is not None:
-                constant = _value(part.constant, [points, *weights.values()], given.parameters)
+                constant = _value(part.constant, [points, *weights.values()], call_inputs.parameters)
                 total = _plus(total, sums(slope, coef), constant)
-        for place, name in steps.squares:
+        for index, name in steps.squares:
             scaled = z if name == "" else z * weights[name].square().unsqueeze(-2)
-            total = _plus(total, sums(slopes[place], coef), (2 * scaled).unsqueeze(-3))
+            total = _plus(total, sums(slopes[index], coef), (2 * scaled).unsqueeze(-3))
         whole = (z.new_zeros(()) if total is None else total).expand(*batch, coef.shape[-1], *z.shape[-2:])
-        return (_kept(whole, out),)
+        return (_written(whole, out),)
 
 
 def _plus(total: torch.Tensor | None, part: torch.Tensor, factor: Any = 1.0) -> torch.Tensor:
@@ -217,7 +217,7 @@ def _plus(total: torch.Tensor | None, part: torch.Tensor, factor: Any = 1.0) -> 
     return part * factor if total is None else torch.add(total, part, alpha=factor)
 
 
-def _kept(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def _written(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     return result if out is None or result.data_ptr() == out.data_ptr() else out.copy_(result)
 
 
@@ -244,28 +244,28 @@ def _by_autograd(
 def placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
     """The call and the coefficients (..., n, o) in the type they are computed in."""
     rows = call.y.shape[-2]
-    given, coef = coef, coef.unsqueeze(-1) if coef.dim() == 1 else coef
+    passed, coef = coef, coef.unsqueeze(-1) if coef.dim() == 1 else coef
     if coef.dim() < 2 or coef.shape[-2] != rows:
-        raise ShapeError(f"coef must have a row for each of the {rows} rows of x, it has shape {tuple(given.shape)}")
+        raise ShapeError(f"coef must have a row for each of the {rows} rows of x, it has shape {tuple(passed.shape)}")
     try:
         torch.broadcast_shapes(call.batch, coef.shape[:-2])
     except RuntimeError:
-        shape = tuple(given.shape)
+        shape = tuple(passed.shape)
         raise ShapeError(f"batch axes do not broadcast: coef has shape {shape}, the kernel {call.batch}") from None
     call = call.widened()
     return call, coef.to(call.x.dtype)
 
 
-def ranges(call: Call, coef: torch.Tensor, per_point: int, room: int = 0) -> Iterator[slice]:
+def ranges(call: Call, coef: torch.Tensor, per_point: int, budget: int = 0) -> Iterator[slice]:
     """Ranges of points whose matrices, and ``per_point`` further numbers each, stay within the bound.
 
-    With ``room`` the matrices may take as many bytes instead.
+    With ``budget`` the matrices may take as many bytes instead.
     """
     steps = plan(call.form)
     matrices = 2 if steps is None else max(1, steps.count)
     batch = math.prod(torch.broadcast_shapes(call.batch, coef.shape[:-2]))
     size = call.x.element_size() * max(1, batch)
-    height = max(block_bytes(call.is_tracked, call.device), room) // max(1, matrices * size * call.y.shape[-2])
+    height = max(block_bytes(call.is_tracked, call.device), budget) // max(1, matrices * size * call.y.shape[-2])
     height = max(1, min(height, LARGEST // max(1, 2 * per_point * size)))
     return blocks(call.x.shape[-2], 1, height)
 

@@ -16,7 +16,7 @@ from ..errors import DtypeError, GradientError, ParameterError, ShapeError
 from ..ir.equation import broadcast
 from ..torch_ops.checks import autocasts, is_number, without_autocast
 from . import metric_prepare as prepare
-from .metric import Given, Metric, Ready
+from .metric import Arguments, Metric, Ready
 from .metric_forms import POWERS
 from .metric_prepare import readable
 from .metrics import ALIASES, METRICS
@@ -33,7 +33,7 @@ class Request:
 
     row: Metric
     variant: str
-    given: Given
+    arguments: Arguments
     parameters: Mapping[str, Any]
     dtype: torch.dtype
     wrap: Wrap
@@ -41,8 +41,8 @@ class Request:
 
     def prepared(self) -> Ready:
         """Operands and parameters of the contraction."""
-        with without_autocast(self.given.x.device):
-            ready = (self.row.prepare or prepare.plain)(self.given)
+        with without_autocast(self.arguments.x.device):
+            ready = (self.row.prepare or prepare.plain)(self.arguments)
         return ready._replace(parameters={**ready.parameters, **self.parameters})
 
     def axes(self, weighted: bool) -> list[str]:
@@ -60,7 +60,7 @@ class Request:
     @property
     def is_converted(self) -> bool:
         """Whether the result is computed in a wider type than its own."""
-        return self.given.x.dtype != self.dtype
+        return self.arguments.x.dtype != self.dtype
 
 
 def find(metric: Any) -> Metric:
@@ -72,15 +72,15 @@ def find(metric: Any) -> Metric:
         )
     row = METRICS.get(ALIASES.get(metric, metric))
     if row is None:
-        near = difflib.get_close_matches(metric.lower(), [*METRICS, *ALIASES], 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METRICS)}"
+        suggested = difflib.get_close_matches(metric.lower(), [*METRICS, *ALIASES], 1)
+        hint = f"did you mean {suggested[0]!r}?" if suggested else f"there are {', '.join(METRICS)}"
         raise ParameterError(f"unknown metric {metric!r}; {hint}")
     return row
 
 
-def check_options(row: Metric, given: Mapping[str, Any]) -> None:
+def check_options(row: Metric, arguments: Mapping[str, Any]) -> None:
     """ParameterError for what the metric does not take."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None and name not in row.options:
             takers = ", ".join(other.name for other in METRICS.values() if name in other.options)
             raise ParameterError(f"metric {row.name!r} takes no {name}; {name} is for {takers}")
@@ -213,10 +213,10 @@ def request(
     if base is not None:
         base = work.get("base", base)
         _check_base(base)
-    given = Given(
+    arguments = Arguments(
         work["x"], work.get("y", work["x"]), work.get("w"), work.get("V"), work.get("VI"), base, condensed
     )  # fmt: skip
-    return Request(row, variant, given, parameters, left.dtype, wrap, inputs)
+    return Request(row, variant, arguments, parameters, left.dtype, wrap, inputs)
 
 
 def _variant(row: Metric, p: Any, work: torch.dtype) -> tuple[str, dict[str, Any]]:

@@ -68,16 +68,16 @@ class Kernel(Algebra):
         definition = define("mk,nk->mn", map, reduce, epilogue)
         if len(definition.outputs) != 1:
             raise ParameterError(f"a kernel has one value, this one has {len(definition.outputs)}: give it an epilogue")
-        given = {**dict(definition.defaults), **hyperparameters}
+        hyper = {**dict(definition.defaults), **hyperparameters}
         unknown = next((name for name in hyperparameters if name not in definition.parameters), None)
         if unknown is not None:
             listing = ", ".join(definition.parameters) or "none"
             raise ParameterError(f"unknown hyperparameter {unknown!r}; the lambdas have {listing}")
-        missing = next((name for name in definition.parameters if name not in given), None)
+        missing = next((name for name in definition.parameters if name not in hyper), None)
         if missing is not None:
             raise ParameterError(f"hyperparameter {missing!r} is missing: pass it by name")
         used = set(variables([*definition.map, *definition.outputs]))
-        values = {name: value_of(given[name], name) for name in definition.parameters}
+        values = {name: value_of(hyper[name], name) for name in definition.parameters}
         values = {name: value for name, value in values.items() if name in used}
         form = Form(definition.map, definition.reductions, definition.outputs[0], tuple(values))
         self._set(form, values, {}, f"Kernel({', '.join(f'{n}={shown(v)}' for n, v in values.items())})", ATOM)
@@ -303,7 +303,10 @@ class Kernel(Algebra):
         array([-3.])
         """
         call, _ = self._tabled(x, y, table)
-        arguments, shape = call.given(call.x, call.y, call.shared), (*call.batch, call.x.shape[-2], call.y.shape[-2])
+        arguments, shape = (
+            call.kernel_inputs(call.x, call.y, call.shared),
+            (*call.batch, call.x.shape[-2], call.y.shape[-2]),
+        )
         return Scores(gram(call.form), x, arguments.operands, arguments.parameters, shape, self._text)
 
     def operator(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Operator:

@@ -220,32 +220,32 @@ def combine(op: str, left: Form, right: Form, same: Mapping[str, str]) -> tuple[
             names[name] = name if name not in taken else _fresh(name, taken | set(right.parameters))
             taken.add(names[name])
     operands = list(left.operands)
-    places: dict[str, str] = {}
+    operand_names: dict[str, str] = {}
     for i, operand in enumerate(right.operands):
         old = f"x{i + len(ROWS)}"
         if isinstance(operand, Squares):
-            operand = Squares(operand.role, places.get(operand.weight, ""))
-        known = same.get(operand) if isinstance(operand, str) else operand
-        if known is not None and known in operands:
-            places[old] = f"x{operands.index(known) + len(ROWS)}"
+            operand = Squares(operand.role, operand_names.get(operand.weight, ""))
+        same_operand = same.get(operand) if isinstance(operand, str) else operand
+        if same_operand is not None and same_operand in operands:
+            operand_names[old] = f"x{operands.index(same_operand) + len(ROWS)}"
             continue
-        places[old] = f"x{len(operands) + len(ROWS)}"
-        operands.append(places[old] if isinstance(operand, str) else operand)
-    renaming = {old: var(new) for old, new in (names | places).items()}
+        operand_names[old] = f"x{len(operands) + len(ROWS)}"
+        operands.append(operand_names[old] if isinstance(operand, str) else operand)
+    renaming = {old: var(new) for old, new in (names | operand_names).items()}
     right_maps = simplify(substitute(right.maps, renaming))
     maps, reductions = list(left.maps), list(left.reductions)
-    known = list(zip(maps, reductions, strict=True))
+    reduced = list(zip(maps, reductions, strict=True))
     sums: dict[str, Node] = {}
     for i, pair in enumerate(zip(right_maps, right.reductions, strict=True)):
-        if pair not in known:
-            known.append(pair)
-        sums[f"s{i}"] = var(f"s{known.index(pair)}")
+        if pair not in reduced:
+            reduced.append(pair)
+        sums[f"s{i}"] = var(f"s{reduced.index(pair)}")
     (output,) = substitute([right.output], renaming | sums)
     (output,) = simplify([Node(op, (left.output, output))])
-    maps, reductions = [value for value, _ in known], [reduction for _, reduction in known]
+    maps, reductions = [value for value, _ in reduced], [reduction for _, reduction in reduced]
     parameters = (*left.parameters, *(names[name] for name in right.parameters if names[name] not in left.parameters))
     form = Form(tuple(maps), tuple(reductions), output, parameters, tuple(operands))
-    return form, names | {old: new for old, new in places.items() if old in right.weights}
+    return form, names | {old: new for old, new in operand_names.items() if old in right.weights}
 
 
 def changed(form: Form, op: str, name: str, first: bool = False) -> tuple[Form, str]:

@@ -63,7 +63,7 @@ class Call:
         """Device of the tensors."""
         return self.x.device
 
-    def given(self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor]) -> Given:
+    def kernel_inputs(self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor]) -> KernelInputs:
         """Operands and parameters for rows x and y."""
         weights = dict(zip(self.form.weights, shared, strict=False))
         parameters = dict(zip(self.names, shared[len(weights) :], strict=False))
@@ -75,15 +75,15 @@ class Call:
                 operands.append(squares(x if operand.role == "m" else y, weights.get(operand.weight)))
             else:
                 operands.append(weights[operand])
-        return Given(operands, {**self.numbers, **parameters})
+        return KernelInputs(operands, {**self.numbers, **parameters})
 
     def gram(
         self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor], out: Any = None,
         info: RunInfo | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """All pairs of rows x and y."""
-        given, info = self.given(x, y, shared), RunInfo() if info is None else info
-        return gram(self.form).run(given.operands, given.parameters, out, self.precision, info)
+        inputs, info = self.kernel_inputs(x, y, shared), RunInfo() if info is None else info
+        return gram(self.form).run(inputs.operands, inputs.parameters, out, self.precision, info)
 
     def matrix(self, out: Any = None) -> torch.Tensor:
         """All pairs of rows, as the kernel's own."""
@@ -91,8 +91,8 @@ class Call:
 
     def diagonal(self) -> torch.Tensor:
         """The rows with themselves."""
-        given = self.given(self.x, self.x, self.shared)
-        return diagonal(self.form)(*given.operands, precision=self.precision, **given.parameters)
+        inputs = self.kernel_inputs(self.x, self.x, self.shared)
+        return diagonal(self.form)(*inputs.operands, precision=self.precision, **inputs.parameters)
 
     @property
     def is_tracked(self) -> bool:
@@ -114,7 +114,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Given:
+class KernelInputs:
     """Arguments of a contraction of a form."""
 
     operands: list[torch.Tensor]

@@ -144,9 +144,9 @@ def form_of(
     operands: list[str | Squares] = [WEIGHT] if weighted else []
     if row.reads_squares:
         for name, role in (("a", "m"), ("b", "n")):
-            place = len(operands) + len(ROWS)
+            index = len(operands) + len(ROWS)
             operands.append(Squares(role, WEIGHT if weighted else ""))
-            named[name] = Traced(var(f"x{place}"))
+            named[name] = Traced(var(f"x{index}"))
 
     def wanted(function: Lambda) -> dict[str, Any]:
         return {name: named[name] for name in signature(function).parameters if name in named}

@@ -117,5 +117,5 @@ def reduced(call: Call, how: str) -> torch.Tensor:
 
 
 def _rowwise(call: Call, how: str, v: torch.Tensor | None = None) -> torch.Tensor:
-    arguments = call.given(call.x, call.y, call.shared)
+    arguments = call.kernel_inputs(call.x, call.y, call.shared)
     return rowwise(gram(call.form), how, arguments.operands, arguments.parameters, v, call.precision, call.info(how))

@@ -15,7 +15,7 @@ Lambda = Callable[..., Any]
 ACCUMULATORS = ("s", "t", "u")
 
 
-class Given(NamedTuple):
+class Arguments(NamedTuple):
     """Floating-point tensors of one call; ``y`` is ``x`` itself where only one set of rows was given."""
 
     x: torch.Tensor
@@ -92,7 +92,7 @@ class Metric:
     name: str
     formula: str
     form: Form
-    prepare: Callable[[Given], Ready] | None = None
+    prepare: Callable[[Arguments], Ready] | None = None
     options: tuple[str, ...] = ("w",)
     symmetric: bool = True
     zero_diagonal: bool = True
@@ -106,17 +106,17 @@ class Metric:
 
 def _signed(function: Lambda, positional: int, names: list[str]) -> Lambda:
     """The function, which says that it takes so many operands and then these parameters."""
-    first = [Parameter(f"operand{place}", Parameter.POSITIONAL_ONLY) for place in range(positional)]
+    first = [Parameter(f"operand{index}", Parameter.POSITIONAL_ONLY) for index in range(positional)]
     rest = [Parameter(name, Parameter.KEYWORD_ONLY) for name in names]
     function.__signature__ = Signature([*first, *rest])  # pyright: ignore[reportFunctionMemberAccess]
     return function
 
 
-def _without_weight(mapped: Lambda, place: int) -> Lambda:
+def _without_weight(mapped: Lambda, index: int) -> Lambda:
     def unweighted(*operands: Any, **named: Any) -> Any:
         return mapped(*operands, 1, **named)
 
-    return _signed(unweighted, place, list(signature(mapped).parameters)[place + 1 :])
+    return _signed(unweighted, index, list(signature(mapped).parameters)[index + 1 :])
 
 
 def _then(finish: Lambda | None, root: Lambda | None) -> Lambda | None:

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ParameterError
 from ..torch_ops.torch_private import plain as plain_tensors
-from .metric import Given, Ready
+from .metric import Arguments, Ready
 
 Rows = Callable[[torch.Tensor], torch.Tensor]
 
@@ -20,56 +20,56 @@ def readable(p: torch.Tensor) -> bool:
     return p.device.type == "cpu" and not torch.compiler.is_compiling() and plain_tensors([p])
 
 
-def plain(given: Given, **parameters: Any) -> Ready:
+def plain(arguments: Arguments, **parameters: Any) -> Ready:
     """The rows as they are."""
-    weights = () if given.w is None else (given.w,)
-    return Ready((given.x, given.y, *weights), parameters, given.w is not None)
+    weights = () if arguments.w is None else (arguments.w,)
+    return Ready((arguments.x, arguments.y, *weights), parameters, arguments.w is not None)
 
 
-def _changed(given: Given, change: Rows) -> Given:
-    x = change(given.x)
-    return given._replace(x=x, y=x if given.y is given.x else change(given.y))
+def _changed(arguments: Arguments, change: Rows) -> Arguments:
+    x = change(arguments.x)
+    return arguments._replace(x=x, y=x if arguments.y is arguments.x else change(arguments.y))
 
 
-def _weights_of_rows(given: Given) -> torch.Tensor | float:
-    return 1.0 if given.w is None else given.w.unsqueeze(-2)
+def _weights_of_rows(arguments: Arguments) -> torch.Tensor | float:
+    return 1.0 if arguments.w is None else arguments.w.unsqueeze(-2)
 
 
-def _tame(given: Given) -> Given:
+def _scaled_rows(arguments: Arguments) -> Arguments:
     """Rows divided by their largest entries, so that no square overflows or is lost."""
 
-    def tamed(x: torch.Tensor) -> torch.Tensor:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
         if not x.shape[-1]:
             return x
         largest = x.detach().abs().amax(-1, keepdim=True)
         return x / torch.where(largest > 0, largest, 1.0)
 
-    return _changed(given, tamed)
+    return _changed(arguments, scaled)
 
 
-def _unit(given: Given) -> Given:
-    weights = _weights_of_rows(given)
-    return _changed(given, lambda x: x / (weights * x * x).sum(-1, keepdim=True).sqrt())
+def _unit(arguments: Arguments) -> Arguments:
+    weights = _weights_of_rows(arguments)
+    return _changed(arguments, lambda x: x / (weights * x * x).sum(-1, keepdim=True).sqrt())
 
 
-def directions(given: Given) -> Ready:
+def directions(arguments: Arguments) -> Ready:
     """Rows of length 1: half their squared distance is 1 - cos, exact where it is small."""
-    return plain(_unit(_tame(given)))
+    return plain(_unit(_scaled_rows(arguments)))
 
 
-def centred_directions(given: Given) -> Ready:
+def centred_directions(arguments: Arguments) -> Ready:
     """Rows of mean 0 and length 1."""
-    given = _tame(given)
-    if given.w is None:
-        return directions(_changed(given, lambda x: x - x.mean(-1, keepdim=True)))
-    weights = given.w.unsqueeze(-2)
+    arguments = _scaled_rows(arguments)
+    if arguments.w is None:
+        return directions(_changed(arguments, lambda x: x - x.mean(-1, keepdim=True)))
+    weights = arguments.w.unsqueeze(-2)
     total = weights.sum(-1, keepdim=True)
-    return directions(_changed(given, lambda x: x - (weights * x).sum(-1, keepdim=True) / total))
+    return directions(_changed(arguments, lambda x: x - (weights * x).sum(-1, keepdim=True) / total))
 
 
-def square_roots(given: Given) -> Ready:
+def square_roots(arguments: Arguments) -> Ready:
     """Square roots of the entries, with gradient 0 at 0."""
-    return plain(_changed(given, lambda x: _masked(torch.sqrt, x, 0.0)))
+    return plain(_changed(arguments, lambda x: _masked(torch.sqrt, x, 0.0)))
 
 
 def _masked(function: Rows, x: torch.Tensor, at_zero: float) -> torch.Tensor:
@@ -78,57 +78,57 @@ def _masked(function: Rows, x: torch.Tensor, at_zero: float) -> torch.Tensor:
     return torch.where(zero, at_zero, function(torch.where(zero, 1.0, x)))
 
 
-def logarithms(given: Given) -> Ready:
+def logarithms(arguments: Arguments) -> Ready:
     """The rows of x, the logarithms of y and those of x."""
-    logs = _changed(given, lambda x: _masked(torch.log, x, -math.inf))
-    ready = plain(logs._replace(x=given.x))
+    logs = _changed(arguments, lambda x: _masked(torch.log, x, -math.inf))
+    ready = plain(logs._replace(x=arguments.x))
     return ready._replace(operands=(*ready.operands[:2], logs.x, *ready.operands[2:]))
 
 
-def shares(given: Given) -> Ready:
+def shares(arguments: Arguments) -> Ready:
     """Rows divided by their sums; the scale is that of the divergence in units of the logarithm's base."""
-    base = math.e if given.base is None else given.base
-    unit = base.to(given.x.dtype).log() if isinstance(base, torch.Tensor) else math.log(base)
-    return plain(_changed(given, lambda x: x / x.sum(-1, keepdim=True)), scale=0.5 / unit)
+    base = math.e if arguments.base is None else arguments.base
+    unit = base.to(arguments.x.dtype).log() if isinstance(base, torch.Tensor) else math.log(base)
+    return plain(_changed(arguments, lambda x: x / x.sum(-1, keepdim=True)), scale=0.5 / unit)
 
 
-def with_total(given: Given) -> Ready:
+def with_total(arguments: Arguments) -> Ready:
     """Also the sum of the weights, by default the number of columns."""
-    return plain(given, total=float(given.x.shape[-1]) if given.w is None else given.w.sum(-1))
+    return plain(arguments, total=float(arguments.x.shape[-1]) if arguments.w is None else arguments.w.sum(-1))
 
 
-def truths(given: Given) -> Ready:
+def truths(arguments: Arguments) -> Ready:
     """1 where an entry is not 0, NaN included, else 0."""
-    return plain(_changed(given, _truth))
+    return plain(_changed(arguments, _truth))
 
 
-def truths_with_total(given: Given) -> Ready:
+def truths_with_total(arguments: Arguments) -> Ready:
     """The same, and the sum of the weights."""
-    return with_total(_changed(given, _truth))
+    return with_total(_changed(arguments, _truth))
 
 
 def _truth(x: torch.Tensor) -> torch.Tensor:
     return (x != 0).to(x.dtype)
 
 
-def _stacked(given: Given) -> torch.Tensor:
+def _stacked(arguments: Arguments) -> torch.Tensor:
     """The rows that a variance is taken of, as scipy: of pdist the rows, of cdist those of x and y."""
-    if given.condensed:
-        return given.x
-    batch = torch.broadcast_shapes(given.x.shape[:-2], given.y.shape[:-2])
-    return torch.cat([rows.expand(*batch, *rows.shape[-2:]) for rows in (given.x, given.y)], -2)
+    if arguments.condensed:
+        return arguments.x
+    batch = torch.broadcast_shapes(arguments.x.shape[:-2], arguments.y.shape[:-2])
+    return torch.cat([rows.expand(*batch, *rows.shape[-2:]) for rows in (arguments.x, arguments.y)], -2)
 
 
 def _centred(rows: torch.Tensor) -> torch.Tensor:
     return rows - rows.mean(-2, keepdim=True)
 
 
-def divided_by_variance(given: Given) -> Ready:
+def divided_by_variance(arguments: Arguments) -> Ready:
     """The rows, weighted by the reciprocals of V."""
-    variance = given.V
+    variance = arguments.V
     if variance is None:
-        variance = variance_of(_stacked(given))
-    return plain(given._replace(w=variance.reciprocal()))
+        variance = variance_of(_stacked(arguments))
+    return plain(arguments._replace(w=variance.reciprocal()))
 
 
 def variance_of(rows: torch.Tensor) -> torch.Tensor:
@@ -164,11 +164,11 @@ def _one_norm(matrix: torch.Tensor) -> torch.Tensor:
     return matrix.detach().abs().sum(-2).amax(-1)
 
 
-def multiplied_by_inverse(given: Given) -> Ready:
+def multiplied_by_inverse(arguments: Arguments) -> Ready:
     """The rows and their products with VI, both moved towards the origin, which changes no difference."""
-    inverse = inverse_covariance_of(_stacked(given)) if given.VI is None else given.VI
-    middle = given.x.detach().mean(tuple(range(given.x.dim() - 1))).nan_to_num(0.0, 0.0, 0.0)
-    moved = _changed(given, lambda x: x - middle)
+    inverse = inverse_covariance_of(_stacked(arguments)) if arguments.VI is None else arguments.VI
+    middle = arguments.x.detach().mean(tuple(range(arguments.x.dim() - 1))).nan_to_num(0.0, 0.0, 0.0)
+    moved = _changed(arguments, lambda x: x - middle)
     u = moved.x @ inverse
     v = u if moved.y is moved.x else moved.y @ inverse
     return Ready((moved.x, moved.y, u, v), {}, False)

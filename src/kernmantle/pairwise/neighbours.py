@@ -20,7 +20,7 @@ def check_count(count: Any, rows: int) -> int:
 def nearest_of(call: Call, count: int, largest: bool, return_values: bool) -> Any:
     """Indices of the largest or smallest values of a kernel, with them where asked."""
     check_count(count, call.y.shape[-2])
-    given = call.given(call.x, call.y, call.shared)
+    inputs = call.kernel_inputs(call.x, call.y, call.shared)
     info = call.info("largest" if largest else "smallest")
-    found = nearest(gram(call.form), given.operands, given.parameters, count, largest, call.precision, info)
+    found = nearest(gram(call.form), inputs.operands, inputs.parameters, count, largest, call.precision, info)
     return (call.finished(found[0]), call.wrap(found[1])) if return_values else call.wrap(found[1])

@@ -193,7 +193,7 @@ def _of_metric(name: str, x: torch.Tensor, y: torch.Tensor, options: Mapping[str
 
 def _of_kernel(kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> Scores:
     call, _ = kernel.prepared(x, y)
-    own = call.given(call.x, call.y, call.shared)
+    own = call.kernel_inputs(call.x, call.y, call.shared)
     return Scores(gram(call.form), tuple(own.operands), own.parameters)
 
 

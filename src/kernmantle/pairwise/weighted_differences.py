@@ -34,15 +34,15 @@ def products(
 
 def _in_halves(weights: Halves, coef: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     step = max(1, _GROUP_BYTES // (x.shape[0] * x.shape[1] * x.element_size()))
-    room = empty((min(step, len(out)), *x.shape), 1, x.device)
+    buffer = empty((min(step, len(out)), *x.shape), 1, x.device)
     for start in range(0, len(out), step):
         chosen = slice(start, start + step)
         columns = coef[:, chosen].unbind(1)
-        own = [Halves(*parts) for parts in zip(room.high, room.low, room.scale, strict=True)]
+        own = [Halves(*parts) for parts in zip(buffer.high, buffer.low, buffer.scale, strict=True)]
         for column, part in zip(columns, own, strict=False):
             split(x * column.unsqueeze(-1), 0, part, spent=True)
         count = slice(len(columns))
-        multiply(weights, Halves(room.high[count], room.low[count], room.scale[count]), out[chosen])
+        multiply(weights, Halves(buffer.high[count], buffer.low[count], buffer.scale[count]), out[chosen])
     return out
 
 
@@ -57,11 +57,11 @@ def centred(z: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return z - middle, x - middle
 
 
-def blocks(rows: int, row_bytes: int, room: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Ranges of rows, about equally long, of at most ``room`` bytes."""
-    count = -(-rows // max(1, room // max(1, row_bytes)))
-    for place in range(count):
-        yield slice(rows * place // count, rows * (place + 1) // count)
+def blocks(rows: int, row_bytes: int, budget: int = BLOCK_BYTES) -> Iterator[slice]:
+    """Ranges of rows, about equally long, of at most ``budget`` bytes."""
+    count = -(-rows // max(1, budget // max(1, row_bytes)))
+    for number in range(count):
+        yield slice(rows * number // count, rows * (number + 1) // count)
 
 
 def differences(

@@ -91,7 +91,7 @@ class Cache:
         self.directory = Path(directory) if directory is not None else platformdirs.user_cache_path("kernmantle", False)
         self._store = Store(self.directory, SCHEMA)
         self._memory: OrderedDict[str, Built] = OrderedDict()
-        self._held = 0
+        self._memory_bytes = 0
         self._lock = threading.Lock()
         self._building: dict[str, threading.Lock] = {}
         self._left: set[str] = set()  # what the parent of a forked process was building
@@ -111,13 +111,13 @@ class Cache:
 
     def fetch_built(self, key: Key, build: Callable[[], Built]) -> Built:
         """As ``fetch``, with the facts that were kept beside the binary."""
-        found = self._recall(key.digest)
+        found = self._from_memory(key.digest)
         if found is not None:
             return found
         with self._lock:
-            turn = self._building.setdefault(key.digest, threading.Lock())
+            lock = self._building.setdefault(key.digest, threading.Lock())
         try:
-            with turn:
+            with lock:
                 found = self.find(key)
                 if found is None:
                     found = self._build(key, build)
@@ -142,7 +142,7 @@ class Cache:
 
     def find(self, key: Key) -> Built | None:
         """What is kept under a key, None where nothing is."""
-        found = self._recall(key.digest)
+        found = self._from_memory(key.digest)
         if found is not None:
             return found
         try:
@@ -174,7 +174,7 @@ class Cache:
         """Keep something under a key in place of what is there."""
         with self._lock:
             gone = self._memory.pop(key.digest, None)
-            self._held -= len(gone.binary) if gone is not None else 0
+            self._memory_bytes -= len(gone.binary) if gone is not None else 0
         self._remember(key.digest, Built(built.binary, built.info))
         with suppress(OSError):
             self._store.remove(key.digest)
@@ -208,7 +208,7 @@ class Cache:
         """Forget everything; returns the bytes freed on disk."""
         with self._lock:
             self._memory.clear()
-            self._held = 0
+            self._memory_bytes = 0
         before = self.size()
         try:
             self._store.clear()
@@ -243,7 +243,7 @@ class Cache:
         except OSError as error:
             self._without_disk(error)
 
-    def _recall(self, digest: str) -> Built | None:
+    def _from_memory(self, digest: str) -> Built | None:
         with self._lock:
             found = self._memory.get(digest)
             if found is not None:
@@ -253,10 +253,10 @@ class Cache:
     def _remember(self, digest: str, built: Built) -> None:
         with self._lock:
             if digest not in self._memory:
-                self._held += len(built.binary)
+                self._memory_bytes += len(built.binary)
             self._memory[digest] = built
-            while self._held > _MEMORY_BYTES and len(self._memory) > 1:
-                self._held -= len(self._memory.popitem(last=False)[1].binary)
+            while self._memory_bytes > _MEMORY_BYTES and len(self._memory) > 1:
+                self._memory_bytes -= len(self._memory.popitem(last=False)[1].binary)
 
     def _without_disk(self, error: OSError) -> None:
         with self._lock:
@@ -268,9 +268,9 @@ class Cache:
 
 def _tell(key: Key, built: Built, seconds: float) -> None:
     """One line on stderr for a kernel that was compiled."""
-    facts = "".join(f", {name} {value}" for name, value in built.info.items())
+    figures = "".join(f", {name} {value}" for name, value in built.info.items())
     what = f"{key.name or key.digest} for {key.target} in {1e3 * seconds:.0f} ms"
-    sys.stderr.write(f"kernmantle: compiled {what}: {len(built.binary)} bytes{facts}\n")
+    sys.stderr.write(f"kernmantle: compiled {what}: {len(built.binary)} bytes{figures}\n")
 
 
 def _in_child() -> None:

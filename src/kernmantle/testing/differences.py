@@ -12,7 +12,7 @@ SAFETY = 16.0
 ROUNDOFF = 2.0**-53
 
 
-def slope(function: Callable[[float], float], place: float, step: float = STEP) -> tuple[float, float]:
+def slope(function: Callable[[float], float], at: float, step: float = STEP) -> tuple[float, float]:
     """Derivative at a place and a bound on its error, by Ridders' extrapolation of central differences.
 
     The function must be smooth within ``step`` of the place.
@@ -20,7 +20,7 @@ def slope(function: Callable[[float], float], place: float, step: float = STEP) 
     best, error = math.nan, math.inf
     previous: list[float] = []
     for _ in range(ROUNDS):
-        right, left = function(place + step), function(place - step)
+        right, left = function(at + step), function(at - step)
         row = [(right - left) / (2 * step)]
         noise = ROUNDOFF * (abs(right) + abs(left)) / step
         factor = SHRINK**2
@@ -34,9 +34,9 @@ def slope(function: Callable[[float], float], place: float, step: float = STEP) 
     return best, error
 
 
-def assert_slope(exact: float, function: Callable[[float], float], place: float, step: float = STEP) -> None:
+def assert_slope(exact: float, function: Callable[[float], float], at: float, step: float = STEP) -> None:
     """Assert that a derivative agrees with differences of the function, as far as these are known."""
-    estimate, error = slope(function, place, step)
+    estimate, error = slope(function, at, step)
     allowed = SAFETY * (error + ROUNDOFF * abs(exact))
     if not abs(exact - estimate) <= allowed:
-        raise AssertionError(f"slope {exact} at {place}, but differences give {estimate} within {error}")
+        raise AssertionError(f"slope {exact} at {at}, but differences give {estimate} within {error}")

@@ -46,8 +46,8 @@ def _fitted(ranged: Ranged, domain: Interval) -> Ranged:
     node, (low, high) = ranged
     if domain[0] <= low and high <= domain[1]:
         return ranged
-    room = (domain[1] - domain[0]) / (high - low) if high > low else 1.0
-    scale = 1.0 if room >= 1 else _short(room * 0.75)
+    ratio = (domain[1] - domain[0]) / (high - low) if high > low else 1.0
+    scale = 1.0 if ratio >= 1 else _short(ratio * 0.75)
     shift = _short((domain[0] + domain[1]) / 2 - scale * (low + high) / 2)
     moved = Node("add", (Node("mul", (node, const(scale))), const(shift)))
     return moved, (low * scale + shift, high * scale + shift)

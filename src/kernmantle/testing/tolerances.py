@@ -64,9 +64,9 @@ def tolerance(dtype: Any, depth: int = 1) -> float:
     name = _name(dtype)
     if name not in FORMATS:
         return 0.0
-    kept = FORMATS[name]
-    computed = FORMATS[kept.computes_in].roundoff * (MAP_ROUNDINGS + DEVIATIONS * math.sqrt(max(depth, 1)))
-    return computed + (kept.roundoff if kept.computes_in != name else 0.0)
+    number_format = FORMATS[name]
+    computed = FORMATS[number_format.computes_in].roundoff * (MAP_ROUNDINGS + DEVIATIONS * math.sqrt(max(depth, 1)))
+    return computed + (number_format.roundoff if number_format.computes_in != name else 0.0)
 
 
 def _exact(array: Any) -> np.ndarray[Any, Any]:
@@ -143,8 +143,8 @@ def assert_close(actual: Any, expected: Any, *, dtype: Any = None, depth: int = 
     >>> from kernmantle.testing import assert_close
     >>> assert_close(np.float32([1.0, 2.0]), np.array([1.0, 2.0 + 1e-7]))
     """
-    given = actual if hasattr(actual, "dtype") else np.asarray(actual)
-    name = _name(given.dtype if dtype is None else dtype)
+    checked = actual if hasattr(actual, "dtype") else np.asarray(actual)
+    name = _name(checked.dtype if dtype is None else dtype)
     found, wanted = _exact(actual), _exact(expected)
     if found.shape != wanted.shape:
         raise AssertionError(f"shape {found.shape} where {wanted.shape} was expected")
@@ -154,8 +154,8 @@ def assert_close(actual: Any, expected: Any, *, dtype: Any = None, depth: int = 
     errors = _differences(found, wanted, name, depth, magnitude)
     worst = np.unravel_index(int(np.argmax(errors)), errors.shape)
     if errors[worst] > 1:
-        place = ", ".join(map(str, worst))
+        at = ", ".join(map(str, worst))
         raise AssertionError(
-            f"{np.count_nonzero(errors > 1)} of {errors.size} entries differ; worst is [{place}]: {found[worst]} where "
+            f"{np.count_nonzero(errors > 1)} of {errors.size} entries differ; worst is [{at}]: {found[worst]} where "
             f"{wanted[worst]} was expected, {errors[worst]:.3g} times the tolerance of {name} at depth {depth}"
         )

@@ -109,11 +109,11 @@ class Across(Tile):
         saved = self.spell.spread
         while len(states) > 1:
             halves = zip(states[::2], states[1::2], strict=False)
-            states = [self._merged_pair(left, right, lanes) for left, right in halves] + states[len(states) & ~1 :]
+            states = [self._merged_two(left, right, lanes) for left, right in halves] + states[len(states) & ~1 :]
         state: list[str] = states[0]
         while lanes > 1:
             lanes //= 2
-            state = self._merged_pair(self._half(state, lanes, 0), self._half(state, lanes, 1), lanes)
+            state = self._merged_two(self._half(state, lanes, 0), self._half(state, lanes, 1), lanes)
         self.spell.spread = saved
         return state
 
@@ -130,7 +130,7 @@ class Across(Tile):
                 texts.append(self.f.emit(shuffled))
         return texts
 
-    def _merged_pair(self, left: Sequence[str], right: Sequence[str], lanes: int) -> list[str]:
+    def _merged_two(self, left: Sequence[str], right: Sequence[str], lanes: int) -> list[str]:
         """Merged registers of two ranges."""
         memo, bound = dict(self.memo), dict(self.bound)
         self.spell.spread = {}

@@ -49,21 +49,20 @@ class _Consumer(ABC):
     def finish(self) -> str:
         """The function that writes finished rows."""
         outs = self.plan.rows.outs
-        given = [f"ptr %into{i}, i64 %along{i}, i64 %across{i}" for i in range(len(outs))]
-        f = Function(
-            f"internal fastcc void @km_finish(ptr noalias %kept, i64 %width, i64 %columns, {', '.join(given)}) noinline"
-        )
+        parameters = [f"ptr %into{i}, i64 %along{i}, i64 %across{i}" for i in range(len(outs))]
+        own = f"ptr noalias %kept, i64 %width, i64 %columns, {', '.join(parameters)}"
+        f = Function(f"internal fastcc void @km_finish({own}) noinline")
         with f.loop("0", "%width") as c:
             for i, out in enumerate(outs):
-                line = self.line(f, c, out.name, out.dtype)
+                row_address = self.finished_column(f, c, out.name, out.dtype)
                 into = f.at(f"%into{i}", f.multiply(c, f"%across{i}"), STORED[out.dtype])
-                call = f"call fastcc void {scatter_name(out.dtype)}(ptr {into}, ptr {line}, i64 0, i64 %along{i}"
+                call = f"call fastcc void {scatter_name(out.dtype)}(ptr {into}, ptr {row_address}, i64 0, i64 %along{i}"
                 f.emit_void(f"{call}, i64 1, i64 %columns, i64 0)")
         f.emit_void("ret void")
         return f.text()
 
     @abstractmethod
-    def line(self, f: Function, c: str, out: str, dtype: str) -> str:
+    def finished_column(self, f: Function, c: str, out: str, dtype: str) -> str:
         """Where a finished column of an output lies, in its storage type."""
 
     def narrow(self, f: Function, values: Sequence[Value], dtype: str) -> str:
@@ -78,15 +77,15 @@ class _Consumer(ABC):
 
 def evaluated(spell: ExpressionEmitter, node: Node, env: Mapping[str, Value]) -> Value:
     """Value of an expression."""
-    known: dict[Node, Value] = {}
+    values_of: dict[Node, Value] = {}
     for each in postorder([node]):
         if each.op == "var":
-            known[each] = env[each.name]
+            values_of[each] = env[each.name]
         elif each.number is not None:
-            known[each] = spell.constant(each.number)
+            values_of[each] = spell.constant(each.number)
         else:
-            known[each] = spell.apply(each, [known[arg] for arg in each.args])
-    return known[node]
+            values_of[each] = spell.apply(each, [values_of[arg] for arg in each.args])
+    return values_of[node]
 
 
 class _Reduction(_Consumer):
@@ -96,22 +95,22 @@ class _Reduction(_Consumer):
         super().__init__(plan, needed)
         self.reduction = plan.rows.reduction
         self.count = len(self.reduction.kinds)
-        self.places = [(c, j) for c in range(plan.group) for j in self.vectors]
+        self.tile_positions = [(c, j) for c in range(plan.group) for j in self.vectors]
 
     def consume(self) -> list[str]:
         """The function that reduces a panel."""
         f = self.begin()
         spell, plan = self.speller(f), self.plan
-        rooms = [{place: self._rooms(f) for place in self.places} for _ in range(plan.chains)]
+        slots = [{position: self._slots(f) for position in self.tile_positions} for _ in range(plan.chains)]
         whole = f.multiply(f.i64("sdiv", "%rows", str(plan.chains)), str(plan.chains))
         with f.loop("0", "%width", str(plan.group)) as group:
-            self._scoped(spell, lambda: self._initial(spell, rooms))
+            self._scoped(spell, lambda: self._initial(spell, slots))
             weights = f.at("%weights", f.multiply(group, "%rows"), self.element)
             with f.loop("0", whole, str(plan.chains)) as n:
-                self._scoped(spell, lambda: self._steps(spell, rooms, weights, n))
+                self._scoped(spell, lambda: self._steps(spell, slots, weights, n))
             with f.loop(whole, "%rows") as n:
-                self._scoped(spell, lambda: self._steps(spell, rooms[:1], weights, n))
-            self._scoped(spell, lambda: self._keep(spell, rooms, group))
+                self._scoped(spell, lambda: self._steps(spell, slots[:1], weights, n))
+            self._scoped(spell, lambda: self._keep(spell, slots, group))
         f.emit_void("ret void")
         return [f.text()]
 
@@ -120,26 +119,26 @@ class _Reduction(_Consumer):
         write()
         spell.spread = {}
 
-    def _rooms(self, f: Function) -> list[str]:
+    def _slots(self, f: Function) -> list[str]:
         return [f.alloca(self.kind, 1) for _ in range(self.count)]
 
-    def _load(self, f: Function, room: str) -> Value:
-        return Value(f.load(self.kind, room, self.size), "value", self.lanes)
+    def _load(self, f: Function, slot: str) -> Value:
+        return Value(f.load(self.kind, slot, self.size), "value", self.lanes)
 
-    def _initial(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Position, list[str]]]) -> None:
-        for chain in rooms:
-            for place in self.places:
-                for room, init in zip(chain[place], self.reduction.init, strict=True):
-                    spell.function.store(self.kind, spell.literals(float(init), self.lanes), room, self.size)
+    def _initial(self, spell: ExpressionEmitter, slots: Sequence[Mapping[Position, list[str]]]) -> None:
+        for chain in slots:
+            for position in self.tile_positions:
+                for slot, init in zip(chain[position], self.reduction.init, strict=True):
+                    spell.function.store(self.kind, spell.literals(float(init), self.lanes), slot, self.size)
 
     def _steps(
-        self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Position, list[str]]], weights: str, n: str
+        self, spell: ExpressionEmitter, slots: Sequence[Mapping[Position, list[str]]], weights: str, n: str
     ) -> None:
         f, plan = spell.function, self.plan
-        for i, chain in enumerate(rooms):
+        for i, chain in enumerate(slots):
             at = f.add(n, str(i)) if i else n
-            line = f.at("%panel", f.multiply(at, str(self.columns)), self.element)
-            entries = [self._load(f, f.at(line, str(j * self.lanes), self.element)) for j in self.vectors]
+            row_address = f.at("%panel", f.multiply(at, str(self.columns)), self.element)
+            entries = [self._load(f, f.at(row_address, str(j * self.lanes), self.element)) for j in self.vectors]
             origin = f.at(weights, f.multiply(at, str(plan.group)), self.element)
             for c in range(plan.group):
                 factor = None
@@ -153,46 +152,46 @@ class _Reduction(_Consumer):
                     self._join(spell, self.reduction.step, chain[c, j], {"t": value})
 
     def _join(
-        self, spell: ExpressionEmitter, nodes: Sequence[Node], rooms: Sequence[str], env: Mapping[str, Value]
+        self, spell: ExpressionEmitter, nodes: Sequence[Node], slots: Sequence[str], env: Mapping[str, Value]
     ) -> None:
         """Replace registers by expressions of themselves."""
         f = spell.function
-        own = {f"s{i}": self._load(f, room) for i, room in enumerate(rooms)}
+        own = {f"s{i}": self._load(f, slot) for i, slot in enumerate(slots)}
         new = [spell.wide(evaluated(spell, node, {**own, **env}), self.lanes) for node in nodes]
-        for value, room in zip(new, rooms, strict=True):
-            f.store(self.kind, value.text, room, self.size)
+        for value, slot in zip(new, slots, strict=True):
+            f.store(self.kind, value.text, slot, self.size)
 
-    def _keep(self, spell: ExpressionEmitter, rooms: Sequence[Mapping[Position, list[str]]], group: str) -> None:
+    def _keep(self, spell: ExpressionEmitter, slots: Sequence[Mapping[Position, list[str]]], group: str) -> None:
         """Join the chains, then what was kept of the panels before."""
         f, merge = spell.function, self.reduction.merge
         assert merge is not None
-        for chain in rooms[1:]:
-            for place in self.places:
-                later = {f"r{i}": self._load(f, room) for i, room in enumerate(chain[place])}
-                self._join(spell, merge, rooms[0][place], later)
-        kept = f.at("%kept", f.multiply(group, str(self.count * self.columns)), self.element)
+        for chain in slots[1:]:
+            for position in self.tile_positions:
+                later = {f"r{i}": self._load(f, slot) for i, slot in enumerate(chain[position])}
+                self._join(spell, merge, slots[0][position], later)
+        saved = f.at("%kept", f.multiply(group, str(self.count * self.columns)), self.element)
         with f.when(f.emit("icmp ne i64 %start, 0")):
-            for c, j in self.places:
-                own = [self._load(f, self._at(f, kept, c, i, j)) for i in range(self.count)]
-                later = {f"r{i}": self._load(f, room) for i, room in enumerate(rooms[0][c, j])}
+            for c, j in self.tile_positions:
+                own = [self._load(f, self._at(f, saved, c, i, j)) for i in range(self.count)]
+                later = {f"r{i}": self._load(f, slot) for i, slot in enumerate(slots[0][c, j])}
                 env = {f"s{i}": value for i, value in enumerate(own)} | later
                 new = [spell.wide(evaluated(spell, node, env), self.lanes) for node in merge]
-                for value, room in zip(new, rooms[0][c, j], strict=True):
-                    f.store(self.kind, value.text, room, self.size)
-        for c, j in self.places:
-            for i, room in enumerate(rooms[0][c, j]):
-                f.store(self.kind, self._load(f, room).text, self._at(f, kept, c, i, j), self.size)
+                for value, slot in zip(new, slots[0][c, j], strict=True):
+                    f.store(self.kind, value.text, slot, self.size)
+        for c, j in self.tile_positions:
+            for i, slot in enumerate(slots[0][c, j]):
+                f.store(self.kind, self._load(f, slot).text, self._at(f, saved, c, i, j), self.size)
 
-    def _at(self, f: Function, kept: str, c: int, i: int, j: int) -> str:
-        return f.at(kept, str((c * self.count + i) * self.columns + j * self.lanes), self.element)
+    def _at(self, f: Function, saved: str, c: int, i: int, j: int) -> str:
+        return f.at(saved, str((c * self.count + i) * self.columns + j * self.lanes), self.element)
 
-    def line(self, f: Function, c: str, out: str, dtype: str) -> str:  # noqa: ARG002
+    def finished_column(self, f: Function, c: str, out: str, dtype: str) -> str:  # noqa: ARG002
         """Finished values of one column of the result."""
         spell = self.speller(f)
-        kept = f.at("%kept", f.multiply(c, str(self.count * self.columns)), self.element)
+        saved = f.at("%kept", f.multiply(c, str(self.count * self.columns)), self.element)
         values: list[Value] = []
         for j in self.vectors:
-            env = {f"s{i}": self._load(f, self._at(f, kept, 0, i, j)) for i in range(self.count)}
+            env = {f"s{i}": self._load(f, self._at(f, saved, 0, i, j)) for i in range(self.count)}
             values.append(spell.wide(evaluated(spell, self.reduction.finish, env), self.lanes))
         return self.narrow(f, values, dtype)
 
@@ -218,29 +217,29 @@ class _Selection(_Consumer):
     def _smallest(self, f: Function, positions: str) -> None:
         """Take a panel into lists of one entry: all lanes at once, without a branch."""
         wide, mask = vector("i64", self.lanes), f"<{self.lanes} x i1>"
-        kept = [
+        saved = [
             (self.kind, f.alloca(self.kind, 1), f.at("%kept", str(j * self.lanes), self.element), self.size)
             for j in self.vectors
         ]
-        places = [(wide, f.alloca(wide, 1), f.at(positions, str(j * self.lanes), "i64"), 8) for j in self.vectors]
-        for kind, room, own, size in (*kept, *places):
-            f.store(kind, f.load(kind, own, size), room, 64)
+        index_slots = [(wide, f.alloca(wide, 1), f.at(positions, str(j * self.lanes), "i64"), 8) for j in self.vectors]
+        for kind, slot, own, size in (*saved, *index_slots):
+            f.store(kind, f.load(kind, own, size), slot, 64)
         with f.loop("0", "%rows") as n:
             position = f.add("%start", n)
             first = f.emit(f"icmp eq i64 {position}, 0")
-            line = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
+            row_address = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
             alone = f.emit(f"insertelement {wide} poison, i64 {position}, i64 0")
             spread = f.emit(f"shufflevector {wide} {alone}, {wide} poison, <{self.lanes} x i32> zeroinitializer")
             for j in self.vectors:
-                best, at = kept[j][1], places[j][1]
-                key = self._key(f, f.load(self.kind, f.at(line, str(j * self.lanes), self.element), self.size))
+                best, at = saved[j][1], index_slots[j][1]
+                key = self._key(f, f.load(self.kind, f.at(row_address, str(j * self.lanes), self.element), self.size))
                 before = f.load(self.kind, best, 64)
                 better = f.emit(f"select i1 {first}, {mask} splat (i1 true), {mask} {self._better(f, key, before)}")
                 f.store(self.kind, f.emit(f"select {mask} {better}, {self.kind} {key}, {self.kind} {before}"), best, 64)
                 was = f.load(wide, at, 64)
                 f.store(wide, f.emit(f"select {mask} {better}, {wide} {spread}, {wide} {was}"), at, 64)
-        for kind, room, own, size in (*kept, *places):
-            f.store(kind, f.load(kind, room, 64), own, size)
+        for kind, slot, own, size in (*saved, *index_slots):
+            f.store(kind, f.load(kind, slot, 64), own, size)
 
     def _better(self, f: Function, key: str, worst: str) -> str:
         """Which lanes have a key below another, which NaN is not and every number is below NaN."""
@@ -253,45 +252,45 @@ class _Selection(_Consumer):
         last = f.at("%kept", f.multiply(f.i64("sub nsw", "%width", "1"), str(self.columns)), self.element)
         with f.loop("0", "%rows") as n:
             position = f.add("%start", n)
-            line = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
+            row_address = f.at("%panel", f.multiply(n, str(self.columns)), self.element)
             filled = f.least(position, f.i64("sub nsw", "%width", "1"))
             filling = f.emit(f"icmp slt i64 {position}, %width")
             mask = f"<{self.lanes} x i1>"
             for j in self.vectors:
-                key = self._key(f, f.load(self.kind, f.at(line, str(j * self.lanes), self.element), self.size))
+                key = self._key(f, f.load(self.kind, f.at(row_address, str(j * self.lanes), self.element), self.size))
                 worst = f.load(self.kind, f.at(last, str(j * self.lanes), self.element), self.size)
                 better = self._better(f, key, worst)
                 wanted = f.emit(f"select i1 {filling}, {mask} splat (i1 true), {mask} {better}")
                 bits = f.emit(f"bitcast {mask} {wanted} to i{self.lanes}")
                 with f.when(f.emit(f"icmp ne i{self.lanes} {bits}, 0")):
-                    room = f.alloca(self.kind, 1)
-                    f.store(self.kind, key, room, 64)
+                    slot = f.alloca(self.kind, 1)
+                    f.store(self.kind, key, slot, 64)
                     with f.loop("0", str(self.lanes)) as lane:
-                        place = f.emit(f"trunc i64 {lane} to i{self.lanes}")
-                        bit = f.emit(f"trunc i{self.lanes} {f.emit(f'lshr i{self.lanes} {bits}, {place}')} to i1")
+                        shift = f.emit(f"trunc i64 {lane} to i{self.lanes}")
+                        bit = f.emit(f"trunc i{self.lanes} {f.emit(f'lshr i{self.lanes} {bits}, {shift}')} to i1")
                         with f.when(bit):
                             column = f.add(lane, str(j * self.lanes))
-                            given = [
+                            parameters = [
                                 f"ptr {f.at('%kept', column, self.element)}", f"ptr {f.at(positions, column, 'i64')}",
                                 f"i64 {filled}", f"i64 {position}",
-                                f"{self.element} {f.load(self.element, f.at(room, lane, self.element), self.size)}",
+                                f"{self.element} {f.load(self.element, f.at(slot, lane, self.element), self.size)}",
                             ]  # fmt: skip
-                            f.emit_void(f"call fastcc void @km_insert({', '.join(given)})")
+                            f.emit_void(f"call fastcc void @km_insert({', '.join(parameters)})")
 
     def _key(self, f: Function, text: str) -> str:
         return f.emit(f"fneg {self.kind} {text}") if self.plan.rows.how == "largest" else text
 
     def _insert(self) -> str:
-        given = f"ptr %keys, ptr %positions, i64 %filled, i64 %position, {self.element} %key"
-        f = Function(f"internal fastcc void @km_insert({given}) noinline")
-        head, look, move, done = (f.fresh(name) for name in ("head", "look", "move", "done"))
+        parameters = f"ptr %keys, ptr %positions, i64 %filled, i64 %position, {self.element} %key"
+        f = Function(f"internal fastcc void @km_insert({parameters}) noinline")
+        head, search, move, done = (f.fresh(name) for name in ("head", "look", "move", "done"))
         p, lower, columns = f.fresh("p"), f.fresh("lower"), str(self.columns)
         before = f.label
         f.jump(head)
         f.start(head)
         f.instructions.append(f"  {p} = phi i64 [ %filled, %{before} ], [ {lower}, %{move[1:]} ]")
-        f.branch(f.emit(f"icmp sgt i64 {p}, 0"), look, done)
-        f.start(look)
+        f.branch(f.emit(f"icmp sgt i64 {p}, 0"), search, done)
+        f.start(search)
         f.instructions.append(f"  {lower} = sub nsw i64 {p}, 1")
         above = f.multiply(lower, columns)
         key = f.load(self.element, f.at("%keys", above, self.element), self.size)
@@ -310,11 +309,11 @@ class _Selection(_Consumer):
         f.emit_void("ret void")
         return f.text()
 
-    def line(self, f: Function, c: str, out: str, dtype: str) -> str:
+    def finished_column(self, f: Function, c: str, out: str, dtype: str) -> str:
         """Finished values or positions of one place in the lists."""
         if out == self.plan.rows.outs[1].name:
             positions = f.at("%kept", f.multiply("%width", str(self.columns)), self.element)
             return f.at(positions, f.multiply(c, str(self.columns)), "i64")
-        kept = f.at("%kept", f.multiply(c, str(self.columns)), self.element)
-        texts = [f.load(self.kind, f.at(kept, str(j * self.lanes), self.element), self.size) for j in self.vectors]
+        saved = f.at("%kept", f.multiply(c, str(self.columns)), self.element)
+        texts = [f.load(self.kind, f.at(saved, str(j * self.lanes), self.element), self.size) for j in self.vectors]
         return self.narrow(f, [Value(self._key(f, text), "value", self.lanes) for text in texts], dtype)

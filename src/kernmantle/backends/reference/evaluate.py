@@ -69,7 +69,7 @@ def evaluate(roots: Sequence[Node], env: Mapping[str, Array], ns: Namespace) -> 
             values[id(node)] = ns.full((), node.number, "bool" if isinstance(node.number, bool) else "value")
         else:
             conditions = OPS[node.op].conditions
-            args = [_coerced(values[id(arg)], place in conditions, ns) for place, arg in enumerate(node.args)]
+            args = [_coerced(values[id(arg)], number in conditions, ns) for number, arg in enumerate(node.args)]
             values[id(node)] = ns.function(node.op)(*args)
     return [values[id(root)] for root in roots]
 
@@ -106,7 +106,7 @@ def merge_axis(reduction: Reduction, registers: Sequence[Array], axis: int, ns: 
         joined = merge(reduction, left, right, ns)
         if count % 2:
             last = [_at(register, axis, slice(even, None)) for register in state]
-            joined = [ns.concatenate(pair, axis) for pair in zip(joined, last, strict=True)]
+            joined = [ns.concatenate(parts, axis) for parts in zip(joined, last, strict=True)]
         state, count = joined, count - count // 2
     return state
 
@@ -129,8 +129,8 @@ class _Evaluation:
 
     def _aligned(self, array: Array, axes: str) -> Array:
         batch = len(array.shape) - len(axes)
-        order = sorted(range(len(axes)), key=lambda place: self.axes.index(axes[place]))
-        array = self.ns.permute(array, [*range(batch), *(batch + place for place in order)])
+        order = sorted(range(len(axes)), key=lambda axis: self.axes.index(axes[axis]))
+        array = self.ns.permute(array, [*range(batch), *(batch + axis for axis in order)])
         lengths = iter(array.shape[batch:])
         return array.reshape((*array.shape[:batch], *(next(lengths) if axis in axes else 1 for axis in self.axes)))
 
@@ -201,9 +201,9 @@ class _Evaluation:
         values = evaluate(program.outputs, {**self.operands(program.outputs, ranges), **finished}, ns)
         lengths = tuple(ranges[axis][1] - ranges[axis][0] if axis in program.out else 1 for axis in self.axes)
         shapes = [broadcast([tuple(value.shape), lengths]) or () for value in values]
-        kept = lengths[: len(program.out)]
+        outer = lengths[: len(program.out)]
         return [
-            ns.broadcast(value, shape).reshape((*shape[: len(shape) - len(lengths)], *kept))
+            ns.broadcast(value, shape).reshape((*shape[: len(shape) - len(lengths)], *outer))
             for value, shape in zip(values, shapes, strict=True)
         ]
 
@@ -237,9 +237,9 @@ def run(
 def _whole(program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int], ns: Namespace, limit: int) -> Array:
     """The one output of an inner program."""
     result: Array = None
-    for place, (value,) in run(program, arrays, sizes, ns, limit):
+    for at, (value,) in run(program, arrays, sizes, ns, limit):
         if result is None:
             lead = tuple(value.shape[: len(value.shape) - len(program.out)])
             result = ns.full((*lead, *(sizes[axis] for axis in program.out)), 0, "value")
-        result[(..., *place)] = value
+        result[(..., *at)] = value
     return result

@@ -104,21 +104,21 @@ def _contraction(descriptor: KernelDescriptor) -> Contraction:
     return Contraction("mk,nk->mn", mapped, epilogue=finish)
 
 
-def _check_given(descriptor: KernelDescriptor, given: dict[str, Any]) -> None:
+def _check_numbers(descriptor: KernelDescriptor, numbers: dict[str, Any]) -> None:
     for side in ("inner", "outer"):
-        own, wanted = given[f"{side}_p"], getattr(descriptor, f"{side}_power") is PowerType.POW
-        if wanted and own is None and given["p"] is None:
+        own, wanted = numbers[f"{side}_p"], getattr(descriptor, f"{side}_power") is PowerType.POW
+        if wanted and own is None and numbers["p"] is None:
             raise ValueError(f"the {side} power is POW: pass p or {side}_p")
         if not wanted and own is not None:
             raise ValueError(f"{side}_p is given, but the {side} power is {getattr(descriptor, f'{side}_power').name}")
-        if own is not None and given["p"] is not None:
+        if own is not None and numbers["p"] is not None:
             raise ValueError(f"both p and {side}_p are given")
-    if given["p"] is not None and PowerType.POW not in (descriptor.inner_power, descriptor.outer_power):
+    if numbers["p"] is not None and PowerType.POW not in (descriptor.inner_power, descriptor.outer_power):
         raise ValueError("p is given, but neither power is POW")
     smooth = descriptor.kernel_type is not KernelType.NONE
-    if smooth and given["bandwidth"] is None:
+    if smooth and numbers["bandwidth"] is None:
         raise ValueError(f"the kernel type is {descriptor.kernel_type.name}: pass bandwidth")
-    extra = next((name for name in ("bandwidth", "epsilon", "regularization") if given[name] is not None), None)
+    extra = next((name for name in ("bandwidth", "epsilon", "regularization") if numbers[name] is not None), None)
     if not smooth and extra:
         raise ValueError(f"{extra} is given, but the kernel type is NONE")
 
@@ -144,11 +144,11 @@ def run_kernel(
     Where ``regularization`` is not 0, entries of equal global indices become 1 + regularization.
     ``try_to_align`` and ``debug`` have no effect.
     """
-    given = {"p": p, "inner_p": inner_p, "outer_p": outer_p, "bandwidth": bandwidth, "epsilon": epsilon}
-    given["regularization"] = regularization
-    _check_given(kernel_descriptor, given)
+    numbers = {"p": p, "inner_p": inner_p, "outer_p": outer_p, "bandwidth": bandwidth, "epsilon": epsilon}
+    numbers["regularization"] = regularization
+    _check_numbers(kernel_descriptor, numbers)
     check_tensors({"a": a, "b": b}, out)
-    sizes = {"a": (a, 2), "b": (b, 2), **hyper_sizes(given), **({} if out is None else {"out": (out, 2)})}
+    sizes = {"a": (a, 2), "b": (b, 2), **hyper_sizes(numbers), **({} if out is None else {"out": (out, 2)})}
     batch = batch_size(sizes)
     if a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a has {a.shape[-1]} columns, b has {b.shape[-1]}")
@@ -321,5 +321,5 @@ def pre_compile_descriptors(
 
 def _example(descriptor: KernelDescriptor) -> dict[str, float]:
     """Parameters that a descriptor reads."""
-    given = {f"{side}_p": 1.3 for side in ("inner", "outer") if getattr(descriptor, f"{side}_power") is PowerType.POW}
-    return given if descriptor.kernel_type is KernelType.NONE else {**given, "bandwidth": 10.0}
+    numbers = {f"{side}_p": 1.3 for side in ("inner", "outer") if getattr(descriptor, f"{side}_power") is PowerType.POW}
+    return numbers if descriptor.kernel_type is KernelType.NONE else {**numbers, "bandwidth": 10.0}

@@ -117,12 +117,12 @@ def cusolver_getrs(
         raise ValueError("the dimension of a does not match the dimension of b")
     if a.dtype != targets.dtype:
         raise ValueError("a dtype must match targets dtype")
-    place = columns_of(a)
-    if place is None:
+    storage = columns_of(a)
+    if storage is None:
         raise ValueError("a must be the factors that cusolver_getrf returned")
     pivots = ipiv.to(torch.int32) if cusolver.library(a) is None else ipiv
     info = torch.zeros((), dtype=torch.int32, device=a.device)
-    factor = linalg.LUFactor(a, pivots, info, place[1], "cusolver_getrf")
+    factor = linalg.LUFactor(a, pivots, info, storage[1], "cusolver_getrf")
     return linalg.lu_solve(factor, targets.mT, overwrite_b=overwrite_targets).x.mT
 
 

@@ -25,8 +25,8 @@ def _function(root: Node, positional: Sequence[str], names: Sequence[str]) -> Ca
     """A lambda that computes an expression of named operands and of ``hyper0, hyper1, ...``."""
     hyper = [f"hyper{i}" for i in range(len(names))]
 
-    def call(*operands: Any, **given: Any) -> Any:
-        values = {**dict(zip(positional, operands, strict=True)), **given}
+    def call(*operands: Any, **options: Any) -> Any:
+        values = {**dict(zip(positional, operands, strict=True)), **options}
         return Traced(substitute([root], {name: to_node(value) for name, value in values.items()})[0])
 
     own = [Parameter(name, Parameter.POSITIONAL_ONLY) for name in positional]

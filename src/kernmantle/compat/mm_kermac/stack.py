@@ -57,7 +57,7 @@ class _Machine:
     """The stacks, by type, the numbered places of ``store``, and the depths waiting on the meta stack."""
 
     stacks: dict[str, list[Any]] = field(default_factory=lambda: {"f": [], "p": [], "s": [], "u": []})
-    places: dict[int, tuple[str, Any]] = field(default_factory=dict[int, tuple[str, Any]])
+    slots: dict[int, tuple[str, Any]] = field(default_factory=dict[int, tuple[str, Any]])
     depths: list[int] = field(default_factory=list[int])
 
     def need(self, kind: str, count: int) -> list[Any]:
@@ -75,8 +75,8 @@ class _Machine:
 
     def run(self, instruction: Instruction) -> None:
         """Replace arguments by the result."""
-        given = [self.need(kind, 1).pop() for kind in instruction.takes]
-        self.stacks[instruction.gives].append(instruction.function(*given))
+        popped = [self.need(kind, 1).pop() for kind in instruction.takes]
+        self.stacks[instruction.gives].append(instruction.function(*popped))
 
 
 _NAMES = {"f": "f32", "p": "pred", "s": "s32", "u": "u32"}
@@ -187,7 +187,7 @@ class Stack(Enum):
         """Move the top to a numbered place."""
 
         def act(machine: _Machine) -> None:
-            machine.places[int(idx)] = (self.value, machine.need(self.value, 1).pop())
+            machine.slots[int(idx)] = (self.value, machine.need(self.value, 1).pop())
 
         return self._move(f"store({int(idx)})", act)
 
@@ -196,9 +196,9 @@ class Stack(Enum):
         """Push what a numbered place holds."""
 
         def act(machine: _Machine) -> None:
-            if int(idx) not in machine.places:
+            if int(idx) not in machine.slots:
                 raise ValueError(f"place {int(idx)} is loaded before anything is stored there")
-            kind, value = machine.places[int(idx)]
+            kind, value = machine.slots[int(idx)]
             machine.stacks[kind].append(value)
 
         return Move(f"load({int(idx)})", act)
@@ -223,7 +223,7 @@ def value_of(body: Any) -> Any:
         return body
     machine = _Machine()
     entries: Sequence[Any] = body
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         try:
             if isinstance(entry, PtxInstruction):
                 machine.run(entry.value)
@@ -234,7 +234,7 @@ def value_of(body: Any) -> Any:
             else:
                 raise TypeError(f"{entry!r} is neither a register nor an instruction; numbers are Stack.f32.constant")
         except ValueError as error:
-            raise ValueError(f"entry {place} of the stack program, {entry}: {error}") from error
+            raise ValueError(f"entry {index} of the stack program, {entry}: {error}") from error
     left = {_NAMES[kind]: len(stack) for kind, stack in machine.stacks.items() if stack}
     if left != {"f32": 1}:
         raise ValueError(f"a stack program must leave one f32 value, this one leaves {left or 'none'}")

@@ -318,7 +318,7 @@ class config(AbstractContextManager[Config]):
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def inside(*args: Any, **kwargs: Any) -> Any:
+            async def inside(*args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportRedeclaration]
                 with self:
                     return await function(*args, **kwargs)
         else:

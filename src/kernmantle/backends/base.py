@@ -14,6 +14,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+_PACKAGE = __name__.rpartition(".")[0]
 REFERENCE = "reference"
 """The backend of every device, taken only when it is asked for."""
 
@@ -35,14 +36,14 @@ class Backend:
 
     def module(self, name: str) -> Any:
         """Load a module of the row: no compiler is needed on a machine without the devices of its backend."""
-        return import_module(f"{__package__.partition('.')[0]}.{name}")
+        return import_module(f"{_PACKAGE.partition('.')[0]}.{name}")
 
 
 @lru_cache(maxsize=1)
 def backends() -> dict[str, Backend]:
     """Return the rows of all folders by their names."""
-    package = import_module(__package__)
-    folders = [import_module(f"{__package__}.{each.name}") for each in iter_modules(package.__path__) if each.ispkg]
+    package = import_module(_PACKAGE)
+    folders = [import_module(f"{_PACKAGE}.{each.name}") for each in iter_modules(package.__path__) if each.ispkg]
     rows: list[Backend] = [folder.BACKEND for folder in folders if hasattr(folder, "BACKEND")]
     return {row.name: row for row in rows}
 

@@ -164,6 +164,11 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         self.labels_, self.core_sample_indices_, self.components_ = back(labels), back(core), back(rows[core])
         return self
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:  # noqa: ARG002
+    def fit_predict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        X: Any,
+        y: Any = None,  # noqa: ARG002
+        sample_weight: Any = None,
+    ) -> Any:
         """Find the clusters and return ``labels_``."""
         return self.fit(X, sample_weight=sample_weight).labels_

@@ -157,7 +157,11 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
             self._find_centers(rows, found, labels[whole], strength[whole].to(rows))
         return self
 
-    def fit_predict(self, X: Any, y: Any = None) -> Any:  # noqa: ARG002
+    def fit_predict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        X: Any,
+        y: Any = None,  # noqa: ARG002
+    ) -> Any:
         """Find the clusters and return ``labels_``."""
         return self.fit(X).labels_
 
@@ -185,7 +189,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         if self.store_centers is not None and isinstance(self.metric, str) and self.metric == "precomputed":
             raise ValueError("Cannot store centers when using a precomputed distance matrix.")
         return wanted, sklearn.cluster.HDBSCAN(
-            min_cluster_size=size, min_samples=1, metric="precomputed", copy=True,
+            min_cluster_size=size, min_samples=1, metric="precomputed", copy=True,  # pyright: ignore[reportArgumentType]
             cluster_selection_epsilon=check_real(self.cluster_selection_epsilon, "cluster_selection_epsilon", 0),
             max_cluster_size=None if largest is None else check_integer(largest, "max_cluster_size", 1),
             cluster_selection_method=self.cluster_selection_method,
@@ -239,4 +243,4 @@ def _graph(tree: Tree) -> csr_matrix:
     diagonal = np.arange(rows)
     data = np.concatenate([weight, np.nextafter(weight, np.inf), np.zeros(rows)])
     ends = np.concatenate([parent, child, diagonal]), np.concatenate([child, parent, diagonal])
-    return coo_matrix((data, ends), shape).tocsr()
+    return coo_matrix((data, ends), shape).tocsr()  # pyright: ignore[reportReturnType]

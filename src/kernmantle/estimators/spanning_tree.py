@@ -88,7 +88,7 @@ def spanning_tree(found: Distances, count: int, alpha: float, bar: Any = None) -
             first = np.unique(labels, return_index=True)[1]
             edges.append(np.stack([first[1:], np.full(size - 1, first[0]), np.full(size - 1, math.inf)], 1))
             break
-        edges.append(np.stack([chosen, reach.other[chosen], reach.weight[chosen]], 1))
+        edges.append(np.stack([chosen, reach.other[chosen], reach.weight[chosen]], 1).astype(float))
         labels = joined(labels, labels[chosen], labels[reach.other[chosen]])
         reach.valid &= labels != labels[reach.other]
     return _tree(np.concatenate(edges), rows)

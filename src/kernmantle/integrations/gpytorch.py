@@ -127,7 +127,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
             self.register_constraint(attribute, constraint)
 
     @property
-    def hyperparameters(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Present values of the hyperparameters of the kernel by name."""
         found = dict(self.kernel.hyperparameters)
         for name, attribute in self._attributes.items():

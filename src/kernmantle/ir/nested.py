@@ -192,9 +192,9 @@ class _Composer:
         wide = [i for i in self.others if f"#{i}" in read and not self._fits(i)]
         own = self.outer.equation.operands
         if len(wide) > 1:
-            raise self._refusal(f"operands {wide[0]} and {wide[1]} both have axes that the scores lack")
+            raise self.refusal(f"operands {wide[0]} and {wide[1]} both have axes that the scores lack")
         if wide and self.row in own[wide[0]]:
-            raise self._refusal(f"operand {wide[0]} is over the rows of the result and over axes that the scores lack")
+            raise self.refusal(f"operand {wide[0]} is over the rows of the result and over axes that the scores lack")
         narrow = [] if wide else [i for i in reversed(self.others) if f"#{i}" in read and own[i] == self.column]
         for i in wide or narrow:
             (weight,) = differentiate(value, [f"#{i}"])
@@ -202,10 +202,10 @@ class _Composer:
             if f"#{i}" not in variables([weight]) and rest.number == 0:
                 return weight, i
         if wide:
-            raise self._refusal(f"the map is not a factor times operand {wide[0]}")
+            raise self.refusal(f"the map is not a factor times operand {wide[0]}")
         return value, None
 
-    def _refusal(self, problem: str) -> EquationError:
+    def refusal(self, problem: str) -> EquationError:
         return EquationError(
             f"{self.text!r} is not a row reduction of its scores: {problem}. A sum over an axis of the scores takes "
             "one operand with further axes, as a factor of the map; for anything else evaluate the scores first: "
@@ -221,7 +221,7 @@ class _Composer:
             return (RowPass(score, "sum" if v is None else PRODUCT, operands, v),)
         wide = [at for at in self.others if f"#{at}" in variables([value]) and not self._fits(at)]
         if wide:
-            raise self._refusal(f"a reduction by {name} takes no operand with axes that the scores lack")
+            raise self.refusal(f"a reduction by {name} takes no operand with axes that the scores lack")
         if name in _TRUTHS:
             truth = value if is_boolean(value) else Node("ne", (value, const(0)))
             (value,) = simplify([Node("where", (truth, const(1), const(0)))])
@@ -245,7 +245,7 @@ class _Composer:
         """Return the passes of a softmax: the log of the sum of its weights, then the product with them."""
         logit, value = self.maps
         if any(f"#{i}" in variables([logit]) and not self._fits(i) for i in self.others):
-            raise self._refusal("the logits of a softmax take no operand with axes that the scores lack")
+            raise self.refusal("the logits of a softmax take no operand with axes that the scores lack")
         weight = Node("exp", (Node("sub", (logit, var("#statistic"))),))
         factor, v = self._factored(value)
         score, operands = self.score(simplify([Node("mul", (weight, factor))])[0], statistic=True)
@@ -293,9 +293,9 @@ class _Composer:
         """Return the one program of entries that nothing reduces."""
         for reduction in self.outer.reductions:
             if reduction.name not in ("sum", "prod", "min", "max", "logsumexp"):
-                raise self._refusal(f"no axis of them is reduced by {reduction.name}")
+                raise self.refusal(f"no axis of them is reduced by {reduction.name}")
         if self.values:
-            raise self._refusal("the result is over both axes of the scores and further ones")
+            raise self.refusal("the result is over both axes of the scores and further ones")
         names = {f"s{i}": value for i, value in enumerate(self.maps)} | {f"x{i}": var(f"#{i}") for i in self.others}
         names |= {name: var(new) for name, new in self.renamed.items()}
         outputs = substitute(self.outer.outputs, names)
@@ -326,7 +326,7 @@ def nest(outer: Definition, inner: Definition, scores: Sequence[int]) -> Nested:
     if len(composer.reduced) == 2:
         for reduction in outer.reductions:
             if reduction.name not in _JOINED:
-                raise composer._refusal(f"{reduction.name} goes over one axis of them, not over both")
+                raise composer.refusal(f"{reduction.name} goes over one axis of them, not over both")
         joined = tuple(REDUCTIONS[_TRUTHS.get(reduction.name, reduction.name)] for reduction in outer.reductions)
     if outer.reductions[0].name == SOFTMAX:
         passes = (composer.softmax_passes(),)
@@ -334,5 +334,5 @@ def nest(outer: Definition, inner: Definition, scores: Sequence[int]) -> Nested:
         passes = tuple(composer.row_passes(i, reduction) for i, reduction in enumerate(outer.reductions))
     finish, operands = composer.finish()
     if finish is not None and any(each[-1].result == "index" for each in passes):
-        raise composer._refusal("positions of the smallest or largest have no epilogue")
+        raise composer.refusal("positions of the smallest or largest have no epilogue")
     return composer.nested(passes, joined, finish, operands)

@@ -92,7 +92,7 @@ class Selection:
     count: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ParameterError(f"{type(self).__name__} takes a positive integer, got {self.count!r}")
 
 

@@ -143,7 +143,7 @@ def _all_by_torch(
             w, v = torch.linalg.eigh(a, triangle)
             return w, v
         return torch.linalg.eigvalsh(a, triangle), None
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         if a.dim() == 2:
             info.fill_(1)
             nan = a.new_full((), float("nan"))

@@ -159,7 +159,7 @@ def attention(
     scaled = _checked_scale(scale, score, arrays)
     is_vendors = score is None and rows * columns > 0 and not isinstance(scaled, torch.Tensor)
     if is_vendors and (torch.compiler.is_compiling() or plain([*arrays.tensors.values()])):
-        return arrays.finished(_inner_product(arrays.tensors, chosen, scaled))
+        return arrays.finished(_inner_product(arrays.tensors, chosen, float(scaled)))
     q, k, v = arrays.wide.values()
     return arrays.finished(_attention(chosen, scaled, score, options, q, k, v))
 
@@ -289,5 +289,6 @@ class _InnerProduct(torch.autograd.Function):
 def _program(mask: _Mask, scale: float, *inputs: torch.Tensor) -> tuple[torch.Tensor]:
     """Return what the vendor's function computes by the program, which has derivatives of every order."""
     q, k, v = (t.float() if t.dtype in HALVES else t for t in inputs[:3])
+    query, *_ = inputs
     own = replace(mask, table=inputs[3]) if len(inputs) > 3 else mask
-    return (_attention(own, scale, None, {}, q, k, v).to(inputs[0].dtype),)
+    return (_attention(own, scale, None, {}, q, k, v).to(query.dtype),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Directory:
         return os.stat(path, follow_symlinks=False, **options)  # noqa: PTH116
 
     @contextmanager
-    def inside(self, name: str) -> Iterator[Directory]:
+    def inside(self, name: str) -> Generator[Directory]:
         """Open a directory in it that is the user's own and that nobody else may write to; a link is refused."""
         path, options = self._at(name)
         where = self.path / name

@@ -5,7 +5,7 @@ Inside ``collected`` nothing is compiled or loaded: the jobs that calls would ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,7 +41,7 @@ def collecting() -> bool:
 
 
 @contextmanager
-def collected() -> Iterator[dict[str, Job]]:
+def collected() -> Generator[dict[str, Job]]:
     """Collect the jobs that calls inside would need, by the digest of their key, instead of compiling them."""
     jobs: dict[str, Job] = {}
     token = _COLLECTED.set(jobs)
@@ -66,7 +66,7 @@ def fetch_all(jobs: Sequence[Job]) -> list[bytes | None]:
         return [fetch(job) for job in jobs]
     cache = current_cache()
     with ThreadPoolExecutor(len(jobs)) as pool:
-        return [*pool.map(lambda job: cache.fetch(job.key, job.build), jobs)]
+        return [each.result() for each in [pool.submit(cache.fetch, job.key, job.build) for job in jobs]]
 
 
 def loaded(plan: Hashable, jobs: Callable[[], Sequence[Job]], load: Callable[..., T]) -> T | None:

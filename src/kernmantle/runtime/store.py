@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ _STALE_SECONDS = 3600.0
 _POLL_SECONDS = 0.02
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ATTEMPTS = 8
-_OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, *([errno.EACCES] if os.name == "nt" else [])}
+_OCCUPIED: set[int] = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, *([errno.EACCES] * (os.name == "nt"))}
 
 
 class Corrupt(Exception):
@@ -68,7 +68,7 @@ class Store:
         self._locks: set[int] = set()
 
     @contextmanager
-    def _opened(self, make: bool = False) -> Iterator[Directory]:
+    def _opened(self, make: bool = False) -> Generator[Directory]:
         """The user's own directory; FileNotFoundError where there is none."""
         if make:
             self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -163,7 +163,7 @@ class Store:
             return False
 
     @contextmanager
-    def locked(self, digest: str, seconds: float) -> Iterator[None]:
+    def locked(self, digest: str, seconds: float) -> Generator[None]:
         """Hold the lock of an entry among processes; without it after so many seconds, or where there is none.
 
         It ends with the process that holds it. A lock is needed for no result: it only saves work.

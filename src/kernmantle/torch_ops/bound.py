@@ -68,7 +68,7 @@ class BoundContraction:
             return results[0] if self.single else tuple(results)
         targets = (outs,) if self.single else outs
         check_apart(targets, arrays)
-        self.program(arrays, values, targets)
+        self.program(arrays, values, targets)  # pyright: ignore[reportCallIssue]
         for target in targets:
             if not target.is_inference():
                 torch.autograd.graph.increment_version(target)

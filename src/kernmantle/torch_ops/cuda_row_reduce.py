@@ -52,7 +52,7 @@ class GpuRows:
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
                 return cuda_row_reduce_select.of_entries(one, rows, values)
         chosen = plan_rows(rows, sizes, own, Facts(strides, tuple(alignment)))
-        if chosen.form == "select":
+        if chosen.form == "select" and chosen.fallback is not None:
             return cuda_row_reduce_select.launcher(
                 chosen, values, own, index, _starter(chosen.fallback, values, own, index)
             )

@@ -334,7 +334,7 @@ def _add_sum(
 
 
 def _without_axes(axes: Sequence[int], value: torch.Tensor) -> torch.Tensor:
-    return value.squeeze(axes)
+    return value.squeeze(tuple(axes))  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def _with_axes(axes: Sequence[int], value: torch.Tensor) -> torch.Tensor:

@@ -165,13 +165,13 @@ def _part(value: Any, name: str, depth: int) -> Hashable | Unproven:
 def _key(function: FunctionType, depth: int) -> tuple[Hashable, ...] | Unproven:
     code = function.__code__
     found = reads(code)
-    if type(found) is Unproven:
+    if isinstance(found, Unproven):
         return found
     key: list[Hashable] = [code]
     for read in found:
         value = _value(function, read)
-        part = value if type(value) is Unproven else _part(value, read.name, depth)
-        if type(part) is Unproven:
+        part = value if isinstance(value, Unproven) else _part(value, read.name, depth)
+        if isinstance(part, Unproven):
             return part
         key.append(part)
     if function.__defaults__ or function.__kwdefaults__:
@@ -179,7 +179,7 @@ def _key(function: FunctionType, depth: int) -> tuple[Hashable, ...] | Unproven:
             parts = [value] if type(value) is not tuple else [*value]
             for entry in parts:
                 part = _part(entry, "a default", depth)
-                if type(part) is Unproven:
+                if isinstance(part, Unproven):
                     return part
                 key.append(part)
     return tuple(key)
@@ -192,7 +192,7 @@ def fingerprint(function: Callable[..., Any] | None) -> tuple[Hashable, ...] | N
     if type(function) is not FunctionType or function.__dict__:  # whose entries can change the signature
         return None
     key = _key(function, _DEEPEST_HELPER)
-    return None if type(key) is Unproven else key
+    return None if isinstance(key, Unproven) else key
 
 
 def unseen(function: Callable[..., Any] | None) -> str:
@@ -202,11 +202,11 @@ def unseen(function: Callable[..., Any] | None) -> str:
     if type(function) is not FunctionType:
         return f"is an object of {type(function).__name__}"
     found = reads(function.__code__)
-    if type(found) is Unproven:
+    if isinstance(found, Unproven):
         return found.reason
     for read in found:
         value = _value(function, read)
-        if type(value) is Unproven:
+        if isinstance(value, Unproven):
             return value.reason
         if type(value) in _NUMBERS and (read.cell >= 0 or read.attributes):
             continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import pack
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 from weakref import finalize
 
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
@@ -120,7 +120,7 @@ def _compiled(ir: str, host: Host) -> bytes:
 
 def _dispose(manager: Any) -> None:
     """Free a pass manager, some 200 kB: up to llvmlite 0.50 an empty method of another base hides the one that does."""
-    if type(manager)._dispose is binding.ffi.ObjectRef._dispose:
+    if cast(Any, type(manager))._dispose is binding.ffi.ObjectRef._dispose:
         binding.newpassmanagers.NewPassManager._dispose(manager)
         manager.detach()
     else:

@@ -47,8 +47,8 @@ class Arch:
 
 _FP64: Features = frozenset({"fp64_mma"})
 _OVERLAPPED: Features = frozenset({"overlapped_launch"})
-_PIPELINED: Features = _OVERLAPPED | {"warp_specialized"}
-_HOPPER: Features = _PIPELINED | {"fp64_mma", "wgmma", "measured"}
+_PIPELINED: Features = _OVERLAPPED | Features({"warp_specialized"})
+_HOPPER: Features = _PIPELINED | Features({"fp64_mma", "wgmma", "measured"})
 
 # Consumer cards take half of their products of halves where these are added in float32. On Hopper mma.sync reaches
 # 0.38 of what wgmma does (H200, decision 0003).

@@ -142,9 +142,9 @@ class CudaRowPlan:
     def __str__(self) -> str:
         how = f"{self.rows.count or ''} {self.rows.how}".strip()
         near = ", entries to 1e-6" * self.near
-        if self.form == "select":
+        if self.form == "select" and self.fallback is not None:
             near += ", nearest by one product of f16 halves, exact by differences"
-            near += f", {self.fallback.form} where these do not suit the points" * (self.fallback is not None)
+            near += f", {self.fallback.form} where these do not suit the points"
         elif self.form == "wide":
             near += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
         elif self.grouped:

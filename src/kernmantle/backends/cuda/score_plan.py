@@ -88,7 +88,8 @@ def memory(tile: Tile, sizes: Mapping[str, int], ends: int, columns: int) -> Sco
     parts = -(-sizes["l"] // columns) if columns else 1
     split = 4 * tile.depth * POINTS
     pieces = (_LIST_BYTES, down * split, across * split, 8 * down * POINTS, parts * across * side_bytes(ends, columns))
-    offsets, end = [], 0
+    offsets: list[int] = []
+    end = 0
     for piece in pieces:
         offsets.append(end)
         end = -(-(end + piece) // _ALIGNED) * _ALIGNED

@@ -99,7 +99,8 @@ def memory(tile: Tile, sizes: Mapping[str, int]) -> ScoreMemory:
         LIST_BYTES, down * split, across * split, 16 * down * POINTS, across * _SIDE_BYTES, 8 * across * groups,
         4 * band_rows(tile, sizes) * across * groups,
     )  # fmt: skip
-    offsets, end = [], 0
+    offsets: list[int] = []
+    end = 0
     for piece in pieces:
         offsets.append(end)
         end = -(-(end + piece) // _ALIGNED) * _ALIGNED

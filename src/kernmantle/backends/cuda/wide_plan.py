@@ -68,7 +68,8 @@ def shared_bytes(tile: Tile, ends: int) -> int:
 def memory(tile: Tile, sizes: Mapping[str, int], ends: int) -> ScoreMemory:
     """Return where the list, v in halves and columns of the matrix lie."""
     across = -(-sizes["n"] // POINTS)
-    offsets, end = [], 0
+    offsets: list[int] = []
+    end = 0
     for piece in (LIST_BYTES, across * value_bytes(tile.unroll), across * side_bytes(tile.depth, ends)):
         offsets.append(end)
         end = -(-(end + piece) // _ALIGNED) * _ALIGNED

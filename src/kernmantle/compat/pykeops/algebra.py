@@ -98,6 +98,6 @@ def centred(e: Expression) -> Expression:
             return None
         middle = other.tensor.detach().mean(-2, keepdim=True)
         first = one.tensor - middle if part.op == "sub" else one.tensor + middle
-        return Map(part.op, Leaf(first, *one.axes), Leaf(other.tensor - middle, *other.axes))
+        return Map(part.op, Leaf(first, "".join(one.axes)), Leaf(other.tensor - middle, "".join(other.axes)))
 
     return substituted(e, replace)

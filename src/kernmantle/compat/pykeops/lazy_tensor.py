@@ -111,7 +111,8 @@ class GenericLazyTensor(LazyFormula):
         values = bound(_variables(formula, weights), args, f"this {self.reduction_op}")
         route = Route()
         result = reduced(
-            instantiated(formula, values), self.reduction_op, axis, Options.of({**before, **options}, self.ranges),
+            instantiated(formula, values), self.reduction_op, axis,  # pyright: ignore[reportArgumentType]
+            Options.of({**before, **options}, self.ranges),
             weights=None if weights is None else instantiated(weights, values), count=opt_arg, route=route,
         )  # fmt: skip
         self.info = source.info = str(route)
@@ -165,17 +166,19 @@ class GenericLazyTensor(LazyFormula):
         right, var = self._call[1]
         alpha, eps = options.pop("alpha", 1e-10), options.pop("eps", 1e-6)
         settings = Options.of(options, self.ranges)
+        formula = self.formula
+        assert formula is not None
         unknown = None if var is None else var._e.position
-        wanted = [own for own in _variables(self.formula, right._e) if own.position != unknown]
+        wanted = [own for own in _variables(formula, right._e) if own.position != unknown]
         values: dict[int, Leaf | None] = {**bound(wanted, args, "this system")}
         right_side = instantiated(right._e, values)
         if not isinstance(right_side, Leaf) or len(right_side.axes) != 1:
             raise ParameterError("the right-hand side of solve is one variable over i or j")
-        axis = 1 - "ij".index(*right_side.axes)
+        axis = 1 - "ij".index("".join(right_side.axes))
         if unknown is None:
-            formula = Map("mul", instantiated(self.formula, values), Symbol(UNKNOWN, right_side.dim, "ij"[axis]))
+            formula = Map("mul", instantiated(formula, values), Symbol(UNKNOWN, right_side.dim, "ij"[axis]))
         else:
-            formula = instantiated(self.formula, {**values, unknown: None})
+            formula = instantiated(formula, {**values, unknown: None})
         system = System(
             formula, "ij"[axis], lambda e: reduced(e, "Sum", axis, settings, route=Route()), float(alpha), eps
         )
@@ -188,7 +191,7 @@ def _variables(*formulas: Expression | None) -> list[Alias]:
 
     def note(part: Expression) -> None:
         if isinstance(part, Symbol):
-            axis = "ij".index(*part.axes) if part.axes else 2
+            axis = "ij".index("".join(part.axes)) if part.axes else 2
             own = found.setdefault(part.position, Alias(None, axis, part.size, part.position))
             if (own.axis, own.dim) != (axis, part.size):
                 raise ParameterError(f"variable {part.position} is declared twice: dimensions {own.dim}, {part.size}")

@@ -145,11 +145,11 @@ def _tensordot(
     summed = int(np.prod([shape_a[axis] for axis in axes_a]))
     left = np.arange(a.dim).reshape(shape_a).transpose(free_a + axes_a).reshape(-1, 1, summed)
     right = np.arange(b.dim).reshape(shape_b).transpose(free_b + axes_b).reshape(1, -1, summed)
-    entries = [
+    first, second = (
         side.reshape(*shape, summed).transpose([*np.argsort(order), len(shape)]).ravel()
         for side in np.broadcast_arrays(left, right)
-    ]
-    return _products(a, b, *entries, int(np.prod(shape)))
+    )
+    return _products(a, b, first, second, int(np.prod(shape)))
 
 
 def _round(e: Expression, digits: int = 0) -> Expression:

@@ -124,8 +124,8 @@ class KSLinear(ChainModule):
         errors: list[str],
     ) -> None:  # fmt: skip
         saved = saved_patterns(state, prefix)
-        fits = saved is not None and ends(saved) == ends(self.patterns)
-        if fits and saved != self.patterns and self._chosen and _is_plain(self.weights):
+        replaceable = saved != self.patterns and self._chosen and _is_plain(self.weights)
+        if saved is not None and ends(saved) == ends(self.patterns) and replaceable:
             take_patterns(self, saved)
         if said := _obstacle(self.patterns, saved, strict and state.get(f"{prefix}weight") is not None):
             errors.append(f"{prefix.removesuffix('.') or 'the layer'}: {said}")
@@ -301,7 +301,7 @@ def saved_patterns(state: Mapping[str, Any], prefix: str) -> tuple[KSPattern, ..
     shapes = [tuple(getattr(state[name], "shape", ())) for name in names]
     if not shapes or any(len(shape) != 4 or 0 in shape for shape in shapes):
         return None
-    chain = [KSPattern(*shape) for shape in shapes]
+    chain = [KSPattern(*map(int, shape)) for shape in shapes]  # pyright: ignore[reportCallIssue]
     joined = all(first.out_features == second.in_features for first, second in itertools.pairwise(chain))
     return tuple(chain) if joined else None
 

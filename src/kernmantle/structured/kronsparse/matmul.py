@@ -110,7 +110,8 @@ def multiply(
 ) -> Any:  # fmt: skip
     """Return the product; ``packed`` belongs to weights that never change, ``info`` takes the route."""
     is_chain = isinstance(weight, (list, tuple, torch.nn.ParameterList))
-    weights, parts = weight if is_chain else (weight,), None if packed is None else packed.parts
+    weights: Sequence[Any] = weight if is_chain else (weight,)  # pyright: ignore[reportAssignmentType]
+    parts = None if packed is None else packed.parts
     key = None
     if pattern is None or _has_hash(pattern):
         key = chain_key(x, weights, bias, activation, options, packed, out, (is_chain, pattern))

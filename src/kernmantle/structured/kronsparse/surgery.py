@@ -288,7 +288,7 @@ def _replacement(
         )
     if not isinstance(wanted, nn.Module):
         _freeze(new, layer)
-        new._chosen = _is_share(found)
+        new._chosen = _is_share(found)  # pyright: ignore[reportArgumentType]
     if not any(layer is module for module in new.modules()):
         carry_hooks(layer, new, share=not isinstance(wanted, nn.Module))
     new.train(layer.training)

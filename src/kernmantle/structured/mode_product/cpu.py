@@ -213,12 +213,12 @@ def _first(
         start = _launch(own, values | b_fields, size, threads)
         return Call(start, None, 0, (), biased and own.bias == PLAIN, f"llvm: {own}", a * b * d)
     panel = c * own.width
-    packed = {
+    ahead_fields = {
         "b_outer": d // group * panels * panel, "b_inner": panels * panel, "b_r": own.width, "b_q": group,
         "b_v": own.lanes, "b_panel": panel, "b_ahead": -(-own.width * own.rows // rows),
         "r_block": max(_DEPTH, min(2 * _DEPTH, _BLOCK // (size * group * rows))),
     }  # fmt: skip
-    start = _launch(own, values | packed, size, threads)
+    start = _launch(own, values | ahead_fields, size, threads)
     fields = b_fields | {"inner": d // group, "panels": panels, "q": b * group, "r": c}
     pack = _starting(_PACKING, own, PACK_FIELDS, fields, blocks * panels, 0, blocks * panels * panel, 2)
     key = ("panels", own.lanes, own.vectors, dtype)

@@ -139,7 +139,7 @@ def _start(
     key = program_key(
         ("kron_sparse grouped", kind), (activation, precision), [each for one in operands for each in one]
     )
-    found = bound(key, lambda: _bound(made(), out, activation, precision))
+    found: _Bound = bound(key, lambda: _bound(made(), out, activation, precision))  # pyright: ignore[reportArgumentType]
     if found.run is not None:
         found.run([0 if tensor is None else tensor.data_ptr() for each in operands for tensor in each])
     return found.route

@@ -1,13 +1,16 @@
-"""The suites of host time: warm eager calls so small that Python and launches are what takes long.
+"""The suites of host time: warm calls so small that Python and launches are what takes long.
 
-A case is a function and its gradient beside the plain way with torch and a layer of torch's. On a GPU each is timed
-twice: until the GPU is done, and (``host``) until the last of the calls has returned.
+A case is a function and its gradient beside the plain way with torch and a layer of torch's, eager and, for the layer,
+compiled. On a GPU each eager one is timed twice: until the GPU is done, and (``host``) until the last of the calls has
+returned.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from .work import Work
 
 YARDSTICK = "torch.nn.Linear"
 MONARCH = ((6, 64, 64, 1), (1, 768, 192, 2))
+CODES = {"compiled": "default", "compiled with reduce-overhead": "reduce-overhead"}
 ROUNDINGS = 4
 Function = Callable[..., torch.Tensor]
 
@@ -34,7 +38,8 @@ class Operation:
     """A function of tensors (the first x), ours and the plain way of torch, which in float64 is the oracle.
 
     ``shapes`` are those of the tensors, ``linear`` the rows, inputs and outputs of the layer beside it, ``trained`` the
-    tensors that have gradients. ``ours`` is arrays the tensors to make a function of x alone, a module too.
+    tensors that have gradients. ``ours`` takes the tensors to make a function of x alone, or a module. ``words`` are
+    what is timed: "forward", "forward and backward", or the latter followed by a key of ``CODES``.
     """
 
     name: str
@@ -47,13 +52,14 @@ class Operation:
     make: Callable[[str], Arrays] | None = None
     trained: tuple[int, ...] = (0,)
     peers: Mapping[str, Function] = field(default_factory=dict[str, Function])
+    words: tuple[str, ...] = ("forward", "forward and backward")
 
     def inputs(self, device: str) -> Arrays:
         """Tensors by name, and the cotangent."""
         if self.make is not None:
             return self.make(device)
         return {
-            f"t{index}": (normal(shape[0], int(np.prod(shape[1:])), "f32", device, index + 1) / shape[-1] ** 0.5)
+            f"t{index}": (normal(shape[0], math.prod(shape[1:]), "f32", device, index + 1) / shape[-1] ** 0.5)
             .reshape(shape)
             .to(DTYPES[self.dtype])
             for index, shape in enumerate(self.shapes)
@@ -82,7 +88,12 @@ def _forward(operation: Operation, function: Callable[[Sequence[torch.Tensor]], 
     return prepare
 
 
-def _step(operation: Operation, function: Callable[[Sequence[torch.Tensor]], Function]) -> Prepare:
+def _compiled(own: Function, code: str) -> Function:
+    """The function or module compiled by torch as ``CODES`` says, or as it is."""
+    return torch.compile(own, mode=CODES[code]) if code else own
+
+
+def _step(operation: Operation, function: Callable[[Sequence[torch.Tensor]], Function], code: str = "") -> Prepare:
     """Forward and backward; what is returned is the gradient by x."""
 
     def prepare(arrays: Arrays) -> Callable[[], torch.Tensor]:
@@ -90,8 +101,8 @@ def _step(operation: Operation, function: Callable[[Sequence[torch.Tensor]], Fun
         for index in operation.trained:
             tensors[index].requires_grad_()
         own = function(tensors)
-        cotangent = _cotangent(own(tensors[0]))
         layers = list(own.parameters()) if isinstance(own, torch.nn.Module) else []
+        cotangent, own = _cotangent(own(tensors[0])), _compiled(own, code)
         leaves = [*(tensors[index] for index in operation.trained), *layers]
 
         def call() -> torch.Tensor:
@@ -118,7 +129,7 @@ def _exact(operation: Operation, backward: bool) -> Callable[[Exact, Picks], np.
     return exact
 
 
-def _yardstick(operation: Operation, backward: bool) -> Prepare:
+def _yardstick(operation: Operation, backward: bool, code: str = "") -> Prepare:
     """Run a layer of torch's in the index of the function, and return what the plain way gave once before."""
 
     def prepare(arrays: Arrays) -> Callable[[], torch.Tensor]:
@@ -128,16 +139,16 @@ def _yardstick(operation: Operation, backward: bool) -> Prepare:
         x = normal(rows, inputs, "f32", str(device), 1).to(dtype)
         leaves = [x.clone().requires_grad_(backward), *layer.parameters()]
         result = (_step if backward else _forward)(operation, _plain(operation.plain))(arrays)()
-        cotangent = _cotangent(layer(x))
+        cotangent, own = _cotangent(layer(x)), _compiled(layer, code)
 
         def call() -> torch.Tensor:
             if backward:
                 for leaf in leaves:
                     leaf.grad = None
-                layer(leaves[0]).backward(cotangent)
+                own(leaves[0]).backward(cotangent)
             else:
                 with torch.no_grad():
-                    layer(leaves[0])
+                    own(leaves[0])
             return result
 
         return call
@@ -154,22 +165,26 @@ def _cases(operation: Operation, device: str) -> list[Case]:
     columns = operation.shapes[0][1]
     sizes = [torch.empty(shape, device="meta") for shape in operation.shapes]
     outer = tuple(operation.plain(*sizes).shape)
-    for backward, word in ((False, "forward"), (True, "forward and backward")):
-        timed = _step if backward else _forward
+    for word in operation.words:
+        backward, code = word != "forward", word.partition("and backward")[2].strip()
         shape = (operation.shapes[0][0], columns) if backward else (outer[0], outer[1])
         problem = Problem(
             operation.inputs, _exact(operation, backward), shape, operation.depth * (4 if backward else 1),
             operation.dtype,
         )  # fmt: skip
+        timed: Callable[..., Prepare] = partial(_step, code=code) if backward else _forward
         plain = {"torch": operation.plain, **operation.peers}
-        peers = tuple(Peer(name, timed(operation, _plain(function))) for name, function in plain.items())
+        peers = [Peer(name, timed(operation, _plain(function))) for name, function in plain.items()]
+        peers.append(Peer(YARDSTICK, _yardstick(operation, backward, code)))
+        if code:
+            peers.append(Peer("eager", _step(operation, operation.ours)))
         ours, title = timed(operation, operation.ours), f"{operation.name}, {word}"
-        for clock in ("wall", "host") if device == "cuda" else ("wall",):
+        for clock in ("wall", "host") if device == "cuda" and not code else ("wall",):
             suffix = ", host" if clock == "host" else ""
             found.append(
                 Case(
-                    f"{title}{suffix}", f"{title}{suffix}", problem, ours,
-                    (*peers, Peer(YARDSTICK, _yardstick(operation, backward))), Work(), (), clock, roundings=ROUNDINGS,
+                    f"{title}{suffix}", f"{title}{suffix}", problem, ours, tuple(peers), Work(), (), clock,
+                    roundings=ROUNDINGS,
                 )
             )  # fmt: skip
     return found
@@ -189,9 +204,10 @@ def _factor(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _chain(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-    for weight in weights:
+    """A layer of Kronecker-sparse factors, the last tensor its bias."""
+    for weight in weights[:-1]:
         x = _factor(x, weight)
-    return x
+    return x + weights[-1]
 
 
 def _gaussian(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -207,51 +223,117 @@ def _definite(n: int) -> Callable[[str], Arrays]:
     return make
 
 
+def _ard(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return _gaussian(x / scale, y / scale) @ v
+
+
+def _scales(device: str) -> Arrays:
+    x, y, v = (normal(64, columns, "f32", device, seed) for seed, columns in ((1, 8), (2, 8), (3, 1)))
+    return {"t0": x / 8**0.5, "t1": y / 8**0.5, "t2": v, "t3": torch.linspace(1, 2, 8, device=device)}
+
+
+def _scaled(tensors: Sequence[torch.Tensor]) -> Function:
+    kernel = CONSTRUCTORS["Gaussian"](lengthscales=tensors[3])
+    return lambda x: kernel.matmul(x, tensors[1], tensors[2])
+
+
 def _layer(weights: Sequence[torch.Tensor]) -> Function:
-    return KSLinear(384, 1536, MONARCH, bias=False, weights=[each.detach().clone() for each in weights[1:]])
+    layer = KSLinear(384, 1536, MONARCH, weights=[each.detach().clone() for each in weights[1:-1]])
+    assert layer.bias is not None
+    layer.bias.data.copy_(weights[-1])
+    return layer
+
+
+def _into(make: Callable[..., torch.Tensor], shape: tuple[int, int]) -> Callable[[Sequence[torch.Tensor]], Function]:
+    """A function of x and of what it is written to, which is made once."""
+
+    def prepare(tensors: Sequence[torch.Tensor]) -> Function:
+        out = torch.empty(shape, dtype=tensors[0].dtype, device=tensors[0].device)
+        return lambda x: make(x, *tensors[1:], out=out)
+
+    return prepare
+
+
+def _l1(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x[:, None] - y).abs().sum(2)
+
+
+def _kron(rows: int, sizes: Sequence[int]) -> Operation:
+    factors = ((size, size) for size in sizes)
+    equal = len(set(sizes)) == 1
+    name = f"{sizes[0]}^{len(sizes)}" if equal else str([*sizes]).replace(" ", "")
+    columns = math.prod(sizes)
+    return Operation(
+        f"kron_matmul {rows} x {name}", ((rows, columns), *factors), lambda t: lambda x: kron_matmul(x, t[1:]),
+        _shuffle, (16, 512, 512), sum(sizes), trained=tuple(range(len(sizes) + 1)),
+    )  # fmt: skip
+
+
+def _layers(device: str) -> list[Operation]:
+    """The layer at four sizes, compiled at two of them, and a single factor."""
+    sizes, types = ((16, 256, 4096, 25088), ("f32", "bf16")) if device == "cuda" else ((16, 256), ("f32",))
+    found: list[Operation] = []
+    for rows in sizes:
+        for dtype in types:
+            words = ["forward", "forward and backward"]
+            if device == "cuda" and rows in (256, 4096):
+                words += [f"forward and backward {code}" for code in CODES]
+            found.append(
+                Operation(
+                    f"KSLinear {rows} x 384 to 1536{' bf16' * (dtype == 'bf16')}", ((rows, 384), *MONARCH, (1536,)),
+                    _layer, _chain, (rows, 384, 1536), 256, dtype, trained=(0, 1, 2, 3), words=tuple(words),
+                )
+            )  # fmt: skip
+    return [
+        *found,
+        *(
+            Operation(
+                f"kron_sparse_matmul {rows} x (6,64,64,1)", ((rows, 384), MONARCH[0]),
+                lambda t: lambda x: kron_sparse_matmul(x, t[1]), _factor, (rows, 384, 384), 64, trained=(0, 1),
+            )
+            for rows in (sizes[:1] if device == "cpu" else (16, 512))
+        ),
+    ]  # fmt: skip
 
 
 def _operations(device: str) -> list[Operation]:
     l1 = Contraction("mk,nk->mn", lambda a, b: abs(a - b))
     gaussian, laplace = CONSTRUCTORS["Gaussian"](1.0), CONSTRUCTORS["Laplace"](1.0, p=1)
+    alone, points, vectors = ("forward",), ((64, 8), (64, 8), (64, 1)), (64, 8, 64)
+    larger = [(1, (64, 64)), (200, (100, 100)), (64, (256, 256)), (16, (20,) * 4), (256, (24, 32, 40))]
     return [
         Operation(
-            "contract 64 x 64 x 16", ((64, 16), (64, 16)), lambda t: lambda x: l1(x, t[1]),
-            lambda x, y: (x[:, None] - y).abs().sum(2), (64, 16, 64), 16,
+            "contract 64 x 64 x 16", ((64, 16), (64, 16)), lambda t: lambda x: l1(x, t[1]), _l1, (64, 16, 64), 16
         ),
         Operation(
-            "cdist 16 x 16 x 4", ((16, 4), (16, 4)), lambda t: lambda x: cdist(x, t[1], p=1),
-            lambda x, y: (x[:, None] - y).abs().sum(2), (16, 4, 16), 4,
+            "cdist 16 x 16 x 4", ((16, 4), (16, 4)), lambda t: lambda x: cdist(x, t[1], p=1), _l1, (16, 4, 16), 4,
             peers={"torch.cdist": lambda x, y: torch.cdist(x, y, p=1)},
         ),
         Operation(
-            "k.matmul 64 x 64 x 8", ((64, 8), (64, 8), (64, 1)), lambda t: lambda x: gaussian.matmul(x, t[1], t[2]),
-            lambda x, y, v: _gaussian(x, y) @ v, (64, 8, 64), 64,
+            "cdist 512 x 512 x 64", ((512, 64), (512, 64)), lambda t: lambda x: cdist(x, t[1], p=1), _l1,
+            (512, 64, 512), 64, peers={"torch.cdist": lambda x, y: torch.cdist(x, y, p=1)},
         ),
         Operation(
-            "k(x, y) 64 x 64 x 8", ((64, 8), (64, 8)), lambda t: lambda x: laplace(x, t[1]),
-            lambda x, y: torch.exp(-(x[:, None] - y).abs().sum(2)), (64, 8, 64), 8,
+            "cdist 512 x 512 x 64 to out", ((512, 64), (512, 64)), _into(partial(cdist, p=1), (512, 512)), _l1,
+            (512, 64, 512), 64, words=alone,
         ),
         Operation(
-            "kron_matmul 16 x 8^3", ((16, 512), *((8, 8),) * 3), lambda t: lambda x: kron_matmul(x, t[1:]), _shuffle,
-            (16, 512, 512), 24, trained=(0, 1, 2, 3),
+            "k.matmul 64 x 64 x 8", points, lambda t: lambda x: gaussian.matmul(x, t[1], t[2]),
+            lambda x, y, v: _gaussian(x, y) @ v, vectors, 64,
+        ),
+        Operation("k.matmul 64 x 64 x 8 of scales", (*points, (8,)), _scaled, _ard, vectors, 64, make=_scales),
+        Operation(
+            "k(x, y) 64 x 64 x 8", points[:2], lambda t: lambda x: laplace(x, t[1]),
+            lambda x, y: torch.exp(-_l1(x, y)), vectors, 8,
         ),
         Operation(
-            "kron_matmul 16 x 64^2", ((16, 4096), (64, 64), (64, 64)), lambda t: lambda x: kron_matmul(x, t[1:]),
-            _shuffle, (16, 512, 512), 128, trained=(0, 1, 2),
+            "k(x, y) 64 x 64 x 8 to out", points[:2], _into(laplace, (64, 64)), lambda x, y: torch.exp(-_l1(x, y)),
+            vectors, 8, words=alone,
         ),
-        Operation(
-            "kron_sparse_matmul 16 x (6,64,64,1)", ((16, 384), MONARCH[0]),
-            lambda t: lambda x: kron_sparse_matmul(x, t[1]), _factor, (16, 384, 384), 64, trained=(0, 1),
-        ),
-        *(
-            Operation(
-                f"KSLinear {rows} x 384 to 1536{' bf16' * (dtype == 'bf16')}", ((rows, 384), *MONARCH), _layer, _chain,
-                (rows, 384, 1536), 256, dtype, trained=(0, 1, 2),
-            )
-            for rows in (16, 256)
-            for dtype in (("f32", "bf16") if device == "cuda" else ("f32",))
-        ),
+        _kron(16, (8,) * 3),
+        _kron(16, (64, 64)),
+        *(_kron(rows, sizes) for rows, sizes in larger if device == "cuda"),
+        *_layers(device),
         Operation(
             "solve_cholesky 32", ((32, 1), (32, 32)), lambda t: lambda b: solve_cholesky(t[1], b).x,
             lambda b, a: torch.cholesky_solve(b, torch.linalg.cholesky(a)), (32, 32, 32), 3200, make=_definite(32),

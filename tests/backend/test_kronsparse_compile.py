@@ -16,6 +16,7 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
 from kernmantle.compiler.nest import BYTES
 from kernmantle.config import config
+from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.mode_product import cuda, tiles, tuned
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.structured.mode_product.cuda_emit import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_transpose
@@ -257,7 +258,7 @@ def test_what_the_kernels_do_not_take_is_left_to_others(monkeypatch) -> None:
 
 def test_weights_of_transposed_matrices_take_longer_to_rearrange(monkeypatch, tmp_path) -> None:
     as_on(monkeypatch)
-    monkeypatch.setattr(cuda, "_WAYS", {})
+    PLANS.clear()
     x, out = torch.empty(1, 256, 1536), torch.empty(1, 256, 384)
     weight = torch.empty(1, 1, 192, 768, 2)
     turned = torch.empty(1, 1, 768, 192, 2).transpose(2, 3)
@@ -310,7 +311,7 @@ def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypa
     as_on(monkeypatch)
     monkeypatch.setattr(cuda, "load", lambda *named: (None, None))
     monkeypatch.setattr(cuda, "start", lambda *launched: None)
-    monkeypatch.setattr(cuda, "_BOUND", {})
+    PLANS.clear()
     monkeypatch.setattr(cuda, "_pointers", lambda *own: given.append(own[3]) or plain(*own))
     x, weight = torch.zeros(1, 64, a * c * d), torch.zeros(1, *pattern)
     for bias in (wide[::2], torch.ones(()).expand(a * b * d)):

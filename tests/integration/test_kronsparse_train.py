@@ -6,9 +6,12 @@ import itertools
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 from kernmantle import KSLinear, kron_sparse_matmul
-from kernmantle.structured.kronsparse import chain_training
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.structured.kronsparse import chain_cpu, chain_matrix, chain_training
 from kernmantle.structured.mode_product import grouped
 
 CHAINS = {
@@ -19,22 +22,32 @@ CHAINS = {
 }
 
 
+launched = []
+
+
 def viewed(tensor, view, sizes, extents):
     if view is None:
         return torch.ones((*sizes, *extents), dtype=torch.float64)
     return tensor.as_strided((*sizes, *extents), (*view.batch, view.first, view.second), tensor.storage_offset())
 
 
-def computed(_, made, given, activation, precision):
-    """What one launch writes."""
-    for product, (left, right, out, bias) in zip(made(), given, strict=True):
-        one = viewed(left, product.left, product.sizes, (product.p, product.r))
-        other = viewed(right, product.right, product.sizes, (product.q, product.r))
-        value = torch.einsum("abcdpr,abcdqr->abcdpq", one, other)
-        if product.bias is not None:
-            value += viewed(bias, product.bias, product.sizes, (product.q, 1)).mT
-        viewed(out, product.out, product.sizes, (product.p, product.q)).copy_(value)
-    return "grouped"
+def computed(products, *_):
+    """What computes as a launch does."""
+    products = tuple(products)
+
+    def run(operands):
+        for number, product in enumerate(products):
+            left, right, out, bias = operands[4 * number : 4 * number + 4]
+            one = viewed(left, product.left, product.sizes, (product.p, product.r))
+            other = viewed(right, product.right, product.sizes, (product.q, product.r))
+            value = torch.einsum("abcdpr,abcdqr->abcdpq", one, other)
+            if product.bias is not None:
+                value += viewed(bias, product.bias, product.sizes, (product.q, 1)).mT
+            viewed(out, product.out, product.sizes, (product.p, product.q)).copy_(value)
+        launched.append(len(products))
+        assert len(operands) == 4 * len(products)
+
+    return grouped.BoundProducts("grouped", products, run)
 
 
 def gradients(function, given):
@@ -47,13 +60,23 @@ def gradients(function, given):
 
 @pytest.fixture
 def steps(monkeypatch):
-    monkeypatch.setattr(grouped, "_start", computed)
-    monkeypatch.setattr(chain_training, "_quick", chain_training.meeting)
+    """Use steps of a kind; calls that were bound before are forgotten, and none goes to kernels of the CPU."""
+    monkeypatch.setattr(grouped, "bind_products", computed)
+    monkeypatch.setattr(chain_cpu, "bind", lambda *_: None)
+
+    def meets(weights, _):
+        return chain_matrix.meeting(tuple(tuple(weight.shape) for weight in weights))
+
+    monkeypatch.setattr(chain_matrix, "makes_matrix", meets)
 
     def use(kind):
+        PLANS.clear()
+        launched.clear()
         monkeypatch.setattr(chain_training, "kind_of", lambda *_: kind)
+        monkeypatch.setattr(chain_training, "kind_for", lambda *_: kind)
 
-    return use
+    yield use
+    PLANS.clear()
 
 
 def operands(chain, batch, batch_last):
@@ -84,6 +107,8 @@ def test_every_subset_of_gradients(kind, chain, batch_last, steps):
             steps(kind)
             for one, other in zip(gradients(function, given), expected, strict=True):
                 torch.testing.assert_close(one, other)
+            meets = len(chain) > 1 and chain_matrix.meeting(chain)
+            assert launched if kind == "grouped" else bool(launched) == meets
 
 
 @pytest.mark.parametrize("kind", ["grouped", "matrix"])
@@ -142,4 +167,63 @@ def test_frozen_layers_and_steps_of_an_optimizer(steps):
                 layer(x).square().sum().backward()
                 descent.step()
         for one, other in zip(*(layer.state_dict().values() for layer in layers), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", ["factors", "grouped", "matrix"])
+def test_steps_of_frozen_weights_keep_nothing_between_factors(kind, steps):
+    steps(kind)
+    x, first, second, bias = operands(CHAINS["two"], (7,), False)
+    kept = []
+
+    def save(tensor):
+        kept.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        kron_sparse_matmul(x.requires_grad_(), [first, second], bias=bias)
+    assert all(7 not in shape for shape in kept), kept
+
+
+@pytest.mark.parametrize("batch_last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("kind", ["factors", "grouped", "matrix"])
+def test_compiled_steps_are_one_operator_each_way(kind, batch_last, steps):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(module, _):
+        graphs.extend(str(node.target) for node in module.graph.nodes if "kron_sparse" in str(node.target))
+        return make_boxed_func(module.forward)
+
+    def function(x, *rest):
+        chain, bias = (rest[:-1], rest[-1]) if len(rest) == 3 else (rest, None)
+        return kron_sparse_matmul(x, list(chain), bias=bias, activation="silu", batch_last=batch_last)
+
+    compiled = torch.compile(function, fullgraph=True, backend=aot_autograd(fw_compiler=backend))
+    for wanted in ((True,) * 4, (False, True, True, True), (True, False, True, False), (True, False, True)):
+        given = operands(CHAINS["two"], (2, 2), batch_last)[: len(wanted)]
+        for tensor, needed in zip(given, wanted, strict=True):
+            tensor.requires_grad_(needed)
+        steps("factors")
+        expected = gradients(function, given)
+        steps(kind)
+        graphs.clear()
+        for one, other in zip(gradients(compiled, given), expected, strict=True):
+            torch.testing.assert_close(one, other)
+            assert one.stride() == other.stride() or not batch_last
+        assert graphs == ["kernmantle.kron_sparse_chain.default", "kernmantle.kron_sparse_chain_backward.default"]
+        assert bool(launched) == (kind != "factors")
+
+
+def test_compiled_steps_of_any_batch_go_factor_by_factor(steps):
+    torch._dynamo.reset()
+    steps("grouped")
+    compiled = torch.compile(
+        lambda x, *rest: kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1]), fullgraph=True, dynamic=True,
+        backend="aot_eager",
+    )  # fmt: skip
+    for rows in (3, 5, 7):
+        given = [tensor.requires_grad_() for tensor in operands(CHAINS["two"], (rows,), False)]
+        expected = gradients(lambda x, *rest: kron_sparse_matmul(x, list(rest[:-1]), bias=rest[-1]), given)
+        for one, other in zip(gradients(compiled, given), expected, strict=True):
             torch.testing.assert_close(one, other)

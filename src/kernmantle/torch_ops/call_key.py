@@ -27,8 +27,13 @@ def program_key(operation: Hashable, options: tuple[Hashable, ...], tensors: Ite
     return _new_key(CallKey, (operation, options, (own.backend, own.precision), tuple(specs)))
 
 
-def call_key(operation: Hashable, options: tuple[Hashable, ...], values: Sequence[Any]) -> CallKey | None:
-    """Return the key of a user's call on values that should be tensors or None; None where it has none."""
+def call_key(
+    operation: Hashable, options: tuple[Hashable, ...], values: Sequence[Any], is_cast: bool = False
+) -> CallKey | None:
+    """Return the key of a user's call on values that should be tensors or None; None where it has none.
+
+    ``is_cast`` says that the values are of the type to which autocast, where it is on, casts them.
+    """
     if torch.compiler.is_compiling() or collecting() or not unwatched():
         return None
     records = torch.is_grad_enabled()
@@ -44,7 +49,11 @@ def call_key(operation: Hashable, options: tuple[Hashable, ...], values: Sequenc
                 return None
     except RuntimeError:  # no strides or no memory: sparse tensors, wrappers of transforms
         return None
-    if torch._C._is_any_autocast_enabled() and any(t is not None and autocasts(t.device) for t in values):
+    if (
+        not is_cast
+        and torch._C._is_any_autocast_enabled()
+        and any(t is not None and autocasts(t.device) for t in values)
+    ):
         return None
     own = current()
     return _new_key(CallKey, (operation, options, (own.backend, own.precision), tuple(specs)))

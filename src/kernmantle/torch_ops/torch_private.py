@@ -55,6 +55,12 @@ def is_traced() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
+def is_known(size: Any) -> bool:
+    """Whether a size is a number in the graph that torch.compile traces, not one that may change from call to call."""
+    shapes: Any = torch.fx.experimental.symbolic_shapes  # which torch.compile has imported
+    return shapes.has_static_value(size)
+
+
 def is_written_down() -> bool:
     """Whether what runs is written into a graph, as torch.compile does with a forward and a backward pass."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from importlib import import_module
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,34 +15,31 @@ import torch
 from ...config import current
 from ...runtime.dispatch import PLANS, CallKey
 from ...torch_ops.call_key import call_key
-from ...torch_ops.execute import allocate
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import is_tracked, plain
+from ...torch_ops.torch_private import is_tracked, is_transformed, plain
 from ...torch_ops.tuned_tiles import session
 from ..mode_product import execute
-from ..mode_product.cost import quickest
+from ..mode_product.execute import ACTIVATIONS
 from ..mode_product.pack import PackedChain, PackedWeights
 from ..mode_product.torch_op import Maybe, Options, product
 from . import chain_cpu, chain_execute, chain_training
-from .chain_training import RecordedChain, canonical, shaped
+from .chain_op import compiled_chain
+from .chain_products import Multiply, Weights, bind_product, canonical, choose_algorithm, shaped
+from .chain_step import GROUPED, GroupedStep, bind_grouped
 
-Weights = Sequence[torch.Tensor]
 Parts = Sequence[PackedWeights] | None
 Operands = tuple[torch.Tensor, Weights, Maybe, Parts]
 """x, weights, bias and packed weights of a call."""
-Multiply = Callable[
-    [torch.Tensor, torch.Tensor, Maybe, "PackedWeights | None", "torch.Tensor | None", RunInfo], torch.Tensor
-]
-"""A product of x (1, N, features), a weight, bias and packed weights into a result, or into a new one."""
 
 
 def chain_key(
     x: Any, weights: Sequence[Any], bias: Any, activation: Any, options: Options, packed: PackedChain | None,
-    out: Any = None, form: Hashable = None,
+    out: Any = None, form: Hashable = None, is_cast: bool = False,
 ) -> CallKey | None:  # fmt: skip
     """Return the key of a call; None where it has none, and while tiles are tuned.
 
     ``form`` is what else its checks depend on. Of packed weights, which never change, the identity is in the key.
+    ``is_cast`` says that autocast has nothing to cast.
     """
     if torch.compiler.is_compiling() or not (activation is None or type(activation) is str):
         return None
@@ -56,8 +52,8 @@ def chain_key(
     else:
         return None
     if packed is None:
-        return call_key(("kron_sparse", form, activation), (options, machine), (x, *weights, bias, out))
-    return call_key(("kron_sparse", form, activation, packed.identity), (options, machine), (x, bias, out))
+        return call_key(("kron_sparse", form, activation), (options, machine), (x, *weights, bias, out), is_cast)
+    return call_key(("kron_sparse", form, activation, packed.identity), (options, machine), (x, bias, out), is_cast)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +131,23 @@ def _matrix_of(weights: Weights, dtype: torch.dtype) -> torch.Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class GroupedChain:
+    """A chain of few rows on a GPU: a launch for each factor, the bias and the activation in the last."""
+
+    step: GroupedStep
+
+    @property
+    def route(self) -> str:
+        """What ``info`` says."""
+        return self.step.route
+
+    def __call__(self, tensors: Operands, numbers: RunInfo | None, _outs: None) -> torch.Tensor:
+        """Return the product; ``numbers`` takes the route."""
+        x, weights, bias, _ = tensors
+        return self.step.forward(x, weights, bias, RunInfo() if numbers is None else numbers)[0]
+
+
+@dataclass(frozen=True, eq=False)
 class WatchedChain:
     """Each product with whatever derivative is being recorded: under a transform, and while torch.compile traces."""
 
@@ -194,7 +207,10 @@ def _bind(
         if kernels is not None:
             return kernels
     if wanted:
-        return RecordedChain(chain_training.kind_of(value, weights, options), activation, options)
+        return chain_training.bind_recorded(x, weights, bias, activation, options)
+    if out is None and not packed and chain_training.forward_kind(value, weights, bias, activation, options) == GROUPED:
+        own = [weight.detach() for weight in weights]
+        return GroupedChain(bind_grouped(x.detach(), own, None if bias is None else bias.detach(), options, activation))
     return _bind_products(value, weights, bias, activation, options, packed, out)
 
 
@@ -211,7 +227,7 @@ def _bind_products(
         (weight,), offset = weights, None if bias is None else bias[None]
         a, b, _, d = weight.shape
         into = execute.empty(value, a * b * d, options.batch_last)
-        if _algorithm(value, weight.to(value.dtype)[None], offset, activation, options, into, packed) == "dense":
+        if choose_algorithm(value, weight.to(value.dtype)[None], offset, activation, options, into, packed) == "dense":
             return MatrixChain(activation, options.batch_last)
     products: list[Multiply] = []
     for number, weight in enumerate(weights):
@@ -220,89 +236,9 @@ def _bind_products(
         into = execute.empty(value, a * b * d, options.batch_last)
         if out is not None and number == len(weights) - 1:
             into = canonical(out, options.batch_last)
-        products.append(_bind_product(value, weight.detach(), *ends, options, into, packed))
+        products.append(bind_product(value, weight.detach(), *ends, options, into, packed))
         value = into
     return ProductChain(tuple(products), options.batch_last)
-
-
-def _bind_product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: Maybe,
-    activation: str,
-    options: Options,
-    out: torch.Tensor,
-    packed: bool,
-) -> Multiply:
-    batch_last, _, precision = options
-    own, offset = weight.to(x.dtype)[None], None if bias is None else bias[None]
-    algorithm = _algorithm(x, own, offset, activation, options, out, packed)
-    if out.numel() and _is_on_gpu(x) and algorithm.startswith("kernel"):
-        found = _gpu().bound(x, own, offset, activation, precision, out, not packed, algorithm)
-        if found is not None and found.run is not None:
-            return partial(
-                _launched, found.run, found.route, tuple((out[0].mT if batch_last else out[0]).shape), options
-            )
-    if algorithm == "auto" or not out.numel():
-        return partial(_multiplied, activation, options)
-    return partial(_multiplied_by, algorithm, activation, options)
-
-
-def _is_on_gpu(x: torch.Tensor) -> bool:
-    return x.is_cuda and current().backend in ("auto", "cuda")
-
-
-def _algorithm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: Maybe,
-    activation: str,
-    options: Options,
-    out: torch.Tensor,
-    packed: bool,
-) -> str:
-    """Return the algorithm that should be quickest; "auto" of empty arrays, while tuning and on other devices."""
-    _, algorithm, precision = options
-    if algorithm != "auto" or not out.numel() or session() is not None or x.device.type not in ("cpu", "cuda"):
-        return algorithm
-    if _is_on_gpu(x):
-        return _gpu().choose_algorithm(x, weight, bias, activation, precision, out, packed)
-    return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
-
-
-def _launched(
-    start: Callable[..., None], route: str, shape: tuple[int, ...], options: Options, x: torch.Tensor,
-    weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None, out: Maybe, info: RunInfo,
-) -> torch.Tensor:  # fmt: skip
-    """Launch a kernel of a GPU on the addresses of its arrays."""
-    info.route = route
-    if weight.dtype != x.dtype:
-        weight = weight.to(x.dtype)
-    if out is None:
-        memory = allocate(shape, x.dtype, x.device)
-        out = (memory.mT if options.batch_last else memory)[None]
-    start(x, weight, None if bias is None else bias.contiguous(), out, packed)
-    return out
-
-
-def _multiplied(
-    activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None,
-    out: Maybe, info: RunInfo,
-) -> torch.Tensor:  # fmt: skip
-    offset = None if bias is None else bias[None]
-    return execute.product(x, weight[None], offset, activation, *options, out=out, packed=packed, info=info)
-
-
-def _multiplied_by(
-    algorithm: str, activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
-    packed: PackedWeights | None, out: Maybe, info: RunInfo,
-) -> torch.Tensor:  # fmt: skip
-    """Multiply by an algorithm that was chosen before."""
-    own, offset = weight if weight.dtype == x.dtype else weight.to(x.dtype), None if bias is None else bias[None]
-    batch_last, _, precision = options
-    return execute.by(
-        algorithm, x, own[None], offset, activation, batch_last, precision, out, packed, info
-    )  # fmt: skip
 
 
 def chain(
@@ -315,12 +251,11 @@ def chain(
     ``packed`` belongs to weights that never change; ``info`` takes the route.
     """
     if torch.compiler.is_compiling():
+        tensors = [x, *weights] if bias is None else [x, *weights, bias]
+        steps = is_tracked(tensors) and not is_transformed() and not torch.compiler.is_exporting()
+        found = compiled_chain(x, weights, bias, options) if steps else None
+        if found is not None:
+            return ACTIVATIONS[activation](found)
         return factor_by_factor(x, weights, bias, activation, options)
     found = bind_chain(None, x, weights, bias, activation, options, packed is not None)
     return found((x, weights, bias, None if packed is None else packed.parts), info, None)
-
-
-@lru_cache(maxsize=1)
-def _gpu() -> Any:
-    """Return what is loaded with the first chain on a GPU."""
-    return import_module("..mode_product.cuda", __package__)

@@ -21,7 +21,7 @@ from ..mode_product.cost import quickest, quickest_gradient
 from ..mode_product.pack import PackedWeights
 from ..mode_product.torch_op import Maybe, Options
 from ..mode_product.torch_products import BLAS_FARTHEST
-from .chain_training import backward_of
+from .chain_training import gradients
 
 Call = Any  # of kronsparse_cpu, which is loaded with the first product
 Order = tuple[tuple[int, bool], ...]
@@ -102,9 +102,8 @@ class _Recorded(torch.autograd.Function):
     def forward(ctx: Any, own: KernelChain, x: torch.Tensor, bias: Maybe, *weights: torch.Tensor) -> torch.Tensor:
         values = own.forward(x, weights, bias, None)
         wanted = ctx.needs_input_grad[3:]
-        # In the shapes that ``backward_of`` reads.
-        saved = [each[None] if needed else None for each, needed in zip(values, wanted[1:], strict=False)]
-        ctx.own, ctx.options, ctx.context = own, own.options, copy_context()
+        saved = [each if needed else None for each, needed in zip(values, wanted[1:], strict=False)]
+        ctx.own, ctx.context = own, copy_context()
         ctx.save_for_backward(x if any(wanted) else None, *weights, *saved)
         return values[-1] if x.dim() == 2 else values[-1].view(own.shape).detach()  # no view: may be changed in place
 
@@ -126,7 +125,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
     # Hooks on saved tensors may bring them back in another layout.
     moved = (x is not None and x.stride() != own.x_stride) or not all(map(_contiguous, weights))
     if moved or torch.is_grad_enabled() or not plain([grad]):
-        return backward_of(ctx, grad)
+        through, bias, found = gradients(own.options, x, weights, grad, ctx.needs_input_grad[1:])
+        return None, through, bias, *found
     cotangent, flat = grad.contiguous(), grad.dim() == 2
     if not flat:
         cotangent = cotangent.view(-1, grad.shape[-1])
@@ -159,7 +159,7 @@ def _back(
     after_of = {len(weights) - 1: moved}
     for number, of_weight in order:
         if of_weight:
-            found[number] = own.summed[number](values[number][0] if number else values[0], after_of[number])
+            found[number] = own.summed[number](values[number], after_of[number])
         else:
             moved = after_of[number - 1] = own.transposed[number](after_of[number], weights[number], None, None)
     return moved, found

@@ -15,17 +15,10 @@ from ...config import current
 from ...errors import DtypeError, ShapeError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
+from ...torch_ops.torch_private import autocasts
 from .chain_autograd import bind_chain, chain, chain_key
 from .dense import carry_hooks, dense
-from .matmul import (
-    FLOATS,
-    STORED,
-    check_activation,
-    check_bias,
-    check_features,
-    check_options,
-    check_types,
-)  # fmt: skip
+from .matmul import FLOATS, STORED, check_activation, check_bias, check_features, check_options, check_types
 from .packed import ChainModule, PackedKSLinear
 from .pattern import KSPattern, check_chain, check_weights, positive
 from .picture import html
@@ -167,7 +160,10 @@ class KSLinear(ChainModule):
             check_features(own, self.patterns, options.batch_last)
             check_bias(offset, self.patterns[-1])
             return chain(own, checked, offset, check_activation(activation), options)
-        key = chain_key(x, weights, bias, activation, options, None, None, self._form)
+        casts = autocasts(x.device)
+        if casts:
+            x, weights, bias = check_types(x, weights, bias, self._names)
+        key = chain_key(x, weights, bias, activation, options, None, None, self._form, casts)
         found = None if key is None else PLANS.get(key)
         if found is None:
             check_weights(self.patterns, weights)

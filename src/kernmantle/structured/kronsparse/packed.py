@@ -13,6 +13,7 @@ from ...config import current
 from ...errors import DtypeError, ParameterError
 from ...runtime.dispatch import PLANS
 from ...torch_ops.info import RunInfo
+from ...torch_ops.torch_private import autocasts
 from ..mode_product.pack import PackedChain
 from ..mode_product.torch_op import Options
 from .chain_autograd import bind_chain, chain, chain_key
@@ -158,7 +159,10 @@ class PackedKSLinear(ChainModule):
             own, weights, bias = check_types(x, weights, bias, self._names)
             check_features(own, self.patterns, options.batch_last)
             return chain(own, weights, bias, check_activation(activation), options)
-        key = chain_key(x, weights, bias, activation, options, packed)
+        casts = autocasts(x.device)
+        if casts:
+            x, weights, bias = check_types(x, weights, bias, self._names)
+        key = chain_key(x, weights, bias, activation, options, packed, is_cast=casts)
         found = None if key is None else PLANS.get(key)
         if found is None:
             x, weights, bias = check_types(x, weights, bias, self._names)

@@ -12,9 +12,10 @@ import torch
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.device import gpu
 from ...backends.cuda.launch import Kernel
+from ...runtime import dispatch
 from ...runtime.cache import current_cache
 from ...runtime.kernel_store import collecting, loaded
-from ...runtime.lru import LRUCache
+from ...torch_ops.call_key import program_key
 from ...torch_ops.cuda import index_of, job_for, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
@@ -33,9 +34,6 @@ from .weight_gradient_plan import sum_plan
 Maybe = torch.Tensor | None
 OVERLAPPED: tuple[Feature, ...] = ("overlapped_launch",)
 """What a kernel needs to start while the one before it ends."""
-_PROBLEMS: LRUCache[tuple[Any, ...], Problem | None] = LRUCache(4096)
-_WAYS: LRUCache[tuple[Any, ...], str] = LRUCache(4096)
-_BOUND: LRUCache[tuple[Any, ...], Bound | None] = LRUCache(4096)
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
@@ -44,29 +42,10 @@ def _access(tensor: torch.Tensor, first: bool) -> int:
     return math.gcd(16, tensor.data_ptr(), *(stride * tensor.element_size() for stride in others))
 
 
-def shape_key(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
-) -> tuple[Any, ...]:
-    """What a product looks like: everything that is decided about it depends on that."""
-    alignments = x.data_ptr() % 16, out.data_ptr() % 16
-    return x.shape, x.stride(), out.stride(), alignments, x.dtype, weight.shape, bias is None, activation, precision
-
-
 def problem_of(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
     """The product as the kernels see it; None if neither features nor batch of x or of the result lie together."""
-    key = shape_key(x, weight, bias, activation, precision, out)
-    found = _PROBLEMS.get(key, False)
-    if isinstance(found, bool):
-        found = _problem_of(x, weight, bias, activation, precision, out)
-        _PROBLEMS[key] = found
-    return found
-
-
-def _problem_of(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
-) -> Problem | None:
     a, b, c, d = weight.shape[1:]
     groups, batch, _ = x.shape
     first = [tensor.stride(2) == 1 or tensor.shape[2] == 1 for tensor in (x, out)]
@@ -100,12 +79,8 @@ def choose_algorithm(
 ) -> str:
     """The way that was measured to be quickest or else should be, the weights rearranged before if ``packed``."""
     given = (x, weight, bias, activation, precision, out)
-    key = (current_cache(), x.device, packed, _is_transposed(weight), shape_key(*given))
-    found = _WAYS.get(key)
-    if found is None:
-        found = _choose_algorithm(*given, packed)
-        _WAYS[key] = found
-    return found
+    key = program_key(("kron_sparse algorithm", packed), (activation, precision, current_cache()), (*given[:3], out))
+    return dispatch.bound(key, lambda: Bound(None, _choose_algorithm(*given, packed))).route
 
 
 def _is_transposed(weight: torch.Tensor) -> bool:
@@ -166,7 +141,7 @@ def tune(
             each()
         return default
     found.append(tuned(calls, default, problem, packed, gpu(index).name))
-    _WAYS.clear()
+    dispatch.PLANS.clear()
     return found[-1].best
 
 
@@ -188,26 +163,22 @@ def bound(
     choose_algorithm: str,
 ) -> Bound | None:  # fmt: skip
     """What runs products that look like this one; ``alone``: the weights are rearranged for it alone."""
-    offset = 0 if bias is None else bias.shape[0]
-    key = (
-        x.device,
-        choose_algorithm,
-        alone,
-        weight.stride(),
-        offset,
-        shape_key(x, weight, bias, activation, precision, out),
-    )
-    found = False if collecting() else _BOUND.get(key, False)
-    if isinstance(found, bool):
+    key = program_key(("kron_sparse kernel", choose_algorithm, alone), (activation, precision), (x, weight, bias, out))
+
+    def make() -> Bound:
         problem = problem_of(x, weight, bias, activation, precision, out)
         found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, choose_algorithm)
-        if not collecting():
-            _BOUND[key] = found
-    return found
+        return Bound(None, "") if found is None else found
+
+    found = dispatch.bound(key, make)
+    return found if found.route else None
 
 
 class Bound(NamedTuple):
-    """What runs products that look alike, from x, weights, bias, result and packed weights; nothing if only noted."""
+    """What runs products that look alike, from x, weights, bias, result and packed weights; nothing if only noted.
+
+    ``route`` is "" where the kernels do not take them.
+    """
 
     run: Callable[[torch.Tensor, torch.Tensor, Maybe, torch.Tensor, PackedWeights | None], None] | None
     route: str
@@ -235,10 +206,10 @@ def _bound(
     return Bound(_wide(chosen, problem, index, given, strides, alone), str(chosen))
 
 
-def gradient(
+def bind_gradient(
     x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], precision: str
-) -> torch.Tensor | None:
-    """Gradient of the weights, (groups, a, b, c, d); None if the kernel does not take it."""
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """Return what sums the gradient of weights, (groups, a, b, c, d); None if the kernel does not take it."""
     if NAMES[x.dtype] not in SUMMED or precision == "ieee":
         return None
     first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
@@ -250,12 +221,17 @@ def gradient(
         (cuda_emit.ENTRY, chosen.threads, chosen.shared, False),
     )  # fmt: skip
     slots = chosen.slots(pattern, groups, batch, limits(index))
-    parts = allocate((slots, groups, *pattern), torch.float32, x.device)
-    if loaded is not None:
-        given = (x.data_ptr(), grad.data_ptr(), parts.data_ptr(), batch, groups, *pattern, slots)
-        start(loaded[0], index, chosen.tiles(pattern, groups) * slots, (*given, *x.stride(), *grad.stride()))
-    total = parts[0] if slots == 1 else parts.sum(0)
-    return total.to(x.dtype)
+    blocks, shape = chosen.tiles(pattern, groups) * slots, (slots, groups, *pattern)
+    rest = (batch, groups, *pattern, slots, *x.stride(), *grad.stride())
+
+    def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        parts = allocate(shape, torch.float32, x.device)
+        if loaded is not None:
+            start(loaded[0], index, blocks, (x.data_ptr(), grad.data_ptr(), parts.data_ptr(), *rest))
+        total = parts[0] if slots == 1 else parts.sum(0)
+        return total if x.dtype == torch.float32 else total.to(x.dtype)
+
+    return run
 
 
 def _wide(

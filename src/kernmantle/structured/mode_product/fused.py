@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from ...runtime.launcher import collecting
-from ...runtime.lru import LRUCache
+from ...runtime.dispatch import bound
+from ...torch_ops.call_key import program_key
 from ...torch_ops.cuda import index_of, limits, start
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.execute import allocate
 from . import cuda_emit
 from .chain_plan import meets
-from .cuda import OVERLAPPED, load, shape_key
+from .cuda import OVERLAPPED, load
 from .fused_plan import DTYPES, FusedPlan, FusedProblem, contiguous, fused_seconds, plan_fused, run_of
 from .pack import PackedWeights
 
 Maybe = torch.Tensor | None
-_BOUND: LRUCache[tuple[Any, ...], Any] = LRUCache(4096)
 
 
 def problem_of(
@@ -56,14 +55,14 @@ def product(
 ) -> str | None:  # fmt: skip
     """Write the product with both weights to ``out``; returns what ran, None if the kernel does not take it."""
     first, second = weights
-    key = (x.device, second.shape, chosen, shape_key(x, first, bias, activation, precision, out))
-    found = False if collecting() else _BOUND.get(key, False)
-    if isinstance(found, bool):
+    key = program_key(("kron_sparse fused", chosen), (activation, precision), (x, first, second, bias, out))
+
+    def make() -> _Bound:
         problem = problem_of(x, weights, bias, activation, precision, out)
-        found = None if problem is None else _bound(problem, x, out, chosen)
-        if not collecting():
-            _BOUND[key] = found
-    if found is None:
+        return (None if problem is None else _bound(problem, x, out, chosen)) or _Bound(None, "")
+
+    found = bound(key, make)
+    if not found.route:
         return None
     if found.run is not None:
         whole = first.contiguous(), second.contiguous()
@@ -72,7 +71,10 @@ def product(
 
 
 class _Bound(NamedTuple):
-    """What runs products that look alike, and how it is called; nothing if only noted."""
+    """What runs products that look alike, and how it is called; nothing if only noted.
+
+    ``route`` is "" where the kernel does not take them.
+    """
 
     run: Callable[..., None] | None
     route: str

@@ -1,18 +1,17 @@
-"""Passes of a Kronecker-sparse training step on NVIDIA GPUs as small products, several in one launch.
+"""Passes of a Kronecker-sparse training step on NVIDIA GPUs as small products, several bound to one launch.
 
 ``x`` and ``grad`` are (1, N, features) with any strides, weights (a, b, c, d), a bias (features,).
+A launch is bound for the layout and alignment of its tensors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
-from ...runtime.dispatch import bound
-from ...torch_ops.call_key import program_key
 from ...torch_ops.cuda import index_of, limits, start
 from ...torch_ops.dtypes import NAMES
 from . import cuda_emit
@@ -20,14 +19,20 @@ from .cuda import OVERLAPPED, load
 from .grouped_plan import GroupedProduct, Passes, bias_view, factor, neighbours, numbers_of, plan_grouped, sums
 
 Maybe = torch.Tensor | None
-Operands = tuple[Maybe, Maybe, torch.Tensor, Maybe]  # left, right, out, bias of a product
+Operands = tuple[Maybe, ...]
+"""Left, right, out and bias of the first product, then of the next one."""
 
 
-class _Bound(NamedTuple):
-    """What starts products that look alike from their arrays' addresses, and what it is called."""
+@dataclass(frozen=True, eq=False)
+class BoundProducts:
+    """Products in one launch on tensors of one layout: ``run`` takes their operands.
 
-    run: Callable[[Sequence[int]], None] | None
+    ``products`` say what it computes. It does nothing where its kernel was only collected.
+    """
+
     route: str
+    products: tuple[GroupedProduct, ...]
+    run: Callable[[Operands], None]
 
 
 def _access(tensor: torch.Tensor) -> int:
@@ -40,91 +45,86 @@ def _passes(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> Passes:
     return factor((a, b, c, d), x.shape[1], one, other, _access(weight))
 
 
-def forward(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
-) -> str:
-    """Write the product with one factor to ``out``; returns what ran."""
-
-    def made() -> list[GroupedProduct]:
-        a, b, c, d = weight.shape
-        return [_passes(x, weight, out).forward(None if bias is None else bias_view((a, b, c, d), _access(bias)))]
-
-    weight = weight.contiguous()
-    return _start("forward", made, [(x, weight, out, bias)], activation, precision)
+def bind_forward(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, precision: str, out: torch.Tensor, activation: str = ""
+) -> BoundProducts:
+    """Return the product with one factor: its operands are x, weight, out and bias."""
+    a, b, c, d = weight.shape
+    product = _passes(x, weight, out).forward(None if bias is None else bias_view((a, b, c, d), _access(bias)))
+    return bind_products([product], out, precision, activation)
 
 
-def backward(
+def bind_backward(
     x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, of_x: Maybe, of_weight: Maybe, of_bias: Maybe,
     precision: str,
-) -> str:  # fmt: skip
-    """Write the gradients asked for in one launch."""
-    weight = weight.contiguous()
-    operands: list[Operands] = []
-    if of_bias is not None:
-        operands.append((grad, None, of_bias, None))
+) -> BoundProducts:  # fmt: skip
+    """Return the gradients asked for in one launch, whose operands :func:`backward_operands` puts in order."""
+    found = [] if of_bias is None else [_sums(grad)]
     if of_x is not None:
-        operands.append((grad, weight, of_x, None))
+        found.append(_passes(of_x, weight, grad).of_x())
     if of_weight is not None:
-        operands.append((grad, x, of_weight, None))
-
-    def made() -> list[GroupedProduct]:
-        found = [] if of_bias is None else [_sums(grad)]
-        if of_x is not None:
-            found.append(_passes(of_x, weight, grad).of_x())
-        if of_weight is not None:
-            found.append(_passes(x, of_weight, grad).of_weight())
-        return found
-
-    return _start("backward", made, operands, "", precision)
+        found.append(_passes(x, of_weight, grad).of_weight())
+    return bind_products(found, grad, precision)
 
 
-def summed(grad: torch.Tensor) -> torch.Tensor:
-    """Sums over rows of a gradient."""
-    out = grad.new_empty(grad.shape[2])
-    _start("summed", lambda: [_sums(grad)], [(grad, None, out, None)], "", "")
-    return out
+def backward_operands(
+    x: Maybe, grad: torch.Tensor, weight: torch.Tensor, of_x: Maybe, of_weight: Maybe, of_bias: Maybe
+) -> Operands:
+    """Return the operands of the gradients asked for."""
+    operands: Operands = () if of_bias is None else (grad, None, of_bias, None)
+    if of_x is not None:
+        operands += (grad, weight, of_x, None)
+    return operands if of_weight is None else (*operands, grad, x, of_weight, None)
+
+
+def bind_sums(grad: torch.Tensor) -> BoundProducts:
+    """Return the sums over rows of a gradient: its operands are grad, None, out and None."""
+    return bind_products([_sums(grad)], grad, "")
 
 
 def _sums(grad: torch.Tensor) -> GroupedProduct:
     return sums(grad.shape[2], grad.shape[1], (grad.stride(1), grad.stride(2), _access(grad)))
 
 
-def join(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor, precision: str) -> str:
-    """Write the weights of the product of two factors that meet to ``out``."""
-    first, second = first.contiguous(), second.contiguous()
-
-    def made() -> list[GroupedProduct]:
-        return [_neighbours(first, second, out).forward()]
-
-    return _start("join", made, [(second, first, out, None)], "", precision)
+def bind_join(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> BoundProducts:
+    """Return the weights of the product of two factors that meet: its operands are second, first, out and None."""
+    return bind_products([_neighbours(first, second, out).forward()], out, "")
 
 
-def part(
-    first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe, precision: str,
-    summed: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> str:  # fmt: skip
-    """Write gradients of two factors, from that of the weights of their product, in one launch.
+@dataclass(frozen=True, eq=False)
+class BoundPart:
+    """Gradients of two factors, from that of the weights of their product, in one launch.
 
-    ``summed``: a gradient (1, N, features), and where sums over its rows are written beside.
+    ``transposed`` says in which order the gradient of the first is computed.
     """
-    first, second, grad = first.contiguous(), second.contiguous(), grad.contiguous()
-    own = _neighbours(first if of_first is None else of_first, second if of_second is None else of_second, grad)
-    transposed = own.weight.first < own.weight.second
-    operands: list[Operands] = [] if summed is None else [(summed[0], None, summed[1], None)]
-    if of_second is not None:
-        operands.append((grad, first, of_second, None))
-    if of_first is not None:
-        operands.append((second, grad, of_first, None) if transposed else (grad, second, of_first, None))
 
-    def made() -> list[GroupedProduct]:
-        found = [] if summed is None else [_sums(summed[0])]
+    launch: BoundProducts
+    transposed: bool
+
+    def __call__(
+        self, first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe,
+        summed: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> None:  # fmt: skip
+        """Write them; ``summed``: a gradient (1, N, features), and where sums over its rows are written beside."""
+        operands: Operands = () if summed is None else (summed[0], None, summed[1], None)
         if of_second is not None:
-            found.append(_neighbours(first, of_second, grad).of_x())
+            operands += (grad, first, of_second, None)
         if of_first is not None:
-            found.append(_neighbours(of_first, second, grad).of_weight())
-        return found
+            operands += (second, grad, of_first, None) if self.transposed else (grad, second, of_first, None)
+        self.launch.run(operands)
 
-    return _start("part", made, operands, "", precision)
+
+def bind_part(
+    first: torch.Tensor, second: torch.Tensor, grad: torch.Tensor, of_first: Maybe, of_second: Maybe, summed: Maybe
+) -> BoundPart:
+    """Return the launch for tensors in one piece; ``summed`` is a gradient (1, N, features) or None."""
+    own = _neighbours(first if of_first is None else of_first, second if of_second is None else of_second, grad)
+    found = [] if summed is None else [_sums(summed)]
+    if of_second is not None:
+        found.append(_neighbours(first, of_second, grad).of_x())
+    if of_first is not None:
+        found.append(_neighbours(of_first, second, grad).of_weight())
+    return BoundPart(bind_products(found, grad, ""), own.weight.first < own.weight.second)
 
 
 def _neighbours(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> Passes:
@@ -132,40 +132,36 @@ def _neighbours(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) ->
     return neighbours(tuple(first.shape), tuple(second.shape), access)  # pyright: ignore[reportArgumentType]
 
 
-def _start(
-    kind: str, made: Callable[[], list[GroupedProduct]], operands: Sequence[Operands], activation: str, precision: str
-) -> str:
-    out = operands[0][2]
-    key = program_key(
-        ("kron_sparse grouped", kind), (activation, precision), [each for one in operands for each in one]
-    )
-    found: _Bound = bound(key, lambda: _bound(made(), out, activation, precision))  # pyright: ignore[reportArgumentType]
-    if found.run is not None:
-        found.run([0 if tensor is None else tensor.data_ptr() for each in operands for tensor in each])
-    return found.route
-
-
-def _bound(products: Sequence[GroupedProduct], out: torch.Tensor, activation: str, precision: str) -> _Bound:
-    index = index_of(out.device)
+def bind_products(
+    products: Sequence[GroupedProduct], like: torch.Tensor, precision: str, activation: str = ""
+) -> BoundProducts:
+    """Return the launch of products of the type and on the device of ``like``."""
+    index = index_of(like.device)
     own = limits(index)
-    chosen = plan_grouped(own, NAMES[out.dtype], products, activation, 1 if precision == "tf32" else 3)
+    chosen = plan_grouped(own, NAMES[like.dtype], products, activation, 1 if precision == "tf32" else 3)
     early = own.has(OVERLAPPED)
     loaded = load(
         (chosen, early), lambda: cuda_emit.emit_grouped(chosen), chosen.arch,
         (cuda_emit.ENTRY, chosen.threads, chosen.shared, early),
     )  # fmt: skip
     if loaded is None:
-        return _Bound(None, str(chosen))
+        return BoundProducts(str(chosen), tuple(products), _nothing)
     launches = [
         numbers_of(product, tile, chosen.dtype, chosen.warps, own)
         for product, tile in zip(products, chosen.tiles, strict=True)
     ]
-    blocks = sum(each for _, each in launches)
+    blocks, rest = sum(each for _, each in launches), [(*numbers, count) for numbers, count in launches]
+    (kernel,) = loaded
 
-    def run(addresses: Sequence[int]) -> None:
-        arguments: list[int] = []
-        for number, (numbers, count) in enumerate(launches):
-            arguments += (*addresses[4 * number : 4 * number + 4], *numbers, count)
-        start(loaded[0], index, blocks, tuple(arguments))
+    def run(operands: Operands) -> None:
+        given = [0 if tensor is None else tensor.data_ptr() for tensor in operands]
+        arguments = (*given[:4], *rest[0])
+        for number in range(1, len(rest)):
+            arguments += (*given[4 * number : 4 * number + 4], *rest[number])
+        start(kernel, index, blocks, arguments)
 
-    return _Bound(run, str(chosen))
+    return BoundProducts(str(chosen), tuple(products), run)
+
+
+def _nothing(_: Operands) -> None:
+    """Launch nothing, of a kernel that was only collected."""

@@ -364,6 +364,13 @@ def launch_seconds(products: Sequence[GroupedProduct], dtype: str, limits: Devic
     return start + moved / rate
 
 
+def forward_seconds(pattern: Pattern, batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:
+    """What the product with one factor should take."""
+    a, b, c, d = pattern
+    x, y = ((1, batch, 16) if last else (a * m * d, 1, 16) for m in (c, b))
+    return launch_seconds([factor((a, b, c, d), batch, x, y).forward()], dtype, limits)
+
+
 def grouped_seconds(patterns: Sequence[Pattern], batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:
     """What a training step of a chain should take, a launch for each factor forward and one back."""
     total = 0.0

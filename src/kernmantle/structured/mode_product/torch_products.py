@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -18,6 +18,8 @@ from ...errors import BackendError
 from .cost import MOST_CALLS
 
 BLAS_FARTHEST = 2**31 - 1
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Sizes and strides."""
 
 
 def by_bmm(
@@ -30,13 +32,18 @@ def by_bmm(
     """
     groups, _, a, b, c, d = _sizes(x, weight)
     blocks = (block_matrices(weight) if made is None else made).expand(groups, a, d, b, c)
-    last = x.stride(1) == 1 != x.stride(2)
     watched = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    apart = d * max(x.shape[1], x.stride(2), 0 if out is None else out.stride(2))
-    is_cheap = (last or d == 1) and groups * min(a, d) <= MOST_CALLS
-    if x.is_cuda and is_cheap and apart <= BLAS_FARTHEST and not watched:
-        return _where_they_lie(x, blocks, last, out)
+    if x.is_cuda and lies_ready(x, weight, out) and not watched:
+        return _where_they_lie(x, blocks, x.stride(1) == 1 != x.stride(2), out)
     return by_copies(x, blocks)
+
+
+def lies_ready(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None) -> bool:
+    """Return whether few batched products read and write where x and the result lie."""
+    groups, _, a, _, _, d = _sizes(x, weight)
+    last = x.stride(1) == 1 != x.stride(2)
+    apart = d * max(x.shape[1], x.stride(2), 0 if out is None else out.stride(2))
+    return (last or d == 1) and groups * min(a, d) <= MOST_CALLS and apart <= BLAS_FARTHEST
 
 
 def by_copies(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
@@ -70,10 +77,58 @@ def _where_they_lie(x: torch.Tensor, blocks: torch.Tensor, last: bool, out: torc
     return out
 
 
+class BoundBatch(NamedTuple):
+    """A product by one batched product that reads and writes where x and the result lie: how each array is read.
+
+    ``reads_weight`` says that the blocks are read from the weights as they are, ``last`` that the batch is last.
+    """
+
+    x: Layout
+    blocks: Layout
+    out: Layout
+    reads_weight: bool
+    last: bool
+
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the product of x (1, N, a c d) and a weight (a, b, c, d) to ``out``."""
+        own = weight if self.reads_weight else block_matrices(weight)
+        own, x, target = own.as_strided(*self.blocks), x.as_strided(*self.x), out.as_strided(*self.out)
+        torch.bmm(*((own, x) if self.last else (x, own)), out=target)
+
+
+def bind_batch(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> BoundBatch | None:
+    """Return the batched product of :func:`by_bmm` for tensors like these; None where one is not enough."""
+    a, b, c, d = weight.shape
+    last = x.stride(1) == 1 != x.stride(2)
+    if x.shape[0] != 1 or out.stride(1 if last else 2) != 1 or not (last or d == 1):
+        return None
+    blocks = weight.movedim(-1, -3) if d == 1 else block_matrices(weight)
+    if last:
+        one, other, target = (
+            blocks, x[0].mT.unflatten(0, (a, c, d)).transpose(1, 2), out[0].mT.unflatten(0, (a, b, d)).transpose(1, 2)
+        )  # fmt: skip
+    else:
+        one, target = (own[0].unflatten(1, (a, 1, size)).permute(1, 2, 0, 3) for own, size in ((x, c), (out, b)))
+        other = blocks.mT
+    if not all(_is_one_batch(each) for each in (one, other, target)):
+        return None
+    left, right, result = (_layout(each.flatten(0, 1)) for each in (one, other, target))
+    reads = blocks.data_ptr() == weight.data_ptr()
+    return BoundBatch(right, left, result, reads, True) if last else BoundBatch(left, right, result, reads, False)
+
+
+def _layout(tensor: torch.Tensor) -> Layout:
+    return tuple(tensor.shape), tensor.stride()
+
+
+def _is_one_batch(each: torch.Tensor) -> bool:
+    return 1 in each.shape[:2] or each.stride(0) == each.shape[1] * each.stride(1)
+
+
 def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
     """``left @ right`` of (a, d, ., .), in as few calls as their strides allow."""
     operands = (left, right, out)
-    if all(1 in each.shape[:2] or each.stride(0) == each.shape[1] * each.stride(1) for each in operands):
+    if all(map(_is_one_batch, operands)):
         torch.bmm(left.flatten(0, 1), right.flatten(0, 1), out=out.flatten(0, 1))
         return
     along = 0 if out.shape[0] <= out.shape[1] else 1

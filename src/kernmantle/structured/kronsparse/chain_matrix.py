@@ -1,0 +1,242 @@
+"""Training steps of a chain of Kronecker-sparse products through its matrix, bound.
+
+The matrix is made of the weights, and its gradient taken apart, by kernels where the factors meet, else by torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from ...config import current
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.execute import allocate_as
+from ...torch_ops.info import RunInfo
+from ..mode_product import execute
+from ..mode_product.chain_plan import Pattern, fused, meets
+from ..mode_product.execute import DENSE, uncast
+from ..mode_product.grouped_plan import DTYPES
+from ..mode_product.torch_op import Maybe, Options
+from ..mode_product.torch_products import BLAS_FARTHEST
+from . import chain_execute
+from .chain_products import (
+    Backward,
+    Gradients,
+    Saved,
+    Weights,
+    bind_bias,
+    canonical,
+    grouped,
+    in_one_piece,
+    is_in_one_piece,
+    join_side_stream,
+    memory_shape,
+    side_stream,
+)
+
+_MOST_SIDE_ROWS = 4096  # up to which the rows of a bias are summed beside the gradients of weights
+
+
+def makes_matrix(weights: Weights, dtype: torch.dtype) -> bool:
+    """Return whether kernels make the matrix of these weights and take its gradient apart."""
+    if not weights[0].is_cuda or NAMES.get(dtype) not in DTYPES or current().backend not in ("auto", "cuda"):
+        return False
+    return meeting(tuple([tuple(weight.shape) for weight in weights]))  # pyright: ignore[reportArgumentType]
+
+
+@lru_cache(maxsize=1024)
+def meeting(patterns: tuple[Pattern, ...]) -> bool:
+    """Return whether all factors meet in a product without zeros."""
+    own = patterns[0]
+    for pattern in patterns[1:]:
+        if not meets(own, pattern):
+            return False
+        own = fused(own, pattern)
+    return len(patterns) > 1 and own[0] == own[3] == 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Join:
+    """Weights of the products of the first two, the first three, ... factors, and the matrix of all of them."""
+
+    launches: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    reads_weights: bool
+
+    def __call__(self, weights: Weights, count: int) -> list[torch.Tensor]:
+        """Return the first weights and the products of as many factors as ``count``, the matrix in two axes."""
+        made = [weights[0]]
+        for number in range(count - 1):
+            out = allocate_as(weights[0], self.shapes[number])
+            self.launches[number].run((weights[number + 1], made[-1], out, None))
+            made.append(out)
+        return made
+
+
+def _bind_join(weights: Weights, dtype: torch.dtype) -> _Join:
+    own, launches, shapes = in_one_piece(weights, dtype), list[Any](), list[tuple[int, ...]]()
+    before = own[0]
+    for weight in own[1:]:
+        out = weight.new_empty(fused(tuple(before.shape), tuple(weight.shape)))  # pyright: ignore
+        launches.append(grouped().bind_join(before, weight, out))
+        shapes.append(tuple(out.shape))
+        before = out
+    return _Join(tuple(launches), (*shapes[:-1], shapes[-1][1:3]), is_in_one_piece(weights, dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixStep:
+    """Through the matrix of the chain; ``join`` makes it by kernels, None where torch's operations do."""
+
+    join: _Join | None
+    options: Options
+    of_x: bool
+    route: str = DENSE
+    saves_between: bool = False
+
+    def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
+        """Return the product, and the matrix if the gradient of x reads it."""
+        info.route = self.route
+        if self.join is None:
+            matrix = uncast(x.device.type, chain_execute.joined, weights, x.dtype, x.dtype)
+        else:
+            own = weights if self.join.reads_weights else in_one_piece(weights, x.dtype)
+            matrix = self.join(own, len(own))[-1]
+        value = uncast(x.device.type, execute.through, x, matrix, bias, "", self.options.batch_last)
+        return value if x.dim() == 2 else value.detach(), [matrix if self.of_x else None]
+
+    def bind_backward(
+        self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
+    ) -> Backward:
+        """Return the gradients: that of the matrix is taken apart."""
+        of_x, of_bias, *of_weights = needed
+        rows = grad.numel() // grad.shape[0 if self.options.batch_last else -1]
+        summed = any(of_weights) and x is not None
+        within = of_bias and summed and self.join is not None and rows <= _MOST_SIDE_ROWS
+        moved = canonical(grad, self.options.batch_last)
+        return MatrixBackward(
+            self.join, _bind_parts(weights, of_weights, moved if within else None) if summed and self.join else (),
+            bind_bias(moved) if of_bias and not within else None, within, of_x and saved[0] is not None, summed,
+            tuple(of_weights), self.options.batch_last,
+            any(step > BLAS_FARTHEST for step in (*grad.stride(), *(() if x is None else x.stride()))),
+        )  # fmt: skip
+
+
+class _PartLevel(NamedTuple):
+    """The launch that takes the gradient of a product of two factors apart, and what it writes."""
+
+    index: int
+    part: Any
+    below: tuple[int, ...] | None
+    of_this: bool
+
+
+def _bind_parts(weights: Weights, needed: Sequence[bool], summed: Maybe) -> tuple[_PartLevel, ...]:
+    dtype, levels = weights[0].dtype if summed is None else summed.dtype, list[_PartLevel]()
+    own = in_one_piece(weights, dtype)
+    shapes = [tuple(own[0].shape)]
+    for weight in own[1:]:
+        shapes.append(fused(shapes[-1], tuple(weight.shape)))  # pyright: ignore
+    before = [own[0], *(own[0].new_empty(shape) for shape in shapes[1:-1])]
+    grad = own[0].new_empty(shapes[-1])
+    for index in range(len(own) - 1, 0, -1):
+        deeper = any(needed[:index])
+        of_this = torch.empty_like(own[index]) if needed[index] else None
+        below = torch.empty_like(before[index - 1]) if deeper else None
+        if of_this is not None or below is not None:
+            part = grouped().bind_part(before[index - 1], own[index], grad, below, of_this, summed)
+            levels.append(_PartLevel(index, part, shapes[index - 1] if deeper else None, needed[index]))
+            summed = None
+        if below is None:
+            break
+        grad = below
+    return tuple(levels)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixBackward:
+    """The backward pass of :class:`MatrixStep`.
+
+    ``bias`` sums rows in a launch of its own, ``within`` says that they are summed beside the gradients of weights;
+    ``is_far`` that entries lie further apart than BLAS can say.
+    """
+
+    join: _Join | None
+    parts: tuple[_PartLevel, ...]
+    bias: Callable[[torch.Tensor], torch.Tensor] | None
+    within: bool
+    of_x: bool
+    sums: bool
+    of_weights: tuple[bool, ...]
+    batch_last: bool
+    is_far: bool
+    route: str = DENSE
+
+    def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
+        """Return the gradients."""
+        kind = grad.device.type
+        if torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self(x, weights, saved, grad)
+        last = self.batch_last
+        if self.is_far:
+            grad, x = grad.contiguous(), None if x is None else x.contiguous()
+        flat = grad if grad.dim() == 2 else grad.reshape(len(grad), -1) if last else grad.reshape(-1, grad.shape[-1])
+        found: list[Maybe] = [None] * len(weights)
+        of_matrix = below = None
+        if self.sums and x is not None:
+            rows = x if x.dim() == 2 else x.reshape(len(x), -1) if last else x.reshape(-1, x.shape[-1])
+            of_matrix = torch.mm(flat, rows.mT) if last else torch.mm(flat.mT, rows)
+        apart = self.of_x and (self.sums or self.within or self.bias is not None)
+        with side_stream(grad.device, apart):
+            of_bias = None if self.bias is None else self.bias(canonical(grad, last))
+            if self.within:
+                of_bias = allocate_as(grad, (flat.shape[0 if last else 1],))
+            if of_matrix is not None:
+                found = self._parted(weights, of_matrix, (grad, of_bias) if self.within else None)
+        if self.of_x and (matrix := saved[0]) is not None:
+            below = torch.mm(matrix.mT, flat) if last else torch.mm(flat, matrix)
+            if grad.dim() != 2:
+                below = below.view(memory_shape(matrix.shape[1], grad, last))
+        if apart:
+            join_side_stream(grad.device)
+        return below, of_bias, found
+
+    def _parted(self, weights: Weights, of_matrix: torch.Tensor, summed: Any) -> list[Maybe]:
+        """Return gradients of weights from that of their chain's matrix."""
+        dtype = of_matrix.dtype
+        if self.join is None:
+            return _parted_by_torch(weights, of_matrix, self.of_weights)
+        own = weights if self.join.reads_weights else in_one_piece(weights, dtype)
+        before, grad = self.join(own, len(own) - 1), of_matrix
+        found: list[Maybe] = [None] * len(weights)
+        for index, part, shape, sums_this in self.parts:
+            of_this = found[index] = allocate_as(grad, own[index].shape) if sums_this else None
+            below = None if shape is None else allocate_as(grad, shape)
+            part(before[index - 1], own[index], grad, below, of_this, summed)
+            summed = None
+            if below is not None:
+                grad = below
+        if self.of_weights[0]:
+            found[0] = grad
+        return found
+
+
+def _parted_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Sequence[bool]) -> list[Maybe]:
+    kind, dtype = of_matrix.device.type, of_matrix.dtype
+    with torch.enable_grad():
+        own = [weight.detach().to(dtype).requires_grad_() for weight in weights]
+        matrix = uncast(kind, chain_execute.joined, own, dtype, dtype)
+        asked = [weight for weight, each in zip(own, needed, strict=True) if each]
+        made = torch.autograd.grad(matrix, asked, of_matrix)
+    taken = iter([each.contiguous().view(-1).view(each.shape) for each in made])  # strides as of the weights
+    return [next(taken) if each else None for each in needed]
+
+
+def bind_matrix(weights: Weights, dtype: torch.dtype, options: Options, of_x: bool) -> MatrixStep:
+    """Return the step for rows of a type; ``of_x``: whether the gradient of x is recorded."""
+    return MatrixStep(_bind_join(weights, dtype) if makes_matrix(weights, dtype) else None, options, of_x)

@@ -1,0 +1,173 @@
+"""The operators ``kernmantle::kron_sparse_chain`` and ``…_backward``: a training step of a chain in a compiled graph.
+
+Each runs a pass that is bound as that of an eager call is, so that a compiled step has two operators however many
+factors there are. Eager calls do not come here, nor what torch.export writes. They have no ``Autograd`` kernel, which
+would take as long as a launch: only ``CompiledChain`` calls them, below autograd.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...config import current
+from ...runtime.dispatch import bound
+from ...torch_ops.call_key import program_key
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.info import RunInfo
+from ...torch_ops.torch_private import assumed_constant, is_known
+from ..mode_product.chain_plan import Pattern
+from ..mode_product.torch_op import Maybe, Options
+from . import chain_training
+from .chain_products import Weights, memory_shape
+from .chain_step import FACTORS, MATRIX, Step, bind_step
+
+_HEAD = 5  # arguments of the Function before its tensors
+_LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
+_LIBRARY.define(
+    "kron_sparse_chain(Tensor x, Tensor[] weights, Tensor? bias, str kind, bool of_x, bool batch_last, str algorithm, "
+    "str precision) -> Tensor[]"
+)
+_LIBRARY.define(
+    "kron_sparse_chain_backward(Tensor? x, Tensor[] weights, Tensor[] saved, Tensor grad, bool[] needed, str kind, "
+    "bool batch_last, str algorithm, str precision) -> Tensor[]"
+)
+
+
+def _options(batch_last: bool, algorithm: str, precision: str) -> Options:
+    """Return the options with the precision in force where a traced call, which cannot read it, left that open."""
+    return Options(batch_last, algorithm, precision or current().precision or "")
+
+
+def _step(x: torch.Tensor, weights: Weights, bias: Maybe, kind: str, options: Options, of_x: bool) -> Step:
+    key = program_key(("kron_sparse chain", kind), (options, of_x), (x, *weights, bias))
+    return bound(key, partial(bind_step, kind, x, weights, bias, options, of_x))  # pyright: ignore
+
+
+def _run(
+    x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, kind: str, of_x: bool, batch_last: bool, algorithm: str,
+    precision: str,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Return the product, and what the backward pass reads beside x and the weights."""
+    step = _step(x, weights, bias, kind, _options(batch_last, algorithm, precision), of_x)
+    value, saved = step.forward(x, weights, bias, RunInfo())
+    return [value, *(each for each in saved if each is not None)]
+
+
+def _run_backward(
+    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], kind: str,
+    batch_last: bool, algorithm: str, precision: str,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Return the gradients ``needed``, of x, the bias and the weights."""
+    options = _options(batch_last, algorithm, precision)
+    key = program_key(("kron_sparse chain backward", kind), (options, *needed), (x, *weights, *saved, grad))
+    launch = bound(key, partial(_bind_backward, kind, options, x, weights, saved, grad, needed))
+    of_x, bias, found = launch(x, weights, saved or (None,), grad)
+    return [each for each in (of_x, bias, *found) if each is not None]
+
+
+def _bind_backward(
+    kind: str, options: Options, x: Maybe, weights: Weights, saved: Sequence[torch.Tensor], grad: torch.Tensor,
+    needed: Sequence[bool],
+) -> Any:  # fmt: skip
+    size = weights[0].shape[0] * weights[0].shape[2] * weights[0].shape[3]
+    given = grad.new_empty(memory_shape(size, grad, options.batch_last)) if x is None else x
+    step = bind_step(kind, given, weights, None, options, needed[0])
+    return step.bind_backward(x, weights, saved or (None,), grad, needed)
+
+
+for _key in ("CPU", "CUDA"):
+    _LIBRARY.impl("kron_sparse_chain", _run, _key)
+    _LIBRARY.impl("kron_sparse_chain_backward", _run_backward, _key)
+
+
+@torch.library.register_fake("kernmantle::kron_sparse_chain", lib=_LIBRARY)
+def _fake(
+    x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, kind: str, of_x: bool, batch_last: bool, *_: str
+) -> list[torch.Tensor]:
+    patterns = [tuple(weight.shape) for weight in weights]
+    found = [x.new_empty(memory_shape(a * b * d, x, batch_last)) for a, b, _, d in patterns]
+    if kind == FACTORS:
+        rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
+        found[:-1] = [_empty(x, a * b * d, rows, batch_last) for a, b, _, d in patterns[:-1]]
+    if kind == MATRIX:
+        (a, _, c, d), (i, j, _, k) = patterns[0], patterns[-1]
+        return [found[-1], *([x.new_empty((i * j * k, a * c * d))] if of_x else [])]
+    return [found[-1], *found[:-1]]
+
+
+def _empty(x: torch.Tensor, features: int, rows: int, batch_last: bool) -> torch.Tensor:
+    return x.new_empty((1, features, rows)).mT if batch_last else x.new_empty((1, rows, features))
+
+
+@torch.library.register_fake("kernmantle::kron_sparse_chain_backward", lib=_LIBRARY)
+def _fake_backward(
+    x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], kind: str,
+    batch_last: bool, *_: str,
+) -> list[torch.Tensor]:  # fmt: skip
+    of_x, of_bias, *of_weights = needed
+    (a, _, c, d), (i, j, _, k) = weights[0].shape, weights[-1].shape
+    found = [grad.new_empty(memory_shape(a * c * d, grad, batch_last))] if of_x else []
+    found += [grad.new_empty((i * j * k,))] if of_bias else []
+    each = zip(weights, of_weights, strict=True)
+    return [*found, *(grad.new_empty(weight.shape) for weight, needs in each if needs)]
+
+
+_forward = torch.ops.kernmantle.kron_sparse_chain.default
+_backward = torch.ops.kernmantle.kron_sparse_chain_backward.default
+
+
+class CompiledChain(torch.autograd.Function):
+    """``x``, ``bias`` and weights to their product, in a graph that is compiled."""
+
+    @staticmethod
+    def forward(
+        kind: str, of_x: bool, batch_last: bool, algorithm: str, precision: str, x: torch.Tensor, bias: Maybe,
+        *weights: torch.Tensor,
+    ) -> Any:  # fmt: skip
+        return tuple(_forward(x, list(weights), bias, kind, of_x, batch_last, algorithm, precision))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        kind, _, batch_last, algorithm, precision, x, _, *weights = inputs
+        ctx.kind, ctx.count = kind, len(weights)
+        ctx.batch_last, ctx.algorithm, ctx.precision = batch_last, algorithm, precision
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, *weights, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Maybe, ...]:
+        x, *saved = ctx.saved_tensors
+        needed = list(ctx.needs_input_grad[_HEAD:])
+        weights, rest = saved[: ctx.count], saved[ctx.count :]
+        given = (x, weights, rest, grads[0], needed, ctx.kind, ctx.batch_last, ctx.algorithm, ctx.precision)
+        found = iter(_backward(*given))
+        return *(None,) * _HEAD, *(next(found) if needs else None for needs in needed)
+
+
+def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options) -> torch.Tensor | None:
+    """Return the product in a graph that is being compiled; None where one factor has to follow the other.
+
+    The kind of step is part of the graph, so the batch must be known while it is traced.
+    """
+    batch_last, algorithm, precision = options
+    if x.device.type not in ("cpu", "cuda") or not all(is_known(size) for size in x.shape):
+        return None
+    rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
+    patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])
+    kind = _kind(patterns, rows, NAMES[x.dtype], batch_last, algorithm, precision, str(x.device))
+    result: Any = CompiledChain.apply(kind, x.requires_grad, batch_last, algorithm, precision, x, bias, *weights)
+    return result[0]
+
+
+@assumed_constant
+def _kind(
+    patterns: tuple[Pattern, ...], rows: int, dtype: str, batch_last: bool, algorithm: str, precision: str, device: str
+) -> str:
+    """Return the kind that should be quickest, looked up while a graph is traced."""
+    options = Options(batch_last, algorithm, precision)
+    return chain_training.kind_for(patterns, rows, dtype, batch_last, options, torch.device(device))

@@ -1,0 +1,244 @@
+"""Products with one factor of a Kronecker-sparse chain, and gradients of its weights, bound for tensors of one layout.
+
+``x`` and gradients are (1, N, features), weights (a, b, c, d), a bias (features,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ...config import current
+from ...torch_ops.dtypes import NAMES
+from ...torch_ops.execute import allocate_as
+from ...torch_ops.info import RunInfo
+from ...torch_ops.tuned_tiles import session
+from ..mode_product import execute
+from ..mode_product.cost import quickest, quickest_gradient
+from ..mode_product.execute import uncast
+from ..mode_product.grouped_plan import DTYPES
+from ..mode_product.pack import PackedWeights
+from ..mode_product.torch_op import Maybe, Options
+from ..mode_product.torch_products import BoundBatch, bind_batch, lies_ready
+
+Weights = Sequence[torch.Tensor]
+Saved = Sequence[Maybe]
+Gradients = tuple[Maybe, Maybe, list[Maybe]]
+"""Of x, of the bias and of the weights."""
+Backward = Callable[[Maybe, Weights, Saved, torch.Tensor], Gradients]
+"""Gradients from x, the weights, what the forward pass saved, and the gradient of the result."""
+Multiply = Callable[
+    [torch.Tensor, torch.Tensor, Maybe, "PackedWeights | None", "torch.Tensor | None", RunInfo], torch.Tensor
+]
+"""A product of x, a weight, bias and packed weights into a result, or into a new one."""
+Sum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""The gradient (1, a, b, c, d) of weights from x and the gradient of the result."""
+
+# Rows of halves from which the vendor's product with ones, which reads lines whole, sums quicker.
+_LEAST_ONES = 2048
+
+
+def in_one_piece(weights: Weights, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Return weights of a type, each in one piece."""
+    return [weight.to(dtype).contiguous() for weight in weights]
+
+
+def is_in_one_piece(weights: Weights, dtype: torch.dtype) -> bool:
+    """Return whether weights are so already."""
+    return all(weight.dtype == dtype and weight.is_contiguous() for weight in weights)
+
+
+def memory_shape(features: int, x: torch.Tensor, batch_last: bool) -> tuple[int, ...]:
+    """Return the shape of a result in memory."""
+    return (features, *x.shape[1:]) if batch_last else (*x.shape[:-1], features)
+
+
+def canonical(x: torch.Tensor, batch_last: bool) -> torch.Tensor:
+    """Return ``x`` as (1, N, features)."""
+    if batch_last:
+        return x.reshape(1, x.shape[0], math.prod(x.shape[1:])).mT
+    return x[None] if x.dim() == 2 else x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def shaped(value: torch.Tensor, x: torch.Tensor, batch_last: bool) -> torch.Tensor:
+    """Return a result (1, N, features) with the batch axes of x."""
+    if batch_last:
+        return value[0].mT.reshape(value.shape[2], *x.shape[1:])
+    return value[0] if x.dim() == 2 else value.reshape(*x.shape[:-1], value.shape[2])
+
+
+def bind_product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Maybe,
+    activation: str,
+    options: Options,
+    out: torch.Tensor,
+    packed: bool,
+) -> Multiply:
+    """Return the product with one factor by the algorithm that should be quickest, ``out`` being like its results."""
+    batch_last, _, precision = options
+    own, offset = weight.to(x.dtype)[None], None if bias is None else bias[None]
+    algorithm = choose_algorithm(x, own, offset, activation, options, out, packed)
+    if out.numel() and is_on_gpu(x) and algorithm.startswith("kernel"):
+        found = _gpu().bound(x, own, offset, activation, precision, out, not packed, algorithm)
+        if found is not None and found.run is not None:
+            shape = tuple((out[0].mT if batch_last else out[0]).shape)
+            return partial(_launched, found.run, found.route, shape, options)
+    if algorithm == "auto" or not out.numel():
+        return partial(_multiplied, activation, options)
+    if algorithm == "bmm" and x.is_cuda and not packed and weight.dtype == x.dtype and lies_ready(x, own, out):
+        batch = bind_batch(x, own[0], out)
+        if batch is not None:
+            shape = tuple((out[0].mT if batch_last else out[0]).shape)
+            return partial(_batched, batch, shape, activation, options)
+    return partial(_multiplied_by, algorithm, activation, options)
+
+
+def is_on_gpu(x: torch.Tensor) -> bool:
+    """Return whether kernels of a GPU may multiply x."""
+    return x.is_cuda and current().backend in ("auto", "cuda")
+
+
+def choose_algorithm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Maybe,
+    activation: str,
+    options: Options,
+    out: torch.Tensor,
+    packed: bool,
+) -> str:
+    """Return the algorithm that should be quickest; "auto" of empty arrays, while tuning and on other devices."""
+    _, algorithm, precision = options
+    if algorithm != "auto" or not out.numel() or session() is not None or x.device.type not in ("cpu", "cuda"):
+        return algorithm
+    if is_on_gpu(x):
+        return _gpu().choose_algorithm(x, weight, bias, activation, precision, out, packed)
+    return quickest(tuple(weight.shape[1:]), *execute.described(x), None, packed)[0]  # pyright: ignore
+
+
+def _launched(
+    start: Callable[..., None], route: str, shape: tuple[int, ...], options: Options, x: torch.Tensor,
+    weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None, out: Maybe, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
+    """Launch a kernel of a GPU on the addresses of its arrays."""
+    info.route = route
+    if weight.dtype != x.dtype:
+        weight = weight.to(x.dtype)
+    if out is None:
+        memory = allocate_as(x, shape)
+        out = (memory.mT if options.batch_last else memory)[None]
+    start(x, weight, None if bias is None else bias.contiguous(), out, packed)
+    return out
+
+
+def _multiplied(
+    activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, packed: PackedWeights | None,
+    out: Maybe, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
+    offset = None if bias is None else bias[None]
+    return execute.product(x, weight[None], offset, activation, *options, out=out, packed=packed, info=info)
+
+
+def _batched(
+    batch: BoundBatch, shape: tuple[int, ...], activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor,
+    bias: Maybe, packed: PackedWeights | None, out: Maybe, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
+    """Multiply by one of torch's batched products."""
+    if torch.is_autocast_enabled(x.device.type):
+        return _multiplied_by("bmm", activation, options, x, weight, bias, packed, out, info)
+    info.route = "torch bmm"
+    if out is None:
+        memory = allocate_as(x, shape)
+        out = (memory.mT if options.batch_last else memory)[None]
+    batch(x, weight, out)
+    if bias is not None:
+        out.add_(bias)
+    return execute.INPLACE[activation](out) if activation else out
+
+
+def _multiplied_by(
+    algorithm: str, activation: str, options: Options, x: torch.Tensor, weight: torch.Tensor, bias: Maybe,
+    packed: PackedWeights | None, out: Maybe, info: RunInfo,
+) -> torch.Tensor:  # fmt: skip
+    """Multiply by an algorithm that was chosen before."""
+    own, offset = weight if weight.dtype == x.dtype else weight.to(x.dtype), None if bias is None else bias[None]
+    batch_last, _, precision = options
+    return execute.by(
+        algorithm, x, own[None], offset, activation, batch_last, precision, out, packed, info
+    )  # fmt: skip
+
+
+def bind_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], options: Options) -> Sum:
+    """Return the gradient of weights of a pattern by the algorithm that should be quickest."""
+    a, b, c, d = pattern
+    algorithm = options.algorithm
+    if algorithm == "auto" and x.device.type in ("cpu", "cuda"):
+        algorithm = quickest_gradient((a, b, c, d), *execute.described(x))[0]
+    if algorithm == "kernel" and x.numel() and is_on_gpu(x):
+        found = _gpu().bind_gradient(x, grad, (a, b, c, d), options.precision)
+        if found is not None:
+            return found
+    return partial(execute.gradient, pattern=(a, b, c, d), algorithm=algorithm, precision=options.precision)
+
+
+def bind_bias(grad: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what sums a gradient (1, N, features) over its rows."""
+    if grad.is_cuda and grad.dtype.itemsize == 2 and grad.shape[1] >= _LEAST_ONES:
+        return _by_ones
+    ours = grad.is_cuda and NAMES.get(grad.dtype) in DTYPES and current().backend in ("auto", "cuda")
+    if not ours or not grad.numel():
+        return lambda own: own.sum(1)[0]
+    return partial(_summed, grouped().bind_sums(grad))
+
+
+def _by_ones(grad: torch.Tensor) -> torch.Tensor:
+    return uncast("cuda", torch.mv, execute.within_blas_strides(grad)[0].mT, grad.new_ones(grad.shape[1]))
+
+
+def _summed(launch: Any, grad: torch.Tensor) -> torch.Tensor:
+    out = allocate_as(grad, (grad.shape[2],))
+    launch.run((grad, None, out, None))
+    return out
+
+
+_SIDES: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _splits(device: torch.device) -> bool:
+    """Return whether work is put on two streams: where that costs the host nothing later."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def side_stream(device: torch.device, wanted: bool) -> Any:
+    """What is done here runs beside what follows, until :func:`join_side_stream`."""
+    if not wanted or not _splits(device):
+        return nullcontext()
+    side = _SIDES.get(device) or _SIDES.setdefault(device, torch.cuda.Stream(device))
+    side.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(side)
+
+
+def join_side_stream(device: torch.device) -> None:
+    """What follows waits for what was done beside."""
+    if _splits(device) and device in _SIDES:
+        torch.cuda.current_stream(device).wait_stream(_SIDES[device])
+
+
+@lru_cache(maxsize=1)
+def grouped() -> Any:
+    """Return what is loaded with the first training step on a GPU."""
+    return import_module("..mode_product.grouped", __package__)
+
+
+@lru_cache(maxsize=1)
+def _gpu() -> Any:
+    """Return what is loaded with the first chain on a GPU."""
+    return import_module("..mode_product.cuda", __package__)

@@ -1,0 +1,277 @@
+"""Training steps of a chain of Kronecker-sparse products, bound: what remains of a pass are memory and launches.
+
+A step of one kind binds its forward pass for tensors of one layout, and from what that saves its backward pass. ``x``
+and gradients have the features last, or first with ``batch_last``; weights are (a, b, c, d), a bias (features,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ...torch_ops.execute import allocate_as
+from ...torch_ops.info import RunInfo
+from ..mode_product.execute import empty
+from ..mode_product.torch_op import Maybe, Options
+from .chain_matrix import bind_matrix
+from .chain_products import (
+    Backward,
+    Gradients,
+    Multiply,
+    Saved,
+    Sum,
+    Weights,
+    bind_bias,
+    bind_gradient,
+    bind_product,
+    canonical,
+    grouped,
+    in_one_piece,
+    is_in_one_piece,
+    join_side_stream,
+    memory_shape,
+    shaped,
+    side_stream,
+)
+
+FACTORS, GROUPED, MATRIX = "factors", "grouped", "matrix"
+
+
+class Step(Protocol):
+    """The forward pass of a step, bound, and what binds its backward pass.
+
+    ``saves_between`` says that what is saved lies between the factors.
+    """
+
+    route: str
+    saves_between: bool
+
+    def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
+        """Return the product and what the backward pass reads beside x and the weights."""
+        ...
+
+    def bind_backward(
+        self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
+    ) -> Backward:
+        """Return the gradients ``needed``, of x, the bias and the weights."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedStep:
+    """A launch for each factor forward and one back.
+
+    ``reads_x`` and ``reads_weights`` say that launches read these tensors, and the bias, where they lie.
+    """
+
+    launches: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    reads_x: bool
+    reads_weights: bool
+    options: Options
+    route: str
+    saves_between: bool = True
+
+    def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
+        """Return the product, and what lies between the factors."""
+        info.route = self.route
+        dtype, last = x.dtype, len(weights) - 1
+        source = x if self.reads_x else canonical(x, self.options.batch_last)
+        own = weights
+        if not self.reads_weights:
+            own, bias = in_one_piece(weights, dtype), None if bias is None else bias.contiguous()
+        between: list[torch.Tensor] = []
+        for number, launch in enumerate(self.launches):
+            out = allocate_as(x, self.shapes[number])
+            launch.run((source, own[number], out, bias if number == last else None))
+            between.append(out)
+            source = out
+        return between.pop(), between
+
+    def bind_backward(
+        self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
+    ) -> Backward:
+        """Return the gradients, those of one factor in a launch."""
+        of_x, of_bias, *of_weights = needed
+        last, moved = self.options.batch_last, canonical(grad, self.options.batch_last)
+        values = [None if value is None else canonical(value, last) for value in (x, *saved)]
+        own, levels = in_one_piece(weights, grad.dtype), list[_Level]()
+        reads = moved.data_ptr() == grad.data_ptr() and is_in_one_piece(weights, grad.dtype)
+        reads = reads and all(
+            one is None or other is None or one.data_ptr() == other.data_ptr()
+            for one, other in zip(values, (x, *saved), strict=True)
+        )
+        for index in reversed(range(len(weights))):
+            weight, value = own[index], values[index]
+            a, b, c, d = weight.shape
+            deeper = of_x or any(of_weights[:index])
+            below = empty(moved, a * c * d, last) if deeper else None
+            of_weight = torch.empty_like(weight) if of_weights[index] else None
+            of_this = moved.new_empty(a * b * d) if of_bias and index == len(weights) - 1 else None
+            if below is None and of_weight is None and of_this is None:
+                break
+            launch = grouped().bind_backward(
+                moved if value is None else value, moved, weight, below, of_weight, of_this, self.options.precision
+            )
+            shape = memory_shape(a * c * d, grad, last) if deeper else None
+            features = a * b * d if of_this is not None else 0
+            levels.append(_Level(index, launch, shape, of_weights[index], features))
+            if below is None:
+                break
+            moved = below
+        return GroupedBackward(tuple(levels), reads, of_x, last, grouped().backward_operands)
+
+
+class _Level(NamedTuple):
+    """The launch for one factor: the shape of the gradient below, and the features of a bias whose sums it writes."""
+
+    index: int
+    launch: Any
+    below: tuple[int, ...] | None
+    of_weight: bool
+    of_bias: int
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedBackward:
+    """The backward pass of :class:`GroupedStep`; ``reads`` says that launches read all tensors where they lie."""
+
+    levels: tuple[_Level, ...]
+    reads: bool
+    of_x: bool
+    batch_last: bool
+    operands: Callable[..., tuple[Maybe, ...]]
+    route: str = "grouped"
+
+    def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
+        """Return the gradients."""
+        dtype, values = grad.dtype, (x, *saved)
+        if not self.reads:
+            grad, weights = canonical(grad, self.batch_last), in_one_piece(weights, dtype)
+            values = [None if value is None else canonical(value, self.batch_last) for value in values]
+        found: list[Maybe] = [None] * len(weights)
+        of_bias, moved = None, grad
+        for index, launch, shape, sums_weight, features in self.levels:
+            weight = weights[index]
+            below = None if shape is None else allocate_as(grad, shape)
+            of_weight = found[index] = allocate_as(grad, weight.shape) if sums_weight else None
+            of_this = None
+            if features:
+                of_this = of_bias = allocate_as(grad, (features,))
+            launch.run(self.operands(values[index], moved, weight, below, of_weight, of_this))
+            moved = moved if below is None else below
+        return moved if self.of_x else None, of_bias, found
+
+
+@dataclass(frozen=True, eq=False)
+class FactorStep:
+    """One product after the other, each by what should be quickest."""
+
+    products: tuple[Multiply, ...]
+    options: Options
+    route: str = "factor by factor"
+    saves_between: bool = True
+
+    def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
+        """Return the product, and what lies between the factors."""
+        value, between, last = canonical(x, self.options.batch_last), list[torch.Tensor](), len(weights) - 1
+        for number, (multiply, weight) in enumerate(zip(self.products, weights, strict=True)):
+            value = multiply(value, weight, bias if number == last else None, None, None, info)
+            between.append(value)
+        return shaped(between.pop(), x, self.options.batch_last).detach(), between
+
+    def bind_backward(
+        self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor, needed: Sequence[bool]
+    ) -> Backward:
+        """Return the gradients: for each factor a product by its transpose, and a sum over the rows."""
+        of_x, of_bias, *of_weights = needed
+        moved = canonical(grad, self.options.batch_last)
+        bias = bind_bias(moved) if of_bias else None
+        values, levels = [None if x is None else canonical(x, self.options.batch_last), *saved], list[_FactorLevel]()
+        for index in reversed(range(len(weights))):
+            weight, value, below = weights[index], values[index], None
+            sums = multiply = None
+            if of_weights[index] and value is not None:
+                sums = bind_gradient(value, moved, weight.shape, self.options)
+            if of_x or any(of_weights[:index]):
+                a, _, c, d = weight.shape
+                below = empty(moved, a * c * d, self.options.batch_last)
+                multiply = bind_product(moved, weight.transpose(1, 2), None, "", self.options, below, False)
+            levels.append(_FactorLevel(index, multiply, sums))
+            if below is None:
+                break
+            moved = below
+        return FactorBackward(tuple(levels), bias, of_x, of_x or any(of_weights[:-1]), self.options.batch_last)
+
+
+class _FactorLevel(NamedTuple):
+    """The product by the transpose of a factor, and the gradient of its weights."""
+
+    index: int
+    multiply: Multiply | None
+    sums: Sum | None
+
+
+@dataclass(frozen=True, eq=False)
+class FactorBackward:
+    """The backward pass of :class:`FactorStep`; while a graph is captured, sums lie ``apart`` on a second stream."""
+
+    levels: tuple[_FactorLevel, ...]
+    bias: Callable[[torch.Tensor], torch.Tensor] | None
+    of_x: bool
+    apart: bool
+    batch_last: bool
+    route: str = "factor by factor"
+
+    def __call__(self, x: Maybe, weights: Weights, saved: Saved, grad: torch.Tensor) -> Gradients:
+        """Return the gradients."""
+        moved, info = canonical(grad, self.batch_last), RunInfo()
+        of_bias = None if self.bias is None else self.bias(moved)
+        found: list[Maybe] = [None] * len(weights)
+        alive = [moved]  # what another stream reads stays
+        for index, multiply, sums in self.levels:
+            value, weight = (saved[index - 1] if index else x), weights[index]
+            if sums is not None and value is not None:
+                value = value if index else canonical(value, self.batch_last)
+                with side_stream(grad.device, self.apart):
+                    found[index] = sums(value, moved)[0]
+            if multiply is not None:
+                moved = multiply(moved, weight.transpose(1, 2), None, None, None, info)
+                alive.append(moved)
+        if self.apart:
+            join_side_stream(grad.device)
+        return shaped(moved, grad, self.batch_last) if self.of_x else None, of_bias, found
+
+
+def bind_step(kind: str, x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, of_x: bool) -> Step:
+    """Return the step of a kind for tensors of these layouts."""
+    x, weights = x.detach(), [weight.detach() for weight in weights]
+    if kind == MATRIX:
+        return bind_matrix(weights, x.dtype, options, of_x)
+    if kind == GROUPED:
+        return bind_grouped(x, weights, bias, options)
+    products, value = list[Multiply](), canonical(x, options.batch_last)
+    for number, weight in enumerate(weights):
+        a, b, _, d = weight.shape
+        offset, out = bias if number == len(weights) - 1 else None, empty(value, a * b * d, options.batch_last)
+        products.append(bind_product(value, weight, offset, "", options, out, False))
+        value = out
+    return FactorStep(tuple(products), options)
+
+
+def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Options, activation: str = "") -> GroupedStep:
+    """Return a step of a launch for each factor; an activation is taken along where no gradient is recorded."""
+    value, last = canonical(x, options.batch_last), options.batch_last
+    reads, products, shapes = value.data_ptr() == x.data_ptr(), list[Any](), list[tuple[int, ...]]()
+    for number, weight in enumerate(in_one_piece(weights, x.dtype)):
+        a, b, _, d = weight.shape
+        offset, after = (bias, activation) if number == len(weights) - 1 else (None, "")
+        out = empty(value, a * b * d, last)
+        products.append(grouped().bind_forward(value, weight, offset, options.precision, out, after))
+        shapes.append(memory_shape(a * b * d, x, last))
+        value = out
+    in_place = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
+    return GroupedStep(tuple(products), tuple(shapes), reads, in_place, options, products[-1].route)

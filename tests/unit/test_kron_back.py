@@ -74,20 +74,21 @@ def _plan_of(monkeypatch, sizes, right):
     monkeypatch.setattr(gradient_cuda, "Kernel", lambda *_, title, **__: titles[title])
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "right"),
     [(_square(*[8] * 5), 1), (_square(*[16] * 4), 1), (_square(*[32] * 3), 1), (_square(8, 8, 8), 1),
      (_square(4, 4, 2, 8), 1), (_square(16, 16), 12), (_square(8), 4), (_square(*[10] * 4), 1), (_square(13, 12), 3),
      (((5, 7), (20, 31), (24, 10)), 1), (((9, 3), (2, 5), (64, 33)), 6)],
 )  # fmt: skip
-def test_passes_give_every_gradient(started, monkeypatch, sizes, right):
+def test_passes_give_every_gradient(started, monkeypatch, sizes, right, transposed):
     _plan_of(monkeypatch, sizes, right)
     torch.manual_seed(1)
     count, (rows, columns) = 3, whole(sizes)
     x, grad = torch.randn(count, columns, right), torch.randn(count, rows, right)
     factors = [torch.randn(p, q).mT if place % 2 else torch.randn(q, p) for place, (q, p) in enumerate(sizes)]
     modes = parse(text_of(range(len(sizes))), sizes)
-    chosen = gradient_cuda.bind(modes, factors, x)
+    chosen = gradient_cuda.bind(modes, factors, x, None, transposed)
     assert chosen
 
     def applied(places):
@@ -100,7 +101,9 @@ def test_passes_give_every_gradient(started, monkeypatch, sizes, right):
     wanted = torch.autograd.grad(product, exact, grad.double())
     assert_close(dx, 0.5 * wanted[0], depth=sum(map(max, sizes)), magnitude=wanted[0].abs().max())
     for place in range(len(sizes)):
-        assert_close(found[place], wanted[place + 1], depth=x.numel(), magnitude=wanted[place + 1].abs().max())
+        own = found[place].mT if transposed else found[place]
+        assert found[place].is_contiguous()
+        assert_close(own, wanted[place + 1], depth=x.numel(), magnitude=wanted[place + 1].abs().max())
     assert [str(plan) for plan in started] == [str(one.plan) for one in chosen]
 
 

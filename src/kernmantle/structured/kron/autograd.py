@@ -295,11 +295,11 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     needed, x, moved = (of_x, *wanted), None if x is None else form.x(x), form.x(grad)
     through, found = None, [None] * len(factors)
     if of_x or any(wanted):
-        bound = UNBOUND
-        if not torch.is_grad_enabled() and plain([grad]):
-            bound = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed)
-        if bound is not UNBOUND:
-            through, found = bound((x, factors, moved), conjugate(alpha), None)
+        launch = UNBOUND
+        if not torch.is_grad_enabled() and plain((grad,)):
+            launch = bind_gradients(call.text, call.options, x, factors, moved, needed, form.transposed)
+        if launch is not UNBOUND:
+            through, found = launch((x, factors, moved), conjugate(alpha), None)
         else:
             own = [form.factor(factor) for factor in factors]
             through, found = _recorded_gradients(call.text, call.options, alpha, x, own, moved, needed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -304,14 +304,12 @@ class BoundPasses:
     route: str
     passes: tuple[Any, ...]
     applied: tuple[Callable[..., torch.Tensor] | None, ...]
-    transposed: bool
 
     def __call__(self, tensors: tuple[Maybe, Tensors, torch.Tensor], numbers: Number, _outs: None = None) -> Found:
         """Return the gradients of x and the factors; ``numbers`` is alpha."""
         x, factors, grad = tensors
         through, parts = _gpu().gradients(self.passes, self.applied, factors, x, grad, numbers)
-        found = [parts[number] if numbers == 1 else parts[number] * numbers for number in range(len(factors))]
-        return through, [part.mT for part in found] if self.transposed else found
+        return through, [parts[number] if numbers == 1 else parts[number] * numbers for number in range(len(factors))]
 
 
 def bind_gradients(
@@ -345,7 +343,7 @@ def _bind_passes(
     if options.startswith("ieee"):
         return None
     shapes = factor_sizes(own)
-    passes = _gpu().bind(parse(text, shapes), own, x, needed)
+    passes = _gpu().bind(parse(text, shapes), own, x, needed, transposed)
     applied: list[Callable[..., torch.Tensor] | None] = []
     for each in passes:
         if not each.rest:
@@ -355,7 +353,7 @@ def _bind_passes(
         if product is None:
             return None
         applied.append(product)
-    return BoundPasses("cuda: gradients in passes", passes, tuple(applied), transposed) if passes else None
+    return BoundPasses("cuda: gradients in passes", passes, tuple(applied)) if passes else None
 
 
 def _bound_product(
@@ -396,8 +394,9 @@ def _bind_steps(
                 _operand(number, _present(values[number]), partial(_arranged, size=own_size, left=left, axes=axes))
                 for number, own_size in (sides[::-1] if transposed else sides)
             )
-            multiply = _summing(u.of(values), v.of(values), options)
-            steps.append(_Sum(multiply, u, v, tuple(numbers[position] or 0 for position in group), released))
+            steps.append(
+                _bind_sum(u, v, values, options, tuple(numbers[position] or 0 for position in group), released)
+            )
     return BoundGradients("gradients by partial products", tuple(steps))
 
 
@@ -407,13 +406,30 @@ def _operand(number: int, tensor: torch.Tensor, arrange: Callable[[torch.Tensor]
     return _Operand(number, (tuple(found.shape), tuple(found.stride())) if same else None, arrange)
 
 
-def _summing(u: torch.Tensor, v: torch.Tensor, options: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return what sums v[l, q, r] u[l, p, r] over l and r."""
-    if not u.is_cuda or options.startswith("ieee"):
-        return _multiplied
-    return _gpu().bind_sum(u, v) or _multiplied
+def _bind_sum(
+    u: _Operand, v: _Operand, values: Sequence[Maybe], options: str, numbers: tuple[int, ...], released: tuple[int, ...]
+) -> _Sum:
+    """Return what sums v[l, q, r] u[l, p, r] over l and r: a kernel, or one product where views allow it."""
+    one, other = u.of(values), v.of(values)
+    kernel = None if not one.is_cuda or options.startswith("ieee") else _gpu().bind_sum(one, other)
+    if kernel is not None or u.view is None or v.view is None or one.dim() != 3:
+        return _Sum(kernel or _multiplied, u, v, numbers, released)
+    (count, p, right), (_, q, _) = one.shape, other.shape
+    (by_l, by_p, by_r), (of_l, of_q, of_r) = one.stride(), other.stride()
+    if right == 1:
+        first, second = ((count, p), (by_l, by_p)), ((q, count), (of_q, of_l))
+    elif count == 1:
+        first, second = ((right, p), (by_r, by_p)), ((q, right), (of_q, of_r))
+    else:
+        return _Sum(_multiplied, u, v, numbers, released)
+    return _Sum(_product, u._replace(view=first), v._replace(view=second), numbers, released)
 
 
+def _product(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.mm(v, u)
+
+
+@lru_cache(maxsize=1)
 def _gpu() -> Any:
     """Return what is loaded with the first gradient on a GPU."""
     return import_module(".gradient_cuda", __package__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,55 +49,81 @@ def _in_one_piece(grad: torch.Tensor) -> torch.Tensor:
     return own.clone() if own.data_ptr() % 16 else own
 
 
+class Share(NamedTuple):
+    """Where in what a block writes the gradient of a factor is, and how it is read."""
+
+    offset: int
+    size: tuple[int, int]
+    strides: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class BackPass:
     """One pass without addresses: the factors that it applies, those that x needs first, and its launch.
 
-    ``numbers`` and ``rest`` are factors by number and axes by position; ``strides`` those of the factors, in rows and
-    columns; ``kernel`` is None where it was only collected.
+    ``numbers`` and ``rest`` are factors by number and axes by position, ``sources`` the factors in the order of the
+    kernel's parameters and ``given`` the numbers behind them; ``size`` is that of what leaves the pass. ``kernel`` is
+    None where it was only collected; ``transposed`` says that gradients are to be those of transposed factors.
     """
 
     plan: BackPlan
     numbers: tuple[int, ...]
     rest: tuple[int, ...]
-    strides: tuple[int, ...]
-    items: int
-    width: int
+    sources: tuple[int, ...]
+    given: tuple[int, ...]
     index: int
     kernel: Kernel | None
+    blocks: int
+    size: int
+    shares: tuple[Share, ...]
+    transposed: bool
 
     def __call__(self, v: torch.Tensor, x: torch.Tensor, factors: Tensors, slope: float) -> tuple[Any, Any]:
         """Return what leaves the pass, and the gradients of its factors in float32."""
-        plan, own = self.plan, [factors[number] for number in self.numbers]
-        v, x = _in_one_piece(v), _in_one_piece(x)
-        columns = math.prod([columns for _, columns in plan.sizes])
-        out = torch.empty(self.items * columns * self.width, dtype=x.dtype, device=x.device)
+        v, x, device = _in_one_piece(v), _in_one_piece(x), x.device
+        out = torch.empty(self.size, dtype=x.dtype, device=device)
         if self.kernel is None:
-            return out, [x.new_zeros(size, dtype=torch.float32) for size in plan.sizes]
-        blocks = min(
-            plan.tiles(self.items, self.width), resident(self.kernel, self.index) * limits(self.index).sm_count
-        )
-        parts = torch.empty((blocks, plan.parts), dtype=torch.float32, device=x.device)
-        tensors = (v, x, out, parts, *_slots(plan, own))
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        start(self.kernel, self.index, blocks, (*pointers, *self.strides, self.items, self.width, slope))
-        whole = parts.sum(0).split([math.prod(size) for size in plan.sizes])
-        return out, [part.view(size) for part, size in zip(whole, plan.sizes, strict=True)]
+            return out, [x.new_zeros(share.size, dtype=torch.float32) for share in self.shares]
+        total = sum([share.size[0] * share.size[1] for share in self.shares])
+        parts = torch.empty(self.blocks, total, dtype=torch.float32, device=device)
+        pointers = [factors[number].data_ptr() for number in self.sources]
+        arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.given, slope
+        start(self.kernel, self.index, self.blocks, arguments)
+        if not self.transposed:
+            whole = parts.sum(0)
+            return out, [whole.as_strided(share.size, share.strides, share.offset) for share in self.shares]
+        found: list[torch.Tensor] = []
+        for share in self.shares:  # each in one piece, which autograd would else copy
+            own = torch.empty(share.size[0], share.size[1], dtype=torch.float32, device=device)
+            view = parts.as_strided((self.blocks, *share.size), (total, *share.strides), share.offset)
+            found.append(torch.sum(view, 0, out=own))
+        return out, found
 
 
-def _slots(plan: BackPlan, own: Tensors) -> list[torch.Tensor]:
+def _sources(plan: BackPlan, own: Sequence[int]) -> tuple[int, ...]:
     """Return the factors of a pass in the order of the kernel's parameters, the first again where there is none."""
     count = len(plan.first)
     unused = [own[0]] * gradient_emit.FACTORS
-    return [*[*own[:count], *unused][:2], *own[count:], *unused][: gradient_emit.FACTORS]
+    return tuple([*[*own[:count], *unused][:2], *own[count:], *unused][: gradient_emit.FACTORS])
+
+
+def _shares(plan: BackPlan, transposed: bool) -> tuple[Share, ...]:
+    found, offset = list[Share](), 0
+    for rows, columns in plan.sizes:
+        size, strides = ((columns, rows), (1, columns)) if transposed else ((rows, columns), (columns, 1))
+        found.append(Share(offset, size, strides))
+        offset += rows * columns
+    return tuple(found)
 
 
 def bind(
-    modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, needed: Sequence[bool] | None = None
-) -> tuple[BackPass, ...]:
+    modes: Sequence[Mode], factors: Tensors, x: torch.Tensor, needed: Sequence[bool] | None = None,
+    transposed: bool = False,
+) -> tuple[BackPass, ...]:  # fmt: skip
     """Return the passes that find the gradients of x and of all factors; none where others are quicker.
 
-    ``needed``: of x and of the factors, which are asked for, all of them if it is not given.
+    ``needed``: of x and of the factors, which are asked for, all of them if it is not given. ``transposed``: gradients
+    of factors are those of their transposes.
     """
     first, stop = _range(modes)
     items, right = math.prod(x.shape[:-2]), x.shape[-1]
@@ -114,9 +140,17 @@ def bind(
         rest = tuple(range(positions[-1] + 1, stop))
         width = math.prod([modes[position].rows for position in rest]) * right
         numbers = tuple(modes[position].factor or 0 for position in positions)
-        own = _slots(plan, [factors[number] for number in numbers])
-        strides = tuple(step for factor in own for step in factor.stride()[-2:])
-        found.append(BackPass(plan, numbers, rest, strides, items, width, index_of(x.device), _kernel(plan)))
+        sources, index, kernel = _sources(plan, numbers), index_of(x.device), _kernel(plan)
+        strides = tuple(step for number in sources for step in factors[number].stride()[-2:])
+        blocks = 1 if kernel is None else resident(kernel, index) * limits(index).sm_count
+        blocks = min(plan.tiles(items, width), blocks)
+        size = items * math.prod([columns for _, columns in plan.sizes]) * width
+        found.append(
+            BackPass(
+                plan, numbers, rest, sources, (*strides, items, width), index, kernel, blocks,
+                size, _shares(plan, transposed), transposed,
+            )
+        )  # fmt: skip
         items *= math.prod([modes[position].columns for position in positions])
     return tuple(found)
 
@@ -144,7 +178,9 @@ def gradients(
         value, shares = own(value, x if apply is None else apply(x, factors), factors, scale)
         for factor, share in zip(own.numbers, shares, strict=True):
             found[factor] = found[factor] + share if factor in found else share
-    return value.view(x.shape), {number: share.to(x.dtype) for number, share in found.items()}
+    if x.dtype != torch.float32:
+        found = {number: share.to(x.dtype) for number, share in found.items()}
+    return value.view(x.shape), found
 
 
 def bind_sum(u: torch.Tensor, v: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:

@@ -163,6 +163,12 @@ class Dense:
                 self(x, factor, y, out, numbers)
             return
         x, factor, out = x.as_strided(*self.x), factor.as_strided(*self.factor), out.as_strided(*self.out)
+        if y is None and numbers[0] == 1:
+            if len(self.factor[0]) == 2:
+                torch.mm(x, factor, out=out)
+            else:
+                torch.bmm(factor, x, out=out)
+            return
         y, share = (out, 0) if y is None else (y.as_strided(*self.out), numbers[1])
         if factor.dim() == 2:
             torch.addmm(y, x, factor, beta=share, alpha=numbers[0], out=out)

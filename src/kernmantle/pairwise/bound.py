@@ -14,7 +14,9 @@ import torch
 from ..ir.simplify import POWER_CLASSES
 from ..runtime.dispatch import PLANS, CallKey
 from ..torch_ops.call_key import call_key, is_recorded
+from ..torch_ops.info import RunInfo
 from ..torch_ops.row_reduce import BoundApply, bind_apply
+from ..torch_ops.row_reduce_autograd import recorded
 from .kernel_form import Form, gram
 
 _DTYPES = (torch.float32, torch.float64)
@@ -24,19 +26,24 @@ _DTYPES = (torch.float32, torch.float64)
 class BoundReduction:
     """The bound call of a product with the matrix or of a reduction of its rows.
 
-    ``lengths`` are the names of the lengthscales in the form's order; ``is_vector`` says that v has one axis.
+    ``lengths`` are the names of the lengthscales in the form's order; ``is_vector`` says that v has one axis,
+    ``is_recorded`` that derivatives are recorded.
     """
 
     apply: BoundApply
     lengths: tuple[str, ...]
     is_vector: bool
+    is_recorded: bool
     route: str
 
     def __call__(self, tensors: Sequence[Any], numbers: Mapping[str, Any], _: object = ()) -> torch.Tensor:
         """Return the result on x, y, v (None of a reduction) and lengthscales by name, and hyperparameters by name."""
         x, y, v, weights = tensors
         arrays = _arrays(x, y, v, [weights[name] for name in self.lengths], self.is_vector)
-        result = self.apply(arrays, numbers)[0]
+        if self.is_recorded:
+            result = recorded(self.apply.task(numbers, RunInfo()), arrays)
+        else:
+            result = self.apply(arrays, numbers)[0]
         return result.squeeze(-1) if self.is_vector else result
 
 
@@ -81,7 +88,7 @@ def bind(
     """Store the bound call of one that went through all checks, if it is of a kind that is bound."""
     lengths = form.weights
     arrays = [x, x if y is None else y, *weights.values(), *([] if v is None else [v])]
-    if key is None or is_recorded(key) or x.dtype not in _DTYPES:
+    if key is None or x.dtype not in _DTYPES:
         return
     if any(array.dtype != x.dtype or array.numel() == 0 for array in arrays):
         return
@@ -93,4 +100,4 @@ def bind(
     found = _arrays(x, y, v, [weights[name] for name in lengths], is_vector)
     operands, last = (found, None) if v is None else (found[:-1], found[-1])
     bound = bind_apply(gram(form), how, operands, values, last, precision)
-    PLANS[key] = BoundReduction(bound, lengths, is_vector, bound.program.route)
+    PLANS[key] = BoundReduction(bound, lengths, is_vector, is_recorded(key), bound.program.route)

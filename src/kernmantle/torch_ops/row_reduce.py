@@ -132,11 +132,18 @@ class BoundApply:
 
     program: BoundProgram
     numbers: tuple[str | float, ...]
+    text: str
+    types: str
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, Any]) -> list[torch.Tensor]:
         """Return the results on tensors and parameters by name."""
         own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
         return self.program.results(tensors, own)
+
+    def task(self, numbers: Mapping[str, Any], info: RunInfo) -> Task:
+        """Return the apply with parameters by name, for a call whose derivatives are recorded."""
+        own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
+        return Task(self.text, self.types, own, info)
 
 
 def bind_apply(
@@ -147,7 +154,7 @@ def bind_apply(
     text, _, entries = _bound(contraction.text, (), _literals(contraction, numbers), how, count)
     tensors = [*operands, *([] if v is None else [v])]
     types = _types(tuple(name_of(t.dtype, "an operand") for t in tensors), count > 0, precision or "default")
-    return BoundApply(prepare(text, types, tensors), entries)
+    return BoundApply(prepare(text, types, tensors), entries, text, types)
 
 
 @dataclass(frozen=True)

@@ -99,11 +99,11 @@ def _extents(
 def _evaluate(task: Task, tensors: Tensors) -> torch.Tensor:
     """Return the result with whatever derivative is being recorded."""
     if not torch.compiler.is_compiling() and is_tracked(tensors) and plain(tensors):
-        return _recorded(task, tensors)
+        return recorded(task, tensors)
     return task.evaluate(tensors)[0]
 
 
-def _recorded(task: Task, tensors: Tensors) -> torch.Tensor:
+def recorded(task: Task, tensors: Tensors) -> torch.Tensor:
     """Return the result with the derivative that is recorded at the level in hand."""
     if goes_forward():
         return _in_blocks(task, tensors)
@@ -117,7 +117,7 @@ def _of_operator(tensors: Tensors, *numbers_and_texts: Any) -> list[torch.Tensor
         raise GradientError(
             "which entries are chosen has no derivative: call argkmin or argkmax, or detach the tensors"
         )
-    return [_recorded(task, tensors)]
+    return [recorded(task, tensors)]
 
 
 register_derivative(LIBRARY, "apply", lambda tensors, *_: tensors, _of_operator)
@@ -267,6 +267,9 @@ def _through_blocks(
     tensors = operands if v is None else [*operands, v]
     geo, height, width = _geometry(task, tensors)
     saved = _row_statistics(task, operands, result)
+    if height >= geo.sizes[own.row] and width >= geo.sizes[own.column]:
+        found = iter(recompute(partial(_block, task, wanted), *operands, cotangent, *(saved if v is None else (v,))))
+        return [next(found) if chosen else None for chosen in wanted]
     sums = [
         _Sum({axis: (operand.axes.index(axis) - len(operand.axes), geo.sizes[axis]) for axis in own.inner.out
               if axis in operand.axes})
@@ -279,8 +282,8 @@ def _through_blocks(
             else:
                 along = (cotangent[..., rows, :], v[..., columns, :])
             part = (*cut(own, operands, rows, columns), *along)
-            found = recompute(partial(_block, task, wanted), *part)
-            for total, gradient in zip(sums, found, strict=True):
+            each = recompute(partial(_block, task, wanted), *part)
+            for total, gradient in zip(sums, each, strict=True):
                 total.add({own.row: rows, own.column: columns}, gradient)
     gradients = iter(sums)
     return [next(gradients).whole() if chosen else None for chosen in wanted]

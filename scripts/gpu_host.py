@@ -19,7 +19,7 @@ from benchmarks import host
 from benchmarks.calls import passed
 from benchmarks.case import Case
 
-CALLS = 100
+CALLS = 50
 
 
 def _launches(call: Callable[[], object]) -> tuple[float, float, list[str]]:
@@ -36,6 +36,20 @@ def _launches(call: Callable[[], object]) -> tuple[float, float, list[str]]:
         own.setdefault(event.name[:70], []).append(event.device_time_total)
     names = [f"{sum(taken) / 3:8.1f} us {len(taken) / 3:4.1f} x {name}" for name, taken in own.items()]
     return len(ran) / 3, seconds, names
+
+
+def _timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Median seconds of a call by the clock on the wall, and until calls return."""
+    found: list[tuple[float, float]] = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        until_return = time.perf_counter() - begin
+        torch.cuda.synchronize()
+        found.append(((time.perf_counter() - begin) / CALLS, until_return / CALLS))
+    return sorted(found)[2]
 
 
 def _profile(call: Callable[[], object]) -> str:
@@ -56,23 +70,19 @@ def show(case: Case) -> None:
     given = case.problem.inputs("cuda")
     for name, prepare in (("kernmantle", case.ours), *((peer.name, peer.prepare) for peer in case.peers)):
         assert prepare is not None
+        call = prepare(given)
+        for _ in range(20):
+            call()
+        wall, until_return = _timed(call)
         with torch.autograd.set_multithreading_enabled(False):  # so that what backward runs in Python is seen
-            call = prepare(given)
-            for _ in range(5):
-                call()
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            until_return = (time.perf_counter() - begin) / CALLS
-            torch.cuda.synchronize()
-            wall = (time.perf_counter() - begin) / CALLS
+            alone, _ = _timed(call)
             functions = passed(call)
             launches, busy, names = _launches(call)
             files = {own.file for own in functions}
             print(
-                f"== {case.name} | {name}: {wall * 1e6:.1f} us, {until_return * 1e6:.1f} to return; {launches:.1f} on "
-                f"the GPU, {busy * 1e6:.1f} us; {len(functions)} functions in {len(files)} files",
+                f"== {case.name} | {name}: {wall * 1e6:.1f} us, {until_return * 1e6:.1f} to return, "
+                f"{alone * 1e6:.1f} in one thread; {launches:.1f} on the GPU, {busy * 1e6:.1f} us; "
+                f"{len(functions)} functions in {len(files)} files",
                 flush=True,
             )
             print(*names, sep="\n", flush=True)

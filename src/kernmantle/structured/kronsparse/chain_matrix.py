@@ -239,4 +239,5 @@ def _parted_by_torch(weights: Weights, of_matrix: torch.Tensor, needed: Sequence
 
 def bind_matrix(weights: Weights, dtype: torch.dtype, options: Options, of_x: bool) -> MatrixStep:
     """Return the step for rows of a type; ``of_x``: whether the gradient of x is recorded."""
-    return MatrixStep(_bind_join(weights, dtype) if makes_matrix(weights, dtype) else None, options, of_x)
+    join = makes_matrix(weights, dtype) and options.precision != "ieee"  # kernels multiply float32 in halves
+    return MatrixStep(_bind_join(weights, dtype) if join else None, options, of_x)

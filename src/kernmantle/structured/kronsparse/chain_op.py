@@ -19,12 +19,12 @@ from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import assumed_constant, is_known
+from ...torch_ops.torch_private import assumed_constant, in_callers_context, is_known
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_training
-from .chain_products import Weights, memory_shape
-from .chain_step import FACTORS, MATRIX, Step, bind_step
+from .chain_products import Weights, canonical, memory_shape, shaped
+from .chain_step import FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
 _HEAD = 5  # arguments of the Function before its tensors
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
@@ -43,6 +43,11 @@ def _options(batch_last: bool, algorithm: str, precision: str) -> Options:
     return Options(batch_last, algorithm, precision or current().precision or "")
 
 
+def _kind_in_force(kind: str, options: Options) -> str:
+    """Return the kind of step: float32 arithmetic, which may be asked for after tracing, is that of single products."""
+    return FACTORS if kind == GROUPED and options.precision == "ieee" else kind
+
+
 def _step(x: torch.Tensor, weights: Weights, bias: Maybe, kind: str, options: Options, of_x: bool) -> Step:
     key = program_key(("kron_sparse chain", kind), (options, of_x), (x, *weights, bias))
     return bound(key, partial(bind_step, kind, x, weights, bias, options, of_x))  # pyright: ignore
@@ -53,8 +58,11 @@ def _run(
     precision: str,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Return the product, and what the backward pass reads beside x and the weights."""
-    step = _step(x, weights, bias, kind, _options(batch_last, algorithm, precision), of_x)
+    options = _options(batch_last, algorithm, precision)
+    step = _step(x, weights, bias, _kind_in_force(kind, options), options, of_x)
     value, saved = step.forward(x, weights, bias, RunInfo())
+    if kind == GROUPED and not isinstance(step, GroupedStep):
+        saved = [each if each is None else shaped(each, x, batch_last) for each in saved]
     return [value, *(each for each in saved if each is not None)]
 
 
@@ -64,6 +72,8 @@ def _run_backward(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Return the gradients ``needed``, of x, the bias and the weights."""
     options = _options(batch_last, algorithm, precision)
+    if _kind_in_force(kind, options) != kind:
+        kind, saved = FACTORS, [canonical(each, batch_last) for each in saved]
     key = program_key(("kron_sparse chain backward", kind), (options, *needed), (x, *weights, *saved, grad))
     launch = bound(key, partial(_bind_backward, kind, options, x, weights, saved, grad, needed))
     of_x, bias, found = launch(x, weights, saved or (None,), grad)
@@ -80,9 +90,9 @@ def _bind_backward(
     return step.bind_backward(x, weights, saved or (None,), grad, needed)
 
 
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("kron_sparse_chain", _run, _key)
-    _LIBRARY.impl("kron_sparse_chain_backward", _run_backward, _key)
+for _name, _function in (("kron_sparse_chain", _run), ("kron_sparse_chain_backward", _run_backward)):
+    _LIBRARY.impl(_name, _function, "CPU")
+    _LIBRARY.impl(_name, in_callers_context(_function), "CUDA")
 
 
 @torch.library.register_fake("kernmantle::kron_sparse_chain", lib=_LIBRARY)

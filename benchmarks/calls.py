@@ -38,6 +38,8 @@ def passed(call: Callable[[], Any]) -> list[Function]:
     finally:
         sys.setprofile(before)
     return [
-        Function(code.co_filename[len(ROOT) + 1 :], code.co_firstlineno, code.co_qualname, calls)
+        Function(
+            code.co_filename[len(ROOT) + 1 :], code.co_firstlineno, getattr(code, "co_qualname", code.co_name), calls
+        )
         for code, calls in counted.items()
     ]

@@ -57,8 +57,8 @@ def is_traced() -> bool:
 
 def is_known(size: Any) -> bool:
     """Whether a size is a number in the graph that torch.compile traces, not one that may change from call to call."""
-    shapes: Any = torch.fx.experimental.symbolic_shapes  # which torch.compile has imported
-    return shapes.has_static_value(size)
+    fx: Any = torch.fx  # of which torch.compile has imported what follows
+    return fx.experimental.symbolic_shapes.has_static_value(size)
 
 
 def is_written_down() -> bool:

@@ -129,7 +129,7 @@ class MatrixStep:
 class _PartLevel(NamedTuple):
     """The launch that takes the gradient of a product of two factors apart, and what it writes."""
 
-    index: int
+    position: int
     part: Any
     below: tuple[int, ...] | None
     of_this: bool

@@ -97,7 +97,7 @@ for _name, _function in (("kron_sparse_chain", _run), ("kron_sparse_chain_backwa
 
 @torch.library.register_fake("kernmantle::kron_sparse_chain", lib=_LIBRARY)
 def _fake(
-    x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, kind: str, of_x: bool, batch_last: bool, *_: str
+    x: torch.Tensor, weights: list[torch.Tensor], bias: Maybe, kind: str, of_x: bool, batch_last: bool, *options: str
 ) -> list[torch.Tensor]:
     patterns = [tuple(weight.shape) for weight in weights]
     found = [x.new_empty(memory_shape(a * b * d, x, batch_last)) for a, b, _, d in patterns]
@@ -117,7 +117,7 @@ def _empty(x: torch.Tensor, features: int, rows: int, batch_last: bool) -> torch
 @torch.library.register_fake("kernmantle::kron_sparse_chain_backward", lib=_LIBRARY)
 def _fake_backward(
     x: Maybe, weights: list[torch.Tensor], saved: list[torch.Tensor], grad: torch.Tensor, needed: list[bool], kind: str,
-    batch_last: bool, *_: str,
+    batch_last: bool, *options: str,
 ) -> list[torch.Tensor]:  # fmt: skip
     of_x, of_bias, *of_weights = needed
     (a, _, c, d), (i, j, _, k) = weights[0].shape, weights[-1].shape

@@ -41,13 +41,17 @@ FACTORS, GROUPED, MATRIX = "factors", "grouped", "matrix"
 
 
 class Step(Protocol):
-    """The forward pass of a step, bound, and what binds its backward pass.
+    """The forward pass of a step, bound, and what binds its backward pass."""
 
-    ``saves_between`` says that what is saved lies between the factors.
-    """
+    @property
+    def route(self) -> str:
+        """What ``info`` says."""
+        ...
 
-    route: str
-    saves_between: bool
+    @property
+    def saves_between(self) -> bool:
+        """Whether what is saved lies between the factors."""
+        ...
 
     def forward(self, x: torch.Tensor, weights: Weights, bias: Maybe, info: RunInfo) -> tuple[torch.Tensor, Saved]:
         """Return the product and what the backward pass reads beside x and the weights."""
@@ -128,7 +132,7 @@ class GroupedStep:
 class _Level(NamedTuple):
     """The launch for one factor: the shape of the gradient below, and the features of a bias whose sums it writes."""
 
-    index: int
+    position: int
     launch: Any
     below: tuple[int, ...] | None
     of_weight: bool
@@ -210,7 +214,7 @@ class FactorStep:
 class _FactorLevel(NamedTuple):
     """The product by the transpose of a factor, and the gradient of its weights."""
 
-    index: int
+    position: int
     multiply: Multiply | None
     sums: Sum | None
 

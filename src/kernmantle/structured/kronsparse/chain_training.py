@@ -24,7 +24,7 @@ from ..mode_product.execute import ACTIVATIONS, described
 from ..mode_product.grouped_plan import DTYPES, forward_seconds, grouped_seconds, joined_seconds
 from ..mode_product.torch_op import Maybe, Options, product, weight_gradient
 from .chain_matrix import meeting
-from .chain_products import canonical, shaped
+from .chain_products import Backward, canonical, shaped
 from .chain_step import FACTORS, GROUPED, MATRIX, Step, bind_step
 
 _MOST_DENSE = 2**26
@@ -184,7 +184,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Maybe, ...]:
         of_x, bias, found = gradients(own.options, x, weights, grad, needed)
     else:
         key = program_key(("kron_sparse backward", own), needed, (*tensors, grad))
-        launch = bound(key, partial(own.step.bind_backward, x, weights, saved, grad, needed))
+        launch: Backward = bound(key, partial(own.step.bind_backward, x, weights, saved, grad, needed))  # pyright: ignore
         of_x, bias, found = launch(x, weights, saved, grad)
     return None, None, of_x, bias, *found
 

@@ -80,7 +80,8 @@ def choose_algorithm(
     """The way that was measured to be quickest or else should be, the weights rearranged before if ``packed``."""
     given = (x, weight, bias, activation, precision, out)
     key = program_key(("kron_sparse algorithm", packed), (activation, precision, current_cache()), (*given[:3], out))
-    return dispatch.bound(key, lambda: Bound(None, _choose_algorithm(*given, packed))).route
+    found = dispatch.bound(key, lambda: Bound(None, _choose_algorithm(*given, packed)))  # pyright: ignore
+    return found.route
 
 
 def _is_transposed(weight: torch.Tensor) -> bool:
@@ -170,7 +171,7 @@ def bound(
         found = None if problem is None else _bound(problem, x, weight, bias, out, precision, alone, choose_algorithm)
         return Bound(None, "") if found is None else found
 
-    found = dispatch.bound(key, make)
+    found = dispatch.bound(key, make)  # pyright: ignore[reportArgumentType]
     return found if found.route else None
 
 

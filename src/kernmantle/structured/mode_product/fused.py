@@ -61,7 +61,7 @@ def product(
         problem = problem_of(x, weights, bias, activation, precision, out)
         return (None if problem is None else _bound(problem, x, out, chosen)) or _Bound(None, "")
 
-    found = bound(key, make)
+    found = bound(key, make)  # pyright: ignore[reportArgumentType]
     if not found.route:
         return None
     if found.run is not None:

@@ -63,6 +63,10 @@ class WorkerError(KernmantleError, RuntimeError):
     """A process of a group that died, failed or did not answer in time."""
 
 
+class CheckpointError(KernmantleError, ValueError):
+    """A checkpoint that cannot be read or written, or is one of another problem."""
+
+
 class CacheWarning(UserWarning):
     """The kernel cache could not be read or written; work goes on from memory."""
 

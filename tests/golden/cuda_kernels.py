@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernmantle.backends.cuda.eigen_emit import emit as emit_eigen
+from kernmantle.backends.cuda.eigen_plan import THREADS as EIGEN_THREADS
+from kernmantle.backends.cuda.eigen_plan import EigenPlan
 from kernmantle.backends.cuda.emit import emit
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.system_emit import emit as emit_system
@@ -132,6 +135,14 @@ def _system(plan: Callable[[str], SystemPlan]) -> Callable[[str], Planned]:
     return lambda card: Planned(emit_system(plan(card)), str(plan(card)).replace(card, "card"), 128, 0)
 
 
+def _eigen(width: int, compute: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = EigenPlan(compute, width, True, card)
+        return Planned(emit_eigen(plan), str(plan), EIGEN_THREADS, 0)
+
+    return make
+
+
 def _kron(name: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = kron.first_pass(name, card)
@@ -230,6 +241,8 @@ def _table() -> dict[str, Kernel]:
         ("transposed solve", "f64", (True, True, False, True)),
     ):  # fmt: skip
         table.add(f"system {name}", _system(lambda card, t=dtype, s=steps: SystemPlan(t, 32, *s, card)))
+    for width, compute in ((3, "f32"), (32, "f32"), (32, "f64")):
+        table.add(f"eigen {width} {compute}", _eigen(width, compute))
     for name in kron.CASES:
         table.add(f"kron {name}", _kron(name), tuple(CARDS) if name in kron.PORTABLE else HOPPER)
     table.add("kron gram 64x64 f32", _kron_gram(64, 64, 64, "f32"))

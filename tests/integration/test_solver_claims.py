@@ -372,3 +372,67 @@ def test_log_determinants_at_any_scale(dtype, exponents):
         assert torch.equal(found.error, plain.error)
         (gradient,) = torch.autograd.grad(found.value, scaled)
         assert abs(float((gradient * scaled).sum()) - 50) <= 1e-3
+
+
+@pytest.mark.filterwarnings("ignore::kernmantle.errors.KernmantleWarning")
+def test_refined_iterations_reach_what_float32_does_not():
+    x, y = smooth_rows(600)
+    k, ridge = km.Gaussian(0.7), 1e-3
+    options = {"tolerance": 1e-8, "max_iterations": 200}
+    less = km.linalg.nystrom(k.operator(x.float()), 100, ridge)
+    narrow = km.linalg.cg(k.operator(x.float(), diagonal=ridge), y.float(), preconditioner=less, **options)
+    assert not narrow.converged.any()
+    more = km.linalg.nystrom(k.operator(x), 100, ridge)
+    found = km.linalg.cg(k.operator(x, diagonal=ridge), y, preconditioner=more, refine=True, **options)
+    true = (y - k(x, diagonal=ridge) @ found.x).norm() / y.norm()
+    assert found.converged.all()
+    assert float(true) <= 1.01e-8
+    assert abs(float(found.residual) / float(true) - 1) < 1e-2
+    assert "float32" in found.ran
+
+
+@pytest.mark.filterwarnings("ignore::kernmantle.errors.KernmantleWarning")
+@pytest.mark.parametrize("ridge", [1e-2, 1e-4, 1e-6, 1e-8])
+@pytest.mark.parametrize("options", [{}, {"refine": 1}, {"method": "cholesky", "refine": 15}])
+def test_kernel_systems_claim_what_their_solutions_have(ridge, options):
+    x, y = smooth_rows(500)
+    k = km.Gaussian(0.7)
+    found = km.linalg.solve_kernel(
+        k, x, y, ridge, tolerance=1e-8, max_iterations=60, check_errors=False, **({"method": "cg"} | options)
+    )
+    true = float((y - k(x, diagonal=ridge) @ found.x).norm() / y.norm())
+    claimed = float(found.iterations.residual.max())
+    assert abs(claimed - true) <= 0.05 * true + 1e-12
+    if found.iterations.converged.all():
+        assert true <= 1.05e-8
+    if options.get("refine") == 15:
+        assert found.factor.factor.dtype == torch.float32
+        assert found.iterations.converged.all() == (ridge >= 1e-4)
+
+
+def test_refine_is_refused_where_it_means_nothing():
+    x, y = smooth_rows(50)
+    k = km.Gaussian(0.7)
+    with pytest.raises(km.errors.DtypeError, match="float64"):
+        km.linalg.solve_kernel(k, x.float(), y.float(), 1.0, refine=3)
+    with pytest.raises(km.errors.ParameterError, match="number of steps"):
+        km.linalg.solve_kernel(k, x, y, 1.0, refine=-1)
+    with pytest.raises(km.errors.DtypeError, match="float64"):
+        km.linalg.cg(k.operator(x.float(), diagonal=1.0), y.float(), refine=True)
+    with pytest.raises(km.errors.ParameterError, match="True or False"):
+        km.linalg.cg(k.operator(x, diagonal=1.0), y, refine=2)
+
+    class Bare:
+        shape, dtype = (50, 50), torch.float64
+
+        def __matmul__(self, v):
+            return v
+
+    with pytest.raises(km.errors.ParameterError, match=r"float\(\)"):
+        km.linalg.cg(Bare(), y, refine=True)
+
+
+def smooth_rows(n):
+    source = torch.Generator().manual_seed(n)
+    x = torch.rand(n, 4, generator=source, dtype=torch.float64)
+    return x, (3 * x.sum(1)).sin() + 0.1 * torch.randn(n, generator=source, dtype=torch.float64)

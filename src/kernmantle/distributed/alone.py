@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import KernmantleError, OutOfMemoryError, WorkerError
-from ..linalg.cusolvermp import QUICKER, SOLVING, room
+from ..linalg.cusolvermp import QUICKER, SOLVING
+from ..linalg.row_source import available
 from .exchange import broadcast_objects, exchanged_rows, largest
 from .rows import Rows
 
@@ -22,18 +22,6 @@ def by_all(own_rows: Rows, routine: str) -> bool:
         return True
     full = own_rows.rank == 0 and _needed(own_rows, SOLVING) > available(own_rows.local.device)
     return bool(largest(int(full), own_rows.local.device, own_rows.group))
-
-
-def available(device: torch.device) -> int:
-    """Bytes of memory that can still be taken there."""
-    if device.type == "cuda":
-        return room(device)
-    listing = Path("/proc/meminfo")
-    if listing.is_file():
-        for line in listing.read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62
 
 
 def _needed(own_rows: Rows, copies: int) -> int:

@@ -41,6 +41,10 @@ class Operator:
         """Return the same of rows in float64."""
         return Operator(self._kernel, replace(self.rows, local=self.rows.local.double()), self._diagonal)
 
+    def float(self) -> Operator:
+        """Return the same of rows in float32."""
+        return Operator(self._kernel, replace(self.rows, local=self.rows.local.float()), self._diagonal)
+
     def __repr__(self) -> str:
         return f"<operator of {self._kernel!r} on {self.rows.total} rows of {self.rows.size} processes>"
 
@@ -164,6 +168,7 @@ def cg(
     preconditioner: Callable[[torch.Tensor], torch.Tensor] | None = None,
     tolerance: float | None = None,
     max_iterations: int = 1000,
+    refine: bool = False,
     check_errors: bool = False,
 ) -> Iterations:
     """Solve ``a x = b`` by block conjugate gradients, every process with its rows.
@@ -174,7 +179,7 @@ def cg(
         Of :func:`operator`, or another with ``rows``, ``shape``, ``dtype`` and ``@``, and ``double()`` where float32
         is to be verified in float64.
     b : tensor of this process's rows, or DTensor, shape (n,) or (n, c)
-    preconditioner, tolerance, max_iterations, check_errors
+    preconditioner, tolerance, max_iterations, refine, check_errors
         As of :func:`kernmantle.linalg.cg`; a preconditioner takes the rows here, as that of :func:`nystrom` does.
 
     Returns
@@ -213,6 +218,6 @@ def cg(
     with torch.no_grad():
         found = plain_cg(
             a, side.local, preconditioner=preconditioner, tolerance=tolerance, max_iterations=max_iterations,
-            reduce=total(a.rows.group), check_errors=check_errors,
+            reduce=total(a.rows.group), refine=refine, check_errors=check_errors,
         )  # fmt: skip
     return replace(found, x=side.like(found.x))

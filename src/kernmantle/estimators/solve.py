@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -16,7 +17,7 @@ from ..linalg.kernel import Method
 from ..linalg.solution import raise_for
 from ..pairwise import Kernel
 
-SOLVERS: dict[str, Method] = {"auto": "auto", "cholesky": "cholesky", "cg": "cg"}
+SOLVERS: dict[str, Method] = {name: name for name in get_args(Method)}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from .eigh import Spectrum, eigh
 from .kernel import KernelSolution, solve_kernel
 from .lu import LUFactor, lu_factor, lu_solve, solve_lu
 from .multi_gpu import eigh_multi_gpu
+from .pathwise import Posterior, pathwise_posterior
 from .preconditioners import LowRank, nystrom, pivoted_cholesky
+from .sketch_and_project import sketch_and_project
 from .solution import Solution
 from .stochastic import Estimate, logdet, trace
 from .workspace import Workspace, workspace
@@ -19,6 +21,7 @@ __all__ = [
     "KernelSolution",
     "LUFactor",
     "LowRank",
+    "Posterior",
     "Solution",
     "Spectrum",
     "Workspace",
@@ -33,7 +36,9 @@ __all__ = [
     "lu_factor",
     "lu_solve",
     "nystrom",
+    "pathwise_posterior",
     "pivoted_cholesky",
+    "sketch_and_project",
     "solve_cholesky",
     "solve_kernel",
     "solve_lu",

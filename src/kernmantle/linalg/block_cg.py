@@ -19,6 +19,8 @@ AHEAD = 4
 """Iterations that the host may be ahead of a GPU, and that may so be run after convergence."""
 INDEFINITE, NOT_FINITE = 3, 4
 """Infos: why a recursion broke down."""
+REPLACED = 0.1
+"""Fall of a recursion's residual after which it is replaced by a measured one."""
 DIVERGED = 1e6
 """Multiple of the smallest residual at which a recursion is given up."""
 
@@ -144,8 +146,12 @@ class _State:
             weights.new_zeros(()),
         )
 
-    def step(self) -> None:
-        """One iteration: one product."""
+    def step(self, gap: Columns | None = None) -> None:
+        """One iteration: one product.
+
+        With ``gap``, which is ``b - a x`` of the x here by a product of its own, the residual of the recursion is
+        replaced by it; directions stay conjugate to the last ones (van der Vorst and Ye, Residual replacement, 2000).
+        """
         product = self.multiply(self.direction)
         dtype = product.dtype
         sums = [_gram(self.direction, product), _gram(self.direction, self.unit)]
@@ -154,7 +160,13 @@ class _State:
         small = _factor(curvature, torch.finfo(dtype).eps)
         length = _solved(small, slope)
         self.x = self.x + self.direction @ (length @ self.weights).to(dtype)
-        residual = self.unit - product @ length.to(dtype)
+        if gap is None:
+            residual = self.unit - product @ length.to(dtype)
+        else:
+            residual = gap(self.x).to(dtype)
+            sizes = self.total(residual.double().square().sum(0)).sqrt()
+            self.weights = torch.diag(torch.where(sizes > 0, sizes, torch.ones_like(sizes)))
+            residual = residual / self.weights.diagonal().to(dtype)
         self.unit, turned, weights = _normal(residual, self.precondition(residual), self.total)
         back = _solved(small, self.total(_gram(product, turned)))
         self.direction = turned - self.direction @ back.to(dtype)
@@ -166,10 +178,10 @@ class _State:
 
 
 @contextmanager
-def bar(limit: int) -> Iterator[Any]:
+def bar(limit: int, unit: str = "iteration") -> Iterator[Any]:
     """Show iterations on a terminal once they take longer than a second."""
     quiet = not current().progress or not sys.stderr.isatty()
-    with tqdm(total=limit, unit="iteration", delay=1, disable=quiet) as shown:
+    with tqdm(total=limit, unit=unit, delay=1, disable=quiet) as shown:
         yield shown
 
 
@@ -198,11 +210,12 @@ class Run:
 
 def iterate(
     multiply: Columns, precondition: Columns, total: Columns, right: torch.Tensor, whole: torch.Tensor,
-    tolerance: float, limit: int,
+    tolerance: float, limit: int, gap: Columns | None = None,
 ) -> Run:  # fmt: skip
     """Solve for a right-hand side, with residuals relative to the norms ``whole``, from 0.
 
-    A recursion that breaks down, diverges or does not get to the tolerance gives its best iterate.
+    A recursion that breaks down, diverges or does not get to the tolerance gives its best iterate. With ``gap``, the
+    residual by a better product, that of the recursion is replaced wherever it has fallen by ``REPLACED``.
     """
     lengths = total(right.square().sum(0)).sqrt()
     state = _State.start(multiply, precondition, total, right, lengths)
@@ -210,9 +223,12 @@ def iterate(
     run = Run(state.x, [lengths / whole])
     recent = deque([state.x], maxlen=watch.delay + 1)
     known = best = watch.worst(run.history[0])
+    level = float("inf")
     with bar(limit) as shown:
         while len(run.history) <= limit and not known <= tolerance:
-            state.step()
+            replaces = gap is not None and known <= REPLACED * level
+            state.step(gap if replaces else None)
+            level = known if replaces or level == float("inf") else level
             recent.append(state.x)
             run.history.append(state.lengths() / whole)
             # A negative one, or NaN, says that the recursion has broken down.

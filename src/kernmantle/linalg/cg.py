@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..arrays import check_same_device, check_same_dtype, unwrap
-from ..errors import KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
+from ..errors import DtypeError, KernmantleWarning, LinearAlgebraError, ParameterError, ShapeError
 from .arguments import check_reverse
 from .block_cg import INDEFINITE, NOT_FINITE, Columns, iterate, read
 from .implicit import attached
@@ -56,6 +57,8 @@ class Iterations(Described):
         0 for columns that converged; else 1: ``max_iterations`` were run; 2: rounding allows no smaller residual;
         3: ``pᵀ a p < 0`` for some p, so that a, or the preconditioner, is not positive definite; 4: NaN, infinities or
         numbers out of range.
+    error : array or None
+        Standard error of ``residual``, where it is an estimate.
     """
 
     x: Any
@@ -65,6 +68,7 @@ class Iterations(Described):
     converged: Any
     ran: str
     info: Any = None
+    error: Any = None
 
 
 @outside
@@ -77,6 +81,7 @@ def cg(
     tolerance: float | None = None,
     max_iterations: int = 1000,
     reduce: Columns | None = None,
+    refine: bool = False,
     check_errors: bool = False,
 ) -> Iterations:
     """Solve ``a x = b`` for a symmetric positive definite operator by block conjugate gradients.
@@ -99,6 +104,10 @@ def cg(
         Products that may be spent.
     reduce : callable, optional
         For rows that are spread over processes: sums a small tensor over them.
+    refine : bool
+        For float64: multiply in float32, with recurrences in float64, and replace residuals by those of products in
+        float64 wherever they have fallen to a tenth. For matrices, and operators with ``float()``, as kernels'
+        have. Where products in float32 get no further, those in float64 go on.
     check_errors : bool
         Raise where the tolerance was not reached, instead of warning.
 
@@ -116,11 +125,11 @@ def cg(
 
     Notes
     -----
-    What counts is ``b - a x`` of the x that is returned, rounded as it is: in float64 for matrices and for operators
-    with ``double()``, as kernels' operators have; on CUDA first in the type of a with norms in float64, and in float64
-    where that is not within the tolerance. Where it is not, the iteration starts again from this residual, until it is
-    or stops falling to half (``info`` 2): in float32 near the unit of float32 times ``‖a‖ ‖x‖ / ‖b‖``, where float64
-    goes on. Each column of b is scaled by a power of two, so that its size does not matter.
+    What counts is ``b - a x`` of the x that is returned, rounded as it is: by a fresh product in float64 for matrices
+    and for operators with ``double()``, as kernels' operators have. Where it is not within the tolerance, the iteration
+    starts again from this residual, until it is or stops falling to half (``info`` 2): in float32 near the unit of
+    float32 times ``‖a‖ ‖x‖ / ‖b‖``, where float64, also with ``refine``, goes on. Each column of b is scaled by a power
+    of two, so that its size does not matter.
 
     On CUDA the host looks at residuals of four iterations ago, so that no iteration waits for it; up to four are run
     after convergence, which do no harm; for the final residual it waits once. In a CUDA graph all ``max_iterations``
@@ -153,13 +162,24 @@ def cg(
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
         raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
     columns, first = ((t.unsqueeze(-1) if given.dim() == 1 else t) for t in (given, start[0] if start else given))
-    settings = _Settings(preconditioner, reduce, limit, max_iterations, check_errors)
+    _check_refine(refine, operator)
+    settings = _Settings(preconditioner, reduce, limit, max_iterations, check_errors, refine)
     found = _solve(operator, columns, first if start else None, settings)
     pick = (lambda t: t.squeeze(-1)) if given.dim() == 1 else (lambda t: t)
     results = [wrap(pick(t)) for t in (found.x, found.residual, found.history, found.converged, found.info)]
     x, residual, history, converged, info = results
     ran = "block conjugate gradients" + (f", preconditioned by {preconditioner!r}" if preconditioner else "")
+    ran += ", products in float32 refined in float64" if refine else ""
     return Iterations(x, residual, history, found.history.shape[0] - 1, converged, ran, info)
+
+
+def _check_refine(refine: Any, operator: Product) -> None:
+    if not isinstance(refine, bool):
+        raise ParameterError(f"refine must be True or False, not {refine!r}")
+    if refine and operator.dtype != torch.float64:
+        raise DtypeError(f"refine multiplies in float32 what is float64; a is {operator.dtype}: pass it in float64")
+    if refine and operator.narrow is None:
+        raise ParameterError(f"refine needs an operator with float(), which {type(operator.source).__name__} lacks")
 
 
 def _tolerance(given: float | None, dtype: torch.dtype) -> float:
@@ -177,6 +197,7 @@ class _Settings:
     tolerance: float
     limit: int
     check_errors: bool
+    refine: bool = False
 
     def precondition(self, v: torch.Tensor) -> torch.Tensor:
         return self.preconditioner(v) if self.preconditioner else v
@@ -236,10 +257,9 @@ class _Best:
     def offer(self, x: torch.Tensor) -> tuple[float, bool]:
         """Take the columns that are better; return the largest residual, and whether what was offered was finite."""
         x = self._side.down(self._side.up(x))
-        wide = self._operator.wide is not None
-        rest, gap = self._measured(x, wide and not x.is_cuda)
-        if wide and x.is_cuda and not read(rest.amax())[0] <= self._settings.tolerance:
-            rest, gap = self._measured(x, True)
+        gap = self._operator.gap(self._side.b, x)
+        check_reverse(gap, "what a depends on")
+        rest = self._settings.total(gap.square().sum(0)).sqrt() / self._side.lengths
         better = rest < self.rest
         self.x, self.gap = torch.where(better, x, self.x), torch.where(better, gap, self.gap)
         self.rest = torch.where(better, rest, self.rest)
@@ -247,11 +267,6 @@ class _Best:
             return 0.0, True
         worst, finite = read(torch.stack([self.rest.amax(), torch.isfinite(rest).all().double()]))
         return worst, finite != 0
-
-    def _measured(self, x: torch.Tensor, wide: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        gap = self._operator.gap(self._side.b, x, wide)
-        check_reverse(gap, "what a depends on")
-        return self._settings.total(gap.square().sum(0)).sqrt() / self._side.lengths, gap
 
 
 def _refined(
@@ -261,22 +276,32 @@ def _refined(
     best, history, worst, target = _Best(operator, side, settings), [], 1.0, settings.tolerance
     if start is not None:
         worst, _ = best.offer(side.down(start).masked_fill(side.zero, 0))
-    lengths = side.lengths.to(side.b.dtype)
+    lengths, narrow = side.lengths.to(side.b.dtype), settings.refine
     while True:
         right = best.gap.masked_fill(best.rest <= settings.tolerance, 0).to(side.b.dtype)
         left = settings.limit - max(0, len(history) - 1)
-        run = iterate(operator.apply, settings.precondition, settings.total, right, lengths, target, left)
+        multiply, gap = (_narrowed(operator), partial(operator.gap, right)) if narrow else (operator.apply, None)
+        run = iterate(multiply, settings.precondition, settings.total, right, lengths, target, left, gap)
         history += run.history[1:] if history else run.history
         before, (worst, finite) = worst, best.offer(best.x + run.x)
         if worst <= settings.tolerance or worst != worst:
             return best, history, 0
-        if not finite or run.info == NOT_FINITE:
+        if (not finite or run.info == NOT_FINITE) and not narrow:
             return best, history, NOT_FINITE
         if len(history) > settings.limit:
             return best, history, LIMIT
         if not worst <= before / 2:
-            return best, history, run.info or STAGNATED
+            if not narrow:
+                return best, history, run.info or STAGNATED
+            narrow = False
         target = settings.tolerance / 4
+
+
+def _narrowed(operator: Product) -> Columns:
+    """Products in float32 of columns in float64."""
+    assert operator.narrow is not None
+    narrow = operator.narrow
+    return lambda v: narrow(v.float()).double()
 
 
 def _solve(operator: Product, b: torch.Tensor, start: torch.Tensor | None, settings: _Settings) -> _Found:

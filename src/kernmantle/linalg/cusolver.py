@@ -26,6 +26,8 @@ HANDLES = 128
 RETRY = 60.0
 """Seconds after which a library that was not found is looked for again."""
 _BATCHED_ELEMENTS = 2**31 - 1
+_BATCHED_ITEMS = 65_535
+"""Matrices of one call of XsyevBatched, which fails for 100 000 of order 3 (cuSOLVER 12)."""
 _TYPES = {torch.float32: 0, torch.float64: 1}
 _ALL, _BY_INDEX, _BY_VALUE = 1001, 1002, 1003
 
@@ -331,7 +333,7 @@ class Library:
     ) -> tuple[int, int]:
         """Bytes on device and host for a batch, of which as much runs at a time as the routine takes."""
         kind, call = _TYPES[dtype], self._bindings.xsyev_batched_buffer_size
-        count = max(1, min(count, _BATCHED_ELEMENTS // max(1, n * n)))
+        count = max(1, min(count, _BATCHED_ITEMS, _BATCHED_ELEMENTS // max(1, n * n)))
         return self._sizes(
             device, lambda h: call(h.solver, h.parameters, int(vectors), 0, n, kind, 0, max(1, n), kind, 0, kind, count)
         )
@@ -343,7 +345,7 @@ class Library:
         n, kind = a.shape[-1], _TYPES[a.dtype]
         values = torch.empty(a.shape[:-1], dtype=a.dtype, device=a.device)
         info = torch.zeros(a.shape[0], dtype=torch.int32, device=a.device)
-        step = max(1, limit // max(1, n * n))
+        step = min(_BATCHED_ITEMS, max(1, limit // max(1, n * n)))
         for start in range(0, a.shape[0], step):
             part = a[start : start + step]
             count = part.shape[0]

@@ -224,9 +224,10 @@ def eigh(
 
     Notes
     -----
-    Direct on CUDA: cuSOLVER's Xsyevd, Xsyevdx for a part, XsyevBatched for batches up to order 1024, all of which may
-    wait for the device by themselves; without nvmath-python ``torch.linalg.eigh``, which does. In a CUDA graph
-    XsyevBatched for one matrix after the other, up to order 300. On the CPU: LAPACK through torch and scipy.
+    Direct on CUDA: up to order 32 one kernel of Jacobi rotations for one matrix or a batch, which waits for nothing;
+    above cuSOLVER's Xsyevd, Xsyevdx for a part, XsyevBatched for batches up to order 512, all of which may wait for the
+    device by themselves; without nvmath-python ``torch.linalg.eigh``, which does. In a CUDA graph XsyevBatched for one
+    matrix after the other, up to order 300. On the CPU: LAPACK through torch and scipy.
 
     Gradients: by the matrix, of every order, under torch.func too, for w and v of the direct method; between equal
     eigenvalues a rotation of the vectors counts as no change, so that functions of the spanned space have their

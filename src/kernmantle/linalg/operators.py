@@ -23,7 +23,8 @@ CHUNK = 1 << 18
 class Product:
     """A square linear operator on tensors: ``apply`` multiplies columns (n, c).
 
-    ``wide`` multiplies columns of float64, in float64, where the operator is of float32 and can be had so.
+    ``wide`` multiplies columns of float64, in float64, where the operator is of float32 and can be had so; ``narrow``
+    multiplies columns of float32, in float32, where it is of float64.
     """
 
     apply: Apply
@@ -33,17 +34,16 @@ class Product:
     wrap: Wrap
     source: Any
     wide: Apply | None = None
+    narrow: Apply | None = None
 
     @property
     def requires_grad(self) -> bool:
         """Whether the operator may depend on something that requires a gradient."""
         return bool(getattr(self.source, "requires_grad", isinstance(self.source.dtype, torch.dtype)))
 
-    def gap(self, b: torch.Tensor, x: torch.Tensor, wide: bool) -> torch.Tensor:
-        """Return ``b - a x`` in float64, of a product in float64 or in the type of the operator."""
-        if wide and self.wide is not None:
-            return b.double() - self.wide(x.double())
-        return b.double() - self.apply(x).double()
+    def gap(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return ``b - a x`` in float64, of a product in float64 where the operator can be had so."""
+        return b.double() - (self.apply(x).double() if self.wide is None else self.wide(x.double()))
 
 
 def _wide_matrix(a: torch.Tensor) -> Apply:
@@ -51,18 +51,19 @@ def _wide_matrix(a: torch.Tensor) -> Apply:
     return lambda v: torch.cat([rows.double() @ v for rows in a.detach().split(max(1, CHUNK // max(1, a.shape[1])))])
 
 
-def _wide(a: Any, dtype: torch.dtype, apply: Callable[[Any, torch.Tensor], torch.Tensor]) -> Apply | None:
-    """Products of ``a.double()``, where there is such a thing."""
-    if dtype != torch.float32 or not callable(getattr(a, "double", None)):
-        return None
+def _other(a: Any, dtype: torch.dtype, apply: Callable[[Any, torch.Tensor], torch.Tensor]) -> dict[str, Apply]:
+    """Products of ``a.double()`` for an operator of float32, of ``a.float()`` for one of float64, if it has that."""
+    name, method = ("wide", "double") if dtype == torch.float32 else ("narrow", "float")
+    if not callable(getattr(a, method, None)):
+        return {}
     made: list[Any] = []
 
     def multiply(v: torch.Tensor) -> torch.Tensor:
         if not made:
-            made.append(a.double())
+            made.append(getattr(a, method)())
         return apply(made[0], v)
 
-    return multiply
+    return {name: multiply}
 
 
 def is_array(a: Any) -> bool:
@@ -78,8 +79,10 @@ def product_of(a: Any, name: str = "a") -> Product:
         check_reverse(tensor, name)
         if tensor.dim() != 2:
             raise ShapeError(f"{name} must be one matrix here, it has shape {tuple(tensor.shape)}; loop over the batch")
-        wide = _wide_matrix(tensor) if tensor.dtype == torch.float32 else None
-        return Product(lambda v: tensor @ v, tensor.shape[-1], tensor.dtype, tensor.device, wrap, tensor, wide)
+        other = _other(tensor.detach(), tensor.dtype, operator.matmul)
+        if tensor.dtype == torch.float32:
+            other = {"wide": _wide_matrix(tensor)}
+        return Product(lambda v: tensor @ v, tensor.shape[-1], tensor.dtype, tensor.device, wrap, tensor, **other)
     shape = tuple(getattr(a, "shape", ()))
     if not hasattr(a, "__matmul__") or len(shape) != 2 or shape[0] != shape[1]:
         raise ShapeError(f"{name} must be a square matrix or operator with .shape and @, not {_shown(a, shape)}")
@@ -94,7 +97,7 @@ def product_of(a: Any, name: str = "a") -> Product:
             torch.device(device),
             lambda result: result,
             a,
-            _wide(a, kind, operator.matmul),
+            **_other(a, kind, operator.matmul),
         )
     try:
         dtype = torch.from_numpy(np.empty(0, kind)).dtype
@@ -102,8 +105,8 @@ def product_of(a: Any, name: str = "a") -> Product:
         raise DtypeError(f"{name} has dtype {kind!r}; solvers take float32 and float64") from error
     check_dtype(torch.empty(0, dtype=dtype), name)
     _, wrap = unwrap(np.empty(0, kind), names=[name])
-    wide = _wide(a, dtype, _by_numpy)
-    return Product(lambda v: _by_numpy(a, v), shape[0], dtype, torch.device("cpu"), wrap, a, wide)
+    other = _other(a, dtype, _by_numpy)
+    return Product(lambda v: _by_numpy(a, v), shape[0], dtype, torch.device("cpu"), wrap, a, **other)
 
 
 def _by_numpy(a: Any, v: torch.Tensor) -> torch.Tensor:

@@ -141,11 +141,19 @@ class Operator:
 
     def double(self) -> Operator:
         """The same of rows in float64."""
+        return self._of(torch.float64)
+
+    def float(self) -> Operator:
+        """The same of rows in float32."""
+        return self._of(torch.float32)
+
+    def _of(self, dtype: torch.dtype) -> Operator:
+        numbers = np.float64 if dtype == torch.float64 else np.float32
         x, y = (
-            None if rows is None else np.asarray(rows, np.float64) if self._numpy else rows.double()
+            None if rows is None else np.asarray(rows, numbers) if self._numpy else rows.to(dtype)
             for rows in (self._x, self._y)
         )  # fmt: skip
-        diagonal = self._diagonal.double() if isinstance(self._diagonal, torch.Tensor) else self._diagonal
+        diagonal = self._diagonal.to(dtype) if isinstance(self._diagonal, torch.Tensor) else self._diagonal
         return Operator(self._kernel, x, y, diagonal)
 
     def dense(self) -> Any:

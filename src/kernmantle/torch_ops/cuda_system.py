@@ -42,7 +42,8 @@ class Arrays:
 
 
 @lru_cache(maxsize=1)
-def _is_there() -> bool:
+def compiles() -> bool:
+    """Whether kernels can be compiled here."""
     try:
         core()
     except BackendError:
@@ -52,7 +53,7 @@ def _is_there() -> bool:
 
 def takes(a: torch.Tensor) -> bool:
     """Whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
-    return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and _is_there()
+    return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and compiles()
 
 
 def run(arrays: Arrays, pivoted: bool, transposed: bool = False) -> None:

@@ -1,0 +1,28 @@
+"""CUDA C++ of eigenvalues of small matrices: an instantiation of ``eigen.cuh``."""
+
+from __future__ import annotations
+
+from .eigen_plan import THREADS, EigenPlan
+
+ENTRY = "km_eigen"
+_TYPES = {"f32": "float", "f64": "double"}
+_STRIDES = [f"{name}_{axis}" for name in ("a", "v") for axis in ("item", "row", "column")]
+
+
+def emit(plan: EigenPlan) -> str:
+    """CUDA C++ of a plan; parameters are pointers, sizes, and the strides of items, rows and columns of a and v."""
+    numbers = ", ".join(f"long long {name}" for name in ("count", "order", *_STRIDES))
+    strides = ", ".join(f"{{{', '.join(_STRIDES[i : i + 3])}}}" for i in (0, 3))
+    choices = f"{_TYPES[plan.compute]}, {plan.width}, {THREADS}"
+    return "\n".join(
+        [
+            f"// {plan}",
+            '#include "eigen.cuh"',
+            f'extern "C" __global__ void __launch_bounds__({THREADS}, {plan.resident})',
+            f"{ENTRY}(const void* a, void* w, void* v, int* info, {numbers}) {{",
+            f"    const km::EigenArguments g = {{a, w, v, info, count, order, {strides}}};",
+            f"    km::eigenpairs<{choices}>(g, {str(plan.vectors).lower()});",
+            "}",
+            "",
+        ]
+    )

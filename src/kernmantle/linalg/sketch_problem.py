@@ -1,0 +1,148 @@
+"""Kernel systems in blocks of rows: their arguments, checked, and their products with all rows visited so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import GradientError, ParameterError, ShapeError
+from ..pairwise import Kernel
+from .row_source import RowSource, available, host_rows, tensor_of
+
+EXACT = {"cpu": 4096, "cuda": 16384}
+"""Rows up to which the matrix of a block is factored by default; larger ones are approximated."""
+BLOCKS = {"cpu": 2048, "cuda": 16384}
+"""Rows of a block by default, at most: a step's product must take longer than its factor."""
+MEMORY_SHARE = 0.4
+"""Of the free memory, for rows, where no other amount is asked for."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``(k(x, x) + diag(ridge)) c = y`` in blocks; y and the ridge are in the order of the blocks."""
+
+    kernel: Kernel
+    source: RowSource
+    y: torch.Tensor
+    ridge: float | torch.Tensor
+    rank: int | None
+    seed: int
+
+    def ridge_of(self, start: int, stop: int) -> Any:
+        """That of some rows, as a number or a column."""
+        return self.ridge if isinstance(self.ridge, float) else self.ridge[start:stop, None]
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """Blocks in the order of a pass; the first is in that of memory where rows are there in random order."""
+        if epoch == 0 and self.source.order is not None:
+            return torch.arange(self.source.blocks)
+        return torch.randperm(self.source.blocks, generator=torch.Generator().manual_seed(self.seed + epoch))
+
+    def index(self, step: int) -> int:
+        """The block of a step."""
+        return int(self.order(step // self.source.blocks)[step % self.source.blocks])
+
+    def visited(self, step: int) -> list[tuple[int, int]]:
+        """Spans of the blocks before a step, of which coefficients need not be zero."""
+        count = self.source.blocks
+        if step >= count:
+            return [(0, self.source.size)]
+        return [self.source.span(int(block)) for block in self.order(0)[:step]]
+
+    def product(self, rows: torch.Tensor, w: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
+        """``k(rows, x) @ w`` over spans of x, in the type of the rows."""
+        total = rows.new_zeros(len(rows), w.shape[1])
+        for start, stop, part in self.source.pieces(spans):
+            total += self.kernel.matmul(rows, part.to(rows.dtype), w[start:stop].to(rows.dtype))
+        return total
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop."""
+
+    tolerance: float
+    steps: int
+    deadline: float
+
+    def spent(self, step: int) -> bool:
+        """Whether no step may follow so many."""
+        return step >= self.steps or time.monotonic() >= self.deadline
+
+
+def fingerprint(problem: Problem) -> dict[str, Any]:
+    """What a checkpoint is of: sizes, options, and sums of the data that other data would not have."""
+    source, y = problem.source, problem.y
+    picked = source.rows(*source.span(0)).double()
+    values = {name: str(value) for name, value in problem.kernel.hyperparameters.items()}
+    ridge = problem.ridge if isinstance(problem.ridge, float) else float(problem.ridge.double().sum())
+    return {
+        "kernel": repr(problem.kernel), "hyperparameters": values, "rows": source.size, "columns": source.columns,
+        "block": source.block, "in memory": source.order is not None, "rank": problem.rank, "seed": problem.seed,
+        "dtype": str(y.dtype), "targets": list(y.shape), "ridge": ridge,
+        "sum of the first rows": float(picked.sum()), "sum of squares of y": float(y.double().square().sum()),
+    }  # fmt: skip
+
+
+def _positive(value: Any, name: str, kinds: Any = int) -> Any:
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+        raise ParameterError(f"{name} must be positive, not {value!r}")
+    return value
+
+
+def device_of(x: Any, device: Any) -> torch.device:
+    """Where to compute: as asked, where x is, or on a GPU for rows on the host."""
+    if device is not None:
+        return torch.device(device)
+    if isinstance(x, torch.Tensor) and x.is_cuda:
+        return x.device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def prepared(
+    kernel: Kernel, x: Any, y: Any, ridge: Any, block: int | None, rank: int | None, passes: float, tolerance: float,
+    seconds: float | None, memory: int | None, device: Any, seed: int,
+) -> tuple[Problem, Limits, bool]:  # fmt: skip
+    """Checked arguments: the system, when to stop, and whether y is a vector."""
+    host_rows(x)
+    where, n = device_of(x, device), x.shape[0]
+    call, _ = kernel.prepared(tensor_of(x, 0, 1).to(where), None)
+    if call.batch:
+        raise ShapeError(f"sketch_and_project takes one kernel, not a batch {call.batch}; loop over it")
+    shared = [t for t in (x, y, ridge, *call.shared) if isinstance(t, torch.Tensor)]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in shared):
+        raise GradientError("sketch_and_project has no gradient: pass detached tensors, or take method='cg'")
+    if not hasattr(y, "shape") or len(y.shape) not in (1, 2) or y.shape[0] != n:
+        raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {tuple(y.shape)}")
+    targets = y if isinstance(y, torch.Tensor) else torch.from_numpy(y[:])
+    if str(targets.dtype) != str(call.x.dtype):
+        raise ParameterError(f"x is {call.x.dtype} but y is {targets.dtype}; convert one of them")
+    rows = min(BLOCKS[where.type], max(256, n // 100)) if block is None else _positive(block, "block")
+    rows = min(rows, n)
+    if rank is None and rows > EXACT[where.type]:
+        rank = 1000
+    allowed = int(MEMORY_SHARE * available(where)) if memory is None else _positive(memory, "memory")
+    _positive(passes, "passes", (int, float)), _positive(tolerance, "tolerance", float)
+    source = RowSource(x, where, rows, allowed, seed)
+    deadline = time.monotonic() + (math.inf if seconds is None else _positive(seconds, "seconds", (int, float)))
+    limits = Limits(tolerance, max(1, math.ceil(passes * source.blocks)), deadline)
+    vector = targets.dim() == 1
+    columns = source.sorted(targets.detach().reshape(n, -1)).contiguous()
+    return Problem(kernel, source, columns, _ridge(ridge, n, source, columns), rank, seed), limits, vector
+
+
+def _ridge(ridge: Any, n: int, source: RowSource, like: torch.Tensor) -> float | torch.Tensor:
+    if isinstance(ridge, (int, float)) and not isinstance(ridge, bool):
+        if not 0 < ridge < math.inf:
+            raise ParameterError(f"ridge must be positive, not {ridge!r}")
+        return float(ridge)
+    each = torch.as_tensor(ridge).detach()
+    if each.dim() == 0:
+        return _ridge(float(each), n, source, like)
+    if each.shape != (n,):
+        raise ShapeError(f"ridge must be a number or have shape ({n},), it has {tuple(each.shape)}")
+    return source.sorted(each).to(like)

@@ -1,0 +1,44 @@
+"""Eigenvalues of batches of small symmetric matrices on the GPU: one kernel, on torch's current stream."""
+
+from __future__ import annotations
+
+import torch
+
+from ..backends.cuda.eigen_emit import ENTRY, emit
+from ..backends.cuda.eigen_plan import MOST, THREADS, EigenPlan, width_for
+from ..backends.cuda.launch import Kernel
+from ..runtime.kernel_store import loaded
+from .cuda import index_of, job_for, limits, start
+from .cuda_system import compiles
+from .dtypes import NAMES
+
+
+def takes(a: torch.Tensor) -> bool:
+    """Whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
+    return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and compiles()
+
+
+def run(a: torch.Tensor, w: torch.Tensor, v: torch.Tensor | None, info: torch.Tensor) -> None:
+    """Eigenvalues (count, n), ascending, and vectors of matrices (count, n, n) of any strides; waits for nothing.
+
+    The lower triangles are read; v may be the memory of a. ``w`` and ``info`` are contiguous.
+    """
+    index = index_of(a.device)
+    own = limits(index)
+    count, order = a.shape[:2]
+    chosen = EigenPlan(NAMES[a.dtype], width_for(order), v is not None, own.arch)
+    kernel = _kernel(chosen)
+    if kernel is None:
+        return
+    pointers = (a.data_ptr(), w.data_ptr(), 0 if v is None else v.data_ptr(), info.data_ptr())
+    strides = (*a.stride(), *((0, 0, 0) if v is None else v.stride()))
+    start(kernel, index, chosen.blocks(count, own.sm_count), (*pointers, count, order, *strides))
+
+
+def _kernel(chosen: EigenPlan) -> Kernel | None:
+    """Return the kernel of a plan, None if it was only collected."""
+    return loaded(
+        chosen,
+        lambda: [job_for(emit(chosen), chosen.arch, str(chosen))],
+        lambda binary: Kernel(binary, ENTRY, THREADS, title=str(chosen)),
+    )

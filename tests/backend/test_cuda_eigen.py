@@ -1,0 +1,45 @@
+"""Kernels for eigenvalues of small matrices compile for every generation; plans fit order and batch."""
+
+import itertools
+
+import pytest
+
+from kernmantle.backends.cuda.eigen_emit import emit
+from kernmantle.backends.cuda.eigen_plan import BY_THREAD, MOST, THREADS, EigenPlan, width_for
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source
+
+from .test_cuda_compile import CARDS
+
+# 255 registers are all there are; what is stored are loads of the Rayleigh quotients, after the sweeps.
+SPILLS = {("sm_100", "f64", 32): 64}
+WIDTHS = (1, 2, 3, 4, 8, 16, 32)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("compute", ["f32", "f64"])
+@pytest.mark.parametrize("width", [3, 8, 32])
+def test_kernels_compile_without_spilling(card, compute, width):
+    taken = compile_source(emit(EigenPlan(compute, width, True, card)), card, headers(), "eigen").resources
+    assert max(taken.spill_stores, taken.stack) <= SPILLS.get((card, compute, width), 0)
+    assert taken.shared == 0
+    assert taken.registers <= 255
+
+
+def test_every_plan_has_a_text_of_its_own():
+    plans = [EigenPlan(*each, "sm_90") for each in itertools.product(("f32", "f64"), WIDTHS, (True, False))]
+    assert len({emit(plan) for plan in plans}) == len(plans)
+    assert len({str(plan) for plan in plans}) == len(plans)
+
+
+def test_lanes_and_blocks_have_every_matrix():
+    for order in range(1, MOST + 1):
+        width = width_for(order)
+        assert width in WIDTHS
+        assert order <= width <= max(4, 2 * order - 1)
+        assert width == order or order > BY_THREAD
+        plan = EigenPlan("f32", width, True, "sm_90")
+        per_block = THREADS if width <= BY_THREAD else THREADS // width
+        for count in (1, 31, 32, 33, 10**6):
+            blocks = plan.blocks(count, 132)
+            assert blocks == 16 * 132 or (blocks - 1) * per_block < count <= blocks * per_block

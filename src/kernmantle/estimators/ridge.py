@@ -35,7 +35,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
         By default the median distance of rows, for kernels that have a bandwidth.
     kernel_params : dict, optional
         Further hyperparameters of a kernel given by its name.
-    solver : {"auto", "cholesky", "cg"}
+    solver : {"auto", "cholesky", "cg", "sketch_and_project"}
         Conjugate gradients never form K; "auto" takes them above 20 000 rows.
     device : str, optional
         Device used for NumPy input; the CPU by default.

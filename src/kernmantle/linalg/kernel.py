@@ -27,7 +27,7 @@ ROWS = 2048
 LARGE = {"cpu": 20_000, "cuda": 60_000}
 """Rows from which on "auto" iterates."""
 ENDLESS = {"cpu": 200_000, "cuda": 1_000_000}
-"""Rows from which on "auto" takes blocks of rows: products with all of them take 40 s on two cores, 0.9 s on an H100."""
+"""Rows from which on "auto" takes blocks of rows: products with all take 40 s on two cores, 0.9 s on an H100."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -68,8 +68,14 @@ def _forms() -> dict[Any, Frequencies]:
     found: dict[Any, Frequencies] = {}
     for name, (options, draw) in ROWS.items():
         kernel: Kernel = CONSTRUCTORS[name.split()[0]](bandwidth=3.0, **options)
-        found |= {kernel.form: draw, (2.0 * kernel).form: draw}
+        each: Kernel = CONSTRUCTORS[name.split()[0]](lengthscales=torch.ones(1), **options)
+        found |= {form: draw for one in (kernel, each) for form in (one.form, (2.0 * one).form)}
     return found
+
+
+def has_prior(kernel: Kernel) -> bool:
+    """Whether samples of the prior can be drawn for a kernel."""
+    return kernel.form in _forms() and "transform" not in kernel.hyperparameters
 
 
 @dataclass(frozen=True)
@@ -90,14 +96,16 @@ class Prior:
     @staticmethod
     def of(kernel: Kernel, like: torch.Tensor, features: int, samples: int, seed: int) -> Prior:
         """For rows like these; ParameterError for a kernel whose spectral density is not in the table."""
-        draw = _forms().get(kernel.form)
         values = kernel.hyperparameters
-        if draw is None or "transform" in values or any(isinstance(v, torch.Tensor) and v.dim() for v in values.values()):
+        if not has_prior(kernel):
             raise ParameterError(
-                f"samples of the prior are known for {', '.join(ROWS)}, with a bandwidth and a factor, not for {kernel!r}"
+                f"samples of the prior are there for {', '.join(ROWS)}, with a bandwidth, lengthscales and a factor, "
+                f"not for {kernel!r}"
             )
         source = torch.Generator().manual_seed(seed)
-        frequencies = draw(like.shape[1], features, values, source) / float(values["bandwidth"])
+        frequencies = _forms()[kernel.form](like.shape[1], features, values, source) / float(values["bandwidth"])
+        if "lengthscales" in values:
+            frequencies = frequencies / values["lengthscales"].detach().cpu().double()[:, None]
         phases = 2 * torch.pi * torch.rand(features, generator=source, dtype=torch.float64)
         weights = torch.randn(features, samples, generator=source, dtype=torch.float64)
         weights = weights * (2 * float(values.get("scale", 1.0)) / features) ** 0.5

@@ -22,6 +22,7 @@ GRADIENT = re.compile(r"[Gg]radient|differentiable|derivatives")
 SHAPE = re.compile(r"shape|\((…|\.\.\.|[a-z∏]+_?[a-z]*), ")
 ROOMS = ("", "distributed", "estimators", "kron", "kronsparse", "linalg", "ot", "stats", "testing")
 RESULTS = {
+    "linalg.Posterior",
     "KronWorkspace",
     "distributed.Operator", "kronsparse.Chain", "kronsparse.Choice", "kronsparse.Projection", "kronsparse.Replaced",
     "kronsparse.Report", "linalg.CholeskyFactor", "linalg.Estimate", "linalg.Iterations", "linalg.KernelSolution",

@@ -26,7 +26,8 @@ def launcher(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
     if kernels is None:
         return Launcher(nothing, str(chosen))
     find, select = kernels
-    rows, sizes = chosen.rows, dict(zip(SIZES, values, strict=False))
+    rows = chosen.rows
+    sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
     nowhere, device = rows.ports.index(rows.matrix.outs[0]), torch.device("cuda", index)
     steps = [
         BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)

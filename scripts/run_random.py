@@ -49,16 +49,21 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _collected(workers: Any, results: Any, end: float, output: Any) -> dict[int, dict[str, Any]]:
-    """Return what the processes have found when all have ended, or the time is over; write it down as it comes."""
+def _collected(workers: Any, again: Any, results: Any, end: float, output: Any) -> dict[int, dict[str, Any]]:
+    """Return what the processes have found when all have ended, or the time is over; write it down as it comes.
+
+    ``again`` starts another process for one that has died.
+    """
     done: dict[int, dict[str, Any]] = {}
     ended, said = 0, time.time()
     while ended < len(workers) and time.time() < end + AFTER:
         try:
             row = results.get(timeout=0.5)
         except queue.Empty:
-            if not any(worker.is_alive() for worker in workers):
-                break
+            for place, worker in enumerate(workers):
+                if worker.exitcode not in (None, 0):
+                    _say(f"DIED {worker.name}, exit code {worker.exitcode}")
+                    workers[place] = again()
             continue
         if row is None:
             ended += 1
@@ -88,24 +93,24 @@ def main() -> int:
         os.environ[name] = "1"
     spawn = multiprocessing.get_context("spawn")
     following, results = spawn.Value("q", given.first), spawn.Queue()
-    workers = [
-        spawn.Process(target=_work, args=(given.driver, last, end, following, results), daemon=True)
-        for _ in range(given.processes)
-    ]
-    for worker in workers:
+
+    def started() -> Any:
+        worker = spawn.Process(target=_work, args=(given.driver, last, end, following, results), daemon=True)
         worker.start()
+        return worker
+
+    workers = [started() for _ in range(given.processes)]
     with (given.output or Path(os.devnull)).open("w", buffering=1) as output:
-        done = _collected(workers, results, end, output)
+        done = _collected(workers, started, results, end, output)
     stop = following.value
     missing = sorted(set(range(given.first, stop)) - set(done))
-    died = sum(worker.exitcode not in (None, 0) for worker in workers)
     for worker in workers:
         worker.kill()
     wrong = sorted(case for case, row in done.items() if row["error"])
     found = collections.Counter(row["found"] for row in done.values() if not row["error"])
     _say(f"{given.driver} {given.first} to {stop - 1}: {len(done)} ran, {len(wrong)} wrong {wrong}")
     _say(f"returned: {dict(sorted(found.items()))}, in all {sum(key * times for key, times in found.items())}")
-    _say(f"did not end: {missing}; processes that died: {died}")
+    _say(f"did not end: {missing}")
     _say(f"{given.processes} processes, {time.time() - end + given.seconds:.0f} s")
     return 1 if wrong or missing else 0
 

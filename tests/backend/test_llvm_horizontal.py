@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import platform
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from kernmantle.backends.cpu import gram_plan
+from kernmantle.backends.cpu import jit as runtime
+from kernmantle.backends.cpu.emit import emit
 from kernmantle.compiler.nest import Nest
 from kernmantle.ir.node import const, var
 from kernmantle.ir.reductions import REDUCTIONS
@@ -133,3 +137,14 @@ def test_symmetric_results():
     want = np.abs(x[..., :, None, :].astype(np.float64) - x[..., None, :, :]).sum(-1)
     assert agree(got[0], want, 1e-5)
     assert np.array_equal(got[0], got[0].swapaxes(-1, -2))
+
+
+@pytest.mark.parametrize("stored", ["f16", "bf16"])
+@pytest.mark.parametrize("name", ["sum", "min", "max"])
+def test_one_result_of_a_half_type_on_machines_without_instructions_for_it(name, stored):
+    """LLVM may call no function for it, which no kernel is linked with."""
+    one = nest("k", "", op("tanh", op("add", A, P)), reduce=name, out_dtypes=stored)
+    plain = runtime.host()
+    if platform.machine() in ("x86_64", "AMD64"):
+        plain = replace(plain, cpu="haswell", features="")
+    runtime.compile_ir(emit(gram_plan.plan(one, 32, 16, {"m": 1, "n": 1, "k": 10_000})), plain)

@@ -250,6 +250,16 @@ def test_many_callers_at_once(recorder):
     assert (counts == 1).all()
 
 
+def test_a_function_that_is_not_there_is_an_error_and_no_call_of_nothing(monkeypatch):
+    source = (
+        "define void @km(ptr %p) {\n  %x = load fp128, ptr %p\n  %y = fadd fp128 %x, %x\n"
+        "  store fp128 %y, ptr %p\n  ret void\n}"
+    )
+    monkeypatch.setattr(runtime.binding, "address_of_symbol", lambda name: None)
+    with pytest.raises(CompileError, match="__addtf3"):
+        runtime.compile_ir(source, runtime.host())
+
+
 def test_the_version_names_the_compiler():
     assert "llvmlite" in runtime.version()
     assert any(character.isdigit() for character in runtime.version())

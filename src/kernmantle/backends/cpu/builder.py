@@ -9,11 +9,13 @@ from contextlib import contextmanager
 
 ELEMENTS = {"f32": "float", "f64": "double", "i32": "i32", "i64": "i64", "bool": "i32"}
 STORED = {
-    "f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "i8": "i8", "u8": "i8", "i16": "i16",
+    "f16": "half", "bf16": "i16", "f32": "float", "f64": "double", "i8": "i8", "u8": "i8", "i16": "i16",
     "i32": "i32", "i64": "i64", "bool": "i8",
 }  # fmt: skip
-SIZE = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
-FLOATING = ("half", "bfloat", "float", "double")
+"""Types in memory. Numbers of bfloat16 are their bits, since LLVM calls a function of a library to move one on machines
+that have no instruction for it."""
+SIZE = {"half": 2, "float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+FLOATING = ("half", "float", "double")
 
 
 def integer_of(element: str) -> str:
@@ -28,7 +30,7 @@ def vector(element: str, lanes: int) -> str:
 
 def suffix(kind: str) -> str:
     """Part of an intrinsic's name that stands for a type."""
-    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+    names = {"float": "f32", "double": "f64", "half": "f16"}
     if kind.startswith("<"):
         count, element = kind[1:-1].split(" x ")
         return f"v{count}{names.get(element, element)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ ENTRY = "km"
 binding: Any = llvmlite.binding
 _SIGNATURE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _LLVM = threading.RLock()
+# What LLVM calls where a machine lacks an instruction; a function that is not found would be a call of address 0.
+_RUNTIME = re.compile(rb"\b__(?:trunc|extend|fix|float|add|sub|mul|div|mod|cmp|pow)[a-z0-9]+\b")
 # Parts of what is left that a caller runs alone, while another has the team, before it asks again.
 _PARTS_ALONE = 4
 # A call of many items returns to the interpreter every half a second, so that Ctrl-C is heard: its first part is an
@@ -93,7 +96,7 @@ def compile_ir(ir: str, host: Host) -> bytes:
     Raises
     ------
     CompileError
-        If LLVM rejects the text.
+        If LLVM rejects the text, or needs functions that are not there.
     """
     _initialize()
     with _LLVM:
@@ -113,9 +116,14 @@ def _compiled(ir: str, host: Host) -> bytes:
         manager = builder.getModulePassManager()
         manager.run(module, builder)
         _dispose(manager)
-        return bytes(machine.emit_object(module))
+        obj = bytes(machine.emit_object(module))
     except RuntimeError as error:
         raise CompileError(f"LLVM rejected a kernel: {error}\n{ir[:400]}") from error
+    missing = {name for name in _RUNTIME.findall(obj) if binding.address_of_symbol(name.decode()) is None}
+    if missing:
+        names = ", ".join(sorted(name.decode() for name in missing))
+        raise CompileError(f"LLVM made calls of {names}, which this process does not have\n{ir[:400]}")
+    return obj
 
 
 def _dispose(manager: Any) -> None:

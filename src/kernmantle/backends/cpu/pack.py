@@ -10,6 +10,8 @@ _RUN_BYTES = 64
 
 def widened(f: Function, text: str, stored: str, element: str, lanes: int) -> str:
     """A stored value as the compute type."""
+    if stored == "bf16":
+        text, stored = _from_bfloat(f, text, lanes), "f32"
     source = STORED[stored]
     kind, target = vector(source, lanes), vector(element, lanes)
     if source == element:
@@ -35,10 +37,10 @@ def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> s
         test = "fcmp une" if element in FLOATING else "icmp ne"
         text, element = f.emit(f"{test} {kind} {text}, zeroinitializer"), "i1"
         kind = vector("i1", lanes)
+    if stored == "bf16":
+        return _as_bfloat(f, text, element, lanes)
     if element == target:
         return text
-    if target == "bfloat":
-        return _as_bfloat(f, text, element, lanes)
     if element == "i1":
         word = "uitofp" if target in FLOATING else "zext"
     elif element in FLOATING and target in FLOATING:
@@ -50,6 +52,13 @@ def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> s
     else:
         word = "sext" if SIZE[target] > SIZE[element] else "trunc"
     return f.emit(f"{word} {kind} {text} to {into}")
+
+
+def _from_bfloat(f: Function, text: str, lanes: int) -> str:
+    """The float with these upper bits."""
+    wide, short = vector("i32", lanes), vector("i16", lanes)
+    bits = f.emit(f"shl {wide} {f.emit(f'zext {short} {text} to {wide}')}, {splat('16', 'i32', lanes)}")
+    return f.emit(f"bitcast {wide} {bits} to {vector('float', lanes)}")
 
 
 def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
@@ -71,7 +80,7 @@ def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
     quiet = f.emit(f"or {wide} {high}, {constant(0x40)}")
     unordered = f.emit(f"fcmp uno {kind} {text}, zeroinitializer")
     chosen = f.emit(f"select {vector('i1', lanes)} {unordered}, {wide} {quiet}, {wide} {rounded}")
-    return f.emit(f"bitcast {short} {f.emit(f'trunc {wide} {chosen} to {short}')} to {vector('bfloat', lanes)}")
+    return f.emit(f"trunc {wide} {chosen} to {short}")
 
 
 def transposed(f: Function, rows: list[str], element: str) -> list[str]:

@@ -40,7 +40,7 @@ def closure(name: str) -> set[str]:
             continue
         found.add(module)
         for _, target in imports(parsed(module), module.split(".")[:-1]):
-            waiting += [".".join(target), ".".join(target[:-1])]
+            waiting += [".".join(target), ".".join(target[:-1]), ".".join([*target[:-1], "__init__"])]
     return found
 
 

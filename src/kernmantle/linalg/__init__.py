@@ -6,6 +6,7 @@ from .definite import inverse_spd, logdet_spd
 from .eigh import Spectrum, eigh
 from .kernel import KernelSolution, solve_kernel
 from .lu import LUFactor, lu_factor, lu_solve, solve_lu
+from .masked import MaskedKronecker
 from .multi_gpu import eigh_multi_gpu
 from .pathwise import Posterior, pathwise_posterior
 from .preconditioners import LowRank, nystrom, pivoted_cholesky
@@ -21,6 +22,7 @@ __all__ = [
     "KernelSolution",
     "LUFactor",
     "LowRank",
+    "MaskedKronecker",
     "Posterior",
     "Solution",
     "Spectrum",

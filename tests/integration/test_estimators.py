@@ -365,7 +365,7 @@ def test_a_search_that_stops_early_or_runs_away_warns():
     random = np.random.default_rng(0)
     x = random.normal(size=(60, 3))
     y = np.sin(2 * x[:, 0]) + 0.1 * random.normal(size=60)
-    with pytest.warns(ConvergenceWarning, match="max_iter=1 steps"):
+    with pytest.warns(ConvergenceWarning, match="raise max_iter=1"):
         estimators.GaussianProcessRegressor(max_iter=1).fit(x, y)
     with pytest.warns(ConvergenceWarning, match=r"bandwidths of the features \[1, 2\] became"):
         estimators.GaussianProcessRegressor(ard=True).fit(x, np.sin(x[:, 0]))

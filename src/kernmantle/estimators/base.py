@@ -9,15 +9,38 @@ from typing import Any
 import torch
 from sklearn.base import BaseEstimator
 
+from ..errors import KernmantleError, TraceError
 from ..pairwise import CONSTRUCTORS, Kernel
 from ..pairwise.bandwidth import typical_distance
+from ..torch_ops.checks import is_number
+from .state import Stored
 
 NAMES = {name.lower(): name for name in CONSTRUCTORS}
 NAMES |= {"rbf": "Gaussian", "laplacian": "Laplace", "poly": "Polynomial"}
+PRECOMPUTED = "precomputed"
+_BANDWIDTHS = {"Gaussian": lambda gamma: (0.5 / gamma) ** 0.5, "Laplace": lambda gamma: 1 / gamma}
+"""Kernels whose bandwidth scikit-learn writes as gamma."""
+_GAMMAS = {"scale": lambda rows: 1 / (rows.shape[1] * float(rows.var(correction=0))), "auto": lambda r: 1 / r.shape[1]}
+"""What scikit-learn's support vector machines call by these names."""
 
 
-class KernelEstimator(BaseEstimator):
-    """An estimator with ``kernel``, ``bandwidth`` and ``kernel_params``."""
+class Precomputed:
+    """In place of a kernel: rows are rows of the kernel matrix already, (m, n)."""
+
+    def __repr__(self) -> str:
+        return PRECOMPUTED
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """The matrix, a copy."""
+        return rows.clone()
+
+    def matmul(self, rows: torch.Tensor, others: torch.Tensor, v: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """The rows of the matrix times v."""
+        return rows @ v
+
+
+class KernelEstimator(Stored, BaseEstimator):
+    """An estimator with ``kernel``, ``bandwidth`` and ``kernel_params``; some have scikit-learn's ``gamma`` too."""
 
     kernel: Any
     bandwidth: float | None
@@ -28,20 +51,92 @@ class KernelEstimator(BaseEstimator):
         return chosen_kernel(self, "kernel", rows)
 
 
+class TakesMatrices(KernelEstimator):
+    """A kernel estimator that takes ``kernel="precomputed"`` too."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = is_precomputed(self.kernel)
+        return tags
+
+    def _kernel_or_matrix(self, rows: torch.Tensor, some: torch.Tensor | None = None) -> Kernel | Precomputed:
+        """The kernel, or what stands for the matrix that the rows are; a bandwidth is found from the rows ``some``."""
+        if not is_precomputed(self.kernel):
+            return self._make_kernel(rows if some is None else rows[some])
+        if self.bandwidth is not None or self.kernel_params:
+            raise ValueError("kernel='precomputed' takes neither bandwidth nor kernel_params")
+        if rows.shape[0] != rows.shape[1]:
+            raise ValueError(
+                "Precomputed matrix must be square: kernel='precomputed' takes the kernel of all rows, it was given "
+                f"{tuple(rows.shape)}"
+            )
+        return Precomputed()
+
+
+def is_precomputed(choice: Any) -> bool:
+    """Return whether rows are kernel values."""
+    return isinstance(choice, str) and choice == PRECOMPUTED
+
+
 def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
-    """The kernel that an argument of an estimator names, with ``bandwidth`` and ``kernel_params`` of its own."""
+    """The kernel that an argument of an estimator names, with the hyperparameters that the estimator has."""
     name, choice = type(estimator).__name__, getattr(estimator, argument)
     bandwidth, parameters = estimator.bandwidth, estimator.kernel_params
     if isinstance(choice, Kernel):
         if bandwidth is not None or parameters:
             raise ValueError(f"{name} got a kernel and bandwidth or kernel_params: a kernel has its own")
         return choice
+    if hasattr(choice, "theta"):
+        raise ValueError(
+            f"{argument}={choice!r} of {name} is one of scikit-learn's kernels; name it instead, as "
+            "kernel='gaussian' for RBF: of a Gaussian process the scale and the noise are included"
+        )
+    if callable(choice):
+        return _traced(choice, argument, bandwidth, parameters)
     if not isinstance(choice, str) or choice.lower() not in NAMES:
-        raise ValueError(f"{argument}={choice!r} of {name} is neither a km.Kernel nor one of {', '.join(NAMES)}")
-    constructor = CONSTRUCTORS[NAMES[choice.lower()]]
-    own = dict(parameters or {})
-    if "bandwidth" in signature(constructor).parameters:
+        raise ValueError(
+            f"{argument}={choice!r} of {name} is neither a km.Kernel, nor a function of two entries, nor one of "
+            f"{', '.join(NAMES)}"
+        )
+    found = NAMES[choice.lower()]
+    constructor = CONSTRUCTORS[found]
+    own, names = dict(parameters or {}), signature(constructor).parameters
+    for option in ("degree", "coef0"):
+        value = getattr(estimator, option, None)
+        if value is not None and option in names:
+            own.setdefault(option, value)
+    gamma = _gamma(getattr(estimator, "gamma", None), rows)
+    if gamma is not None and "gamma" in names:
+        own.setdefault("gamma", gamma)
+    elif gamma is not None and "bandwidth" in names:
+        if bandwidth is not None or found not in _BANDWIDTHS:
+            other = "give one of the two" if found in _BANDWIDTHS else f"{choice!r} has a bandwidth instead"
+            raise ValueError(f"gamma={gamma:g} of {name}: {other}")
+        bandwidth = _BANDWIDTHS[found](gamma)
+    if "bandwidth" in names:
         own["bandwidth"] = typical_distance(rows) if bandwidth is None else bandwidth
     elif bandwidth is not None:
         raise ValueError(f"{argument} {choice!r} has no bandwidth; leave bandwidth=None")
     return constructor(**own)
+
+
+def _gamma(value: Any, rows: torch.Tensor) -> float | None:
+    if isinstance(value, str) and value in _GAMMAS:
+        return _GAMMAS[value](rows)
+    if value is not None and (isinstance(value, str) or not (is_number(value) and value > 0)):
+        raise ValueError(f"gamma must be a number above 0, 'scale' or 'auto', got {value!r}")
+    return None if value is None else float(value)
+
+
+def _traced(function: Any, argument: str, bandwidth: Any, parameters: Mapping[str, Any] | None) -> Kernel:
+    """A function of an entry of each row, and of hyperparameters, as a kernel."""
+    own = dict(parameters or {}) | ({} if bandwidth is None else {"bandwidth": bandwidth})
+    try:
+        return Kernel(function, **own)
+    except (KernmantleError, TypeError, AttributeError, ValueError) as error:
+        kind = type(error) if isinstance(error, KernmantleError) else TraceError
+        raise kind(
+            f"{argument}= is a function of one entry of each row, whose values are summed over the columns, as "
+            f"lambda a, b: km.minimum(a, b); with something made of the sum, km.Kernel(map, epilogue); a function of "
+            f"whole rows cannot be compiled, kernel='precomputed' takes its matrix: {error}"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..pairwise import Kernel
-from .base import KernelEstimator
+from .base import TakesMatrices
 from .data import labels_as_array, rows_and_targets, rows_of, weights_of
 from .ridge import check_positive
 from .solve import Solution, solve
@@ -73,7 +73,7 @@ class Decides(ClassifierMixin):
         return named(self.classes_, best, X)
 
 
-class KernelClassifier(Decides, KernelEstimator):
+class KernelClassifier(Decides, TakesMatrices):
     """Kernel ridge regression of one against all others, for each class: ``(K + alpha I) c = ±1``.
 
     Probabilities are the softmax of the decisions times one number, chosen so that the rows are likeliest when
@@ -83,7 +83,7 @@ class KernelClassifier(Decides, KernelEstimator):
     ----------
     alpha : float
         Regularisation.
-    kernel, bandwidth, kernel_params, solver, device, verbose
+    kernel, bandwidth, kernel_params, gamma, degree, coef0, solver, device, verbose
         As of :class:`KernelRidge`.
 
     Attributes
@@ -118,14 +118,18 @@ class KernelClassifier(Decides, KernelEstimator):
     """
 
     def __init__(
-        self, alpha: float = 1.0, *, kernel: str | Kernel = "laplace", bandwidth: float | None = None,
-        kernel_params: Mapping[str, Any] | None = None, solver: str = "auto", device: str | None = None,
-        verbose: bool = False,
+        self, alpha: float = 1.0, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
+        bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
+        gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
+        solver: str = "auto", device: str | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self.alpha = alpha
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.kernel_params = kernel_params
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
         self.solver = solver
         self.device = device
         self.verbose = verbose
@@ -140,7 +144,7 @@ class KernelClassifier(Decides, KernelEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs at least two classes, y has one class")
         weights = weights_of(sample_weight, rows)
-        self.kernel_ = self._make_kernel(rows if weights is None else rows[weights > 0])
+        self.kernel_ = self._kernel_or_matrix(rows, None if weights is None else weights > 0)
         targets = signs_of(codes, len(self.classes_), rows)
         solution = solve(self.kernel_, rows, targets, alpha, self.solver, weights, bool(self.verbose))
         self._rows, self._coefficients = rows, solution.coefficients
@@ -161,6 +165,7 @@ class KernelClassifier(Decides, KernelEstimator):
         order = torch.from_numpy(np.random.default_rng(0).permutation(rows.shape[0])).to(rows.device)
         held_out, training = order[: len(order) // 5], order[len(order) // 5 :]
         part = None if weights is None else weights[training]
+        assert isinstance(self.kernel_, Kernel)
         again = solve(self.kernel_, rows[training], targets[training], alpha, self.solver, part, bool(self.verbose))
         decisions = self.kernel_.matmul(rows[held_out], rows[training], again.coefficients)
         return sharpness_of(decisions, codes[held_out.cpu().numpy()], None if weights is None else weights[held_out])

@@ -14,10 +14,12 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from tqdm import tqdm
 
 from ..ir.functions import FUNCTIONS
-from ..pairwise.distance import Distances, Entry, Metric
+from ..pairwise.distance import Distances, Entry
+from ..pairwise.own_metric import Metric
 from .data import rows_of, weights_of
 from .measure import Measure, check_integer, check_real, check_square
 from .neighbor_queries import WITHIN, terms_within
+from .state import Stored
 
 _where = FUNCTIONS["where"]
 _WEIGHT = Entry(lambda d, radius, weight: _where(d <= radius, weight, 0), rows=("radius",), columns=("weight",))
@@ -64,7 +66,7 @@ def connected(found: Distances, radius: float, bar: Any = None) -> np.ndarray:
     return np.argsort(np.argsort(first))[inverse]
 
 
-class DBSCAN(ClusterMixin, BaseEstimator):
+class DBSCAN(ClusterMixin, Stored, BaseEstimator):
     """Clusters of core rows, which have ``min_samples`` rows within ``eps``, and of the rows within ``eps`` of them.
 
     Core rows i and j are in one cluster where d(i, j) <= eps, and where a chain of core rows joins them.

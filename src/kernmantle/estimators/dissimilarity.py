@@ -12,6 +12,7 @@ from ..pairwise.distances import contraction
 from ..pairwise.inputs import find, request
 from ..torch_ops.row_reduce import task_of
 from .measure import Measure
+from .state import Stored
 
 Nearest = tuple[torch.Tensor, torch.Tensor]
 
@@ -34,7 +35,7 @@ class Dissimilarity(Protocol):
         ...
 
 
-class OfMetric:
+class OfMetric(Stored):
     """Distances of rows by the name of a metric, or by a kernel that is a distance."""
 
     def __init__(self, rows: torch.Tensor, metric: Any, options: Mapping[str, Any] | None) -> None:
@@ -77,7 +78,7 @@ class OfMetric:
         return task.evaluate(tensors)[0]
 
 
-class OfMatrix:
+class OfMatrix(Stored):
     """Distances that are entries of a square matrix, d(x_i, x_j) in row i and column j."""
 
     def __init__(self, matrix: torch.Tensor) -> None:

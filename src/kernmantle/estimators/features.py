@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 
 from ..pairwise import Kernel
-from .base import KernelEstimator
+from .base import KernelEstimator, TakesMatrices
 from .data import rows_of
 
 
@@ -36,8 +36,8 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
     ----------
     n_components : int
         Rows that are drawn as landmarks; fewer if there are fewer.
-    kernel, bandwidth, kernel_params, device
-        As of :class:`KernelRidge`.
+    kernel, bandwidth, kernel_params, gamma, degree, coef0, device
+        As of :class:`KernelRidge`, but no matrices.
     random_state : int, RandomState or None
         Draws the landmarks.
 
@@ -70,13 +70,18 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
     """
 
     def __init__(
-        self, n_components: int = 100, *, kernel: str | Kernel = "laplace", bandwidth: float | None = None,
-        kernel_params: Mapping[str, Any] | None = None, random_state: Any = None, device: str | None = None,
+        self, n_components: int = 100, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
+        bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
+        gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
+        random_state: Any = None, device: str | None = None,
     ) -> None:  # fmt: skip
         self.n_components = n_components
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.kernel_params = kernel_params
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
         self.random_state = random_state
         self.device = device
 
@@ -99,14 +104,14 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
         return back(self.kernel_(rows, self._landmarks.to(rows)) @ self._root.to(rows))
 
 
-class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimator):
+class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TakesMatrices):
     """Principal components in the feature space of a kernel, ``K_centred v = λ v``.
 
     Parameters
     ----------
     n_components : int, optional
         By default all whose eigenvalue is not 0.
-    kernel, bandwidth, kernel_params, device
+    kernel, bandwidth, kernel_params, gamma, degree, coef0, device
         As of :class:`KernelRidge`.
 
     Attributes
@@ -136,20 +141,25 @@ class KernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimat
     """
 
     def __init__(
-        self, n_components: int | None = None, *, kernel: str | Kernel = "laplace", bandwidth: float | None = None,
-        kernel_params: Mapping[str, Any] | None = None, device: str | None = None,
+        self, n_components: int | None = None, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
+        bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
+        gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
+        device: str | None = None,
     ) -> None:  # fmt: skip
         self.n_components = n_components
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.kernel_params = kernel_params
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
         self.device = device
 
     def fit(self, X: Any, y: Any = None) -> KernelPCA:  # noqa: ARG002
         """Find the components."""
         rows, back = rows_of(self, X, reset=True)
         wanted = rows.shape[0] if self.n_components is None else _count(self.n_components, "n_components")
-        self.kernel_ = self._make_kernel(rows)
+        self.kernel_ = self._kernel_or_matrix(rows)
         matrix = self.kernel_(rows)
         self._means, self._mean = matrix.mean(0), matrix.mean()
         matrix = matrix.sub_(self._means).sub_(self._means[:, None]).add_(self._mean)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -22,40 +21,29 @@ from ..linalg.pathwise import Posterior, has_prior, pathwise_posterior
 from ..pairwise import CONSTRUCTORS, Kernel
 from .base import NAMES, KernelEstimator
 from .data import Back, rows_and_targets, rows_of
+from .likelihood import (
+    FLAT,
+    ITERATED,
+    Factored,
+    Pair,
+    Search,
+    beginnings,
+    checked_priors,
+    detached,
+    iterated,
+    log_bounds,
+)
+from .measure import check_integer
 from .ridge import check_positive
 
-SOLVERS = ("auto", "cholesky", "sketch_and_project")
 LARGE, SUBSET, SAMPLES, ENOUGH = 30_000, 2000, 64, 1e-2
 """Rows from which on "auto" takes blocks, rows that hyperparameters are found from, functions, and their residual."""
 LEAST_NOISE = 1e-6
-FLAT = 1e-3
-"""Largest derivative of the likelihood a row, by the logarithm of a hyperparameter, at what counts as a maximum."""
 FAR = 1e4
 """Factor over the median distance of rows beyond which a bandwidth no longer describes the data."""
-WORSE = 10.0
-"""By how much a place without a posterior is worse than the best, to a line search, which cannot step over NaN."""
-
-
-@dataclass
-class _Posterior:
-    rows: torch.Tensor
-    factor: torch.Tensor
-    coefficients: torch.Tensor
-
-    def likelihood(self, targets: torch.Tensor) -> float:
-        """The logarithm of that of the targets, of which the posterior is."""
-        fit = targets @ self.coefficients[:, 0]
-        return float(-0.5 * fit - self.factor.diagonal().log().sum() - 0.5 * len(targets) * math.log(2 * math.pi))
-
-    def slope(self) -> torch.Tensor:
-        """Its gradient by the matrix, ``(a aᵀ - K⁻¹) / 2`` of coefficients a."""
-        return 0.5 * (self.coefficients @ self.coefficients.T - torch.cholesky_inverse(self.factor))
-
-
-def _posterior(rows: torch.Tensor, matrix: torch.Tensor, targets: torch.Tensor) -> _Posterior | None:
-    """That of a matrix with its noise, None if it is not positive definite."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    return None if int(info) else _Posterior(rows, factor, torch.cholesky_solve(targets[:, None], factor))
+AT_BOUND = 1e-3
+"""Distance of logarithms within which a value counts as lying on its bound."""
+SOLVERS = ("auto", "cholesky", "cg", "sketch_and_project")
 
 
 def _subset(rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,12 +70,22 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     optimise : bool
         Search; otherwise scale 1 (in units of the variance of y) and the values given.
     max_iter : int
-        Steps of the search.
-    solver : {"auto", "cholesky", "sketch_and_project"}
-        "cholesky" stores the matrix. "sketch_and_project" never does: hyperparameters are those of 2000 random rows,
-        and the posterior of all rows is that of 64 sampled functions (:func:`kernmantle.linalg.pathwise_posterior`),
-        whose spread is the standard deviation, to a tenth; covariances are not there. "auto" takes it from 30 000 rows
-        on.
+        Steps of a search.
+    n_restarts_optimizer : int
+        Further searches, from values drawn within the bounds, or within a factor of 10 of the first; the best counts.
+    bounds : dict, optional
+        Lowest and highest "noise", "scale" and "bandwidth" of the search, as ``{"bandwidth": (0.1, 10)}``.
+    priors : dict, optional
+        Distributions of "noise", "scale" and "bandwidth" with ``log_prob``, as ``{"bandwidth":
+        torch.distributions.Gamma(2.0, 1.0)}``; the search then finds the most probable values.
+    solver : {"auto", "cholesky", "cg", "sketch_and_project"}
+        "cholesky" stores the matrix. "cg" never does: the likelihood is an estimate from 8 random vectors, the same at
+        every step. With "sketch_and_project" hyperparameters are those of 2000 random rows, and the posterior of all
+        rows is that of 64 sampled functions (:func:`kernmantle.linalg.pathwise_posterior`), whose spread is the
+        standard deviation, to a tenth; covariances are not there. "auto" takes "cg" from 5000 and
+        "sketch_and_project" from 30 000 rows on.
+    random_state : int, RandomState or None
+        Draws the beginnings of further searches.
     verbose : bool
         Show progress.
 
@@ -102,23 +100,26 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     n_iter_ : int
         Evaluations of the likelihood in the search, 0 without one.
     log_marginal_likelihood_ : float
-        Of the standardised targets.
+        Of the standardised targets, without the priors.
 
     Raises
     ------
     ValueError
-        From ``fit`` and ``predict``, as of :class:`KernelRidge`; and for a noise that is not above 0.
+        From ``fit`` and ``predict``, as of :class:`KernelRidge`; for a noise that is not above 0, and for bounds and
+        priors that do not fit.
 
     Warns
     -----
     ConvergenceWarning
         Where ``max_iter`` ends the search before a maximum of the likelihood, or a bandwidth leaves the scale of the
-        data: more than 1e4 times, or less than 1e-4 of, where the search began.
+        data: more than 1e4 times, or less than 1e-4 of, where the search began; or where a value ends on its bound.
 
     Notes
     -----
-    By Cholesky the matrix is stored: n² memory, n³ / 3 multiplications a step. By blocks a pass takes n² kernel values
-    and 16 times as many multiplications, and all passes n · 65 numbers of memory, three times.
+    Cost of a step with Cholesky: n² numbers of memory and 5 n³ / 3 multiplications. With conjugate gradients: some
+    hundred n² kernel values and 400 n numbers of memory, and as many kernel values again for 256 standard deviations.
+    By blocks a pass takes n² kernel values and 16 times as many multiplications, and all passes n · 65 numbers of
+    memory, three times.
 
     Means and standard deviations are differentiable with respect to tensors passed to ``predict``.
     Source: Rasmussen and Williams, Gaussian
@@ -137,7 +138,9 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
     def __init__(
         self, kernel: str | Kernel = "gaussian", *, bandwidth: float | None = None,
         kernel_params: Mapping[str, Any] | None = None, noise: float = 1e-2, ard: bool = False, optimise: bool = True,
-        max_iter: int = 50, solver: str = "auto", device: str | None = None, verbose: bool = False,
+        max_iter: int = 50, n_restarts_optimizer: int = 0, bounds: Mapping[str, Pair] | None = None,
+        priors: Mapping[str, Any] | None = None, solver: str = "auto", random_state: Any = None,
+        device: str | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -146,7 +149,11 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         self.ard = ard
         self.optimise = optimise
         self.max_iter = max_iter
+        self.n_restarts_optimizer = n_restarts_optimizer
+        self.bounds = bounds
+        self.priors = priors
         self.solver = solver
+        self.random_state = random_state
         self.device = device
         self.verbose = verbose
 
@@ -154,18 +161,14 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         """Kernel and noise of the logarithms of noise, scale and bandwidths."""
         values = logs.exp()
         if isinstance(self.kernel, Kernel):
-            return values[1] * self.kernel, values[0]
+            return values[1] * self.kernel, values[0] + LEAST_NOISE
         parameters = dict(self.kernel_params or {})
         constructor = CONSTRUCTORS[NAMES[self.kernel.lower()]]
         if self.ard:
             parameters["lengthscales"] = values[2:].expand(width)
         elif "bandwidth" in signature(constructor).parameters:
             parameters["bandwidth"] = values[2]
-        return values[1] * constructor(**parameters), values[0]
-
-    def _matrix(self, logs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        kernel, noise = self._scaled(logs, rows.shape[1])
-        return kernel(rows, diagonal=noise + LEAST_NOISE)
+        return values[1] * constructor(**parameters), values[0] + LEAST_NOISE
 
     def fit(self, X: Any, y: Any) -> GaussianProcessRegressor:
         """Find the hyperparameters and the posterior."""
@@ -180,22 +183,34 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         lengths = rows.shape[1] if self.ard else 1
         first = [math.log(noise), 0.0, *[math.log(begun)] * lengths]
         logs = torch.tensor(first, dtype=rows.dtype, device=rows.device)
+        bounds = log_bounds(self.bounds, lengths)
         self.n_iter_ = 0
         large = self._is_large(rows, logs)
+        is_iterated = not large and self._is_iterated(len(rows))
         own, part = (rows, scaled) if not large else _subset(rows, scaled)
         if self.optimise:
-            logs = self._searched(logs, own, part)
+            logs = self._searched(logs, own, part, is_iterated, bounds)
         with torch.no_grad():
             self.kernel_, found = self._scaled(logs, rows.shape[1])
-            posterior = _posterior(own, self._matrix(logs, own), part)
-            if posterior is None:
-                raise ValueError("the kernel matrix is not positive definite: raise noise, or take another kernel")
-            self._posterior, self.log_marginal_likelihood_ = posterior, posterior.likelihood(part)
-            self._process = self._of_all(rows, scaled, float(found) + LEAST_NOISE) if large else None
-        self.noise_, self.bandwidths_ = float(found) + LEAST_NOISE, logs[2:].exp().cpu().numpy()
+            if is_iterated:
+                self._posterior, value = iterated(self.kernel_, found, rows, scaled)
+                self.log_marginal_likelihood_ = float(value)
+            else:
+                posterior = Factored.of(own, self.kernel_(own, diagonal=found), part)
+                if posterior is None:
+                    raise ValueError("the kernel matrix is not positive definite: raise noise, or take another kernel")
+                self._posterior, self.log_marginal_likelihood_ = posterior, posterior.likelihood(part)
+            self._process = self._of_all(rows, scaled, float(found)) if large else None
+        self.noise_, self.bandwidths_ = float(found), logs[2:].exp().cpu().numpy()
+        self.kernel_ = detached(self.kernel_)
         if self.optimise:
             self._warn_of_lengths(logs[2:] - math.log(begun))
+            self._warn_of_bounds(logs.double().cpu().numpy(), bounds)
         return self
+
+    def _is_iterated(self, count: int) -> bool:
+        """Whether conjugate gradients take the place of the factor."""
+        return self.solver == "cg" or (self.solver == "auto" and count >= ITERATED)
 
     def _is_large(self, rows: torch.Tensor, logs: torch.Tensor) -> bool:
         """Whether the posterior is to be that of sampled functions."""
@@ -221,6 +236,26 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
             )
         return found
 
+    def _warn_of_bounds(self, logs: np.ndarray, bounds: list[tuple[float | None, float | None]]) -> None:
+        """Warn of values that end on their bound."""
+        named = [
+            "noise",
+            "scale",
+            *(f"bandwidth of feature {i}" if self.ard else "bandwidth" for i in range(len(logs))),
+        ]
+        bounded = [
+            f"the {name}, {math.exp(edge):.3g}"
+            for name, value, pair in zip(named, logs, bounds, strict=False)
+            for edge in pair
+            if edge is not None and abs(value - edge) < AT_BOUND
+        ]
+        if bounded:
+            warnings.warn(
+                f"the search ended on the bound of {'; of '.join(bounded)}: widen bounds=, or leave it if it is meant",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
     def _warn_of_lengths(self, moved: torch.Tensor) -> None:
         """Warn of bandwidths that left the scale of the data, by the logarithms of how far they went."""
         gone = (moved.abs() > math.log(FAR)).nonzero()[:, 0].tolist()
@@ -234,36 +269,28 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
                 stacklevel=3,
             )
 
-    def _searched(self, logs: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The best logarithms that the search passes."""
-        best, least, slope = logs.clone(), math.inf, math.inf
-        free = logs.clone().requires_grad_()
-        search = torch.optim.LBFGS([free], lr=0.5, max_iter=int(self.max_iter), line_search_fn="strong_wolfe")
+    def _searched(
+        self, logs: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, is_iterated: bool,
+        bounds: list[tuple[float | None, float | None]],
+    ) -> torch.Tensor:  # fmt: skip
+        """The best logarithms that the searches pass."""
+        random, width = check_random_state(self.random_state), rows.shape[1]
+        restarts = check_integer(self.n_restarts_optimizer, "n_restarts_optimizer", 0)
+        found: list[tuple[torch.Tensor, float, float]] = []
         with tqdm(desc="likelihood", disable=not self.verbose) as shown:
-
-            def step() -> torch.Tensor:
-                nonlocal best, least, slope
-                self.n_iter_ += 1
-                search.zero_grad()
-                matrix = self._matrix(free, rows)
-                posterior = _posterior(rows, matrix.detach(), targets)
-                if posterior is None:
-                    value = WORSE + 2 * abs(least) if math.isfinite(least) else 0.0
-                else:
-                    matrix.backward(-posterior.slope() / targets.shape[0])
-                    value = -posterior.likelihood(targets) / targets.shape[0]
-                    if value < least:
-                        assert free.grad is not None
-                        best, least, slope = free.detach().clone(), value, float(free.grad.abs().max())
-                shown.update()
-                shown.set_postfix(loss=f"{value:.4f}")
-                return matrix.new_tensor(value)
-
-            search.step(step)
+            search = Search(
+                lambda free: self._scaled(free, width), rows, targets, is_iterated, bounds, checked_priors(self.priors),
+                int(self.max_iter), shown,
+            )  # fmt: skip
+            for begun in beginnings(logs, bounds, restarts, random):
+                *one, calls = search.run(begun)
+                found.append((one[0], one[1], one[2]))
+                self.n_iter_ += calls
+        best, _, slope = min(found, key=lambda one: one[1])
         if slope > FLAT:
             warnings.warn(
-                f"the search for hyperparameters stopped after max_iter={self.max_iter} steps, where the likelihood "
-                f"still has a slope of {slope:.2g} a row: raise max_iter",
+                f"the search for hyperparameters stopped after {self.n_iter_} evaluations, where the likelihood still "
+                f"has a slope of {slope:.2g} a row: raise max_iter={self.max_iter}, or compute in float64",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -276,12 +303,14 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         rows, back = rows_of(self, X)
         if self._process is not None:
             return self._of_samples(rows, back, return_std, return_cov)
-        mean, half = self._moments(rows)
+        posterior = self._posterior
+        between = self.kernel_(posterior.rows.to(rows), rows)
+        mean = (between.T @ posterior.coefficients.to(rows))[:, 0] * self._deviation.to(rows) + self._mean.to(rows)
         if return_cov:
-            covariance = self.kernel_(rows) - half.T @ half
+            covariance = self.kernel_(rows) - posterior.explained(between)
             return back(mean), back(covariance * self._deviation.to(rows) ** 2)
         if return_std:
-            variance = (self.kernel_.diagonal(rows) - half.square().sum(0)).clamp(min=0)
+            variance = (self.kernel_.diagonal(rows) - posterior.explained_diagonal(between)).clamp(min=0)
             return back(mean), back(variance.sqrt() * self._deviation.to(rows))
         return back(mean)
 
@@ -293,12 +322,6 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         if not return_std:
             return mean
         return mean, back(self._process.variance(rows).sqrt() * self._deviation.to(rows))
-
-    def _moments(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        fitted = self._posterior
-        between = self.kernel_(fitted.rows.to(rows), rows)
-        mean = (between.T @ fitted.coefficients.to(rows))[:, 0] * self._deviation.to(rows) + self._mean.to(rows)
-        return mean, torch.linalg.solve_triangular(fitted.factor.to(rows), between, upper=False)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of f at rows, (m, n_samples)."""

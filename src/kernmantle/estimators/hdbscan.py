@@ -15,10 +15,12 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
-from ..pairwise.distance import Distances, Entry, Metric
+from ..pairwise.distance import Distances, Entry
+from ..pairwise.own_metric import Metric
 from .data import rows_of
 from .measure import Measure, check_integer, check_real, check_square
 from .spanning_tree import Tree, spanning_tree
+from .state import Stored
 
 _DISTANCE = Entry(lambda d: d)
 _METHODS = ("eom", "leaf")
@@ -28,7 +30,7 @@ _PROBED = 64
 INFINITE, MISSING = -2, -3
 
 
-class HDBSCAN(ClusterMixin, BaseEstimator):
+class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
     """Clusters that persist over the densities: the hierarchy of DBSCAN over all ``eps``, cut where it is most stable.
 
     With the core distance c_i of a row to its ``min_samples``-th nearest row, itself among them, the hierarchy is that

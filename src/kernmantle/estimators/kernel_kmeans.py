@@ -19,10 +19,11 @@ from .base import KernelEstimator
 from .data import rows_of, weights_of
 from .kmeans import check_clusters, warn_of
 from .seeding import draw, plus_plus
+from .state import Stored
 
 
 @dataclass(frozen=True)
-class _Space:
+class _Space(Stored):
     """Rows, their weights and their squared lengths in the feature space."""
 
     kernel: Kernel
@@ -67,7 +68,7 @@ class _Space:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Run(Stored):
     """Labels of the nearest means, the sum of squared distances, and the means: whose labels, mass and norms."""
 
     labels: torch.Tensor

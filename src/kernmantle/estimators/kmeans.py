@@ -19,6 +19,7 @@ from tqdm import tqdm
 from ..pairwise import argkmin, cdist
 from .data import rows_of, weights_of
 from .seeding import draw, plus_plus
+from .state import Stored
 
 PART = 4096
 """Rows that are summed in their own type before the sums are added in float64; more for more clusters than that."""
@@ -128,7 +129,7 @@ def _same(first: torch.Tensor, second: torch.Tensor, count: int) -> bool:
     return pairs.numel() == first.unique().numel() == second.unique().numel()
 
 
-class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Stored, BaseEstimator):
     """Clusters around means, ``min Σ_i w_i min_c ||x_i - c||²``, by Lloyd's iteration.
 
     Parameters

@@ -13,11 +13,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from tqdm import tqdm
 
-from ..pairwise.distance import Metric
+from ..pairwise.own_metric import Metric
 from .data import rows_of
 from .dissimilarity import Dissimilarity, OfMatrix, OfMetric
 from .kmeans import check_clusters, warn_of
 from .seeding import draw, plus_plus
+from .state import Stored
 
 BLOCK = {"cpu": 4 << 20, "cuda": 64 << 20}
 """Bytes of the distances that are there at a time; of arrays of this size there are four."""
@@ -110,7 +111,7 @@ def build(distances: Dissimilarity, count: int) -> torch.Tensor:
     return torch.stack(medoids)
 
 
-class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Stored, BaseEstimator):
     """Clusters around rows, ``min Σ_i min_c d(x_i, x_{m_c})`` for any distance d.
 
     Parameters

@@ -10,16 +10,18 @@ import numpy as np
 import torch
 
 from ..pairwise import Kernel
-from ..pairwise.distance import Distances, Metric, check_metric, distances
+from ..pairwise.distance import Distances, distances
 from ..pairwise.inputs import find
 from ..pairwise.metric_prepare import inverse_covariance_of, variance_of
+from ..pairwise.own_metric import Metric, check_metric
+from .state import Stored
 
 PRECOMPUTED = "precomputed"
 _NO_SIMILARITY = "take a distance, as metric='euclidean', or order rows by k.argkmax"
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(Stored):
     """A distance between rows: the name of a metric with options, a kernel, or "precomputed"."""
 
     metric: Any

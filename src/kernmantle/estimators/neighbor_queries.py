@@ -14,10 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..ir.functions import FUNCTIONS
 from ..pairwise import Kernel
-from ..pairwise.distance import Distances, Entry, Metric, distances, numbered
+from ..pairwise.distance import Distances, Entry, distances, numbered
+from ..pairwise.own_metric import Metric
 from ..torch_ops.blocks import LARGEST
 from .data import Back, rows_of
 from .measure import Measure, check_not_negative, check_real, check_square
+from .state import Stored
 
 _where = FUNCTIONS["where"]
 WITHIN = Entry(
@@ -29,7 +31,7 @@ _LARGEST_OTHERS = Entry(lambda d, own, other: _where(own == other, math.nan, -d)
 _MODES = ("connectivity", "distance")
 
 
-class Fitted(BaseEstimator):
+class Fitted(Stored, BaseEstimator):
     """Rows, and the distance to them."""
 
     n_samples_fit_: int

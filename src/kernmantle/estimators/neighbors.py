@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..pairwise import Kernel
-from ..pairwise.distance import Metric
+from ..pairwise.own_metric import Metric
 from .classifier import named
 from .data import Back, labels_as_array, rows_and_targets
 from .measure import Measure

@@ -13,7 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..ir.functions import FUNCTIONS
-from ..pairwise.distance import Entry, Metric
+from ..pairwise.distance import Entry
+from ..pairwise.own_metric import Metric
 from .classifier import named
 from .data import Back, labels_as_array, rows_and_targets
 from .measure import Measure, check_real

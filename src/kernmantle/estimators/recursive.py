@@ -18,12 +18,13 @@ from .classifier import Decides, sharpness_of, signs_of
 from .data import labels_as_array, rows_and_targets, rows_of
 from .ridge import check_positive
 from .solve import solve
+from .state import Stored
 
 Loss = Callable[[torch.Tensor, torch.Tensor], float]
 
 
 @dataclass
-class Machine:
+class Machine(Stored):
     """A fitted round: the root of the metric, the rows under it, their coefficients, predictions left out."""
 
     root: torch.Tensor

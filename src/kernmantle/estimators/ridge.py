@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from ..pairwise import Kernel
-from .base import KernelEstimator
+from .base import TakesMatrices
 from .data import rows_and_targets, rows_of, weights_of
 from .solve import solve
 
@@ -20,7 +20,7 @@ def check_positive(value: Any, name: str) -> float:
     return float(value)
 
 
-class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
+class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
     """Ridge regression in the feature space of a kernel.
 
     Coefficients solve ``(K + alpha I) c = y``; predictions are ``k(z, x) c`` without the matrix k(z, x).
@@ -29,12 +29,17 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ----------
     alpha : float
         Regularisation.
-    kernel : str or km.Kernel
-        A name of the table of kernels in any case, or a kernel.
+    kernel : str, km.Kernel or callable
+        A name of the table of kernels in any case, a kernel, or a lambda of an entry of each row whose values are
+        summed over the columns; "precomputed" where X is the kernel matrix.
     bandwidth : float, optional
         By default the median distance of rows, for kernels that have a bandwidth.
     kernel_params : dict, optional
-        Further hyperparameters of a kernel given by its name.
+        Further hyperparameters of a kernel given by its name, or of the lambda.
+    gamma, degree, coef0 : number, optional
+        scikit-learn's names: ``gamma`` gives the bandwidth of "rbf", ``exp(-gamma d²)``, and of "laplacian",
+        ``exp(-gamma d)``; it may be "scale" or "auto" as of ``SVC``. "poly" is ``(gamma x·y + coef0)^degree``. Kernels
+        that have no such number do not use it.
     solver : {"auto", "cholesky", "cg", "sketch_and_project"}
         Conjugate gradients never form K; "auto" takes them above 20 000 rows.
     device : str, optional
@@ -78,14 +83,18 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
     """
 
     def __init__(
-        self, alpha: float = 1.0, *, kernel: str | Kernel = "laplace", bandwidth: float | None = None,
-        kernel_params: Mapping[str, Any] | None = None, solver: str = "auto", device: str | None = None,
-        verbose: bool = False,
+        self, alpha: float = 1.0, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
+        bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
+        gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
+        solver: str = "auto", device: str | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self.alpha = alpha
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.kernel_params = kernel_params
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
         self.solver = solver
         self.device = device
         self.verbose = verbose
@@ -95,7 +104,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelEstimator):
         rows, targets, back = rows_and_targets(self, X, y)
         alpha = check_positive(self.alpha, "alpha")
         weights = weights_of(sample_weight, rows)
-        self.kernel_ = self._make_kernel(rows if weights is None else rows[weights > 0])
+        self.kernel_ = self._kernel_or_matrix(rows, None if weights is None else weights > 0)
         columns = targets if targets.dim() == 2 else targets[:, None]
         solution = solve(self.kernel_, rows, columns, alpha, self.solver, weights, bool(self.verbose))
         self._rows, self._coefficients = rows, solution.coefficients.reshape(targets.shape)

@@ -16,6 +16,7 @@ from ..linalg.cholesky import MEANING
 from ..linalg.kernel import Method
 from ..linalg.solution import raise_for
 from ..pairwise import Kernel
+from .base import Precomputed
 
 SOLVERS: dict[str, Method] = {name: name for name in get_args(Method)}
 
@@ -36,7 +37,8 @@ class Solution:
         ``targets_i - c_i / (1 / d' + (1 - d / d') G_ii)``. Without the row d' is infinite.
         """
         assert self.factor is not None
-        inverse = torch.cholesky_inverse(self.factor).diagonal()
+        identity = torch.eye(len(self.factor), dtype=self.factor.dtype, device=self.factor.device)
+        inverse = torch.linalg.solve_triangular(self.factor, identity, upper=False).square().sum(0)
         if weights is None:
             return targets - self.coefficients / inverse[:, None]
         left = (weights - 1).clamp(min=0) / ridge
@@ -44,7 +46,7 @@ class Solution:
 
 
 def solve(
-    kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, ridge: float, solver: str,
+    kernel: Kernel | Precomputed, rows: torch.Tensor, targets: torch.Tensor, ridge: float, solver: str,
     weights: torch.Tensor | None = None, verbose: bool = False,
 ) -> Solution:  # fmt: skip
     """Coefficients of the rows, for targets as columns.
@@ -57,16 +59,31 @@ def solve(
     if weights is None:
         return _solved(kernel, rows, targets, ridge, solver, verbose)
     positive = weights > 0
-    found = _solved(kernel, rows[positive], targets[positive], ridge / weights[positive], solver, verbose)
+    some = rows[positive] if isinstance(kernel, Kernel) else rows[positive][:, positive]
+    found = _solved(kernel, some, targets[positive], ridge / weights[positive], solver, verbose)
     coefficients = torch.zeros_like(targets)
     coefficients[positive] = found.coefficients
     return Solution(coefficients, found.factor)
 
 
+def _factored(matrix: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str) -> Solution:
+    """The solution of a matrix that is there."""
+    if solver not in ("auto", "cholesky"):
+        raise ValueError(f"solver={solver!r} is for kernels whose matrix is not stored; kernel='precomputed' takes 'cholesky'")
+    own = matrix.clone()
+    own.diagonal().add_(diagonal)
+    factor, info = torch.linalg.cholesky_ex(own)
+    if int(info):
+        raise ValueError("the precomputed kernel matrix is not positive definite with this alpha: raise alpha")
+    return Solution(torch.cholesky_solve(targets, factor), factor)
+
+
 def _solved(
-    kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str,
-    verbose: bool,
+    kernel: Kernel | Precomputed, rows: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor,
+    solver: str, verbose: bool,
 ) -> Solution:  # fmt: skip
+    if not isinstance(kernel, Kernel):
+        return _factored(rows, targets, diagonal, solver)
     with config(progress=verbose), warnings.catch_warnings():
         warnings.simplefilter("ignore", KernmantleWarning)  # of an iteration that did not converge: said below
         found = solve_kernel(kernel, rows, targets, diagonal, method=SOLVERS[solver])

@@ -19,11 +19,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..errors import KernmantleWarning, LinearAlgebraError
 from ..linalg import eigh
 from ..pairwise import Kernel, argkmin
-from ..pairwise.distance import Metric
+from ..pairwise.own_metric import Metric
 from .base import chosen_kernel
 from .data import rows_of
 from .kmeans import KMeans, check_clusters
 from .measure import Measure
+from .state import Stored
 
 LARGEST_STORED = 4096
 """Rows up to which an affinity is stored where the iteration does not get to its eigenvectors: 128 MB of float64."""
@@ -93,7 +94,7 @@ class _Affinity:
         return vectors * torch.where(top < 0, -1, 1) * self.scale[:, None]
 
 
-class SpectralClustering(ClusterMixin, BaseEstimator):
+class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
     """Clusters of rows that are connected, by k-means on eigenvectors of the normalised graph Laplacian.
 
     The Laplacian is ``I - D^(-1/2) A D^(-1/2)`` of the affinities A without their diagonal, with their row sums D.
@@ -107,6 +108,8 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
         is; or X is the symmetric matrix of affinities.
     bandwidth, kernel_params
         Of a kernel given by its name; the bandwidth is by default the median distance of the rows.
+    gamma, degree, coef0
+        As of :class:`KernelRidge`.
     n_components : int, optional
         Eigenvectors that are taken; by default n_clusters.
     n_neighbors : int
@@ -174,8 +177,10 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
     }
 
     def __init__(
-        self, n_clusters: int = 8, *, affinity: str | Kernel = "gaussian", bandwidth: float | None = None,
-        kernel_params: Mapping[str, Any] | None = None, n_components: int | None = None, n_neighbors: int = 10,
+        self, n_clusters: int = 8, *, affinity: str | Kernel | Callable[..., Any] = "gaussian",
+        bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
+        gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
+        n_components: int | None = None, n_neighbors: int = 10,
         metric: Metric = "euclidean", metric_params: Mapping[str, Any] | None = None, n_init: int = 10,
         eigen_tol: float | str = "auto", random_state: Any = None, device: str | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
@@ -183,6 +188,9 @@ class SpectralClustering(ClusterMixin, BaseEstimator):
         self.affinity = affinity
         self.bandwidth = bandwidth
         self.kernel_params = kernel_params
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
         self.n_components = n_components
         self.n_neighbors = n_neighbors
         self.metric = metric

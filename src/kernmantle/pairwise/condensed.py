@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..torch_ops.checks import check_precision
 from ..torch_ops.execute import allocate
 from ..torch_ops.torch_private import plain
-from .distances import checked, evaluate
+from .distances import checked, evaluate, own_metric
 from .inputs import Request, find, request
 from .metric import Ready
 
@@ -19,7 +20,7 @@ SMALLEST_BLOCK, BLOCK_ENTRIES, BLOCKS = 128, 1 << 21, 8
 
 def pdist(
     x: Any,
-    metric: str = "minkowski",
+    metric: Any = "minkowski",
     *,
     p: Any = None,
     w: Any = None,
@@ -54,8 +55,8 @@ def pdist(
     Notes
     -----
     Cost: n (n - 1) / 2 distances, computed in blocks of rows; beside the result no more than some megabytes are
-    used, with a gradient to be recorded as much as the result again. A metric that is not symmetric gives d(x_i, x_j)
-    for i < j. Gradients as of :func:`cdist`.
+    used, with a gradient to be recorded as much as the result again, with a metric of your own the whole matrix. A
+    metric that is not symmetric gives d(x_i, x_j) for i < j. Gradients as of :func:`cdist`.
 
     Examples
     --------
@@ -63,6 +64,11 @@ def pdist(
     >>> km.pdist(np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 4.0]]))
     array([5., 4., 3.])
     """
+    if not isinstance(metric, str):
+        own = own_metric(metric, root, p=p, w=w, V=V, VI=VI, base=base)
+        if not isinstance(own, str):
+            return _upper(own(x, precision=precision), out)
+        metric = own
     wanted = request(find(metric), x, x, p=p, w=w, V=V, VI=VI, base=base, condensed=True)
     check_precision(precision)
     rows = wanted.arguments.x.shape[-2]
@@ -82,6 +88,15 @@ def pdist(
         target[..., start : start + block.shape[-1]] = block
         start += block.shape[-1]
     return wanted.wrap(target) if out is None else out
+
+
+def _upper(matrix: Any, out: Any) -> Any:
+    """Return the entries above the diagonal of a matrix, row after row."""
+    rows, columns = np.triu_indices(matrix.shape[-1], 1)
+    if out is None:
+        return matrix[..., rows, columns]
+    out[...] = matrix[..., rows, columns]
+    return out
 
 
 def _blocks(wanted: Request, ready: Ready, rows: int, root: bool, precision: str | None) -> Iterator[torch.Tensor]:

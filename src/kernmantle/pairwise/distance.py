@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..compiler.row_reduce import PRODUCT
-from ..errors import KernmantleError, ParameterError, TraceError
+from ..errors import ParameterError
 from ..ir.definition import Definition, of_expressions
 from ..ir.node import var
 from ..ir.trace import trace
@@ -19,16 +19,13 @@ from ..torch_ops.row_reduce import task_of
 from ..torch_ops.row_reduce_blocks import ranges
 from ..torch_ops.row_select import nearest
 from .distances import contraction
-from .hyperparameters import value_of
-from .inputs import Request, check_options, find, request
+from .inputs import Request, find, request
 from .kernel import Kernel
-from .kernel_form import Form, gram
-from .metrics import METRICS
+from .kernel_form import gram
+from .own_metric import OPTIONS
 
 REPORTED = {"cpu": 1 << 27, "cuda": 1 << 33}
 """Distances between two reports of progress: some tenths of a second."""
-OPTIONS = ("p", "w", "V", "VI", "base")
-Metric = str | Kernel | Contraction | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -162,86 +159,6 @@ def _of_entries(text: str, entry: Entry) -> Contraction:
     named = {name: var(f"x{first + position}") for position, name in enumerate((*entry.rows, *entry.columns))}
     roots = trace(entry.function, [base.outputs[0]], named, what="function of a distance").roots
     return Contraction.of(of_expressions(f"{','.join(axes)}->{row}{column}", base.map, base.reductions, roots))
-
-
-def kernel_of(metric: Metric, options: Mapping[str, Any]) -> Kernel | None:
-    """Return a function, a contraction or a kernel as a kernel, None for the name of a metric.
-
-    ``options`` are the hyperparameters of a function or a contraction. A function is traced here.
-    """
-    if isinstance(metric, Kernel):
-        if options:
-            raise ParameterError(f"a kernel takes no {next(iter(options))}; its hyperparameters are its own")
-        return metric
-    if isinstance(metric, Contraction):
-        return _of_contraction(metric, options)
-    if not callable(metric):
-        return None
-    try:
-        return Kernel(metric, **options)
-    except (KernmantleError, TypeError, AttributeError) as error:
-        kind = type(error) if isinstance(error, KernmantleError) else TraceError
-        name = getattr(metric, "__name__", "")
-        named = f"; the metric of this name is metric={name!r}" if name in METRICS else ""
-        raise kind(
-            "metric= is a function of one entry of each row, whose values are summed over the columns, as "
-            f"lambda a, b: abs(a - b){named}; with something made of the sum, km.Kernel(map, epilogue): {error}"
-        ) from error
-
-
-def _of_contraction(metric: Contraction, options: Mapping[str, Any]) -> Kernel:
-    definition = metric.definition
-    equation = definition.equation
-    fits = len(equation.positional) == len(equation.operands) == 2 and all(len(axes) == 2 for axes in equation.operands)
-    if fits:
-        (row, left), (column, right) = equation.operands
-        fits = left == right and equation.out == row + column
-    if not fits or not definition.single:
-        raise ParameterError(
-            f"metric= takes a contraction of two sets of rows to one value for every pair, as 'mk,nk->mn', not "
-            f"{equation.text!r}"
-        )
-    settings = {**dict(definition.defaults), **options}
-    unknown = next((name for name in options if name not in definition.parameters), None)
-    if unknown is not None:
-        listing = ", ".join(definition.parameters) or "none"
-        raise ParameterError(f"unknown parameter {unknown!r} of the metric; the contraction has {listing}")
-    missing = next((name for name in definition.parameters if name not in settings), None)
-    if missing is not None:
-        raise ParameterError(f"parameter {missing!r} of the metric is missing: pass it in metric_params=")
-    values = {name: value_of(settings[name], name) for name in definition.parameters}
-    form = Form(definition.map, definition.reductions, definition.outputs[0], definition.parameters)
-    return Kernel.made(form, values, {}, repr(metric))
-
-
-def check_metric(metric: Metric, options: Mapping[str, Any], instead: str) -> Kernel | None:
-    """Return ``kernel_of``; ParameterError for similarities, unknown names, and options that a metric has not."""
-    kernel = kernel_of(metric, options)
-    if kernel is not None:
-        check_distance(kernel, instead)
-        return kernel
-    check_names(options)
-    row = find(metric)
-    check_options(row, options)
-    if row.name == "inner_product":
-        raise ParameterError(f"metric= is a distance; 'inner_product' is a similarity, as km.Linear(): {instead}")
-    return None
-
-
-def check_distance(kernel: Kernel, instead: str) -> None:
-    """ParameterError for a kernel whose values are larger where rows are nearer."""
-    if kernel.is_similarity:
-        raise ParameterError(
-            f"metric= is a distance, whose smallest value is the nearest; {kernel!r} is a similarity, larger where "
-            f"rows are nearer: {instead}"
-        )
-
-
-def check_names(options: Mapping[str, Any]) -> None:
-    """ParameterError for what is an option of no metric."""
-    unknown = next((name for name in options if name not in OPTIONS), None)
-    if unknown is not None:
-        raise ParameterError(f"metrics have no option {unknown!r}; there are {', '.join(OPTIONS)}")
 
 
 def of_names(metric: Any, options: Mapping[str, Any], x: Any, y: Any) -> tuple[Request, Distances]:

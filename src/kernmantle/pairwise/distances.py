@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,6 +16,16 @@ from .inputs import Request, find, number_variant, request
 from .metric import Metric, Ready
 from .metric_forms import POWERS
 from .metrics import METRICS
+
+
+def _own() -> Any:
+    """Metrics of one's own, which need the kernels."""
+    return import_module(".own_metric", __package__)
+
+
+def own_metric(metric: Any, root: bool, **options: Any) -> Any:
+    """Return the name, or the kernel, of a metric that is not a name; errors are those of its use."""
+    return _own().named_or_own(metric, root, **options)
 
 
 class _Made:
@@ -43,7 +54,7 @@ def contraction(name: str, variant: str, weighted: bool, root: bool) -> Contract
 def cdist(
     x: Any,
     y: Any = None,
-    metric: str = "minkowski",
+    metric: Any = "minkowski",
     *,
     p: Any = None,
     w: Any = None,
@@ -64,8 +75,10 @@ def cdist(
         By default ``x``, for half the work where the metric is symmetric.
     p : number or array, optional
         Power of the Minkowski distance, from 0 to infinity; 2 by default. An array is a batch of powers.
-    metric : str
-        A name of scipy's, ``"hellinger"``, ``"kl"`` or ``"inner_product"``; ``docs/distances.md`` has the table.
+    metric : str, callable, km.Kernel or km.Contraction
+        A name of scipy's, ``"hellinger"``, ``"kl"`` or ``"inner_product"``; ``docs/distances.md`` has the table. Or
+        your own: a lambda of one entry of each row, whose values are summed over the columns, as
+        ``lambda a, b: abs(a - b) / (1 + abs(a - b))``, or a kernel that is a distance.
     w : array, shape (..., k), optional
         Weights, not negative. For p = inf and chebyshev the entries with w > 0 count.
     V : array, shape (..., k), optional
@@ -111,6 +124,11 @@ def cdist(
            [7., 0.]])
     """
     other = x if y is None else y
+    if not isinstance(metric, str):
+        found = own_metric(metric, root, p=p, w=w, V=V, VI=VI, base=base)
+        if not isinstance(found, str):
+            return found(x, y, out=out, precision=precision)
+        metric = found
     row = find(metric)
     if row.prepare is None and V is None and VI is None and base is None and _is_number(row, p):
         result = _direct(row, x, other, p, w, bool(root), out, precision)

@@ -16,10 +16,12 @@ from ..torch_ops.info import RunInfos
 from ..torch_ops.scores import Scores
 from . import agop, bias, bound, gradient, neighbours
 from . import matrix as apply
+from .assign import assign
 from .hyperparameters import shown, value_of
 from .kernel_algebra import ATOM, Algebra, bracketed
 from .kernel_form import Form, gram, is_stationary, is_symmetric, swapped
 from .kernel_inputs import Call, Value, is_direct, prepare
+from .kernel_text import as_text, of_text, plain
 from .operator import Operator
 from .transform import check_transform, composed, pulled_back
 
@@ -89,6 +91,23 @@ class Kernel(Algebra):
         self._form, self._text, self._level, self._transform, self._named = form, text, level, transform, named
         self._values, self._weights, self._infos = dict(values), dict(weights), RunInfos()
 
+    def __getattr__(self, name: str) -> Any:
+        """The value of a hyperparameter of your own maps, or of a composed kernel, by its name."""
+        if not name.startswith("_"):
+            found = self.hyperparameters
+            if name in found:
+                return found[name]
+            listing = f"its hyperparameters are {', '.join(found)}" if found else "it has no hyperparameters"
+            raise AttributeError(f"{self!r} has no attribute {name!r}; {listing}", name=name, obj=self)
+        raise AttributeError(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Change a hyperparameter of this kernel; kernels that were made of it before keep their own."""
+        if name in Kernel.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            assign(self, name, value)
+
     @staticmethod
     def made(
         form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], text: str, level: int = ATOM,
@@ -106,6 +125,24 @@ class Kernel(Algebra):
     def __reduce__(self) -> tuple[Any, ...]:
         own = self._form, self._values, self._weights, self._text, self._level, self._transform, self._named
         return Kernel.made, own
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Numbers, texts and arrays, for libraries that store no code; pickle and copy take ``__reduce__``."""
+        state = {name: plain(values) for name, values in (("values", self._values), ("weights", self._weights))}
+        return state | {
+            "form": as_text(self._form), "transform": plain({"": self._transform})[""], "text": self._text,
+            "level": self._level, "named": self._named,
+        }  # fmt: skip
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        values, weights = (
+            {name: value if isinstance(value, str) else value_of(value, name) for name, value in state[part].items()}
+            for part in ("values", "weights")
+        )
+        transform = None if state["transform"] is None else value_of(state["transform"], "transform")
+        self._set(
+            of_text(state["form"]), values, weights, state["text"], state["level"], transform, state["named"]
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return self._text

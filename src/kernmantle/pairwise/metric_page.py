@@ -19,6 +19,7 @@ km.cdist(x, y)                                # Euclidean: metric="minkowski", p
 km.cdist(x, y, p=1.3, w=weights)              # any p from 0 to infinity; p may be a tensor, a batch of powers
 km.cdist(x, metric="canberra")                # y omitted: half the work, exact zeros on the diagonal
 km.cdist(x, y, metric="cosine")               # every metric of SciPy, and a few more
+km.cdist(x, y, lambda a, b: abs(a - b) / (1 + abs(a - b)))   # your own: of two entries, summed over the columns
 ```
 
 """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .distance import Metric, check_distance, check_names, kernel_of, of_names
+from .distance import of_names
 from .neighbours import check_count
+from .own_metric import Metric, check_distance, check_names, kernel_of
 
 
 def argkmin(

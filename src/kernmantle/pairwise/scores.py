@@ -23,12 +23,12 @@ from ..torch_ops.contract import Contraction, written
 from ..torch_ops.derivation import no_gradient
 from ..torch_ops.row_reduce_autograd import rowwise
 from ..torch_ops.torch_private import is_recorded
-from .distance import OPTIONS, check_names
 from .distances import contraction
 from .inputs import HALVES, check_rows, find, request
 from .kernel import Kernel
 from .kernel_form import gram
 from .kernel_inputs import floating
+from .own_metric import OPTIONS, check_names
 
 _SCALE = "scale"
 

@@ -28,6 +28,7 @@ from . import (
     cpu,
     estimators,
     gradient,
+    history,
     host,
     keops_gallery,
     kron,
@@ -94,7 +95,7 @@ def _part(text: str) -> tuple[int, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    whats = [*SUITES, "many", "tiles", "list", "readme", "report"]
+    whats = [*SUITES, "many", "tiles", "list", "readme", "report", "history"]
     parser.add_argument("what", nargs="?", choices=whats, help="a suite, or what to do with rows")
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
@@ -147,6 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.what == "readme":
         return _readme(options)
+    if options.what == "history":
+        count = history.collect(Path.cwd(), Path.cwd() / RESULTS)
+        console.print(f"{count} cases with several measurements in {RESULTS / history.FILE}", soft_wrap=True)
+        return 0
     if options.what == "report":
         return _report(options, console)
     if options.what == "tiles":

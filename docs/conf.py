@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference_pages
 
 import kernmantle
-from benchmarks import pages
+from benchmarks import history, pages
 from kernmantle.pairwise import CONSTRUCTORS
 
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 project = "kernmantle"
 author = "The kernmantle authors"
 copyright = "The kernmantle authors, MIT licence"  # noqa: A001
@@ -108,9 +109,13 @@ def _from_rows(app: Any, name: str, source: list[str]) -> None:
     if name == "changelog":
         source[0] = source[0].replace("<!-- changes -->", _changes())
     if name == "performance":
-        results = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*.jsonl"))
+        results = sorted(RESULTS.glob("*.jsonl"))
         source[0] = source[0].replace("<!-- rows -->", pages.page(results))
         for path in (*results, Path(pages.__file__)):
+            app.env.note_dependency(str(path))
+    if name == "regressions":
+        source[0] = source[0].replace("<!-- series -->", history.page(RESULTS))
+        for path in (*sorted(RESULTS.glob("*.json*")), Path(history.__file__)):
             app.env.note_dependency(str(path))
 
 

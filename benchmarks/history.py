@@ -131,7 +131,7 @@ def page(results: Path) -> str:
     slower = [one for one in series if one.verdict.startswith("slower")]
     faster = sum(one.verdict == "faster" for one in series)
     lines = [
-        f"**{len(slower)} of {len(series)} cases that were measured more than once are slower now than at their best by "
+        f"**{len(slower)} of {len(series)} cases measured more than once are slower now than at their best by "
         f"more than {SLOWER - 1:.0%}**; {faster} are faster than ever before, the others are within {SLOWER - 1:.0%}.",
         "",
     ]

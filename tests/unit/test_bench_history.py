@@ -54,4 +54,4 @@ def test_a_slower_row_is_on_the_page(tmp_path):
 def test_the_committed_history_is_read():
     found = history.all_series(RESULTS)
     assert sum(len(one.points) > 1 for one in found) > 500
-    assert "measured more than once" in history.page(RESULTS)
+    assert "cases measured more than once" in history.page(RESULTS)

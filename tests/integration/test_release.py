@@ -79,7 +79,7 @@ def test_type_checkers_read_the_installed_package(checker, installed, tmp_path):
     own.write_text(PROGRAM.read_text(encoding="utf-8"), encoding="utf-8")
     run(sys.executable, "-m", checker, *options, own, where=tmp_path)
     own.write_text("import kernmantle as km\nkm.no_such_name(1)\nkm.cdist()\n", encoding="utf-8")
-    with pytest.raises(AssertionError, match="(?i)argument"):
+    with pytest.raises(AssertionError, match=r"(?i)argument"):
         run(sys.executable, "-m", checker, *options, own, where=tmp_path)
 
 

@@ -31,7 +31,9 @@ def named_or_own(metric: Any, root: bool = True, **options: Any) -> str | Kernel
         raise ParameterError(f"metric must be a name, a function, a kernel or a contraction, not {metric!r}")
     unwanted = next((option for option, value in options.items() if value is not None), None if root else "root")
     if unwanted is not None:
-        raise ParameterError(f"a metric of your own takes no {unwanted}; its numbers are captured, or km.Kernel(..., p=3)")
+        raise ParameterError(
+            f"a metric of your own takes no {unwanted}; its numbers are captured, or km.Kernel(..., p=3)"
+        )
     check_distance(kernel, _NO_SIMILARITY)
     return kernel
 

@@ -129,6 +129,9 @@ def test_the_site_is_built_without_warnings_or_broken_links(tmp_path):
     if browser:
         found = searched(site, "viterbi", browser, tmp_path / "profile")
         assert {"semirings.html", "gallery/plot_viterbi.html"} <= set(found)
+        check = [sys.executable, str(ROOT / "scripts" / "browser_check.py"), str(site)]
+        wide = subprocess.run(check, check=False, capture_output=True, text=True, timeout=600)
+        assert wide.returncode == 0, wide.stdout + wide.stderr
 
 
 def test_a_broken_link_is_found(tmp_path):

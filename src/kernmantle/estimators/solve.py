@@ -69,7 +69,9 @@ def solve(
 def _factored(matrix: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str) -> Solution:
     """The solution of a matrix that is there."""
     if solver not in ("auto", "cholesky"):
-        raise ValueError(f"solver={solver!r} is for kernels whose matrix is not stored; kernel='precomputed' takes 'cholesky'")
+        raise ValueError(
+            f"solver={solver!r} is for kernels whose matrix is not stored; kernel='precomputed' takes 'cholesky'"
+        )
     own = matrix.clone()
     own.diagonal().add_(diagonal)
     factor, info = torch.linalg.cholesky_ex(own)

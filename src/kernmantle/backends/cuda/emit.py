@@ -181,6 +181,18 @@ def _turns(plan: CudaPlan) -> list[str]:
     return ["    static constexpr bool TURNS = true;", *function(head, _step(plan, within=True))]
 
 
+def _mapped(plan: CudaPlan) -> list[str]:
+    """What positions are found of, and whether of the smallest."""
+    if plan.schema != "place":
+        return []
+    writer = Writer(environment_of(plan, "abc"), _floating(plan), near=True)
+    (found,) = writer.expressions(plan.nest.map)
+    head = "C mapped(const C* a, const C* b, const C* c, const Numbers& number)"
+    least = literal(plan.nest.reductions[0].name == "argmin", "bool")
+    lines = function(head, [*writer.lines, f"return {cast(found, 'value')};"])
+    return [f"    static constexpr bool LEAST = {least};", *lines]
+
+
 def _product(product: SignedProduct, writer: Writer) -> str:
     """Value of a product, its statements left with the writer."""
     roots = [product.prefix, *product.rest, *([product.difference] if product.difference is not None else [])]
@@ -304,6 +316,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         "    template <km::Way WAY>",
         *function(f"void step(Registers& s, {_STEP}, const Numbers& number, {more})", _step(plan)),
         *_turns(plan),
+        *_mapped(plan),
         *_power(plan),
         *_weight(plan),
         *function("void merge(Registers& s, const Registers& r)", _merge(plan)),
@@ -404,7 +417,7 @@ def _template(plan: CudaPlan) -> list[str]:
         shape = (planes(plan.nest),)
     elif plan.schema in PRODUCTS:
         shape = (*((tile.n,) if plan.schema == "wgmma" else ()), tile.stages, planes(plan.nest))
-    elif plan.schema == "ring":
+    elif plan.schema in ("ring", "place"):
         shape = (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages)
     else:
         shape = (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll)
@@ -415,10 +428,10 @@ def _template(plan: CudaPlan) -> list[str]:
 
 
 def _call(plan: CudaPlan) -> str:
-    if plan.schema != "ring":
+    if plan.schema not in ("ring", "place"):
         return f"{plan.schema}<Body, Tile>"
     producer, consumer = register_split(plan.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)
-    return f"ring<Body, Tile, {producer}, {consumer}>"
+    return f"{plan.schema}<Body, Tile, {producer}, {consumer}>"
 
 
 def emit(plan: CudaPlan) -> str:

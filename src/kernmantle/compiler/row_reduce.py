@@ -140,7 +140,8 @@ def can_lower(apply: Apply, compute: str) -> bool:
     return plain and apart and not folds and len(inner.reduced) == 1 and compute in ("f32", "f64")
 
 
-def _to_base_two(node: Node, args: tuple[Node, ...]) -> Node:
+def to_base_two(node: Node, args: tuple[Node, ...]) -> Node:
+    """Return a node on new arguments, an exponential to the base 2."""
     if node.op != "exp":
         return Node(node.op, args)
     return Node("exp2", (Node("mul", (args[0], const(1 / math.log(2)))),))
@@ -162,7 +163,7 @@ def lower_rows(
         for operand, dtype in zip(arrays, dtypes, strict=True)
     )
     numbers = tuple(operand.name for operand in inner.numbers)
-    outputs = rewrite(inner.outputs, lambda leaf: leaf, _to_base_two) if binary else inner.outputs
+    outputs = rewrite(inner.outputs, lambda leaf: leaf, to_base_two) if binary else inner.outputs
     folded = fold(outputs, numbers, [port.name for port in ports if not port.roles])
     entry = (Port("w", "mn", compute),)
     matrix = Nest(

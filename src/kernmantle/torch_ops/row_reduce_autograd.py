@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from ..backends.reference.evaluate import evaluate
 from ..compiler.row_reduce import Apply
+from ..config import current
 from ..errors import GradientError
 from ..ir.definition import Definition
 from ..ir.pattern import read as read_pattern
@@ -244,7 +246,9 @@ def _backward(
     found: list[torch.Tensor | None] = [None] * len(tensors)
     wanted = tuple(needed[: len(operands)])
     if any(wanted):
-        found[: len(operands)] = _through_blocks(task, operands, v, result, wide[-1], wanted)
+        found[: len(operands)] = _in_one_kernel(task, operands, v, wide[-1]) or _through_blocks(
+            task, operands, v, result, wide[-1], wanted
+        )
     if v is not None and needed[-1]:
         turned = replace(task, text=_transposed(task.text), info=RunInfo())
         swapped = [*reversed(tensors[:2]), *tensors[2:-1]] if len(tensors) > 2 else tensors[:1]
@@ -252,6 +256,19 @@ def _backward(
     return [
         None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)
     ]
+
+
+def _in_one_kernel(
+    task: Task, operands: Tensors, v: torch.Tensor | None, cotangent: torch.Tensor
+) -> list[torch.Tensor | None] | None:
+    """Return gradients by the points without blocks of the matrix, where a GPU can and no derivative is recorded."""
+    types = Types.parse(task.types)
+    plain_call = v is not None and not torch.is_grad_enabled() and unwatched()
+    suits = plain_call and types.compute == "f32" and types.precision != "ieee" and current().precision != "ieee"
+    if v is None or not suits or current().backend == "reference" or operands[0].device.type != "cuda":
+        return None
+    found = import_module(".cuda_row_pull", __package__).pulled(task.text, task.numbers, operands, v, cotangent)
+    return None if found is None else [*found]
 
 
 def _through_blocks(

@@ -286,7 +286,7 @@ def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: Devi
 
 
 def finds_places(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
-    """Return whether the warp-specialised template of positions can run a nest: like the other, one argmin or argmax."""
+    """Return whether the warp-specialised template of positions can run a nest: one argmin or argmax in float32."""
     held = staged(nest)
     plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
     single = [reduction.name for reduction in nest.reductions] in (["argmin"], ["argmax"]) and nest.compute == "f32"

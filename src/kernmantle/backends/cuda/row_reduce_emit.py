@@ -46,7 +46,7 @@ _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
 _NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
 
 
-class _NearWriter(Writer):
+class NearWriter(Writer):
     """Statements that may use the special function unit's own accuracy."""
 
     def _operation(self, node: Node) -> Typed:
@@ -57,7 +57,7 @@ class _NearWriter(Writer):
 
 
 def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> Writer:
-    return (_NearWriter if plan.near else Writer)(names, True, near=plan.near)
+    return (NearWriter if plan.near else Writer)(names, True, near=plan.near)
 
 
 def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:

@@ -1,0 +1,75 @@
+"""CUDA C++ of derivatives by points of few numbers: an instantiation of ``pull_rows.cuh``, with its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...compiler.row_pull import RowPull
+from ...ir.node import Node
+from .row_reduce_emit import NearWriter
+from .spelling import Typed, cast
+
+ENTRY, THREADS, RESIDENT = "kernmantle_kernel", 256, 2
+MOST_NUMBERS, MOST_COLUMNS = 32, 4
+_POINTERS = ("const float* own", "const float* other", "const float* g", "const float* v", "float* out")
+_SIZES = ("rows", "columns", "parts")
+_LEAST_PART, _MOST_PARTS, _ROUNDS, _BYTES = 1024, 256, 6, 256 << 20
+
+
+@dataclass(frozen=True)
+class RowPullPlan:
+    """A kernel for points of ``depth`` numbers and ``columns`` columns of v."""
+
+    pull: RowPull
+    depth: int
+    columns: int
+    arch: str
+
+    def parts(self, rows: int, columns: int, multiprocessors: int) -> int:
+        """Parts of the columns, so that all blocks together fill the device some times."""
+        wanted = -(-_ROUNDS * RESIDENT * multiprocessors // -(-rows // THREADS))
+        room = _BYTES // (4 * rows * self.depth)
+        return max(1, min(wanted, columns // _LEAST_PART, _MOST_PARTS, room))
+
+    def __str__(self) -> str:
+        return f"pull of rows {self.arch}, {self.depth} numbers a point, {self.columns} columns of v, f32"
+
+
+def emit(plan: RowPullPlan) -> str:
+    """Source of the kernel ``ENTRY``."""
+    numbers: dict[str, Typed] = {name: (f"number.v{i}", "value") for i, name in enumerate(plan.pull.numbers)}
+    ends: dict[str, Typed] = {plan.pull.own: ("a", "value"), plan.pull.other: ("b", "value")}
+
+    def function(head: str, node: Node, names: dict[str, Typed]) -> list[str]:
+        writer = NearWriter(names, True, near=True)
+        (value,) = writer.expressions([node])
+        lines = [f"        {line}" for line in (*writer.lines, f"return {cast(value, 'value')};")]
+        return [f"    static __device__ __forceinline__ C {head} {{", *lines, "    }"]
+
+    count = len(plan.pull.numbers)
+    parameters = [*_POINTERS, *(f"km::i64 {name}" for name in _SIZES), *(f"double v{i}" for i in range(count))]
+    pair = "C a, C b, const Numbers& number"
+    given = ", ".join(["own", "other", "g", "v", "out", *_SIZES, "number"])
+    return "\n".join(
+        [
+            f"// {plan}",
+            '#include "pull_rows.cuh"',
+            "",
+            "struct Body {",
+            "    typedef float C;",
+            "    struct Numbers {",
+            *(f"        C v{i};  // {name}" for i, name in enumerate(plan.pull.numbers)),
+            "    };",
+            *function(f"map({pair})", plan.pull.map, numbers | ends),
+            *function(f"partial({pair})", plan.pull.partial, numbers | ends),
+            *function("slope(C s, const Numbers& number)", plan.pull.slope, numbers | {"s0": ("s", "value")}),
+            "};",
+            "",
+            f'extern "C" __global__ void __launch_bounds__({THREADS}, {RESIDENT}) {ENTRY}(',
+            f"    {', '.join(parameters)}) {{",
+            f"    const Body::Numbers number = {{{', '.join(f'float(v{i})' for i in range(count))}}};",
+            f"    km::pull_rows<Body, {plan.depth}, {plan.columns}>({given});",
+            "}",
+            "",
+        ]
+    )

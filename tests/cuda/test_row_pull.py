@@ -1,0 +1,98 @@
+"""Gradients of products by points of few numbers, which one kernel makes, against float64."""
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.torch_ops import cuda_row_pull
+
+pytestmark = pytest.mark.cuda
+KERNELS = {"gaussian": km.Gaussian(1.7), "laplace": km.Laplace(2.3), "matern": km.Matern(2.0, nu=2.5), "sum": None}
+
+
+def _points(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed))
+
+
+def _kernel(name: str):
+    return KERNELS[name] or 0.5 * km.Gaussian(1.0) + km.Laplace(3.0)
+
+
+def _gradients(kernel, tensors, cotangent, **more):
+    wanted = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    x, y = (wanted[0], wanted[0]) if len(wanted) == 2 else wanted[:2]
+    return torch.autograd.grad(kernel.matmul(x, y, wanted[-1]), wanted, cotangent, **more)
+
+
+def _assert_right(found, want, limit=3e-6):
+    for one, other in zip(found, want, strict=True):
+        assert (one.double() - other).norm() <= limit * other.norm()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    seen = []
+    own = cuda_row_pull.pulled
+
+    def spy(*given):
+        found = own(*given)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(cuda_row_pull, "pulled", spy)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "matern"])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "c"), [(700, 900, 20, 1), (1025, 2049, 3, 2), (600, 5000, 1, 4), (513, 700, 32, 3)]
+)
+def test_both_sets_of_points(name, m, n, k, c, calls):
+    tensors, g = (_points(m, k), _points(n, k, seed=1), _points(n, c, seed=2)), _points(m, c, seed=3)
+    found = _gradients(_kernel(name), tensors, g)
+    want = _gradients(_kernel(name), [tensor.double() for tensor in tensors], g.double())
+    assert calls == [True]
+    _assert_right(found, want)
+
+
+def test_one_set_of_points(calls):
+    tensors, g = (_points(800, 7), _points(800, 1, seed=2)), _points(800, 1, seed=3)
+    found = _gradients(_kernel("gaussian"), tensors, g)
+    _assert_right(found, _gradients(_kernel("gaussian"), [tensor.double() for tensor in tensors], g.double()))
+    assert calls == [True]
+
+
+def test_equal_points_have_no_slope_of_a_distance(calls):
+    x = _points(600, 5)
+    found = _gradients(_kernel("laplace"), (x, x.clone(), _points(600, 1, seed=2)), _points(600, 1, seed=3))
+    assert calls == [True]
+    assert all(bool(each.isfinite().all()) for each in found)
+
+
+def test_views_offsets_and_clusters(calls):
+    x = _points(20, 700, seed=1).mT + 100
+    y = x[::2] + 1e-2 * _points(350, 20, seed=4)
+    tensors, g = (x, y, _points(1, 350, seed=2).mT), _points(700, 1, seed=3)
+    kernel = km.Gaussian(0.5)
+    found = _gradients(kernel, tensors, g)
+    _assert_right(found, _gradients(kernel, [tensor.double() for tensor in tensors], g.double()), 2e-5)
+    assert calls in ([True], [False])
+
+
+def test_what_it_is_not_for(calls):
+    tensors, g = (_points(700, 33), _points(700, 33, seed=1), _points(700, 1, seed=2)), _points(700, 1, seed=3)
+    found = _gradients(_kernel("gaussian"), tensors, g)
+    _assert_right(found, _gradients(_kernel("gaussian"), [tensor.double() for tensor in tensors], g.double()))
+    assert True not in calls
+
+
+def test_second_derivatives_go_through_blocks():
+    tensors, g = (_points(600, 4), _points(700, 4, seed=1), _points(700, 1, seed=2)), _points(600, 1, seed=3)
+
+    def second(given, cotangent):
+        wanted = [tensor.detach().clone().requires_grad_() for tensor in given]
+        first = torch.autograd.grad(_kernel("gaussian").matmul(*wanted), wanted, cotangent, create_graph=True)
+        return torch.autograd.grad(sum(each.square().sum() for each in first), wanted)
+
+    want = second([tensor.double() for tensor in tensors], g.double())
+    _assert_right(second(tensors, g), want, 1e-5)

@@ -1,5 +1,5 @@
-// gram sm_90 tile 64x64x16 (4x4 a thread, 256 threads) access [x0 4k, x1 4k, out0 1t] f32 ieee
-#include "gram.cuh"
+// place sm_90 tile 128x32x32 (8x4 a thread, 128 threads) access [x0 4k, x1 4k, out0 1t] f32 ieee
+#include "place.cuh"
 
 struct Body {
     typedef float C;
@@ -39,6 +39,12 @@ struct Body {
         const km::i64 w0_1 = u0_6;
         s.r0 = w0_0;
         s.r1 = w0_1;
+    }
+    static constexpr bool LEAST = true;
+    static __device__ __forceinline__ C mapped(const C* a, const C* b, const C* c, const Numbers& number) {
+        const C t0 = a[0] - b[0];
+        const C t1 = km::abs(t0);
+        return t1;
     }
     static __device__ __forceinline__ void merge(Registers& s, const Registers& r) {
         const bool u0_0 = r.r0 < s.r0;
@@ -91,8 +97,8 @@ template <> struct Body::Out<0> {  // out0
     }
 };
 
-typedef km::GramTile<16, 16, 4, 4, 16, 1, 8, false> Tile;
-static_assert(km::gram_shared_bytes<Body, Tile>() <= 17408, "shared memory");
+typedef km::PlaceTile<4, 1, 8, 4, 3, false> Tile;
+static_assert(km::place_shared_bytes<Body, Tile>() <= 61488, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26) {
@@ -100,5 +106,5 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
         {p0, p1, p2}, {1, 1, 1, i3, i4, i5, 1, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, i25, i26, 0, 0}},
         {}};
-    km::gram<Body, Tile>(g);
+    km::place<Body, Tile, 56, 200>(g);
 }

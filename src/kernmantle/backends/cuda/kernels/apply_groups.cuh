@@ -75,18 +75,33 @@ struct Groups {
         const i64 depth = g.size[ROLE_K];
         typename Body::Registers s;
         Body::initial(s);
-#pragma unroll 4
-        for (i64 k = 0; k < depth; k += 4) {
-            float a[4], b[4];
-            read_along_k<X, false>(a, x, g, k);
-            read_along_k<Y, false>(b, y, g, k);
+        auto add = [&](const float (&a)[4], const float (&b)[4], i64 k, int count) {
 #pragma unroll
             for (int v = 0; v < 4; ++v) {
-                if (k + v >= depth) continue;
+                if (v >= count) continue;
                 float c[AtLeastOne<Body::LINES>::value];
                 read_lines<Body>(c, g, p, k + v);
                 Body::template step<EXACT>(s, a + v, b + v, c, a, g.number, k + v, 0);
             }
+        };
+        i64 k = 0;
+#pragma unroll 1
+        for (; k + 16 <= depth; k += 16) {
+            float a[4][4], b[4][4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                read_along_k<X, true>(a[i], x, g, k + 4 * i);
+                read_along_k<Y, true>(b[i], y, g, k + 4 * i);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) add(a[i], b[i], k + 4 * i, 4);
+        }
+#pragma unroll 1
+        for (; k < depth; k += 4) {
+            float a[4], b[4];
+            read_along_k<X, false>(a, x, g, k);
+            read_along_k<Y, false>(b, y, g, k);
+            add(a, b, k, (int)(depth - k));
         }
         return entry_key<Body>(g, p, row, n, s);
     }

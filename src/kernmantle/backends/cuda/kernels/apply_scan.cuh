@@ -40,7 +40,7 @@ template <class Body, class Tile>
 __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
-    constexpr int R = Tile::ROWS, EACH = 16, AHEAD = R > 1 ? 8 : 16;
+    constexpr int R = Tile::ROWS, EACH = 16;
     constexpr unsigned WHOLE = 0xffffffffu;
     const int lane = threadIdx.x % 32, part = lane % 16, half = lane / 16, count = (int)g.size[ROLE_L];
     const i64 warps = (i64)gridDim.x * Tile::WARPS, warp = (i64)blockIdx.x * Tile::WARPS + threadIdx.x / 32;
@@ -56,22 +56,23 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
         for (int r = 0; r < R; ++r)
 #pragma unroll
             for (int i = 0; i < EACH; ++i) Body::initial(s[r][i]);
-#pragma unroll 1
-        for (i64 k = 4 * part; k - 4 * part < depth; k += 64) {
+        auto add = [&](auto whole, i64 k) {
+            constexpr bool WHOLE_STEP = decltype(whole)::value > 0;
+            constexpr int AHEAD = !WHOLE_STEP ? 2 : R > 1 ? 4 : 8;
             float x[R][4];
 #pragma unroll
-            for (int r = 0; r < R; ++r) read_along_k<X, false>(x[r], row_of<X>(g, p, r < rows ? r : 0), g, k);
+            for (int r = 0; r < R; ++r) read_along_k<X, WHOLE_STEP>(x[r], row_of<X>(g, p, r < rows ? r : 0), g, k);
 #pragma unroll
             for (int start = 0; start < EACH; start += AHEAD) {
                 float y[AHEAD][4];
 #pragma unroll
                 for (int i = 0; i < AHEAD; ++i) {
                     const i64 n = chunk * 32 + 2 * (start + i) + half;
-                    read_along_k<Y, false>(y[i], row_of<Y>(g, p, n < last ? n : last), g, k);
+                    read_along_k<Y, WHOLE_STEP>(y[i], row_of<Y>(g, p, n < last ? n : last), g, k);
                 }
 #pragma unroll
                 for (int v = 0; v < 4; ++v) {
-                    if (k + v >= depth) continue;
+                    if (!WHOLE_STEP && k + v >= depth) continue;
                     float c[AtLeastOne<Body::LINES>::value];
                     read_lines<Body>(c, g, p, k + v);
 #pragma unroll
@@ -81,7 +82,12 @@ __device__ __forceinline__ void apply_scan(const typename Body::Args& g) {
                             Body::template step<EXACT>(s[r][start + i], x[r] + v, y[i] + v, c, x[r], g.number, k + v, 0);
                 }
             }
-        }
+        };
+        // without a test between them the loads of a step are under way together
+        i64 k = 0;
+#pragma unroll 1
+        for (; k + 64 <= depth; k += 64) add(Index<1>(), k + 4 * part);
+        if (k < depth) add(Index<0>(), k + 4 * part);
         const i64 n = chunk * 32 + 2 * part + half;
 #pragma unroll
         for (int r = 0; r < R; ++r) {

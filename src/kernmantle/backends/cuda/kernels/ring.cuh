@@ -74,13 +74,14 @@ struct Feed {
                 }
             }
         } else {
+            constexpr int AHEAD = SPAN < 64 ? SPAN / 16 : 4;
 #pragma unroll
-            for (int half = 0; half < SPAN / 16; half += 4) {
-                Pack<T, 4> held[4];
+            for (int half = 0; half < SPAN / 16; half += AHEAD) {
+                Pack<T, 4> held[AHEAD];
 #pragma unroll
-                for (int i = 0; i < 4; ++i, source += step) held[i] = load_pack<T, 4>(source);
+                for (int i = 0; i < AHEAD; ++i, source += step) held[i] = load_pack<T, 4>(source);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) put(at + (half + i) * 2048, held[i]);
+                for (int i = 0; i < AHEAD; ++i) put(at + (half + i) * 2048, held[i]);
             }
         }
     }
@@ -425,6 +426,16 @@ __device__ __forceinline__ void ring(const typename Body::Args& g) {
         ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
         R::consume(g, raw, barriers, warp, lane);
     }
+}
+
+// For other reductions on the same stages.
+template <int WARPS_M, int WARPS_N, int TM, int TN, int STAGES, bool SYMMETRIC>
+using StagedTile = RingTile<WARPS_M, WARPS_N, TM, TN, STAGES, SYMMETRIC>;
+template <class Body, class Tile>
+using StagedReduction = Ring<Body, Tile>;
+template <class Body, class Tile>
+__device__ constexpr int staged_shared_bytes() {
+    return ring_shared_bytes<Body, Tile>();
 }
 
 }  // namespace km

@@ -1,0 +1,89 @@
+"""Gradients of products by points of few numbers: what the kernel is told, evaluated by torch in float64."""
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.backends.cuda.emit import headers
+from kernmantle.backends.cuda.nvrtc import compile_source
+from kernmantle.backends.cuda.row_pull_emit import RowPullPlan, emit
+from kernmantle.backends.reference.evaluate import evaluate
+from kernmantle.compiler.row_pull import row_pull
+from kernmantle.torch_ops import cuda_row_pull
+from kernmantle.torch_ops import row_reduce_autograd as autograd
+from kernmantle.torch_ops.namespaces import torch_namespace
+
+KERNELS = {"gaussian": km.Gaussian(1.7), "laplace": km.Laplace(2.3), "matern": km.Matern(2.0, nu=2.5)}
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Texts and numbers of products whose gradients are asked for."""
+    seen = []
+
+    def note(task, operands, v, cotangent):
+        seen.append((task.text, task.numbers, operands, v, cotangent))
+
+    monkeypatch.setattr(autograd, "_in_one_kernel", note)
+    return seen
+
+
+def written_out(pull, apply, numbers, own, other, g, v):
+    """The formula of the kernel over all pairs."""
+    space = torch_namespace(torch.float64, torch.device("cpu"))
+    given = {
+        op.name: torch.tensor(value, dtype=torch.float64)
+        for op, value in zip(apply.inner.numbers, numbers, strict=True)
+    }
+    names = pull.numbers[len(given) :]
+    given |= dict(zip(names, evaluate(pull.folded, given, space), strict=True))
+    ends = {pull.own: own[:, None], pull.other: other[None]}
+    mapped, partial = evaluate([pull.map, pull.partial], given | ends, space)
+    (slope,) = evaluate([pull.slope], given | {"s0": mapped.sum(-1)}, space)
+    return ((g @ v.mT) * slope)[..., None].mul(partial).sum(1)
+
+
+def _gradients(kernel, tensors, cotangent):
+    wanted = [tensor.clone().requires_grad_() for tensor in tensors]
+    x, y = (wanted[0], wanted[0]) if len(wanted) == 2 else wanted[:2]
+    return torch.autograd.grad(kernel.matmul(x, y, wanted[-1]), wanted, cotangent)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("same", [False, True])
+def test_gradients_by_the_points(name, same, taken, monkeypatch):
+    monkeypatch.setattr(cuda_row_pull, "_pull", written_out)
+    monkeypatch.setattr(cuda_row_pull, "_LEAST_PAIRS", 1)
+    x, y = torch.randn(30, 5, dtype=torch.float64), torch.randn(30 if same else 40, 5, dtype=torch.float64)
+    tensors = (x, torch.randn(30, 2).double()) if same else (x, y, torch.randn(40, 2).double())
+    want = _gradients(KERNELS[name], tensors, torch.randn(30, 2, dtype=torch.float64))
+    ((text, numbers, operands, v, cotangent),) = taken
+    found = cuda_row_pull.pulled(text, numbers, operands, v, cotangent)
+    assert len(found) == len(tensors) - 1
+    for one, other in zip(found, want, strict=False):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_compile(name, taken):
+    _gradients(KERNELS[name], (torch.randn(8, 5), torch.randn(9, 5), torch.randn(9, 1)), torch.randn(8, 1))
+    for by_columns, card in ((False, "sm_80"), (True, "sm_90")):
+        plan = RowPullPlan(row_pull(taken[0][0], by_columns), 20, 1, card)
+        found = compile_source(emit(plan), card, headers(), "pull").resources
+        assert found.spill_stores == 0
+        assert found.registers <= 128
+
+
+def test_others_go_through_blocks(taken):
+    x, y, v = torch.randn(8, 33), torch.randn(9, 33), torch.randn(9, 1)
+    wide = _gradients(KERNELS["gaussian"], (x, y, v), torch.randn(8, 1))
+    text, numbers, *given = taken[-1]
+    assert wide[0].shape == x.shape
+    assert cuda_row_pull.pulled(text, numbers, *given) is None
+    both = 0.5 * km.Gaussian(1.0) + km.Laplace(3.0)
+    _gradients(both, (x[:, :5], y[:, :5], v), torch.randn(8, 1))
+    assert row_pull(taken[-1][0], False) is None
+    plan = RowPullPlan(row_pull(text, False), 20, 1, "sm_90")
+    assert plan.parts(100_000, 100_000, 132) == 5
+    assert plan.parts(100, 100_000, 132) == 97
+    assert plan.parts(1 << 24, 1 << 20, 132) == 1

@@ -59,6 +59,7 @@ def test_gradients_by_the_points(name, same, taken, monkeypatch):
     want = _gradients(KERNELS[name], tensors, torch.randn(30, 2, dtype=torch.float64))
     ((text, numbers, operands, v, cotangent),) = taken
     found = cuda_row_pull.pulled(text, numbers, operands, v, cotangent)
+    found = [sum(found)] if same else found  # one tensor is given twice
     assert len(found) == len(tensors) - 1
     for one, other in zip(found, want, strict=False):
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)

@@ -343,26 +343,26 @@ def _turn_cases() -> list[Case]:
     return [*cases, Case("turns_both", gram(both, numbers=("p",)), shape, (0.5,), integral=True, scale=1e2)]
 
 
-def _place_cases() -> list[Case]:
+def _position_cases() -> list[Case]:
     """Positions of extremes where eight values are reduced first: ties, tails, what is not finite, all layouts."""
     shape = {"m": 150, "n": 71, "k": 77}
     plus = op("add", X, Y)
     weighted = gram(op("add", op("mul", W, X), Y), "argmax", w="k", numbers=("p",), outputs=(op("mul", S0, P),))
     batch = {"a": 2, "b": 2, "m": 40, "n": 50, "k": 36}
-    cases = [Case(f"places_{n}_k{k}", gram(plus, n), shape | {"k": k}, integral=True) for n in ("argmin", "argmax")
+    cases = [Case(f"positions_{n}_k{k}", gram(plus, n), shape | {"k": k}, integral=True) for n in ("argmin", "argmax")
              for k in (32, 33, 40, 64, 95)]  # fmt: skip
     cases += [
-        Case(f"places_{n}_{v:g}", gram(plus, n), shape, integral=True, poison=v)
+        Case(f"positions_{n}_{v:g}", gram(plus, n), shape, integral=True, poison=v)
         for n in ("argmin", "argmax") for v in (math.nan, math.inf, -math.inf)
     ]  # fmt: skip
     cases += [
-        Case("places_l1", gram(L1, "argmin"), shape, integral=True),
-        Case("places_half", gram(plus, "argmin", dtype="f16", out="i64"), shape, integral=True),
-        Case("places_turned", gram(plus, "argmin"), shape, integral=True, layout={"x0": "km", "out0": "nm"}),
-        Case("places_batch", gram(plus, "argmax"), batch, integral=True, batched={"x0": "a"}),
-        Case("places_weighted", weighted, shape, (2.0,), integral=True),
+        Case("positions_l1", gram(L1, "argmin"), shape, integral=True),
+        Case("positions_half", gram(plus, "argmin", dtype="f16", out="i64"), shape, integral=True),
+        Case("positions_turned", gram(plus, "argmin"), shape, integral=True, layout={"x0": "km", "out0": "nm"}),
+        Case("positions_batch", gram(plus, "argmax"), batch, integral=True, batched={"x0": "a"}),
+        Case("positions_weighted", weighted, shape, (2.0,), integral=True),
     ]
-    return [replace(case, tile="places") for case in cases]
+    return [replace(case, tile="positions") for case in cases]
 
 
 def _power_cases() -> list[Case]:
@@ -520,7 +520,7 @@ def cases() -> list[Case]:
         *_layout_cases(),
         *_power_cases(),
         *_turn_cases(),
-        *_place_cases(),
+        *_position_cases(),
         *_root_cases(),
         *_pullback_cases(),
         *_pair_cases(),

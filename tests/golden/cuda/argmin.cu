@@ -1,5 +1,5 @@
-// place sm_90 tile 128x32x32 (8x4 a thread, 128 threads) access [x0 4k, x1 4k, out0 1t] f32 ieee
-#include "place.cuh"
+// position sm_90 tile 128x32x32 (8x4 a thread, 128 threads) access [x0 4k, x1 4k, out0 1t] f32 ieee
+#include "position.cuh"
 
 struct Body {
     typedef float C;
@@ -97,8 +97,8 @@ template <> struct Body::Out<0> {  // out0
     }
 };
 
-typedef km::PlaceTile<4, 1, 8, 4, 3, false> Tile;
-static_assert(km::place_shared_bytes<Body, Tile>() <= 61488, "shared memory");
+typedef km::PositionTile<4, 1, 8, 4, 3, false> Tile;
+static_assert(km::position_shared_bytes<Body, Tile>() <= 61488, "shared memory");
 
 extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
     void* p0, void* p1, void* p2, km::i64 i3, km::i64 i4, km::i64 i5, km::i64 i11, km::i64 i13, km::i64 i19, km::i64 i20, km::i64 i25, km::i64 i26) {
@@ -106,5 +106,5 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernmantle_kernel(
         {p0, p1, p2}, {1, 1, 1, i3, i4, i5, 1, 1},
         {{0, 0, 0, i11, 0, i13, 0}, {0, 0, 0, 0, i19, i20, 0}, {0, 0, 0, i25, i26, 0, 0}},
         {}};
-    km::place<Body, Tile, 56, 200>(g);
+    km::position<Body, Tile, 56, 200>(g);
 }

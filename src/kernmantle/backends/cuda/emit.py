@@ -183,7 +183,7 @@ def _turns(plan: CudaPlan) -> list[str]:
 
 def _mapped(plan: CudaPlan) -> list[str]:
     """What positions are found of, and whether of the smallest."""
-    if plan.schema != "place":
+    if plan.schema != "position":
         return []
     writer = Writer(environment_of(plan, "abc"), _floating(plan), near=True)
     (found,) = writer.expressions(plan.nest.map)
@@ -417,7 +417,7 @@ def _template(plan: CudaPlan) -> list[str]:
         shape = (planes(plan.nest),)
     elif plan.schema in PRODUCTS:
         shape = (*((tile.n,) if plan.schema == "wgmma" else ()), tile.stages, planes(plan.nest))
-    elif plan.schema in ("ring", "place"):
+    elif plan.schema in ("ring", "position"):
         shape = (tile.threads_m // 4, tile.threads_n // 8, tile.rows, tile.columns, tile.stages)
     else:
         shape = (tile.threads_m, tile.threads_n, tile.rows, tile.columns, tile.depth, tile.groups, tile.unroll)
@@ -428,7 +428,7 @@ def _template(plan: CudaPlan) -> list[str]:
 
 
 def _call(plan: CudaPlan) -> str:
-    if plan.schema not in ("ring", "place"):
+    if plan.schema not in ("ring", "position"):
         return f"{plan.schema}<Body, Tile>"
     producer, consumer = register_split(plan.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)
     return f"{plan.schema}<Body, Tile, {producer}, {consumer}>"

@@ -21,7 +21,7 @@ from .tiles import TILES, DeviceLimits, Tile
 
 _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
-_PRODUCERS = {"ring": 128, "place": 128, "wgmma": 128, "score": 128, "select": 128, "wide": 128}
+_PRODUCERS = {"ring": 128, "position": 128, "wgmma": 128, "score": 128, "select": 128, "wide": 128}
 PRODUCTS = ("wgmma", "mma")
 TABLE_BYTES = 8192
 _PIPELINED_OPERATIONS = 5
@@ -178,7 +178,7 @@ def shared_bytes(nest: Nest, tile: Tile) -> int:
     """Dynamic shared memory of a block."""
     if tile.schema in ("thin", "scan"):
         return 0
-    if tile.schema in ("ring", "place"):
+    if tile.schema in ("ring", "position"):
         return tile.stages * ((tile.m + tile.n + len(staged(nest)["lines"])) * 128 + 16)
     stages = 2 * tile.groups * _stage_words(nest, tile) * BYTES[nest.compute]
     merge = tile.threads * tile.rows * tile.columns * register_bytes(nest) if tile.groups > 1 else 0
@@ -244,7 +244,7 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-    loops = plan.schema in ("ring", "place", *PRODUCTS) or plan.listed
+    loops = plan.schema in ("ring", "position", *PRODUCTS) or plan.listed
     persistent = limits.sm_count * plan.resident if loops else _GRID_LIMIT
     return max(1, min(_tiles(plan.tile, sizes, plan.symmetric), persistent))
 
@@ -285,7 +285,7 @@ def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: Devi
     return limits.has(("warp_specialized",)) and plain and small and not outer and sizes["k"] >= 32
 
 
-def finds_places(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+def finds_positions(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether the warp-specialised template of positions can run a nest: one argmin or argmax in float32."""
     held = staged(nest)
     plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
@@ -323,8 +323,8 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
         return square and two_at_a_time and supports_warp_specialized(nest, sizes, limits)
     if tile.schema == "thin":
         return _is_thin(nest, sizes)
-    if tile.schema == "place":
-        return not symmetric and finds_places(nest, sizes, limits)
+    if tile.schema == "position":
+        return not symmetric and finds_positions(nest, sizes, limits)
     cells = tile.rows * tile.columns
     room = cells * cell_words(nest) <= 72 or cells == 1
     power = table_power(nest)
@@ -411,7 +411,7 @@ def _resident(tile: Tile, nest: Nest) -> int:
     words = cell_words(nest)
     if tile.schema == "thin":
         return 1 if tile.depth > 4 else tile.resident
-    if tile.schema in ("ring", "place") or tile.matrix_operand or words == 1:
+    if tile.schema in ("ring", "position") or tile.matrix_operand or words == 1:
         return tile.resident
     return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
 

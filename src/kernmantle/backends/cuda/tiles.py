@@ -46,7 +46,7 @@ class Tile:
     functions; both are fitted, with the constants of ``cuda_plan.cost``, to times of all tiles over a grid of shapes.
     ``requires`` are the features that a generation must have. What a nest must be, beside fitting: with
     ``matrix_operand`` it reads one operand over the tile, which stays in registers; with ``table_power`` it takes a
-    power from a table; with ``half2`` it sums distances of float16, two terms at a time. "places" finds positions of
+    power from a table; with ``half2`` it sums distances of float16, two terms at a time. "positions" finds positions of
     extremes, for which the others take more than twice the instructions that they are fitted to.
     """
 
@@ -101,7 +101,7 @@ TILES = (
     Tile("columns", 1, 8, 1, 1, 16, 32, 8, 2, 0.0107, heavy=0.0511),
     Tile("ring", 16, 8, 8, 16, 32, 1, 1, 2, 0.665, "ring", 3, requires=("warp_specialized",)),
     Tile("half2", 16, 8, 8, 8, 32, 1, 1, 2, 1.131, "ring", 3, requires=("warp_specialized",), half2=True),
-    Tile("places", 16, 8, 8, 4, 32, 1, 1, 2, 1.2, "place", 3, requires=("warp_specialized",)),
+    Tile("positions", 16, 8, 8, 4, 32, 1, 1, 2, 1.2, "position", 3, requires=("warp_specialized",)),
     Tile("one", 1, 1, 1, 1, 16, 128, 8, 2, 0.0151, heavy=0.126),
     Tile("least", 4, 8, 1, 1, 4, 1, 1, 2, 1, heavy=1),
 )

@@ -10,16 +10,16 @@
 namespace km {
 
 template <int WARPS_M_, int WARPS_N_, int TM_, int TN_, int STAGES_, bool SYMMETRIC_>
-struct PlaceTile : StagedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, SYMMETRIC_> {
+struct PositionTile : StagedTile<WARPS_M_, WARPS_N_, TM_, TN_, STAGES_, SYMMETRIC_> {
     static_assert(!SYMMETRIC_, "every cell is computed");
 };
 template <class Body, class Tile>
-__device__ constexpr int place_shared_bytes() {
+__device__ constexpr int position_shared_bytes() {
     return staged_shared_bytes<Body, Tile>();
 }
 
 template <class Body, class Tile>
-struct Places : StagedReduction<Body, Tile> {
+struct Positions : StagedReduction<Body, Tile> {
     typedef StagedReduction<Body, Tile> R;
     typedef typename R::Args Args;
     typedef typename R::X X;
@@ -145,7 +145,7 @@ struct Places : StagedReduction<Body, Tile> {
         }
         return k;
     }
-    static __device__ __forceinline__ i64 position(const Args& g, const Place& p, i64 m, i64 n, float best, int eighth) {
+    static __device__ __forceinline__ i64 found_at(const Args& g, const Place& p, i64 m, i64 n, float best, int eighth) {
         const typename X::T* x = row_of<X>(g, p, m);
         const typename Y::T* y = row_of<Y>(g, p, n);
         if (best != best) return first_nan(g, p, x, y);
@@ -181,7 +181,7 @@ struct Places : StagedReduction<Body, Tile> {
             if (m >= g.size[ROLE_M] || n >= g.size[ROLE_N]) continue;
             typename Body::Registers s;
             s.r0 = best[c];
-            s.r1 = position(g, p, m, n, best[c], eighth[c]);
+            s.r1 = found_at(g, p, m, n, best[c], eighth[c]);
             const typename Body::Outs out = Body::outputs(g, p, m, n, s);
             each<0, Body::OUTS>([&](auto index) {
                 typedef typename Body::template Out<decltype(index)::value> P;
@@ -194,8 +194,8 @@ struct Places : StagedReduction<Body, Tile> {
 };
 
 template <class Body, class Tile, int PRODUCER_REGISTERS, int CONSUMER_REGISTERS>
-__device__ __forceinline__ void place(const typename Body::Args& g) {
-    typedef Places<Body, Tile> R;
+__device__ __forceinline__ void position(const typename Body::Args& g) {
+    typedef Positions<Body, Tile> R;
     extern __shared__ __align__(1024) unsigned char raw[];
     const unsigned shared = shared_address(raw);
     const typename R::Barriers barriers = {shared + Tile::STAGES * R::STAGE};

@@ -21,8 +21,8 @@ def taken(monkeypatch):
     """Texts and numbers of products whose gradients are asked for."""
     seen = []
 
-    def note(task, operands, v, cotangent):
-        seen.append((task.text, task.numbers, operands, v, cotangent))
+    def note(task, operands, v, cotangent, wanted):
+        seen.append((task.text, task.numbers, operands, v, cotangent, wanted))
 
     monkeypatch.setattr(autograd, "_in_one_kernel", note)
     return seen
@@ -57,8 +57,11 @@ def test_gradients_by_the_points(name, same, taken, monkeypatch):
     x, y = torch.randn(30, 5, dtype=torch.float64), torch.randn(30 if same else 40, 5, dtype=torch.float64)
     tensors = (x, torch.randn(30, 2).double()) if same else (x, y, torch.randn(40, 2).double())
     want = _gradients(KERNELS[name], tensors, torch.randn(30, 2, dtype=torch.float64))
-    ((text, numbers, operands, v, cotangent),) = taken
-    found = cuda_row_pull.pulled(text, numbers, operands, v, cotangent)
+    ((text, numbers, *given),) = taken
+    found = cuda_row_pull.pulled(text, numbers, *given)
+    one = cuda_row_pull.pulled(text, numbers, *given[:-1], (False, True))
+    assert one[0] is None
+    assert torch.equal(one[1], found[1])
     found = [sum(found)] if same else found  # one tensor is given twice
     assert len(found) == len(tensors) - 1
     for one, other in zip(found, want, strict=False):

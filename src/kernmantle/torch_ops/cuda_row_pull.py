@@ -19,9 +19,10 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def pulled(
-    text: str, numbers: Sequence[float], operands: Sequence[torch.Tensor], v: torch.Tensor, cotangent: torch.Tensor
-) -> list[torch.Tensor] | None:
-    """Return the gradients by the operands of an apply, float32 without batch axes; None where there is no kernel."""
+    text: str, numbers: Sequence[float], operands: Sequence[torch.Tensor], v: torch.Tensor, cotangent: torch.Tensor,
+    wanted: Sequence[bool],
+) -> list[torch.Tensor | None] | None:  # fmt: skip
+    """Return the wanted gradients by the operands of an apply, float32 without batch axes; None without a kernel."""
     apply = Apply.parse(text)
     ends = [row_pull(text, by_columns) for by_columns in (False, True)]
     x, y = operands[0], operands[-1]
@@ -39,9 +40,10 @@ def pulled(
     assert by_column is not None
     first = apply.inner.operand(names[0]).axes[0] == apply.row
     rows, columns = (x, y) if first else (y, x)
-    of_rows = _pull(by_row, apply, numbers, rows, columns, cotangent, v)
-    of_columns = _pull(by_column, apply, numbers, columns, rows, v, cotangent)
-    if apply.inner.symmetric:
+    chosen = wanted if first else wanted[::-1]
+    of_rows = _pull(by_row, apply, numbers, rows, columns, cotangent, v) if chosen[0] else None
+    of_columns = _pull(by_column, apply, numbers, columns, rows, v, cotangent) if chosen[-1] else None
+    if of_rows is not None and of_columns is not None and apply.inner.symmetric:
         return [of_rows + of_columns]
     return [of_rows, of_columns] if first else [of_columns, of_rows]
 

@@ -246,7 +246,7 @@ def _backward(
     found: list[torch.Tensor | None] = [None] * len(tensors)
     wanted = tuple(needed[: len(operands)])
     if any(wanted):
-        found[: len(operands)] = _in_one_kernel(task, operands, v, wide[-1]) or _through_blocks(
+        found[: len(operands)] = _in_one_kernel(task, operands, v, wide[-1], wanted) or _through_blocks(
             task, operands, v, result, wide[-1], wanted
         )
     if v is not None and needed[-1]:
@@ -259,7 +259,7 @@ def _backward(
 
 
 def _in_one_kernel(
-    task: Task, operands: Tensors, v: torch.Tensor | None, cotangent: torch.Tensor
+    task: Task, operands: Tensors, v: torch.Tensor | None, cotangent: torch.Tensor, wanted: tuple[bool, ...]
 ) -> list[torch.Tensor | None] | None:
     """Return gradients by the points without blocks of the matrix, where a GPU can and no derivative is recorded."""
     types = Types.parse(task.types)
@@ -267,8 +267,9 @@ def _in_one_kernel(
     suits = plain_call and types.compute == "f32" and types.precision != "ieee" and current().precision != "ieee"
     if v is None or not suits or current().backend == "reference" or operands[0].device.type != "cuda":
         return None
-    found = import_module(".cuda_row_pull", __package__).pulled(task.text, task.numbers, operands, v, cotangent)
-    return None if found is None else [*found]
+    pulled = import_module(".cuda_row_pull", __package__).pulled
+    found: list[torch.Tensor | None] | None = pulled(task.text, task.numbers, operands, v, cotangent, wanted)
+    return found
 
 
 def _through_blocks(

@@ -43,6 +43,7 @@ from . import (
     scores,
     solvers,
     store,
+    structured_random,
     tables,
     tiles,
     xrfm,
@@ -95,7 +96,7 @@ def _part(text: str) -> tuple[int, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    whats = [*SUITES, "many", "tiles", "list", "readme", "report", "history"]
+    whats = [*SUITES, "many", "tiles", structured_random.SUITE, "list", "readme", "report", "history"]
     parser.add_argument("what", nargs="?", choices=whats, help="a suite, or what to do with rows")
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
@@ -158,6 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tiles(options, console)
     if options.what == "many":
         return _many(options, console)
+    if options.what == structured_random.SUITE:
+        return _structured_random(options, console)
     if options.full and options.what not in FULL:
         raise ParameterError(f"{options.what} has no more cases than without --full; {', '.join(FULL)} has")
     return _measure((FULL if options.full else SUITES)[options.what](), options, console)
@@ -220,6 +223,16 @@ def _many(options: argparse.Namespace, console: Console) -> int:
     path = options.output or RESULTS / f"many-{torch.cuda.device_count()}.jsonl"
     rows = many.run(path, options.case, _plan(options), options.budget, options.again)
     console.print(report.terminal(rows, options.targets))
+    console.print(f"rows in {path}", soft_wrap=True)
+    return int(any(row["status"] != "ok" for row in rows))
+
+
+def _structured_random(options: argparse.Namespace, console: Console) -> int:
+    """Time random structured products, as many as ``--seconds`` allow; all of them without it."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    path = options.output or RESULTS / f"{machine.short_name(machine.stamp(kind)['machine'])}-structured-random.jsonl"
+    rows = structured_random.run(path, options.seconds or float("inf"), options.case)
+    console.print(structured_random.summary(rows), highlight=False, soft_wrap=True)
     console.print(f"rows in {path}", soft_wrap=True)
     return int(any(row["status"] != "ok" for row in rows))
 

@@ -3,6 +3,9 @@
 ``python -m tests.backend.test_cuda_kron`` rewrites the golden files.
 """
 
+import itertools
+import math
+import random
 import sys
 from functools import cache
 
@@ -16,6 +19,7 @@ from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.kron.mma_plan import STATIC_BYTES, MmaLayout, MmaPlan, Tensor, mma
 from kernmantle.structured.kron.modes import Mode
+from kernmantle.structured.kron.passes import plain_pass
 
 from .test_cuda_compile import CARDS, GOLDEN, SPILL_FREE
 
@@ -44,6 +48,7 @@ CASES = {
     "64^2 f64": ([(64, 64)] * 2, 1, "f64"),
     "64 beside f64": ([(64, 64)], 4096, "f64"),
 }
+MANY = 1 << 16
 PORTABLE = ("8^5", "64^2", "96", "64^2 f16")
 
 
@@ -119,22 +124,21 @@ def test_precision_and_small_factors_stay_with_additions() -> None:
     card = CARDS["sm_90"]
     assert {run.kind for run in plan(modes([(64, 64)] * 2), 1, "f32", card, True, None).passes} == {"matmul"}
     assert {run.kind for run in plan(modes([(8, 8)] * 3), 1, "f32", card, True, TENSORS["f32"]).passes} == {"fma"}
-    kinds = [run.kind for run in plan(modes([(4, 4), (64, 64)]), 1, "f32", card, True, TENSORS["f32"]).passes]
+    kinds = [run.kind for run in plan(modes([(4, 4), (64, 64)]), 1, "f32", card, True, TENSORS["f32"], MANY).passes]
     assert sorted(kinds) == ["fma", "mma"]
 
 
 def test_small_factors_are_multiplied_out_where_that_saves_a_pass() -> None:
     card = CARDS["sm_90"]
     halves = plan(modes([(8, 8)] * 5), 1, "f16", card, True, TENSORS["f16"]).passes
-    assert [run.parts for run in halves] == [((0,), (1, 2), (3, 4))]
-    assert str(halves[0]) == "mma 8x8*64x64*64x64"
-    assert {run.kind for run in plan(modes([(5, 5)] * 3), 1, "f16", card, True, TENSORS["f16"]).passes} == {"fma"}
+    assert sorted(len(part) for run in halves for part in run.parts) == [1, 2, 2]
+    assert {run.kind for run in halves} == {"mma"}
     for count in range(1, 12):
         for size in (2, 3, 4, 5, 8):
             found = plan(modes([(size, size)] * count), 1, "f32", card, True, TENSORS["f32"]).passes
             places = [place for run in found for part in run.parts for place in part]
             assert sorted(places) == list(range(count))
-            assert all(len(part) == 1 for run in found if run.kind != "mma" for part in run.parts)
+            assert all(len(part) == 1 for run in found if run.kind == "fma" for part in run.parts)
 
 
 def test_passes_are_balanced() -> None:
@@ -150,8 +154,43 @@ def test_two_large_factors_need_eight_warps() -> None:
 
 
 def test_what_leaves_too_few_warps_is_left_to_the_vendor() -> None:
-    kinds = {card: planned("128", card).passes[0].kind for card in CARDS}
+    kinds = {
+        card: plan(modes([(128, 128)]), 1, "f32", CARDS[card], True, TENSORS["f32"], MANY).passes[0].kind
+        for card in CARDS
+    }
     assert kinds == {card: "matmul" if card in ("sm_86", "sm_120") else "mma" for card in CARDS}
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "f64"])
+def test_passes_are_those_of_least_time(kind: str) -> None:
+    """Any extents, on every card: each factor once, in ranges of neighbours that some kernel takes."""
+    draw = random.Random(7)
+    for _ in range(20):
+        sizes = [(draw.randint(2, 150), draw.randint(2, 150)) for _ in range(draw.randint(1, 5))]
+        rows, right = draw.choice((1, 40, 5000)), draw.choice((1, 1, 33))
+        for card in CARDS.values():
+            found = plan(modes(sizes), right, kind, card, True, TENSORS[kind], rows).passes
+            assert sorted(place for run in found for part in run.parts for place in part) == list(range(len(sizes)))
+            ranges = sorted((run.first, run.stop) for run in found)
+            assert all(one[1] == other[0] for one, other in itertools.pairwise(ranges))
+            assert all(len(run.parts) == len(run.modes) == 1 for run in found if run.kind == "matmul")
+
+
+def test_few_rows_of_wide_factors_are_left_to_the_vendor() -> None:
+    card = CARDS["sm_90"]
+    assert {run.kind for run in plan(modes([(256, 256)] * 2), 1, "f32", card, True, TENSORS["f32"], 64).passes} == {
+        "matmul"
+    }
+
+
+def test_neighbours_of_a_thread_divide_what_lies_beside() -> None:
+    """135 entries beside an axis are no pairs: three neighbours fit, and no power of two but one."""
+    run = plain_pass("fma", modes([(2, 2), (7, 7), (20, 20), (9, 9), (15, 15)]), 0, 5)
+    found = fma(run, "f16", "f32", FmaLayout(4, 4, False, False), 3550, 1, CARDS["sm_90"])
+    for phase in found.phases:
+        beside = math.prod(found.extents[phase.stop :]) * found.right
+        assert beside % phase.along == 0
+        assert phase.along & (phase.along - 1) == 0
 
 
 def test_without_fusion_every_factor_has_its_pass() -> None:
@@ -199,10 +238,10 @@ def test_gradients_of_factors_are_shared_out() -> None:
 
 def test_doubles_leave_large_factors_to_the_vendor() -> None:
     kinds = {
-        size: plan(modes([(size, size)]), 1, "f64", CARDS["sm_90"], True, TENSORS["f64"]).passes[0].kind
-        for size in (8, 16, 64, 65, 128)
+        size: plan(modes([(size, size)]), 1, "f64", CARDS["sm_90"], True, TENSORS["f64"], MANY).passes[0].kind
+        for size in (16, 64, 65, 128)
     }
-    assert kinds == {8: "mma", 16: "mma", 64: "mma", 65: "matmul", 128: "matmul"}
+    assert kinds == {16: "mma", 64: "mma", 65: "matmul", 128: "matmul"}
 
 
 def test_a_plan_prints_what_it_does() -> None:

@@ -21,8 +21,9 @@ from kernmantle.structured.mode_product import cuda, tiles, tuned
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
 from kernmantle.structured.mode_product.cuda_emit import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_transpose
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
-from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile, neighbours
+from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
 from kernmantle.structured.mode_product.tiles import expected_seconds
+from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 from kernmantle.torch_ops.tuned_tiles import tuning
 
@@ -36,9 +37,7 @@ MOST_SPILLED = 192  # bytes a thread, a few of thousands of accesses
 def problem(pattern, batch=25088, dtype="f32", first=True, y_first=None) -> Problem:
     a, b, c, d = pattern
     size, sides = BYTES[dtype], ((c, first), (b, first if y_first is None else y_first))
-    access = [
-        math.gcd(16, size * (a * m * d if side else batch), neighbours(m, d, size) if side else 0) for m, side in sides
-    ]
+    access = [math.gcd(16, size * (a * m * d if side else batch), size * m * d if side else 0) for m, side in sides]
     return Problem(pattern, 1, batch, dtype, first, sides[1][1], access[0], access[1] // size)
 
 
@@ -71,11 +70,31 @@ def test_compiles_within_its_registers(pattern, dtype, first, card) -> None:
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_passes_that_turn_rows_compile(card) -> None:
-    for size, lanes in ((4, 4), (2, 4), (2, 32)):
-        resources = compiled(emit_transpose(size, lanes), card).resources
-        assert 0 < resources.registers <= 64
-        assert resources.spill_stores == 0
+def test_passes_that_transpose_rows_compile(card) -> None:
+    for size, high, l in ((4, 112, 5), (2, 33, 65), (2, 7, 3)):
+        for pads in (True, False):
+            plan = transpose_plan(card, size, high, l, pads, True)
+            resources = compiled(emit_transpose(plan), card).resources
+            assert 0 < resources.registers <= 64
+            assert resources.spill_stores <= MOST_SPILLED
+    for size, high, l, lanes in ((4, 256, 64, 4), (2, 256, 64, 4), (2, 8, 256, 1)):
+        plan = transpose_plan(card, size, high, l, True, True, True)
+        assert plan.lanes == lanes
+        assert compiled(emit_transpose(plan), card).resources.spill_stores == 0
+
+
+@pytest.mark.parametrize("pattern", [(3, 80, 112, 5), (2, 33, 65, 9), (1, 40, 30, 12)], ids=str)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("card", ["sm_80", "sm_90", "sm_100", "sm_120"])
+def test_a_thread_takes_all_values_of_l_where_they_are_few_and_odd(pattern, dtype, card) -> None:
+    given = problem(pattern, dtype=dtype)
+    whole = [own for _, own in tiles._plans(given, CARDS[card]) if own.tile.l == pattern[3]]
+    assert whole or card != "sm_90"
+    for own in whole[:: max(1, len(whole) // 2)][:2]:
+        assert own.takes_neighbours
+        log = compiled(emit(own), card).log
+        assert max(int(spilled) for spilled in re.findall(r"(\d+) bytes spill stores", log)) <= MOST_SPILLED
+        assert "serialized" not in log
 
 
 def test_products_that_run_ahead_are_not_made_to_wait() -> None:
@@ -264,7 +283,8 @@ def test_weights_of_transposed_matrices_take_longer_to_rearrange(monkeypatch, tm
     turned = torch.empty(1, 1, 768, 192, 2).transpose(2, 3)
     with config(cache_dir=tmp_path):
         assert cuda.choose_algorithm(x, turned, None, "", "", out, False) in ("bmm", "dense")  # 27 and 23 against 43 us
-        assert cuda.choose_algorithm(x, weight, None, "", "", out, True) == "kernel"
+        more, result = torch.empty(1, 1024, 1536), torch.empty(1, 1024, 384)
+        assert cuda.choose_algorithm(more, weight, None, "", "", result, True) == "kernel"
         assert cuda.choose_algorithm(torch.empty(1, 25088, 1536), turned, None, "", "", out, False) == "kernel"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.kron import gradient_emit
-from kernmantle.structured.kron.gradient_plan import PAIR, THREADS, VECTOR, BackPlan, Size, padded, tiled, whole
+from kernmantle.structured.kron.gradient_plan import EDGE, THREADS, VECTOR, BackPlan, Size, padded, tiled, whole
 from kernmantle.testing import assert_close
 from kernmantle.testing.tolerances import DEVIATIONS
 
@@ -122,7 +122,7 @@ BACKS = [
         (((7, 9),), ((10, 13),), 3, 41), (((3, 5), (4, 2)), _square(11), 40, 1), (_square(48), _square(40), 5, 1),
     )
     for dtype, splits in (("f32", True), ("f32", False), ("f16", True), ("f16", False))
-    if not splits or padded(whole(first)) >= PAIR
+    if not splits or padded(whole(first)) >= EDGE
 ]  # fmt: skip
 BACKS += [BackCase(_square(10), _square(10), 100, 1, dtype, True, 10) for dtype in ("f32", "f16")]
 

@@ -26,7 +26,7 @@ from kernmantle.structured.kron import cuda_emit, factor_gradient_emit, gradient
 from kernmantle.structured.kron.cuda_entry import AXES, ENTRY, parameters
 from kernmantle.structured.kron.cuda_plan import FmaLayout, FmaPlan, fma, plan
 from kernmantle.structured.kron.factor_gradient_plan import STAGES, GramPlan, gram
-from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, mma
+from kernmantle.structured.kron.mma_plan import LANES, WIDEST_DOUBLE, MmaLayout, MmaPlan, Tensor, joined, mma, suits
 from kernmantle.structured.kron.modes import Mode
 from kernmantle.structured.kron.passes import Pass, views
 from kernmantle.testing import assert_close
@@ -182,13 +182,11 @@ def cases() -> Iterator[KronCase]:
     """Tensor cores and additions, rows and columns, halves, y, and rests of tiles."""
     for place, sizes in enumerate(TENSOR):
         for dtype in ("f32", "f16", "tf32", "f64"):
-            if dtype == "f16" and any(extent % 2 for pair in sizes for extent in pair):
-                continue
             if dtype == "f64" and max(map(max, sizes)) > WIDEST_DOUBLE:
                 continue
             yield KronCase(sizes, 3 + 30 * (len(sizes) < 3), 1, dtype, True, place % 2 == 1)
             if dtype != "tf32" and math.prod(p for p, _ in sizes) <= 1 << 13:
-                yield KronCase(sizes, 2, 20 + 2 * (place % 3), dtype, True, place % 2 == 0)
+                yield KronCase(sizes, 2, 20 + place % 5, dtype, True, place % 2 == 0)
     for place, sizes in enumerate(ADDED):
         for dtype in ("f32", "f64", "f16"):
             yield KronCase(sizes, 37, 1, dtype, False, place % 2 == 0)
@@ -198,7 +196,8 @@ def cases() -> Iterator[KronCase]:
 def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan, Pass, int, int]]:
     """For each pass its plan, and what lies to the left and to the right of it."""
     tensor = TENSORS[case.dtype] if case.tensor else None
-    chosen = plan(case.modes, case.beside, case.stored, own, True, tensor)
+    kinds = ("fma",) if tensor is None else ("mma",) if _suits(case, tensor) else ("mma", "fma")
+    chosen = plan(case.modes, case.beside, case.stored, own, True, tensor, case.left, kinds)
     vector = {"f64": 2}.get(case.stored, 4)
     found: list[tuple[FmaPlan | MmaPlan, Pass, int, int]] = []
     for place, (run, view) in enumerate(zip(chosen.passes, views(case.modes, chosen.passes), strict=True)):
@@ -230,6 +229,11 @@ def prepared(case: KronCase, own: DeviceLimits) -> list[tuple[FmaPlan | MmaPlan,
                 )
             )
     return found
+
+
+def _suits(case: KronCase, tensor: Tensor) -> bool:
+    """Whether tensor cores take all factors, small neighbours multiplied out."""
+    return all(suits(group.mode, tensor.widest) for group in joined(case.modes))
 
 
 def _bytes(stored: str) -> int:

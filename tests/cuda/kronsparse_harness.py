@@ -21,8 +21,8 @@ from kernmantle.backends.cuda.tiles import DeviceLimits
 from kernmantle.structured.mode_product import cuda_emit
 from kernmantle.structured.mode_product import tiles as kronsparse_tiles
 from kernmantle.structured.mode_product.narrow_plan import NarrowPlan, narrow_plan
-from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile, neighbours
-from kernmantle.structured.mode_product.transpose_plan import transpose_lanes
+from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
+from kernmantle.structured.mode_product.transpose_plan import padded, transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 from kernmantle.testing import assert_close
 
@@ -58,6 +58,13 @@ TILES = (
     ((1, 44, 40, 32), 70, "f16", "ff", "8.4.1.32.16.2.8.1.0.0.1"),
     ((1, 70, 64, 16), 70, "f16", "ff", "4.4.1.64.16.4.8.1.0.0.1"),
     ((1, 40, 50, 40), 60, "f16", "ff", "4.4.1.48.16.2.8.0.0.0.1"),
+    ((2, 40, 53, 5), 150, "f32", "ff", "5.1.1.48.16.3.8.1.1.0.1"),
+    ((1, 33, 65, 9), 77, "f32", "ff", "9.1.1.16.16.2.8.1.1.0.1"),
+    ((2, 33, 35, 9), 77, "f16", "ff", "9.1.1.32.16.3.8.1.1.0.1"),
+    ((1, 60, 60, 7), 140, "f16", "ff", "7.1.1.32.32.2.8.1.1.0.1"),
+    ((1, 37, 40, 12), 90, "f32", "ff", "12.1.1.16.16.2.8.0.1.0.1"),
+    ((1, 48, 40, 6), 90, "f16", "ff", "6.1.1.48.32.3.4.1.1.0.1"),
+    ((1, 48, 40, 6), 90, "f32", "ff", "6.1.1.32.16.2.8.1.0.0.1"),
 )
 EDGES = ((1, 1), (2, 1), (16, 2), (129, 1))
 
@@ -90,7 +97,7 @@ class KronSparseCase:
         ends = (c, self.x_first), (b, self.y_first)
         access = [
             math.gcd(
-                16, size * (a * m * d if first else self.batch), neighbours(m, d, size) if first else 0,
+                16, size * (a * m * d if first else self.batch), size * m * d if first else 0,
                 size * self.batch * a * m * d if self.groups > 1 else 0,
             )
             for m, first in ends
@@ -250,40 +257,52 @@ class TurnCase:
         return f"turn_{self.a}x{self.high}x{self.wide}_{self.batch}_{self.dtype}_{self.gap}"
 
     def arrays(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The rows, and them with every matrix turned, a gap of NaN behind each of both."""
+        """The rows with a gap of NaN behind each, and every matrix of them transposed and padded by zeros."""
         shape = self.batch, self.a, self.high, self.wide
         matrices = np.random.default_rng(self.high).standard_normal(shape).astype(TYPES[self.dtype])
         gap = np.full((self.batch, self.gap), np.nan, matrices.dtype)
-        rows = [each.reshape(self.batch, -1) for each in (matrices, matrices.swapaxes(2, 3))]
-        return tuple(np.concatenate([each, gap], 1) for each in rows)
+        rows = np.concatenate([matrices.reshape(self.batch, -1), gap], 1)
+        pitch = padded(self.high, matrices.itemsize)
+        wide = np.zeros((self.batch, self.a, self.wide, pitch), matrices.dtype)
+        wide[..., : self.high] = matrices.swapaxes(2, 3)
+        return rows, wide.reshape(self.batch, -1)
 
 
 def turn_cases() -> Iterator[TurnCase]:
-    """Edges of what a warp turns."""
-    for high, wide in ((8, 8), (32, 16), (40, 72), (64, 128), (256, 24), (8, 200)):
-        yield TurnCase(1 + high % 3, high, wide, 5, "f32", 4 * (wide % 3))
-        yield TurnCase(1 + wide % 3, high, wide, 3, "f16", 8 * (high % 5))
+    """Edges of the tiles of a warp, whole vectors and odd numbers."""
+    extents = ((8, 8), (33, 9), (40, 72), (64, 128), (256, 24), (7, 3), (80, 5), (300, 70), (5, 200), (13, 1))
+    for high, wide in extents:
+        yield TurnCase(1 + high % 3, high, wide, 5, "f32", wide % 3)
+        yield TurnCase(1 + wide % 3, high, wide, 3, "f16", high % 5)
+        yield TurnCase(1 + wide % 2, high, wide, 7, "f16")
 
 
-def run_turn(machine: Machine, case: TurnCase) -> np.ndarray[Any, Any]:
-    """The turned rows."""
-    own, (rows, turned) = limits(), case.arrays()
-    threads, (lanes, each) = cuda_emit.TRANSPOSE_THREADS, transpose_lanes(case.high, case.wide, rows.itemsize)
-    binary = compile_source(cuda_emit.emit_transpose(rows.itemsize, lanes), own.arch, headers(), case.name).binary
-    kernel = Kernel(binary, cuda_emit.ENTRY, threads, 0, case.name, False)
-    blank = np.full_like(turned, np.nan)
-    given, out = machine.upload(rows), machine.upload(blank)
-    warps = case.batch * case.a * each
-    pointers, sizes = (int(given.handle), int(out.handle)), (case.batch, case.a, case.high, case.wide)
-    kernel(
-        0, int(machine.stream.handle), -(-warps // (threads // 32)), (*pointers, *sizes, rows.shape[1], rows.shape[1])
-    )
-    return machine.download(out, blank)
+def run_turn(machine: Machine, case: TurnCase) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The transposed rows, and what comes of them on the way back."""
+    own, (rows, transposed) = limits(), case.arrays()
+    found = []
+    for source, target, pads in ((rows, transposed, True), (transposed, rows, False)):
+        aligned = case.gap * rows.itemsize % 16 == 0 and case.a * case.high * case.wide * rows.itemsize % 16 == 0
+        plan = transpose_plan(own.arch, rows.itemsize, case.high, case.wide, pads, case.gap == 0, aligned)
+        binary = compile_source(cuda_emit.emit_transpose(plan), own.arch, headers(), case.name).binary
+        kernel = Kernel(binary, cuda_emit.ENTRY, plan.threads, plan.shared, case.name, False)
+        blank = np.full_like(target, np.nan)
+        given, out = machine.upload(source), machine.upload(blank)
+        pitch = padded(case.high, rows.itemsize)
+        blocks = -(-plan.tiles(case.batch * case.a, case.high, pitch) // plan.warps)
+        extents = (case.high, pitch) if not plan.lanes else (case.high, case.wide) if pads else (case.wide, case.high)
+        blocks = blocks if plan.lanes else min(3, blocks)
+        pointers, sizes = (int(given.handle), int(out.handle)), (case.batch, case.a, *extents)
+        kernel(0, int(machine.stream.handle), blocks, (*pointers, *sizes, source.shape[1], target.shape[1]))
+        found.append(machine.download(out, blank))
+    return found[0], found[1]
 
 
-def check_turn(case: TurnCase, found: np.ndarray[Any, Any]) -> None:
+def check_turn(case: TurnCase, found: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]) -> None:
     """Assert that every number is where it belongs, and that nothing else was written."""
-    np.testing.assert_array_equal(found, case.arrays()[1])
+    rows, transposed = case.arrays()
+    np.testing.assert_array_equal(found[0], transposed)
+    np.testing.assert_array_equal(found[1], rows)
 
 
 def gradient_cases() -> Iterator[GradientCase]:

@@ -20,6 +20,7 @@ from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
+from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 
 from ..backend import test_cuda_apply as rows
@@ -197,6 +198,14 @@ def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     return make
 
 
+def _transpose(size: int, pads: bool) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = transpose_plan(card, size, 60, 7, pads, True)
+        return Planned(cuda_emit.emit_transpose(plan), str(plan), plan.threads, plan.shared)
+
+    return make
+
+
 def _fused(chain: Any, batch: int, dtype: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         problem = contiguous(*chain, batch, dtype, True)
@@ -267,12 +276,8 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum 4 f32", _sum(4, "f32", True))
     table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
-    for size, lanes in ((4, 4), (2, 32)):
-        source = cuda_emit.emit_transpose(size, lanes)
-        table.add(
-            f"kronsparse transpose {size} bytes {lanes} lanes",
-            lambda card, own=source: Planned(own, "transpose", 256, 0), COMPARED if lanes == 4 else HOPPER,
-        )  # fmt: skip
+    table.add("kronsparse transpose 4 bytes, padded", _transpose(4, True))
+    table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)
     return table.rows
 
 

@@ -14,7 +14,7 @@ from kernmantle.structured.mode_product.cost import seconds
 from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import expected_seconds
-from kernmantle.structured.mode_product.transpose_plan import inner, transposed_seconds
+from kernmantle.structured.mode_product.transpose_plan import inner, padded, transpose_plan, transposed_seconds
 from kernmantle.torch_ops.info import RunInfo
 from tests.backend.test_cuda_compile import CARDS
 
@@ -40,15 +40,19 @@ def exact(x, weight):
     return value.reshape(groups, batch, a * b * d)
 
 
-def turned_by_torch(source, target, a, high, wide) -> None:
-    turned = source.unflatten(1, (a, high, wide)).mT.reshape(source.shape)
-    target[: source.shape[0]].copy_(turned)
+def transposed_by_torch(source, target, a, high, wide, pads) -> None:
+    if pads:
+        blocks = source.unflatten(1, (a, high, wide)).mT
+        pitch = padded(high, source.element_size())
+        target.copy_(torch.nn.functional.pad(blocks, (0, pitch - high)).flatten(1))
+    else:
+        target.copy_(source.unflatten(1, (a, wide, -1))[..., :high].mT.flatten(1))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_products_over_turned_rows(monkeypatch, pattern) -> None:
     a, b, c, d = pattern
-    monkeypatch.setattr(transpose, "_transpose", turned_by_torch)
+    monkeypatch.setattr(transpose, "_transpose", transposed_by_torch)
     monkeypatch.setattr(transpose, "choose_algorithm", lambda *_: "kernel")
     for rows, packed in ((7, None), (3, PackedWeights())):
         monkeypatch.setattr(transpose, "_MOST_BYTES", rows * 8 * a * d * max(b, c))
@@ -97,18 +101,39 @@ def test_what_is_written_there_is_not_copied(monkeypatch) -> None:
     torch.testing.assert_close(out, exact(x, weight) + bias, rtol=1e-12, atol=1e-12)
 
 
-def test_only_whole_lines_with_the_batch_in_front_are_turned() -> None:
+def test_blocks_of_transposed_rows_are_whole_vectors() -> None:
     given = contiguous((2, 64, 32, 16), 100, "f32", True)
     own = inner(given)
     assert own is not None
     assert (own.pattern, own.groups) == ((16, 64, 32, 1), 2)
+    for pattern, dtype, wanted in (
+        ((2, 63, 30, 17), "f32", (17, 64, 32, 1)), ((2, 64, 36, 16), "f16", (16, 64, 40, 1)),
+        ((1, 5, 7, 3), "bf16", (3, 8, 8, 1)),
+    ):  # fmt: skip
+        own = inner(contiguous(pattern, 100, dtype, True))
+        assert own is not None
+        assert (own.pattern, own.x_bytes, own.y_run * (4 if dtype == "f32" else 2)) == (wanted, 16, 16)
     assert inner(contiguous((2, 64, 32, 16), 100, "f32", False)) is None
-    assert inner(contiguous((2, 64, 30, 16), 100, "f32", True)) is None
-    assert inner(contiguous((2, 64, 32, 2), 100, "f32", True)) is None
-    assert inner(contiguous((2, 64, 36, 16), 100, "f16", True)) is None
-    assert inner(replace(given, x_bytes=8)) is None
+    assert inner(contiguous((2, 64, 32, 1), 100, "f32", True)) is None
+    assert inner(contiguous((2, 64, 32, 16), 100, "f64", True)) is None
     assert inner(replace(given, groups=2)) is None
-    assert transposed_seconds(contiguous((2, 64, 30, 16), 100, "f32", True), CARDS["sm_90"]) == math.inf
+    assert transposed_seconds(contiguous((2, 64, 32, 16), 100, "f32", False), CARDS["sm_90"]) == math.inf
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("a", "high", "l"), [(3, 80, 5), (2, 33, 9), (1, 300, 70), (4, 7, 3), (1, 5, 128), (2, 12, 2)])
+def test_every_number_has_a_place_in_the_tiles_of_a_pass(size, a, high, l) -> None:
+    """As the kernel walks: vectors of the padded side and words of the other, each once."""
+    pitch, vector = padded(high, size), 16 // size
+    for pads, in_one_piece in ((True, True), (False, False)):
+        plan = transpose_plan("sm_90", size, high, l, pads, in_one_piece)
+        assert plan.tile_k % vector == 0
+        assert plan.units == 1 or (plan.high == high <= plan.tile_k and plan.tile_l == l)
+        assert 4 * plan.shared <= CARDS["sm_90"].shared_per_sm
+        down, across = -(-(pitch if pads else high) // plan.tile_k), -(-l // plan.tile_l)
+        assert plan.tiles(5 * a, high, pitch) == -(-5 * a // plan.units) * down * across
+        assert plan.tile_k * down >= (pitch if pads else high)
+        assert plan.tile_l * across >= l
 
 
 def test_wide_blocks_are_turned_and_narrow_ones_are_not() -> None:

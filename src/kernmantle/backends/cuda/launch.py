@@ -15,7 +15,7 @@ from ...errors import LaunchError
 from ...runtime.lru import LRUCache
 from .device import core, is_from_cuda
 
-_FREE_SHARED = 48 << 10
+_FREE_SHARED = 40 << 10  # of the 48 KiB that static and dynamic shared memory have without asking
 _STREAMS: LRUCache[tuple[int, int], Any] = LRUCache(1024)
 _GRIDS = 256
 # Libraries by the digest of their binary and the shared memory they are allowed. They stay loaded until the process

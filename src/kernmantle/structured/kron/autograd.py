@@ -27,7 +27,8 @@ from ...torch_ops.torch_private import (
     register_derivative,
 )
 from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
-from .gradient import UNBOUND, bind_gradients, conjugate, factor_numbers, gradients, partial_text, positions_of
+from .gradient import UNBOUND, bind_gradients, conjugate, factor_numbers, gradients, positions_of
+from .gradient_steps import partial_text
 from .modes import contracted, parse, text_of
 
 Tensors = Sequence[torch.Tensor]

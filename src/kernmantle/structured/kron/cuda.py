@@ -43,11 +43,12 @@ def planned_for(
     own: DeviceLimits, modes: tuple[Mode, ...], arrays: Arrays, options: str
 ) -> tuple[CudaKronPlan, Tensor | None]:
     """Passes on a device of these limits, and how tensor cores multiply in them."""
-    tensor = _tensor(modes, arrays, options.partition(" ")[0], own.arch)
-    return plan(modes, arrays.x.shape[-1], NAMES[arrays.x.dtype], own, options.endswith(" fuse"), tensor), tensor
+    tensor = _tensor(arrays, options.partition(" ")[0], own.arch)
+    right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
+    return plan(modes, right, stored, own, options.endswith(" fuse"), tensor, items), tensor
 
 
-def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str, arch: str) -> Tensor | None:
+def _tensor(arrays: Arrays, precision: str, arch: str) -> Tensor | None:
     """How tensor cores may multiply these arrays, None where they cannot: they read memory in order."""
     stored, columns = NAMES[arrays.x.dtype], arrays.x.shape[-1]
     if (stored == "f64" and arch not in DOUBLES) or (stored == "f32" and precision == "ieee"):
@@ -62,10 +63,6 @@ def _tensor(modes: Sequence[Mode], arrays: Arrays, precision: str, arch: str) ->
         return Tensor("f16", 1 if precision == "tf32" else 3)
     if stored == "f64":
         return Tensor("f64", 1)
-    steps = [step for tensor in own for step in (*tensor.stride()[:along], columns if columns > 1 else 2)]
-    sizes = [extent for mode in modes for extent in (mode.columns, mode.rows)]
-    if any(number % 2 for number in (*steps, *sizes)) or any(tensor.data_ptr() % 4 for tensor in own):
-        return None
     return Tensor(stored, 1)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .mma_plan import Joined, Tensor, joined, suits
-from .mma_plan import fits as mma_fits
+from .cost import LAUNCH, SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
+from .mma_plan import Tensor, joined, suits
+from .mma_plan import plan_of as mma_plan
 from .modes import Mode, cheapest
-from .passes import Pass, in_order, plain_pass, runs
+from .passes import Pass, in_order, plain_pass
 
-SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+ROWS = 1024
+KINDS = ("mma", "fma", "matmul")
+WIDEST_JOINT = 2048
 VALUES = {"f32": 64, "f64": 32}
 TILE = {"f32": 8192, "f64": 4096}
 WIDEST = 32
@@ -125,68 +128,104 @@ class CudaKronPlan:
         return f"{self.compute}, {' then '.join(map(str, self.passes))}"
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def plan(
-    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None = None
-) -> CudaKronPlan:
-    """Passes for a tensor with ``right`` columns behind its last axis; on tensor cores, if ``tensor`` says how.
+    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None = None,
+    items: int = ROWS, kinds: tuple[str, ...] = KINDS,
+) -> CudaKronPlan:  # fmt: skip
+    """The passes that should take least time for ``items`` tensors with ``right`` columns behind their last axis.
 
-    Factors too small for them are multiplied out in pairs and more where that takes fewer passes than additions do;
-    for halves also where it takes as many.
+    By the ``kinds`` of kernels; on tensor cores, if ``tensor`` says how, neighbouring factors too small for them being
+    multiplied out. Every way of
+    cutting the axes into ranges is compared, a range by each kernel that takes it: one pass on tensor cores, one of
+    additions, or the vendor's product of a single factor or of the matrix of all.
     """
-    compute = "f64" if stored == "f64" else "f32"
-    found = _passes(modes, right, stored, limits, fuse, None)
-    if tensor is not None:
-        own = _passes(modes, right, stored, limits, fuse, tensor)
-        several = any(len(part) > 1 for run in own for part in run.parts)
-        if len(own) < len(found) + (not several or tensor.is_rounded):
-            return CudaKronPlan(own, str(tensor))
-    return CudaKronPlan(found, compute)
+    count, compute = len(modes), "f64" if stored == "f64" else "f32"
+    # Time and passes for the axes before each stop, those behind it being multiplied already.
+    best: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
+    for stop in range(1, count + 1):
+        beside = right * math.prod(mode.rows for mode in modes[stop:])
+        found: list[tuple[float, tuple[Pass, ...]]] = []
+        for first in range(stop):
+            own = modes[first:stop]
+            if all(mode.factor is None for mode in own):
+                found.append(best[first])
+                continue
+            left = items * math.prod(mode.columns for mode in modes[:first])
+            seconds, run = _quickest_pass(own, left, beside, stored, limits, fuse, tensor, kinds)
+            if run is not None:
+                moved = replace(run, first=run.first + first, stop=run.stop + first)
+                moved = replace(moved, parts=tuple(tuple(place + first for place in part) for part in moved.parts))
+                found.append((best[first][0] + seconds, (*best[first][1], moved)))
+        best.append(min(found, key=lambda one: one[0], default=(math.inf, ())))
+    assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"
+    chosen = in_order(best[count][1])
+    on_tensor_cores = any(run.kind == "mma" for run in chosen)
+    return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute)
 
 
-def _passes(
-    modes: tuple[Mode, ...], right: int, stored: str, limits: DeviceLimits, fuse: bool, tensor: Tensor | None
-) -> tuple[Pass, ...]:
-    """As few passes as there can be, and of those on tensor cores none longer than it need be."""
-    size = SIZES["f64" if stored == "f64" else "f32"]
-    groups = [Joined(mode, (index,)) for index, mode in enumerate(modes)] if tensor is None else joined(modes)
+@lru_cache(maxsize=16384)
+def _quickest_pass(
+    modes: tuple[Mode, ...], left: int, beside: int, stored: str, limits: DeviceLimits, fuse: bool,
+    tensor: Tensor | None, kinds: tuple[str, ...],
+) -> tuple[float, Pass | None]:  # fmt: skip
+    """Seconds and pass of the quickest kernel that takes a range of axes whole; none where there is none."""
+    own = [mode for mode in modes if mode.factor is not None]
+    if not fuse and len(own) > 1:
+        return math.inf, None
+    found: list[tuple[float, Pass | None]] = [(math.inf, None)]
+    plain = plain_pass("fma", modes, 0, len(modes))
+    before = math.prod(mode.columns for mode in modes[: plain.first]) * left
+    behind = math.prod(mode.rows for mode in modes[plain.stop :]) * beside
+    if len(own) == 1:
+        found.append((matmul_seconds(own[0], before, behind, stored, limits), replace(plain, kind="matmul")))
+    if not any(map(_is_wide, own)) and _fma_fits(plain.modes, behind, stored, limits):
+        found.append((fma_seconds(plain.modes, before, behind, stored, limits), plain))
+    if tensor is not None and len(own) == len(plain.modes):
+        if len(own) > 1 and stored != "f16":
+            found.append(_by_joint_matrix(plain, before, behind, stored, limits))
+        found.append(_by_tensor_cores(plain, before, behind, stored, limits, tensor))
+    return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
+
+
+def _by_joint_matrix(
+    plain: Pass, before: int, behind: int, stored: str, limits: DeviceLimits
+) -> tuple[float, Pass | None]:
+    """The same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
+    whole = Mode(plain.columns, plain.rows, 0)
+    if max(whole.columns, whole.rows) > WIDEST_JOINT:
+        return math.inf, None
+    made = (len(plain.modes) - 1) * LAUNCH + 2 * SIZES[stored] * whole.columns * whole.rows / memory_of(limits)
+    parts = (tuple(range(plain.first, plain.stop)),)
+    seconds = made + matmul_seconds(whole, before, behind, stored, limits)
+    return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
+
+
+def _fma_fits(modes: Sequence[Mode], beside: int, stored: str, limits: DeviceLimits) -> bool:
+    least = 1 if beside == 1 else min(RIGHT, _power(beside))
+    kind = "f64" if stored == "f64" else "f32"
+    return SIZES[kind] * _tile_words(modes, least, kind) <= limits.shared_per_block
+
+
+def _by_tensor_cores(
+    plain: Pass, before: int, behind: int, stored: str, limits: DeviceLimits, tensor: Tensor
+) -> tuple[float, Pass | None]:
+    """The same on tensor cores, small neighbours multiplied out."""
+    groups = joined(plain.modes)
     axes = [group.mode for group in groups]
-
-    def kind(mode: Mode) -> str:
-        if (
-            tensor is not None
-            and suits(mode, tensor.widest)
-            and all(mma_fits((mode,), stored, tensor, b, limits) for b in (1, WIDE))
-        ):
-            return "mma"
-        return "matmul" if _is_wide(mode) else "fma"
-
-    def fits(longest: int, run: Sequence[Mode], inner: int) -> bool:
-        own = [mode for mode in run if mode.factor is not None]
-        if (not fuse and len(own) > 1) or len({kind(mode) for mode in own}) > 1:
-            return False
-        if tensor is not None and own and kind(own[0]) == "mma":
-            return len(own) == len(run) <= longest and mma_fits(run, stored, tensor, inner * right, limits)
-        least = 1 if inner * right == 1 else min(RIGHT, _power(inner * right))
-        return size * _tile_words(run, least, "f64" if stored == "f64" else "f32") <= limits.shared_per_block
-
-    def ranges(longest: int) -> list[tuple[int, int]]:
-        return runs(axes, partial(fits, longest), lambda mode: kind(mode) == "matmul")
-
-    best = ranges(len(axes))
-    if tensor is not None:
-        best = next(own for own in map(ranges, range(1, len(axes) + 1)) if len(own) == len(best))
-    found: list[Pass] = []
-    for first, stop in best:
-        kinds = {kind(mode) for mode in axes[first:stop] if mode.factor is not None}
-        found.append(_placed(plain_pass(kinds.pop(), axes, first, stop), groups))
-    return in_order(found)
-
-
-def _placed(run: Pass, groups: Sequence[Joined]) -> Pass:
-    """A pass over groups of axes as one over the axes."""
-    first, stop = groups[run.first].indices[0], groups[run.stop - 1].indices[-1] + 1
-    return replace(run, first=first, stop=stop, parts=tuple(groups[index].indices for (index,) in run.parts))
+    entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
+    if not all(suits(mode, tensor.widest) for mode in axes) or 4 * entries > limits.shared_per_block:
+        return math.inf, None
+    run = plain_pass("mma", axes, 0, len(axes))
+    width = behind if behind == 1 else min(WIDE, _power(behind))
+    chosen = mma_plan(axes, stored, tensor, width, limits)
+    if chosen is None:
+        return math.inf, None
+    moved = SIZES[stored] * float(before) * behind * (run.columns + run.rows)
+    parts = tuple(tuple(plain.first + place for place in groups[index].indices) for (index,) in run.parts)
+    length = behind if behind > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
+    seconds = mma_seconds(chosen, chosen.count(before, behind), moved, length, limits)
+    return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
 
 
 def _pitch(mode: Mode, compute: str) -> int:
@@ -312,8 +351,8 @@ def fma(
         outside = [layout.in_width] * (direct_in and index == 0)
         outside += [layout.out_width] * (direct_out and index == len(ordered) - 1)
         budget = min(VALUES[compute] // own, items * whole * right // (own * threads))
-        width = _divisor(columns, min([16 // SIZES[compute], budget, *outside]))
-        width = 1 << (width.bit_length() - 1)
+        most = max(1, min([16 // SIZES[compute], budget, *outside]))
+        width = math.gcd(columns, 1 << (most.bit_length() - 1))
         across = _divisor(down, budget) if columns == 1 else 1
         phases.append(Phase(*group, across, width))
     return FmaPlan(

@@ -1,14 +1,7 @@
-"""Gradients of a Kronecker product: one plan of partial products and sums, recorded by autograd or bound to kernels.
-
-For one factor all others must be on either side: those of the other half go onto one side at once, so there are as
-many partial products as with all intermediate results stored, and never more than log2 of them in memory. Small
-neighbours share the gradient of their product, from which theirs follow. What the last factors need is one step from
-the gradient of x.
-"""
+"""Gradients of a Kronecker product: the steps of its plan, recorded by autograd or bound to kernels."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -21,7 +14,8 @@ from ...runtime.dispatch import bound
 from ...torch_ops.autograd import constant
 from ...torch_ops.call_key import program_key
 from .execute import BoundKron, Number, Sizes, backend_for, bind, factor_sizes, out_shape
-from .modes import columns, contracted, grouped, parse, rows, text_of
+from .gradient_steps import gradient_steps, partial_text
+from .modes import contracted, parse
 from .torch_products import batch_of
 
 Tensors = Sequence[torch.Tensor]
@@ -29,21 +23,6 @@ Maybe = torch.Tensor | None
 Found = tuple[Maybe, list[Maybe]]
 Multiply = Callable[[str, tuple[Number, Number], torch.Tensor, Tensors], torch.Tensor]
 """The product of a text, alpha and beta, x and factors."""
-# Neighbouring factors up to this size together share one gradient.
-JOINT = 64
-X, GRAD = 0, 1
-
-
-@constant
-def partial_text(text: str, shapes: Sizes, run: tuple[int, ...], done: tuple[int, ...], adjoint: bool) -> str:
-    """Return the text of the product at the positions ``run`` alone, on a tensor to which ``done`` are applied."""
-    entries: list[int | str] = []
-    for position, mode in enumerate(parse(text, shapes)):
-        if position in run and mode.factor is not None:
-            entries.append(mode.factor)
-        else:
-            entries.append(f"i{mode.rows if (position in done) != adjoint else mode.columns}")
-    return text_of(entries)
 
 
 @constant
@@ -56,64 +35,6 @@ def positions_of(text: str, shapes: Sizes) -> tuple[int, ...]:
 def factor_numbers(text: str, shapes: Sizes) -> tuple[int | None, ...]:
     """Return the number of the factor at every position, None for identities."""
     return tuple(mode.factor for mode in parse(text, shapes))
-
-
-@constant
-def _plan(text: str, shapes: Sizes, wanted: tuple[bool, ...], batched: tuple[bool, ...], of_x: bool) -> Any:
-    """Return the steps that find the gradients of the wanted factors, and of x; ``batched`` factors share none.
-
-    Values are numbered, x first and the gradient of the product second. A step is ("product", source, text, whether by
-    adjoint factors, whether it gives the gradient of x, values that are not read again), which makes the next value; or
-    ("sum", value of x, value of the gradient, positions of a group, rows before it, size of what is summed, values that
-    are not read again).
-    """
-    modes, every = parse(text, shapes), contracted(parse(text, shapes))
-    is_wanted = [mode.factor is not None and wanted[mode.factor] for mode in modes]
-    alone = [position for position in every if not is_wanted[position] or batched[modes[position].factor or 0]]
-    together = [position for position in every if position not in alone]
-    groups = tuple(sorted((*grouped(modes, together, JOINT), *((position,) for position in alone))))
-    steps: list[list[Any]] = []
-    count, through = 2, False
-
-    def multiply(source: int, run: tuple[int, ...], done: tuple[int, ...], adjoint: bool, is_last: bool) -> int:
-        nonlocal count
-        steps.append(["product", source, partial_text(text, shapes, run, done, adjoint), adjoint, is_last, ()])
-        count += 1
-        return count - 1
-
-    def halve(groups: tuple[tuple[int, ...], ...], x: Any, grad: Any) -> None:
-        nonlocal through
-        if len(groups) == 1:
-            (group,) = groups
-            left = math.prod(mode.columns if i in grad[1] else mode.rows for i, mode in enumerate(modes[: group[0]]))
-            own = [modes[position] for position in group]
-            steps.append(["sum", x[0], grad[0], group, left, (rows(own), columns(own)), ()])
-            if of_x and len(group) + len(grad[1]) == len(every):
-                through = True
-                multiply(grad[0], group, grad[1], True, True)
-            return
-        middle = len(groups) // 2
-        first, second = sum(groups[:middle], ()), sum(groups[middle:], ())
-        if any(is_wanted[position] for position in first):
-            halve(groups[:middle], (multiply(x[0], second, x[1], False, False), x[1] + second), grad)
-        if any(is_wanted[position] for position in second):
-            halve(groups[middle:], x, (multiply(grad[0], first, grad[1], True, False), grad[1] + first))
-
-    if any(is_wanted[position] for position in every):
-        halve(groups, (X, ()), (GRAD, ()))
-    if of_x and not through:
-        multiply(GRAD, every, (), True, True)
-    return _released(steps)
-
-
-def _released(steps: list[list[Any]]) -> tuple[tuple[Any, ...], ...]:
-    """Return the steps, each with the values that none after it reads."""
-    read: set[int] = {X, GRAD}
-    for step in reversed(steps):
-        sources = {step[1]} if step[0] == "product" else {step[1], step[2]}
-        step[-1] = tuple(sorted(sources - read))
-        read |= sources
-    return tuple(map(tuple, steps))
 
 
 def conjugate(number: Number) -> Number:
@@ -132,7 +53,7 @@ def gradients(
     """Return the gradients of x and of the factors, those ``needed``, by ``multiply``, which may record them."""
     shapes, slope = factor_sizes(factors), conjugate(alpha)
     batched = tuple([factor.dim() > 2 for factor in factors])
-    steps = _plan(text, shapes, tuple(needed[1:]), batched, bool(needed[0]))
+    steps = gradient_steps(text, shapes, tuple(needed[1:]), batched, bool(needed[0]))
     adjoints, numbers = [adjoint(factor) for factor in factors], factor_numbers(text, shapes)
     values: list[Maybe] = [x, grad]
     found: list[Maybe] = [None] * len(factors)
@@ -376,7 +297,7 @@ def _bind_steps(
     shapes, adjoints = factor_sizes(own), [factor.mT for factor in own]
     numbers, values = factor_numbers(text, shapes), [x, grad]
     steps: list[_Product | _Sum] = []
-    for kind, *step, released in _plan(text, shapes, needed[1:], (False,) * len(own), needed[0]):
+    for kind, *step, released in gradient_steps(text, shapes, needed[1:], (False,) * len(own), needed[0]):
         if kind == "product":
             source, partial_, is_adjoint, is_last = step
             value, multiplied = _present(values[source]), adjoints if is_adjoint else own

@@ -116,7 +116,8 @@ struct KronMma {
         const i64 step = 32 / PER * g.x_stride[KRON_RUN];
         const int mine = lane / PER, at = lane % PER * ENTRIES;
         const unsigned to = shared_address(stage + spot(mine, at));
-#pragma unroll
+        constexpr int UNROLL = B::COPY >= 4 ? DOWN * PER / 32 + 1 : 8;
+#pragma unroll UNROLL
         for (int n = 0; n < DOWN * PER; n += 32) {
             if (DOWN * PER % 32 && n + lane >= DOWN * PER) break;
             const int row = EVEN ? n / PER + mine : (n + lane) / PER, along = EVEN ? at : (n + lane) % PER * ENTRIES;
@@ -131,8 +132,12 @@ struct KronMma {
                 given = inside && along < right;
             }
             constexpr bool ALIKE = EVEN && (!TURNED || 32 / PER % 4 == 0);
-            const unsigned there = ALIKE ? to + n / PER * B::PITCH * (int)sizeof(T) : shared_address(stage + spot(row, along));
-            ptx::cp_async<B::COPY>(there, own, given ? B::COPY : 0);
+            if constexpr (B::COPY >= 4) {
+                const unsigned there = ALIKE ? to + n / PER * B::PITCH * (int)sizeof(T) : shared_address(stage + spot(row, along));
+                ptx::cp_async<B::COPY>(there, own, given ? B::COPY : 0);
+            } else {
+                stage[spot(row, along)] = given ? *own : T{};
+            }
         }
     }
 

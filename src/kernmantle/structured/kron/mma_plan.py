@@ -363,9 +363,9 @@ def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
     return min(warps, 8), min(tiles, 2), warps, tiles, -plan.stages if alone else plan.stages
 
 
-def fits(modes: Sequence[Mode], stored: str, tensor: Tensor, width: int, limits: DeviceLimits) -> bool:
-    """Whether one pass can apply these factors with enough warps."""
+def plan_of(modes: Sequence[Mode], stored: str, tensor: Tensor, width: int, limits: DeviceLimits) -> MmaPlan | None:
+    """The plan of one pass that applies these factors with enough warps; None where there is none."""
     run = plain_pass("mma", modes, 0, len(modes))
-    found = mma(run, (), stored, tensor, MmaLayout(SIZES[tensor.half], 1, False), width, limits)
+    found = mma(run, (), stored, tensor, MmaLayout(max(4, SIZES[tensor.half]), 1, False), width, limits)
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)
-    return found is not None and found.warps >= (LEAST_WIDE if wide else LEAST)
+    return found if found is not None and found.warps >= (LEAST_WIDE if wide else LEAST) else None

@@ -148,7 +148,10 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Dense:
-    """One large factor by the vendor's matrix product, straight into the result: how each array is read."""
+    """One factor by the vendor's matrix product, straight into the result: how each array is read.
+
+    Several factors that a pass takes as one are multiplied out first.
+    """
 
     x: Layout
     factor: Layout
@@ -179,13 +182,14 @@ class Dense:
 def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dense | None:
     """None where an array does not lie in one piece, the factor varies, or torch rounds halves on the way."""
     mode, x, out, y = own.modes[0], arrays.x, arrays.out, arrays.out if arrays.y is None else arrays.y
-    factor = arrays.factors[modes[own.parts[0][0]].factor or 0]
-    half = x.dtype in (torch.float16, torch.bfloat16)
-    if (half and not x.is_cuda) or factor.numel() != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
+    factors = _factors_of(own, modes, arrays)
+    half, entries = x.dtype in (torch.float16, torch.bfloat16), math.prod(factor.numel() for factor in factors)
+    if (half and not x.is_cuda) or entries != mode.rows * mode.columns or x.shape[:-2] != out.shape[:-2]:
         return None
     if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
         return None
-    right, (row, column) = view.right * x.shape[-1], factor.stride()[-2:]
+    right = view.right * x.shape[-1]
+    row, column = factors[0].stride()[-2:] if len(factors) == 1 else (mode.columns, 1)
     count = x.numel() // (mode.columns * right)
     if right == 1:
         shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
@@ -193,6 +197,22 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     x_rows = (count, mode.columns, right), (mode.columns * right, right, 1)
     out_rows = (count, mode.rows, right), (mode.rows * right, right, 1)
     return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows)
+
+
+def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.Tensor]:
+    return [arrays.factors[modes[index].factor or 0] for index in own.parts[0]]
+
+
+def multiplied_out(factors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the Kronecker product of matrices that no batch axis varies; one alone is not touched."""
+    if len(factors) == 1:
+        return factors[0]
+    whole = factors[0].reshape(factors[0].shape[-2:])
+    for factor in factors[1:]:
+        own = factor.reshape(factor.shape[-2:])
+        rows, columns = whole.shape[0] * own.shape[0], whole.shape[1] * own.shape[1]
+        whole = (whole[:, None, :, None] * own[None, :, None, :]).reshape(rows, columns).contiguous()
+    return whole
 
 
 @dataclass(frozen=True)
@@ -232,7 +252,8 @@ class Prepared:
             else:
                 into, added, shares = x.new_empty(stage.shape), None, (alpha, 0.0)
             if isinstance(stage.start, Dense):
-                stage.start(source, factors[stage.numbers[0]], added, into, shares)
+                factor = multiplied_out([factors[number] for number in stage.numbers])
+                stage.start(source, factor, added, into, shares)
             else:
                 target = into.data_ptr()
                 pointers = [source.data_ptr(), target if added is None else added.data_ptr(), target]
@@ -252,7 +273,7 @@ def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kerne
             dense = _dense(own, view, modes, step)
             if dense is None:
                 return None
-            stages.append(Stage(dense, (modes[own.parts[0][0]].factor or 0,), (), shape))
+            stages.append(Stage(dense, tuple(modes[index].factor or 0 for index in own.parts[0]), (), shape))
         else:
             ports = _ports(own, view, step)
             if ports is None:
@@ -338,9 +359,8 @@ def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int, size: int)
 
 
 def _multiplied(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers) -> None:
-    """One large factor by the vendor's matrix product."""
-    mode = own.modes[0]
-    factor = arrays.factors[modes[own.parts[0][0]].factor or 0]
+    """One factor by the vendor's matrix product."""
+    mode, factor = own.modes[0], multiplied_out(_factors_of(own, modes, arrays))
     dense = _dense(own, view, modes, arrays)
     if dense is not None:
         dense(arrays.x, factor, arrays.y, arrays.out, numbers)

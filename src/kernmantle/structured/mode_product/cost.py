@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...backends.cuda.tiles import DeviceLimits
 from ...compiler.nest import BYTES
-from .tile_cost import quicker
+from .vendor_cost import blocks_seconds, matrix_seconds
+from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
-from .weight_gradient_plan import EDGE
+from .weight_gradient_plan import sum_plan, sum_seconds
 
 Pattern = tuple[int, int, int, int]
 _JOINING = 2.4e-5  # zeros, their indices and copies, all of a few numbers
@@ -18,9 +20,8 @@ _SMALL_BLOCK = 16  # entries of a block that may be gone through one by one
 _VECTORS = 32  # rows of a tile of any contraction on a CPU
 _SMALL_BATCH = 32  # of x, for which a CPU reads weights as they lie
 _L2_BYTES = 2**22  # bytes that a core's second cache holds for the most part
-MOST_CALLS = 16  # batched products on a GPU, one after the other, where blocks have two strides
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
-_AGAIN = 1.4  # times as fast as from memory what a GPU's second-level cache has still
+_MEASURED = DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048)  # of the card of the fits
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 
@@ -31,7 +32,7 @@ class Rates:
     ``dense`` are operations of the vendor's matrix product, ``kernel`` those of our kernel where its blocks are wide,
     ``strided`` is by how much it is slower, at its products and at its bytes, where neighbours in memory belong to
     different blocks, ``strided_from`` that many. ``permuted`` are bytes a second of copies in another order, of weights
-    on a GPU, ``transposed`` of those around a batched product where the batch is last.
+    on a GPU.
     """
 
     bytes: float
@@ -41,12 +42,11 @@ class Rates:
     strided: tuple[float, float]
     strided_from: int
     permuted: float
-    transposed: float = 0.0
 
 
 _CPU = Rates(1.3e10, 1.4e11, 1.2e11, 2e-5, (1.3, 2.5), 4, 3.4e9)
-_CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11, 2.5e12)
-_HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11, 1.65e12)
+_CUDA = Rates(4.0e12, 5e13, 1.1e14, 2e-6, (2.3, 2.7), 4, 7e11)
+_HALF = Rates(4.0e12, 9e14, 2.5e14, 2e-6, (3.0, 2.9), 4, 5.5e11)
 MACHINES: Mapping[str, Mapping[str, Rates]] = {
     "cpu": {
         "f32": _CPU, "f64": Rates(1.3e10, 7e10, 6e10, 2e-5, (1.3, 2.5), 4, 3.4e9),
@@ -55,7 +55,7 @@ MACHINES: Mapping[str, Mapping[str, Rates]] = {
     },
     "cuda": {
         "f32": _CUDA, "f16": _HALF, "bf16": _HALF,
-        "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11, 2.5e12),
+        "f64": Rates(4.0e12, 5e13, 1.2e13, 2e-6, (1.0, 3.0), 2, 7e11),
     },
 }  # fmt: skip
 
@@ -64,24 +64,16 @@ def _rates(kind: str, dtype: str) -> Rates:
     return MACHINES[kind].get(dtype, MACHINES[kind]["f32"])
 
 
-def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str) -> float:
+def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str, last: bool = False) -> float:
     """A dense layer (out_features, in_features)."""
     rows, columns = shape
-    own = _rates(kind, dtype)
     if kind == "cpu":
+        own = _rates(kind, dtype)
         read = BYTES[dtype] * rows * columns / (3.2e10 if batch <= 4 else 2e10)
         return (
             5e-6 + read + BYTES[dtype] * batch * (rows + columns) / 6e10 + batch * rows * columns / (0.57 * own.dense)
         )
-    if BYTES[dtype] == 2:
-        moved = 2 * (batch * (1e-13 * columns + 2.9e-13 * rows) + 2e-13 * rows * columns)
-        multiplied = 2 * batch * rows * columns / (1.1 * own.dense)
-        return 2.4e-6 + max(moved, multiplied) + 0.77 * min(moved, multiplied)
-    moved = BYTES[dtype] * (batch * (rows + columns) + rows * columns)
-    tile_start = (
-        0.0 if BYTES[dtype] != 4 or batch < 16 else 3.5e-6 if batch < 32 else 8e-6
-    )  # tiles for all multiprocessors
-    return own.overhead + tile_start + _together(moved / own.bytes, 2 * batch * rows * columns / own.dense)
+    return matrix_seconds(shape, batch, dtype, last)
 
 
 def _together(memory: float, work: float) -> float:
@@ -97,7 +89,7 @@ def seconds(
     ``packed``: what is made of the weights before they are multiplied by is there already.
     """
     a, b, c, d = pattern
-    dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
+    dense = dense_seconds((a * b * d, a * c * d), batch, dtype, kind, last)
     if a * d == 1:
         return {"dense": dense}
     if kind == "cpu":
@@ -112,43 +104,9 @@ def seconds(
     entries = a * b * d * a * c * d
     if entries <= _MOST_DENSE:
         found["dense"] = dense + (0 if packed else 2 * own.overhead + 3 * size * entries / own.bytes)
-    calls, arranged = min(a, d), 0.0 if packed else weights / own.permuted
-    if (last or d == 1) and calls <= MOST_CALLS:
-        found["bmm"] = arranged + _by_bmm_in_memory_order(pattern, batch, own, size, last)
-    elif last:
-        x, y = ends * c / (b + c), ends * b / (b + c)
-        copied = 0.0 if d == 1 else 2 * (y + (x if a > 1 else 0.0)) / own.transposed
-        multiplied = _together(ends / own.bytes, work / own.dense)
-        found["bmm"] = (2 if d == 1 else 6) * own.overhead + copied + arranged + multiplied
-    else:
-        copied = _permuting(pattern, size) * batch
-        tile_start = 8e-6 if size == 4 and batch >= 16 else 0.0
-        found["bmm"] = 3 * own.overhead + tile_start + copied + arranged + work / own.dense
+    arranged = 0.0 if packed or d == 1 else own.overhead + weights / own.permuted
+    found["bmm"] = arranged + blocks_seconds(pattern, batch, dtype, last)
     return found
-
-
-def _by_bmm_in_memory_order(pattern: Pattern, batch: int, own: Rates, size: int, last: bool) -> float:
-    """Batched products on a GPU that read and write where x and y lie, in halves fitted to 269 of them."""
-    a, b, c, d = pattern
-    calls, rows, work = min(a, d), size * batch * a * d, 2.0 * batch * a * b * c * d
-    if size == 2:
-        wasted = max(1.0, 57 / min(b, c)) ** 0.67 * (1.1 if calls > 1 else 1.0)  # of the vendor's tiles
-        moved, multiplied = rows * (1.92e-13 * c + 2.77e-13 * b) * wasted, work / (0.87 * own.dense)
-        moved /= quicker(rows * (b + c), _AGAIN) if last else 1.0
-        return 4e-6 * calls + max(moved, multiplied) + 0.38 * min(moved, multiplied)
-    wasted = max(1.0, (16 if last else 24) / min(b, c)) ** 1.6
-    return (2.5 * calls - 0.5) * own.overhead + _together(wasted * rows * (b + c) / own.bytes, work / own.dense)
-
-
-def _permuting(pattern: Pattern, size: int) -> float:
-    """Seconds for a row of the copies of x and y around a batched product on a GPU, the batch in front."""
-    a, b, c, d = pattern
-    if d == 1:
-        return 1.2e-12 * size * a * b
-    if d < 4:
-        return (1.3e-12 if size == 2 else 1.05e-12) * size * a * (b + c) * d
-    x, y = 1.55e-12 * (d / 4) ** 0.62, (1.5e-12 if size == 2 else 1e-12) * max(1.0, d / 32) ** 0.7
-    return size * a * d * (c * x + b * y)
 
 
 def _on_cpu(blocks: int, rows: int, depth: int, lanes: int, size: int) -> float:
@@ -227,28 +185,18 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, packed
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
-    """The same of the sum over the batch that is the gradient of the weights; fitted to 40, our kernel to 30."""
+    """The same of the sum over the batch that is the gradient of the weights."""
     a, b, c, d = pattern
     if kind == "cpu":
         return _gradient_on_cpu(pattern, batch, dtype, last)
-    own, size = _rates(kind, dtype), BYTES[dtype]
-    ends, work = size * batch * a * d * (b + c), 2.0 * batch * a * b * c * d
-    half = size == 2
+    found = by_vendor(pattern, batch, dtype, last)
+    if a * b * d * a * c * d > _MOST_DENSE:
+        del found["dense"]
     if dtype in SUMMED:
-        high, wide = -(-b // EDGE), -(-c // EDGE)
-        multiplied = 2.0 * batch * a * d * EDGE * EDGE * high * wide
-        rate = (4.7e13 if d == 1 else 5.7e13 if d <= 4 else 3.6e13) if half else (3.5e13 if d <= 4 else 2.8e13)
-        found = {"kernel": (1.6e-5 if half else 2e-5) + multiplied / rate}
+        summed = sum_plan(_MEASURED.arch, d, dtype, not last, not last)
+        found["kernel"] = sum_seconds(summed, pattern, batch, _MEASURED)
     else:
-        found = {"kernel": 8e-5 + (5.0 if not last and d >= 4 else 1.0) * work / 3e13}
-    alone = batch * (1.3e-9 if half else 3.2e-8)  # the sum of one block, which nothing takes apart
-    moved, products = ends / own.bytes, work / own.dense
-    found["bmm"] = 4.5e-6 + (max(alone, products, moved) if half else max(alone, products) + moved)
-    if not last and d > 1:
-        found["bmm"] += ends * ((3e-12 if half else 2e-12) if d < 4 else 1.2e-11 if half else 6.5e-12)
-    entries = a * b * d * a * c * d
-    if entries <= _MOST_DENSE:
-        found["dense"] = 5e-6 + dense_seconds((a * b * d, a * c * d), batch, dtype, kind)
+        found["kernel"] = 8e-5 + (5.0 if not last and d >= 4 else 1.0) * 2.0 * batch * a * b * c * d / 3e13
     return found
 
 
@@ -310,7 +258,7 @@ def quickest(
     On a GPU what follows takes a pass of its own but in our kernel, where it costs nothing, and a bias in dense layers.
     """
     times = seconds(pattern, batch, dtype, kind, last, packed)
-    if kernel is not None and "kernel" in times:
+    if kernel is not None:
         times["kernel"] = kernel
     if kind == "cuda":
         own, (a, b, _, d) = _rates(kind, dtype), pattern

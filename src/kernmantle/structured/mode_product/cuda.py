@@ -24,7 +24,7 @@ from . import cuda_emit
 from .cost import TRANSPOSED, quickest, rearranging_seconds
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
-from .plan import KronSparsePlan, Problem, contiguous, neighbours
+from .plan import KronSparsePlan, Problem, contiguous
 from .tiles import expected_seconds, plan
 from .transpose_plan import transposed_seconds
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
@@ -53,7 +53,7 @@ def problem_of(
     if not all(one or other for one, other in zip(first, last, strict=True)):
         return None
     size = x.element_size()
-    runs = [neighbours(block, d, size) for block in (c, b)]
+    runs = [size * block * d for block in (c, b)]
     access = [
         math.gcd(_access(tensor, features), run if features else 0)
         for tensor, features, run in zip((x, out), first, runs, strict=True)

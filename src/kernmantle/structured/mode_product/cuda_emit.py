@@ -7,10 +7,11 @@ from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
+from .transpose_plan import TransposePlan
 from .weight_gradient_plan import SumPlan
 
 ENTRY, PREPARE = "kernmantle_kernel", "kernmantle_prepare"
-PREPARE_THREADS, TRANSPOSE_THREADS = 128, 256
+PREPARE_THREADS = 128
 _SIZES = ("a", "b", "c", "d")
 _FUSED_SIZES = ("p", "c", "rank", "inner", "b", "a", "d", "slice", "columns")
 _GROUPED_NUMBERS = (
@@ -174,18 +175,29 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, {plan.blocks_each}) 
     )
 
 
-def emit_transpose(size: int, lanes: int) -> str:
-    """Source of the pass that turns matrices of numbers of ``size`` bytes; so many ``lanes`` lie along a column."""
-    names = ("count", "a", "high", "wide", "xn", "yn")
-    sizes = ", ".join(f"km::i64 {name}" for name in names)
-    return f"""#include "kronsparse_transpose.cuh"
-
-extern "C" __global__ void __launch_bounds__({TRANSPOSE_THREADS}) {ENTRY}(
+def emit_transpose(plan: TransposePlan) -> str:
+    """Source of a pass that brings the entries of blocks together and pads them, or takes them apart again."""
+    call, declared = f"kron_sparse_transpose_squares<{plan.size}, {plan.lanes}>", list[str]()
+    if not plan.lanes:
+        types = {"T": "unsigned" if plan.size == 4 else "unsigned short"}
+        traits = {
+            "L": plan.l, "TILE_L": plan.tile_l, "TILE_K": plan.tile_k, "UNITS": plan.units, "HIGH": plan.high,
+            "WARPS": plan.warps, "PADS": plan.pads,
+        }  # fmt: skip
+        check = shared_check("km::KronSparseTransposer<Traits>::SHARED_BYTES", plan.shared)
+        call, declared = "kron_sparse_transpose<Traits>", [*struct("Traits", types, traits), check]
+    sizes = ", ".join(f"km::i64 {name}" for name in ("count", "a", "high", "pitch", "xn", "yn"))
+    return _text(
+        '#include "kronsparse_transpose.cuh"\n',
+        declared,
+        f"""
+extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
     const void* x, void* y, {sizes}) {{
-    const km::KronSparseTranspose arguments = {{x, y, count, (int)a, (int)high, (int)wide, xn, yn}};
-    km::kron_sparse_transpose<{size}, {lanes}>(arguments);
+    const km::KronSparseTranspose arguments = {{x, y, count, (int)a, (int)high, (int)pitch, xn, yn}};
+    km::{call}(arguments);
 }}
-"""
+""",
+    )
 
 
 def _prepare() -> str:

@@ -163,9 +163,46 @@ struct KronSparseWriter : KronSparseAdder<P> {
                 }
     }
 
+    // RUN_N fragments of columns of 8 rows at a time, in a stage that the warp has read: all l of neighbouring columns lie
+    // together in memory, so lanes store neighbouring vectors.
+    __device__ __forceinline__ void store_runs(const Sums& sum, i64 n0, unsigned char* stage) const {
+        constexpr int PITCH = P::RUN_PITCH_BYTES(P::RUN_N), LENGTH = 8 * P::RUN_N * WARP_L, VECTORS = LENGTH / P::Y_RUN;
+        static_assert(8 * PITCH <= P::STAGE && LENGTH % P::Y_RUN == 0, "8 rows in a stage");
+        const int quad = lane % 4;
+#pragma unroll
+        for (int m = 0; m < MMA_M; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+#pragma unroll
+                for (int t0 = 0; t0 < MMA_N; t0 += P::RUN_N) {
+                    __syncwarp();
+#pragma unroll
+                    for (int t = t0; t < t0 + P::RUN_N; ++t)
+#pragma unroll
+                        for (int u = 0; u < 2; ++u)
+#pragma unroll
+                            for (int l = 0; l < WARP_L; ++l)
+                                *(T*)(stage + lane / 4 * PITCH + ((8 * (t - t0) + 2 * quad + u) * WARP_L + l) * SIZE) = value(sum[m][l][t][2 * half + u], l, 8 * t + 2 * quad + u);
+                    __syncwarp();
+                    const i64 first = n0 + 16 * m + 8 * half, left = g.count - first;
+                    const int rows = left < 8 ? (int)left : 8, length = min(LENGTH, (g.b - j0 - 8 * t0) * WARP_L);
+                    T* const to = y + first * g.yn + (i64)(j0 + 8 * t0) * WARP_L;
+#pragma unroll 4
+                    for (int at = lane; at < 8 * VECTORS; at += 32) {
+                        const int row = at / VECTORS, along = at % VECTORS * P::Y_RUN;
+                        if (row < rows && along < length)
+                            store_pack<T, P::Y_RUN>(to + row * g.yn + along, *(const Pack<T, P::Y_RUN>*)(stage + row * PITCH + along * SIZE));
+                    }
+                }
+    }
+
     // `stage`: one that is read.
     __device__ __forceinline__ void store(const Sums& sum, i64 n0, unsigned char* stage) const {
         const int quad = lane % 4;
+        if constexpr (P::STORE_RUNS) {
+            store_runs(sum, n0, stage);
+            return;
+        }
         if constexpr (P::STAGED) {
             if (l0 + P::TILE_L <= g.d) {
                 store_staged(sum, n0, stage);

@@ -49,10 +49,10 @@ struct KronSparseTile : Traits {
     static constexpr int SIZE = sizeof(T), TILE_L = WARP_L * WARPS_L, WARP_M = 16 * MMA_M, WARPS_M = WARPS / (WARPS_L * WARPS_N);
     static constexpr int TILE_M = WARPS_M * WARP_M, MMA_N = TILE_N / 8 / WARPS_N, MMA_K = TILE_K / 16;
     static constexpr int THREADS = 32 * WARPS, PIPELINE_THREADS = 32 * WARPS_L * WARPS_N, THREAD_M = 2 * MMA_M;
+    // Whether a thread takes 4 neighbouring k with all their l, which are few or no power of two; else it takes every fourth k.
+    static constexpr bool K_VECTOR = X_FIRST && WARPS_L == 1 && (WARP_L < 4 || (FULL && (WARP_L & (WARP_L - 1)) != 0));
     // Values of l that a warp reads at once.
-    static constexpr int L_VECTOR = WARP_L * SIZE > 16 && WARP_L >= 8 ? 16 / SIZE : WARP_L;
-    // Whether a thread takes 4 neighbouring k with all their l; else it takes every fourth k.
-    static constexpr bool K_VECTOR = X_FIRST && WARP_L < 4 && WARPS_L == 1;
+    static constexpr int L_VECTOR = !K_VECTOR && WARP_L * SIZE > 16 && WARP_L >= 8 ? 16 / SIZE : WARP_L;
     // Fragments of 8 columns over which a thread's columns are neighbours.
     static constexpr int N_VECTOR = !Y_FIRST || WARP_L >= 4 || WARPS_L > 1 ? 1 : WARP_L == 2 ? (SPLIT ? 1 : 2) : (SPLIT ? 2 : 4);
     static_assert(MMA_N % N_VECTOR == 0 && (SPLIT || GROUPED || MMA_N % 2 == 0), "the columns of a thread belong to its own tile");
@@ -89,6 +89,10 @@ struct KronSparseTile : Traits {
     static constexpr bool STORE_48 = X_FIRST && Y_FIRST && FULL && WARP_L == 3 && Y_RUN * SIZE == 16;
     // Whether warps that share rows collect their values of l in a stage before they store them.
     static constexpr bool STAGED = INTERLEAVED && Y_FIRST && WARPS_N == 1 && Y_RUN * SIZE == 16;
+    // Whether a warp that has all l collects neighbouring columns of 8 rows in a stage, and so many fragments of columns at a time.
+    static constexpr bool STORE_RUNS = K_VECTOR && Y_FIRST && WARP_L > 4 && WARPS_N == 1;
+    static constexpr int RUN_PITCH_BYTES(int fragments) { return (8 * fragments * WARP_L * SIZE + 15) / 16 * 16 + 16; }
+    static constexpr int RUN_N = 8 * RUN_PITCH_BYTES(MMA_N) <= STAGE ? MMA_N : MMA_N % 2 == 0 && 8 * RUN_PITCH_BYTES(MMA_N / 2) <= STAGE ? MMA_N / 2 : 1;
     static constexpr int EPILOGUE_BYTES = 8 * 192, EPILOGUES_BYTES = STORE_48 ? WARPS * EPILOGUE_BYTES : 0;
     // Bytes of shared memory of a block that holds so many chunks of weights: its table, the staging of its epilogue, the
     // weights, its rings.

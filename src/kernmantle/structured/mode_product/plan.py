@@ -21,8 +21,8 @@ class Problem:
     """One product as the kernel sees it.
 
     ``x_first`` and ``y_first`` say whether the features of x and y lie together in memory, else the batch does.
-    ``x_bytes`` is the largest access that alignment and strides of x allow, ``y_run`` the most numbers of y that may
-    be written at once. ``products`` is 3, or 1 for float32 in one pass.
+    ``x_bytes`` is the largest access that alignment and strides of the rows and blocks of x allow, ``y_run`` the most
+    numbers of y that may be written at once. ``products`` is 3, or 1 for float32 in one pass.
     """
 
     pattern: Pattern
@@ -38,18 +38,11 @@ class Problem:
     activation: str = ""
 
 
-def neighbours(block: int, d: int, size: int) -> int:
-    """Bytes of the features of which a warp takes all that lie together."""
-    return size * d * (block if d < 4 or size * d == 8 else 1)
-
-
 def contiguous(pattern: Pattern, batch: int, dtype: str, first: bool) -> Problem:
     """The problem of arrays without gaps, features or batch together in both."""
     a, b, c, d = pattern
     size = BYTES[dtype]
-    access = [
-        math.gcd(16, size * (a * m * d if first else batch), neighbours(m, d, size) if first else 0) for m in (c, b)
-    ]
+    access = [math.gcd(16, size * (a * m * d if first else batch), size * m * d if first else 0) for m in (c, b)]
     return Problem(pattern, 1, batch, dtype, first, first, access[0], access[1] // size)
 
 
@@ -114,6 +107,12 @@ class KronSparsePlan:
         return self.tile.l * self.tile.sharers
 
     @property
+    def takes_neighbours(self) -> bool:
+        """Whether a thread takes 4 neighbouring k with all their l, which are few or no power of two."""
+        own = self.tile.l
+        return self.x_first and self.tile.sharers == 1 and (own < 4 or (self.full and own & (own - 1) != 0))
+
+    @property
     def rows(self) -> int:
         """Rows of the batch in one tile of a block."""
         return 16 * self.tile.m * self.tile.warps // (self.tile.sharers * self.tile.sides)
@@ -154,9 +153,9 @@ class KronSparsePlan:
     def stage_bytes(self) -> int:
         """Bytes of one stage of x."""
         size, tile = BYTES[self.dtype], self.tile
-        together = self.x_first and tile.l < 4 and tile.sharers == 1
+        together = self.takes_neighbours
         count = 2 * tile.m if not self.x_first else 4 * tile.l if together else tile.l
-        count = min(count, 16 // size) if tile.l >= 8 else count
+        count = min(count, 16 // size) if tile.l >= 8 and not together else count
         access = 16 if count * size % 16 == 0 else 8 if count * size % 8 == 0 else 4
         step = (4 * tile.l if together else self.span) * size
         run = tile.chunk * self.span * size if self.x_first else 16 * tile.m * size

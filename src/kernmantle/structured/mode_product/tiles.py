@@ -16,6 +16,7 @@ from .plan import REGISTERS, KronSparsePlan, Problem, Tile
 from .tile_cost import tile_seconds, together_seconds
 
 _WIDTHS = (128, 96, 64, 48, 32, 16)
+_MOST_NEIGHBOURS = 12  # values of l, no power of two, all of which a thread takes
 _SPREAD = (4, 4, 1)  # of halves; each warp multiplies by itself
 _TYPES = ("f32", "f16", "bf16")
 _NARROW_START_SECONDS = 3e-6
@@ -29,6 +30,14 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
         return ((1, 1, 1),)
     if d < 4:
         return ((d, 1, 1),)
+    if d & (d - 1) and d <= _MOST_NEIGHBOURS and problem.y_first:
+        return ((d, 1, 1), *_several(problem, grouped))
+    return _several(problem, grouped)
+
+
+def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
+    """The same of some of the values of l."""
+    d = problem.pattern[3]
     if problem.dtype == "f32":
         return ((4, 1, 1),) if d < 8 else ((4, 2, 1), (8, 1, 2)) if grouped else ((4, 2, 1),)
     if d < 16:
@@ -39,7 +48,8 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
 
 def _registers(tile: Tile, split: bool, x_first: bool) -> int:
     """Registers of a thread that a tile takes at least: sums, what is read, what is multiplied, and the rest."""
-    columns, deep = tile.columns // tile.sides, min(tile.l, 4 if split else 8)
+    whole = x_first and tile.sharers == 1 and tile.l & (tile.l - 1) != 0
+    columns, deep = tile.columns // tile.sides, tile.l if whole else min(tile.l, 4 if split else 8)
     sums = tile.m * tile.l * columns // 2
     read = tile.m * deep * tile.chunk // (2 if split or not x_first or tile.m > 1 else 4)
     if not tile.grouped:
@@ -129,8 +139,11 @@ def expected_seconds(problem: Problem, limits: DeviceLimits, packed: bool = Fals
 
 
 def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
-    size = BYTES[problem.dtype]
-    x_bytes = problem.x_bytes
+    size, d = BYTES[problem.dtype], problem.pattern[3]
+    x_bytes, y_run = problem.x_bytes, problem.y_run
+    if tile.l * tile.sharers != d:
+        x_bytes = math.gcd(x_bytes, size * d) if problem.x_first else x_bytes
+        y_run = math.gcd(y_run, d) if problem.y_first else y_run
     along = (tile.chunk if problem.x_first else 1) * tile.l * tile.sharers if problem.x_first else 16 * tile.m
     full = tile.l * tile.sharers == problem.pattern[3]
     if problem.x_first and not full:
@@ -139,13 +152,13 @@ def _with(tile: Tile, problem: Problem, limits: DeviceLimits) -> KronSparsePlan:
         x_bytes //= 2
     run = (
         tile.l * (tile.sharers if tile.l * tile.sharers * size >= 32 else 1)
-        if problem.y_first and not (full and tile.sharers == 1 and tile.l * size < 16)
+        if problem.y_first and not (full and tile.sharers == 1 and (tile.l * size < 16 or tile.l & (tile.l - 1)))
         else 2 * tile.m
         if not problem.y_first
-        else problem.y_run
+        else y_run
     )
     return KronSparsePlan(
         limits.arch, problem.dtype, problem.x_first, problem.y_first, full, tile, x_bytes,
-        math.gcd(min(run, problem.y_run), problem.y_run), problem.products if size == 4 else 1, problem.bias,
+        math.gcd(min(run, y_run), y_run), problem.products if size == 4 else 1, problem.bias,
         problem.activation,
     )  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from ...errors import BackendError
-from .cost import MOST_CALLS
+from .vendor_cost import MOST_CALLS
 
 BLAS_FARTHEST = 2**31 - 1
 Layout = tuple[tuple[int, ...], tuple[int, ...]]

@@ -1,10 +1,12 @@
-"""Kronecker-sparse products over turned rows on NVIDIA GPUs: a pass before the product and one after it."""
+"""Kronecker-sparse products over transposed rows on NVIDIA GPUs: a pass before the product and one after it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+from torch.nn import functional
 
 from ...backends.cuda.launch import Kernel
 from ...torch_ops.cuda import index_of, limits, start
@@ -14,13 +16,22 @@ from . import cuda_emit
 from .cost import TRANSPOSED
 from .cuda import choose_algorithm, load
 from .pack import PackedWeights
-from .transpose_plan import transpose_lanes
+from .transpose_plan import ACCESS, TransposePlan, padded, transpose_plan
 
+Maybe = torch.Tensor | None
 _MOST_BYTES = 4 << 30
+_BLOCKS_EACH = 6  # of a multiprocessor, by their shared memory
+
+
+class _Blocks(NamedTuple):
+    """Weights (a, d, b, c, 1) with b and c padded by zeros, and what was packed of them."""
+
+    weight: torch.Tensor
+    packed: PackedWeights | None
 
 
 def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str,
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str,
     out: torch.Tensor, packed: PackedWeights | None, by: Callable[..., torch.Tensor], info: RunInfo | None = None,
 ) -> None:  # fmt: skip
     """The product of one group to ``out``, of its blocks ``by`` what should be quickest.
@@ -28,51 +39,63 @@ def product(
     So many rows at a time that what is between is not too much.
     """
     _, a, b, c, d = weight.shape
-    count, size, wide = x.shape[1], x.element_size(), max(b, c)
-    blocks = weight[0].permute(0, 3, 1, 2)[..., None]
-    offset = None if bias is None else bias[0].view(a, b, d).mT.reshape(a, d * b)
-    own = None if packed is None else packed.get_or_pack(TRANSPOSED, PackedWeights, x.device)
-    rows = max(1, min(count, _MOST_BYTES // (size * a * d * wide)))
-    before, after = (allocate((rows, a * d * high), x.dtype, x.device) for high in (c, b))
+    count, size = x.shape[1], x.element_size()
+    high, wide = padded(b, size), padded(c, size)
+    if packed is None:
+        own = _blocks(weight, high, wide, None)
+    else:
+        key = TRANSPOSED, x.dtype
+        own = packed.get_or_pack(key, lambda: _blocks(weight, high, wide, PackedWeights()), x.device)
+    offset = None if bias is None else functional.pad(bias[0].view(a, b, d).mT, (0, high - b)).reshape(a, d * high)
+    rows = max(1, min(count, _MOST_BYTES // (size * a * d * max(high, wide))))
+    before, after = (allocate((rows, a * d * extent), x.dtype, x.device) for extent in (wide, high))
     for begin in range(0, count, rows):
         rows_of_x, target = x[0, begin : begin + rows], out[0, begin : begin + rows]
         present = rows_of_x.shape[0]
         source, result = (
-            part[:present].unflatten(1, (a, d * high)).transpose(0, 1) for part, high in ((before, c), (after, b))
+            part[:present].unflatten(1, (a, d * extent)).transpose(0, 1)
+            for part, extent in ((before, wide), (after, high))
         )
-        _transpose(rows_of_x, before, a, c, d)
-        inner = (source, blocks, offset, activation, precision, result)
+        _transpose(rows_of_x, before[:present], a, c, d, True)
+        inner = (source, own.weight, offset, activation, precision, result)
+        algorithm = choose_algorithm(*inner, own.packed is not None)
         by(
-            choose_algorithm(*inner, own is not None),
-            source,
-            blocks,
-            offset,
-            activation,
-            False,
-            precision,
-            result,
-            own,
-            info,
-        )
-        _transpose(after[:present], target, a, d, b)
+            algorithm, source, own.weight, offset, activation, False, precision, result, own.packed, info
+        )  # fmt: skip
+        _transpose(after[:present], target, a, b, d, False)
 
 
-def _transpose(source: torch.Tensor, target: torch.Tensor, a: int, high: int, wide: int) -> None:
-    """Turn a matrices ``high`` x ``wide`` in each row."""
+def _blocks(weight: torch.Tensor, high: int, wide: int, packed: PackedWeights | None) -> _Blocks:
+    _, _, b, c, _ = weight.shape
+    blocks = weight[0].permute(0, 3, 1, 2)
+    if (high, wide) != (b, c):
+        blocks = functional.pad(blocks, (0, wide - c, 0, high - b))
+    return _Blocks(blocks[..., None], packed)
+
+
+def _transpose(source: torch.Tensor, target: torch.Tensor, a: int, high: int, l: int, pads: bool) -> None:
+    """Transpose a matrices ``high`` x ``l`` in each row and pad the new rows, or undo that."""
     index, size = index_of(source.device), source.element_size()
-    lanes, each = transpose_lanes(high, wide, size)
-    kernel = _kernel(size, lanes, limits(index).arch)
+    plain, pitch = source if pads else target, padded(high, size)
+    in_one_piece = plain.stride(0) == a * high * l
+    aligned = (plain.data_ptr() | plain.stride(0) * size) % ACCESS == 0
+    plan = transpose_plan(limits(index).arch, size, high, l, pads, in_one_piece, aligned)
+    kernel = _kernel(plan)
     if kernel is None:
         return
-    warps = source.shape[0] * a * each
+    count = source.shape[0]
+    tiles = plan.tiles(count * a, high, pitch)
+    blocks, extents = -(-tiles // plan.warps), (high, pitch)
+    if plan.lanes:
+        extents = (high, l) if pads else (l, high)
+    else:
+        blocks = min(blocks, limits(index).sm_count * _BLOCKS_EACH)
     pointers = source.data_ptr(), target.data_ptr()
-    blocks = -(-warps // (cuda_emit.TRANSPOSE_THREADS // 32))
-    start(kernel, index, blocks, (*pointers, source.shape[0], a, high, wide, source.stride(0), target.stride(0)))
+    start(kernel, index, blocks, (*pointers, count, a, *extents, source.stride(0), target.stride(0)))
 
 
-def _kernel(size: int, lanes: int, arch: str) -> Kernel | None:
+def _kernel(plan: TransposePlan) -> Kernel | None:
     loaded = load(
-        (f"transposed rows of {size} bytes", lanes, arch), lambda: cuda_emit.emit_transpose(size, lanes), arch,
-        (cuda_emit.ENTRY, cuda_emit.TRANSPOSE_THREADS, 0, False),
-    )  # fmt: skip
+        (plan,), lambda: cuda_emit.emit_transpose(plan), plan.arch, (cuda_emit.ENTRY, plan.threads, plan.shared, False)
+    )
     return None if loaded is None else loaded[0]

@@ -1,0 +1,247 @@
+"""``python -m benchmarks structured-random``: random structured products, each beside the best of torch's ways.
+
+Seconds are those of the device: on a GPU the calls of a sample wait behind a pause until all of them are queued, so
+that the host is not what is timed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from kernmantle.runtime.cache import current_cache
+from kernmantle.runtime.kernel_store import Job, collected
+from kernmantle.structured.kron.matmul import multiply
+from kernmantle.testing.tolerances import FORMATS
+from kernmantle.torch_ops.info import RunInfo
+
+from . import calibrate, machine, random_structured, store
+from .case import DTYPES
+from .random_structured import UNPACKED, Drawn, KronCase, SparseCase
+from .run import OURS, now
+from .work import Work, floor
+
+SUITE = "structured-random"
+SIDES = ("forward", "backward")
+CHUNK, WORST, BEHIND = 16, 15, 0.95
+_LEAST_CALLS, _MOST_CALLS, _SAMPLE_SECONDS, _LONG = 2, 16, 2e-3, 5e-3
+_CLOCK, _LONGEST_PAUSE = 2.0e9, 0.04
+_FAILURES = (RuntimeError, ValueError, TypeError, MemoryError, ArithmeticError, LookupError)
+_WIDE_ENOUGH = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
+
+
+def run(path: Path, seconds: float, names: Sequence[str] = (), device: str = "") -> list[store.Row]:
+    """Measure a prefix of the cases until the time is over, and append their rows."""
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    stamp, begin = machine.stamp(kind), time.monotonic()
+    due = [case for case in random_structured.cases(kind) if not names or case.name in names]
+    resources = {"fp16", "bytes"} if kind == "cuda" else {"fma.f32", "bytes"}
+    rates = (
+        calibrate.gpu_rates(resources, stamp["machine"]["gpu"])
+        if kind == "cuda"
+        else calibrate.cpu_rates(resources, stamp["machine"]["cpu"]["threads"])
+    )
+    found: list[store.Row] = []
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as pool:
+        chunks = [due[first : first + CHUNK] for first in range(0, len(due), CHUNK)]
+        compiled = _compile(pool, chunks[0], kind) if chunks else []
+        for index, chunk in enumerate(chunks):
+            waited = list(compiled)
+            if time.monotonic() - begin > seconds:
+                break
+            compiled = _compile(pool, chunks[index + 1], kind) if index + 1 < len(chunks) else []
+            for job in waited:
+                job.exception()
+            for case in chunk:
+                if time.monotonic() - begin <= seconds:
+                    for row in measure(case, kind, stamp, rates):
+                        found.append(row)
+                        store.append(path, row)
+        for job in compiled:
+            job.cancel()
+    return found
+
+
+def _compile(pool: ThreadPoolExecutor, chunk: Sequence[Drawn], kind: str) -> list[Future[Any]]:
+    """Begin to compile what the cases need: arrays are made, and no kernel runs."""
+    jobs: dict[str, Job] = {}
+    for case in chunk:
+        try:
+            given = case.arrays(kind)
+            with collected() as own:
+                for calls in (case.forward(given), case.parts(given), case.backward(given)):
+                    for name, call in calls.items():
+                        if name in (OURS, UNPACKED) or "auto" in name or "kernel" in name:
+                            call()
+            jobs |= own
+        except _FAILURES as error:
+            print(f"{case.name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    cache = current_cache()
+    return [pool.submit(cache.fetch, job.key, job.build) for job in jobs.values()]
+
+
+def measure(case: Drawn, kind: str, stamp: Mapping[str, Any], rates: Mapping[str, float]) -> list[store.Row]:
+    """Rows of the product and of its gradients."""
+    rows: list[store.Row] = []
+    try:
+        given = case.arrays(kind)
+        status, error = _checked(case, given), None
+    except _FAILURES as failure:
+        given, status, error = {}, "failed", f"{type(failure).__name__}: {failure}"[:500]
+    for side in SIDES if given else SIDES[:1]:
+        row: store.Row = {
+            "suite": SUITE, "case": f"{case.name} {side}", "title": f"{case.kind} {case.name}, {side}",
+            "definition": f"seed {random_structured.SEED}, {case.name}, {side}", "stamp": dict(stamp), "date": now(),
+            "status": status, "results": {}, "targets": [], "kind": case.kind, "dtype": case.dtype, "side": side,
+            "rows": case.rows,
+        }  # fmt: skip
+        if error is not None:
+            row["reason"] = error
+        if given:
+            try:
+                calls = case.forward(given) if side == "forward" else case.backward(given)
+                row["results"] = {name: _timed(call, kind) for name, call in calls.items()}
+                if side == "forward":
+                    row["route"] = route(case, given)
+                    row["parts"] = {name: _timed(call, kind) for name, call in case.parts(given).items()}
+            except _FAILURES as failure:
+                row |= {"status": "failed", "reason": f"{type(failure).__name__}: {failure}"[:500]}
+            bound = floor(_work(case, side, kind), rates)
+            if bound is not None:
+                row["floor"] = {"seconds": bound.seconds, "bound": bound.bound}
+        rows.append(row)
+    return rows
+
+
+def route(case: Drawn, given: Mapping[str, torch.Tensor]) -> str:
+    """What the product with packed weights, or the Kronecker product, ran as."""
+    info = RunInfo()
+    if isinstance(case, SparseCase):
+        layer = case.layer("auto", given["w0"])
+        layer(given["x"])
+        return layer.info
+    multiply(given["x"], case.factors(given), "right", 1, info=info)
+    return info.route
+
+
+def _work(case: Drawn, side: str, kind: str) -> Work:
+    """Each array once, and the multiplications; a backward pass reads two arrays, writes one and multiplies twice."""
+    before, after = case.ends
+    moved = before + after if side == "forward" else 2 * before + after
+    products = case.products * (1 if side == "forward" else 2)
+    size = DTYPES[case.dtype].itemsize
+    resource = {"fp16": (3 if case.dtype == "f32" else 1) * products} if kind == "cuda" else {"fma.f32": products}
+    return Work(float(size * (moved + case.weights)), resource, serial=False)
+
+
+def _checked(case: Drawn, given: Mapping[str, torch.Tensor]) -> str:
+    """Whether the product and the gradients are those of float64, each within its norm."""
+    names = [name for name in given if name != "g"]
+    leaves = {name: given[name].detach().requires_grad_() for name in names}
+    wide = {name: given[name].double().requires_grad_() for name in names}
+    out, exact = case.ours(leaves), case.exact(wide)
+    own = torch.autograd.grad(out, list(leaves.values()), given["g"])
+    right = torch.autograd.grad(exact, list(wide.values()), given["g"].double())
+    factors = case.factors(given) if isinstance(case, KronCase) else [given["w0"]]
+    allowed = _WIDE_ENOUGH[case.dtype] * math.sqrt(len(factors))
+    for name, found, wanted in zip(("out", *names), (out, *own), (exact, *right), strict=True):
+        error = float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm().clamp_min(1e-30))
+        summed = 0.0 if name in ("out", "x") else math.sqrt(case.ends[0]) * FORMATS["float32"].roundoff
+        if not error <= max(allowed, summed):
+            return f"wrong: {name} {error:.3g}"
+    return "ok"
+
+
+def _timed(call: Callable[[], Any], kind: str) -> dict[str, Any]:
+    """Seconds of a call, or why there are none."""
+    try:
+        return {"status": "ok", "median": _seconds_on_gpu(call) if kind == "cuda" else _seconds_on_cpu(call)}
+    except _FAILURES as error:
+        if kind == "cuda":
+            torch.cuda.empty_cache()
+        return {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:200]}
+
+
+def _seconds_on_cpu(call: Callable[[], Any]) -> float:
+    call()
+    taken: list[float] = []
+    while len(taken) < 3 or (sum(taken) < _SAMPLE_SECONDS * 10 and len(taken) < 20 * _MOST_CALLS):
+        begin = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - begin)
+    return median(taken)
+
+
+def _seconds_on_gpu(call: Callable[[], Any]) -> float:
+    """Least of the samples; one whose calls were not all queued before the pause was over is taken again."""
+    call()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    call()
+    host = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    whole = time.perf_counter() - begin
+    calls = max(_LEAST_CALLS, min(_MOST_CALLS, int(_SAMPLE_SECONDS / whole)))
+    pause, taken = 1.5 * calls * host + 1e-4, []
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for attempt in range(5):
+        torch.cuda._sleep(int(min(pause, _LONGEST_PAUSE) * _CLOCK))
+        start.record()
+        for _ in range(calls):
+            call()
+        late = start.query()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(start.elapsed_time(end) * 1e-3 / calls)
+        if late and attempt < 4:
+            pause *= 3
+            taken.pop() if whole < _LONG else None
+        elif len(taken) > 1 or whole > _LONG:
+            break
+    return min(taken)
+
+
+def _best(row: store.Row) -> tuple[float, str]:
+    """Seconds and name of the best of torch's ways."""
+    others = [(found["median"], name) for name, found in row["results"].items() if "median" in found]
+    return min((one for one in others if one[1] not in (OURS, UNPACKED)), default=(math.inf, "none"))
+
+
+def ratio(row: store.Row) -> float:
+    """How many times as fast as the best of torch's ways."""
+    return _best(row)[0] / row["results"][OURS]["median"]
+
+
+def summary(rows: Iterable[store.Row]) -> str:
+    """Median and least of the ratios by kind, side and type, those to the floor, and the worst rows."""
+    every = list(rows)
+    good = [row for row in every if row["status"] == "ok" and "median" in row["results"].get(OURS, {})]
+    lines = [f"{len(every)} rows, {len(every) - len(good)} not ok"]
+    lines += [f"  {row['case']}: {row['status']} {row.get('reason', '')}" for row in every if row not in good][:20]
+    groups: dict[tuple[str, str, str], list[store.Row]] = {}
+    for row in good:
+        groups.setdefault((row["kind"], row["side"], row["dtype"]), []).append(row)
+    for key, own in sorted(groups.items()):
+        ratios = [ratio(row) for row in own]
+        above = [row["results"][OURS]["median"] / row["floor"]["seconds"] for row in own if "floor" in row]
+        floors = f", times the floor {median(above):.2f} median {max(above):.1f} worst" if above else ""
+        lines.append(
+            f"{' '.join(key)}: {len(own)} rows, {median(ratios):.2f} times as fast as the best other in the median, "
+            f"{min(ratios):.2f} in the worst, {sum(value < BEHIND for value in ratios)} behind{floors}"
+        )
+    lines.append(f"the {WORST} worst:")
+    for row in sorted(good, key=ratio)[:WORST]:
+        seconds, name = _best(row)
+        lines.append(
+            f"  {ratio(row):.2f} {row['case']}: {1e6 * row['results'][OURS]['median']:.1f} us, {name} "
+            f"{1e6 * seconds:.1f}; {row.get('route', '')}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""What the vendor's matrix products take on a GPU, and the ways to a Kronecker-sparse product that are made of them.
+
+One roofline for all of them: a launch, bytes, and multiplications of extents that are rounded up to tiles, which takes
+at least what the longest tile does. Fitted to 600 products and 500 gradients of random patterns on one H100, within 12
+to 51 % (root mean square; decision 0028).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...compiler.nest import BYTES
+from .tile_cost import quicker
+
+Pattern = tuple[int, int, int, int]
+MOST_CALLS = 16  # batched products, one after the other, where blocks have two strides
+_SQUARE, _PROCESSORS = 128, 132  # edge of the tiles that are shared out, and among how many multiprocessors
+_AGAIN = 1.4  # times as fast as from memory what the second-level cache has still
+_VECTOR = 16  # bytes to which rows must be aligned for the quickest kernels
+
+
+@dataclass(frozen=True)
+class ProductRates:
+    """Seconds of a launch, bytes and multiplications a second, the tile, seconds of a position of k in a tile.
+
+    Halves whose rows are not aligned take ``unaligned`` times as long to multiply, at ``unaligned_bytes`` a second; of
+    the smaller of memory and multiplications a share ``overlap`` is added.
+    """
+
+    launch: float
+    bytes: float
+    products: float
+    high: float
+    wide: float
+    deep: float
+    position: float
+    unaligned: float
+    overlap: float
+    unaligned_bytes: float = 0.0
+
+
+# By the type, "dense" the matrix, "bmm" products in place, "copies" those between copies; by the batch last in memory.
+_RATES = {
+    ("f32", "dense", False): ProductRates(5.3e-6, 3.5e12, 2.53e13, 31, 115, 21, 3.2e-9, 1.0, 0.31),
+    ("f32", "dense", True): ProductRates(6.8e-6, 2.9e12, 2.37e13, 82, 76, 15, 3.9e-9, 1.0, 0.3),
+    ("f32", "bmm", False): ProductRates(3.5e-6, 2.1e12, 2.62e13, 53, 71, 19, 1.6e-8, 1.0, 0.3),
+    ("f32", "bmm", True): ProductRates(3.5e-6, 2.1e12, 2.62e13, 71, 53, 19, 1.6e-8, 1.0, 0.3),
+    ("f32", "copies", False): ProductRates(4.0e-6, 6.2e12, 2.21e13, 20, 28, 13, 1.9e-9, 1.0, 0.24),
+    ("f32", "copies", True): ProductRates(3.3e-6, 8.0e12, 3.3e13, 47, 60, 11, 2.0e-9, 1.0, 0.23),
+    ("f16", "dense", False): ProductRates(3.5e-6, 6.4e12, 3.89e14, 51, 72, 7, 8.1e-10, 3.9, 0.31),
+    ("f16", "dense", True): ProductRates(5.2e-6, 5.2e12, 1.53e14, 34, 109, 20, 5.0e-10, 2.4, 0.32),
+    ("f16", "bmm", False): ProductRates(3.1e-6, 4.2e12, 1.02e14, 30, 147, 23, 4.1e-9, 2.6, 0.33),
+    ("f16", "bmm", True): ProductRates(2.4e-6, 3.8e12, 2.5e14, 65, 61, 20, 4.2e-9, 5.0, 0.29, 1.17e12),
+    ("f16", "copies", False): ProductRates(5.3e-6, 1.4e12, 3.54e14, 50, 54, 15, 1.0e-9, 1.8, 0.22),
+    ("f16", "copies", True): ProductRates(4.9e-6, 2.2e12, 1.72e14, 49, 89, 41, 2.8e-9, 2.5, 0.48),
+}  # fmt: skip
+_SUMS = {
+    ("f32", "bmm", False): ProductRates(6.6e-6, 8.8e11, 1.73e13, 48, 93, 9, 1.6e-9, 1.0, 0.33),
+    ("f32", "bmm", True): ProductRates(2.5e-6, 2.8e12, 2.34e13, 82, 51, 20, 1.6e-8, 1.0, 0.3),
+    ("f32", "dense", False): ProductRates(2.7e-6, 2.1e12, 2.55e13, 66, 64, 16, 1.3e-9, 1.0, 0.3),
+    ("f32", "dense", True): ProductRates(4.1e-6, 1.6e12, 2.25e13, 75, 73, 16, 3.2e-9, 1.0, 0.3),
+    ("f16", "bmm", False): ProductRates(4.7e-6, 7.9e11, 5.8e13, 52, 110, 21, 2.2e-9, 2.4, 0.34),
+    ("f16", "bmm", True): ProductRates(7.1e-6, 4.0e12, 1.66e14, 49, 81, 89, 4.1e-9, 1.55, 0.35, 8e11),
+    ("f16", "dense", False): ProductRates(3.8e-6, 2.8e12, 4.7e14, 62, 63, 33, 7.1e-10, 3.7, 0.82),
+    ("f16", "dense", True): ProductRates(4.8e-6, 2.2e12, 1.22e14, 69, 75, 16, 5.9e-10, 2.0, 0.3),
+}  # of the sums over the batch that are gradients of weights
+# Bytes a second of the copies around batched products: the batch first or last; seconds to begin with both, and what
+# sums without any take less.
+_COPIED, _COPIES_START, _UNCOPIED = {False: 1.1e12, True: 1.5e12}, 4e-6, -2e-6
+
+
+def product_seconds(
+    rows: int, columns: int, depth: int, count: float, dtype: str, own: ProductRates, aligned: bool = True
+) -> float:
+    """``count`` products of rows x depth by depth x columns."""
+    size = BYTES[dtype]
+    padded = math.ceil(rows / own.high) * own.high * math.ceil(columns / own.wide) * own.wide
+    work = count * padded * max(depth, own.deep) / own.products
+    tiles = count * math.ceil(rows / _SQUARE) * math.ceil(columns / _SQUARE)
+    work = max(work, math.ceil(tiles / _PROCESSORS) * depth * own.position)
+    whole = size * count * (rows * depth + depth * columns + rows * columns)
+    moved = whole / own.bytes
+    if size == 2 and not aligned:
+        work *= own.unaligned
+        moved = whole / (own.unaligned_bytes or own.bytes / math.sqrt(own.unaligned))
+    elif size == 2:
+        moved /= quicker(whole, _AGAIN)
+    return own.launch + max(work, moved) + own.overlap * min(work, moved)
+
+
+def _rates(dtype: str, kind: str, last: bool) -> ProductRates:
+    return _RATES["f16" if BYTES[dtype] == 2 else "f32", kind, last]
+
+
+def _aligned(size: int, *lengths: int) -> bool:
+    return not any(length * size % _VECTOR for length in lengths)
+
+
+def matrix_seconds(shape: tuple[int, int], batch: int, dtype: str, last: bool = False) -> float:
+    """A dense layer (out_features, in_features)."""
+    rows, columns = shape
+    aligned = _aligned(BYTES[dtype], columns, batch if last else rows)
+    sides = (rows, batch) if last else (batch, rows)
+    return product_seconds(*sides, columns, 1, dtype, _rates(dtype, "dense", last), aligned)
+
+
+def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> float:
+    """Batched products through the matrices of the blocks, in place where they can be, else between copies."""
+    a, b, c, d = pattern
+    size, sides = BYTES[dtype], (b, batch) if last else (batch, b)
+    aligned = _aligned(size, c, batch if last else b)
+    calls = min(a, d)
+    if (last or d == 1) and calls <= MOST_CALLS:
+        return calls * product_seconds(*sides, c, a * d / calls, dtype, _rates(dtype, "bmm", last), aligned)
+    moved = 2.0 * size * batch * a * d * (b + (c if not last or a > 1 else 0)) / _COPIED[last]
+    return _COPIES_START + moved + product_seconds(*sides, c, a * d, dtype, _rates(dtype, "copies", last), aligned)
+
+
+def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
+    """The gradient of the weights by batched products and through the gradient of the matrix."""
+    a, b, c, d = pattern
+    size = BYTES[dtype]
+    kind, copies = "f16" if size == 2 else "f32", d > 1 and not (last and a == 1)
+    moved = 2.0 * size * batch * a * d * (b + c) / _COPIED[last] if copies else 0.0
+    found: dict[str, float] = {}
+    for name, rows, columns, count, beside in (
+        ("bmm", b, c, a * d, _COPIES_START + moved if d > 1 else _UNCOPIED), ("dense", a * b * d, a * c * d, 1, 3e-6),
+    ):  # fmt: skip
+        aligned = _aligned(size, batch) if last else _aligned(size, rows, columns)
+        found[name] = beside + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, name, last], aligned)
+    return found

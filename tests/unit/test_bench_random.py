@@ -1,0 +1,76 @@
+"""The suite of random structured products: its cases are fixed and fit, its checks fail where results are wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from benchmarks import random_structured, structured_random
+from benchmarks.random_structured import KronCase, SparseCase
+from benchmarks.run import OURS
+
+
+def test_the_cases_are_those_of_the_seed() -> None:
+    found = random_structured.cases("cuda")
+    assert [case.name for case in found] == [case.name for case in random_structured.cases("cuda")]
+    drawn = found[len(found) - random_structured.SPARSE - random_structured.KRON :]
+    sparse = [case for case in drawn if isinstance(case, SparseCase)]
+    kron = [case for case in drawn if isinstance(case, KronCase)]
+    assert (len(sparse), len(kron)) == (300, 200)
+    assert max(sum(case.ends) for case in found) <= 2**29
+    assert {case.dtype for case in drawn} == {"f32", "bf16", "f16"}
+    assert {case.last for case in sparse} == {True, False}
+    assert {len(case.sizes) for case in kron} == set(range(2, 9))
+    odd = [case for case in sparse if case.pattern[1] % 16 and case.pattern[2] % 16]
+    assert len(odd) > 0.8 * len(sparse)
+    assert any(not all(case.wanted) for case in kron)
+    assert any(p != q for case in kron for p, q in case.sizes)
+
+
+CASES = (
+    SparseCase((2, 3, 5, 4), 7, "f32", False), SparseCase((2, 5, 3, 1), 6, "f32", True),
+    KronCase(((3, 4), (5, 2)), 6, "f32", (True, False, True)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_contestant_gives_the_same(case) -> None:
+    given = case.arrays("cpu")
+    exact = case.exact({name: value.double() for name, value in given.items()})
+    for name, call in case.forward(given).items():
+        found = call().double().reshape(-1, call().shape[-1])
+        found = found if found.shape == exact.shape else found.T
+        torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5, msg=name)
+    shapes = {tuple(grad.shape for grad in call()[:1]) for call in case.backward(given).values()}
+    assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_rows_say_what_was_measured(case, monkeypatch) -> None:
+    rates = {"fma.f32": 1e10, "bytes": 1e10}
+    rows = structured_random.measure(case, "cpu", {"machine": {}}, rates)
+    assert [row["side"] for row in rows] == ["forward", "backward"]
+    for row in rows:
+        assert row["status"] == "ok"
+        assert row["results"][OURS]["median"] > 0
+        assert row["floor"]["seconds"] > 0
+        assert 0 < structured_random.ratio(row) < math.inf
+    assert rows[0]["route"]
+    text = structured_random.summary(rows)
+    assert "2 rows, 0 not ok" in text
+    assert case.name in text
+    right = case.ours
+    monkeypatch.setattr(type(case), "ours", lambda self, given: right(given) * 1.001)
+    assert structured_random.measure(case, "cpu", {"machine": {}}, rates)[0]["status"].startswith("wrong: out")
+
+
+def test_a_prefix_is_measured_until_the_time_is_over(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(random_structured, "cases", lambda kind: list(CASES))
+    monkeypatch.setattr(structured_random.calibrate, "cpu_rates", lambda *_: {"fma.f32": 1e10, "bytes": 1e10})
+    path = tmp_path / "rows.jsonl"
+    assert structured_random.run(path, 0.0, device="cpu") == []
+    found = structured_random.run(path, 60.0, [CASES[0].name], "cpu")
+    assert [row["case"] for row in found] == [f"{CASES[0].name} {side}" for side in ("forward", "backward")]
+    assert len(path.read_text().splitlines()) == 2

@@ -21,6 +21,7 @@ from kernmantle.errors import DeviceError, KernmantleError, ParameterError
 
 from . import (
     apply,
+    attention,
     calibrate,
     clusters,
     compiling,
@@ -67,6 +68,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "host-cuda": lambda: host.suite("cuda"),
     "compile": lambda: compiling.SUITE,
     "apply": apply.suite,
+    "attention": lambda: attention.SUITE,
     "apply-cpu": lambda: apply.CPU_SUITE,
     "scores": scores.suite,
     "xrfm": lambda: xrfm.SUITE,

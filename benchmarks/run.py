@@ -28,7 +28,7 @@ from .work import floor
 
 OURS = "kernmantle"
 _FAILURES = (KernmantleError, RuntimeError, MemoryError, ValueError, TypeError, ImportError, ArithmeticError)
-_IMPORTED = {"scikit-learn": "sklearn", "keops": "pykeops"}
+_IMPORTED = {"scikit-learn": "sklearn", "keops": "pykeops", "flash-sinkhorn": "flash_sinkhorn"}
 
 
 @dataclass(frozen=True)

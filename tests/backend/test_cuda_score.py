@@ -148,7 +148,7 @@ def test_launches_both_plans_with_the_counts(monkeypatch: pytest.MonkeyPatch) ->
     case = RowCase("launches", SQUARES, PRODUCT, 5000, 6000, 20)
     steps = [(0, 0, 0, 20, 0, 1, 0), (0, 0, 0, 0, 20, 1, 0), (0,) * 7, (0, 0, 0, 0, 1, 0, 1), (0, 0, 0, 1, 0, 0, 1)]
     integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
-    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
+    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
     launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [7.0, -0.02])
     assert [kernel for kernel, _, _ in made] == ["split", "scores", "join scores", "main", "join"]
     plan = planned(case)

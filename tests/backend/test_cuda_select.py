@@ -174,7 +174,7 @@ def test_launches_bands_and_the_fallback_with_the_counts(monkeypatch: pytest.Mon
     made = made_of(monkeypatch)
     monkeypatch.setattr(select_plan, "BAND_BYTES", 1)
     case = RowCase("launches", NEAREST, "smallest", 3000, 8000, 20, 4)
-    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers(case, 1), [16] * 5, torch.device("cuda"))
+    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers(case, 1), [16] * 5, torch.device("cuda"))
     launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [])
     assert [kernel for kernel, _, _ in made] == ["split", *["minima", "select"] * 12, "main", "join"]
     split, minima, select = made[:3]
@@ -188,7 +188,7 @@ def test_launches_bands_and_the_fallback_with_the_counts(monkeypatch: pytest.Mon
 def test_launches_each_entry_of_a_batch_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_of(monkeypatch)
     case = RowCase("entries", NEAREST, "smallest", 3000, 8000, 20, 4)
-    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers(case, 3), [16] * 5, torch.device("cuda"))
+    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers(case, 3), [16] * 5, torch.device("cuda"))
     launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [])
     assert [kernel for kernel, _, _ in made] == ["split", "minima", "select", "main", "join"] * 3
     steps = [3000 * 20 * 4, 0, 3000 * 4 * 4, 3000 * 4 * 8]
@@ -200,6 +200,6 @@ def test_launches_each_entry_of_a_batch_by_itself(monkeypatch: pytest.MonkeyPatc
 def test_small_entries_of_a_batch_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_of(monkeypatch)
     case = RowCase("together", NEAREST, "smallest", 300, 800, 20, 4)
-    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers(case, 300), [16] * 5, torch.device("cuda"))
+    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers(case, 300), [16] * 5, torch.device("cuda"))
     launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [])
     assert [kernel for kernel, _, _ in made] == ["main", "join"]

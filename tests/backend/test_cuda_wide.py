@@ -118,7 +118,7 @@ def test_launches_what_splits_before_what_multiplies(monkeypatch: pytest.MonkeyP
     case = RowCase("launches", SQUARES, PRODUCT, 30000, 20000, 3, 20)
     steps = [(0, 0, 0, 3, 0, 1, 0), (0, 0, 0, 0, 3, 1, 0), (0,) * 7, (0, 0, 0, 0, 20, 0, 1), (0, 0, 0, 20, 0, 0, 1)]
     integers = np.array([*(case.sizes()[role] for role in SIZES), *sum(steps, ())], np.int64)
-    launcher = cuda_row_reduce.TARGET.prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
+    launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * 5, torch.device("cuda"))
     launcher.run([1 << 40, 2 << 40, 0, 3 << 40, 4 << 40], [7.0, -0.02])
     assert [kernel for kernel, _, _ in made] == ["scale", "split", "products", "join products", "main", "join"]
     assert [blocks for _, blocks, _ in made[:4]] == [264, 157, 132, 131]

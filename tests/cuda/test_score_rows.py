@@ -169,3 +169,25 @@ def test_the_same_bits_again_and_in_a_graph() -> None:
 def test_the_comparison_can_fail() -> None:
     x, y = normal(300, 20), normal(400, 20)
     assert share(apply(SQUARES, "min", [x, y * 1.001], {})[0], squared(x, y).min(1)[0], squared(x, y).min(1)[0]) > 1e-5
+
+
+@pytest.mark.parametrize("name", ["rising", "falling", "steps", "absent", "infinite", "not a number", "nothing"])
+def test_log_sums_keep_up_with_entries_of_any_size(name: str) -> None:
+    """Later tiles are summed relative to the largest entry of earlier ones, until that is too small."""
+    x, y = normal(700, 20), normal(3000, 20, seed=1)
+    terms = {
+        "rising": torch.linspace(-500, 500, 3000),
+        "falling": torch.linspace(500, -500, 3000),
+        "steps": torch.arange(3000) // 128 * 40.0,
+        "absent": torch.where(torch.arange(3000) < 2900, -math.inf, 0.0),
+        "infinite": torch.where(torch.arange(3000) == 1500, math.inf, 0.0),
+        "not a number": torch.where(torch.arange(3000) == 1500, math.nan, 0.0),
+        "nothing": torch.full((3000,), -math.inf),
+    }[name].cuda()
+    own = km.Contraction("mk,nk,t:n->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s, t: t - s)
+    (found,) = apply(own, "logsumexp", [x, y, terms.float()], {})
+    wanted = torch.logsumexp(terms.double() - squared(x, y), 1)
+    if name in ("infinite", "not a number", "nothing"):
+        assert torch.equal(found.nan_to_num(0.5), wanted.float().nan_to_num(0.5))
+    else:
+        assert ((found - wanted).abs() <= 2e-6 + 3e-7 * wanted.abs()).all()

@@ -11,6 +11,7 @@ from kernmantle.backends.cuda.eigen_plan import THREADS as EIGEN_THREADS
 from kernmantle.backends.cuda.eigen_plan import EigenPlan
 from kernmantle.backends.cuda.emit import emit
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
+from kernmantle.backends.cuda.softmax_emit import emit_softmax
 from kernmantle.backends.cuda.system_emit import emit as emit_system
 from kernmantle.backends.cuda.system_plan import SystemPlan
 from kernmantle.backends.cuda.vjp_emit import emit as emit_vjp
@@ -28,6 +29,7 @@ from ..backend import test_cuda_compile as grams
 from ..backend import test_cuda_kron as kron
 from ..backend import test_cuda_score as scores
 from ..backend import test_cuda_select as selections
+from ..backend import test_cuda_softmax as softmax
 from ..backend import test_cuda_squares as squares
 from ..backend import test_cuda_wide as wide
 from ..backend import test_kronsparse_compile as kronsparse
@@ -107,6 +109,15 @@ def _wide(name: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = selections.planned(wide.HEADLINE[name], card)
         return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
+def _softmax(name: str, dtype: str, pulled: bool) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = softmax.planned(softmax.nest(name, dtype, pulled=pulled), card)
+        assert plan is not None
+        return Planned(emit_softmax(plan), plan.form, plan.threads, plan.shared)
 
     return make
 
@@ -239,6 +250,10 @@ def _table() -> dict[str, Kernel]:
     for name in ("nearest_64", "weighted_50"):
         table.add(f"row_reduce select {name}", _select(name), HOPPER)
     table.add("row_reduce wide gauss_3_64", _wide("gauss_3_64"), HOPPER)
+    for dtype in ("bf16", "f32"):
+        for pulled in (False, True):
+            name = f"softmax product {dtype}{' gradients' if pulled else ''}"
+            table.add(name, _softmax("product", dtype, pulled), HOPPER)
     table.add("row_reduce behind a gate", _score("gauss_20", gated=True), HOPPER)
     for name, cards in {
         "one_signs_1": tuple(CARDS), "sixteen_signs_1": tuple(CARDS), "four_powers_1": COMPARED,

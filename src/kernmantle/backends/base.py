@@ -23,8 +23,9 @@ REFERENCE = "reference"
 class Backend:
     """One backend: its name in ``km.config``, the torch type of its devices, and modules by their dotted names.
 
-    ``kron`` is the module of Kronecker products; without one they are torch's matrix products. A backend that is not
-    ``automatic`` runs only where its name is asked for.
+    ``kron`` is the module of Kronecker products; without one they are torch's matrix products. ``softmax`` is that of
+    softmax-weighted sums in one pass, whose ``TARGET`` is a ``torch_ops.softmax.SoftmaxTarget``; without one they are
+    two row reductions. A backend that is not ``automatic`` runs only where its name is asked for.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Backend:
     contractions: str
     row_reductions: str = ""
     kron: str = ""
+    softmax: str = ""
     automatic: bool = True
 
     def module(self, name: str) -> Any:

@@ -96,7 +96,8 @@ def _parse(text: str) -> Apply:
 class RowNest:
     """Loops of an apply: those of the matrix, whose only output is an entry, and what is done with its rows.
 
-    ``matrix`` reads, beside the program's numbers, those that are the values of ``folded``.
+    ``matrix`` reads, beside the program's numbers, those that are the values of ``folded``. With ``causal`` row i sees
+    the columns 0 to i alone (see ``softmax``).
     """
 
     matrix: Nest
@@ -105,6 +106,7 @@ class RowNest:
     v: Port | None
     outs: tuple[Port, ...]
     folded: tuple[Node, ...] = ()
+    causal: bool = False
 
     @property
     def reduction(self) -> Reduction:

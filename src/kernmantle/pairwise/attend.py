@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -18,10 +18,13 @@ from ..errors import DtypeError, ParameterError, ShapeError
 from ..ir.functions import FUNCTIONS
 from ..torch_ops.checks import is_number
 from ..torch_ops.recompute import pulled
-from ..torch_ops.torch_private import is_tracked, plain
+from ..torch_ops.softmax import SoftmaxTask, has_kernels, softmax_task
+from ..torch_ops.torch_private import autocasts, is_tracked, plain
 from .inputs import HALVES
 from .scores import Arrays, Outer, Scores, arrays_of, scores_of
 
+_VENDORS = 1 << 25
+"""Fewest pairs of rows for which inner products of float32 leave the vendor's function (decision 0025)."""
 _exp, _where = FUNCTIONS["exp"], FUNCTIONS["where"]
 
 
@@ -135,13 +138,17 @@ def attention(
 
     Notes
     -----
-    The inner product without a transform runs as ``torch.nn.functional.scaled_dot_product_attention``, whose
-    derivatives end at the first; here the second and further ones are taken of the program. Other scores take two
-    passes: the normaliser of each row, then its weighted sum. Gradients of every order, ``torch.func`` and forward mode
-    exist for q, k, v, a mask of numbers, a scale and the hyperparameters of a score.
+    On Hopper GPUs functions of the inner product take one pass on tensor cores for
+    at most 128 columns, and one more for their first gradients for at most 64: float32 in float32's accuracy, halves as
+    they are. The inner product itself otherwise runs, without a transform, as
+    ``torch.nn.functional.scaled_dot_product_attention``. The derivatives of both end at the first; the second and
+    further ones are taken of the program. Other scores take two passes: the normaliser of each row, then its weighted
+    sum. Gradients of every order, ``torch.func`` and forward mode exist for q, k, v, a mask of numbers, a scale and the
+    hyperparameters of a score.
 
-    Cost: the map twice for every pair of rows and feature, and l s c multiplications; memory of inputs and result, and
-    64 MB in a backward pass, 256 MB on GPUs, in which the scores are computed again by blocks.
+    Cost of two passes: the map twice for every pair of rows and feature, and l s c multiplications; memory of inputs
+    and result, and 64 MB in a backward pass, 256 MB on GPUs, in which the scores are computed again by blocks. One pass
+    takes copies of q, k and v in halves, of float32 two.
 
     Examples
     --------
@@ -158,10 +165,14 @@ def attention(
         raise ParameterError(f"{next(iter(options))}= is an option of a metric, which score= names")
     scaled = _checked_scale(scale, score, arrays)
     is_vendors = score is None and rows * columns > 0 and not isinstance(scaled, torch.Tensor)
+    call = _Call(chosen, scaled, score, options)
+    found = _in_one_pass(call, *arrays.tensors.values())
+    if found is not None:
+        return arrays.finished(found)
     if is_vendors and (torch.compiler.is_compiling() or plain([*arrays.tensors.values()])):
         return arrays.finished(_inner_product(arrays.tensors, chosen, float(scaled)))
     q, k, v = arrays.wide.values()
-    return arrays.finished(_attention(chosen, scaled, score, options, q, k, v))
+    return arrays.finished(_attention(call, q, k, v))
 
 
 def _checked_causal(causal: Any) -> bool:
@@ -228,11 +239,81 @@ def _product(a: Any, b: Any) -> Any:
     return a * b
 
 
-def _attention(
-    mask: _Mask, scale: Any, score: Any, options: Mapping[str, Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> torch.Tensor:
+@dataclass(frozen=True)
+class _Call:
+    """What a call is beside q, k and v."""
+
+    mask: _Mask
+    scale: Any
+    score: Any
+    options: Mapping[str, Any]
+
+    def scores(self, q: torch.Tensor, k: torch.Tensor) -> Scores:
+        """Return the matrix of scores."""
+        return scores_of(_product if self.score is None else self.score, q, k, self.options, "score")
+
+
+def _in_one_pass(call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
+    """Return the weighted sums by a kernel that makes weights and sums at once; None where there is none.
+
+    The inner product of halves and of few pairs is the vendor's.
+    """
+    if torch.compiler.is_compiling() or not has_kernels(q.device) or autocasts(q.device) or not plain([q, k, v]):
+        return None
+    mask = replace(call.mask, causal=False)
+    pairs = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])) * q.shape[-2] * k.shape[-2]
+    if call.score is None and (q.dtype in HALVES or pairs < _VENDORS) and not isinstance(call.scale, torch.Tensor):
+        return None
+    scores = call.scores(q, k)
+    if scores.operands[0] is not q or scores.operands[1] is not k:
+        return None
+    passed = scores.passed(LOGITS[mask.kind], call.scale, *mask.operands(scores))
+    found = softmax_task(*passed, v, call.mask.causal)
+    if found is None or is_tracked(found[1][2:-1]):
+        return None
+    task, tensors = found
+    if is_tracked([q, k, v]):
+        return _OnePass.apply(call, task, tensors[2:-1], q, k, v) if task.evaluates(tensors) else None  # pyright: ignore
+    result = task.evaluate(tensors)
+    return None if result is None else result[0]
+
+
+class _OnePass(torch.autograd.Function):
+    """The kernel and that of its gradients; where a derivative of those is recorded, the gradient of the program."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, task: SoftmaxTask, others: list[torch.Tensor], *inputs: torch.Tensor) -> Any:
+        q, k, v = inputs
+        found = task.evaluate([q, k, *others, v])
+        assert found is not None
+        ctx.call, ctx.task, ctx.others = call, task, others
+        ctx.save_for_backward(*inputs, *found)
+        return found[0]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        *inputs, result, statistic = ctx.saved_tensors
+        needed = ctx.needs_input_grad[3:]
+        found: Sequence[torch.Tensor] | None = None
+        if not torch.is_grad_enabled() and plain([*inputs, *cotangents]):
+            q, k, v = inputs
+            found = ctx.task.gradients([q, k, *ctx.others, v], result, statistic, *cotangents)
+        if found is not None:
+            summed = [gradient.sum_to_size(t.shape) for gradient, t in zip(found, inputs, strict=True)]
+            return None, None, None, *(g if wanted else None for g, wanted in zip(summed, needed, strict=True))
+        rest = iter(pulled(partial(_widened, ctx.call), inputs, needed, lambda _: cotangents))
+        return None, None, None, *(next(rest) if wanted else None for wanted in needed)
+
+
+def _widened(call: _Call, *inputs: torch.Tensor) -> tuple[torch.Tensor]:
+    """Return the weighted sums by the program, which has derivatives of every order."""
+    q, k, v = (t.float() if t.dtype in HALVES else t for t in inputs)
+    return (_attention(call, q, k, v).to(inputs[0].dtype),)
+
+
+def _attention(call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Return the weighted sums by two passes over the scores: normalisers, then products with v."""
-    scores = scores_of(_product if score is None else score, q, k, options, "score")
+    mask, scale, scores = call.mask, call.scale, call.scores(q, k)
     operands = mask.operands(scores)
     normaliser = scores.reduced("logsumexp", LOGITS[mask.kind], scale, *operands)
     normaliser = torch.where(normaliser == -math.inf, 0.0, normaliser)
@@ -288,7 +369,5 @@ class _InnerProduct(torch.autograd.Function):
 
 def _program(mask: _Mask, scale: float, *inputs: torch.Tensor) -> tuple[torch.Tensor]:
     """Return what the vendor's function computes by the program, which has derivatives of every order."""
-    q, k, v = (t.float() if t.dtype in HALVES else t for t in inputs[:3])
-    query, *_ = inputs
     own = replace(mask, table=inputs[3]) if len(inputs) > 3 else mask
-    return (_attention(own, scale, None, {}, q, k, v).to(query.dtype),)
+    return _widened(_Call(own, scale, None, {}), *inputs[:3])

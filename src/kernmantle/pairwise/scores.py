@@ -68,12 +68,16 @@ class Scores:
 
         The operands are over the axes that ``outer`` names. Derivatives of every order are recorded where asked.
         """
-        made = _MADE_OF_SCORES
-        own: Contraction = getattr(made, _outer(self.contraction.text, outer.key, self.is_transposed))
-        name = _free_name(self.contraction.definition)
-        values = {**self.parameters, name: scale}
-        parameters = {each: values[each] for each in own.definition.parameters}
-        return rowwise(own, how, [*self.operands, *operands], parameters, v)
+        own, tensors, parameters = self.passed(outer, scale, *operands)
+        return rowwise(own, how, tensors, parameters, v)
+
+    def passed(
+        self, outer: Outer, scale: Any, *operands: torch.Tensor
+    ) -> tuple[Contraction, list[torch.Tensor], dict[str, Any]]:
+        """Return the contraction of ``outer(score, scale, *operands)``, its operands and its parameters."""
+        own: Contraction = getattr(_MADE_OF_SCORES, _outer(self.contraction.text, outer.key, self.is_transposed))
+        values = {**self.parameters, _free_name(self.contraction.definition): scale}
+        return own, [*self.operands, *operands], {each: values[each] for each in own.definition.parameters}
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _kernel(
     launcher = target.prepare(rows, calls.integers, alignment, device)
     itemsizes = [t.element_size() for t in tensors] + [DTYPES[name].itemsize for name in types.outs]
     itemsizes.insert(len(named), 1)
-    fold = partial(_with_folded, tuple(operand.name for operand in apply.inner.numbers), rows, types.compute)
+    fold = partial(with_folded, tuple(operand.name for operand in apply.inner.numbers), rows, types.compute)
     launch = RowLaunch(launcher.run, len(named), calls.offsets, tuple(itemsizes), fold, lru_cache(maxsize=64)(fold))
     return launch, f"{device.type}: {launcher.description}"
 
@@ -186,6 +186,7 @@ class RowLaunch:
             self.start([p + o * size for p, o, size in zip(pointers, offsets, self.itemsizes, strict=True)], values)
 
 
-def _with_folded(names: tuple[str, ...], rows: RowNest, compute: str, numbers: tuple[float, ...]) -> tuple[float, ...]:
+def with_folded(names: tuple[str, ...], rows: RowNest, compute: str, numbers: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the numbers of a program, then those that its kernel reads beside them."""
     largest, values = _LARGEST[compute], dict(zip(names, numbers, strict=True))
     return (*numbers, *(max(-largest, min(largest, float(value))) for value in evaluate(rows.folded, values)))

@@ -2,4 +2,6 @@
 
 from ..base import Backend
 
-BACKEND = Backend("cuda", "cuda", "torch_ops.cuda", "torch_ops.cuda_row_reduce", "structured.kron.cuda")
+BACKEND = Backend(
+    "cuda", "cuda", "torch_ops.cuda", "torch_ops.cuda_row_reduce", "structured.kron.cuda", "torch_ops.cuda_softmax"
+)

@@ -8,6 +8,7 @@ from ...compiler.hoist import Folded, fold
 from ...compiler.monotone import order
 from ...compiler.nest import Port
 from ...compiler.patterns import SCALED, scale
+from ...compiler.softmax import GRADIENTS, slope
 from ...ir.node import Node, variables
 from .abi import Arguments, register_split, table_parameters, table_values
 from .emit import PRODUCER_REGISTERS, STORAGE, body_of, environment_of, function, numbers_of, registers_of, state_of
@@ -43,6 +44,8 @@ _OTHERS = {
 }
 """Name, threads and function of the kernels beside the main one and the one that joins."""
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
+_RESULTS = ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight")
+"""What the kernels of a softmax call the arrays that they write, and read again for gradients."""
 _NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
 
 
@@ -64,7 +67,8 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     """What entries read that is the same for all of them: its record, the entry that reads it, its names."""
     nest = plan.rows.matrix
     scalars = [port for port in nest.operands if not port.roles]
-    folded = fold(nest.outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
+    outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how == GRADIENTS else [])]
+    folded = fold(outputs, [*nest.numbers, *(port.name for port in scalars)], letter="f")
     left = set(variables(folded.outputs))
     kept = [port for port in scalars if port.name in left]
     needed = set(variables([*folded.values])) | {port.name for port in kept}
@@ -86,7 +90,7 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     return lines, folded, {name: (f"fixed.{name}", "value") for name in members}
 
 
-def _entry(plan: CudaRowPlan) -> list[str]:
+def entry_of(plan: CudaRowPlan) -> list[str]:
     """The functors that make an entry of the matrix."""
     lines, folded, names = _fixed(plan)
     names |= numbers_of(plan.matrix.nest)
@@ -98,11 +102,13 @@ def _entry(plan: CudaRowPlan) -> list[str]:
         finish = Writer(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{place}_")
         (names[f"s{place}"],) = finish.expressions([reduction.finish])
         finished += finish.lines
-    (output,) = folded.outputs
+    output, *others = folded.outputs
     lines += _making(plan, "entry", output, names, finished)
     scales = plan.form == "thin" or (plan.form == "score" and plan.differences)
     found = scale(plan.rows.matrix, output, uniform) if scales else None
     lines.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
+    if others:
+        lines += _slope(plan, others[0], uniform, names, finished)
     if plan.form == "select":
         lines += _ordered(plan, output, uniform, names)
     if found is None:
@@ -123,6 +129,20 @@ def _ordered(plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str
         (factor, _) = names[found.factor.name]
         test = f"{factor} {'>' if found.sign == wanted_sign(plan.rows) else '<'} C(0)"
     return function("bool ordered(const Fixed& fixed, const Numbers& number)", [f"return {test};"])
+
+
+def _slope(
+    plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str, Typed], finished: list[str]
+) -> list[str]:
+    """The derivative of an entry by its sum, and whether it is the same for all of them."""
+    constant = set(variables([output])) <= uniform
+    lines = [f"    static constexpr bool CONSTANT_SLOPE = {literal(constant, 'bool')};"]
+    if not constant:
+        return lines + _making(plan, "slope", output, names, finished)
+    writer = _writer(plan, names)
+    (value,) = writer.expressions([output])
+    head = "C constant_slope(const Fixed& fixed, const Numbers& number)"
+    return lines + function(head, [*writer.lines, f"return {cast(value, 'value')};"])
 
 
 def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str]) -> list[str]:
@@ -189,7 +209,7 @@ def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list
     return [*writer.lines, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
 
 
-def _places(plan: CudaRowPlan) -> list[str]:
+def places_of(plan: CudaRowPlan) -> list[str]:
     """Where the kernel finds what is not an operand of the map."""
     rows, ports = plan.rows, plan.rows.ports
     counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
@@ -198,7 +218,9 @@ def _places(plan: CudaRowPlan) -> list[str]:
     if rows.v is not None:
         lines += ["    struct Weight {", *_port(rows.v, ports.index(rows.v))]
         lines.append("    };")
-    lines += ["    struct Result {", *_port(rows.outs[0], ports.index(rows.outs[0])), "    };", "};"]
+    for name, port in zip(_RESULTS, rows.outs[: len(_RESULTS) if plan.form == "softmax" else 1], strict=False):
+        lines += [f"    struct {name} {{", *_port(port, ports.index(port)), "    };"]
+    lines.append("};")
     for name, role in _ENDS.items():
         for i, port in enumerate(ends(rows, role)):
             head = f"template <> struct Apply::{name}End<{i}> {{  // {port.name}"
@@ -304,5 +326,5 @@ def emit_rows(plan: CudaRowPlan) -> str:
     if plan.form == "score":
         lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
         lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
-    lines += [*_first(plan), *_entry(plan), *_kept(plan), *_places(plan), "", *_template(plan), "", *_kernels(plan)]
+    lines += [*_first(plan), *entry_of(plan), *_kept(plan), *places_of(plan), "", *_template(plan), "", *_kernels(plan)]
     return "\n".join([*lines, ""])

@@ -33,6 +33,9 @@ from .score_plan import shared_bytes as score_shared
 from .select_plan import memory as select_memory
 from .select_plan import select_tile
 from .select_plan import shared_bytes as select_shared
+from .softmax_plan import is_split, softmax_tile
+from .softmax_plan import memory as softmax_memory
+from .softmax_plan import shared_bytes as softmax_shared
 from .squares_plan import squares_plan
 from .tiles import ROW_PIPELINED, ROW_SCAN, ROW_TILES, Tile
 from .wide_plan import memory as wide_memory
@@ -101,6 +104,8 @@ class CudaRowPlan:
 
     def memory(self, sizes: Mapping[str, int]) -> ScoreMemory:
         """What the kernels of a score tile hand to each other."""
+        if self.form == "softmax":
+            return softmax_memory(self.rows, self.tile, sizes, len(ends(self.rows, "m")), len(ends(self.rows, "n")))
         if self.form == "select":
             return select_memory(self.tile, sizes)
         if self.form == "wide":
@@ -149,6 +154,10 @@ class CudaRowPlan:
             near += ", times v by 3 products of f16 halves, thin where these cannot hold an infinity"
         elif self.grouped:
             near += ", from the minima of groups"
+        elif self.form == "softmax":
+            stored = self.rows.matrix.operands[0].dtype
+            own = "3 products of f16 halves" if is_split(self.rows) else f"products of {stored}"
+            near = f", one pass, {own}" + ", causal" * self.rows.causal
         elif self.fallback is not None:
             near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
             near += f", {self.fallback.form} where these do not suit the points"
@@ -238,6 +247,18 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     fallback = replace(direct, gated=True)
     return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
+
+
+def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan | None:
+    """Choose how to run softmax-weighted sums in one pass, or their gradients; None where two passes are right."""
+    counts = len(ends(rows, "m")), len(ends(rows, "n"))
+    tile = softmax_tile(rows, sizes, limits, *counts)
+    if tile is None:
+        return None
+    own = Facts(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
+    matrix = planned(rows.matrix, sizes, limits, own, tile)
+    shared = softmax_shared(rows, tile, *counts)
+    return CudaRowPlan(matrix, rows, "softmax", tile.unroll, _integers(rows, sizes), shared, 1)
 
 
 def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:

@@ -74,6 +74,21 @@ KM_BOTH(128, "%64, %65, %66, %67", "%68", "%69", KM_D32(d, 0), KM_D32(d, 8))
 #undef KM_BOTH
 #undef KM_KEEPING
 
+// d += a b, a in registers, b a descriptor of shared memory that is contiguous along n in rows of 64 halves, swizzled.
+#define KM_ALONG(type, kind, n, a, b, ...)                                                                                             \
+    KM_DEVICE void wgmma_rs_along(type, float (&d)[n / 8][4], const unsigned (&from)[4], unsigned long long to) {                      \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." kind "." kind " {" KM_NAMES_##n "}, {" a "}, " b ", 1, 1, 1, 1;" \
+                     : __VA_ARGS__                                                                                                     \
+                     : "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]), "l"(to));                                               \
+    }
+#define KM_BOTH(n, a, b, ...)                   \
+    KM_ALONG(f16, "f16", n, a, b, __VA_ARGS__)  \
+    KM_ALONG(bf16, "bf16", n, a, b, __VA_ARGS__)
+KM_BOTH(64, "%32, %33, %34, %35", "%36", KM_D32(d, 0))
+KM_BOTH(128, "%64, %65, %66, %67", "%68", KM_D32(d, 0), KM_D32(d, 8))
+#undef KM_BOTH
+#undef KM_ALONG
+
 // d = (keep ? d : 0) + a b^T, both descriptors of shared memory.
 #define KM_PRODUCT(n, a, b, keeping, ...)                                                                                     \
     KM_DEVICE void wgmma_ss(float (&d)[n / 2], unsigned long long left, unsigned long long right, int keep) {                 \
@@ -85,6 +100,22 @@ KM_BOTH(128, "%64, %65, %66, %67", "%68", "%69", KM_D32(d, 0), KM_D32(d, 8))
 KM_PRODUCT(128, "%64", "%65", "%66", KM_E32(d, 0), KM_E32(d, 32))
 KM_PRODUCT(192, "%96", "%97", "%98", KM_E32(d, 0), KM_E32(d, 32), KM_E32(d, 64))
 #undef KM_PRODUCT
+
+// The same of halves of either kind, accumulators by blocks of 8 columns.
+#define KM_BLOCKS(type, kind, n, a, b, keeping, ...)                                                                                  \
+    KM_DEVICE void wgmma_ss(type, float (&d)[n / 8][4], unsigned long long left, unsigned long long right, int keep) {                \
+        asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " keeping ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." kind "." \
+                     kind " {" KM_NAMES_##n "}, " a ", " b ", keep, 1, 1, 0, 0;\n}"                                                   \
+                     : __VA_ARGS__                                                                                                    \
+                     : "l"(left), "l"(right), "r"(keep));                                                                             \
+    }
+#define KM_BOTH(n, a, b, keeping, ...)                    \
+    KM_BLOCKS(f16, "f16", n, a, b, keeping, __VA_ARGS__)  \
+    KM_BLOCKS(bf16, "bf16", n, a, b, keeping, __VA_ARGS__)
+KM_BOTH(64, "%32", "%33", "%34", KM_D32(d, 0))
+KM_BOTH(128, "%64", "%65", "%66", KM_D32(d, 0), KM_D32(d, 8))
+#undef KM_BOTH
+#undef KM_BLOCKS
 
 #undef KM_NAMES_192
 #undef KM_NAMES_128

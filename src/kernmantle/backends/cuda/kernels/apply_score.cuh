@@ -60,37 +60,6 @@ struct Score {
         __syncthreads();
     }
 
-    // One thread.
-    __device__ __forceinline__ void produce() const {
-        const i64 tile_columns = ceil_div(g.size[ROLE_N], BN);
-        Stage<STAGES> tile;
-        Stage<SIDES> side;
-        tile.phase = side.phase = 1;
-        const float* columns = g.columns;
-#pragma unroll 1
-        for (i64 c = 0; c < (Body::WEIGHTED ? g.size[ROLE_L] : 1); c += GROUP, columns += tile_columns * SIDE) {
-            Spans spans(score_share<Tile>(g));
-            while (spans.next()) {
-#pragma unroll 1
-                for (int t = spans.begin; t < spans.end; ++t) {
-                    if (t % 8 == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
-                        ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
-                        ended[tile.at] = 1;
-                        ptx::mbarrier_arrive(full + 8 * tile.at);
-                        return;
-                    }
-                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
-                    ptx::mbarrier_wait_parity(sides_empty + 8 * side.at, side.phase);
-                    ptx::mbarrier_arrive_expect_tx(full + 8 * tile.at, Layout::BYTES + SIDE * 4);
-                    ptx::cp_async_bulk(tiles + tile.at * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.at);
-                    ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.at * (SIDE * 4), columns + (i64)t * SIDE, SIDE * 4, full + 8 * tile.at);
-                    tile.advance();
-                    side.advance();
-                }
-            }
-        }
-    }
-
     // Whether it is so for any thread of the warpgroup.
     __device__ __forceinline__ bool any_of_group(bool mine) const { return !ptx::bar_red_and<128>(group + 1 + GROUPS, !mine); }
 
@@ -289,23 +258,18 @@ struct Score {
         return !FINISHED && loses_digits(tail.y, least);
     }
 
-    // The same for sums of exponentials: the tile's largest entry first. An infinite one is taken as the largest number, by
-    // which all sums come out right.
-    template <bool FINISHED>
+    // The same for sums of exponentials, of finished accumulators: the tile's largest entry first. An infinite one is taken
+    // as the largest number, by which all sums come out right.
     __device__ __forceinline__ bool add_exponentials(const float* side, int left, State (&part)[GROUP][2][CHAINS]) {
         constexpr float LOG2_E = 1.44269504f, MOST = 3.402823466e38f;
-        const float2 tail = *(const float2*)(side + TAIL);
-        const float c = unit * tail.x;
-        float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
         float most[2][2] = {{-MOST, -MOST}, {-MOST, -MOST}}, sum[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
 #pragma unroll
         for (int block = 0; block < 16; ++block) {
-            if (!FINISHED) finish_products(side, block, c, least);
             make_entries(side, block);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 float& w = score[4 * block + i];
-                if (FINISHED && block * 8 + lane % 4 * 2 + i % 2 >= left) w = -infinity<float>();
+                if (block * 8 + lane % 4 * 2 + i % 2 >= left) w = -infinity<float>();
                 most[i / 2][i % 2] = fmaxf(most[i / 2][i % 2], w);
             }
         }
@@ -320,13 +284,47 @@ struct Score {
                 part[0][h][e].r0 = most[h][0];
                 part[0][h][e].r1 = sum[h][e];
             }
-        return !FINISHED && loses_digits(tail.y, least);
+        return false;
+    }
+
+    // The same in one stream, relative to the largest entry of the tiles before: right until a sum is 2^50 times as large, in
+    // which case, as in the first tile, nothing of it counts.
+    __device__ __forceinline__ bool stream_exponentials(const float* side, State (&part)[GROUP][2][CHAINS]) {
+        constexpr float LOG2_E = 1.44269504f, MOST = 1e38f, ROOM = 1.1258999e15f;
+        const float2 tail = *(const float2*)(side + TAIL);
+        const float c = unit * tail.x;
+        float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
+        float sum[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}}, from[2], shift[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            from[h] = fminf(fmaxf(total[0][h].r0, -MOST), MOST);
+            shift[h] = -from[h] * LOG2_E;
+        }
+#pragma unroll
+        for (int block = 0; block < 16 + 2 * AHEAD; ++block) {
+            if (block < 16) finish_products(side, block, c, least);
+            if (block >= AHEAD && block < 16 + AHEAD) make_entries(side, block - AHEAD);
+            if (block < 2 * AHEAD) continue;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[i / 2][i % 2] += ptx::ex2_approx_ftz(fmaf(score[4 * (block - 2 * AHEAD) + i], LOG2_E, shift[i / 2]));
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int e = 0; e < CHAINS; ++e) {
+                part[0][h][e].r0 = from[h];
+                part[0][h][e].r1 = sum[h][e];
+            }
+        const bool exceeds = fmaxf(fmaxf(sum[0][0], sum[0][1]), fmaxf(sum[1][0], sum[1][1])) > ROOM;
+        return exceeds || loses_digits(tail.y, least);
     }
 
     template <bool FINISHED>
     __device__ __forceinline__ bool reduce_tile(const float* side, int left, State (&part)[GROUP][2][CHAINS]) {
-        if constexpr (Body::LOG_SUMS)
-            return add_exponentials<FINISHED>(side, left, part);
+        if constexpr (Body::LOG_SUMS && !FINISHED)
+            return stream_exponentials(side, part);
+        else if constexpr (Body::LOG_SUMS)
+            return add_exponentials(side, left, part);
         else
             return reduce<FINISHED>(side, left, part);
     }
@@ -367,6 +365,17 @@ struct Score {
             }
     }
 
+    // Sums of exponentials relative to the same entry, as most are, need no other ones.
+    static __device__ __forceinline__ void add(State& to, const State& from) {
+        if constexpr (Body::LOG_SUMS) {
+            if (to.r0 == from.r0) {
+                to.r1 += from.r1;
+                return;
+            }
+        }
+        Body::join(to, from);
+    }
+
     __device__ __forceinline__ void consume() {
         const auto p = origin();
         fixed = Body::fixed(g, p);
@@ -404,7 +413,7 @@ struct Score {
 #pragma unroll
                         for (int h = 0; h < 2; ++h)
 #pragma unroll
-                            for (int e = 0; e < CHAINS; ++e) Body::join(total[q][h], part[q][h][e]);
+                            for (int e = 0; e < CHAINS; ++e) add(total[q][h], part[q][h][e]);
                     if (lane == 0) ptx::mbarrier_arrive(tiles_empty + 8 * tile.at);
                     tile.advance();
                     __syncwarp();
@@ -427,7 +436,7 @@ __device__ __forceinline__ void apply_score(const typename Body::Args& g) {
     task.prepare();
     if (task.group == Tile::GROUPS) {
         ptx::setmaxnreg_dec<PRODUCER>();
-        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
+        if (threadIdx.x == 128 * Tile::GROUPS) score_produce<Body, Tile>(g, task.tiles, task.full, task.tiles_empty, task.sides_empty, task.ended);
     } else {
         ptx::setmaxnreg_inc<CONSUMER>();
         task.consume();

@@ -154,4 +154,38 @@ struct Stage {
     }
 };
 
+// Keeps tiles of columns coming, by one thread.
+template <class Body, class Tile, class Args>
+KM_DEVICE void score_produce(const Args& g, unsigned tiles, unsigned full, unsigned tiles_empty, unsigned sides_empty, volatile int* ended) {
+    typedef typename Tile::Layout Layout;
+    constexpr int BN = Tile::BN, GROUP = Body::GROUP, SIDE = score_side<Body>(), STAGES = Tile::STAGES, SIDES = Tile::SIDES;
+    const i64 tile_columns = ceil_div(g.size[ROLE_N], BN);
+    Stage<STAGES> tile;
+    Stage<SIDES> side;
+    tile.phase = side.phase = 1;
+    const float* columns = g.columns;
+#pragma unroll 1
+    for (i64 c = 0; c < (Body::WEIGHTED ? g.size[ROLE_L] : 1); c += GROUP, columns += tile_columns * SIDE) {
+        Spans spans(score_share<Tile>(g));
+        while (spans.next()) {
+#pragma unroll 1
+            for (int t = spans.begin; t < spans.end; ++t) {
+                if (t % 8 == 0 && *(volatile const int*)g.list > most_differences(g.size[ROLE_M], g.size[ROLE_N])) {
+                    ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
+                    ended[tile.at] = 1;
+                    ptx::mbarrier_arrive(full + 8 * tile.at);
+                    return;
+                }
+                ptx::mbarrier_wait_parity(tiles_empty + 8 * tile.at, tile.phase);
+                ptx::mbarrier_wait_parity(sides_empty + 8 * side.at, side.phase);
+                ptx::mbarrier_arrive_expect_tx(full + 8 * tile.at, Layout::BYTES + SIDE * 4);
+                ptx::cp_async_bulk(tiles + tile.at * Layout::BYTES, g.tiles[1] + (i64)t * Layout::BYTES, Layout::BYTES, full + 8 * tile.at);
+                ptx::cp_async_bulk(tiles + STAGES * Layout::BYTES + side.at * (SIDE * 4), columns + (i64)t * SIDE, SIDE * 4, full + 8 * tile.at);
+                tile.advance();
+                side.advance();
+            }
+        }
+    }
+}
+
 }  // namespace km

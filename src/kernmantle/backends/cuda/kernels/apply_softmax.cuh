@@ -1,0 +1,310 @@
+// Softmax-weighted sums of the rows of v in one pass, on Hopper: scores of q and k and products of weights with v by tensor
+// cores, weights in registers, with the running largest entry and sum of every row (Milakov and Gimelshein 2018; Dao 2023).
+//
+// A thread of a producer warp keeps tiles of columns coming through the copy engine. A consumer warpgroup has 64 rows: while
+// tensor cores multiply the weights of one tile with v, the scores of the next become weights. Warpgroups issue products in
+// phase, so that one multiplies while others make weights. Entries, which the exponential is taken of, are times log2(e).
+#pragma once
+#include "softmax_split.cuh"
+
+namespace km {
+
+template <class Body, class Tile>
+struct SoftmaxRows {
+    typedef typename Body::Args Args;
+    typedef typename Tile::H H;
+    static constexpr int E = Tile::E, C = Tile::C, BN = Tile::BN, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
+    static constexpr int SIDE = softmax_side<Body, Tile>(), STAGE = Tile::KEY + Tile::VALUE;
+    static constexpr bool SPLIT = Tile::SPLIT;
+    static constexpr unsigned WHOLE = 0xffffffffu;
+
+    const Args& g;
+    const float* sides;
+    unsigned queries, stages, full, empty, query_full, query_empty;
+    const int group, warp, lane;
+    float score[BN / 8][4], sum[C / 8][4], product[SPLIT ? C / 8 : 1][4];
+    Fragments<BN / 16, SPLIT> weights;
+    float most[2], total[2], unit;
+    float row_ends[AtLeastOne<Body::ROW_ENDS>::value][2];
+    CellRows<Body, ROLE_M, ROLE_N> cells;
+    typename Body::Fixed fixed;
+
+    __device__ __forceinline__ SoftmaxRows(const Args& g_, unsigned char* raw)
+        : g(g_), sides((const float*)(raw + GROUPS * Tile::QUERY + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
+        queries = shared_address(raw);
+        stages = queries + GROUPS * Tile::QUERY;
+        full = stages + STAGES * (STAGE + SIDE * 4);
+        empty = full + 8 * STAGES;
+        query_full = empty + 8 * STAGES;
+        query_empty = query_full + 8;
+    }
+
+    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, GROUPS>(full, empty, query_full, query_empty); }
+
+    __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
+
+    // One thread.
+    __device__ __forceinline__ void produce() const {
+        const i64 across = ceil_div(g.size[ROLE_N], BN), down = ceil_div(g.size[ROLE_M], BM), all = blocks();
+        Stage<STAGES> stage;
+        stage.phase = 1;
+        unsigned phase = 1;
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
+            const RowBlock b = row_block<Tile>(g, t);
+            ptx::mbarrier_wait_parity(query_empty, phase);
+            ptx::mbarrier_arrive_expect_tx(query_full, GROUPS * Tile::QUERY);
+            ptx::cp_async_bulk(queries, g.queries + (b.entry * down + b.row) * (GROUPS * Tile::QUERY), GROUPS * Tile::QUERY, query_full);
+            const int count = columns_seen<Tile>(g, b.p.m);
+            i64 at = b.entry * across;
+#pragma unroll 1
+            for (int n = 0; n < count; ++n, ++at) {
+                const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
+                ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
+                ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
+                ptx::cp_async_bulk(to, g.keys + at * Tile::KEY, Tile::KEY, bar);
+                ptx::cp_async_bulk(to + Tile::KEY, g.values + at * Tile::VALUE, Tile::VALUE, bar);
+                if (SIDE > 0) ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), g.sides + at * SIDE, SIDE * 4, bar);
+                stage.advance();
+            }
+        }
+    }
+
+    // First of the two rows, eight apart, that a thread holds of the block's.
+    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
+
+
+    // Products of the rows of q and k of these planes.
+    __device__ __forceinline__ void multiply_scores(unsigned own, unsigned keys, int plane_q, int plane_k, int keep) {
+#pragma unroll
+        for (int s = 0; s < E / 16; ++s)
+            ptx::wgmma_ss(H(), score, rows_matrix(own + plane_q * Tile::QUERY_PLANE + s / 4 * (64 * 128)) + s % 4 * 2,
+                          rows_matrix(keys + plane_k * Tile::KEY_PLANE + s / 4 * (BN * 128)) + s % 4 * 2, keep | (s > 0));
+    }
+    __device__ __forceinline__ void start_scores(int stage) {
+        const unsigned own = queries + group * Tile::QUERY, keys = stages + stage * STAGE;
+        fence_accumulators(score);
+        ptx::wgmma_fence();
+        if (SPLIT) {
+            multiply_scores(own, keys, 0, 1, 0);
+            multiply_scores(own, keys, 1, 0, 1);
+        }
+        multiply_scores(own, keys, 0, 0, SPLIT);
+        ptx::wgmma_commit_group();
+    }
+
+    // Products of the weights with the rows of v: added to the sums, or, of float32, alone, as tensor cores cut what they add.
+    __device__ __forceinline__ void start_sums(int stage) {
+        const unsigned values = stages + stage * STAGE + Tile::KEY;
+        if constexpr (SPLIT) {
+            fence_accumulators(product);
+            ptx::wgmma_fence();
+#pragma unroll
+            for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs(H(), product, weights.high[s], rows_matrix(values + Tile::VALUE_PLANE + s / 4 * (C * 128)) + s % 4 * 2, s > 0);
+#pragma unroll
+            for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs(H(), product, weights.low[s], rows_matrix(values + s / 4 * (C * 128)) + s % 4 * 2, 1);
+#pragma unroll
+            for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs(H(), product, weights.high[s], rows_matrix(values + s / 4 * (C * 128)) + s % 4 * 2, 1);
+        } else {
+            fence_accumulators(sum);
+            ptx::wgmma_fence();
+#pragma unroll
+            for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs(H(), sum, weights.high[s], rows_matrix(values + s / 4 * (C * 128)) + s % 4 * 2, 1);
+        }
+        ptx::wgmma_commit_group();
+    }
+    // What was multiplied, and the stage it came from, which is free then.
+    __device__ __forceinline__ void settle_sums(int stage) {
+        if constexpr (SPLIT) {
+            const float* units = sides + stage * SIDE + BN * Body::COLUMN_ENDS + lane % 4 * 2;
+#pragma unroll
+            for (int j = 0; j < C / 8; ++j) {
+                const float2 two = *(const float2*)(units + 8 * j);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    ptx::fence_operand(product[j][i]);
+                    sum[j][i] = fmaf(product[j][i], i % 2 ? two.y : two.x, sum[j][i]);
+                }
+            }
+        } else {
+            fence_accumulators(sum);
+        }
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+    }
+
+    // Entries of tile n in the place of scores, then weights: `left` columns of the two rows count; `scale`: of their sums
+    // so far.
+    __device__ __forceinline__ void weigh(int stage, int n, const int (&left)[2], float (&scale)[2]) {
+        const float* side = sides + stage * SIDE;
+        float c = 1.0f, top[2] = {-infinity<float>(), -infinity<float>()};
+        if (SPLIT) c = unit * side[SIDE - 4];
+#pragma unroll
+        for (int j = 0; j < BN / 8; ++j) {
+            float columns[2][AtLeastOne<Body::COLUMN_ENDS>::value];
+#pragma unroll
+            for (int o = 0; o < Body::COLUMN_ENDS; ++o) {
+                const float2 two = *(const float2*)(side + o * BN + 8 * j + lane % 4 * 2);
+                columns[0][o] = two.x;
+                columns[1][o] = two.y;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float rows[AtLeastOne<Body::ROW_ENDS>::value];
+#pragma unroll
+                for (int o = 0; o < Body::ROW_ENDS; ++o) rows[o] = row_ends[o][i / 2];
+                typename Body::Registers s;
+                s.r0 = SPLIT ? score[j][i] * c : score[j][i];
+                float cell[AtLeastOne<Body::CELL_ENDS>::value];
+                cells.read(cell, g, i / 2, n * BN + 8 * j + lane % 4 * 2 + i % 2);
+                score[j][i] = Body::entry(fixed, g.number, rows, columns[i % 2], cell, s);
+            }
+        }
+        const int zero[2] = {0, 0};
+        if (left[0] < BN || left[1] < BN) hide_columns(score, zero, left, -infinity<float>());
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], score[i / 4][i % 4]);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 1));
+            top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 2));
+            top[h] = fmaxf(top[h], most[h]);
+            const float from = top[h] == -infinity<float>() ? 0.0f : top[h];
+            scale[h] = ptx::ex2_approx_ftz(most[h] - from);
+            most[h] = top[h];
+            top[h] = from - Tile::SHIFT;
+        }
+        float part[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) {
+            float& w = score[i / 4][i % 4];
+            w = ptx::ex2_approx_ftz(w - top[i / 2 % 2]);
+            part[i / 2 % 2][i % 2] += w;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) total[h] = fmaf(total[h], scale[h], part[h][0] + part[h][1]);
+    }
+    __device__ __forceinline__ void begin(const RowBlock& b) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            most[h] = -infinity<float>();
+            total[h] = 0.0f;
+            each<0, Body::ROW_ENDS>([&](auto index) {
+                row_ends[decltype(index)::value][h] =
+                    end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, b.p, b.p.m + local_row() + 8 * h, g.size[ROLE_M], ROLE_M);
+            });
+        }
+        if (SPLIT) unit = g.query_units[(b.entry * ceil_div(g.size[ROLE_M], BM) + b.row) * GROUPS + group];
+        fixed = Body::fixed(g, b.p);
+        cells.begin(g, b.p, b.p.m + local_row());
+#pragma unroll
+        for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] = 0.0f;
+    }
+    // How many of the columns of tile n the two rows see.
+    __device__ __forceinline__ void count_left(i64 m0, int n, int (&left)[2]) const {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            left[h] = (int)g.size[ROLE_N] - n * BN;
+            const int seen = (int)m0 + local_row() + 8 * h + 1 - n * BN;
+            if (Tile::CAUSAL && seen < left[h]) left[h] = seen;
+        }
+    }
+
+    // Results, and the logarithms of the rows' sums.
+    __device__ __forceinline__ void end(const RowBlock& b) const {
+        typedef typename Body::Result R;
+        typedef typename R::T T;
+        typedef typename Body::Statistic S;
+        const i64 *s = g.stride[R::PORT], *z = g.stride[S::PORT];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float all = total[h] + __shfl_xor_sync(WHOLE, total[h], 1);
+            all += __shfl_xor_sync(WHOLE, all, 2);
+            const i64 m = b.p.m + local_row() + 8 * h;
+            if (m >= g.size[ROLE_M]) continue;
+            const float inverse = all == 0.0f ? 0.0f : 1.0f / all;
+            T* to = (T*)g.pointer[R::PORT] + batch_offset(g, R::PORT, b.p) + m * s[ROLE_M];
+#pragma unroll
+            for (int j = 0; j < C / 8; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int c = 8 * j + lane % 4 * 2 + e;
+                    if (c < g.size[ROLE_L]) to[c * s[ROLE_L]] = Store<T>::from(sum[j][2 * h + e] * inverse);
+                }
+            if (lane % 4 == 0) {
+                float* at = (float*)g.pointer[S::PORT] + batch_offset(g, S::PORT, b.p) + m * z[ROLE_M];
+                *at = all == 0.0f ? -infinity<float>() : 0.693147181f * (most[h] - Tile::SHIFT + log2f(all));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void consume() {
+        Stage<STAGES> stage;
+        unsigned phase = 0;
+        const i64 all = blocks();
+        if (group == GROUPS - 1) score_pass_issue(0);
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
+            const RowBlock b = row_block<Tile>(g, t);
+            begin(b);
+            const int count = columns_seen<Tile>(g, b.p.m);
+            const float none[2] = {1.0f, 1.0f};
+            float scale[2];
+            int left[2];
+            ptx::mbarrier_wait_parity(query_full, phase);
+            ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+            score_await_issue(group);
+            start_scores(stage.at);
+            score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+            ptx::wgmma_wait_group<0>();
+            fence_accumulators(score);
+            count_left(b.p.m, 0, left);
+            weigh(stage.at, 0, left, scale);
+            pack_fragments<H>(weights, score, none);
+            int before = stage.at;
+            stage.advance();
+#pragma unroll 1
+            for (int n = 1; n < count; ++n) {
+                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                score_await_issue(group);
+                start_scores(stage.at);
+                start_sums(before);
+                score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                ptx::wgmma_wait_group<1>();
+                fence_accumulators(score);
+                count_left(b.p.m, n, left);
+                weigh(stage.at, n, left, scale);
+                ptx::wgmma_wait_group<0>();
+                settle_sums(before);
+#pragma unroll
+                for (int i = 0; i < C / 2; ++i) sum[i / 4][i % 4] *= scale[i / 2 % 2];
+                pack_fragments<H>(weights, score, none);
+                before = stage.at;
+                stage.advance();
+            }
+            __syncwarp();
+            if (lane == 0) ptx::mbarrier_arrive(query_empty);
+            start_sums(before);
+            ptx::wgmma_wait_group<0>();
+            settle_sums(before);
+            end(b);
+        }
+        if (group == 0) score_await_issue(0);
+    }
+};
+
+template <class Body, class Tile, int PRODUCER, int CONSUMER>
+__device__ __forceinline__ void apply_softmax(const typename Body::Args& g) {
+    extern __shared__ __align__(1024) unsigned char raw[];
+    SoftmaxRows<Body, Tile> task(g, raw);
+    task.prepare();
+    if (task.group == Tile::GROUPS) {
+        ptx::setmaxnreg_dec<PRODUCER>();
+        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
+    } else {
+        ptx::setmaxnreg_inc<CONSUMER>();
+        task.consume();
+    }
+}
+
+}  // namespace km

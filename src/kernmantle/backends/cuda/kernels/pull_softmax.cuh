@@ -1,0 +1,446 @@
+// Gradients of softmax-weighted sums by q, k and v on Hopper, without the weights: scores and cotangents of weights are made
+// again by tensor cores, tile after tile, as in apply_softmax.cuh.
+//
+// With weights p, results o and their cotangents g a score has the cotangent p (g v - g o) times the slope of its entry.
+// One kernel has rows of q and g and passes over those of k and v, for the gradient by q; the other has rows of k and v and
+// passes over those of q and g, for the gradients by k and v: both add up in registers, always in the same order.
+#pragma once
+#include "pull_softmax_split.cuh"
+
+namespace km {
+
+template <class Body, class Tile>
+struct SoftmaxPull {
+    typedef typename Body::Args Args;
+    typedef typename Tile::H H;
+    static constexpr int E = Tile::E, C = Tile::C, BN = 64, BM = Tile::BM, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES;
+    static constexpr bool SPLIT = Tile::SPLIT, IN_REGISTERS = Tile::IN_REGISTERS, OF_COLUMNS = Tile::OF_COLUMNS;
+    static constexpr int SIDE = OF_COLUMNS ? row_side<Body>() : column_side<Body>(), STAGE = Tile::FIRST + Tile::SECOND;
+    static constexpr int OWN_SIDE = OF_COLUMNS ? column_side<Body>() : row_side<Body>();
+    static constexpr int OWN_ENDS = OF_COLUMNS ? Body::COLUMN_ENDS : Body::ROW_ENDS, ENDS = OF_COLUMNS ? Body::ROW_ENDS : Body::COLUMN_ENDS;
+    static constexpr int OWN_ENDS_AT = OF_COLUMNS ? 0 : 2, ENDS_AT = OF_COLUMNS ? 2 : 0;
+    static constexpr int OWN_ROLE = OF_COLUMNS ? ROLE_N : ROLE_M, ROLE = OF_COLUMNS ? ROLE_M : ROLE_N;
+    static constexpr unsigned WHOLE = 0xffffffffu;
+    static constexpr float LN2 = 0.693147181f;
+
+    const Args& g;
+    const float* sides;
+    unsigned own, stages, full, empty, own_full, own_empty;
+    const int group, warp, lane;
+    float score[BN / 8][4], slope[BN / 8][4];
+    float by_first[E / 8][4], by_second[OF_COLUMNS ? C / 8 : 1][4];
+    float part[SPLIT ? (E > C ? E : C) / 8 : 1][4];
+    unsigned first[IN_REGISTERS ? E / 16 : 1][4], second[IN_REGISTERS ? C / 16 : 1][4];
+    Fragments<BN / 16, SPLIT> weights, slopes;
+    float own_unit[2], row_unit[2];
+    float ends[AtLeastOne<OWN_ENDS>::value][2], log[2], inner[2];
+    CellRows<Body, OWN_ROLE, ROLE> cells;
+    typename Body::Fixed fixed;
+
+    __device__ __forceinline__ SoftmaxPull(const Args& g_, unsigned char* raw)
+        : g(g_), sides((const float*)(raw + Tile::OWN + STAGES * STAGE)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32) {
+        own = shared_address(raw);
+        stages = own + Tile::OWN;
+        full = stages + STAGES * (STAGE + SIDE * 4);
+        empty = full + 8 * STAGES;
+        own_full = empty + 8 * STAGES;
+        own_empty = own_full + 8;
+    }
+    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, GROUPS>(full, empty, own_full, own_empty); }
+
+    // Blocks of own rows, pieces of 64 rows of a batch entry, and the pieces that a block passes over.
+    __device__ __forceinline__ i64 own_blocks() const { return ceil_div(g.size[OWN_ROLE], BM); }
+    __device__ __forceinline__ i64 pieces() const { return ceil_div(g.size[ROLE], BM) * GROUPS; }
+    __device__ __forceinline__ int begin_of(i64 row) const {
+        const i64 seen = row * BM / 64, all = ceil_div(g.size[ROLE], 64);
+        return OF_COLUMNS && Tile::CAUSAL ? (int)(seen < all ? seen : all) : 0;
+    }
+    __device__ __forceinline__ int end_of(i64 row) const {
+        const i64 all = ceil_div(g.size[ROLE], 64), seen = (row + 1) * GROUPS;
+        return (int)(!OF_COLUMNS && Tile::CAUSAL && seen < all ? seen : all);
+    }
+    struct Block {
+        Place p;
+        i64 entry, row;
+    };
+    __device__ __forceinline__ Block block_at(i64 t) const {
+        Block b;
+        const i64 blocks = own_blocks();
+        b.entry = quotient(t, blocks);
+        b.row = t - b.entry * blocks;
+        if (Tile::CAUSAL && !OF_COLUMNS) b.row = blocks - 1 - b.row;
+        b.p = entry_at(g, b.entry);
+        return b;
+    }
+
+    // One thread.
+    __device__ __forceinline__ void produce() const {
+        const i64 all = batches(g) * own_blocks(), across = pieces();
+        Stage<STAGES> stage;
+        stage.phase = 1;
+        unsigned phase = 1;
+        const unsigned char* const one = OF_COLUMNS ? g.queries : g.keys;
+        const unsigned char* const two = OF_COLUMNS ? g.cotangents : g.values;
+        const float* const side = OF_COLUMNS ? g.row_sides : g.column_sides;
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
+            const Block b = block_at(t);
+            if (!IN_REGISTERS) {
+                const i64 at = (b.entry * own_blocks() + b.row) * GROUPS;
+                ptx::mbarrier_wait_parity(own_empty, phase);
+                ptx::mbarrier_arrive_expect_tx(own_full, GROUPS * STAGE);
+                ptx::cp_async_bulk(own, (OF_COLUMNS ? g.keys : g.queries) + at * Tile::FIRST, GROUPS * Tile::FIRST, own_full);
+                ptx::cp_async_bulk(own + GROUPS * Tile::FIRST, (OF_COLUMNS ? g.values : g.cotangents) + at * Tile::SECOND, GROUPS * Tile::SECOND, own_full);
+            }
+            const int end = end_of(b.row);
+#pragma unroll 1
+            for (int n = begin_of(b.row); n < end; ++n) {
+                const i64 at = b.entry * across + n;
+                const unsigned to = stages + stage.at * STAGE, bar = full + 8 * stage.at;
+                ptx::mbarrier_wait_parity(empty + 8 * stage.at, stage.phase);
+                ptx::mbarrier_arrive_expect_tx(bar, STAGE + SIDE * 4);
+                ptx::cp_async_bulk(to, one + at * Tile::FIRST, Tile::FIRST, bar);
+                ptx::cp_async_bulk(to + Tile::FIRST, two + at * Tile::SECOND, Tile::SECOND, bar);
+                ptx::cp_async_bulk(stages + STAGES * STAGE + stage.at * (SIDE * 4), side + at * SIDE, SIDE * 4, bar);
+                stage.advance();
+            }
+        }
+    }
+
+    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
+
+    // d = own rows times the rows of a stage, over WIDTH positions.
+    template <int WIDTH>
+    __device__ __forceinline__ void multiply_rows(float (&d)[BN / 8][4], const unsigned (&fragments)[IN_REGISTERS ? WIDTH / 16 : 1][4], unsigned mine, unsigned theirs) {
+        constexpr int PLANE = WIDTH * 128;
+        fence_accumulators(d);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int product = SPLIT ? 0 : 2; product < 3; ++product)
+#pragma unroll
+            for (int s = 0; s < WIDTH / 16; ++s) {
+                const unsigned at = s / 4 * (64 * 128);
+                const unsigned long long to = rows_matrix(theirs + (product == 0 ? PLANE : 0) + at) + s % 4 * 2;
+                const int keep = s > 0 || (SPLIT && product > 0);
+                if constexpr (IN_REGISTERS)
+                    ptx::wgmma_rs(H(), d, fragments[s], to, keep);
+                else
+                    ptx::wgmma_ss(H(), d, rows_matrix(mine + (product == 1 ? PLANE : 0) + at) + s % 4 * 2, to, keep);
+            }
+        ptx::wgmma_commit_group();
+    }
+    __device__ __forceinline__ void start_scores(int stage) {
+        multiply_rows<E>(score, first, own + group * Tile::FIRST, stages + stage * STAGE);
+        multiply_rows<C>(slope, second, own + GROUPS * Tile::FIRST + group * Tile::SECOND, stages + stage * STAGE + Tile::FIRST);
+    }
+
+    // d += fragments times the rows of a stage, of WIDTH columns.
+    template <int WIDTH>
+    __device__ __forceinline__ void multiply_columns(float (&d)[WIDTH / 8][4], const unsigned (&from)[BN / 16][4], unsigned theirs) {
+#pragma unroll
+        for (int s = 0; s < BN / 16; ++s) ptx::wgmma_rs_along(H(), d, from[s], columns_matrix<64>(theirs + s * (16 * 128)));
+    }
+    // Of halves: adds to the gradients, which are under way then.
+    __device__ __forceinline__ void start_gradients(int stage) {
+        const unsigned one = stages + stage * STAGE, two = one + Tile::FIRST;
+        fence_accumulators(by_first);
+        if constexpr (OF_COLUMNS) fence_accumulators(by_second);
+        ptx::wgmma_fence();
+        if constexpr (OF_COLUMNS) multiply_columns<C>(by_second, weights.high, two);
+        multiply_columns<E>(by_first, slopes.high, one);
+        ptx::wgmma_commit_group();
+    }
+    // Of float32: a product of high and low halves from zero, then added in float32, as tensor cores cut what they add.
+    template <int WIDTH>
+    __device__ __forceinline__ void start_product(const Fragments<BN / 16, SPLIT>& from, unsigned theirs) {
+        float(&d)[WIDTH / 8][4] = reinterpret_cast<float(&)[WIDTH / 8][4]>(part);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; ++i) d[i / 4][i % 4] = 0.0f;
+        fence_accumulators(d);
+        ptx::wgmma_fence();
+        multiply_columns<WIDTH>(d, from.high, theirs + WIDTH * 128);
+        if constexpr (SPLIT) multiply_columns<WIDTH>(d, from.low, theirs);
+        multiply_columns<WIDTH>(d, from.high, theirs);
+        ptx::wgmma_commit_group();
+    }
+    template <int WIDTH>
+    __device__ __forceinline__ void add_product(float (&sum)[WIDTH / 8][4], const float (&unit)[2]) {
+        float(&d)[WIDTH / 8][4] = reinterpret_cast<float(&)[WIDTH / 8][4]>(part);
+        ptx::wgmma_wait_group<0>();
+        fence_accumulators(d);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; ++i) sum[i / 4][i % 4] = fmaf(d[i / 4][i % 4], unit[i / 2 % 2], sum[i / 4][i % 4]);
+    }
+    __device__ __forceinline__ void start_first(int stage) { start_product<E>(slopes, stages + stage * STAGE); }
+    __device__ __forceinline__ void add_first(int stage) {
+        const float own = sides[stage * SIDE + SIDE - 4];
+        const float unit[2] = {row_unit[0] * own, row_unit[1] * own};
+        add_product<E>(by_first, unit);
+    }
+    __device__ __forceinline__ void add_gradients(int stage) {
+        if constexpr (OF_COLUMNS) {
+            const float own = sides[stage * SIDE + SIDE - 3] * (1.0f / (1 << Tile::SHIFT)), unit[2] = {own, own};
+            start_product<C>(weights, stages + stage * STAGE + Tile::FIRST);
+            add_product<C>(by_second, unit);
+        }
+        start_first(stage);
+        add_first(stage);
+    }
+
+    // Weights of piece n in the place of scores, cotangents of scores in the place of those of weights, in two steps:
+    // `settled` is called between them. from, to: the columns of the tile that the two rows see.
+    template <class Settled>
+    __device__ __forceinline__ void make_slopes(int stage, int n, const int (&from)[2], const int (&to)[2], const Settled& settled) {
+        const float* side = sides + stage * SIDE;
+        float c = 1.0f, d = 1.0f;
+        if (SPLIT) {
+            c = own_unit[0] * side[SIDE - 4];
+            d = own_unit[1] * side[SIDE - 3];
+        }
+        float steep[BN / 8][Body::CONSTANT_SLOPE ? 1 : 4];
+#pragma unroll
+        for (int j = 0; j < BN / 8; ++j) {
+            const int at = 8 * j + lane % 4 * 2;
+            float other[2][AtLeastOne<ENDS>::value], logs[2] = {log[0], log[1]};
+#pragma unroll
+            for (int o = 0; o < ENDS; ++o) {
+                const float2 two = *(const float2*)(side + (ENDS_AT + o) * 64 + at);
+                other[0][o] = two.x;
+                other[1][o] = two.y;
+            }
+            if (OF_COLUMNS) {
+                const float2 two = *(const float2*)(side + at);
+                logs[0] = two.x;
+                logs[1] = two.y;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float mine[AtLeastOne<OWN_ENDS>::value];
+#pragma unroll
+                for (int o = 0; o < OWN_ENDS; ++o) mine[o] = ends[o][i / 2];
+                typename Body::Registers s;
+                s.r0 = SPLIT ? score[j][i] * c : score[j][i];
+                const float* rows = OF_COLUMNS ? other[i % 2] : mine;
+                const float* columns = OF_COLUMNS ? mine : other[i % 2];
+                float cell[AtLeastOne<Body::CELL_ENDS>::value];
+                cells.read(cell, g, i / 2, n * BN + at + i % 2);
+                const float entry = Body::entry(fixed, g.number, rows, columns, cell, s);
+                if constexpr (!Body::CONSTANT_SLOPE) steep[j][i] = Body::slope(fixed, g.number, rows, columns, cell, s);
+                score[j][i] = ptx::ex2_approx_ftz(entry - logs[OF_COLUMNS ? i % 2 : i / 2]);
+            }
+        }
+        const bool whole = from[0] <= 0 && from[1] <= 0 && to[0] >= BN && to[1] >= BN;
+        if (!whole) hide_columns(score, from, to, 0.0f);
+        settled();
+#pragma unroll
+        for (int j = 0; j < BN / 8; ++j) {
+            const int at = 8 * j + lane % 4 * 2;
+            float inners[2] = {inner[0], inner[1]};
+            if (OF_COLUMNS) {
+                const float2 two = *(const float2*)(side + 64 + at);
+                inners[0] = two.x;
+                inners[1] = two.y;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float own_inner = inners[OF_COLUMNS ? i % 2 : i / 2];
+                float& mine = slope[j][i];
+                mine = score[j][i] * (SPLIT ? fmaf(mine, d, -own_inner) : mine - own_inner);
+                if constexpr (!Body::CONSTANT_SLOPE) mine *= steep[j][i];
+            }
+        }
+        if (!whole) hide_columns(slope, from, to, 0.0f);
+    }
+    __device__ __forceinline__ void pack_all() {
+        const float shift[2] = {1 << Tile::SHIFT, 1 << Tile::SHIFT};
+        float scale[2] = {1.0f, 1.0f};
+        if (OF_COLUMNS) pack_fragments<H>(weights, score, shift);
+        if (SPLIT) {
+            float top[2] = {0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(slope[i / 4][i % 4]));
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 1));
+                top[h] = fmaxf(top[h], __shfl_xor_sync(WHOLE, top[h], 2));
+                const HalfScale own_scale = HalfScale::of_largest(top[h]);
+                scale[h] = own_scale.scale;
+                row_unit[h] = own_scale.inverse;
+            }
+        }
+        pack_fragments<H>(slopes, slope, scale);
+    }
+
+    __device__ __forceinline__ void begin(const Block& b) {
+        const i64 at = (b.entry * own_blocks() + b.row) * GROUPS + group;
+        const float* side = (OF_COLUMNS ? g.column_sides : g.row_sides) + at * OWN_SIDE;
+        own_unit[0] = side[OWN_SIDE - 4];
+        own_unit[1] = side[OWN_SIDE - 3];
+        if constexpr (IN_REGISTERS) {
+            load_rows(first, (OF_COLUMNS ? g.keys : g.queries) + at * Tile::FIRST);
+            load_rows(second, (OF_COLUMNS ? g.values : g.cotangents) + at * Tile::SECOND);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int row = 16 * warp + lane / 4 + 8 * h;
+#pragma unroll
+            for (int o = 0; o < OWN_ENDS; ++o) ends[o][h] = side[64 * (OWN_ENDS_AT + o) + row];
+            log[h] = OF_COLUMNS ? 0.0f : side[row];
+            inner[h] = OF_COLUMNS ? 0.0f : side[64 + row];
+        }
+        fixed = Body::fixed(g, b.p);
+        cells.begin(g, b.p, b.row * BM + local_row());
+#pragma unroll
+        for (int i = 0; i < E / 2; ++i) by_first[i / 4][i % 4] = 0.0f;
+        if constexpr (OF_COLUMNS) {
+#pragma unroll
+            for (int i = 0; i < C / 2; ++i) by_second[i / 4][i % 4] = 0.0f;
+        }
+    }
+    __device__ __forceinline__ void see(const Block& b, int n, int (&from)[2], int (&to)[2]) const {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int own_row = (int)b.row * BM + local_row() + 8 * h, seen = own_row - n * BN;
+            from[h] = OF_COLUMNS && Tile::CAUSAL ? seen : 0;
+            to[h] = (int)g.size[ROLE] - n * BN;
+            if (!OF_COLUMNS && Tile::CAUSAL && seen + 1 < to[h]) to[h] = seen + 1;
+        }
+    }
+
+    template <class P, int WIDTH>
+    __device__ __forceinline__ void write(const Block& b, const float (&sum)[WIDTH / 8][4], float factor, int role) const {
+        typedef typename P::T T;
+        const i64* s = g.stride[P::PORT];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const i64 row = b.row * BM + local_row() + 8 * h;
+            if (row >= g.size[OWN_ROLE]) continue;
+            T* to = (T*)g.pointer[P::PORT] + batch_offset(g, P::PORT, b.p) + row * s[OWN_ROLE];
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int c = 8 * j + lane % 4 * 2 + e;
+                    if (c < g.size[role]) to[c * s[role]] = Store<T>::from(sum[j][2 * h + e] * factor);
+                }
+        }
+    }
+    __device__ __forceinline__ void end(const Block& b) const {
+        float factor = LN2;
+        if constexpr (Body::CONSTANT_SLOPE) factor *= Body::constant_slope(fixed, g.number);
+        if constexpr (OF_COLUMNS) {
+            write<typename Body::ByColumn, E>(b, by_first, factor, ROLE_K);
+            write<typename Body::ByWeight, C>(b, by_second, 1.0f, ROLE_L);
+        } else {
+            write<typename Body::ByRow, E>(b, by_first, factor, ROLE_K);
+        }
+    }
+
+    __device__ __forceinline__ void consume() {
+        Stage<STAGES> stage;
+        unsigned phase = 0;
+        const i64 all = batches(g) * own_blocks();
+        if (group == GROUPS - 1) score_pass_issue(0);
+#pragma unroll 1
+        for (i64 t = blockIdx.x; t < all; t += gridDim.x, phase ^= 1) {
+            const Block b = block_at(t);
+            begin(b);
+            const int first_piece = begin_of(b.row), end_piece = end_of(b.row);
+            int from[2], to[2];
+            if (!IN_REGISTERS) ptx::mbarrier_wait_parity(own_full, phase);
+            int before = 0;
+            if (first_piece < end_piece) {
+                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                start_scores(stage.at);
+                ptx::wgmma_wait_group<0>();
+                fence_accumulators(score);
+                fence_accumulators(slope);
+                see(b, first_piece, from, to);
+                make_slopes(stage.at, first_piece, from, to, [] {});
+                pack_all();
+                before = stage.at;
+                stage.advance();
+            }
+#pragma unroll 1
+            for (int n = first_piece + 1; n < end_piece; ++n) {
+                ptx::mbarrier_wait_parity(full + 8 * stage.at, stage.phase);
+                score_await_issue(group);
+                if constexpr (SPLIT && !OF_COLUMNS) {
+                    start_scores(stage.at);
+                    start_first(before);
+                    score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    ptx::wgmma_wait_group<1>();
+                    fence_accumulators(score);
+                    fence_accumulators(slope);
+                    see(b, n, from, to);
+                    make_slopes(stage.at, n, from, to, [] {});
+                    add_first(before);
+                } else if constexpr (SPLIT) {
+                    add_gradients(before);
+                    start_scores(stage.at);
+                    score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    ptx::wgmma_wait_group<1>();
+                    fence_accumulators(score);
+                    see(b, n, from, to);
+                    make_slopes(stage.at, n, from, to, [&] {
+                        ptx::wgmma_wait_group<0>();
+                        fence_accumulators(slope);
+                    });
+                } else {
+                    start_scores(stage.at);
+                    start_gradients(before);
+                    score_pass_issue(group + 1 == GROUPS ? 0 : group + 1);
+                    ptx::wgmma_wait_group<2>();
+                    fence_accumulators(score);
+                    see(b, n, from, to);
+                    make_slopes(stage.at, n, from, to, [&] {
+                        ptx::wgmma_wait_group<1>();
+                        fence_accumulators(slope);
+                    });
+                    ptx::wgmma_wait_group<0>();
+                    fence_accumulators(by_first);
+                    if constexpr (OF_COLUMNS) fence_accumulators(by_second);
+                }
+                __syncwarp();
+                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
+                pack_all();
+                before = stage.at;
+                stage.advance();
+            }
+            if (!IN_REGISTERS) {
+                __syncwarp();
+                if (lane == 0) ptx::mbarrier_arrive(own_empty);
+            }
+            if (first_piece < end_piece) {
+                if constexpr (SPLIT) {
+                    add_gradients(before);
+                } else {
+                    start_gradients(before);
+                    ptx::wgmma_wait_group<0>();
+                    fence_accumulators(by_first);
+                    if constexpr (OF_COLUMNS) fence_accumulators(by_second);
+                }
+                __syncwarp();
+                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
+            }
+            end(b);
+        }
+        if (group == 0) score_await_issue(0);
+    }
+};
+
+template <class Body, class Tile, int PRODUCER, int CONSUMER>
+__device__ __forceinline__ void pull_softmax(const typename Body::Args& g) {
+    extern __shared__ __align__(1024) unsigned char raw[];
+    SoftmaxPull<Body, Tile> task(g, raw);
+    task.prepare();
+    if (task.group == Tile::GROUPS) {
+        ptx::setmaxnreg_dec<PRODUCER>();
+        if (threadIdx.x == 128 * Tile::GROUPS) task.produce();
+    } else {
+        ptx::setmaxnreg_inc<CONSUMER>();
+        task.consume();
+    }
+}
+
+}  // namespace km

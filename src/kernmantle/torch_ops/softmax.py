@@ -1,0 +1,167 @@
+"""Softmax-weighted sums of rows in one pass over scores that are not stored, and their gradients in one more.
+
+A machine has kernels for a call or has none; then it is two row reductions, which the caller composes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from ..backends.base import Backend, backend_of
+from ..compiler.row_reduce import COLUMNS, Apply, RowNest
+from ..compiler.softmax import COTANGENT, Weighting, can_weigh, lower_softmax
+from ..config import current
+from ..ir.equation import broadcast
+from ..ir.reductions import PRODUCT, SOFTMAX
+from ..runtime.dispatch import bound
+from ..runtime.launcher import Launcher
+from .autograd import constant
+from .call_key import program_key
+from .dtypes import DTYPES, NAMES
+from .execute import Types, allocate
+from .info import RunInfo
+from .layout import Geometry, arguments, contiguous, geometry, strided
+from .row_reduce import Defined, task_of
+from .row_reduce_execute import RowLaunch, with_folded
+from .targets import backend_for
+
+Tensors = Sequence[torch.Tensor]
+
+
+class SoftmaxTarget(Protocol):
+    """A machine that weighs in one pass."""
+
+    def prepare(
+        self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device
+    ) -> Launcher | None:
+        """Compile the kernels of sums or of gradients, or find them; None where two passes are right."""
+        ...
+
+
+@lru_cache(maxsize=8)
+def _target(backend: Backend) -> SoftmaxTarget:
+    return backend.module(backend.softmax).TARGET()
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether there are machines of this kind that weigh in one pass."""
+    backend = backend_of(device.type, current().backend)
+    return backend is not None and backend.softmax != ""
+
+
+@constant
+def _weighting(text: str, causal: bool) -> str:
+    """Return the text of a weighting by the entries of the apply of a text."""
+    return Weighting(Apply.parse(text).inner, causal).text
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSoftmax:
+    """The bound call of a weighting or of its gradients; without ``launch`` the machine has no kernels for it."""
+
+    launch: RowLaunch | None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+    route: str = ""
+
+    def __call__(self, tensors: Tensors, numbers: Sequence[float], outs: Tensors = ()) -> list[torch.Tensor]:
+        """Return new tensors, which are written; ``outs`` come first among what is not an operand."""
+        assert self.launch is not None
+        device = tensors[0].device
+        own = [allocate(shape, dtype, device) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
+        self.launch(tensors, numbers, (*outs, *own))
+        return own
+
+
+@dataclass(frozen=True)
+class SoftmaxTask:
+    """A weighting as a text, with its numbers; its tensors are operands, parameters, then v."""
+
+    text: str
+    numbers: Sequence[float]
+    info: RunInfo = field(default_factory=RunInfo, compare=False)
+
+    def evaluates(self, tensors: Tensors) -> bool:
+        """Whether the machine has a kernel for such tensors."""
+        return _bound(self.text, False, tensors).launch is not None
+
+    def evaluate(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the sums and the logarithms of the rows' weights, without derivatives; None without a kernel."""
+        found = _bound(self.text, False, tensors)
+        if found.launch is None:
+            return None
+        self.info.route = found.route
+        result, statistic = found(tensors, self.numbers)
+        return result, statistic
+
+    def gradients(
+        self, tensors: Tensors, result: torch.Tensor, statistic: torch.Tensor, cotangent: torch.Tensor
+    ) -> list[torch.Tensor] | None:
+        """Return the gradients by the first two operands and v, over all batch axes; None where there is no kernel."""
+        found = _bound(self.text, True, tensors)
+        if found.launch is None:
+            return None
+        return found(tensors, self.numbers, (result, statistic, cotangent.contiguous()))
+
+
+def softmax_task(
+    score: Defined, operands: Tensors, parameters: Mapping[str, Any], v: torch.Tensor, causal: bool,
+    precision: str | None = None,
+) -> tuple[SoftmaxTask, list[torch.Tensor]] | None:  # fmt: skip
+    """Return the task of a weighting and its tensors; None where its arithmetic has no kernel anywhere.
+
+    Arguments are those of ``row_reduce.task_of``; ``causal``: row i sees the columns 0 to i alone.
+    """
+    if not has_kernels(operands[0].device):
+        return None
+    task, tensors = task_of(score, PRODUCT, operands, parameters, v, precision=precision)
+    types = Types.parse(task.types).configured(current().precision)
+    if types.compute != "f32" or types.precision != "default":
+        return None
+    return SoftmaxTask(_weighting(task.text, causal), task.numbers), tensors
+
+
+def _bound(text: str, pulled: bool, tensors: Tensors) -> BoundSoftmax:
+    key = program_key((SOFTMAX, text), (pulled,), tensors)
+    return bound(key, lambda: _bind(Weighting.parse(text), pulled, tensors))
+
+
+def _bind(weighting: Weighting, pulled: bool, tensors: Tensors) -> BoundSoftmax:
+    inner, device = weighting.inner, tensors[0].device
+    own = geometry(inner, [tuple(t.shape) for t in tensors[:-1]])
+    batch = broadcast([own.batch, tuple(tensors[-1].shape[:-2])])
+    assert batch is not None
+    geo = Geometry({**own.sizes, COLUMNS: tensors[-1].shape[-1]}, batch)
+    backend = backend_for(device)
+    if 0 in (*geo.sizes.values(), *batch) or backend is None or not backend.softmax or not can_weigh(weighting):
+        return BoundSoftmax(None)
+    stored = [NAMES[t.dtype] for t in tensors]
+    lowering = lower_softmax(weighting, stored[:-1], stored[-1], pulled)
+    rows, rank = lowering.rows, len(batch)
+    axis_of = {role: axis for axis, role in lowering.matrix.roles.items()}
+    named = [operand for operand in inner.operands if not operand.number]
+    axes = [*(operand.axes for operand in named), axis_of["n"] + COLUMNS]
+    ports = [strided(each, t.shape, t.stride(), rank) for each, t in zip(axes, tensors, strict=True)]
+    out_axes = ["".join(axis_of[role] for role in port.roles) for port in rows.outs]
+    shapes = [geo.out_shape(each) for each in out_axes]
+    outs = [strided(each, shape, contiguous(shape), rank) for each, shape in zip(out_axes, shapes, strict=True)]
+    ports = [*ports[: len(named)], strided("", (), (), rank), *ports[len(named) :], *outs]
+    calls = arguments(lowering.matrix, geo, ports, [])
+    alignment = [t.data_ptr() % 16 or 16 for t in tensors]
+    alignment = [*alignment[: len(named)], 16, *alignment[len(named) :], *(16 for _ in outs)]
+    launcher = _target(backend).prepare(rows, calls.integers, alignment, device)
+    if launcher is None:
+        return BoundSoftmax(None)
+    dtypes = [DTYPES[port.dtype] for port in rows.outs]
+    itemsizes = [t.element_size() for t in tensors] + [dtype.itemsize for dtype in dtypes]
+    itemsizes.insert(len(named), 1)
+    fold = partial(with_folded, tuple(operand.name for operand in inner.numbers), rows, "f32")
+    launch = RowLaunch(launcher.run, len(named), calls.offsets, tuple(itemsizes), fold, lru_cache(maxsize=64)(fold))
+    first = 1 + [port.name for port in rows.outs].index(COTANGENT) if pulled else 0
+    return BoundSoftmax(launch, tuple(shapes[first:]), tuple(dtypes[first:]), f"{device.type}: {launcher.description}")

@@ -209,7 +209,7 @@ def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list
     return [*writer.lines, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
 
 
-def places_of(plan: CudaRowPlan) -> list[str]:
+def outs_of(plan: CudaRowPlan) -> list[str]:
     """Where the kernel finds what is not an operand of the map."""
     rows, ports = plan.rows, plan.rows.ports
     counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
@@ -326,5 +326,14 @@ def emit_rows(plan: CudaRowPlan) -> str:
     if plan.form == "score":
         lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
         lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
-    lines += [*_first(plan), *entry_of(plan), *_kept(plan), *places_of(plan), "", *_template(plan), "", *_kernels(plan)]
+    lines += [
+        *_first(plan),
+        *entry_of(plan),
+        *_kept(plan),
+        *outs_of(plan),
+        "",
+        *_template(plan),
+        "",
+        *_kernels(plan),
+    ]
     return "\n".join([*lines, ""])

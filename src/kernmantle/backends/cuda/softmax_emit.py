@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...compiler.softmax import GRADIENTS
 from .abi import Arguments, launch_bounds, register_split
 from .emit import body_of
-from .row_reduce_emit import ENTRY, SPLIT, SPLITTERS, entry_of, places_of
+from .row_reduce_emit import ENTRY, SPLIT, SPLITTERS, entry_of, outs_of
 from .row_reduce_plan import CudaRowPlan
 from .spelling import literal
 
@@ -28,13 +28,13 @@ def _tiles(plan: CudaRowPlan) -> list[str]:
     causal = literal(plan.rows.causal, "bool")
     if plan.rows.how == GRADIENTS:
         shape += f", {tile.stages}, {causal}"
-        lines = [f"typedef km::PullTile<{shape}, false> Tile;", f"typedef km::PullTile<{shape}, true> Columns;"]
+        text = [f"typedef km::PullTile<{shape}, false> Tile;", f"typedef km::PullTile<{shape}, true> Columns;"]
         names, template = ("Tile", "Columns"), "pull_softmax"
     else:
-        lines = [f"typedef km::SoftmaxTile<{shape}, {tile.n}, {tile.stages}, {causal}> Tile;"]
+        text = [f"typedef km::SoftmaxTile<{shape}, {tile.n}, {tile.stages}, {causal}> Tile;"]
         names, template = ("Tile",), "apply_softmax"
     return [
-        *lines,
+        *text,
         *(f'static_assert(km::{template}_shared_bytes<Apply, {name}>() <= {plan.shared}, "shared memory");'
           for name in names),
     ]  # fmt: skip
@@ -60,17 +60,17 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
     if pulled:
         calls.append((COLUMNS, plan.threads, f"{main}<Apply, Columns, {producer}, {consumer}>"))
     calls.append((SPLIT, SPLITTERS, "split_pull<Apply, Tile>" if pulled else "split_softmax<Apply, Tile>"))
-    lines: list[str] = []
+    text: list[str] = []
     for name, threads, call in calls:
-        lines += ["", *launch_bounds(threads, 1, name, parameters), *arguments_of_kernel, f"    km::{call}(g);", "}"]
-    return lines
+        text += ["", *launch_bounds(threads, 1, name, parameters), *arguments_of_kernel, f"    km::{call}(g);", "}"]
+    return text
 
 
 def emit_softmax(plan: CudaRowPlan) -> str:
     """Source of the kernels of a plan of softmax-weighted sums, or of their gradients."""
     pulled = plan.rows.how == GRADIENTS
     args = f"km::Arguments<{len(plan.rows.ports)}, Numbers>"
-    lines = [
+    text = [
         f"// {plan}",
         f'#include "{"pull" if pulled else "apply"}_softmax.cuh"',
         "",
@@ -79,9 +79,9 @@ def emit_softmax(plan: CudaRowPlan) -> str:
         "struct Apply : Body {",
         f"    typedef km::{'Pulling' if pulled else 'Weighing'}<{args}> Args;",
         *entry_of(plan),
-        *places_of(plan),
+        *outs_of(plan),
         "",
         *_tiles(plan),
         *_kernels(plan),
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join([*text, ""])

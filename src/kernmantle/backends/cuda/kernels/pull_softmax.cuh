@@ -60,7 +60,7 @@ struct SoftmaxPull {
         return (int)(!OF_COLUMNS && Tile::CAUSAL && seen < all ? seen : all);
     }
     struct Block {
-        Place p;
+        BatchEntry p;
         i64 entry, row;
     };
     __device__ __forceinline__ Block block_at(i64 t) const {

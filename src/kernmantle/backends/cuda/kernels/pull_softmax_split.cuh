@@ -49,7 +49,7 @@ struct PullSplit {
 
     // 64 rows of an operand over l; returns the inverse of what they were multiplied by.
     template <class P>
-    static __device__ float put_results(const Args& g, const Place& p, int role, i64 first, unsigned char* to) {
+    static __device__ float put_results(const Args& g, const BatchEntry& p, int role, i64 first, unsigned char* to) {
         typedef typename P::T T;
         constexpr int PIECES = Tile::C / 8, PASSES = 64 * PIECES / THREADS;
         const i64* s = g.stride[P::PORT];
@@ -77,7 +77,7 @@ struct PullSplit {
     }
 
     // Of 64 rows: logarithms to the base 2 of their sums, infinite where nothing was weighed, and g o.
-    static __device__ void put_statistics(const Args& g, const Place& p, i64 first, float* side) {
+    static __device__ void put_statistics(const Args& g, const BatchEntry& p, i64 first, float* side) {
         typedef typename Body::Result R;
         typedef typename Body::Cotangent G;
         typedef typename Body::Statistic L;
@@ -103,7 +103,7 @@ struct PullSplit {
     static __device__ void put(const Args& g) {
         const i64 down = ceil_div(g.size[ROLE_M], Tile::BM) * Tile::GROUPS, across = ceil_div(g.size[ROLE_N], Tile::BM) * Tile::GROUPS;
         const i64 entry = quotient(blockIdx.x, down + across), mine = blockIdx.x - entry * (down + across);
-        const Place p = entry_at(g, entry);
+        const BatchEntry p = entry_at(g, entry);
         const bool is_row = mine < down;
         const i64 first = (is_row ? mine : mine - down) * 64, at = is_row ? entry * down + mine : entry * across + mine - down;
         float* side = is_row ? g.row_sides + at * row_side<Body>() : g.column_sides + at * column_side<Body>();

@@ -12,6 +12,8 @@
 
 namespace km {
 
+typedef Place BatchEntry;
+
 // first: by batch entry and 64 rows. Sides: by batch entry and tile of columns, what entries read of columns, then units.
 template <class A>
 struct Weighing : A {
@@ -55,8 +57,8 @@ KM_DEVICE int columns_seen(const Args& g, i64 m0) {
 }
 // Where a batch entry lies.
 template <class Args>
-KM_DEVICE Place entry_at(const Args& g, i64 entry) {
-    Place p = {0, 0, 0, 0, 0, 0};
+KM_DEVICE BatchEntry entry_at(const Args& g, i64 entry) {
+    BatchEntry p = {0, 0, 0, 0, 0, 0};
     p.c = entry % g.size[ROLE_C];
     entry /= g.size[ROLE_C];
     p.b = entry % g.size[ROLE_B];
@@ -85,7 +87,7 @@ KM_DEVICE void fence_accumulators(float (&d)[BLOCKS][4]) {
 }
 // Batch entry and rows of the t-th block of rows; the last rows, which see most, come first where not all see the same.
 struct RowBlock {
-    Place p;
+    BatchEntry p;
     i64 entry, row;
 };
 template <class Tile, class Args>
@@ -159,7 +161,7 @@ struct CellRows {
     const void* at[COUNT][2];
 
     template <class Args>
-    KM_DEVICE void begin(const Args& g, const Place& p, i64 row) {
+    KM_DEVICE void begin(const Args& g, const BatchEntry& p, i64 row) {
         each<0, Body::CELL_ENDS>([&](auto index) {
             typedef typename Body::template CellEnd<decltype(index)::value> P;
 #pragma unroll
@@ -171,10 +173,10 @@ struct CellRows {
     }
     template <class Args>
     KM_DEVICE void read(float (&to)[COUNT], const Args& g, int h, int other) const {
-        const int last = (int)g.size[ROLE] - 1, index = other < last ? other : last;
+        const int last = (int)g.size[ROLE] - 1, column = other < last ? other : last;
         each<0, Body::CELL_ENDS>([&](auto index) {
             typedef typename Body::template CellEnd<decltype(index)::value> P;
-            const typename P::T* from = (const typename P::T*)at[decltype(index)::value][h] + index * g.stride[P::PORT][ROLE];
+            const typename P::T* from = (const typename P::T*)at[decltype(index)::value][h] + column * g.stride[P::PORT][ROLE];
             to[decltype(index)::value] = convert<float>(load_pack<typename P::T, 1>(from).v[0]);
         });
     }

@@ -23,7 +23,7 @@ struct SoftmaxSplit {
 
     // ROWS rows of an operand over k from `first` on; returns the inverse of what they were multiplied by.
     template <class P, int ROWS>
-    static __device__ float put_rows(const Args& g, const Place& p, i64 first, unsigned char* to) {
+    static __device__ float put_rows(const Args& g, const BatchEntry& p, i64 first, unsigned char* to) {
         constexpr int PIECES = Tile::E / 8, PASSES = ROWS * PIECES / THREADS;
         const i64 rows = g.size[P::TILE];
         float v[PASSES][8], top = 0.0f;
@@ -51,7 +51,7 @@ struct SoftmaxSplit {
     }
 
     // BN rows of v, transposed; `units` of its columns.
-    static __device__ void put_values(const Args& g, const Place& p, i64 first, unsigned char* to, float* units) {
+    static __device__ void put_values(const Args& g, const BatchEntry& p, i64 first, unsigned char* to, float* units) {
         typedef typename Body::Weight W;
         typedef typename W::T T;
         constexpr int PASSES = C * BN / 8 / THREADS, STEP = THREADS / C;
@@ -105,7 +105,7 @@ struct SoftmaxSplit {
     static __device__ void put(const Args& g) {
         const i64 down = ceil_div(g.size[ROLE_M], Tile::BM) * Tile::GROUPS, across = ceil_div(g.size[ROLE_N], BN);
         const i64 entry = quotient(blockIdx.x, down + across), mine = blockIdx.x - entry * (down + across);
-        const Place p = entry_at(g, entry);
+        const BatchEntry p = entry_at(g, entry);
         if (mine < down) {
             const i64 at = entry * down + mine;
             const float unit = put_rows<typename Body::template Row<0>, 64>(g, p, mine * 64, g.queries + at * Tile::QUERY);

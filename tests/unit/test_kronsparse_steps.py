@@ -5,10 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 
+import pytest
+
 from kernmantle.kronsparse import KSPattern, butterfly
 from kernmantle.structured.mode_product.chain_plan import Step, fused, meets, steps
 from kernmantle.structured.mode_product.cost import dense_seconds
-from kernmantle.structured.mode_product.grouped_plan import grouped_seconds, joined_seconds
+from kernmantle.structured.mode_product.grouped_plan import factor as passes_of
+from kernmantle.structured.mode_product.grouped_plan import (
+    grouped_seconds,
+    joined_seconds,
+    tile_of,
+    tiles_of,
+)
 from kernmantle.structured.mode_product.plan import contiguous
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from tests.backend.test_cuda_compile import CARDS
@@ -88,3 +96,17 @@ def test_nothing_costs_less_than_a_launch() -> None:
         assert grouped_seconds([pattern], batch, dtype, False, own) > 2 * LAUNCH
         assert dense_seconds((pattern[1], pattern[2]), batch, dtype, "cuda") > LAUNCH
     assert joined_seconds([(6, 64, 64, 1), (1, 768, 192, 2)], "f32", own) > 2 * LAUNCH
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("last", [False, True])
+def test_tiles_of_few_columns_and_long_sums_have_columns(dtype: str, last: bool) -> None:
+    """Halves are read four bytes at a time across, more than the one column of a tile of at most 8 columns."""
+    for (b, c), rows in itertools.product(((97, 8), (16, 6), (3, 300), (700, 1), (1, 1)), (1, 4, 64, 2354)):
+        x, y = ((1, rows, 16) if last else (14 * m, 1, 16) for m in (c, b))
+        own = passes_of((14, b, c, 1), rows, x, y)
+        for product in (own.forward(), own.of_x(), own.of_weight()):
+            tile = tile_of(product, dtype)
+            assert tile.m >= 1
+            assert tile.n >= 1
+            assert tiles_of(product, tile) >= 1

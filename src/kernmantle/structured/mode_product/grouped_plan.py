@@ -186,7 +186,7 @@ def _shape(product: GroupedProduct, l: int, dtype: str) -> tuple[int, int]:
     shared = max(own for own in _PARTS if own == 1 or -(-product.r // 16) >= 2 * own)
     while product.r >= _LONG:
         warps = math.prod(product.sizes) // l * -(-product.p // (16 * m)) * -(-product.q // (8 * n)) * shared
-        if warps >= _FILLED or (m, n) == (1, least):
+        if warps >= _FILLED or (m == 1 and n <= least):
             break
         m, n = (m, n // 2) if n > max(2, least) else (1, n) if m > 1 else (m, n // 2)
     return m, n

@@ -74,7 +74,13 @@ class Torch:
         torch.expm1,
     )
     log1p, sqrt, sigmoid, sign = torch.log1p, torch.sqrt, torch.sigmoid, torch.sign
-    maximum, minimum, hypot, logaddexp = torch.maximum, torch.minimum, torch.hypot, torch.logaddexp
+    maximum, minimum, hypot = torch.maximum, torch.minimum, torch.hypot
+
+    @staticmethod
+    def logaddexp(a: Any, b: Any) -> torch.Tensor:
+        """Logarithm of a sum of exponentials; second derivatives of torch.logaddexp overflow where terms lie apart."""
+        pair = torch.broadcast_tensors(torch.as_tensor(a), torch.as_tensor(b))
+        return torch.logsumexp(torch.stack(pair), 0)
 
 
 class _Generator:

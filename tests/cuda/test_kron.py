@@ -176,7 +176,7 @@ def test_nan_and_infinity_stay_in_their_row():
 
 
 def test_precision_says_which_arithmetic_runs():
-    x, factors = drawn((40, [(32, 32)] * 2), torch.float32, device="cuda")
+    x, factors = drawn((4096, [(32, 32)] * 2), torch.float32, device="cuda")  # fewer rows take additions
     wanted = oracle(x, factors)
     routes = {}
     for precision in (None, "ieee", "tf32"):

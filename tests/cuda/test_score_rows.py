@@ -185,7 +185,7 @@ def test_log_sums_keep_up_with_entries_of_any_size(name: str) -> None:
         "nothing": torch.full((3000,), -math.inf),
     }[name].cuda()
     own = km.Contraction("mk,nk,t:n->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s, t: t - s)
-    (found,) = apply(own, "logsumexp", [x, y, terms.float()], {})
+    (found,) = apply(own, "logsumexp", [x, y], {"t": terms.float()})
     wanted = torch.logsumexp(terms.double() - squared(x, y), 1)
     if name in ("infinite", "not a number", "nothing"):
         assert torch.equal(found.nan_to_num(0.5), wanted.float().nan_to_num(0.5))

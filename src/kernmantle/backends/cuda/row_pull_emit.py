@@ -43,8 +43,8 @@ def emit(plan: RowPullPlan) -> str:
     def function(head: str, node: Node, names: dict[str, Typed]) -> list[str]:
         writer = NearWriter(names, True, near=True)
         (value,) = writer.expressions([node])
-        lines = [f"        {line}" for line in (*writer.lines, f"return {cast(value, 'value')};")]
-        return [f"    static __device__ __forceinline__ C {head} {{", *lines, "    }"]
+        body = [f"        {text}" for text in (*writer.lines, f"return {cast(value, 'value')};")]
+        return [f"    static __device__ __forceinline__ C {head} {{", *body, "    }"]
 
     count = len(plan.pull.numbers)
     parameters = [*_POINTERS, *(f"km::i64 {name}" for name in _SIZES), *(f"double v{i}" for i in range(count))]

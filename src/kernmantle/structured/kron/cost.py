@@ -155,10 +155,10 @@ def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limi
         if mode.factor is not None:
             work += entries * (mode.rows + rates.entry)
             entries = entries / mode.columns * mode.rows
-    lines = float(count) * right
-    memory = (before + after) * lines * SIZES[stored] / (rates.memory * memory_of(limits))
+    vectors = float(count) * right
+    memory = (before + after) * vectors * SIZES[stored] / (rates.memory * memory_of(limits))
     even = all(mode.columns == mode.rows in (1, 2, 4, 8) for mode in modes)
     share, overlap = rates.even if even else (rates.share, rates.overlap)
-    work *= lines / (128 * CLOCK * limits.sm_count * share)
+    work *= vectors / (128 * CLOCK * limits.sm_count * share)
     work *= rates.unaligned if run % 4 else 1.0
     return LAUNCH + _together(memory, work, overlap)

@@ -155,7 +155,7 @@ def plan(
             seconds, run = _quickest_pass(own, left, beside, stored, limits, fuse, tensor, kinds)
             if run is not None:
                 moved = replace(run, first=run.first + first, stop=run.stop + first)
-                moved = replace(moved, parts=tuple(tuple(place + first for place in part) for part in moved.parts))
+                moved = replace(moved, parts=tuple(tuple(position + first for position in part) for part in moved.parts))
                 found.append((best[first][0] + seconds, (*best[first][1], moved)))
         best.append(min(found, key=lambda one: one[0], default=(math.inf, ())))
     assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"
@@ -222,7 +222,7 @@ def _by_tensor_cores(
     if chosen is None:
         return math.inf, None
     moved = SIZES[stored] * float(before) * behind * (run.columns + run.rows)
-    parts = tuple(tuple(plain.first + place for place in groups[index].indices) for (index,) in run.parts)
+    parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
     length = behind if behind > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
     seconds = mma_seconds(chosen, chosen.count(before, behind), moved, length, limits)
     return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)

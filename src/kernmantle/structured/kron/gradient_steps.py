@@ -116,19 +116,19 @@ class _Steps:
             for index, group in enumerate(groups)
         ]
         order = [groups[position] for position in cheapest(whole)]
-        places = [place for place, group in enumerate(order) if self._are_wanted(group)]
-        if not places:
+        wanted = [position for position, group in enumerate(order) if self._are_wanted(group)]
+        if not wanted:
             return
         values: list[Value] = [(X, ())]
-        for group in order[: places[-1]]:
+        for group in order[: wanted[-1]]:
             values.append(self.multiply(values[-1], group, False, False))
         grad: Value = (GRAD, ())
-        for place in reversed(range(0 if self.of_x else places[0], len(order))):
-            if place in places:
-                self.add(order[place], values[place], grad)
-            if place > 0 and (self.of_x or place > places[0]):
-                grad = self.multiply(grad, order[place], True, False)
-            elif place == 0 and self.of_x:
+        for position in reversed(range(0 if self.of_x else wanted[0], len(order))):
+            if position in wanted:
+                self.add(order[position], values[position], grad)
+            if position > 0 and (self.of_x or position > wanted[0]):
+                grad = self.multiply(grad, order[position], True, False)
+            elif position == 0 and self.of_x:
                 self.multiply(grad, order[0], True, True)
 
 

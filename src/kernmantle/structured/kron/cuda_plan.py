@@ -155,7 +155,7 @@ def plan(
             seconds, run = _quickest_pass(own, left, beside, stored, limits, fuse, tensor, kinds)
             if run is not None:
                 moved = replace(run, first=run.first + first, stop=run.stop + first)
-                moved = replace(moved, parts=tuple(tuple(position + first for position in part) for part in moved.parts))
+                moved = replace(moved, parts=tuple(tuple(index + first for index in part) for part in moved.parts))
                 found.append((best[first][0] + seconds, (*best[first][1], moved)))
         best.append(min(found, key=lambda one: one[0], default=(math.inf, ())))
     assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"

@@ -41,7 +41,9 @@ def exact(row: Metric, x: Array, y: Array, w: Array | None = None, **options: An
         with np.errstate(all="ignore"):
             value = ORACLES[row.name](x[:, None], y[None], np.ones(x.shape[-1]) if w is None else w)
         return value / np.sqrt(np.log(base))
-    assert row.scipy, f"{row.name} is not in scipy: write its definition into ORACLES of {__name__.replace('.', '/')}.py"
+    assert row.scipy, (
+        f"{row.name} is not in scipy: write its definition into ORACLES of {__name__.replace('.', '/')}.py"
+    )
     if w is not None:
         options["w"] = w
     if row.domain == "boolean" and np.isin(x, (0, 1)).all():

@@ -283,8 +283,8 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
                 int(self.max_iter), shown,
             )  # fmt: skip
             for begun in beginnings(logs, bounds, restarts, random):
-                *one, calls = search.run(begun)
-                found.append((one[0], one[1], one[2]))
+                best, least, slope, calls = search.run(begun)
+                found.append((best, least, slope))
                 self.n_iter_ += calls
         best, _, slope = min(found, key=lambda one: one[1])
         if slope > FLAT:

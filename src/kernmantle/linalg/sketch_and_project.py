@@ -186,7 +186,7 @@ def _checked(problem: Problem, state: _State) -> tuple[torch.Tensor, torch.Tenso
         chosen = torch.arange(size)
     there = chosen.to(state.w.device)
     rows = problem.source.picked(chosen).double()
-    ridge = problem.ridge if isinstance(problem.ridge, float) else problem.ridge[there, None].double()
+    ridge = problem.ridge[there, None].double() if isinstance(problem.ridge, torch.Tensor) else problem.ridge
     gap = problem.product(rows, state.w, problem.visited(state.step)) + ridge * state.w[there].double()
     squares = (problem.y[there].double() - gap).square()
     norms = problem.y.double().square().sum(0).clamp_min(torch.finfo(torch.float64).tiny)

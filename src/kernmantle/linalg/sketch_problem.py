@@ -34,7 +34,7 @@ class Problem:
 
     def ridge_of(self, start: int, stop: int) -> Any:
         """That of some rows, as a number or a column."""
-        return self.ridge if isinstance(self.ridge, float) else self.ridge[start:stop, None]
+        return self.ridge[start:stop, None] if isinstance(self.ridge, torch.Tensor) else self.ridge
 
     def order(self, epoch: int) -> torch.Tensor:
         """Blocks in the order of a pass; the first is in that of memory where rows are there in random order."""
@@ -79,7 +79,7 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
     source, y = problem.source, problem.y
     picked = source.rows(*source.span(0)).double()
     values = {name: str(value) for name, value in problem.kernel.hyperparameters.items()}
-    ridge = problem.ridge if isinstance(problem.ridge, float) else float(problem.ridge.double().sum())
+    ridge = float(problem.ridge.double().sum()) if isinstance(problem.ridge, torch.Tensor) else problem.ridge
     return {
         "kernel": repr(problem.kernel), "hyperparameters": values, "rows": source.size, "columns": source.columns,
         "block": source.block, "in memory": source.order is not None, "rank": problem.rank, "seed": problem.seed,

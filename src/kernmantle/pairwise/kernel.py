@@ -141,7 +141,8 @@ class Kernel(Algebra):
         )
         transform = None if state["transform"] is None else value_of(state["transform"], "transform")
         self._set(
-            of_text(state["form"]), values, weights, state["text"], state["level"], transform, state["named"]
+            of_text(state["form"]), values, weights,  # pyright: ignore[reportArgumentType]
+            state["text"], state["level"], transform, state["named"],
         )  # fmt: skip
 
     def __repr__(self) -> str:

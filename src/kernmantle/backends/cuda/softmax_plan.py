@@ -108,7 +108,8 @@ def memory(rows: RowNest, tile: Tile, sizes: Mapping[str, int], row_ends: int, c
         across_bytes = 2 * planes * tile.n
         pieces = (down * row, across * across_bytes * tile.depth, across * across_bytes * tile.unroll, 4 * down)
         pieces = (*pieces, across * side)
-    offsets, end = [], 0
+    offsets: list[int] = []
+    end = 0
     for size in pieces:
         offsets.append(end)
         end = -(-(end + batch * size) // _ALIGNED) * _ALIGNED

@@ -28,7 +28,8 @@ def named_or_own(metric: Any, root: bool = True, **options: Any) -> str | Kernel
         return name
     kernel = kernel_of(metric, {})
     if kernel is None:
-        raise ParameterError(f"metric must be a name, a function, a kernel or a contraction, not {metric!r}")
+        hint = "; a power is p=..." if isinstance(metric, (int, float)) else ""
+        raise ParameterError(f"metric must be a name, a function, a kernel or a contraction, not {metric!r}{hint}")
     unwanted = next((option for option, value in options.items() if value is not None), None if root else "root")
     if unwanted is not None:
         raise ParameterError(

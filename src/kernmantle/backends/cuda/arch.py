@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Feature = Literal["warp_specialized", "wgmma", "fp64_mma", "overlapped_launch", "measured"]
+Feature = Literal["warp_specialized", "wgmma", "fp64_mma", "overlapped_launch", "bounded_registers", "measured"]
 """What a tile may require.
 
 ``warp_specialized``: barriers in shared memory, bulk copies and registers that move between warps.
 ``wgmma``: asynchronous products of groups of four warps, from shared memory.
 ``fp64_mma``: tensor cores that multiply float64 faster than its additions are.
 ``overlapped_launch``: programmatic dependent launch, a kernel starts while the one before it ends.
+``bounded_registers``: the compiler was seen to keep to fewer registers where several blocks are to be resident.
 ``measured``: tiles that won in measurements on this generation only (decision 0005).
 """
 Features = frozenset[Feature]
@@ -48,12 +49,13 @@ class Arch:
 _FP64: Features = frozenset({"fp64_mma"})
 _OVERLAPPED: Features = frozenset({"overlapped_launch"})
 _PIPELINED: Features = _OVERLAPPED | Features({"warp_specialized"})
-_HOPPER: Features = _PIPELINED | Features({"fp64_mma", "wgmma", "measured"})
+_BOUNDED: Features = frozenset({"bounded_registers"})
+_HOPPER: Features = _PIPELINED | _BOUNDED | Features({"fp64_mma", "wgmma", "measured"})
 
 # Consumer cards take half of their products of halves where these are added in float32. On Hopper mma.sync reaches
 # 0.38 of what wgmma does (H200, decision 0003).
 _ROWS = (
-    Arch("sm_80", "sm_80", _FP64, 108, 163 << 10, 164 << 10, threads_per_sm=2048, memory_rate=1.6e12),
+    Arch("sm_80", "sm_80", _FP64 | _BOUNDED, 108, 163 << 10, 164 << 10, threads_per_sm=2048, memory_rate=1.6e12),
     Arch("sm_86", "sm_86", half_products=512),
     Arch("sm_87", "sm_87", shared_per_block=163 << 10, shared_per_sm=164 << 10, half_products=512),
     Arch("sm_89", "sm_89", half_products=512),

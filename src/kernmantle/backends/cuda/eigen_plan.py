@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .arch import arch
+
 MOST = 32
 """Order at most: a warp has one matrix."""
 THREADS = 128
@@ -11,8 +13,6 @@ BY_THREAD = 3
 """Order up to which a thread has a matrix of its own."""
 _RESIDENT = {("f32", 32): 5, ("f32", 16): 7, ("f32", 8): 8, ("f64", 32): 2, ("f64", 16): 4, ("f64", 8): 5}
 """Blocks a multiprocessor that registers are to allow: with one, the compiler takes a third more than it needs."""
-_COMPILED = ("sm_80", "sm_90")
-"""Generations for which it was seen to need no more than that; for later ones it takes more registers."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class EigenPlan:
     @property
     def resident(self) -> int:
         """Blocks a multiprocessor at least."""
-        if self.arch in _COMPILED:
+        if "bounded_registers" in arch(self.arch).features:
             return _RESIDENT.get((self.compute, self.width), 1)
         return 1
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...backends.cuda.tiles import DeviceLimits
+from ...backends.cuda.tiles import CARDS
 from ...compiler.nest import BYTES
 from .vendor_cost import blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
@@ -21,7 +21,7 @@ _VECTORS = 32  # rows of a tile of any contraction on a CPU
 _SMALL_BATCH = 32  # of x, for which a CPU reads weights as they lie
 _L2_BYTES = 2**22  # bytes that a core's second cache holds for the most part
 TRANSPOSED = "transposed"  # our kernel over rows that are transposed before and after
-_MEASURED = DeviceLimits("sm_90", 132, 227 << 10, 228 << 10, threads_per_sm=2048)  # of the card of the fits
+_MEASURED = next(card for card in CARDS.values() if card.has(("measured",)))  # of the fits
 _MOST_DENSE = 2**26  # entries of a matrix that is filled with zeros to be multiplied by
 
 

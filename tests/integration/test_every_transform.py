@@ -178,6 +178,12 @@ SOLVERS: dict[str, Row] = {
     "solve_kernel": Row(lambda x, y: km.linalg.solve_kernel(LAPLACE, x, y, ridge=1.0).x, (X, (3, 1)), RAISES_ALWAYS),
 }
 ESTIMATES: dict[str, Row] = {
+    "sketch_and_project": Row(
+        lambda x, y: km.linalg.sketch_and_project(km.Gaussian(1.0), x, y, 1.0).x, (X, (3, 1)), RAISES_ALWAYS
+    ),
+    "pathwise_posterior": Row(
+        lambda x, y: km.linalg.pathwise_posterior(km.Gaussian(1.0), x, y[:, 0], 1.0).mean(x), (X, (3, 1)), RAISES_ALWAYS
+    ),
     "logdet": Row(
         lambda a: km.linalg.logdet(spd(a), probes=2, steps=2, generator=seeded()).value, ((2, 2),), RAISES_ALWAYS
     ),
@@ -264,8 +270,8 @@ NOT_OF_ROWS = {
     "transform",
 }
 NOT_SOLVERS = {
-    "CholeskyFactor", "Estimate", "Iterations", "KernelSolution", "LUFactor", "LowRank", "Solution", "Spectrum",
-    "Workspace", "workspace", "eigh_multi_gpu",
+    "CholeskyFactor", "Estimate", "Iterations", "KernelSolution", "LUFactor", "LowRank", "MaskedKronecker", "Posterior",
+    "Solution", "Spectrum", "Workspace", "workspace", "eigh_multi_gpu",
 }  # fmt: skip
 """Results of solvers, what counts bytes, and what starts processes of its own."""
 

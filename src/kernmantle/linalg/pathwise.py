@@ -19,7 +19,7 @@ from ..pairwise import CONSTRUCTORS, Kernel
 from .cg import Iterations
 from .row_source import PIECE, host_rows, tensor_of
 from .sketch_and_project import sketch_and_project
-from .sketch_problem import device_of
+from .sketch_problem import check_no_gradient, device_of
 
 Frequencies = Callable[[int, int, Any, torch.Generator], torch.Tensor]
 
@@ -217,6 +217,7 @@ def pathwise_posterior(
     for name, value in (("samples", samples), ("features", features)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ParameterError(f"{name} must be a positive integer, not {value!r}")
+    check_no_gradient("pathwise_posterior", x, y, noise, *kernel.hyperparameters.values())
     where = device_of(host_rows(x), device)
     first = tensor_of(x, 0, 1).to(where)
     prior = Prior.of(kernel, first, features, samples, seed)

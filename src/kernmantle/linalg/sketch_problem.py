@@ -11,6 +11,7 @@ import torch
 
 from ..errors import GradientError, ParameterError, ShapeError
 from ..pairwise import Kernel
+from .arguments import watched
 from .row_source import RowSource, available, host_rows, tensor_of
 
 EXACT = {"cpu": 4096, "cuda": 16384}
@@ -103,19 +104,24 @@ def device_of(x: Any, device: Any) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def check_no_gradient(name: str, *values: Any) -> None:
+    """GradientError where a derivative by one of the values is recorded, or a transform of torch.func has it."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if any(watched(t) or (t.requires_grad and torch.is_grad_enabled()) for t in tensors):
+        raise GradientError(f"{name} has no gradient: pass detached tensors, or take km.linalg.solve_kernel or cg")
+
+
 def prepared(
     kernel: Kernel, x: Any, y: Any, ridge: Any, block: int | None, rank: int | None, passes: float, tolerance: float,
     seconds: float | None, memory: int | None, device: Any, seed: int,
 ) -> tuple[Problem, Limits, bool]:  # fmt: skip
     """Checked arguments: the system, when to stop, and whether y is a vector."""
+    check_no_gradient("sketch_and_project", x, y, ridge, *kernel.hyperparameters.values())
     host_rows(x)
     where, n = device_of(x, device), x.shape[0]
     call, _ = kernel.prepared(tensor_of(x, 0, 1).to(where), None)
     if call.batch:
         raise ShapeError(f"sketch_and_project takes one kernel, not a batch {call.batch}; loop over it")
-    shared = [t for t in (x, y, ridge, *call.shared) if isinstance(t, torch.Tensor)]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in shared):
-        raise GradientError("sketch_and_project has no gradient: pass detached tensors, or take method='cg'")
     if not hasattr(y, "shape") or len(y.shape) not in (1, 2) or y.shape[0] != n:
         raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {tuple(y.shape)}")
     targets = y if isinstance(y, torch.Tensor) else torch.from_numpy(y[:])

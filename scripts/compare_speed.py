@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -124,6 +125,88 @@ def cases(device: str) -> dict[str, Callable[[], dict[str, Call]]]:
     }  # fmt: skip
     if device == "cuda":
         found |= {"KSLinear 256 bf16": layer(256, "bfloat16"), "KSLinear 4096": layer(4096)}
+        found |= _long(array)
+    return found
+
+
+def _long(array: Callable[..., Any]) -> dict[str, Callable[[], dict[str, Call]]]:
+    """Calls of GPU kernels that take longer than the host: rows of the tables of speed, shortened."""
+    torch, km = import_module("torch"), import_module("kernmantle")
+
+    def distance(kind: str = "float32", **chosen: Any) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            x, y = (array(8192, 512).to(getattr(torch, kind)) for _ in range(2))
+            return {"forward": lambda: km.cdist(x, y, **chosen)}
+
+        return make
+
+    def contraction(reduce: str) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            x, y, own = (
+                array(4096, 512),
+                array(4096, 512),
+                km.Contraction("mk,nk->mn", lambda a, b: a + b, reduce=reduce),
+            )
+            return {"forward": lambda: own(x, y)}
+
+        return make
+
+    def product(own: Any, points: int, features: int, columns: int) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            x, v = array(points, features), array(points, columns)
+            return {"forward": lambda: own.matmul(x, x, v)}
+
+        return make
+
+    def gradient(p: float, columns: int) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            x, y, v, own = array(2048, 512), array(2048, 512), array(2048, columns), km.Laplace(1.0, p=p)
+            return {"forward": lambda: own.gradient(x, y, v), "agop": lambda: own.agop(x, y, v)}
+
+        return make
+
+    def kron(rows: int, size: int, count: int, kind: str) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            chosen = getattr(torch, kind)
+            factors = [array(size, size).to(chosen) for _ in range(count)]
+            x = array(rows, size**count).to(chosen)
+            return _steps(lambda x, *own: km.kron_matmul(x, own), x, *factors)
+
+        return make
+
+    def kronsparse(pattern: tuple[int, ...], kind: str, first: bool) -> Callable[[], dict[str, Call]]:
+        def make() -> dict[str, Call]:
+            chosen, (a, b, c, d) = getattr(torch, kind), pattern
+            x, w = array(25088, a * c * d).to(chosen), array(a, b, c, d).to(chosen)
+            x = x if first else x.mT.contiguous()
+            return {"forward": lambda: km.kron_sparse_matmul(x, w, batch_last=not first)}
+
+        return make
+
+    def solve() -> dict[str, Call]:
+        a = array(4096, 4096)
+        a, b = a @ a.mT + torch.eye(4096, device=a.device), array(4096, 4)
+        return {
+            "cholesky": lambda: km.linalg.solve_cholesky(a, b).x, "lu": lambda: km.linalg.solve_lu(a, b).x,
+            "eigh": lambda: km.linalg.eigh(a[:1024, :1024], subset_by_index=(974, 1023)),
+        }  # fmt: skip
+
+    found = {f"long cdist p={p}": distance(p=p) for p in (1.0, 1.3, 1.5, 2.0, 3.0)}
+    found |= {f"long cdist p={p} bf16": distance("bfloat16", p=p) for p in (1.0, 2.0)}
+    found |= {f"long add-{reduce}": contraction(reduce) for reduce in ("min", "max")}
+    found["long Laplace @ v, 16 columns"] = product(km.Laplace(1.0, p=1), 8192, 512, 16)
+    found["long Laplace @ v"] = product(km.Laplace(1.0, p=1), 50000, 10, 1)
+    found["long Gaussian @ v"] = product(km.Gaussian(1.0), 50000, 20, 1)
+    found |= {f"long gradient p={p}, {o} columns": gradient(p, o) for p, o in ((1, 1), (1, 16), (1.3, 16), (2, 16))}
+    for rows, size, count in ((1024, 8, 5), (1024, 16, 4), (1024, 32, 3), (1024, 64, 2), (512, 64, 3)):
+        for kind in ("float32", "bfloat16"):
+            found[f"long kron {rows} x {size}^{count} {kind}"] = kron(rows, size, count, kind)
+    for pattern in ((6, 64, 64, 1), (1, 768, 192, 2), (2, 48, 192, 1), (1, 192, 48, 2), (1, 128, 128, 3)):
+        for kind in ("float32", "bfloat16"):
+            for first in (True, False):
+                name = f"long kronsparse {pattern} {kind} {'first' if first else 'last'}"
+                found[name] = kronsparse(pattern, kind, first)
+    found["long solvers 4096"] = solve
     return found
 
 
@@ -220,7 +303,7 @@ def compared(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]
         for _ in range(options.rounds):
             both = [Worker(tree.resolve(), cache, options) for tree, cache in zip(options.trees, caches, strict=True)]
             for name in both[0].cases:
-                if options.case and not any(word in name for word in options.case):
+                if options.case and not any(re.search(case, name) for case in options.case):
                     continue
                 calls = both[0].ask(name)
                 for call in calls:
@@ -244,7 +327,10 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--clock", choices=("cpu", "wall", "host"), help="cpu on a CPU and wall on a GPU by default")
     parser.add_argument(
-        "--case", action="append", default=[], help="only cases whose name contains this; may be repeated"
+        "--case",
+        action="append",
+        default=[],
+        help="only cases in whose name this regular expression is found; may be repeated",
     )
     parser.add_argument("--rounds", type=int, default=3, help="how often the processes are started anew")
     parser.add_argument("--samples", type=int, default=12, help="of each call in a round")

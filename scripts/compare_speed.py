@@ -330,7 +330,7 @@ def main() -> int:
         "--case",
         action="append",
         default=[],
-        help="only cases in whose name this regular expression is found; may be repeated",
+        help="only names in which this regular expression is found; may be repeated",
     )
     parser.add_argument("--rounds", type=int, default=3, help="how often the processes are started anew")
     parser.add_argument("--samples", type=int, default=12, help="of each call in a round")

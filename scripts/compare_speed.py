@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -293,14 +293,17 @@ class Worker:
         self.process.wait()
 
 
-def compared(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of (base, new) of every call, sample by sample, over all rounds."""
-    order, found = random.Random(0), {}
+Samples = list[tuple[float, float]]
+
+
+def compared(options: argparse.Namespace) -> Iterator[tuple[str, Samples]]:
+    """Calls and their seconds of (base, new), sample by sample, over all rounds: each when its last round is done."""
+    order, found = random.Random(0), dict[str, Samples]()
     with tempfile.TemporaryDirectory() as folder:
         caches = [Path(folder, side) for side in ("base", "new")]
         for cache in caches:
             cache.mkdir()
-        for _ in range(options.rounds):
+        for turn in range(options.rounds):
             both = [Worker(tree.resolve(), cache, options) for tree, cache in zip(options.trees, caches, strict=True)]
             for name in both[0].cases:
                 if options.case and not any(re.search(case, name) for case in options.case):
@@ -314,10 +317,11 @@ def compared(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]
                         taken = [0.0, 0.0]
                         for side in order.sample((0, 1), 2):
                             taken[side] = both[side].ask(name, call, options.seconds)
-                        samples.append(tuple(taken))
+                        samples.append((taken[0], taken[1]))
+                    if turn == options.rounds - 1:
+                        yield f"{name}, {call}", samples
             for worker in both:
                 worker.end()
-    return found
 
 
 def main() -> int:
@@ -344,9 +348,10 @@ def main() -> int:
     if options.worker:
         work(options.device, options.clock)
         return 0
-    found, slower = compared(options), 0
+    found, slower = dict[str, Samples](), 0
     sys.stdout.write(f"{'':45s} {'base us':>10s} {'new us':>10s} {'least':>7s} {'median':>7s} spread\n")
-    for name, samples in found.items():
+    for name, samples in compared(options):
+        found[name] = samples
         base, new = ([sample[side] for sample in samples] for side in (0, 1))
         ratios = sorted(b / a for a, b in samples)
         least, middle = min(new) / min(base), statistics.median(ratios)
@@ -357,8 +362,9 @@ def main() -> int:
             f"{name:45s} {min(base) * 1e6:10.2f} {min(new) * 1e6:10.2f} {least:7.3f} {middle:7.3f} "
             f"{low:.3f}-{high:.3f}{'  SLOWER' if marked else ''}\n"
         )
-    if options.output:
-        options.output.write_text(json.dumps(found))
+        sys.stdout.flush()
+        if options.output:
+            options.output.write_text(json.dumps(found))
     sys.stdout.write(f"{slower} of {len(found)} slower by more than {options.limit:.0%}\n")
     return int(slower > 0)
 

@@ -1,4 +1,4 @@
-"""Every kernel for small systems on tiny batches, for compute-sanitizer; says how far solutions are off."""
+"""Every kernel for small systems and spectra on tiny batches, for compute-sanitizer; says how far results are off."""
 
 from __future__ import annotations
 
@@ -22,4 +22,7 @@ for dtype in (torch.float32, torch.float64):
             km.linalg.lu_solve(lu, b, transpose=True).x,
         ]  # fmt: skip
         worst = max(worst, *(float((x.double() - exact).abs().max()) for x in found))
+        values, vectors = km.linalg.eigh(a)[:2]
+        gap = a.double() @ vectors.double() - vectors.double() * values.double()[:, None]
+        worst = max(worst, float(gap.abs().max()) / n)
 sys.stdout.write(f"largest error {worst:.2g}\n")

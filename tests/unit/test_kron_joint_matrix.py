@@ -43,3 +43,7 @@ def test_a_joint_matrix_multiplies(right: int, is_transposed: bool) -> None:
     ready(x, factors, None, out, (1.0, 0.0))
     matrix = torch.kron(torch.kron(factors[0], factors[1]), factors[2])
     assert_close(out, matrix @ x, depth=5 * 7 * 3, magnitude=matrix.abs() @ x.abs())
+    # A bound call hands over what its caller holds, which may be the transpose at the same address.
+    out.zero_()
+    ready(x, [factor.mT for factor in factors], None, out, (1.0, 0.0))
+    assert_close(out, matrix @ x, depth=5 * 7 * 3, magnitude=matrix.abs() @ x.abs())

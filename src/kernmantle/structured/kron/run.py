@@ -150,12 +150,19 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 class Dense:
     """One factor by the vendor's matrix product, straight into the result: how each array is read.
 
-    Several factors that a pass takes as one are multiplied out first.
+    Several factors that a pass takes as one are multiplied out first; ``parts`` says how each of them is read.
     """
 
     x: Layout
     factor: Layout
     out: Layout
+    parts: tuple[Layout, ...] = ()
+
+    def matrix(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return what is multiplied by, of any views of the factors that begin where those of the layouts do."""
+        if not self.parts:
+            return factors[0]
+        return multiplied_out([own.as_strided(*layout) for own, layout in zip(factors, self.parts, strict=True)])
 
     def __call__(
         self, x: torch.Tensor, factor: torch.Tensor, y: torch.Tensor | None, out: torch.Tensor, numbers: Numbers
@@ -189,14 +196,15 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
         return None
     right = view.right * x.shape[-1]
-    row, column = factors[0].stride()[-2:] if len(factors) == 1 else (mode.columns, 1)
+    parts = tuple((tuple(factor.shape[-2:]), factor.stride()[-2:]) for factor in factors)
+    (row, column), parts = (parts[0][1], ()) if len(parts) == 1 else ((mode.columns, 1), parts)
     count = x.numel() // (mode.columns * right)
     if right == 1:
         shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
-        return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1])
+        return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1], parts)
     x_rows = (count, mode.columns, right), (mode.columns * right, right, 1)
     out_rows = (count, mode.rows, right), (mode.rows * right, right, 1)
-    return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows)
+    return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows, parts)
 
 
 def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.Tensor]:
@@ -204,9 +212,7 @@ def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.
 
 
 def multiplied_out(factors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the Kronecker product of matrices that no batch axis varies; one alone is not touched."""
-    if len(factors) == 1:
-        return factors[0]
+    """Return the Kronecker product of matrices that no batch axis varies, row by row."""
     whole = factors[0].reshape(factors[0].shape[-2:])
     for factor in factors[1:]:
         own = factor.reshape(factor.shape[-2:])
@@ -252,8 +258,8 @@ class Prepared:
             else:
                 into, added, shares = x.new_empty(stage.shape), None, (alpha, 0.0)
             if isinstance(stage.start, Dense):
-                factor = multiplied_out([factors[number] for number in stage.numbers])
-                stage.start(source, factor, added, into, shares)
+                matrix = stage.start.matrix([factors[number] for number in stage.numbers])
+                stage.start(source, matrix, added, into, shares)
             else:
                 target = into.data_ptr()
                 pointers = [source.data_ptr(), target if added is None else added.data_ptr(), target]
@@ -360,11 +366,12 @@ def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int, size: int)
 
 def _multiplied(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, numbers: Numbers) -> None:
     """One factor by the vendor's matrix product."""
-    mode, factor = own.modes[0], multiplied_out(_factors_of(own, modes, arrays))
+    mode, factors = own.modes[0], _factors_of(own, modes, arrays)
     dense = _dense(own, view, modes, arrays)
     if dense is not None:
-        dense(arrays.x, factor, arrays.y, arrays.out, numbers)
+        dense(arrays.x, dense.matrix(factors), arrays.y, arrays.out, numbers)
         return
+    factor = factors[0] if len(factors) == 1 else multiplied_out(factors)
     axes = (Mode(view.left, view.left), Mode(mode.columns, mode.rows, 0), Mode(view.right, view.right))
     half = arrays.x.dtype in (torch.float16, torch.bfloat16)
     wide = torch.float32 if half and not arrays.x.is_cuda else arrays.x.dtype

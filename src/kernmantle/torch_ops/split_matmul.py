@@ -109,7 +109,13 @@ def gram(matrix: torch.Tensor) -> torch.Tensor:
     left = parts.high.mT
     mixed = torch.mm(left, parts.low, out_dtype=torch.float32)
     out = mixed + mixed.mT
-    for start in range(0, matrix.shape[0], _SHORT_RANGE):
+    length, columns = matrix.shape
+    # Ranges of a narrow matrix are multiplied together: one by one they keep the host 20 us each and a GPU 3 us.
+    together = max(1, _PIECE // (4 * columns * columns))
+    whole = length // _SHORT_RANGE * _SHORT_RANGE if together > 1 else 0
+    for several in parts.high[:whole].view(-1, _SHORT_RANGE, columns).split(together) if whole else ():
+        out += torch.bmm(several.mT, several, out_dtype=torch.float32).sum(0)
+    for start in range(whole, length, _SHORT_RANGE):
         part = slice(start, start + _SHORT_RANGE)
         torch.addmm(out, left[:, part], parts.high[part], out_dtype=torch.float32, out=out)
     return out.mul_(parts.scale.mT).mul_(parts.scale)

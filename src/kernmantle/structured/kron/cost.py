@@ -1,6 +1,7 @@
 """What a pass of a Kronecker product should take on a GPU: a roofline of its bytes and of the work of its kernel.
 
-Fitted to 688 passes of random shapes on one H100 (decision 0028), within 34 to 59 % (root mean square).
+Fitted on one H100: float32 and float64 to 688 passes of random shapes (decision 0028), within 34 to 59 % (root mean
+square), halves to whole plans (decision 0030).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from .modes import Mode
 
 # Seconds of a kernel beside what it does.
 LAUNCH = 4.5e-6
+# Seconds that count of the host's: a quarter of what it takes to start a kernel of ours, a product of the vendor's
+# through torch, and the three operations that multiply a factor out (10, 30 and 25 us; decisions 0023 and 0030).
+HOST_OWN, HOST_VENDOR, HOST_JOINT = 2.5e-6, 7.5e-6, 6e-6
 SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 CLOCK = 1.7e9
 ACCESS = 16
@@ -59,7 +63,7 @@ class MmaRates:
 
 MMA = {
     "f32": MmaRates(0.85, 33.6, 20.3, 119.0, 53.0, 1.5e-9, 1.09, 27.6, 1.8),
-    "f16": MmaRates(0.65, 22.2, 36.5, 40.0, 77.0, 1.4e-9, 1.56, 17.4, 2.2),
+    "f16": MmaRates(1.0, 13.8, 22.6, 24.8, 48.0, 0.87e-9, 1.56, 10.8, 2.2),
     "f64": MmaRates(0.85, 20.0, 80.0, 60.0, 53.0, 1.5e-9, 1.0, 27.6, 1.8),
 }
 
@@ -89,7 +93,8 @@ def mma_seconds(plan: MmaPlan, tiles: int, moved: float, run: int, limits: Devic
 class VendorRates:
     """The vendor's product: share of the memory's speed, multiplications a second, and its tile, to which it rounds up.
 
-    Halves whose runs are no whole vectors take ``unaligned`` times as long to multiply.
+    A tile takes as long as ``start`` positions of the reduced axis before its first one. Halves whose runs are no whole
+    vectors take ``unaligned`` times as long to multiply.
     """
 
     launch: float
@@ -99,12 +104,13 @@ class VendorRates:
     wide: int
     deep: int
     unaligned: float
+    start: int = 0
 
 
 # Of matrices beside each other in one product, and of many with something behind each.
 VENDOR = {
     "f32": (VendorRates(7e-6, 0.8, 2.04e13, 36, 69, 13, 1.0), VendorRates(4.2e-6, 0.56, 3.6e13, 33, 89, 27, 1.0)),
-    "f16": (VendorRates(3.5e-6, 1.3, 8e13, 56, 75, 56, 1.65), VendorRates(3.6e-6, 0.43, 1.23e14, 79, 66, 19, 2.06)),
+    "f16": (VendorRates(3e-6, 0.9, 2e14, 64, 64, 1, 1.65, 200), VendorRates(3e-6, 0.9, 2e14, 64, 32, 1, 2.06, 200)),
     "f64": (VendorRates(7e-6, 0.8, 1.6e13, 36, 69, 13, 1.0), VendorRates(4.2e-6, 0.56, 1.6e13, 33, 89, 27, 1.0)),
 }
 
@@ -116,7 +122,7 @@ def matmul_seconds(mode: Mode, count: int, right: int, stored: str, limits: Devi
     memory = size * float(count) * right * (mode.columns + mode.rows) / (rates.memory * memory_of(limits))
     tall, wide = (count, mode.rows) if right == 1 else (mode.rows, right)
     padded = -(-tall // rates.high) * rates.high * float(-(-wide // rates.wide) * rates.wide)
-    work = (1 if right == 1 else count) * padded * max(mode.columns, rates.deep) / rates.products
+    work = (1 if right == 1 else count) * padded * (rates.start + max(mode.columns, rates.deep)) / rates.products
     runs = (mode.columns, mode.rows) if right == 1 else (right, mode.columns)
     if size == 2 and any(_unaligned(run, size) for run in runs):
         slower = rates.unaligned * (1.0 if right == 1 else 1 + _LEAST_COLUMNS / right)
@@ -141,7 +147,7 @@ class FmaRates:
 
 
 FMA = {
-    "f32": FmaRates(1.2, 0.4, 3.8, 2.3, 2.8, (0.65, 0.3)), "f16": FmaRates(1.1, 0.65, 3.3, 3.9, 4.1, (0.4, 0.3)),
+    "f32": FmaRates(1.2, 0.4, 3.8, 2.3, 2.8, (0.65, 0.3)), "f16": FmaRates(1.1, 0.65, 3.3, 1.2, 4.1, (0.68, 0.3)),
     "f64": FmaRates(1.2, 0.065, 3.8, 2.3, 2.8, (0.1, 0.3)),
 }  # fmt: skip
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .cost import LAUNCH, SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
+from .cost import (
+    HOST_JOINT, HOST_OWN, HOST_VENDOR, LAUNCH, SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds,
+)  # fmt: skip
 from .mma_plan import Tensor, joined, suits
 from .mma_plan import plan_of as mma_plan
 from .modes import Mode, cheapest
@@ -178,9 +180,10 @@ def _quickest_pass(
     before = math.prod(mode.columns for mode in modes[: plain.first]) * left
     behind = math.prod(mode.rows for mode in modes[plain.stop :]) * beside
     if len(own) == 1:
-        found.append((matmul_seconds(own[0], before, behind, stored, limits), replace(plain, kind="matmul")))
+        seconds = HOST_VENDOR + matmul_seconds(own[0], before, behind, stored, limits)
+        found.append((seconds, replace(plain, kind="matmul")))
     if not any(map(_is_wide, own)) and _fma_fits(plain.modes, behind, stored, limits):
-        found.append((fma_seconds(plain.modes, before, behind, stored, limits), plain))
+        found.append((HOST_OWN + fma_seconds(plain.modes, before, behind, stored, limits), plain))
     if tensor is not None and len(own) == len(plain.modes):
         if len(own) > 1 and stored != "f16":
             found.append(_by_joint_matrix(plain, before, behind, stored, limits))
@@ -195,9 +198,11 @@ def _by_joint_matrix(
     whole = Mode(plain.columns, plain.rows, 0)
     if max(whole.columns, whole.rows) > WIDEST_JOINT:
         return math.inf, None
-    made = (len(plain.modes) - 1) * LAUNCH + 2 * SIZES[stored] * whole.columns * whole.rows / memory_of(limits)
+    made = (len(plain.modes) - 1) * (2 * LAUNCH + HOST_JOINT) + 2 * SIZES[
+        stored
+    ] * whole.columns * whole.rows / memory_of(limits)
     parts = (tuple(range(plain.first, plain.stop)),)
-    seconds = made + matmul_seconds(whole, before, behind, stored, limits)
+    seconds = HOST_VENDOR + made + matmul_seconds(whole, before, behind, stored, limits)
     return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
 
 
@@ -224,7 +229,7 @@ def _by_tensor_cores(
     moved = SIZES[stored] * float(before) * behind * (run.columns + run.rows)
     parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
     length = behind if behind > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
-    seconds = mma_seconds(chosen, chosen.count(before, behind), moved, length, limits)
+    seconds = HOST_OWN + mma_seconds(chosen, chosen.count(before, behind), moved, length, limits)
     return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
 
 

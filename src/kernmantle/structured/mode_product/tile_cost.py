@@ -136,7 +136,8 @@ def _beside(plan: KronSparsePlan, problem: Problem) -> float:
     size = BYTES[problem.dtype]
     x, y, weights = _UNALIGNED[plan.split, problem.x_first]
     rows = size * problem.groups * problem.batch * a * d
-    stored = 0.0 if plan.takes_neighbours and plan.tile.l > 4 else y.get(plan.y_run * size, 0.0)
+    run = plan.y_run if problem.y_first else problem.y_run  # neighbouring lanes of a warp store neighbours otherwise
+    stored = 0.0 if plan.takes_neighbours and plan.tile.l > 4 else y.get(run * size, 0.0)
     return rows * (c * x.get(plan.x_bytes, 0.0) + b * stored) + weights * size * problem.groups * a * b * c * d
 
 

@@ -1,46 +1,107 @@
 """What a kernel hands to the driver, with a driver that only takes notes."""
 
+import ctypes
+import struct
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from kernmantle.backends.cuda import launch
-from kernmantle.runtime.lru import LRUCache
+from kernmantle.errors import LaunchError
+
+driver = pytest.importorskip("cuda.bindings.driver")
 
 
 class Driver:
-    def __init__(self):
-        self.launches = []
-        self.ObjectCode = SimpleNamespace(
-            from_cubin=lambda binary, name: SimpleNamespace(get_kernel=lambda entry: entry)
-        )
-        self.Stream = SimpleNamespace(from_handle=lambda handle: f"stream {handle}")
+    """Reads what it is given as the driver does: a configuration, a kernel, and arguments in one piece."""
 
-    def launch(self, stream, config, kernel, *arguments):
-        self.launches.append((stream, config, kernel, arguments))
+    def __init__(self):
+        self.launches, self.status = [], driver.CUresult.CUDA_SUCCESS
+        self.ObjectCode = SimpleNamespace(
+            from_cubin=lambda binary, name: SimpleNamespace(get_kernel=lambda entry: SimpleNamespace(handle=77))
+        )
+
+    def cuLaunchKernelEx(self, config, kernel, parameters, extra):
+        begin, values, then, size, end = (ctypes.c_void_p * 5).from_address(extra)
+        assert (int(kernel), parameters, begin, then, end) == (77, 0, 1, 2, None)
+        data = ctypes.string_at(values, ctypes.c_size_t.from_address(size).value)
+        grid = config.gridDimX, config.gridDimY, config.gridDimZ
+        block = config.blockDimX, config.blockDimY, config.blockDimZ
+        early = [(own.id.name, own.value.programmaticStreamSerializationAllowed) for own in config.attrs]
+        assert len(early) == config.numAttrs
+        self.launches.append((int(config.hStream), grid, block, config.sharedMemBytes, early, data))
+        return (self.status,)
+
+    def __getattr__(self, name):
+        return getattr(driver, name)
 
 
 @pytest.fixture
-def driver(monkeypatch):
+def notes(monkeypatch):
     made = Driver()
-    made.LaunchConfig = lambda grid, block, shmem_size: (grid, block, shmem_size)
     monkeypatch.setattr(launch, "core", lambda: made)
-    monkeypatch.setattr(launch, "_STREAMS", LRUCache(8))
+    monkeypatch.setattr(launch, "_driver", lambda: made)
     monkeypatch.setattr(launch, "_LIBRARIES", {})
     return made
 
 
-def test_every_launch_has_its_own_grid_stream_and_arguments(driver):
+def test_every_launch_has_its_own_grid_stream_and_arguments(notes):
     kernel = launch.Kernel(b"code", "entry", 128, 64)
-    calls = [(0, 7, 10), (0, 7, 10), (0, 7, 11), (0, 8, 11), (1, 8, 11), (1, 8, 11), (0, 7, 10), (0, 0, 0)]
+    calls = [(0, 7, 10), (0, 7, 10), (0, 7, 11), (0, 8, 11), (1, 8, 11), (1, 8, 11), (0, 7, 10), (0, 9, 1)]
     for place, (device, stream, blocks) in enumerate(calls):
-        kernel(device, stream, blocks, (place,))
-    assert driver.launches == [
-        (f"stream {stream}", (blocks, 128, 64), "entry", (place,)) for place, (_, stream, blocks) in enumerate(calls)
+        kernel(device, stream, blocks, (place, 2**47 + place, -place, place / 3))
+    assert notes.launches == [
+        (stream, (blocks, 1, 1), (128, 1, 1), 64, [], struct.pack("=qqqd", place, 2**47 + place, -place, place / 3))
+        for place, (_, stream, blocks) in enumerate(calls)
     ]
 
 
-def test_a_device_is_prepared_once(driver, monkeypatch):
+def test_the_default_stream_and_no_arguments(notes):
+    launch.Kernel(b"code", "entry", 32)(0, 0, 5, ())
+    assert notes.launches == [(0, (5, 1, 1), (32, 1, 1), 0, [], b"")]
+
+
+def test_a_kernel_may_start_early(notes):
+    launch.Kernel(b"code", "entry", 32, early=True)(0, 3, 5, (1,))
+    assert notes.launches[0][4] == [("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION", 1)]
+
+
+def test_a_refused_launch_names_the_kernel(notes):
+    kernel = launch.Kernel(b"code", "entry", 32, title="rows of 8")
+    notes.status = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+    with pytest.raises(
+        LaunchError, match="'rows of 8' did not start with 5 blocks of 32 threads: CUDA_ERROR_LAUNCH_OUT"
+    ):
+        kernel(0, 3, 5, (1,))
+
+
+def test_more_arguments_than_a_launch_takes_are_refused(notes):
+    with pytest.raises(LaunchError, match="4104 bytes of arguments; a launch takes 4096"):
+        launch.Kernel(b"code", "entry", 32)(0, 3, 5, (1,) * 513)
+    assert not notes.launches
+
+
+def test_threads_do_not_write_each_others_arguments(notes):
+    """Every thread waits inside the driver until all are there: each finds its own arguments."""
+    kernel, barrier, found = launch.Kernel(b"code", "entry", 32), threading.Barrier(4), []
+
+    def waiting(config, handle, parameters, extra):
+        barrier.wait(timeout=20)
+        _, values, _, size, _ = (ctypes.c_void_p * 5).from_address(extra)
+        found.append(struct.unpack("=q", ctypes.string_at(values, ctypes.c_size_t.from_address(size).value)))
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    kernel._launch = waiting
+    threads = [threading.Thread(target=kernel, args=(0, 7, 1, (place,))) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_device_is_prepared_once(notes, monkeypatch):
     prepared = []
     kernel = launch.Kernel(b"code", "entry", 128)
     monkeypatch.setattr(kernel, "_prepare", lambda device: (prepared.append(device), kernel._ready.add(device)))

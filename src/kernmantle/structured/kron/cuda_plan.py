@@ -9,7 +9,15 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
 from .cost import (
-    HOST_JOINT, HOST_OWN, HOST_VENDOR, LAUNCH, SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds,
+    HOST_JOINT,
+    HOST_OWN,
+    HOST_VENDOR,
+    LAUNCH,
+    SIZES,
+    fma_seconds,
+    matmul_seconds,
+    memory_of,
+    mma_seconds,
 )  # fmt: skip
 from .mma_plan import Tensor, joined, suits
 from .mma_plan import plan_of as mma_plan

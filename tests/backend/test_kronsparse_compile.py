@@ -55,7 +55,7 @@ def compiled(source: str, card: str) -> Cubin:
 HEADLINE = list(itertools.product(PATTERNS, DTYPES, (True, False), CARDS))
 
 
-@pytest.mark.parametrize(("pattern", "dtype", "first", "card"), HEADLINE[::4], ids=str)
+@pytest.mark.parametrize(("pattern", "dtype", "first", "card"), HEADLINE[::7], ids=str)
 def test_compiles_within_its_registers(pattern, dtype, first, card) -> None:
     given = problem(pattern, dtype=dtype, first=first)
     chosen = planned(given, card)
@@ -83,9 +83,14 @@ def test_passes_that_transpose_rows_compile(card) -> None:
         assert compiled(emit_transpose(plan), card).resources.spill_stores == 0
 
 
-@pytest.mark.parametrize("pattern", [(3, 80, 112, 5), (2, 33, 65, 9), (1, 40, 30, 12)], ids=str)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("card", ["sm_80", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize(
+    ("pattern", "dtype", "card"),
+    [
+        *itertools.product([(3, 80, 112, 5), (2, 33, 65, 9), (1, 40, 30, 12)], ["f32", "bf16"], ["sm_90"]),
+        ((2, 33, 65, 9), "f32", "sm_80"), ((2, 33, 65, 9), "bf16", "sm_100"), ((2, 33, 65, 9), "f32", "sm_120"),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_thread_takes_all_values_of_l_where_they_are_few_and_odd(pattern, dtype, card) -> None:
     given = problem(pattern, dtype=dtype)
     whole = [own for _, own in tiles._plans(given, CARDS[card]) if own.tile.l == pattern[3]]
@@ -176,7 +181,7 @@ def test_gradients_share_the_batch_among_blocks() -> None:
     assert "64 x 64 x 3, batch first and last, 3 x f16 f32" in str(sum_plan("sm_90", 3, "f32", True, False))
 
 
-@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("card", ["sm_80", "sm_90"])
 def test_every_pattern_has_a_tile(card) -> None:
     for b, c, d in itertools.product((1, 48, 1000), (1, 100, 768), (1, 2, 3, 9)):
         for dtype, first, batch in itertools.product(("f32", "f16"), (True, False), (1, 4096)):

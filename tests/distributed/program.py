@@ -7,9 +7,7 @@ import copy
 import json
 import math
 import os
-import signal
 import sys
-import time
 import traceback
 import warnings
 from datetime import timedelta
@@ -470,31 +468,11 @@ def too_large_to_gather():
     alone.available = available
 
 
-def dies(folder):
-    """The last process ends in the middle of a ring; the others report how long they waited and for what."""
-    x = part(normal(N, COLUMNS))
-    before = x.clone()
-    spread.gram(KERNEL, x)
-    if dist.get_rank() == dist.get_world_size() - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
-    try:
-        while True:
-            spread.matmul(KERNEL, x, None, x)
-    except km.errors.WorkerError as error:
-        report = {"seconds": time.monotonic() - begin, "error": str(error), "untouched": torch.equal(x, before)}
-        Path(folder, f"death-{dist.get_rank()}").write_text(json.dumps(report))
-    os._exit(0)
-
-
-def member(what, folder, rank, size):
+def member(folder, rank, size):
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size,
-        timeout=timedelta(seconds=20 if what == "dies" else 120),
-    )  # fmt: skip
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=timedelta(seconds=120)
+    )
     torch.set_num_threads(1)
-    if what == "dies":
-        dies(folder)
     said = {}
     for name, function in CHECKS.items():
         try:
@@ -507,7 +485,7 @@ def member(what, folder, rank, size):
     dist.destroy_process_group()
 
 
-def main(what, folder, size):
+def main(folder, size):
     """Fork the members, which so share what was imported, and tell how they ended."""
     members = []
     for rank in range(int(size)):
@@ -515,7 +493,7 @@ def main(what, folder, size):
         if not child:
             status = 1
             try:
-                member(what, folder, rank, int(size))
+                member(folder, rank, int(size))
                 status = 0
             except BaseException:  # noqa: BLE001
                 traceback.print_exc()

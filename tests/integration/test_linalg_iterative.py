@@ -456,3 +456,25 @@ def test_cg_of_float32_is_as_near_for_ten_columns_as_for_one(make):
     with pytest.warns(km.errors.KernmantleWarning, match="use float64"):
         found = km.linalg.solve_kernel(KERNEL, x, b, 1e-4, method="cg", preconditioner=plan, max_iterations=100).x
     assert torch.linalg.vector_norm(found - wanted) < 0.2 * torch.linalg.vector_norm(wanted)
+
+
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_callbacks_get_every_iterate(columns):
+    a, b = with_spectrum(torch.linspace(1, 50, 40)), 1e3 * normal(40, *columns)
+    seen = []
+    found = km.linalg.cg(a, b, callback=seen.append)
+    assert len(seen) == found.iterations
+    assert seen[0].shape == b.shape
+    rests = torch.stack([(b - a @ x).norm(dim=0) / b.norm(dim=0) for x in seen])
+    assert_close(rests[-1], found.residual, depth=40, magnitude=1)
+    assert (rests[0] > 10 * rests[-1]).all()
+    again = km.linalg.cg(a, b, x0=seen[-3], tolerance=1.0, max_iterations=0)
+    assert_close(again.residual, rests[-3], depth=40, magnitude=1)
+
+
+def test_callbacks_may_end_the_iteration():
+    def stop(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        km.linalg.cg(torch.eye(3), torch.ones(3), callback=stop)

@@ -14,6 +14,7 @@ from ..linalg.cg import cg as plain_cg
 from ..linalg.preconditioners import LowRank, over_root
 from ..pairwise import Kernel
 from .exchange import of_first, total
+from .generations import Generations
 from .products import product
 from .rows import Rows, check_together, rows
 
@@ -169,6 +170,8 @@ def cg(
     tolerance: float | None = None,
     max_iterations: int = 1000,
     refine: bool = False,
+    checkpoint: Any = None,
+    every: int = 10,
     check_errors: bool = False,
 ) -> Iterations:
     """Solve ``a x = b`` by block conjugate gradients, every process with its rows.
@@ -181,6 +184,12 @@ def cg(
     b : tensor of this process's rows, or DTensor, shape (n,) or (n, c)
     preconditioner, tolerance, max_iterations, refine, check_errors
         As of :func:`kernmantle.linalg.cg`; a preconditioner takes the rows here, as that of :func:`nystrom` does.
+    checkpoint : path, optional
+        Every process writes its rows of the solution to two files of this name, ``.rank.0`` and ``.rank.1``, in turn
+        and atomically, on a disk of its own or a shared one. The same call, by as many processes with the same rows,
+        starts from the newest solution that all of them have.
+    every : int
+        Iterations between checkpoints, the same on every process.
 
     Returns
     -------
@@ -193,13 +202,16 @@ def cg(
         If a process is gone or does not answer within the group's timeout.
     GradientError
         For a tensor that requires a gradient.
+    CheckpointError
+        On every process, where files of one are of another problem, damaged or lost; before anything is computed.
     LinearAlgebraError
         With ``check_errors``.
 
     Notes
     -----
     Cost: one product with the operator an iteration, two sums over the processes, and five blocks of the shape of b
-    here. There are no gradients.
+    here. There are no gradients. A checkpoint has the solution, not the directions of the recursion, which begins anew
+    from there.
 
     Examples
     --------
@@ -216,8 +228,23 @@ def cg(
     side = rows(b, "b", a.rows.group)
     check_together(a.rows, "x", side, "b")
     with torch.no_grad():
+        files = None if checkpoint is None else Generations(checkpoint, _fingerprint(a, side), every, a.rows)
+        state = None if files is None else files.load()
         found = plain_cg(
             a, side.local, preconditioner=preconditioner, tolerance=tolerance, max_iterations=max_iterations,
-            reduce=total(a.rows.group), refine=refine, check_errors=check_errors,
+            x0=None if state is None else state["x"].to(side.local), reduce=total(a.rows.group), refine=refine,
+            callback=None if files is None else lambda x: files.offer({"x": x.cpu()}), check_errors=check_errors,
         )  # fmt: skip
+        if files is not None:
+            files.save({"x": found.x.cpu()})
     return replace(found, x=side.like(found.x))
+
+
+def _fingerprint(a: Any, side: Rows) -> dict[str, Any]:
+    """What a checkpoint is of: the sizes here and of all, and sums of the data that other data would not have."""
+    x, b = a.rows.local.double(), side.local.double()
+    return {
+        "operator": repr(a), "counts": list(a.rows.counts), "rank": a.rows.rank, "dtype": str(a.dtype),
+        "columns of b": list(side.local.shape[1:]), "sum of rows": float(x.sum()),
+        "sum of squares of b": float(b.square().sum()),
+    }  # fmt: skip

@@ -210,12 +210,13 @@ class Run:
 
 def iterate(
     multiply: Columns, precondition: Columns, total: Columns, right: torch.Tensor, whole: torch.Tensor,
-    tolerance: float, limit: int, gap: Columns | None = None,
+    tolerance: float, limit: int, gap: Columns | None = None, report: Callable[[torch.Tensor], None] | None = None,
 ) -> Run:  # fmt: skip
     """Solve for a right-hand side, with residuals relative to the norms ``whole``, from 0.
 
     A recursion that breaks down, diverges or does not get to the tolerance gives its best iterate. With ``gap``, the
-    residual by a better product, that of the recursion is replaced wherever it has fallen by ``REPLACED``.
+    residual by a better product, that of the recursion is replaced wherever it has fallen by ``REPLACED``. ``report``
+    is called with every iterate.
     """
     lengths = total(right.square().sum(0)).sqrt()
     state = _State.start(multiply, precondition, total, right, lengths)
@@ -230,6 +231,8 @@ def iterate(
             state.step(gap if replaces else None)
             level = known if replaces or level == float("inf") else level
             recent.append(state.x)
+            if report is not None:
+                report(state.x)
             run.history.append(state.lengths() / whole)
             # A negative one, or NaN, says that the recursion has broken down.
             known = watch.worst(torch.where(state.least >= 0, run.history[-1], state.least))

@@ -8,7 +8,8 @@ starts again from there, as long as that helps (iterative refinement).
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -82,6 +83,7 @@ def cg(
     max_iterations: int = 1000,
     reduce: Columns | None = None,
     refine: bool = False,
+    callback: Callable[[Any], None] | None = None,
     check_errors: bool = False,
 ) -> Iterations:
     """Solve ``a x = b`` for a symmetric positive definite operator by block conjugate gradients.
@@ -108,6 +110,9 @@ def cg(
         For float64: multiply in float32, with recurrences in float64, and replace residuals by those of products in
         float64 wherever they have fallen to a tenth. For matrices, and operators with ``float()``, as kernels'
         have. Where products in float32 get no further, those in float64 go on.
+    callback : callable, optional
+        Called with the solution so far, of the type and shape of b, after every iteration: to store it, or to raise an
+        exception that ends the iteration.
     check_errors : bool
         Raise where the tolerance was not reached, instead of warning.
 
@@ -163,9 +168,10 @@ def cg(
         raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
     columns, first = ((t.unsqueeze(-1) if given.dim() == 1 else t) for t in (given, start[0] if start else given))
     _check_refine(refine, operator)
-    settings = _Settings(preconditioner, reduce, limit, max_iterations, check_errors, refine)
-    found = _solve(operator, columns, first if start else None, settings)
     pick = (lambda t: t.squeeze(-1)) if given.dim() == 1 else (lambda t: t)
+    report = None if callback is None else lambda x: callback(wrap(pick(x)))
+    settings = _Settings(preconditioner, reduce, limit, max_iterations, check_errors, refine, report)
+    found = _solve(operator, columns, first if start else None, settings)
     results = [wrap(pick(t)) for t in (found.x, found.residual, found.history, found.converged, found.info)]
     x, residual, history, converged, info = results
     ran = "block conjugate gradients" + (f", preconditioned by {preconditioner!r}" if preconditioner else "")
@@ -198,6 +204,7 @@ class _Settings:
     limit: int
     check_errors: bool
     refine: bool = False
+    report: Callable[[torch.Tensor], None] | None = None
 
     def precondition(self, v: torch.Tensor) -> torch.Tensor:
         return self.preconditioner(v) if self.preconditioner else v
@@ -281,7 +288,8 @@ def _refined(
         right = best.gap.masked_fill(best.rest <= settings.tolerance, 0).to(side.b.dtype)
         left = settings.limit - max(0, len(history) - 1)
         multiply, gap = (_narrowed(operator), partial(operator.gap, right)) if narrow else (operator.apply, None)
-        run = iterate(multiply, settings.precondition, settings.total, right, lengths, target, left, gap)
+        report = None if settings.report is None else partial(_reported, settings.report, side, best.x)
+        run = iterate(multiply, settings.precondition, settings.total, right, lengths, target, left, gap, report)
         history += run.history[1:] if history else run.history
         before, (worst, finite) = worst, best.offer(best.x + run.x)
         if worst <= settings.tolerance or worst != worst:
@@ -297,6 +305,10 @@ def _refined(
         target = settings.tolerance / 4
 
 
+def _reported(report: Callable[[torch.Tensor], None], side: _Scaled, x: torch.Tensor, change: torch.Tensor) -> None:
+    report(side.up(x + change))
+
+
 def _narrowed(operator: Product) -> Columns:
     """Products in float32 of columns in float64."""
     assert operator.narrow is not None
@@ -310,7 +322,7 @@ def _solve(operator: Product, b: torch.Tensor, start: torch.Tensor | None, setti
         # Tracks whatever the operator depends on.
         gap = b - operator.apply(found.x)
         check_reverse(gap, "what a depends on")
-        found.x = attached(found.x, gap, lambda g: _columns(operator, g, None, settings).x)
+        found.x = attached(found.x, gap, lambda g: _columns(operator, g, None, replace(settings, report=None)).x)
     return found
 
 

@@ -26,7 +26,13 @@ class Checkpoint:
             raise CheckpointError(f"checkpoint {self.path} lies in no directory: make {self.path.parent}")
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state in the file, None where there is none; CheckpointError where it is of another problem."""
+        """Return the state in the file, None where there is none; CheckpointError where it is of another problem.
+
+        What processes that ended while they wrote have left is removed.
+        """
+        for left in self.path.parent.iterdir():
+            if left.name.startswith(f".{self.path.name}.") and "." not in left.name[len(self.path.name) + 2 :]:
+                left.unlink(missing_ok=True)
         if not self.path.exists():
             return None
         try:

@@ -1,0 +1,72 @@
+"""Failures of one process of two, as ``faults.py`` stages them: what the other is told, when, and what is on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ..source import PACKAGE, ROOT
+from .faults import NAMESPACES, SCENARIOS, TIMEOUT, collective
+
+pytestmark = pytest.mark.distributed
+SLACK = 4.0
+"""Seconds of a busy machine, in addition to the timeout of the group."""
+DISKS = {"fit.pt.0.0", "fit.pt.0.1"}, {"fit.pt.1.0", "fit.pt.1.1"}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """Where every scenario left its files."""
+    folder = tmp_path_factory.mktemp("faults")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT)])}
+    subprocess.run(
+        [sys.executable, "-m", "tests.distributed.faults", str(folder)], check=True, cwd=ROOT, timeout=120,
+        env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True,
+    )  # fmt: skip
+    return folder
+
+
+def report(folder, name="report.json"):
+    return json.loads((folder / name).read_text())
+
+
+@pytest.mark.parametrize("name", [name for name, function in SCENARIOS.items() if function is collective])
+def test_the_other_process_gets_a_clear_error_in_time(stage, name):
+    said = report(stage / name)
+    assert "a process of the group died, failed or did not answer within the group's timeout" in said["error"]
+    assert said["seconds"] < TIMEOUT + SLACK
+    assert said["same"]
+    if name.endswith("hung"):
+        assert said["seconds"] > TIMEOUT / 2
+
+
+@pytest.mark.parametrize("name", ["resume", "resume-writing"])
+def test_a_fit_goes_on_from_its_checkpoint(stage, name):
+    said = report(stage / name)
+    assert said["converged"]
+    assert said["residual"] <= 1e-10
+    assert said["start"] < 0.1
+    assert said["iterations"] < said["cold"]
+    for disk, names in zip(("disk-0", "disk-1"), DISKS, strict=True):
+        assert {file.name for file in (stage / name / disk).iterdir()} == names
+
+
+def test_files_that_one_process_lost_are_an_error_in_all(stage):
+    first, second = report(stage / "lost")["said"]
+    assert "refused by process 1" in first[0]
+    assert "is no checkpoint" in second[0]
+    for damaged_then_lost in (first, second):
+        assert "processes [1] have none" in damaged_then_lost[1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_machines_that_lose_each_other_both_get_an_error(stage, rank):
+    if not (stage / NAMESPACES).exists():
+        pytest.skip("network namespaces are not permitted here")
+    said = report(stage / NAMESPACES, f"report-{rank}.json")
+    assert "died, failed or did not answer" in said["error"]
+    assert said["seconds"] < TIMEOUT + SLACK

@@ -34,6 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for variable in [name for name in os.environ if name.startswith("KERNMANTLE_")]:
         del os.environ[variable]
+    # Of workers and of what they start: threads that wait by spinning take each other's cores, up to 14 times as long.
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     directory = tempfile.mkdtemp(prefix="kernmantle-tests-")
     os.environ["KERNMANTLE_CACHE_DIR"] = directory
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))

@@ -19,7 +19,7 @@ order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
 patches = torch.from_numpy(pixels / 16).float().view(-1, 4, 2, 4, 2).transpose(2, 3).reshape(-1, 16, 4)[order]
 y = torch.from_numpy(labels)[order]
 train, test = slice(0, 1200), slice(1200, None)
-width, heads, epochs = 64, 4, 14
+width, heads, epochs = 64, 4, 10
 
 # %%
 # The model: patches of 2 x 2 pixels, one transformer block, and the mean over all positions.

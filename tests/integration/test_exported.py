@@ -163,7 +163,7 @@ class Module(torch.nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", ["cdist", "matmul", "contract", "values of rows", "kron_matmul"])
 def test_aot_inductor(name, tmp_path):
     own, oracle = COMPILED[name]
     arrays = inputs(torch.float32)

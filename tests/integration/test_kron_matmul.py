@@ -39,7 +39,7 @@ def test_sizes(size, side):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("size", SMALL + LARGE, ids=named)
+@pytest.mark.parametrize("size", (SMALL + LARGE)[::2], ids=named)
 def test_sizes_in_float64(size, side):
     _check(*drawn(size, torch.float64, side), side=side)
 

@@ -7,7 +7,7 @@ import pytest
 import kernmantle as km
 from tests.random_nested import REDUCTIONS, check, generate
 
-SLICE, WHOLE = 40, 200
+SLICE, WHOLE = 30, 200
 
 
 def _failures(seeds, derivatives, device="cpu"):

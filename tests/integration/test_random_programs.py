@@ -20,7 +20,7 @@ from kernmantle.testing.strategies import as_lambda, expressions
 NAMES = ("a", "b", "p")
 REDUCTIONS = ("sum", "max", "logsumexp", "min")
 GROUP = 20
-UNSHRUNK = settings(max_examples=10, phases=(Phase.explicit, Phase.generate))
+UNSHRUNK = settings(max_examples=6, phases=(Phase.explicit, Phase.generate))
 
 
 def groups(kind, depth=3):

@@ -166,9 +166,9 @@ def partitioned(_, folder):
     x, y = mine()
     begin = time.monotonic()
     try:
-        for turn in range(10**9):
+        for step in range(10**9):
             spread.matmul(KERNEL, x, None, y)
-            if turn == 3 and dist.get_rank() == 1:
+            if step == 3 and dist.get_rank() == 1:
                 subprocess.run(["ip", "link", "set", "between1", "down"], check=True)
                 begin = time.monotonic()
     except km.errors.WorkerError as error:

@@ -174,6 +174,8 @@ SOLVERS: dict[str, Row] = {
     "inverse_spd": Row(lambda a: km.linalg.inverse_spd(spd(a)).x, ((2, 2),)),
     "logdet_spd": Row(lambda a: km.linalg.logdet_spd(spd(a)), ((2, 2),)),
     "eigh": Row(lambda a: km.linalg.eigh(spd(a)).w, ((2, 2),)),
+    "eigh of a pair": Row(lambda a, b: km.linalg.eigh(a + a.mT, spd(b)).w, ((2, 2), (2, 2))),
+    "svd": Row(lambda a: km.linalg.svd(spd(a), 1).s, ((2, 2),), RAISES_ALWAYS),
     "cg": Row(lambda a, b: km.linalg.cg(spd(a), b, tolerance=1e-14).x, ((2, 2), (2, 1)), RAISES_ALWAYS),
     "solve_kernel": Row(lambda x, y: km.linalg.solve_kernel(LAPLACE, x, y, ridge=1.0).x, (X, (3, 1)), RAISES_ALWAYS),
 }
@@ -271,7 +273,7 @@ NOT_OF_ROWS = {
 }
 NOT_SOLVERS = {
     "CholeskyFactor", "Estimate", "Iterations", "KernelSolution", "LUFactor", "LowRank", "MaskedKronecker", "Posterior",
-    "Solution", "Spectrum", "Workspace", "workspace", "eigh_multi_gpu",
+    "SVD", "Solution", "Spectrum", "Workspace", "workspace", "eigh_multi_gpu",
 }  # fmt: skip
 """Results of solvers, what counts bytes, and what starts processes of its own."""
 

@@ -13,9 +13,11 @@ from .preconditioners import LowRank, nystrom, pivoted_cholesky
 from .sketch_and_project import sketch_and_project
 from .solution import Solution
 from .stochastic import Estimate, logdet, trace
+from .svd import SVD, svd
 from .workspace import Workspace, workspace
 
 __all__ = [
+    "SVD",
     "CholeskyFactor",
     "Estimate",
     "Iterations",
@@ -44,6 +46,7 @@ __all__ = [
     "solve_cholesky",
     "solve_kernel",
     "solve_lu",
+    "svd",
     "trace",
     "workspace",
 ]

@@ -22,6 +22,7 @@ from .arguments import (
     raises,
     watched,
 )
+from .generalised import NOT_DEFINITE, Pair
 from .implicit import with_gradient_of
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
 from .operators import Product, is_array, product_of
@@ -164,6 +165,7 @@ def _value(subset: Any) -> Value | None:
 @outside
 def eigh(
     a: Any,
+    b: Any = None,
     *,
     subset_by_index: Sequence[int] | None = None,
     subset_by_value: Sequence[float] | None = None,
@@ -182,6 +184,8 @@ def eigh(
     a : array, shape (..., n, n), or operator
         float32 or float64, any strides. An operator has ``shape``, ``dtype`` and ``@``, as ``k.operator(x)`` has;
         of it one end of the spectrum can be had, without the matrix.
+    b : array, shape (..., n, n), optional
+        Positive definite: solve ``a v = w b v``, with ``vᵀ b v = 1``, for a matrix a. Batch axes broadcast.
     subset_by_index : (first, last), optional
         Places in ascending order, from 0, both included.
     subset_by_value : (low, high), optional
@@ -191,7 +195,7 @@ def eigh(
     lower : bool
         Which triangle of a matrix is read.
     overwrite_a : bool
-        Let the vectors, or scratch, take the place of a.
+        Let the vectors, or scratch, take the place of a; without effect where b is given.
     method : {"auto", "direct", "iterative"}
         Direct: all columns are reduced, also for a few pairs. Iterative: a block Krylov iteration for one end of
         the spectrum by matrix products, whose every pair has a residual of at most ``tolerance``; where it does
@@ -201,7 +205,7 @@ def eigh(
         Of the iteration: ``‖a v - w v‖ / ‖a‖``; by default max(20, √n) times the unit of the type, where direct
         methods end.
     check : bool
-        Wait to see that a matrix is finite and symmetric.
+        Wait to see that a, and b, are finite and symmetric.
     check_errors : bool, optional
         Wait for the infos and raise for the first that is not 0. By default on the CPU, where nothing has to be waited
         for, but not under the transforms of torch.func.
@@ -210,15 +214,16 @@ def eigh(
     -------
     Spectrum or array
         ``w, v`` with ``.info``, ``.residual`` and ``.ran``; w alone for ``eigvals_only``. Both are NaN where
-        ``info`` is not 0. A part of the vectors does not keep a's memory alive.
+        ``info`` is not 0; it is n + i where the leading minor of order i of b is not positive definite. A part of the
+        vectors does not keep a's memory alive.
 
     Raises
     ------
     ParameterError
         For a subset out of range, or one that an iteration cannot give.
     LinearAlgebraError
-        Where a decomposition did not converge, on CUDA with ``check_errors``; and for an operator whose iteration did
-        not converge and that has no ``dense()``.
+        Where a decomposition did not converge, or b is not definite, on CUDA with ``check_errors``; and for an operator
+        whose iteration did not converge and that has no ``dense()``.
     BackendError
         In a CUDA graph, for what waits: orders above 300, ``subset_by_value``, the iteration.
 
@@ -232,6 +237,9 @@ def eigh(
     Gradients: by the matrix, of every order, under torch.func too, for w and v of the direct method; between equal
     eigenvalues a rotation of the vectors counts as no change, so that functions of the spanned space have their
     gradient. The iteration gives the first-order gradient of w alone, by whatever the operator depends on.
+
+    With b, its Cholesky factor L reduces the pair to ``L⁻¹ a L⁻ᵀ``, in 7 n³ / 3 operations and the memory of four
+    matrices; errors grow with the condition of b. Gradients are by both.
 
     Cost of the iteration: about 3 k + 200 columns of products and as many n-vectors of memory, twice, for k pairs.
     The host waits once for every filling of the basis.
@@ -252,6 +260,11 @@ def eigh(
         raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
     if subset_by_index is not None and subset_by_value is not None:
         raise ParameterError("pass either subset_by_index or subset_by_value")
+    if b is not None:
+        return _of_pair(
+            a, b, lower, eigvals_only, check, check_errors, subset_by_index=subset_by_index,
+            subset_by_value=subset_by_value, method=method, tolerance=tolerance,
+        )  # fmt: skip
     if is_array(a):
         given, wrap = matrix(a)
         if watched(given):
@@ -269,6 +282,30 @@ def eigh(
         raise ParameterError("of an operator one end of the spectrum is found: pass subset_by_index, or the matrix")
     found, residual = _of_operator(operator, index, tolerance)
     return _result(found, residual, operator.wrap, eigvals_only, check_errors)
+
+
+def _of_pair(
+    a: Any, b: Any, lower: bool, eigvals_only: bool, check: bool, check_errors: bool | None, **options: Any
+) -> Any:
+    """Spectrum of a pair."""
+    if not is_array(a) or not is_array(b):
+        raise ParameterError("a and b must be matrices; of an operator the spectrum is found without b")
+    for name, value in (("a", a), ("b", b)) if check else ():
+        tensor, _ = matrix(value, name)
+        if watched(tensor):
+            refuse(check=check)
+        check_values(tensor, symmetric=True, name=name)
+    pair = Pair.of(a, b, lower)
+    if watched(pair.c):
+        refuse(check_errors=check_errors)
+    found = eigh(pair.c, check_errors=False, **options)
+    info = pair.infos(found.info)
+    if raises(check_errors, found.w):
+        raise_for(pair.info, NOT_DEFINITE)
+        raise_for(info, MEANING)
+    ran = f"a Cholesky factor of b, {found.ran}"
+    whole = Found(found.w, pair.vectors(found.v), info, ran)
+    return _result(whole, found.residual, pair.wrap, eigvals_only, False)
 
 
 def _of_array(

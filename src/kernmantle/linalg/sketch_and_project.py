@@ -232,7 +232,8 @@ def sketch_and_project(
         Rows of a step; by default a hundredth of n, from 256 to 2048 on the CPU and 16384 on CUDA.
     rank : int, optional
         Columns of a Nyström approximation of a block's matrix. By default the matrix is factored up to 4096 rows,
-        16384 on CUDA, and larger ones have a rank of 1000.
+        16384 on CUDA, and larger ones have a rank of 1000. With a small ridge and few passes a tenth of the block
+        predicts better than a factor, which fits the noise of its block.
     passes : number
         Times that every row may be in a block; a pass costs n² kernel values, the first one half of it.
     tolerance : float

@@ -51,6 +51,50 @@ def test_matmul_of_a_batch(small_blocks):
     assert kernel.matmul(rows(1, 5, 3), rows(7, 3), rows(4, 1, 7, 2)).shape == (4, 3, 5, 2)
 
 
+@pytest.mark.parametrize("kernel", [KERNEL, "of lengthscales"], ids=["sum", "lengthscales"])
+@pytest.mark.parametrize("shape", [(11,), (11, 3)])
+@pytest.mark.parametrize("spread", [1, 2])
+def test_matmul_writes_to_out(kernel, shape, spread, device):
+    """The first call goes through all checks, the second is bound where out is contiguous; both write to out."""
+    x, y, v = rows(9, 3, device=device), rows(11, 3, seed=1, device=device), rows(*shape, seed=2, device=device)
+    if kernel is not KERNEL:
+        kernel = km.Gaussian(lengthscales=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64, device=device))
+    for scale in (1.0, 2.0, 3.0):
+        memory = torch.full((9 * spread, *shape[1:]), torch.nan, dtype=torch.float64, device=device)
+        out = memory[::spread]
+        assert kernel.matmul(x, y, scale * v, out=out) is out
+        assert_close(out, kernel(x, y) @ (scale * v), depth=32)
+        assert spread == 1 or bool(memory[1::2].isnan().all())
+    square = rows(9, *shape[1:], seed=3, device=device)
+    assert_close(kernel.matmul(x, None, square, diagonal=0.3, out=out), kernel(x, diagonal=0.3) @ square, depth=32)
+    on_host = np.empty((9, *shape[1:]))
+    arguments = [each.cpu().numpy() for each in (x, y, v)]
+    if kernel is KERNEL:
+        assert kernel.matmul(*arguments, out=on_host) is on_host
+        assert_close(on_host, kernel(x, y) @ v, depth=32)
+
+
+def test_what_out_refuses():
+    """Each call is refused, cold and where the same call with a right out is bound."""
+    x, v = rows(8, 3), rows(8, 3, seed=2)
+    buffer = torch.empty(64, dtype=torch.float64)
+    x, out = buffer[:24].view(8, 3).copy_(x), torch.empty(8, 3, dtype=torch.float64)
+    overlapping = buffer[8:32].view(8, 3)
+    for _ in range(2):
+        with pytest.raises(errors.OutputError, match="shape"):
+            KERNEL.matmul(x, x, v, out=out[:4])
+        with pytest.raises(errors.OutputError, match="dtype"):
+            KERNEL.matmul(x, x, v, out=out.float())
+        with pytest.raises(errors.OutputError, match="overlaps"):
+            KERNEL.matmul(x, x, v, out=overlapping)
+        with pytest.raises(errors.OutputError, match="overlaps"):
+            KERNEL.matmul(x, None, v, out=v)
+        with pytest.raises(errors.GradientError, match="out="):
+            KERNEL.matmul(x, x, v.clone().requires_grad_(), out=out)
+        KERNEL.matmul(x, x, v, out=out)
+        KERNEL.matmul(x, None, v, out=out)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_matmul_of_halves_is_summed_in_float32(dtype):
     x, y, v = rows(9, 3, dtype=dtype), rows(400, 3, seed=1, dtype=dtype), rows(400, seed=2, dtype=dtype)

@@ -247,8 +247,9 @@ class Kernel(Algebra):
         return call.finished(call.diagonal())
 
     def matmul(
-        self, x: Any, y: Any, v: Any, *, diagonal: Any = None, table: Any = None, precision: str | None = None
-    ) -> Any:
+        self, x: Any, y: Any, v: Any, *, diagonal: Any = None, table: Any = None, precision: str | None = None,
+        out: Any = None,
+    ) -> Any:  # fmt: skip
         """``k(x, y) @ v`` without the matrix k(x, y).
 
         Parameters
@@ -263,6 +264,8 @@ class Kernel(Algebra):
             As of a call.
         precision : {None, "ieee", "tf32"}
             Arithmetic of recognised matrix products.
+        out : array, optional
+            Written to and returned, where no gradient is recorded.
 
         Returns
         -------
@@ -275,21 +278,21 @@ class Kernel(Algebra):
         are multiplied and summed in float32. ``k.info`` says what ran.
         """
         if table is None and diagonal is None:
-            return self._reduced(PRODUCT, x, y, v, precision)
+            return self._reduced(PRODUCT, x, y, v, precision, out)
         call, (vector,) = self._tabled(x, y, table, precision, v=v)
-        return call.finished(apply.matmul(call, vector, None if diagonal is None else value_of(diagonal, "diagonal")))
+        return apply.matmul(call, vector, None if diagonal is None else value_of(diagonal, "diagonal"), out)
 
-    def _reduced(self, how: str, x: Any, y: Any, v: Any = None, precision: str | None = None) -> Any:
+    def _reduced(self, how: str, x: Any, y: Any, v: Any = None, precision: str | None = None, out: Any = None) -> Any:
         """Return the product with v, or a reduction of the rows: a bound call, or after all checks."""
-        own, arguments = (self._form, self._values, self._weights), (how, x, y, v, precision)
+        own, arguments = (self._form, self._values, self._weights), (how, x, y, v, precision, out)
         key = bound.key_of(*own, *arguments) if self._transform is None else None
         if (plan := bound.plan_of(key)) is not None:
             self._infos.of(how).route = plan.route
-            return plan((x, y, v, self._weights), self._values)
+            return plan((x, y, v, self._weights), self._values, () if out is None else (out,))
         call, others = self.prepared(x, y, precision, **({} if how != PRODUCT else {"v": v}))
-        result = apply.matmul(call, *others) if how == PRODUCT else apply.reduced(call, how)
+        result = apply.matmul(call, *others, out=out) if how == PRODUCT else call.finished(apply.reduced(call, how))
         bound.bind(key, *own, *arguments)
-        return call.finished(result)
+        return result
 
     def sum(self, x: Any, y: Any = None) -> Any:
         """Sum over the rows of y, (..., m), without the matrix k(x, y)."""

@@ -80,8 +80,8 @@ def add_diagonal(matrix: torch.Tensor, diagonal: Any, offsets: tuple[int, int]) 
     return matrix
 
 
-def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
-    """The matrix times v, a vector or a matrix with as many rows as y."""
+def matmul(call: Call, v: torch.Tensor, diagonal: Any = None, out: Any = None) -> Any:
+    """Return the matrix times v, a vector or a matrix with as many rows as y, in ``out`` if given."""
     rows = call.y.shape[-2]
     shape, vector = tuple(v.shape), v.dim() == 1
     v = v.unsqueeze(-1) if vector else v
@@ -95,13 +95,23 @@ def matmul(call: Call, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
     if diagonal is not None and call.x.shape[-2] != rows:
         raise ShapeError(f"diagonal needs as many rows in x as in y, they have {call.x.shape[-2]} and {rows}")
     if isinstance(diagonal, torch.Tensor):
-        common_batch(tuple(batch), diagonal)
-    call, v = _computed_in(call, v)
-    out = _rowwise(call, PRODUCT, v)
+        batch = common_batch(tuple(batch), diagonal)
+    target = None
+    if out is not None:
+        whole = (*batch, call.x.shape[-2], *(() if vector else v.shape[-1:]))
+        values = [call.x, call.y, v, *call.shared, *([diagonal] if isinstance(diagonal, torch.Tensor) else [])]
+        types = Types(NAMES[call.dtype], (NAMES[call.dtype],)).text
+        (target,) = check_out(out, whole, types, values, is_recorded(values), True)
+    wide, v = _computed_in(call, v)
+    result = _rowwise(wide, PRODUCT, v)
     if diagonal is not None:
         scale = diagonal.to(v.dtype)[..., None, None] if isinstance(diagonal, torch.Tensor) else diagonal
-        out = out + scale * v
-    return out.squeeze(-1) if vector else out
+        result = result + scale * v
+    result = result.squeeze(-1) if vector else result
+    if target is None:
+        return call.finished(result)
+    target.copy_(result)
+    return out
 
 
 def _computed_in(call: Call, v: torch.Tensor) -> tuple[Call, torch.Tensor]:

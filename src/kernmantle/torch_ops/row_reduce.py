@@ -140,6 +140,11 @@ class BoundApply:
         own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
         return self.program.results(tensors, own)
 
+    def write(self, tensors: Sequence[torch.Tensor], numbers: Mapping[str, Any], out: torch.Tensor) -> None:
+        """Write the one result on tensors and parameters by name to a contiguous tensor."""
+        own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]
+        self.program(tensors, own, (out,))
+
     def task(self, numbers: Mapping[str, Any], info: RunInfo) -> Task:
         """Return the apply with parameters by name, for a call whose derivatives are recorded."""
         own = [number_of(numbers[entry], entry) if isinstance(entry, str) else entry for entry in self.numbers]

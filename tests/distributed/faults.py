@@ -25,7 +25,7 @@ import torch.distributed as dist
 import kernmantle as km
 from kernmantle import distributed as spread
 
-TIMEOUT = 2
+TIMEOUT = 3
 N, COLUMNS, RIDGE = 60, 2, 0.1
 KERNEL = km.Matern(0.3, 1.5)
 PHASES = ("before", "during", "after")

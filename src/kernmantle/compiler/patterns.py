@@ -231,8 +231,8 @@ def log_product(nest: Nest) -> LogProduct | None:
         return None
     used = set(variables(nest.map))
     held = {role: [p.name for p in nest.operands if p.roles == role and p.name in used] for role in ("mk", "nk", "k")}
-    known = {*nest.numbers, *(name for names in held.values() for name in names)}
-    if any(len(held[role]) != 1 for role in ("mk", "nk")) or used - known:
+    available = {*nest.numbers, *(name for names in held.values() for name in names)}
+    if any(len(held[role]) != 1 for role in ("mk", "nk")) or used - available:
         return None
     (row,), (column,) = held["mk"], held["nk"]
     parts: dict[str, list[Node]] = {row: [], column: []}

@@ -223,27 +223,27 @@ def iterate(
     watch = Watch(right.device, limit, torch.float64)
     run = Run(state.x, [lengths / whole])
     recent = deque([state.x], maxlen=watch.delay + 1)
-    known = best = watch.worst(run.history[0])
+    verified = best = watch.worst(run.history[0])
     level = float("inf")
     with bar(limit) as shown:
-        while len(run.history) <= limit and not known <= tolerance:
-            replaces = gap is not None and known <= REPLACED * level
+        while len(run.history) <= limit and not verified <= tolerance:
+            replaces = gap is not None and verified <= REPLACED * level
             state.step(gap if replaces else None)
-            level = known if replaces or level == float("inf") else level
+            level = verified if replaces or level == float("inf") else level
             recent.append(state.x)
             if report is not None:
                 report(state.x)
             run.history.append(state.lengths() / whole)
             # A negative one, or NaN, says that the recursion has broken down.
-            known = watch.worst(torch.where(state.least >= 0, run.history[-1], state.least))
-            if not known >= 0:
-                run.info = INDEFINITE if known < 0 else NOT_FINITE
-            if run.info or known > DIVERGED * best:
+            verified = watch.worst(torch.where(state.least >= 0, run.history[-1], state.least))
+            if not verified >= 0:
+                run.info = INDEFINITE if verified < 0 else NOT_FINITE
+            if run.info or verified > DIVERGED * best:
                 return run
-            if known < best:
-                best, run.x = known, recent[0]
-            shown.set_postfix_str(f"residual {known:.2g}", refresh=False)
+            if verified < best:
+                best, run.x = verified, recent[0]
+            shown.set_postfix_str(f"residual {verified:.2g}", refresh=False)
             shown.update()
-    if known <= tolerance or not watch.last() > best:
+    if verified <= tolerance or not watch.last() > best:
         run.x = state.x
     return run

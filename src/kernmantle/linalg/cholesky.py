@@ -83,17 +83,17 @@ class Triangle:
             return b.new_empty(shape)
         if small.takes(self.factor):
             return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
-        known = cusolver.library(b)
-        if known is None or place is None or cusolver.is_small(shape[:-1], SMALL):
+        library = cusolver.library(b)
+        if library is None or place is None or cusolver.is_small(shape[:-1], SMALL):
             return self._by_torch(b, shape, place)
-        return self._by_cusolver(known, b, shape, *place, overwrite)
+        return self._by_cusolver(library, b, shape, *place, overwrite)
 
     def _by_cusolver(
-        self, known: cusolver.Library, b: torch.Tensor, shape: Sequence[int], memory: torch.Tensor, flipped: bool,
+        self, library: cusolver.Library, b: torch.Tensor, shape: Sequence[int], memory: torch.Tensor, flipped: bool,
         overwrite: bool,
     ) -> torch.Tensor:  # fmt: skip
         x = placed_columns(b, shape, overwrite)
-        known.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
+        library.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
         return x
 
     def _by_torch(self, b: torch.Tensor, shape: Sequence[int], place: tuple[torch.Tensor, bool] | None) -> torch.Tensor:
@@ -148,20 +148,20 @@ def factorise(
     if small.takes(a) and not jitter:
         factor, _, info = small.factor(a if lower else a.mT, False, overwrite)
         return Factored(factor if lower else factor.mT, lower, info, None, small.RAN)
-    known = cusolver.library(a)
-    if known is None and a.is_cuda and not (overwrite or jitter):
+    library = cusolver.library(a)
+    if library is None and a.is_cuda and not (overwrite or jitter):
         factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
         return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
     work = Work.on(a, overwrite)
-    turned = (a.is_cuda or known is not None) and not jitter and lower == work.flipped and a.shape[-1] >= TURNED
+    turned = (a.is_cuda or library is not None) and not jitter and lower == work.flipped and a.shape[-1] >= TURNED
     if turned:
         copy_triangle(work.matrix, lower)
         lower = not lower
-    if known is None or cusolver.is_small(a.shape[:-1], SMALL):
+    if library is None or cusolver.is_small(a.shape[:-1], SMALL):
         info, added = _by_torch(work, lower, jitter)
         ran = cusolver.instead(a, BY_TORCH)
     else:
-        info, added = _by_cusolver(known, work, lower, jitter)
+        info, added = _by_cusolver(library, work, lower, jitter)
         ran = "cuSOLVER Xpotrf"
     if turned and clean:
         copy_triangle(work.matrix, lower)
@@ -172,15 +172,15 @@ def factorise(
 
 
 def _by_cusolver(
-    known: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
+    library: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     if not jitter:
-        return known.potrf(work.memory, upper=lower == work.flipped), None
-    return _attempts(known, work, lower, jitter)
+        return library.potrf(work.memory, upper=lower == work.flipped), None
+    return _attempts(library, work, lower, jitter)
 
 
 def _attempts(
-    known: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
+    library: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One factorisation for no jitter and for each amount, of which the first that succeeds is kept.
 
@@ -196,7 +196,7 @@ def _attempts(
         copy_triangle(a, lower)
         kept = diagonal.clone()
         diagonal.copy_(original + amount * scale[..., None])
-        found = known.potrf(work.memory, upper=lower != work.flipped)
+        found = library.potrf(work.memory, upper=lower != work.flipped)
         better = (info != 0) & (found == 0)
         copy_triangle(a, not lower, better)
         diagonal.copy_(torch.where(better[..., None], diagonal, kept))

@@ -345,8 +345,8 @@ def _iterates(a: torch.Tensor, index: Index | None, value: Value | None, method:
         return True
     if method == "direct" or index is None or a.dim() > 2 or _recorded(a):
         return False
-    few = index[1] - index[0] + 1 <= SHARE * n
-    return few and index[1] == n - 1 and n >= FEWEST.get(a.device.type, n + 1)
+    is_partial = index[1] - index[0] + 1 <= SHARE * n
+    return is_partial and index[1] == n - 1 and n >= FEWEST.get(a.device.type, n + 1)
 
 
 def _recorded(a: torch.Tensor) -> bool:

@@ -119,13 +119,13 @@ def _passed_over(
     """Best Ritz values and vectors of a few steps from a random block beside some eigenvectors."""
     n = vectors.shape[0]
     width = min(PROBES, n - vectors.shape[1])
-    beside = _Basis(multiply, n, width * PROBE_STEPS, vectors)
+    probe = _Basis(multiply, n, width * PROBE_STEPS, vectors)
     noise = torch.empty(n, width, dtype=vectors.dtype, device=vectors.device).normal_(generator=generator)
     block = orthonormal(noise, vectors, generator)
-    while beside.size < beside.capacity and vectors.shape[1] + beside.size + width <= n:
-        found = beside.append(block)
-        block = orthonormal(found, torch.cat([vectors, beside.columns], 1), generator)
-    values, found, _, _ = beside.ritz(width, largest)
+    while probe.size < probe.capacity and vectors.shape[1] + probe.size + width <= n:
+        found = probe.append(block)
+        block = orthonormal(found, torch.cat([vectors, probe.columns], 1), generator)
+    values, found, _, _ = probe.ritz(width, largest)
     return values, found
 
 

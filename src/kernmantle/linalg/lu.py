@@ -78,11 +78,11 @@ class Factors:
             return small.solve(self.memory, self.pivots, b, shape, self.transpose, overwrite)
         memory = self.memory.expand(*batch, *self.memory.shape[-2:])
         pivots = self.pivots.expand(*batch, self.pivots.shape[-1])
-        known = cusolver.library(b)
-        if known is None or self.pivots.dtype == torch.int32:
+        library = cusolver.library(b)
+        if library is None or self.pivots.dtype == torch.int32:
             return torch.linalg.lu_solve(memory, pivots, b.expand(shape), adjoint=self.transpose)
         x = placed_columns(b, shape, overwrite)
-        known.getrs(memory, pivots, x, self.transpose)
+        library.getrs(memory, pivots, x, self.transpose)
         return x
 
     def adjoint(self) -> Factors:
@@ -97,16 +97,16 @@ def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, to
         assert pivots is not None
         return Work(factors, factors, False, None), pivots, info, small.RAN
     work = Work.on(a, overwrite)
-    known = cusolver.library(a)
+    library = cusolver.library(a)
     batched = cusolver.is_small(a.shape[:-1], SMALL) and not cusolver.capturing(a)
-    if known is None or batched or a.numel() == 0:
+    if library is None or batched or a.numel() == 0:
         pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device)
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         if a.numel():
             torch.linalg.lu_factor_ex(work.memory, out=(work.memory, pivots, info))
         ran = cusolver.instead(a, "torch.linalg.lu_factor_ex")
     else:
-        pivots, info = known.getrf(work.memory)
+        pivots, info = library.getrf(work.memory)
         ran = "cuSOLVER Xgetrf"
     work.finish()
     return work, pivots, info, ran

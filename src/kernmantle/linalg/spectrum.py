@@ -55,15 +55,15 @@ def direct(
         return Found(a.new_empty(a.shape[:-1]), a.new_empty(a.shape) if vectors else None, info, "nothing")
     if value is None and cuda_eigen.takes(a):
         return _by_rotations(a, lower, overwrite, vectors, index)
-    known = cusolver.library(a)
+    library = cusolver.library(a)
     if cusolver.capturing(a):
-        if known is None or n > CAPTURED or value is not None:
+        if library is None or n > CAPTURED or value is not None:
             raise cannot_be_captured(
                 f"eigh of {tuple(a.shape)}", f"up to order {CAPTURED}, with nvmath-python, it can be"
             )
-        return _captured(known, Work.on(a, overwrite), lower, vectors, index)
-    if known is not None:
-        return _by_cusolver(known, Work.on(a, overwrite), lower, vectors, index, value)
+        return _captured(library, Work.on(a, overwrite), lower, vectors, index)
+    if library is not None:
+        return _by_cusolver(library, Work.on(a, overwrite), lower, vectors, index, value)
     if not a.is_cuda:
         return _on_host(a, lower, vectors, index, value)
     return _by_torch(a, lower, vectors, index, value)
@@ -90,16 +90,16 @@ def _by_rotations(a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, 
 
 
 def _by_cusolver(
-    known: cusolver.Library, work: Work, lower: bool, vectors: bool, index: Index | None, value: Value | None
+    library: cusolver.Library, work: Work, lower: bool, vectors: bool, index: Index | None, value: Value | None
 ) -> Found:
     memory, upper = work.memory, lower == work.flipped
     if index is not None or value is not None:
-        return _some_by_cusolver(known, memory, upper, vectors, index, value)
+        return _some_by_cusolver(library, memory, upper, vectors, index, value)
     if cusolver.is_small(memory.shape[:-1], SMALL):
         flat = memory.mT.reshape(-1, *memory.shape[-2:]).contiguous()
-        w, info = known.syev_batched(flat, upper, vectors)
+        w, info = library.syev_batched(flat, upper, vectors)
         return _batched(memory, flat, w, info, vectors)
-    w, info = known.syevd(memory, upper, vectors)
+    w, info = library.syevd(memory, upper, vectors)
     return Found(w, memory if vectors else None, info, "cuSOLVER Xsyevd")
 
 
@@ -110,22 +110,27 @@ def _batched(memory: torch.Tensor, flat: torch.Tensor, w: torch.Tensor, info: to
     return Found(w.reshape(*batch, -1), v, info.reshape(batch), "cuSOLVER XsyevBatched")
 
 
-def _captured(known: cusolver.Library, work: Work, lower: bool, vectors: bool, index: Index | None) -> Found:
+def _captured(library: cusolver.Library, work: Work, lower: bool, vectors: bool, index: Index | None) -> Found:
     """One matrix after the other, in a CUDA graph."""
     memory, upper = work.memory, lower == work.flipped
     flat = memory.mT.reshape(-1, *memory.shape[-2:]).contiguous()
-    results = [known.syev_batched(item, upper, True) for item in flat.split(1)]
+    results = [library.syev_batched(item, upper, True) for item in flat.split(1)]
     w, info = (torch.cat(parts) for parts in zip(*results, strict=True))
     return _cut(_batched(memory, flat, w, info, vectors), index)
 
 
 def _some_by_cusolver(
-    known: cusolver.Library, memory: torch.Tensor, upper: bool, vectors: bool, index: Index | None, value: Value | None
+    library: cusolver.Library,
+    memory: torch.Tensor,
+    upper: bool,
+    vectors: bool,
+    index: Index | None,
+    value: Value | None,
 ) -> Found:
     n = memory.shape[-1]
     results = [
-        known.syevdx(item, upper, vectors, index, value) for item in memory.reshape(-1, n, n).unbind()
-    ] if memory.dim() > 2 else [known.syevdx(memory, upper, vectors, index, value)]  # fmt: skip
+        library.syevdx(item, upper, vectors, index, value) for item in memory.reshape(-1, n, n).unbind()
+    ] if memory.dim() > 2 else [library.syevdx(memory, upper, vectors, index, value)]  # fmt: skip
     count = results[0][2] if index is None else index[1] - index[0] + 1
     batch = memory.shape[:-2]
     w = torch.stack([values[:count] for values, _, _ in results]).reshape(*batch, count)

@@ -45,14 +45,14 @@ class _Tridiagonal:
 
     vectors: torch.Tensor
     diagonal: torch.Tensor
-    beside: torch.Tensor
+    off_diagonal: torch.Tensor
 
     def pairs(self, steps: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Ritz values (p, steps) and vectors of the small matrices, of the first steps or of all."""
         count = self.diagonal.shape[-1] if steps is None else steps
-        beside = self.beside[:, : count - 1]
+        off_diagonal = self.off_diagonal[:, : count - 1]
         small = torch.diag_embed(self.diagonal[:, :count])
-        return pairs(small + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1))
+        return pairs(small + torch.diag_embed(off_diagonal, 1) + torch.diag_embed(off_diagonal, -1))
 
     def logarithms(self, steps: int | None = None) -> torch.Tensor:
         """Quadratures ``zᵀ log(a) z`` (p,) for the unit vectors z that the recursions began with."""
@@ -94,7 +94,7 @@ def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal
     """
     vectors = [start]
     diagonal: list[torch.Tensor] = []
-    beside: list[torch.Tensor] = []
+    off_diagonal: list[torch.Tensor] = []
     least = torch.finfo(start.dtype).eps
     for step in range(steps):
         now = vectors[-1]
@@ -105,14 +105,14 @@ def lanczos(multiply: Function, start: torch.Tensor, steps: int) -> _Tridiagonal
         if step == steps - 1:
             break
         size = torch.linalg.vector_norm(new, dim=0)
-        known = torch.stack(vectors)
+        previous = torch.stack(vectors)
         for _ in range(2):
-            new = new - torch.einsum("snp,sp->np", known, torch.einsum("snp,np->sp", known, new))
+            new = new - torch.einsum("snp,sp->np", previous, torch.einsum("snp,np->sp", previous, new))
         beta = torch.linalg.vector_norm(new, dim=0)
         going = beta > least * start.shape[0] ** 0.5 * size
-        beside.append(beta.masked_fill(~going, 0))
+        off_diagonal.append(beta.masked_fill(~going, 0))
         vectors.append((new / beta.masked_fill(~going, 1)).masked_fill(~going, 0))
-    between = torch.stack(beside, -1) if beside else start.new_empty(start.shape[1], 0)
+    between = torch.stack(off_diagonal, -1) if off_diagonal else start.new_empty(start.shape[1], 0)
     return _Tridiagonal(torch.stack(vectors), torch.stack(diagonal, -1), between)
 
 
@@ -262,8 +262,8 @@ def trace(a: Any, *, probes: int = 32, generator: torch.Generator | None = None)
     signs = _signs(operator, max(3, count) - third, generator)
     with torch.no_grad():
         basis = orthonormal(operator.apply(signs[:, :third]), None, torch.Generator(operator.device).manual_seed(n))
-        beside = signs[:, third:] - basis @ (basis.mT @ signs[:, third:])
+        complement = signs[:, third:] - basis @ (basis.mT @ signs[:, third:])
     exact = (basis * operator.apply(basis)).sum()
-    samples = (beside * operator.apply(beside)).sum(0)
+    samples = (complement * operator.apply(complement)).sum(0)
     mean, error = _estimate(samples)
     return Estimate(operator.wrap(exact + mean), operator.wrap(error.detach()))

@@ -104,9 +104,9 @@ def workspace(
         first, last = subset_by_index or (0, n - 1)
         sizes = Sizes.of(n, int(last) - int(first) + 1)
         return Workspace((2 * n * sizes.basis + 3 * sizes.basis**2 + 6 * n * sizes.block) * size, 0, matrix, False)
-    known = cusolver.load() if torch.cuda.is_available() else ""
-    if isinstance(known, cusolver.Library):
-        device, host = _asked(known, routine, n, dtype, batch, not eigvals_only, subset_by_index)
+    library = cusolver.load() if torch.cuda.is_available() else ""
+    if isinstance(library, cusolver.Library):
+        device, host = _asked(library, routine, n, dtype, batch, not eigvals_only, subset_by_index)
         return Workspace(device, host, matrix, True)
     lanes = min(batch, cusolver.LANES)
     return Workspace(lanes * _FORMULAS[routine](n, size), 0, matrix, False)
@@ -141,18 +141,18 @@ def _check(routine: str, n: Any, batch: Any, devices: Any) -> None:
 
 
 def _asked(
-    known: cusolver.Library, routine: str, n: int, dtype: torch.dtype, batch: int, vectors: bool, subset: Any
+    library: cusolver.Library, routine: str, n: int, dtype: torch.dtype, batch: int, vectors: bool, subset: Any
 ) -> tuple[int, int]:
     device = torch.device("cuda", torch.cuda.current_device())
     lanes = min(batch, cusolver.LANES)
     if routine == "cholesky":
-        sizes = known.potrf_sizes(device, n, dtype)
+        sizes = library.potrf_sizes(device, n, dtype)
     elif routine == "lu":
-        sizes = known.getrf_sizes(device, n, dtype)
+        sizes = library.getrf_sizes(device, n, dtype)
     elif subset is not None:
-        sizes, lanes = known.syevdx_sizes(device, n, dtype, vectors, (int(subset[0]), int(subset[1]))), 1
+        sizes, lanes = library.syevdx_sizes(device, n, dtype, vectors, (int(subset[0]), int(subset[1]))), 1
     elif cusolver.is_small((batch, n), spectrum.SMALL):
-        return known.syev_batched_sizes(device, n, dtype, vectors, batch)
+        return library.syev_batched_sizes(device, n, dtype, vectors, batch)
     else:
-        sizes = known.syevd_sizes(device, n, dtype, vectors)
+        sizes = library.syevd_sizes(device, n, dtype, vectors)
     return lanes * sizes[0], lanes * sizes[1]

@@ -52,7 +52,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
     """What runs a plan, or ``direct`` where too many entries are near or products would not be exact."""
     names = [operand.name for operand in program.tensors]
     row, column = names.index(plan.row), names.index(plan.column)
-    look, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
+    cancellation, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
     join, end = norm_correction(program).text, epilogue(program)
     last = [names.index(operand.name) for operand in end.tensors if operand.name in names]
     given = [place for place, operand in enumerate(program.numbers) if operand in end.numbers]
@@ -64,7 +64,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
     def note(tensors: Tensors, x: torch.Tensor, y: torch.Tensor) -> None:
         out, of_x, of_y = x.new_empty(len(x), len(y)), x.new_empty(len(x)), x.new_empty(len(y))
         mask = torch.empty(out.shape, dtype=torch.bool)
-        for target, source, kinds in ((of_y, look, plain), (mask, mark, masked), (out, join, plain)):
+        for target, source, kinds in ((of_y, cancellation, plain), (mask, mark, masked), (out, join, plain)):
             prepare(source, kinds, [out, of_x, of_y], [target])
         prepare(end.text, plain, [*(tensors[place] for place in last), out, of_x, of_y], [out])
 
@@ -80,7 +80,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
         own_x, own_y, of_x, of_y = parts
         torch.mm(own_x, own_y.mT, out=out)
         excess = torch.empty_like(of_y)
-        written(excess, look, plain, out, of_x, of_y)
+        written(excess, cancellation, plain, out, of_x, of_y)
         if not bool((excess < -SMALLEST).all()):
             mask = torch.empty(out.shape, dtype=torch.bool)
             written(mask, mark, masked, out, of_x, of_y)

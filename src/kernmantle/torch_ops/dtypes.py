@@ -35,7 +35,7 @@ _COMPUTE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32", "i16": "i32",
 def name_of(dtype: torch.dtype, what: str) -> str:
     """Name of a storage type, or DtypeError."""
     if dtype not in NAMES:
-        supported = ", ".join(str(known) for known in NAMES)
+        supported = ", ".join(str(each) for each in NAMES)
         raise DtypeError(f"{what} has dtype {dtype}; supported are {supported}")
     return NAMES[dtype]
 

@@ -53,8 +53,8 @@ def cut(apply: Apply, tensors: Tensors, rows: slice, columns: slice) -> list[tor
     for operand, tensor in zip(apply.inner.tensors, tensors, strict=False):
         for axis, piece in ((apply.row, rows), (apply.column, columns)):
             if axis in operand.axes:
-                behind = len(operand.axes) - operand.axes.index(axis) - 1
-                tensor = tensor[(..., piece, *(slice(None),) * behind)]
+                trailing = len(operand.axes) - operand.axes.index(axis) - 1
+                tensor = tensor[(..., piece, *(slice(None),) * trailing)]
         parts.append(tensor)
     return parts
 

@@ -55,7 +55,7 @@ def is_traced() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
-def is_known(size: Any) -> bool:
+def is_static(size: Any) -> bool:
     """Whether a size is a number in the graph that torch.compile traces, not one that may change from call to call."""
     fx: Any = torch.fx  # of which torch.compile has imported what follows
     return fx.experimental.symbolic_shapes.has_static_value(size)

@@ -69,14 +69,14 @@ def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> 
     access = plan.access[place]
     tile = "ROLE_N" if template == "Column" else "ROLE_M"
     varies = bool(set(port.roles) & set("kl"))
-    look = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
+    lookahead = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
     return [
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
         f"    typedef {'km::pair' if plan.pairs else STORAGE[port.dtype]} T;",
         f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width // (1 + plan.pairs)};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
-        f"    static constexpr int LOOK = {look if _has_cheap_form(plan) else 0};",
+        f"    static constexpr int LOOK = {lookahead if _has_cheap_form(plan) else 0};",
         f"    static constexpr bool DENSE = {literal(access.run == 'dense', 'bool')};",
         "};",
     ]
@@ -155,9 +155,9 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
         cheap = Writer(environment, _floating(plan), "p", near, table=degree)
         quick = _product(product, cheap)
         exact = ("C(0.5) * " if _is_half(plan) else "") + cast(values[0], "value")
-        ways = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
-        ways += ["} else {", *(f"    {line}" for line in [*cheap.lines, f"value = {quick};"]), "}"]
-        lines = [*cheap.lines, f"const C value = {quick};"] if whole else ways
+        branches = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
+        branches += ["} else {", *(f"    {line}" for line in [*cheap.lines, f"value = {quick};"]), "}"]
+        lines = [*cheap.lines, f"const C value = {quick};"] if whole else branches
         values[0] = ("value", "value")
     for place, (reduction, names) in enumerate(registers_of(plan)):
         state = state_of(reduction, names, "s")

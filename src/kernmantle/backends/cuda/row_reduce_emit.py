@@ -54,7 +54,7 @@ class NearWriter(Writer):
 
     def _operation(self, node: Node) -> Typed:
         if node.op in _NEAR:
-            (text, kind) = self._known[id(node.args[0])]
+            (text, kind) = self._emitted[id(node.args[0])]
             return f"km::{_NEAR[node.op]}({cast((text, kind), 'value')})", "value"
         return super()._operation(node)
 

@@ -135,8 +135,8 @@ class CudaRowPlan:
         blocks, row_blocks = self.blocks(sizes, limits, width), -(-sizes["m"] // self.tile.m)
         near = _NEAR_BYTES // (self.tile.m * max(1, sizes["k"]) * BYTES[self.rows.matrix.operands[0].dtype])
         parts = -(-blocks // max(1, near))
-        few = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
-        if self.form == "thin" or few or parts == 1 or near >= row_blocks:
+        is_small = sizes["a"] * sizes["b"] * sizes["c"] > 1 or -(-sizes["n"] // self.tile.n) < 4 * parts
+        if self.form == "thin" or is_small or parts == 1 or near >= row_blocks:
             return sizes["m"]
         return max(1, blocks // parts) * self.tile.m
 

@@ -115,14 +115,14 @@ class Writer:
         self.floating = floating
         self.prefix = prefix
         self.lines: list[str] = []
-        self._known: dict[int, Typed] = {}
+        self._emitted: dict[int, Typed] = {}
 
     def expressions(self, roots: Sequence[Node]) -> list[Typed]:
         """Statements for every node below the roots; returns what the roots are called."""
         for node in postorder(roots):
-            if id(node) not in self._known:
-                self._known[id(node)] = self._name(node)
-        return [self._known[id(root)] for root in roots]
+            if id(node) not in self._emitted:
+                self._emitted[id(node)] = self._name(node)
+        return [self._emitted[id(root)] for root in roots]
 
     def _name(self, node: Node) -> Typed:
         if node.op == "var":
@@ -136,7 +136,7 @@ class Writer:
         return name, kind
 
     def _operation(self, node: Node) -> Typed:
-        args = [self._known[id(arg)] for arg in node.args]
+        args = [self._emitted[id(arg)] for arg in node.args]
         conditions = OPS[node.op].conditions
         values = [kind for place, (_, kind) in enumerate(args) if place not in conditions]
         wanted = "index" if "index" in values else "value"
@@ -149,12 +149,12 @@ class Writer:
         kind = "bool" if OPS[node.op].boolean else wanted
         special = _power(texts[0], texts[1], node, self.near) if node.op == "pow" and self.floating else None
         if special is not None and self.table and node.args[1].number not in (1, 2, 3, 4):
-            (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
+            (difference,) = (self._emitted[id(inside)][0] for inside in node.args[0].args)
             return _mixed(special, texts[0], texts[1], node.args[1].number, difference, self.table), kind
         if special is not None:
             return special, kind
         if node.op == "sqrt" and self.table and is_abs_difference(node.args[0]):
-            (difference,) = (self._known[id(inside)][0] for inside in node.args[0].args)
+            (difference,) = (self._emitted[id(inside)][0] for inside in node.args[0].args)
             return _chosen(f"km::root_near({texts[0]})", f"km::root_factor({texts[0]})", difference, self.table), kind
         spelling = SPELLINGS[node.op]
         if "{}" in spelling:

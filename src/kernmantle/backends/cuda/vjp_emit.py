@@ -70,8 +70,8 @@ def _slope(plan: PullPlan) -> list[str]:
             f"if (WAY == km::BY_TABLE) return km::signed_table({gap}, table, bits, {coefficients});",
             f"return km::signed_unit({gap}, exponent(number), {to});",
         ]
-    ways = ["if constexpr (WAY == km::EXACT) {", *(f"    {line}" for line in exact), "} else {"]
-    return [*ways, *(f"    {line}" for line in [*writer.lines, *quick]), "}"]
+    branches = ["if constexpr (WAY == km::EXACT) {", *(f"    {line}" for line in exact), "} else {"]
+    return [*branches, *(f"    {line}" for line in [*writer.lines, *quick]), "}"]
 
 
 def _ports(plan: PullPlan) -> list[str]:

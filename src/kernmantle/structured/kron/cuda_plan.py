@@ -154,7 +154,7 @@ def plan(
     # Time and passes for the axes before each stop, those behind it being multiplied already.
     best: list[tuple[float, tuple[Pass, ...]]] = [(0.0, ())]
     for stop in range(1, count + 1):
-        beside = right * math.prod(mode.rows for mode in modes[stop:])
+        right_columns = right * math.prod(mode.rows for mode in modes[stop:])
         found: list[tuple[float, tuple[Pass, ...]]] = []
         for first in range(stop):
             own = modes[first:stop]
@@ -162,7 +162,7 @@ def plan(
                 found.append(best[first])
                 continue
             left = items * math.prod(mode.columns for mode in modes[:first])
-            seconds, run = _quickest_pass(own, left, beside, stored, limits, fuse, tensor, kinds)
+            seconds, run = _quickest_pass(own, left, right_columns, stored, limits, fuse, tensor, kinds)
             if run is not None:
                 moved = replace(run, first=run.first + first, stop=run.stop + first)
                 moved = replace(moved, parts=tuple(tuple(index + first for index in part) for part in moved.parts))
@@ -176,7 +176,7 @@ def plan(
 
 @lru_cache(maxsize=16384)
 def _quickest_pass(
-    modes: tuple[Mode, ...], left: int, beside: int, stored: str, limits: DeviceLimits, fuse: bool,
+    modes: tuple[Mode, ...], left: int, right_columns: int, stored: str, limits: DeviceLimits, fuse: bool,
     tensor: Tensor | None, kinds: tuple[str, ...],
 ) -> tuple[float, Pass | None]:  # fmt: skip
     """Seconds and pass of the quickest kernel that takes a range of axes whole; none where there is none."""
@@ -186,21 +186,21 @@ def _quickest_pass(
     found: list[tuple[float, Pass | None]] = [(math.inf, None)]
     plain = plain_pass("fma", modes, 0, len(modes))
     before = math.prod(mode.columns for mode in modes[: plain.first]) * left
-    behind = math.prod(mode.rows for mode in modes[plain.stop :]) * beside
+    trailing = math.prod(mode.rows for mode in modes[plain.stop :]) * right_columns
     if len(own) == 1:
-        seconds = HOST_VENDOR + matmul_seconds(own[0], before, behind, stored, limits)
+        seconds = HOST_VENDOR + matmul_seconds(own[0], before, trailing, stored, limits)
         found.append((seconds, replace(plain, kind="matmul")))
-    if not any(map(_is_wide, own)) and _fma_fits(plain.modes, behind, stored, limits):
-        found.append((HOST_OWN + fma_seconds(plain.modes, before, behind, stored, limits), plain))
+    if not any(map(_is_wide, own)) and _fma_fits(plain.modes, trailing, stored, limits):
+        found.append((HOST_OWN + fma_seconds(plain.modes, before, trailing, stored, limits), plain))
     if tensor is not None and len(own) == len(plain.modes):
         if len(own) > 1 and stored != "f16":
-            found.append(_by_joint_matrix(plain, before, behind, stored, limits))
-        found.append(_by_tensor_cores(plain, before, behind, stored, limits, tensor))
+            found.append(_by_joint_matrix(plain, before, trailing, stored, limits))
+        found.append(_by_tensor_cores(plain, before, trailing, stored, limits, tensor))
     return min((one for one in found if one[1] is None or one[1].kind in kinds), key=lambda one: one[0])
 
 
 def _by_joint_matrix(
-    plain: Pass, before: int, behind: int, stored: str, limits: DeviceLimits
+    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits
 ) -> tuple[float, Pass | None]:
     """The same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
     whole = Mode(plain.columns, plain.rows, 0)
@@ -210,18 +210,18 @@ def _by_joint_matrix(
         stored
     ] * whole.columns * whole.rows / memory_of(limits)
     parts = (tuple(range(plain.first, plain.stop)),)
-    seconds = HOST_VENDOR + made + matmul_seconds(whole, before, behind, stored, limits)
+    seconds = HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
     return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
 
 
-def _fma_fits(modes: Sequence[Mode], beside: int, stored: str, limits: DeviceLimits) -> bool:
-    least = 1 if beside == 1 else min(RIGHT, _power(beside))
+def _fma_fits(modes: Sequence[Mode], right_columns: int, stored: str, limits: DeviceLimits) -> bool:
+    least = 1 if right_columns == 1 else min(RIGHT, _power(right_columns))
     kind = "f64" if stored == "f64" else "f32"
     return SIZES[kind] * _tile_words(modes, least, kind) <= limits.shared_per_block
 
 
 def _by_tensor_cores(
-    plain: Pass, before: int, behind: int, stored: str, limits: DeviceLimits, tensor: Tensor
+    plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor
 ) -> tuple[float, Pass | None]:
     """The same on tensor cores, small neighbours multiplied out."""
     groups = joined(plain.modes)
@@ -230,14 +230,14 @@ def _by_tensor_cores(
     if not all(suits(mode, tensor.widest) for mode in axes) or 4 * entries > limits.shared_per_block:
         return math.inf, None
     run = plain_pass("mma", axes, 0, len(axes))
-    width = behind if behind == 1 else min(WIDE, _power(behind))
+    width = trailing if trailing == 1 else min(WIDE, _power(trailing))
     chosen = mma_plan(axes, stored, tensor, width, limits)
     if chosen is None:
         return math.inf, None
-    moved = SIZES[stored] * float(before) * behind * (run.columns + run.rows)
+    moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
     parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
-    length = behind if behind > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
-    seconds = HOST_OWN + mma_seconds(chosen, chosen.count(before, behind), moved, length, limits)
+    length = trailing if trailing > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
+    seconds = HOST_OWN + mma_seconds(chosen, chosen.count(before, trailing), moved, length, limits)
     return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
 
 

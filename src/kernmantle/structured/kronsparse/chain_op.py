@@ -19,7 +19,7 @@ from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.dtypes import NAMES
 from ...torch_ops.info import RunInfo
-from ...torch_ops.torch_private import assumed_constant, in_callers_context, is_known
+from ...torch_ops.torch_private import assumed_constant, in_callers_context, is_static
 from ..mode_product.chain_plan import Pattern
 from ..mode_product.torch_op import Maybe, Options
 from . import chain_training
@@ -165,7 +165,7 @@ def compiled_chain(x: torch.Tensor, weights: Weights, bias: Maybe, options: Opti
     The kind of step is part of the graph, so the batch must be known while it is traced.
     """
     batch_last, algorithm, precision = options
-    if x.device.type not in ("cpu", "cuda") or not all(is_known(size) for size in x.shape):
+    if x.device.type not in ("cpu", "cuda") or not all(is_static(size) for size in x.shape):
         return None
     rows = math.prod(x.shape[1:] if batch_last else x.shape[:-1])
     patterns = tuple([(int(a), int(b), int(c), int(d)) for a, b, c, d in (weight.shape for weight in weights)])

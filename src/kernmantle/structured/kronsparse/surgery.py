@@ -292,11 +292,11 @@ def _replacement(
     if not any(layer is module for module in new.modules()):
         carry_hooks(layer, new, share=not isinstance(wanted, nn.Module))
     new.train(layer.training)
-    known = isinstance(new, KSLinear)
-    patterns = new.patterns if known else ()
-    after = new.nnz if known else _count(new)
+    is_layer = isinstance(new, KSLinear)
+    patterns = new.patterns if is_layer else ()
+    after = new.nnz if is_layer else _count(new)
     return new, Replaced(
-        name, (rows, columns), patterns, rows * columns, after, new.projection_error if known else None
+        name, (rows, columns), patterns, rows * columns, after, new.projection_error if is_layer else None
     )
 
 

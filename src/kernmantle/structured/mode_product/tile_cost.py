@@ -130,7 +130,7 @@ _LEAST_ROWS, _NARROW, _DEEP, _SLOWER = (
 )  # a few rows by narrow, deep blocks of halves take so many times as long
 
 
-def _beside(plan: KronSparsePlan, problem: Problem) -> float:
+def _extra_seconds(plan: KronSparsePlan, problem: Problem) -> float:
     """Seconds of what is not moved in whole vectors, and of the weights."""
     a, b, c, d = problem.pattern
     size = BYTES[problem.dtype]
@@ -220,7 +220,7 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
         together *= _SHARED_TRANSACTIONS
     pressure = 0.0 if tile.resident and tile.columns == 128 else each * plan.pipeline_bytes / 65536
     slow = problem.x_first and not plan.split and problem.batch <= _LEAST_ROWS and b < _NARROW and c >= _DEEP
-    total = own.start + together * (1 + own.crowded * max(0.0, pressure - 1)) + _beside(plan, problem)
+    total = own.start + together * (1 + own.crowded * max(0.0, pressure - 1)) + _extra_seconds(plan, problem)
     return total * (_SLOWER if slow else 1.0)
 
 

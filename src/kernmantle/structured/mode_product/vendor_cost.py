@@ -124,9 +124,9 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> di
     kind, copies = "f16" if size == 2 else "f32", d > 1 and not (last and a == 1)
     moved = 2.0 * size * batch * a * d * (b + c) / _COPIED[last] if copies else 0.0
     found: dict[str, float] = {}
-    for name, rows, columns, count, beside in (
+    for name, rows, columns, count, extra in (
         ("bmm", b, c, a * d, _COPIES_START + moved if d > 1 else _UNCOPIED), ("dense", a * b * d, a * c * d, 1, 3e-6),
     ):  # fmt: skip
         aligned = _aligned(size, batch) if last else _aligned(size, rows, columns)
-        found[name] = beside + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, name, last], aligned)
+        found[name] = extra + product_seconds(rows, columns, batch, count, dtype, _SUMS[kind, name, last], aligned)
     return found

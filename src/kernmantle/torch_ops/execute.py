@@ -79,8 +79,8 @@ class BoundProgram:
 
     def results(self, tensors: Tensors, numbers: Sequence[float]) -> list[torch.Tensor]:
         """Return the results in tensors of their own."""
-        if len(self.dtypes) == 1:
-            outs = [allocate(self.shape, self.dtypes[0], self.device)]
+        if len(self.dtypes) == 1 and tensors[0].dtype is self.dtypes[0]:
+            outs = [allocate_as(tensors[0], self.shape)]
         else:
             outs = [allocate(self.shape, dtype, self.device) for dtype in self.dtypes]
         self.launch(tensors, numbers, outs)
@@ -90,7 +90,7 @@ class BoundProgram:
 def allocate_as(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Uninitialised tensor of the type and on the device of another, in a third less of the host's time."""
     try:
-        return like.new_empty(*shape)
+        return like.new_empty(*shape) if shape else like.new_empty(())
     except RuntimeError:
         return allocate(shape, like.dtype, like.device)  # which says how much was wanted
 

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from ...config import current
 from ...errors import BackendError, GradientError
 from ...torch_ops.autograd import constant
-from ...torch_ops.execute import allocate
+from ...torch_ops.execute import allocate_as
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import (
     check_untransformed,
@@ -252,7 +252,7 @@ class KronCall:
             form, into = self.form, None if outs is None else self.form.x(outs)
             own = [form.factor(factor) for factor in factors]
             return form.result(execute(self.text, self.options, numbers, form.x(x), own, form.y(y), into, info))
-        out = allocate(self.shape, x.dtype, x.device) if outs is None else outs
+        out = allocate_as(x, self.shape) if outs is None else outs
         self.product.launch(x, factors, y, out, (float(numbers[0]), float(numbers[1])))  # pyright: ignore
         if info is not None:
             info.route = self.product.route

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernmantle.backends.cuda import row_pull_emit
 from kernmantle.backends.cuda.eigen_emit import emit as emit_eigen
 from kernmantle.backends.cuda.eigen_plan import THREADS as EIGEN_THREADS
 from kernmantle.backends.cuda.eigen_plan import EigenPlan
@@ -15,6 +16,9 @@ from kernmantle.backends.cuda.softmax_emit import emit_softmax
 from kernmantle.backends.cuda.system_emit import emit as emit_system
 from kernmantle.backends.cuda.system_plan import SystemPlan
 from kernmantle.backends.cuda.vjp_emit import emit as emit_vjp
+from kernmantle.compiler.row_pull import row_pull
+from kernmantle.compiler.row_reduce import PRODUCT, Apply
+from kernmantle.ir.program import Program
 from kernmantle.structured.kron import factor_gradient_emit, gradient_emit
 from kernmantle.structured.kron.factor_gradient_plan import gram
 from kernmantle.structured.kron.gradient_plan import THREADS, back
@@ -36,6 +40,7 @@ from ..backend import test_kronsparse_compile as kronsparse
 from ..backend import test_kronsparse_fused as fused
 from ..backend import test_kronsparse_grouped as grouped
 from ..cuda.pull_nests import cases as vjp_cases
+from ..cuda.row_nests import LAPLACE, SQUARES
 
 CARDS = grams.CARDS
 COMPARED = ("sm_80", "sm_90", "sm_100")
@@ -109,6 +114,17 @@ def _wide(name: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = selections.planned(wide.HEADLINE[name], card)
         return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
+def _row_pull(program: Program, by_columns: bool, depth: int, columns: int) -> Callable[[str], Planned]:
+    pull = row_pull(Apply(program, PRODUCT).text, by_columns)
+    assert pull is not None
+
+    def make(card: str) -> Planned:
+        plan = row_pull_emit.RowPullPlan(pull, depth, columns, card)
+        return Planned(row_pull_emit.emit(plan), str(plan), row_pull_emit.THREADS, 0, row_pull_emit.RESIDENT)
 
     return make
 
@@ -254,6 +270,8 @@ def _table() -> dict[str, Kernel]:
         for pulled in (False, True):
             name = f"softmax product {dtype}{' gradients' if pulled else ''}"
             table.add(name, _softmax("product", dtype, pulled), HOPPER)
+    table.add("pull of rows squares 20", _row_pull(SQUARES, False, 20, 1))
+    table.add("pull of rows by columns L1 3, 4 columns", _row_pull(LAPLACE, True, 3, 4), HOPPER)
     table.add("row_reduce behind a gate", _score("gauss_20", gated=True), HOPPER)
     for name, cards in {
         "one_signs_1": tuple(CARDS), "sixteen_signs_1": tuple(CARDS), "four_powers_1": COMPARED,

@@ -136,7 +136,7 @@ def test_gradients_on_every_backend(backend, device):
 def test_the_generator_makes_what_it_promises(kind):
     seen = []
 
-    @UNSHRUNK
+    @settings(UNSHRUNK, max_examples=10)
     @given(groups(kind))
     def gather(nodes):
         seen.extend(nodes)

@@ -135,7 +135,8 @@ def svd(
         ``error`` say. "auto" takes Krylov for operators, and for up to a tenth of the values of matrices of order 500
         and more that need no gradient.
     tolerance : float, optional
-        Of the residuals; by default max(20, √n) times the unit of the type for Krylov, and none for randomised.
+        Of the residuals; by default Krylov aims at max(20, √n) times the unit of the type and is content with four
+        times that, and randomised has none.
     oversample, power : int
         Of the randomised method: additional random columns, and products with ``a aᵀ`` that damp what is small.
     generator : torch.Generator, optional
@@ -193,10 +194,10 @@ def svd(
     with torch.no_grad():
         source = generator or torch.Generator(operator.like.device).manual_seed(k)
         if method == "krylov":
-            limit = (
-                default_tolerance(max(operator.shape), operator.like.dtype) if tolerance is None else float(tolerance)
-            )
-            u, s, v, ran = _krylov(operator, k, limit)
+            own = default_tolerance(max(operator.shape), operator.like.dtype)
+            # Rounding of the products themselves leaves up to twice the default, by the vendor's order of summation.
+            aim, limit = (own, 4 * own) if tolerance is None else (float(tolerance),) * 2
+            u, s, v, ran = _krylov(operator, k, aim)
         else:
             limit = math.inf if tolerance is None else float(tolerance)
             u, s, v, ran = _randomised(operator, k, min(least, k + oversample), power, source)

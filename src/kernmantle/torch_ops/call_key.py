@@ -34,14 +34,7 @@ def call_key(
 
     ``is_cast`` says that the values are of the type to which autocast, where it is on, casts them.
     """
-    return None if torch.compiler.is_compiling() else eager_key(operation, options, values, is_cast)
-
-
-def eager_key(
-    operation: Hashable, options: tuple[Hashable, ...], values: Sequence[Any], is_cast: bool = False
-) -> CallKey | None:
-    """Return the same where the caller has asked whether torch.compile traces."""
-    if collecting() or not unwatched():
+    if torch.compiler.is_compiling() or collecting() or not unwatched():
         return None
     records = torch.is_grad_enabled()
     specs: list[TensorSpec | None] = []

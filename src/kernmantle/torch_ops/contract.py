@@ -19,7 +19,7 @@ from ..runtime.dispatch import PLANS, CallKey
 from ..runtime.lru import LRUCache
 from .autograd import Attributes, apply, assumed_constant, constant, record
 from .bound import Bound, BoundContraction, bind_program
-from .call_key import eager_key, is_recorded
+from .call_key import call_key, is_recorded
 from .checks import Call, check_call, check_out, check_precision, check_terms, number_of
 from .derivation import no_gradient
 from .dtypes import NAMES, check_integer, check_numbers, check_truths, name_of
@@ -238,7 +238,7 @@ class Contraction:
             others += outs
         if others:
             values = [*values, *others]
-        return eager_key(self._operation, tuple(options), values)
+        return call_key(self._operation, tuple(options), values)
 
     def _checked(
         self, key: CallKey | None, operands: Sequence[Any], named: Mapping[str, Any], out: Any, precision: str | None,

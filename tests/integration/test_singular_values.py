@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -22,6 +24,9 @@ def with_values(m, n, values):
 
 
 FALLING = [0.7**i for i in range(60)]
+
+
+svd_module = importlib.import_module("kernmantle.linalg.svd")  # the package has its function by this name
 
 
 class Operator:
@@ -78,6 +83,15 @@ def test_more_powers_are_more_accurate():
     a = with_values(300, 120, [1 / (1 + i) for i in range(100)])
     rests = [float(km.linalg.svd(a, 12, method="randomised", power=p).residual.max()) for p in (0, 1, 3)]
     assert rests[0] > 2 * rests[1] > 4 * rests[2]
+
+
+@pytest.mark.parametrize("method", ["direct", "krylov", "randomised"])
+def test_residuals_are_of_what_is_returned(method, monkeypatch):
+    """A decomposition that is 1 % off says so."""
+    right = svd_module._small
+    monkeypatch.setattr(svd_module, "_small", lambda a: (right(a)[0], 1.01 * right(a)[1], right(a)[2]))
+    found = km.linalg.svd(with_values(90, 90, FALLING), 3, method=method, tolerance=1.0)
+    assert 0.005 < float(found.residual[0]) < 0.02
 
 
 def test_a_tolerance_that_is_missed_is_told():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import CheckpointError
+
+_PART = ".part"  # of files that are being written
 
 
 class Checkpoint:
@@ -30,8 +33,8 @@ class Checkpoint:
 
         What processes that ended while they wrote have left is removed.
         """
-        for left in self.path.parent.iterdir():
-            if left.name.startswith(f".{self.path.name}.") and "." not in left.name[len(self.path.name) + 2 :]:
+        for left in self.path.parent.glob(f".{escape(self.path.name)}.*{_PART}"):
+            if "." not in left.name[len(self.path.name) + 2 : -len(_PART)]:  # else it is of a file with a longer name
                 left.unlink(missing_ok=True)
         if not self.path.exists():
             return None
@@ -52,7 +55,7 @@ class Checkpoint:
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the file by one with this state; a process that ends meanwhile leaves the old one."""
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        handle, name = tempfile.mkstemp(_PART, f".{self.path.name}.", self.path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 torch.save({"problem": self._problem, "state": state}, file)

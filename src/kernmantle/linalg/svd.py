@@ -208,13 +208,20 @@ def _direct(operator: _Matrix, k: int, check_errors: bool) -> SVD:
     if operator.dense is None:
         raise ParameterError("of an operator a part of the singular values is found: method='krylov' or 'randomised'")
     u, s, vh = _small(operator.dense)
-    beyond = s[k].detach() if k < len(s) else s.detach()[0] * torch.finfo(s.dtype).eps
-    residual = torch.full_like(s[:k].detach(), default_tolerance(max(operator.shape), s.dtype))
+    beyond = s[k].detach().clone() if k < len(s) else s.detach()[0] * torch.finfo(s.dtype).eps
     # Copies, so that a few vectors do not keep all.
     some = (u[:, :k].clone(), s[:k].clone(), vh[:k].clone())
-    info = 0 if math.isfinite(float(s.detach()[0])) else NOT_FINITE
+    with torch.no_grad():
+        residual = _residuals(operator, some[0], some[1], some[2].mT)
+    info = 0 if math.isfinite(float(residual.amax())) else NOT_FINITE
     _tell(info, 0.0, 0.0, check_errors)
-    return _wrapped(operator, some, residual, beyond.clone(), info, "torch.linalg.svd")
+    return _wrapped(operator, some, residual, beyond, info, "torch.linalg.svd")
+
+
+def _residuals(operator: _Matrix, u: torch.Tensor, s: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Of each triple, by fresh products, relative to the largest singular value."""
+    gaps = (operator.apply(v) - u * s).norm(dim=0), (operator.adjoint(u) - v * s).norm(dim=0)
+    return torch.maximum(*gaps) / s[0].clamp_min(torch.finfo(s.dtype).tiny)
 
 
 def _wrapped(
@@ -279,8 +286,7 @@ def _judged(
 ) -> SVD:  # fmt: skip
     """Residuals of fresh products, the error of the approximation by random columns, and what follows."""
     u, s, v = triples
-    gaps = (operator.apply(v) - u * s).norm(dim=0), (operator.adjoint(u) - v * s).norm(dim=0)
-    residual = torch.maximum(*gaps) / s[0].clamp_min(torch.finfo(s.dtype).tiny)
+    residual = _residuals(operator, u, s, v)
     probes = torch.empty(operator.shape[1], PROBES, dtype=s.dtype, device=s.device).normal_(generator=source)
     missed = (operator.apply(probes) - (u * s) @ (v.mT @ probes)).norm(dim=0).amax()
     error = ALPHA * (2 / math.pi) ** 0.5 * missed

@@ -8,17 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
-from .cost import (
-    HOST_JOINT,
-    HOST_OWN,
-    HOST_VENDOR,
-    LAUNCH,
-    SIZES,
-    fma_seconds,
-    matmul_seconds,
-    memory_of,
-    mma_seconds,
-)  # fmt: skip
+from . import cost
+from .cost import LAUNCH, SIZES, fma_seconds, matmul_seconds, memory_of, mma_seconds
 from .mma_plan import Tensor, joined, suits
 from .mma_plan import plan_of as mma_plan
 from .modes import Mode, cheapest
@@ -188,10 +179,10 @@ def _quickest_pass(
     before = math.prod(mode.columns for mode in modes[: plain.first]) * left
     trailing = math.prod(mode.rows for mode in modes[plain.stop :]) * right_columns
     if len(own) == 1:
-        seconds = HOST_VENDOR + matmul_seconds(own[0], before, trailing, stored, limits)
+        seconds = cost.HOST_VENDOR + matmul_seconds(own[0], before, trailing, stored, limits)
         found.append((seconds, replace(plain, kind="matmul")))
     if not any(map(_is_wide, own)) and _fma_fits(plain.modes, trailing, stored, limits):
-        found.append((HOST_OWN + fma_seconds(plain.modes, before, trailing, stored, limits), plain))
+        found.append((cost.HOST_OWN + fma_seconds(plain.modes, before, trailing, stored, limits), plain))
     if tensor is not None and len(own) == len(plain.modes):
         if len(own) > 1 and stored != "f16":
             found.append(_by_joint_matrix(plain, before, trailing, stored, limits))
@@ -206,11 +197,10 @@ def _by_joint_matrix(
     whole = Mode(plain.columns, plain.rows, 0)
     if max(whole.columns, whole.rows) > WIDEST_JOINT:
         return math.inf, None
-    made = (len(plain.modes) - 1) * (2 * LAUNCH + HOST_JOINT) + 2 * SIZES[
-        stored
-    ] * whole.columns * whole.rows / memory_of(limits)
+    moved = 2 * SIZES[stored] * whole.columns * whole.rows
+    made = (len(plain.modes) - 1) * (2 * LAUNCH + cost.HOST_JOINT) + moved / memory_of(limits)
     parts = (tuple(range(plain.first, plain.stop)),)
-    seconds = HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
+    seconds = cost.HOST_VENDOR + made + matmul_seconds(whole, before, trailing, stored, limits)
     return seconds, replace(plain, kind="matmul", modes=(whole,), parts=parts)
 
 
@@ -237,7 +227,7 @@ def _by_tensor_cores(
     moved = SIZES[stored] * float(before) * trailing * (run.columns + run.rows)
     parts = tuple(tuple(plain.first + position for position in groups[index].indices) for (index,) in run.parts)
     length = trailing if trailing > 1 else math.gcd(axes[-1].columns, axes[-1].rows)
-    seconds = HOST_OWN + mma_seconds(chosen, chosen.count(before, trailing), moved, length, limits)
+    seconds = cost.HOST_OWN + mma_seconds(chosen, chosen.count(before, trailing), moved, length, limits)
     return seconds, replace(run, first=plain.first, stop=plain.stop, parts=parts)
 
 

@@ -196,8 +196,11 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
     if not (x.is_contiguous() and out.is_contiguous() and y.is_contiguous()):
         return None
     right = view.right * x.shape[-1]
-    parts = tuple((tuple(factor.shape[-2:]), factor.stride()[-2:]) for factor in factors)
-    (row, column), parts = (parts[0][1], ()) if len(parts) == 1 else ((mode.columns, 1), parts)
+    parts: tuple[Layout, ...] = ()
+    row, column = factors[0].stride()[-2:]
+    if len(factors) > 1:
+        parts = tuple((tuple(factor.shape[-2:]), factor.stride()[-2:]) for factor in factors)
+        row, column = mode.columns, 1
     count = x.numel() // (mode.columns * right)
     if right == 1:
         shapes = ((count, mode.columns), (mode.columns, 1)), ((count, mode.rows), (mode.rows, 1))
@@ -212,7 +215,9 @@ def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.
 
 
 def multiplied_out(factors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the Kronecker product of matrices that no batch axis varies, row by row."""
+    """Return the Kronecker product of matrices that no batch axis varies, row by row; one alone is not touched."""
+    if len(factors) == 1:
+        return factors[0]
     whole = factors[0].reshape(factors[0].shape[-2:])
     for factor in factors[1:]:
         own = factor.reshape(factor.shape[-2:])
@@ -371,7 +376,7 @@ def _multiplied(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays, nu
     if dense is not None:
         dense(arrays.x, dense.matrix(factors), arrays.y, arrays.out, numbers)
         return
-    factor = factors[0] if len(factors) == 1 else multiplied_out(factors)
+    factor = multiplied_out(factors)
     axes = (Mode(view.left, view.left), Mode(mode.columns, mode.rows, 0), Mode(view.right, view.right))
     half = arrays.x.dtype in (torch.float16, torch.bfloat16)
     wide = torch.float32 if half and not arrays.x.is_cuda else arrays.x.dtype

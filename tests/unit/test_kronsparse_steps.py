@@ -14,6 +14,7 @@ from kernmantle.structured.mode_product.grouped_plan import factor as passes_of
 from kernmantle.structured.mode_product.grouped_plan import (
     grouped_seconds,
     joined_seconds,
+    launch_seconds,
     tile_of,
     tiles_of,
 )
@@ -96,6 +97,25 @@ def test_nothing_costs_less_than_a_launch() -> None:
         assert grouped_seconds([pattern], batch, dtype, False, own) > 2 * LAUNCH
         assert dense_seconds((pattern[1], pattern[2]), batch, dtype, "cuda") > LAUNCH
     assert joined_seconds([(6, 64, 64, 1), (1, 768, 192, 2)], "f32", own) > 2 * LAUNCH
+
+
+# Microseconds of both gradients in one launch on an H100: pattern, rows, type, is the batch last.
+GROUPED_GRADIENTS = (
+    ((125, 17, 210, 69), 137, "bf16", False, 7847), ((56, 4, 30, 65), 2169, "f16", False, 6253),
+    ((86, 3, 31, 87), 344, "bf16", False, 1810), ((33, 144, 7, 31), 427, "f16", False, 785),
+    ((6, 302, 390, 42), 16, "bf16", True, 741), ((82, 129, 173, 17), 18, "f16", True, 706),
+    ((4, 182, 342, 31), 1, "f32", True, 153), ((12, 3, 36, 1), 16440, "bf16", True, 57.2),
+    ((8, 333, 30, 4), 50, "bf16", False, 16.3), ((2, 3, 63, 1), 51, "bf16", False, 3.4),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "rows", "dtype", "last", "taken"), GROUPED_GRADIENTS, ids=str)
+def test_numbers_that_are_read_alone_cost_their_sectors(pattern, rows, dtype, last, taken) -> None:
+    a, b, c, d = pattern
+    x, y = ((1, rows, 16) if last else (a * m * d, 1, 16) for m in (c, b))
+    own = passes_of(pattern, rows, x, y)
+    seconds = launch_seconds([own.of_x(), own.of_weight()], dtype, CARDS["sm_90"])
+    assert taken / 2 < 1e6 * seconds < taken * 2
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])

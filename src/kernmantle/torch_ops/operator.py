@@ -1,6 +1,7 @@
-"""The torch operator ``kernmantle::contract``, its argument the canonical text of a program.
+"""The table of torch's operators, and the first of them, whose argument is the canonical text of a program.
 
-Its derivatives are registered where they are made, in ``autograd``.
+Its derivatives are registered where they are made, in ``autograd``. Every operator is defined here, before the module
+that runs it is loaded, so that a counter of operations made earlier has its formula.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from ..ir.program import Program
 from .dtypes import DTYPES
 from .execute import Types, execute
+from .flops import count_by_formula, counted, program_flops
 from .layout import geometry
 from .torch_private import in_callers_context
 
@@ -22,7 +24,24 @@ NUMBERS = "float[] numbers, Tensor[]? values"
 
 Without tensors ``values`` is None, since AOTInductor passes an empty list of tensors as None.
 """
-LIBRARY.define(f"contract(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]")
+_SPARSE = "str activation, bool batch_last, str algorithm, str precision"
+_CHAIN = "bool batch_last, str algorithm, str precision"
+SCHEMAS = {
+    "contract": f"(Tensor[] tensors, {NUMBERS}, str program, str types) -> Tensor[]",
+    "apply": f"(Tensor[] tensors, {NUMBERS}, str apply, str types) -> Tensor[]",
+    "apply_backward": f"(Tensor[] tensors, Tensor result, Tensor cotangent, {NUMBERS}, str apply, str types, "
+    "bool[] needed) -> Tensor[]",
+    "kron": "(Tensor x, Tensor[] factors, Tensor? y, Scalar alpha, Scalar beta, str modes, str options) -> Tensor",
+    "kron_sparse": f"(Tensor x, Tensor weight, Tensor? bias, {_SPARSE}) -> Tensor",
+    "kron_sparse_weight": "(Tensor x, Tensor grad, SymInt a, SymInt b, SymInt c, SymInt d, str algorithm, "
+    "str precision) -> Tensor",
+    "kron_sparse_chain": f"(Tensor x, Tensor[] weights, Tensor? bias, str kind, bool of_x, {_CHAIN}) -> Tensor[]",
+    "kron_sparse_chain_backward": "(Tensor? x, Tensor[] weights, Tensor[] saved, Tensor grad, bool[] needed, "
+    f"str kind, {_CHAIN}) -> Tensor[]",
+}
+for _name, _schema in SCHEMAS.items():
+    LIBRARY.define(_name + _schema)
+    count_by_formula(_name)
 
 
 def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor] | None]:
@@ -66,6 +85,12 @@ def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Te
 # Not register_fake, which spends 6 ms on finding the line that it is called from.
 for _key, _function in (("CPU", _run), ("CUDA", in_callers_context(_run)), ("Meta", _fake)):
     LIBRARY.impl("contract", _function, _key)
+
+
+@counted("contract")
+def _flops(shapes: Any, *numbers_and_texts: Any, **_: Any) -> int:
+    program = Program.parse(numbers_and_texts[-2])
+    return program_flops(program, geometry(program, [tuple(shape) for shape in shapes]))
 
 
 def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:

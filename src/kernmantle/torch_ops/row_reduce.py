@@ -20,13 +20,13 @@ from .autograd import apply, constant
 from .checks import Call, number_of
 from .dtypes import DTYPES, compute_type, name_of
 from .execute import BoundProgram, Types, result_types
+from .flops import counted, rows_flops
 from .info import RunInfo
-from .operator import NUMBERS, front, packed, read
+from .operator import front, packed, read
 from .row_reduce_execute import prepare, run, shapes, whole_geometry
 from .torch_private import in_callers_context, plain
 
 LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
-LIBRARY.define(f"apply(Tensor[] tensors, {NUMBERS}, str apply, str types) -> Tensor[]")
 
 
 def _run(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Tensor]:
@@ -44,6 +44,11 @@ def _fake(tensors: list[torch.Tensor], *numbers_and_texts: Any) -> list[torch.Te
 for _key, _function in (("CPU", _run), ("CUDA", in_callers_context(_run)), ("Meta", _fake)):
     LIBRARY.impl("apply", _function, _key)
 _operator = torch.ops.kernmantle.apply.default
+
+
+@counted("apply")
+def _flops(shapes: Any, *numbers_and_texts: Any, **_: Any) -> int:
+    return rows_flops(Apply.parse(numbers_and_texts[-2]), shapes)
 
 
 def _vmap(info: Any, in_dims: Any, tensors: Any, *numbers_and_texts: Any) -> tuple[Any, Any]:

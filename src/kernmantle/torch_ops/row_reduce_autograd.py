@@ -32,10 +32,11 @@ from . import blocks
 from .autograd import apply, pulled_back
 from .dtypes import DTYPES
 from .execute import Types
+from .flops import counted, rows_backward_flops
 from .info import RunInfo
 from .layout import Geometry
 from .namespaces import torch_namespace
-from .operator import NUMBERS, packed, read, unpacked
+from .operator import packed, read, unpacked
 from .recompute import recompute
 from .row_reduce import LIBRARY, Defined, Task, task_of
 from .row_reduce_blocks import block_shape, cut, join_rows, product, ranges, reduce_rows
@@ -197,12 +198,6 @@ class _Rowwise(torch.autograd.Function):
         return None, *ctx.context.copy().run(_backward, ctx.task, tensors, result, *cotangents, needed)
 
 
-LIBRARY.define(
-    f"apply_backward(Tensor[] tensors, Tensor result, Tensor cotangent, {NUMBERS}, str apply, str types, "
-    "bool[] needed) -> Tensor[]"
-)
-
-
 def _run_backward(
     tensors: Tensors, result: torch.Tensor, cotangent: torch.Tensor, *numbers_and_texts: Any
 ) -> list[torch.Tensor]:
@@ -222,6 +217,12 @@ refuse_derivative(
     "take derivatives of higher order outside of what is compiled",
 )  # fmt: skip
 _backward_operator = torch.ops.kernmantle.apply_backward.default
+
+
+@counted("apply_backward")
+def _flops(shapes: Any, *others: Any, **_: Any) -> int:
+    text, needed = others[-3], others[-1]
+    return rows_backward_flops(Apply.parse(text), shapes, needed)
 
 
 @lru_cache(maxsize=1024)

@@ -10,6 +10,7 @@ import torch
 
 from ..compiler.row_reduce import PRODUCT, Apply
 from ..ir.reductions import Reduction
+from .checks import without_autocast
 from .dtypes import DTYPES
 from .execute import Types, allocate, execute
 from .layout import geometry
@@ -61,7 +62,7 @@ def cut(apply: Apply, tensors: Tensors, rows: slice, columns: slice) -> list[tor
 
 def product(entries: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Matrix product, whatever autocast says."""
-    with torch.autocast(entries.device.type, enabled=False):
+    with without_autocast(entries.device):
         return entries @ v
 
 

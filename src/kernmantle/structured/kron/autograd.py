@@ -5,6 +5,7 @@ The operator is autograd-free; the product's axes are given by their text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ...config import current
 from ...errors import BackendError, GradientError
 from ...torch_ops.autograd import constant
 from ...torch_ops.execute import allocate_as
+from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import (
     check_untransformed,
@@ -29,7 +31,7 @@ from ...torch_ops.torch_private import (
 from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
 from .gradient import UNBOUND, bind_gradients, conjugate, factor_numbers, gradients, positions_of
 from .gradient_steps import partial_text
-from .modes import contracted, parse, text_of
+from .modes import cheapest, contracted, parse, products, text_of
 
 Tensors = Sequence[torch.Tensor]
 Maybe = torch.Tensor | None
@@ -38,9 +40,6 @@ TOGETHER = 4096
 _HEAD = 5  # arguments of the Function before its tensors
 
 LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
-LIBRARY.define(
-    "kron(Tensor x, Tensor[] factors, Tensor? y, Scalar alpha, Scalar beta, str modes, str options) -> Tensor"
-)
 
 
 def _run(
@@ -88,6 +87,16 @@ def _front(tensor: torch.Tensor, rank: int) -> torch.Tensor:
 
 torch.library.register_vmap("kernmantle::kron", _vmap, lib=LIBRARY)
 kron = torch.ops.kernmantle.kron.default
+
+
+@counted("kron")
+def _flops(
+    x: Sequence[int], factors: Sequence[Sequence[int]], y: Sequence[int] | None, alpha: Number, beta: Number,
+    text: str, options: str, out_shape: Sequence[int] = (),
+) -> int:  # fmt: skip
+    """Count a multiplication and an addition for each product, the factors taken in the order of fewest."""
+    modes = parse(text, tuple((int(factor[-2]), int(factor[-1])) for factor in factors))
+    return 2 * products(modes, cheapest(modes)) * math.prod(out_shape[:-2]) * x[-1]
 
 
 class Kron(torch.autograd.Function):

@@ -18,6 +18,7 @@ from ...config import current
 from ...runtime.dispatch import bound
 from ...torch_ops.call_key import program_key
 from ...torch_ops.dtypes import NAMES
+from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import assumed_constant, in_callers_context, is_static
 from ..mode_product.chain_plan import Pattern
@@ -28,14 +29,6 @@ from .chain_step import FACTORS, GROUPED, MATRIX, GroupedStep, Step, bind_step
 
 _HEAD = 5  # arguments of the Function before its tensors
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
-_LIBRARY.define(
-    "kron_sparse_chain(Tensor x, Tensor[] weights, Tensor? bias, str kind, bool of_x, bool batch_last, str algorithm, "
-    "str precision) -> Tensor[]"
-)
-_LIBRARY.define(
-    "kron_sparse_chain_backward(Tensor? x, Tensor[] weights, Tensor[] saved, Tensor grad, bool[] needed, str kind, "
-    "bool batch_last, str algorithm, str precision) -> Tensor[]"
-)
 
 
 def _options(batch_last: bool, algorithm: str, precision: str) -> Options:
@@ -125,6 +118,27 @@ def _fake_backward(
     found += [grad.new_empty((i * j * k,))] if of_bias else []
     each = zip(weights, of_weights, strict=True)
     return [*found, *(grad.new_empty(weight.shape) for weight, needs in each if needs)]
+
+
+@counted("kron_sparse_chain")
+def _flops(x: Any, weights: Any, bias: Any, kind: str, of_x: bool, batch_last: bool, *_: Any, out_shape: Any) -> int:
+    """Count a multiplication and an addition for each weight and row, as of factors that follow one another."""
+    return 2 * _rows(x, batch_last) * sum(map(math.prod, weights))
+
+
+@counted("kron_sparse_chain_backward")
+def _flops_backward(
+    x: Any, weights: Any, saved: Any, grad: Any, needed: Sequence[bool], kind: str, batch_last: bool, *_: Any,
+    out_shape: Any,
+) -> int:  # fmt: skip
+    of_x, *of_weights = needed[0], *needed[2:]
+    sizes = [math.prod(weight) for weight in weights]
+    through = sum(sizes if of_x else sizes[1:])
+    return 2 * _rows(grad, batch_last) * (through + sum(n for n, own in zip(sizes, of_weights, strict=True) if own))
+
+
+def _rows(shape: Sequence[int], batch_last: bool) -> int:
+    return math.prod(shape[1:] if batch_last else shape[:-1])
 
 
 _forward = torch.ops.kernmantle.kron_sparse_chain.default

@@ -12,24 +12,16 @@ from contextvars import copy_context
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from ...config import current
 from ...errors import BackendError
+from ...torch_ops.flops import counted
 from ...torch_ops.torch_private import check_untransformed, in_callers_context, plain, register_derivative
 from . import execute
 
 Maybe = torch.Tensor | None
 
 _LIBRARY = torch.library.Library("kernmantle", "FRAGMENT")
-_LIBRARY.define(
-    "kron_sparse(Tensor x, Tensor weight, Tensor? bias, str activation, bool batch_last, str algorithm, "
-    "str precision) -> Tensor"
-)
-_LIBRARY.define(
-    "kron_sparse_weight(Tensor x, Tensor grad, SymInt a, SymInt b, SymInt c, SymInt d, str algorithm, "
-    "str precision) -> Tensor"
-)
 
 
 class Options(NamedTuple):
@@ -81,13 +73,13 @@ def _fake_weight(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d:
     return x.new_empty((x.shape[0], a, b, c, d))
 
 
-@register_flop_formula(torch.ops.kernmantle.kron_sparse)
+@counted("kron_sparse")
 def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
     """Count a multiplication and an addition for each weight and row, of the groups of either."""
     return 2 * max(x[0], weight[0]) * x[1] * math.prod(weight[1:])
 
 
-@register_flop_formula(torch.ops.kernmantle.kron_sparse_weight)
+@counted("kron_sparse_weight")
 def _flops_weight(x: Sequence[int], grad: Sequence[int], a: int, b: int, c: int, d: int, *_: Any, **__: Any) -> int:
     return 2 * max(x[0], grad[0]) * x[1] * a * b * c * d
 

@@ -214,28 +214,29 @@ def _dense_layer(given: Arrays) -> nn.Module:
     return layer
 
 
-def _forward(make: Callable[[Arrays], nn.Module], captured: bool) -> Prepare:
+def _forward(make: Callable[[Arrays], nn.Module], how: str) -> Prepare:
     def prepare(given: Arrays) -> Callable[[], Any]:
         layer, x = make(given).requires_grad_(False), given["x"]
         if isinstance(layer, KSLinear):
             layer = layer.pack()
-        return graph(lambda: layer(x), x.device.type if captured else "")
+        own = torch.compile(layer) if how == "compiled" else layer
+        return graph(lambda: own(x), "" if how else x.device.type)
 
     return prepare
 
 
-def _step(make: Callable[[Arrays], nn.Module], captured: bool) -> Prepare:
+def _step(make: Callable[[Arrays], nn.Module], how: str) -> Prepare:
     """Forward pass, and backward pass by ones to the gradients of everything; gives that of x."""
 
     def prepare(given: Arrays) -> Callable[[], Any]:
         layer, x = make(given), given["x"].detach().requires_grad_()
-        wanted = [x, *layer.parameters()]
+        wanted, own = [x, *layer.parameters()], torch.compile(layer) if how == "compiled" else layer
 
         def call() -> torch.Tensor:
-            result = layer(x)
+            result = own(x)
             return torch.autograd.grad(result, wanted, torch.ones_like(result))[0]
 
-        return graph(call, x.device.type if captured else "")
+        return graph(call, "" if how else x.device.type)
 
     return prepare
 
@@ -256,12 +257,15 @@ def _step_exact(given: Exact, picks: Picks) -> np.ndarray[Any, Any]:
     return np.broadcast_to(total[picks.columns], (len(picks.rows), len(picks.columns)))
 
 
-def layer_case(batch: int, dtype: str, step: bool, device: str, captured: bool = True) -> Case:
+def layer_case(
+    batch: int, dtype: str, step: bool, device: str, how: str = "", chain: Sequence[Sequence[int]] = CHAIN,
+    name: str = "a layer",
+) -> Case:  # fmt: skip
     """A layer of two factors against the dense layer of the same matrix: forward, or with its backward pass.
 
-    On a GPU by its own clock in replays of a graph, or what a call takes in all if not ``captured``.
+    On a GPU by its own clock in replays of a graph, or what a call takes in all if ``how`` is "eager" or "compiled".
     """
-    patterns = [KSPattern(*pattern) for pattern in CHAIN]
+    patterns = [KSPattern(*pattern) for pattern in chain]
     columns = patterns[0].in_features if step else patterns[-1].out_features
     depth = sum(pattern.b if step else pattern.c for pattern in patterns)
     if DTYPES[dtype].itemsize < 4:  # what is between the factors, or their product, is rounded to the type
@@ -270,13 +274,14 @@ def layer_case(batch: int, dtype: str, step: bool, device: str, captured: bool =
         _inputs(patterns, batch, dtype, False), _step_exact if step else _forward_exact, (batch, columns), depth, dtype,
         _cut(False, whole=True),
     )  # fmt: skip
-    targets = (Target("faster", 1.4, "dense", machine=H200),) if step and batch == BATCH["cuda"] else ()
-    kind, way = ("training step", _step) if step else ("forward pass", _forward)
-    how, clock = ("", clock_of(device)) if captured else (" eager", "wall")
+    named = step and chain == CHAIN and batch == BATCH["cuda"] and not how
+    targets = (Target("faster", 1.4, "dense", machine=H200),) if named else ()
+    kind, prepare = ("training step", _step) if step else ("forward pass", _forward)
+    after, clock = (f" {how}", "wall") if how else ("", clock_of(device))
+    own = "" if chain == CHAIN else f"{name} "
     return Case(
-        f"{kind} {batch} {dtype}{how}", f"{kind} of a layer, batch {batch}, {dtype}{how}", problem,
-        way(_sparse_layer, captured), (Peer("dense", way(_dense_layer, captured)),), Work(),
-        targets if captured else (), clock,
+        f"{own}{kind} {batch} {dtype}{after}", f"{kind} of {name}, batch {batch}, {dtype}{after}", problem,
+        prepare(_sparse_layer, how), (Peer("dense", prepare(_dense_layer, how)),), Work(), targets, clock,
     )  # fmt: skip
 
 
@@ -305,7 +310,7 @@ def suite(device: str = "", full: bool = False) -> Suite:
         layer_case(batch, dtype, step, kind) for batch in batches for dtype in TYPES[kind] for step in (False, True)
     ]
     eager = [
-        layer_case(batch, dtype, step, kind, False)
+        layer_case(batch, dtype, step, kind, "eager")
         for batch in (EAGER if kind == "cuda" else ())
         for dtype in TYPES[kind]
         for step in (False, True)

@@ -1,0 +1,38 @@
+"""The suite of layers: training steps and single tokens of Kronecker-sparse layers against dense ones.
+
+The layer of a vision transformer, and those of a language model as Monarch matrices of 32 and 64 blocks; each call in a
+CUDA graph, started alone, and compiled.
+"""
+
+from __future__ import annotations
+
+from .case import Case, Suite
+from .kronsparse import CHAIN, layer_case
+
+VIT = "ViT"
+CHAINS = {
+    VIT: CHAIN,
+    "4096 to 4096, 32 blocks": ((32, 128, 128, 1), (1, 128, 128, 32)),
+    "4096 to 4096, 64 blocks": ((64, 64, 64, 1), (1, 64, 64, 64)),
+    "4096 to 11008, 32 blocks": ((32, 128, 128, 1), (1, 344, 128, 32)),
+    "4096 to 11008, 64 blocks": ((64, 64, 64, 1), (1, 172, 64, 64)),
+}
+"""Patterns by the name of a layer, the first applied first."""
+ROWS, LONG_ROWS, TOKENS = (16, 256, 1024, 4096, 16384, 65536), (4096, 16384), (1, 16)
+EAGER, COMPILED = (16, 1024, 4096), (16, 4096)
+TYPES = ("bf16", "f32")
+
+
+def _case(name: str, rows: int, dtype: str, step: bool, how: str = "") -> Case:
+    return layer_case(rows, dtype, step, "cuda", how, CHAINS[name], name)
+
+
+def suite() -> Suite:
+    """All layers, what takes long to compile last."""
+    models = [name for name in CHAINS if name != VIT]
+    steps = [_case(name, rows, dtype, True) for name in models for rows in LONG_ROWS for dtype in TYPES]
+    tokens = [_case(name, rows, dtype, False) for name in models for rows in TOKENS for dtype in TYPES]
+    own = [_case(VIT, rows, dtype, True) for rows in ROWS for dtype in TYPES]
+    eager = [_case(name, rows, dtype, True, "eager") for name in list(CHAINS)[:2] for rows in EAGER for dtype in TYPES]
+    late = [_case(name, rows, "bf16", True, "compiled") for name in list(CHAINS)[:2] for rows in COMPILED]
+    return Suite("layers", "cuda", (*tokens, *own, *steps, *eager, *late))

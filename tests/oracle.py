@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 Array = np.ndarray[Any, Any]
 
+# Each reduction of the table by NumPy, and its result over nothing, None where it has none.
 REDUCE: dict[str, Callable[..., Array]] = {
     "sum": np.sum,
     "prod": np.prod,
@@ -22,6 +23,26 @@ REDUCE: dict[str, Callable[..., Array]] = {
     "argmin": lambda values, axis: np.argmin(values, axis=axis[0]),
     "argmax": lambda values, axis: np.argmax(values, axis=axis[0]),
 }
+OVER_NOTHING: dict[str, float | bool | None] = {
+    "sum": 0.0, "prod": 1.0, "min": np.inf, "max": -np.inf, "logsumexp": -np.inf, "any": False, "all": True,
+    "argmin": None, "argmax": None,
+}  # fmt: skip
+
+
+def reduction(name: str) -> Callable[..., Array]:
+    """Return a reduction's definition by NumPy: of values and the axes to reduce."""
+    assert name in REDUCE, (
+        f"reduction {name!r} has no expected values: write its definition into REDUCE of tests/oracle.py"
+    )
+    return REDUCE[name]
+
+
+def over_nothing(name: str) -> float | bool | None:
+    """Return the result of a reduction over no values."""
+    assert name in OVER_NOTHING, (
+        f"reduction {name!r} has no expected result over nothing: OVER_NOTHING of tests/oracle.py"
+    )
+    return OVER_NOTHING[name]
 
 
 def _largest(dtype: Any) -> Any:
@@ -77,7 +98,7 @@ def oracle(
         kinds = [reduce] * len(mapped) if isinstance(reduce, str) else reduce
         full = [np.broadcast_to(value, shape) for value in mapped]
         finished = [
-            REDUCE[kind](value, axis=reduced) if reduced else value for kind, value in zip(kinds, full, strict=True)
+            reduction(kind)(value, axis=reduced) if reduced else value for kind, value in zip(kinds, full, strict=True)
         ]
         if epilogue is None:
             return finished[0] if len(finished) == 1 else tuple(finished)

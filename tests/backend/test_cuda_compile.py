@@ -13,6 +13,7 @@ import pytest
 
 from kernmantle import config
 from kernmantle.backends.cuda import tiles
+from kernmantle.backends.cuda.arch import ARCHS
 from kernmantle.backends.cuda.emit import emit, headers
 from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
 from kernmantle.backends.cuda.nvrtc import compile_source, inlined, options, resources
@@ -110,8 +111,14 @@ def test_a_number_is_an_argument_not_text() -> None:
 
 
 def test_a_compiler_error_is_one_clear_error() -> None:
-    with pytest.raises(CompileError, match=r"kernel 'broken' did not compile for sm_90"):
+    with pytest.raises(CompileError, match=r"kernel 'broken' did not compile for sm_90a: "):
         compile_source("__global__ void broken() { nonsense }", "sm_90", {}, "broken")
+
+
+def test_a_target_that_the_compiler_does_not_know_is_said(monkeypatch) -> None:
+    monkeypatch.setitem(ARCHS, "sm_999", replace(ARCHS["sm_90"], name="sm_999", target="sm_999a"))
+    with pytest.raises(CompileError, match=r"for sm_999a: nvrtc \d+\.\d+ compiles for .*sm_90.*: install a newer CUDA"):
+        compile_source("__global__ void empty() {}", "sm_999", {}, "empty")
 
 
 def test_lines_of_source_are_in_a_binary_on_request() -> None:

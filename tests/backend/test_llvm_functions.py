@@ -202,10 +202,13 @@ def test_simple_operations_on_special_values(dtype):
         assert np.array_equal(result.ravel().astype(np.float64), want, equal_nan=True), name
 
 
-def test_every_operation_is_spelled_and_tested():
-    assert set(OPS) <= SPELLED
-    assert set(OPS) <= {*MP, *SIMPLE, "pow", "add", "sub", "mul", "div"}
-    assert set(MP) == set(BOUND) == set(EDGES)
+@pytest.mark.parametrize("name", OPS)
+def test_every_operation_is_spelled_and_tested(name):
+    spelling = "an instruction in backends/cpu/spelling.py, or a function in backends/cpu/libm.py"
+    expected = "SIMPLE, or MP, BOUND and EDGES for a function that rounds, in tests/backend/test_llvm_functions.py"
+    assert name in SPELLED, f"operation {name!r} cannot be compiled for a CPU: write {spelling}"
+    assert name in {*MP, *SIMPLE, "pow", "add", "sub", "mul", "div"}, f"{name!r} has no expected values: {expected}"
+    assert (name in MP) == (name in BOUND) == (name in EDGES), f"{name!r} needs a row in all: {expected}"
 
 
 def test_the_measure_of_error_can_fail():

@@ -195,6 +195,7 @@ def path(card: str) -> Path:
 
 def read(card: str) -> Record:
     """Return the record of a card."""
+    assert path(card).exists(), f"no machine code of {card} is recorded: `{COMMAND}` records it"
     return json.loads(path(card).read_text())
 
 

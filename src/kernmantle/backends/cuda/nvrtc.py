@@ -68,6 +68,24 @@ def compiler_version() -> str:
     return f"nvrtc {major}.{minor}"
 
 
+@lru_cache(maxsize=1)
+def supported_targets() -> tuple[str, ...]:
+    """Return the generations that NVRTC compiles for, as "sm_90"; an empty tuple where it does not tell."""
+    status, numbers = import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
+    return tuple(f"sm_{number}" for number in numbers) if int(status) == 0 else ()
+
+
+def _unsupported(target: str) -> str:
+    """Return what to do about a target that NVRTC does not know, "" if it knows it."""
+    supported = supported_targets()
+    if not supported or target.rstrip("af") in supported:
+        return ""
+    return (
+        f"{compiler_version()} compiles for {', '.join(supported)}: install a newer CUDA toolkit package, or give the "
+        f"GPU's row in backends/cuda/arch.py a target among these; "
+    )
+
+
 def resources(log: str) -> Resources:
     """The assembler's figures in a compilation log."""
     found = {name: re.search(pattern, log) for name, pattern in _FIELDS.items()}
@@ -107,6 +125,11 @@ def compile_source(
         Whether multiplications may be fused into additions.
     lines : bool
         Whether the binary knows the lines of the source.
+
+    Raises
+    ------
+    CompileError
+        The source does not compile, or NVRTC does not know the target of the architecture.
     """
     log = io.StringIO()
     settings = core().ProgramOptions(
@@ -129,5 +152,6 @@ def compile_source(
     except Exception as error:
         if not is_from_cuda(error):
             raise
-        raise CompileError(f"kernel {name!r} did not compile for {arch}: {error}") from error
+        target = arch_of(arch).target
+        raise CompileError(f"kernel {name!r} did not compile for {target}: {_unsupported(target)}{error}") from error
     return Cubin(bytes(code.code), arch, log.getvalue(), resources(log.getvalue()))

@@ -40,14 +40,42 @@ CARDS = {
 
 @dataclass(frozen=True)
 class Tile:
-    """``threads_m x threads_n`` threads of ``rows x columns`` cells each; ``groups`` of them share the range of k.
+    """A tile of the output and the block of threads that computes it.
 
-    ``efficiency`` is the share of the issue slots that its inner loop reaches, ``heavy`` that of one that calls
-    functions; both are fitted, with the constants of ``cuda_plan.cost``, to times of all tiles over a grid of shapes.
-    ``requires`` are the features that a generation must have. What a nest must be, beside fitting: with
-    ``matrix_operand`` it reads one operand over the tile, which stays in registers; with ``table_power`` it takes a
-    power from a table; with ``half2`` it sums distances of float16, two terms at a time. "positions" finds positions of
-    extremes, for which the others take more than twice the instructions that they are fitted to.
+    Parameters
+    ----------
+    name : str
+        Key of the row, which ``kernmantle inspect`` shows.
+    threads_m, threads_n : int
+        Threads along the rows and the columns of the tile.
+    rows, columns : int
+        Accumulators of one thread along both.
+    depth : int
+        Values of k in one stage of shared memory.
+    groups : int
+        Groups of threads that divide the range of k among them (split-K inside a block).
+    unroll : int
+        Steps of k that the inner loop writes out.
+    resident : int
+        Blocks that a multiprocessor shall hold at least; bounds the registers of a thread.
+    efficiency : float
+        Share of the issue slots that the inner loop reaches; fitted, with the constants of ``gram_plan.cost``, to times
+        of all tiles over a grid of shapes (decision 0005). "positions" finds positions of extremes, for which the
+        others take more than twice the instructions that they are fitted to.
+    schema : str
+        Template that it instantiates: a header of ``backends/cuda/kernels``.
+    stages : int
+        Stages of shared memory in flight.
+    heavy : float
+        ``efficiency`` of an inner loop that calls functions.
+    requires : tuple of str
+        Features that a generation must have.
+    matrix_operand : bool
+        The nest must read one operand over the tile, which stays in registers.
+    table_power : bool
+        The nest must take a power from a table.
+    half2 : bool
+        The nest must sum distances of float16, two terms at a time.
     """
 
     name: str

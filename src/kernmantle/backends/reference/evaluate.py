@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import BackendError
 from ...ir.equation import broadcast
 from ...ir.node import Node, postorder, variables
 from ...ir.ops import OPS, Op
@@ -42,6 +43,11 @@ def lookup(row: Op, modules: Sequence[Any], names: Sequence[str]) -> Callable[..
         for name in names:
             if name and hasattr(module, name):
                 return getattr(module, name)
+    if row.name not in _COMPOSED:
+        raise BackendError(
+            f"{modules[-1].__name__} has no function for operation {row.name!r}: name one in its row "
+            "of ir/ops.py, or write its definition into _COMPOSED of backends/reference/evaluate.py"
+        )
     return _COMPOSED[row.name]
 
 

@@ -168,8 +168,8 @@ class _Grid:
         self.rows, self.columns = mesh.get_group(0), mesh.get_group(1)
         self.parts: int = mesh.size(1)
         shapes = [self._shape(index) for index in range(len(self.factors))]
-        self.place = split_position(shapes, self.parts)
-        before, after = shapes[: self.place], shapes[self.place :]
+        self.leading = split_position(shapes, self.parts)
+        before, after = shapes[: self.leading], shapes[self.leading :]
         self.left, self.right = math.prod(p for p, _ in before), math.prod(p for p, _ in after)
         self.new_left, self.new_right = math.prod(q for _, q in before), math.prod(q for _, q in after)
 
@@ -264,10 +264,10 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
     m, own = x_local.shape[0], grid.column
     lefts, rights = shares(grid.left, grid.parts), shares(grid.new_right, grid.parts)
     value = x_local
-    if grid.place < len(shared):
-        value = local_matmul(value.reshape(m * lefts[own], grid.right), shared[grid.place :], **options)
+    if grid.leading < len(shared):
+        value = local_matmul(value.reshape(m * lefts[own], grid.right), shared[grid.leading :], **options)
     value = _Transpose.apply(value.reshape(m, lefts[own], grid.new_right), lefts, rights, grid.columns, False)
-    value = local_matmul(value.reshape(m, grid.left * rights[own]), [*shared[: grid.place], rights[own]], **options)
+    value = local_matmul(value.reshape(m, grid.left * rights[own]), [*shared[: grid.leading], rights[own]], **options)
     new_lefts = shares(grid.new_left, grid.parts)
     value = _Transpose.apply(value.reshape(m, grid.new_left, rights[own]), new_lefts, rights, grid.columns, True)
     return value.reshape(m, new_lefts[own] * grid.new_right)

@@ -66,14 +66,14 @@ class Call:
         labels: list[str] = []
         for name in definition.equation.names:
             if name is None:
-                place, value = next(rest)
+                index, value = next(rest)
                 arrays.append(value)
-                labels.append(f"operand {place}")
+                labels.append(f"operand {index}")
             else:
                 arrays.append(given[name])
                 labels.append(f"operand {name!r}")
-        for place, label in enumerate(labels):
-            if is_number(arrays[place]) and not hasattr(arrays[place], "shape"):
+        for index, label in enumerate(labels):
+            if is_number(arrays[index]) and not hasattr(arrays[index], "shape"):
                 raise DtypeError(f"{label} is a number; pass an array, or make it a named parameter of the lambda")
         numbers = {name: given[name] for name in definition.parameters if is_number(given[name])}
         host = {name: _host_number(given[name], arrays[0]) for name in definition.parameters if name not in numbers}

@@ -324,7 +324,7 @@ class Contraction:
         exponents = {name: value for name, value in values.items() if name in self._exponents}
         literals = [(name, known) for name, value in exponents.items() for known in POWER_CLASSES if value == known]
         bound = bind_program(self.text, call.names, tuple(literals), twin)
-        operands = [tensor for place, tensor in enumerate(call.operands) if not (twin and place == 1)]
+        operands = [tensor for index, tensor in enumerate(call.operands) if not (twin and index == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]
         return bound, tensors, [values[entry] if isinstance(entry, str) else entry for entry in bound.numbers]
 

@@ -127,7 +127,7 @@ def _column_pieces(
     columns = int(integers[size_slot(role)])
     turns = -(-todo.items // threads) if todo.items < jit.SPLIT_ITEMS * threads else 1
     step = max(columns * _LONGEST // (todo.cost * turns) // chosen.columns, 1) * chosen.columns
-    strides = [int(integers[stride_slot(place, role)]) * BYTES[port.dtype] for place, port in enumerate(ports)]
+    strides = [int(integers[stride_slot(index, role)]) * BYTES[port.dtype] for index, port in enumerate(ports)]
     for start in range(0, columns, step):
         piece = integers.copy()
         piece[size_slot(role)] = min(step, columns - start)

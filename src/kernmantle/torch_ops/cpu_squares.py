@@ -55,7 +55,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
     cancellation, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
     join, end = norm_correction(program).text, epilogue(program)
     last = [names.index(operand.name) for operand in end.tensors if operand.name in names]
-    given = [place for place, operand in enumerate(program.numbers) if operand in end.numbers]
+    given = [index for index, operand in enumerate(program.numbers) if operand in end.numbers]
     plain, masked = types.text, replace(types, outs=("bool",)).text
 
     def written(out: torch.Tensor, text: str, kinds: str, *arrays: torch.Tensor, numbers: Sequence[float] = ()) -> None:
@@ -66,7 +66,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
         mask = torch.empty(out.shape, dtype=torch.bool)
         for target, source, kinds in ((of_y, cancellation, plain), (mask, mark, masked), (out, join, plain)):
             prepare(source, kinds, [out, of_x, of_y], [target])
-        prepare(end.text, plain, [*(tensors[place] for place in last), out, of_x, of_y], [out])
+        prepare(end.text, plain, [*(tensors[index] for index in last), out, of_x, of_y], [out])
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         (out,), x, y = outs, tensors[row], tensors[column]
@@ -84,14 +84,14 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
         if not bool((excess < -SMALLEST).all()):
             mask = torch.empty(out.shape, dtype=torch.bool)
             written(mask, mark, masked, out, of_x, of_y)
-            places = mask.nonzero()
-            if len(places) > _MOST_NEAR * out.numel():
+            entries = mask.nonzero()
+            if len(entries) > _MOST_NEAR * out.numel():
                 direct(tensors, numbers, outs)
                 return
             written(out, join, plain, out, of_x, of_y)
-            _mend(out, places, x, y)
+            _mend(out, entries, x, y)
             of_x, of_y = torch.zeros_like(of_x), torch.zeros_like(of_y)
-        kept, values = [tensors[place] for place in last], [numbers[place] for place in given]
+        kept, values = [tensors[index] for index in last], [numbers[index] for index in given]
         written(out, end.text, plain, *kept, out, of_x, of_y, numbers=values)
 
     return run
@@ -116,7 +116,7 @@ def _near(parts: tuple[torch.Tensor, ...], near: float) -> torch.Tensor:
     return ~(2 * (x @ y.mT) - (1 - near) * (of_x[:, None] + of_y) < -SMALLEST)
 
 
-def _mend(out: torch.Tensor, places: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+def _mend(out: torch.Tensor, entries: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
     """Entries from differences, as the product that makes them."""
-    for row, column in (part.unbind(1) for part in places.split(max(1, _CHUNK // x.shape[1]))):
+    for row, column in (part.unbind(1) for part in entries.split(max(1, _CHUNK // x.shape[1]))):
         out[row, column] = (x[row] - y[column]).square_().sum(1).mul_(-0.5)

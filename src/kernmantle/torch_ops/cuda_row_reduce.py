@@ -82,8 +82,8 @@ def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
     sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
     width, nowhere = sizes["l"], rows.ports.index(rows.matrix.outs[0])
     steps = [
-        BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
-        for place, port in enumerate(rows.ports)
+        BYTES[port.dtype] * values[stride_slot(position, "m")] * ("m" in port.roles)
+        for position, port in enumerate(rows.ports)
     ]
     band = sizes["m"] if chosen.gated else chosen.band(sizes, own, width)
     bands = [_cut(chosen, values, own, first, band) for first in range(0, sizes["m"], band)]

@@ -30,8 +30,8 @@ def launcher(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
     sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
     nowhere, device = rows.ports.index(rows.matrix.outs[0]), torch.device("cuda", index)
     steps = [
-        BYTES[port.dtype] * values[stride_slot(place, "m")] * ("m" in port.roles)
-        for place, port in enumerate(rows.ports)
+        BYTES[port.dtype] * values[stride_slot(position, "m")] * ("m" in port.roles)
+        for position, port in enumerate(rows.ports)
     ]
     bands = [_band(chosen, values, own, first) for first in range(0, sizes["m"], _rows(chosen, sizes))]
     size = max(band.bytes for band in bands)

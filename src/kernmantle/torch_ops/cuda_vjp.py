@@ -11,7 +11,7 @@ from ..backends.cuda import vjp_emit as text
 from ..backends.cuda.gram_plan import Facts
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.tiles import DeviceLimits
-from ..backends.cuda.vjp_plan import PullPlan, fixed, places, pull_plan, schedule
+from ..backends.cuda.vjp_plan import PullPlan, fixed, pull_plan, schedule, workspace
 from ..compiler.nest import Nest
 from ..errors import OutOfMemoryError
 from ..runtime.kernel_store import Job, loaded
@@ -74,7 +74,7 @@ def _prepared(
     if kernels is None:
         return None
     chosen = schedule(plan, sizes, limits)
-    where, given = places(plan, sizes, facts, chosen), fixed(plan, integers)
+    where, given = workspace(plan, sizes, facts, chosen), fixed(plan, integers)
     device, around = torch.device("cuda", index), _AROUND_BLOCKS * limits.sm_count
     powers = lru_cache(maxsize=64)(plan.power_arguments)
     rest = chosen.tiles - chosen.whole

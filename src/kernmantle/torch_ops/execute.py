@@ -185,9 +185,9 @@ def _reference_runner(program: Program, types: Types, geo: Geometry, extremes: t
         for operand, number in zip(program.numbers, numbers, strict=True):
             arrays[operand.name] = ns.full((), number, "value")
         limit = current().chunk_bytes // (4 * compute.itemsize)
-        for place, values in evaluate.run(program, arrays, geo.sizes, ns, limit):
+        for index, values in evaluate.run(program, arrays, geo.sizes, ns, limit):
             for out, value in zip(outs, values, strict=True):
-                out[(..., *place)] = value
+                out[(..., *index)] = value
 
     return run
 
@@ -303,8 +303,8 @@ class PartialLaunch:
 def _kernel(
     program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target
 ) -> tuple[Runner, str]:
-    places = _places(program)
-    arrays = [tensors[place] for place in places]
+    order = _operand_order(program)
+    arrays = [tensors[index] for index in order]
     stored, parallel = [NAMES[t.dtype] for t in arrays], target.parallel(tensors[0].device)
     found = pullback(program)
     pulled = found if found and target.pulls(found, program, geo.sizes, types.compute) else None
@@ -330,10 +330,10 @@ def _kernel(
     launcher = target.prepare(nest, calls.integers, alignment, tensors[0].device)
     launch: Runner
     if len(calls.offsets) == 1 and not lowering.is_partial:
-        launch = KernelLaunch(launcher.run, None if places == tuple(range(len(tensors))) else places)
+        launch = KernelLaunch(launcher.run, None if order == tuple(range(len(tensors))) else order)
     else:
         sizes = (*(t.element_size() for t in arrays), *(DTYPES[port.dtype].itemsize for port in lowering.nest.outs))
-        launch = PartialLaunch(launcher.run, places, calls, sizes, program, types, lowering, shape)
+        launch = PartialLaunch(launcher.run, order, calls, sizes, program, types, lowering, shape)
     route = f"{target.name}: {launcher.description}"
     if target.name != "llvm":
         return launch, route
@@ -355,7 +355,7 @@ def _by_products(
     return cpu_squares.runner(plan, program, types, launch, prepare), f"{plan}, else {route}"
 
 
-def _places(program: Program) -> tuple[int, ...]:
+def _operand_order(program: Program) -> tuple[int, ...]:
     """Which of the tensors each operand is."""
     names = [operand.name for operand in program.tensors]
     named = [operand.name for operand in program.operands if not operand.number]
@@ -366,10 +366,10 @@ def _joined(program: Program, types: Types, lowering: Lowering, registers: Tenso
     """Finished accumulators from partial registers: joined over the partial axes, then over the splits."""
     ns = torch_namespace(DTYPES[types.compute], registers[0].device)
     finished: list[torch.Tensor] = []
-    place = 0
+    start = 0
     for reduction in program.reductions:
-        state = list(registers[place : place + len(reduction.kinds)])
-        place += len(reduction.kinds)
+        state = list(registers[start : start + len(reduction.kinds)])
+        start += len(reduction.kinds)
         for _ in lowering.partial:
             state = [register[..., 0] for register in evaluate.merge_axis(reduction, state, -1, ns)]
         state = [register[0] for register in evaluate.merge_axis(reduction, state, -state[0].dim(), ns)]

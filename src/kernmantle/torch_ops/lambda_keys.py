@@ -90,17 +90,17 @@ def _analysed(code: CodeType) -> tuple[Read, ...] | Unproven:
     """Every variable that code reads from outside, if its instructions show them all."""
     instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in _SILENT]
     reads: list[Read] = []
-    place = 0
-    while place < len(instructions):
-        entry = instructions[place]
-        place += 1
+    position = 0
+    while position < len(instructions):
+        entry = instructions[position]
+        position += 1
         if entry.opname not in _INSTRUCTIONS and (entry.opname, entry.argrepr) != _UNARY_PLUS:
             return Unproven(f"runs the instruction {entry.opname}")
         if entry.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
             attributes: list[str] = []
-            while place < len(instructions) and instructions[place].opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                attributes.append(instructions[place].argval)
-                place += 1
+            while position < len(instructions) and instructions[position].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                attributes.append(instructions[position].argval)
+                position += 1
             cell = code.co_freevars.index(entry.argval) if entry.opname == "LOAD_DEREF" else -1
             reads.append(Read(entry.argval, cell, tuple(attributes)))
         elif entry.opname in ("LOAD_ATTR", "LOAD_METHOD") and entry.argval not in SPELLINGS:

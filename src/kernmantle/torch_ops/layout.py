@@ -88,7 +88,7 @@ class Calls:
 
 def arguments(lowering: Lowering, geo: Geometry, ports: Sequence[Strided], split_strides: Sequence[int]) -> Calls:
     """Integer arguments for ports given in the nest's order; ``split_strides`` belong to the outputs."""
-    batch = [(extent, tuple(port.batch[place] for port in ports)) for place, extent in enumerate(geo.batch)] + [
+    batch = [(extent, tuple(port.batch[index] for port in ports)) for index, extent in enumerate(geo.batch)] + [
         (geo.sizes[axis], tuple(port.axes.get(axis, 0) for port in ports)) for axis in lowering.batch
     ]
     dims = merged(batch)
@@ -98,15 +98,15 @@ def arguments(lowering: Lowering, geo: Geometry, ports: Sequence[Strided], split
     integers[size_slot("splits")] = lowering.splits
     for axis, role in lowering.roles.items():
         integers[size_slot(role)] = geo.sizes[axis]
-        for place, port in enumerate(ports):
-            integers[stride_slot(place, role)] = port.axes.get(axis, 0)
+        for index, port in enumerate(ports):
+            integers[stride_slot(index, role)] = port.axes.get(axis, 0)
     for role, (extent, strides) in zip(BATCH[len(BATCH) - len(inner) :], inner, strict=True):
         integers[size_slot(role)] = extent
-        for place, stride in enumerate(strides):
-            integers[stride_slot(place, role)] = stride
+        for index, stride in enumerate(strides):
+            integers[stride_slot(index, role)] = stride
     first_out = len(ports) - len(split_strides)
-    for place, stride in enumerate(split_strides):
-        integers[stride_slot(first_out + place, "k")] = stride
+    for index, stride in enumerate(split_strides):
+        integers[stride_slot(first_out + index, "k")] = stride
     return Calls(integers, _offsets(extra, len(ports)))
 
 
@@ -114,9 +114,9 @@ def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int) -> tuple[t
     offsets = [(0,) * ports]
     for extent, strides in dims:
         offsets = [
-            tuple(base + place * stride for base, stride in zip(start, strides, strict=True))
+            tuple(base + index * stride for base, stride in zip(start, strides, strict=True))
             for start in offsets
-            for place in range(extent)
+            for index in range(extent)
         ]
     return tuple(offsets)
 
@@ -124,9 +124,9 @@ def _offsets(dims: Sequence[tuple[int, tuple[int, ...]]], ports: int) -> tuple[t
 def aligned(tensor: torch.Tensor, axes: str, order: str) -> torch.Tensor:
     """View with the axes in ``order``, missing ones of length 1; batch axes stay on the left."""
     rank = tensor.dim() - len(axes)
-    places = sorted(range(len(axes)), key=lambda place: order.index(axes[place]))
-    view = tensor.permute([*range(rank), *(rank + place for place in places)])
-    for place, axis in enumerate(order):
+    permutation = sorted(range(len(axes)), key=lambda index: order.index(axes[index]))
+    view = tensor.permute([*range(rank), *(rank + index for index in permutation)])
+    for index, axis in enumerate(order):
         if axis not in axes:
-            view = view.unsqueeze(rank + place)
+            view = view.unsqueeze(rank + index)
     return view

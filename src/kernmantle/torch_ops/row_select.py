@@ -105,6 +105,6 @@ def _chosen(
 def _grid(batch: Sequence[int], device: torch.device) -> list[torch.Tensor]:
     """Indices of the batch axes, to go with those of one further axis."""
     return [
-        torch.arange(extent, device=device)[(..., *(None,) * (len(batch) - place))]
-        for place, extent in enumerate(batch)
+        torch.arange(extent, device=device)[(..., *(None,) * (len(batch) - index))]
+        for index, extent in enumerate(batch)
     ]

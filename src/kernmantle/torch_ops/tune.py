@@ -69,19 +69,19 @@ def tune(
     >>> if torch.cuda.is_available():
     ...     gains = [one.gain for one in km.tune(gram, [((512, 64), (300, 64))])]
     """
-    place = torch.device(device)
-    if place.type != "cuda" or not torch.cuda.is_available():
-        where = "and there is none here" if place.type == "cuda" else f"not on {place}"
+    target = torch.device(device)
+    if target.type != "cuda" or not torch.cuda.is_available():
+        where = "and there is none here" if target.type == "cuda" else f"not on {target}"
         raise DeviceError(f"tune measures tiles on an NVIDIA GPU, {where}; on a CPU there is nothing to choose")
-    if place.index is not None and place.index >= torch.cuda.device_count():
-        raise DeviceError(f"{place} does not exist: this machine has {torch.cuda.device_count()} CUDA devices")
+    if target.index is not None and target.index >= torch.cuda.device_count():
+        raise DeviceError(f"{target} does not exist: this machine has {torch.cuda.device_count()} CUDA devices")
     if not all(shapes):
         raise ShapeError("each case of shapes= needs the shape of every operand, one has none")
 
     def call(case: Sequence[Sequence[int]]) -> None:
-        contraction(*(torch.randn(tuple(shape), device=place).to(dtype) for shape in case), **params)
+        contraction(*(torch.randn(tuple(shape), device=target).to(dtype) for shape in case), **params)
 
-    with torch.cuda.device(place), torch.no_grad(), tuning() as found:
+    with torch.cuda.device(target), torch.no_grad(), tuning() as found:
         precompile([partial(call, case) for case in shapes], workers=workers)
         for case in shapes:
             PLANS.clear()

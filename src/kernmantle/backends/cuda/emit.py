@@ -44,8 +44,8 @@ def _ports(plan: CudaPlan) -> list[str]:
     held = staged(plan.nest)
     for kind, template in _KINDS:
         for index, port in enumerate(held[kind]):
-            place = names.index(port.name)
-            lines += _port(template, index, port, place, plan)
+            argument = names.index(port.name)
+            lines += _port(template, index, port, argument, plan)
     first = len(plan.nest.operands)
     kinds = _out_kinds(plan)
     for index, port in enumerate(plan.nest.outs):
@@ -65,15 +65,15 @@ def _ports(plan: CudaPlan) -> list[str]:
     return lines
 
 
-def _port(template: str, index: int, port: Port, place: int, plan: CudaPlan) -> list[str]:
-    access = plan.access[place]
+def _port(template: str, index: int, port: Port, argument: int, plan: CudaPlan) -> list[str]:
+    access = plan.access[argument]
     tile = "ROLE_N" if template == "Column" else "ROLE_M"
     varies = bool(set(port.roles) & set("kl"))
     lookahead = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
     return [
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
         f"    typedef {'km::pair' if plan.pairs else STORAGE[port.dtype]} T;",
-        f"    static constexpr int PORT = {place}, TILE = km::{tile}, VEC = {access.width // (1 + plan.pairs)};",
+        f"    static constexpr int PORT = {argument}, TILE = km::{tile}, VEC = {access.width // (1 + plan.pairs)};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
         f"    static constexpr int LOOK = {lookahead if _has_cheap_form(plan) else 0};",
@@ -148,8 +148,8 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
     mapped = Writer(environment, _floating(plan), near=near, table=degree if product is None else 0, within=within)
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
     live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
-    for place, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
-        values[place] = value
+    for output, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
+        values[output] = value
     lines = mapped.lines
     if product is not None:
         cheap = Writer(environment, _floating(plan), "p", near, table=degree)
@@ -159,11 +159,11 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
         branches += ["} else {", *(f"    {line}" for line in [*cheap.lines, f"value = {quick};"]), "}"]
         lines = [*cheap.lines, f"const C value = {quick};"] if whole else branches
         values[0] = ("value", "value")
-    for place, (reduction, names) in enumerate(registers_of(plan)):
+    for output, (reduction, names) in enumerate(registers_of(plan)):
         state = state_of(reduction, names, "s")
-        writer = Writer(environment | state | {"t": values[place]}, _floating(plan), f"u{place}_")
+        writer = Writer(environment | state | {"t": values[output]}, _floating(plan), f"u{output}_")
         new = writer.expressions(reduction.step)
-        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
+        lines += writer.lines + _assign(reduction, names, new, f"w{output}_")
     return lines
 
 
@@ -221,32 +221,32 @@ def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: st
 
 def _merge(plan: CudaPlan) -> list[str]:
     lines: list[str] = []
-    for place, (reduction, names) in enumerate(registers_of(plan)):
+    for output, (reduction, names) in enumerate(registers_of(plan)):
         if reduction.merge is None:
             continue
         environment = state_of(reduction, names, "s") | state_of(reduction, names, "r", "r") | numbers_of(plan.nest)
-        writer = Writer(environment, _floating(plan), f"u{place}_")
+        writer = Writer(environment, _floating(plan), f"u{output}_")
         new = writer.expressions(reduction.merge)
-        lines += writer.lines + _assign(reduction, names, new, f"w{place}_")
+        lines += writer.lines + _assign(reduction, names, new, f"w{output}_")
     return lines
 
 
 def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
     environment = numbers_of(plan.nest)
     lines: list[str] = []
-    for place, port in enumerate(plan.nest.operands):
+    for argument, port in enumerate(plan.nest.operands):
         if not set(port.roles) & set("kl"):
-            environment[port.name] = (f"e{place}", "value")
-    for place, (reduction, names) in enumerate(registers_of(plan)):
-        finish = Writer(state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{place}_")
-        (environment[f"s{place}"],) = finish.expressions([reduction.finish])
+            environment[port.name] = (f"e{argument}", "value")
+    for output, (reduction, names) in enumerate(registers_of(plan)):
+        finish = Writer(state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{output}_")
+        (environment[f"s{output}"],) = finish.expressions([reduction.finish])
         lines += finish.lines
     writer = Writer(environment, _floating(plan), apart=True)
     values = writer.expressions(plan.nest.outputs)
     used = variables(plan.nest.outputs)
     loads = [
-        f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, {_coordinates(port)});"
-        for place, port in enumerate(plan.nest.operands)
+        f"const C e{argument} = km::load_at<C, {STORAGE[port.dtype]}, {argument}>(g, p, {_coordinates(port)});"
+        for argument, port in enumerate(plan.nest.operands)
         if port.name in used
     ]
     writer.lines = loads + lines + writer.lines
@@ -391,7 +391,7 @@ def _entry(plan: CudaPlan) -> list[str]:
     nest = plan.nest
     paired = len(nest.operands) if plan.pairs else 0
     arguments = Arguments(len(nest.ports), plan.integers, len(nest.numbers), paired=paired)
-    handed, place = _handed(plan)
+    handed, workspace = _handed(plan)
     parameters = [*handed, *arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
     parameters += table_parameters(plan.power.degree) if plan.power is not None else []
     numbers = [*arguments.values("Body::C"), *(table_values(plan.power.degree) if plan.power is not None else [])]
@@ -399,10 +399,10 @@ def _entry(plan: CudaPlan) -> list[str]:
         *_template(plan),
         "",
         *launch_bounds(plan.threads, plan.resident, ENTRY, parameters),
-        f"    const Body::Args g = {'{{' if place else '{'}",
+        f"    const Body::Args g = {'{{' if workspace else '{'}",
         f"        {{{arguments.pointers}}}, {{{arguments.sizes}}},",
         f"        {{{arguments.strides}}},",
-        f"        {{{', '.join(numbers)}}}}}{f', {place}}}' if place else ''};",
+        f"        {{{', '.join(numbers)}}}}}{f', {workspace}}}' if workspace else ''};",
         f"    km::{_call(plan)}(g);",
         "}",
     ]

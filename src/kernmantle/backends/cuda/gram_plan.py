@@ -422,9 +422,9 @@ def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: F
     """The plan in a tile, which need not be a row of the table."""
     nest = gathered(nest)
     accesses: list[Access] = []
-    for place, port in enumerate(nest.ports):
-        strides, alignment = facts.strides[place], facts.alignment[place]
-        if place < len(nest.operands):
+    for index, port in enumerate(nest.ports):
+        strides, alignment = facts.strides[index], facts.alignment[index]
+        if index < len(nest.operands):
             accesses.append(_access(port, strides, sizes, alignment))
         else:
             accesses.append(_out_access(port, strides, sizes, alignment, column_run(nest, tile)))

@@ -109,13 +109,13 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
             if row != column:
                 factor = rows[row][column] / rows[column][column]
                 rows[row] = [a - factor * b for a, b in zip(rows[row], rows[column], strict=True)]
-    return [rows[place][size] / rows[place][place] for place in range(size)]
+    return [rows[index][size] / rows[index][index] for index in range(size)]
 
 
-def _value(coefficients: Sequence[float], place: float) -> float:
+def _value(coefficients: Sequence[float], point: float) -> float:
     total = 0.0
     for coefficient in reversed(coefficients):
-        total = total * place + coefficient
+        total = total * point + coefficient
     return total
 
 
@@ -123,12 +123,12 @@ def _minimax(power: float, degree: int, start: float, low: float, high: float) -
     """Coefficients, lowest first, of the polynomial nearest to (start + r)^power on [low, high], relative (Remez)."""
     count = degree + 2
     middle, reach = (low + high) / 2, (high - low) / 2
-    nodes = [middle - reach * math.cos(math.pi * place / (count - 1)) for place in range(count)]
+    nodes = [middle - reach * math.cos(math.pi * index / (count - 1)) for index in range(count)]
     exact: tuple[float, ...] = ()
     for _ in range(_EXCHANGES):
         system = [
-            [node**each / (start + node) ** power for each in range(degree + 1)] + [(-1.0) ** place]
-            for place, node in enumerate(nodes)
+            [node**each / (start + node) ** power for each in range(degree + 1)] + [(-1.0) ** index]
+            for index, node in enumerate(nodes)
         ]
         exact = tuple(_solve(system, [1.0] * count)[:-1])
         nodes = _extrema(exact, power, start, nodes)
@@ -138,17 +138,17 @@ def _minimax(power: float, degree: int, start: float, low: float, high: float) -
 def _extrema(coefficients: Sequence[float], power: float, start: float, nodes: list[float]) -> list[float]:
     """Where the relative error is largest between each node's neighbours, its sign kept; the ends stay."""
     moved = [nodes[0]]
-    for place in range(1, len(nodes) - 1):
-        left, right = (nodes[place - 1] + nodes[place]) / 2, (nodes[place] + nodes[place + 1]) / 2
+    for index in range(1, len(nodes) - 1):
+        left, right = (nodes[index - 1] + nodes[index]) / 2, (nodes[index] + nodes[index + 1]) / 2
         trials = [left + (right - left) * step / (_TRIALS - 1) for step in range(_TRIALS)]
-        sign = 1.0 if _value(coefficients, nodes[place]) > (start + nodes[place]) ** power else -1.0
+        sign = 1.0 if _value(coefficients, nodes[index]) > (start + nodes[index]) ** power else -1.0
         moved.append(max(trials, key=lambda r: sign * (_value(coefficients, r) / (start + r) ** power - 1)))
     return [*moved, nodes[-1]]
 
 
 def _is_within_error(coefficients: Sequence[float], power: float, start: float, low: float, high: float) -> bool:
-    places = (low + (high - low) * place / (_PROBES - 1) for place in range(_PROBES))
-    return all(abs(_value(coefficients, r) / (start + r) ** power - 1) <= MAX_RELATIVE_ERROR for r in places)
+    points = (low + (high - low) * index / (_PROBES - 1) for index in range(_PROBES))
+    return all(abs(_value(coefficients, r) / (start + r) ** power - 1) <= MAX_RELATIVE_ERROR for r in points)
 
 
 def _is_moderate(power: float) -> bool:

@@ -76,9 +76,9 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
     loads: list[str] = []
     for port in scalars:
         if port.name in needed:
-            place = nest.operands.index(port)
-            names[port.name] = (f"e{place}", "value")
-            loads.append(f"const C e{place} = km::load_at<C, {STORAGE[port.dtype]}, {place}>(g, p, 0, 0);")
+            argument = nest.operands.index(port)
+            names[port.name] = (f"e{argument}", "value")
+            loads.append(f"const C e{argument} = km::load_at<C, {STORAGE[port.dtype]}, {argument}>(g, p, 0, 0);")
     writer = Writer(names, True)
     values = writer.expressions(folded.values)
     members = [*folded.names, *(port.name for port in kept)]
@@ -98,9 +98,9 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
     for kind, role in _ENDS.items():
         names |= {port.name: (f"{kind.lower()}s[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
     finished: list[str] = []
-    for place, (reduction, held) in enumerate(registers_of(plan.matrix)):
-        finish = Writer(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{place}_")
-        (names[f"s{place}"],) = finish.expressions([reduction.finish])
+    for index, (reduction, held) in enumerate(registers_of(plan.matrix)):
+        finish = Writer(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{index}_")
+        (names[f"s{index}"],) = finish.expressions([reduction.finish])
         finished += finish.lines
     output, *others = folded.outputs
     lines += _making(plan, "entry", output, names, finished)
@@ -228,8 +228,8 @@ def outs_of(plan: CudaRowPlan) -> list[str]:
     return lines
 
 
-def _port(port: Port, place: int) -> list[str]:
-    return [f"        typedef {STORAGE[port.dtype]} T;", f"        static constexpr int PORT = {place};"]
+def _port(port: Port, argument: int) -> list[str]:
+    return [f"        typedef {STORAGE[port.dtype]} T;", f"        static constexpr int PORT = {argument};"]
 
 
 def _kernels(plan: CudaRowPlan) -> list[str]:

@@ -138,13 +138,13 @@ class Writer:
     def _operation(self, node: Node) -> Typed:
         args = [self._emitted[id(arg)] for arg in node.args]
         conditions = OPS[node.op].conditions
-        values = [kind for place, (_, kind) in enumerate(args) if place not in conditions]
+        values = [kind for index, (_, kind) in enumerate(args) if index not in conditions]
         wanted = "index" if "index" in values else "value"
         if node.op == "where" and set(values) == {"bool"}:
             wanted = "bool"
         texts = [
-            self._argument(node.args[place], typed, "bool" if place in conditions else wanted)
-            for place, typed in enumerate(args)
+            self._argument(node.args[index], typed, "bool" if index in conditions else wanted)
+            for index, typed in enumerate(args)
         ]
         kind = "bool" if OPS[node.op].boolean else wanted
         special = _power(texts[0], texts[1], node, self.near) if node.op == "pow" and self.floating else None

@@ -69,8 +69,8 @@ def weight(nest: Nest) -> Node | None:
 def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], facts: Facts) -> int:
     """How many times an operand's rows are kept: its own batch and that of the weights."""
     lines = {port.name for port in staged(nest)["lines"]}
-    held = [place for place, port in enumerate(nest.operands) if port.name == operand or port.name in lines]
-    own = [role for role in "abc" if any(facts.strides[place][ROLES.index(role)] for place in held)]
+    held = [index for index, port in enumerate(nest.operands) if port.name == operand or port.name in lines]
+    own = [role for role in "abc" if any(facts.strides[index][ROLES.index(role)] for index in held)]
     return math.prod(sizes[role] for role in own)
 
 
@@ -94,8 +94,8 @@ def _scratch(
         for operand, role in ((found.row, "m"), (found.column, "n"))
     ]
     for width in (across * BLOCK * 2 * planes(nest), 8):
-        for place, count in enumerate(rows):
-            if symmetric and place == 1:
+        for index, count in enumerate(rows):
+            if symmetric and index == 1:
                 offsets.append(offsets[-1])
                 continue
             offsets.append(-(-end // _ALIGNED) * _ALIGNED)

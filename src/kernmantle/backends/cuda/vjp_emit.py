@@ -83,17 +83,17 @@ def _ports(plan: PullPlan) -> list[str]:
     lines += _port("struct Body::Out", plan.nest.outs[0], len(plan.nest.operands), False)
     for group, _, template in _GROUPS:
         for i, name in enumerate(getattr(plan, group)):
-            place = names.index(name)
+            argument = names.index(name)
             head = f"template <> struct Body::{template}<{i}>"
-            lines += _port(head, plan.nest.ports[place], place, group == "weights" and name in plan.wide)
+            lines += _port(head, plan.nest.ports[argument], argument, group == "weights" and name in plan.wide)
     return lines
 
 
-def _port(head: str, port: Port, place: int, wide: bool) -> list[str]:
+def _port(head: str, port: Port, argument: int, wide: bool) -> list[str]:
     return [
         f"{head} {{  // {port.name}",
         f"    typedef {STORAGE[port.dtype]} T;",
-        f"    static constexpr int PORT = {place}, VEC = {4 if wide else 1};",
+        f"    static constexpr int PORT = {argument}, VEC = {4 if wide else 1};",
         "};",
     ]
 

@@ -183,7 +183,7 @@ def pull_plan(
     best = _best_tile(nest, slope, sizes, limits, tile)
     if best is None:
         return None
-    ports = {port.name: place for place, port in enumerate(nest.ports)}
+    ports = {port.name: index for index, port in enumerate(nest.ports)}
     weights = [nest.operands[ports[name]] for name in parts["weights"]]
     of_points = [facts.strides[ports[port.name]][ROLES.index("m")] for port in weights if "m" in port.roles]
     run = "tile" if of_points and of_points[0] == 1 and sizes["m"] > 1 else "k"
@@ -254,7 +254,7 @@ def schedule(plan: PullPlan, sizes: Mapping[str, int], limits: DeviceLimits) -> 
 
 
 @dataclass(frozen=True)
-class Places:
+class Workspace:
     """Offsets in bytes of rows, factors, scale, top, wild, peak, dirty, parts; the first ``zeroed`` start as 0."""
 
     offsets: tuple[int, ...]
@@ -262,7 +262,7 @@ class Places:
     size: int
 
 
-def places(plan: PullPlan, sizes: Mapping[str, int], facts: Facts, chosen: Schedule) -> Places:
+def workspace(plan: PullPlan, sizes: Mapping[str, int], facts: Facts, chosen: Schedule) -> Workspace:
     """Where the kernels leave what the next ones read."""
     tile, nest = plan.tile, plan.nest
     names = [port.name for port in nest.ports]
@@ -292,7 +292,7 @@ def places(plan: PullPlan, sizes: Mapping[str, int], facts: Facts, chosen: Sched
         if name == "dirty":
             zeroed = end
     order = ("rows", "factors", "scale", "top", "wild", "peak", "dirty", "parts")
-    return Places(tuple(offsets[name] for name in order), zeroed, end)
+    return Workspace(tuple(offsets[name] for name in order), zeroed, end)
 
 
 def fixed(plan: PullPlan, integers: Sequence[int]) -> tuple[int, ...]:

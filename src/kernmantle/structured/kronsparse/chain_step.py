@@ -277,5 +277,5 @@ def bind_grouped(x: torch.Tensor, weights: Weights, bias: Maybe, options: Option
         products.append(grouped().bind_forward(value, weight, offset, options.precision, out, after))
         shapes.append(memory_shape(a * b * d, x, last))
         value = out
-    in_place = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
-    return GroupedStep(tuple(products), tuple(shapes), reads, in_place, options, products[-1].route)
+    inplace = is_in_one_piece(weights if bias is None else [*weights, bias], x.dtype)
+    return GroupedStep(tuple(products), tuple(shapes), reads, inplace, options, products[-1].route)

@@ -43,8 +43,8 @@ _SETS = 2048  # bytes: lines a multiple of it apart meet in a few sets of the fi
 _MANY, _HIGH, _REUSED = 1024, 516, 96
 # Up to so many rows weights are read as they lie: along the results, and along what is summed, by whether that is long;
 # fewer where panels of them are packed.
-_IN_PLACE_ROWS_LAST, _LONG = 32, 16
-_IN_PLACE_ROWS = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
+_INPLACE_ROWS_LAST, _LONG = 32, 16
+_INPLACE_ROWS = {(True, False): 32, (True, True): 8, (False, False): 8, (False, True): 4}
 
 
 @dataclass(frozen=True)
@@ -187,13 +187,13 @@ def _first(
     group, size = _group(d, dtype), SIZES[dtype]
     whole = group == d and weight[2] == d
     long = c * d >= _LONG * (jit.host().vector_bytes // size)
-    if whole and weight[1] > weight[2] and batch <= _IN_PLACE_ROWS[long, packed]:
+    if whole and weight[1] > weight[2] and batch <= _INPLACE_ROWS[long, packed]:
         return _dots(pattern, batch, dtype, x, weight, out, biased)
     own = _tile(dtype, b * group, group, d, LANES if biased else PLAIN)
     lies = own.apart or (group == d and weight[1] == d)
-    in_place = lies and batch <= _IN_PLACE_ROWS_LAST
+    inplace = lies and batch <= _INPLACE_ROWS_LAST
     rows = _multiple(_CACHED // (size * d * (b + c)), 64, _ROWS) if d > group else _ROWS
-    ahead = not in_place and (packed or batch > rows)
+    ahead = not inplace and (packed or batch > rows)
     rows = _ROWS_AHEAD if ahead else rows
     panels, every, blocks = -(-b * group // own.width), own.width // group, a * (d // group)
     # Lines of x that a block reads lie apart where it has some of the neighbours l alone.
@@ -204,7 +204,7 @@ def _first(
     }  # fmt: skip
     values = {
         "blocks": blocks, "inner": d // group, "p": batch, "q": b * group, "r": c, "p_block": rows,
-        "r_block": _DEPTH, "packs_a": int(packs), "packs_b": int(not in_place and not ahead),
+        "r_block": _DEPTH, "packs_a": int(packs), "packs_b": int(not inplace and not ahead),
         "a_outer": c * d, "a_inner": group, "a_p": x, "a_r": d,
         "c_outer": b * d, "c_inner": group, "c_p": out, "c_q": d, "c_panel": every * d,
         "bias_outer": b * d, "bias_inner": group, "bias_p": 0, "bias_panel": every * d,
@@ -275,7 +275,7 @@ def _gradient(threads: int, pattern: Pattern, batch: int, dtype: str, x: int, gr
     own = _tile(dtype, c * group, group, d, PLAIN)
     if batch <= _WRITTEN:
         own = whole_rows(own, c * group, jit.host().vector_registers)
-    every, packs = own.width // group, batch > _IN_PLACE_ROWS_LAST
+    every, packs = own.width // group, batch > _INPLACE_ROWS_LAST
     depth = min(batch, _DEPTH_OF_GRADIENTS * (4 if own.scattered else 1))
     rows = _multiple(_CACHED // 2 // (SIZES[dtype] * depth * group), own.rows, _ROWS)
     values = {

@@ -19,9 +19,19 @@ from kernmantle.config import config
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.mode_product import cuda, tiles, tuned
 from kernmantle.structured.mode_product.cost import gradient_seconds, quickest, quickest_gradient
-from kernmantle.structured.mode_product.cuda_emit import ENTRY, PREPARE, emit, emit_narrow, emit_sum, emit_transpose
+from kernmantle.structured.mode_product.cuda_emit import (
+    ENTRY,
+    PREPARE,
+    emit,
+    emit_narrow,
+    emit_stream,
+    emit_stream_sum,
+    emit_sum,
+    emit_transpose,
+)
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
 from kernmantle.structured.mode_product.plan import KronSparsePlan, Problem, Tile
+from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
 from kernmantle.structured.mode_product.tiles import expected_seconds
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
@@ -343,3 +353,18 @@ def test_a_bias_of_any_strides_reaches_the_kernel_in_one_piece(pattern, monkeypa
         assert cuda.product(x, weight, bias[None], "", "", torch.zeros(1, 64, a * b * d))
         assert given[-1].is_contiguous()
         assert torch.equal(given[-1][0], bias)
+
+
+@pytest.mark.parametrize(("dtype", "card"), [("bf16", "sm_90"), ("f32", "sm_80"), ("f16", "sm_120")])
+def test_products_that_stream_their_weights_compile(dtype, card) -> None:
+    for pattern, rows, along in (((6, 302, 390, 42), 16, True), ((1, 128, 128, 32), 3, False)):
+        plan = stream_plan(problem(pattern, rows, dtype), along, CARDS[card])
+        assert plan is not None
+        resources = compiled(emit_stream(replace(plan, bias=True, activation="gelu")), card).resources
+        assert 0 < resources.registers <= 128
+        assert resources.spill_stores == 0
+    sums = stream_sum_plan((6, 302, 390, 42), 16, 1, dtype, CARDS[card])
+    assert sums is not None
+    resources = compiled(emit_stream_sum(sums), card).resources
+    assert 0 < resources.registers <= 128
+    assert resources.spill_stores == 0

@@ -427,3 +427,31 @@ def test_block_rows_of_single_entries(dtype: torch.dtype, batch_last: bool) -> N
         for _ in range(2):
             found = kron_sparse_matmul(x, weight, pattern, algorithm="bsr", batch_last=batch_last)
             assert_close(found.T if batch_last else found, wanted, dtype=dtype, depth=c, magnitude=sizes.flatten(1))
+
+
+STREAMED = ((9, 130, 257, 1), (4, 61, 113, 37), (1, 70, 64, 300), (2, 512, 96, 3))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("pattern", STREAMED, ids=str)
+def test_small_batches_read_the_weights_where_they_lie(pattern, dtype, last) -> None:
+    """The product, that with the transposed weights, and the gradient of the weights."""
+    for batch in (1, 3, 9, 33):
+        x, weight, bias = operands(pattern, batch, dtype, last)
+        info, rows = RunInfo(), (x.mT if last else x)[None]
+        out = execute.empty(rows, bias.numel(), last)
+        execute.by("kernel", rows, weight[None], bias[None], "", last, "", out, None, info)
+        wanted, terms = exact(x, weight, bias, last)
+        assert_close(out[0].mT if last else out[0], wanted, depth=pattern[2], magnitude=terms)
+        assert batch > 9 or "streamed" in info.route
+        turned = weight.transpose(1, 2).contiguous().transpose(1, 2)
+        again = execute.by("kernel", rows, turned[None], bias[None], "", last, "", None, None, info)
+        assert_close(again[0].mT if last else again[0], wanted, depth=pattern[2], magnitude=terms)
+        grad = torch.randn_like(out)
+        found = execute.gradient(rows, grad, pattern, "kernel", "")[0]
+        a, b, c, d = pattern
+        sides = rows.double().reshape(-1, a, c, d), grad.double().reshape(-1, a, b, d)
+        sums = torch.einsum("nikl,nijl->ijkl", *sides)
+        terms = torch.einsum("nikl,nijl->ijkl", *(side.abs() for side in sides))
+        assert_close(found, sums, depth=batch, magnitude=terms)

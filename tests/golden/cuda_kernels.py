@@ -25,6 +25,8 @@ from kernmantle.structured.kron.gradient_plan import THREADS, back
 from kernmantle.structured.mode_product import cuda_emit, grouped_plan, tiles
 from kernmantle.structured.mode_product.fused_plan import contiguous, plan_fused
 from kernmantle.structured.mode_product.narrow_plan import narrow_plan
+from kernmantle.structured.mode_product.stream_plan import THREADS as STREAM_THREADS
+from kernmantle.structured.mode_product.stream_plan import stream_plan, stream_sum_plan
 from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 
@@ -217,6 +219,24 @@ def _narrow(pattern: tuple[int, ...], dtype: str) -> Callable[[str], Planned]:
     return make
 
 
+def _stream(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = stream_plan(kronsparse.problem(pattern, batch, dtype), True, CARDS[card])
+        assert plan is not None
+        return Planned(cuda_emit.emit_stream(plan), str(plan), STREAM_THREADS, 0)
+
+    return make
+
+
+def _stream_sum(pattern: tuple[int, int, int, int], batch: int, dtype: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = stream_sum_plan(pattern, batch, 1, dtype, CARDS[card])
+        assert plan is not None
+        return Planned(cuda_emit.emit_stream_sum(plan), str(plan), STREAM_THREADS, 0)
+
+    return make
+
+
 def _sum(d: int, dtype: str, first: bool) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = sum_plan(card, d, dtype, first, True)
@@ -309,6 +329,9 @@ def _table() -> dict[str, Kernel]:
     table.add("kronsparse sum 4 f32", _sum(4, "f32", True))
     table.add("kronsparse sum 1 bf16", _sum(1, "bf16", False), HOPPER)
     table.add("kronsparse narrow (2,4,4,8) f32", _narrow((2, 4, 4, 8), "f32"))
+    table.add("kronsparse streamed (6,302,390,42) bf16", _stream((6, 302, 390, 42), 16, "bf16"), HOPPER)
+    table.add("kronsparse streamed (4,182,342,31) f32", _stream((4, 182, 342, 31), 1, "f32"))
+    table.add("kronsparse streamed sum bf16", _stream_sum((6, 302, 390, 42), 16, "bf16"))
     table.add("kronsparse transpose 4 bytes, padded", _transpose(4, True))
     table.add("kronsparse transpose 2 bytes, back", _transpose(2, False), HOPPER)
     return table.rows

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from ...backends.cuda.tiles import CARDS
 from ...compiler.nest import BYTES
+from .stream_plan import stream_sum_seconds
 from .vendor_cost import blocks_seconds, matrix_seconds
 from .vendor_cost import gradient_seconds as by_vendor
 from .weight_gradient_plan import DTYPES as SUMMED
@@ -194,7 +195,8 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
         del found["dense"]
     if dtype in SUMMED:
         summed = sum_plan(_MEASURED.arch, d, dtype, not last, not last)
-        found["kernel"] = sum_seconds(summed, pattern, batch, _MEASURED)
+        streamed = stream_sum_seconds(pattern, batch, dtype, _MEASURED, last)
+        found["kernel"] = min(sum_seconds(summed, pattern, batch, _MEASURED), streamed)
     else:
         found["kernel"] = 8e-5 + (5.0 if not last and d >= 4 else 1.0) * 2.0 * batch * a * b * c * d / 3e13
     return found

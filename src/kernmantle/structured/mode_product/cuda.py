@@ -12,6 +12,7 @@ import torch
 from ...backends.cuda.arch import Feature
 from ...backends.cuda.device import gpu
 from ...backends.cuda.launch import Kernel
+from ...backends.cuda.tiles import DeviceLimits
 from ...runtime import dispatch
 from ...runtime.cache import current_cache
 from ...runtime.kernel_store import collecting, loaded
@@ -25,11 +26,20 @@ from .cost import TRANSPOSED, quickest, rearranging_seconds
 from .narrow_plan import NarrowPlan, narrow_plan
 from .pack import PackedWeights
 from .plan import KronSparsePlan, Problem, contiguous
+from .stream_plan import THREADS as STREAM_THREADS
+from .stream_plan import (
+    StreamPlan,
+    stream_plan,
+    stream_seconds,
+    stream_sum_plan,
+    stream_sum_seconds,
+    streams,
+)
 from .tiles import expected_seconds, plan
 from .transpose_plan import transposed_seconds
 from .tuned import KERNEL, candidate_algorithms, find_tuned, tile_of, tuned
 from .weight_gradient_plan import DTYPES as SUMMED
-from .weight_gradient_plan import sum_plan
+from .weight_gradient_plan import sum_plan, sum_seconds
 
 Maybe = torch.Tensor | None
 OVERLAPPED: tuple[Feature, ...] = ("overlapped_launch",)
@@ -89,6 +99,15 @@ def _is_transposed(weight: torch.Tensor) -> bool:
     return weight.stride(2) < weight.stride(3)
 
 
+def _is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone: bool) -> bool:
+    """Whether weights are read where they lie rather than rearranged before; ``alone``: for this product alone."""
+    given = weight.expand(problem.groups, *weight.shape[1:]).stride()
+    if narrow_plan(problem, own) is not None or not streams(problem, given):
+        return False
+    arranged = rearranging_seconds(problem.pattern, problem.dtype, _is_transposed(weight)) if alone else 0.0
+    return stream_seconds(problem, own) < expected_seconds(problem, own, not alone) + arranged
+
+
 def _choose_algorithm(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, packed: bool
 ) -> str:
@@ -100,6 +119,8 @@ def _choose_algorithm(
             return found
         arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, _is_transposed(weight))
         kernel = expected_seconds(problem, own, packed) + arranged
+        if _is_streamed(problem, weight, own, not packed):
+            kernel = stream_seconds(problem, own)
         turned = transposed_seconds(problem, own, packed) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
@@ -120,7 +141,8 @@ def expected(
     found = min(expected_seconds(*given), transposed_seconds(*given))
     if found == math.inf:
         return None
-    return found if turned is None else found + rearranging_seconds(pattern, dtype, turned)
+    whole = found if turned is None else found + rearranging_seconds(pattern, dtype, turned)
+    return min(whole, stream_seconds(*given[:2]))
 
 
 def tune(
@@ -197,11 +219,12 @@ def _bound(
     narrow = narrow_plan(problem, limits(index))
     if narrow is not None:
         return Bound(_narrow(narrow, problem, index, strides), str(narrow))
-    chosen = (
-        plan(problem, limits(index), tile_of(choose_algorithm))
-        if x.dtype != torch.float64 and precision != "ieee"
-        else None
-    )
+    tile = tile_of(choose_algorithm)
+    if tile is None and precision != "ieee" and _is_streamed(problem, weight, limits(index), alone) and _spans(x):
+        streamed = stream_plan(problem, given[3] == problem.pattern[3] or problem.pattern[2] == 1, limits(index))
+        if streamed is not None:
+            return Bound(_streamed(streamed, problem, index, strides), str(streamed))
+    chosen = plan(problem, limits(index), tile) if x.dtype != torch.float64 and precision != "ieee" else None
     if chosen is None:
         return None
     return Bound(_wide(chosen, problem, index, given, strides, alone), str(chosen))
@@ -215,6 +238,9 @@ def bind_gradient(
         return None
     first = [side.stride(2) <= side.stride(1) for side in (x, grad)]
     index, groups, batch = index_of(x.device), x.shape[0], x.shape[1]
+    streamed = _streamed_sum(x, grad, pattern, all(first), limits(index))
+    if streamed is not None:
+        return streamed
     products = 1 if precision == "tf32" else 3
     chosen = sum_plan(limits(index).arch, pattern[3], NAMES[x.dtype], first[0], first[1], products)
     loaded = load(
@@ -269,6 +295,61 @@ def _wide(
             made(weight) if packed is None else packed.get_or_pack(arrangement, lambda: made(weight), x.device)
         )
         start(kernel, index, blocks, (*_pointers(x, weight, image, bias, scale, out), *rest))
+
+    return run
+
+
+def _spans(tensor: torch.Tensor) -> bool:
+    """Whether steps within a group of an array, or of its copy, are 32-bit numbers."""
+    steps = sum((size - 1) * abs(step) for size, step in zip(tensor.shape[1:], tensor.stride()[1:], strict=True))
+    return max(steps, tensor.shape[1] * tensor.shape[2]) < 2**31
+
+
+def _streamed(
+    chosen: StreamPlan, problem: Problem, index: int, strides: tuple[int, ...]
+) -> Callable[..., None] | None:  # fmt: skip
+    loaded = load(
+        (chosen,), lambda: cuda_emit.emit_stream(chosen), chosen.arch, (cuda_emit.ENTRY, STREAM_THREADS, 0, False)
+    )
+    if loaded is None:
+        return None
+    blocks, rest = chosen.blocks(problem), (problem.batch, *problem.pattern, chosen.columns, chosen.depth)
+    copied = not problem.x_first
+    if copied:
+        features = problem.pattern[0] * problem.pattern[2] * problem.pattern[3]
+        strides = (problem.batch * features, features, 1, *strides[3:])
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, out: torch.Tensor, _: PackedWeights | None) -> None:
+        x = x.contiguous() if copied else x
+        start(loaded[0], index, blocks, (*_pointers(x, weight, None, bias, None, out), *rest, *strides))
+
+    return run
+
+
+def _streamed_sum(
+    x: torch.Tensor, grad: torch.Tensor, pattern: tuple[int, int, int, int], first: bool, own: DeviceLimits
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """Return the gradient of weights for a small batch; None where the kernel for larger ones should be quicker."""
+    index, (groups, batch, _), dtype = index_of(x.device), x.shape, NAMES[x.dtype]
+    other = sum_plan(own.arch, pattern[3], dtype, first, first)
+    if stream_sum_seconds(pattern, batch, dtype, own, not first) >= sum_seconds(other, pattern, batch, own):
+        return None
+    chosen = stream_sum_plan(pattern, batch, groups, dtype, own)
+    if chosen is None or not (_spans(x) and _spans(grad)):
+        return None
+    loaded = load(
+        (chosen,), lambda: cuda_emit.emit_stream_sum(chosen), chosen.arch,
+        (cuda_emit.ENTRY, STREAM_THREADS, 0, False),
+    )  # fmt: skip
+    blocks, copied = chosen.blocks(pattern, groups), batch > 1 and not first
+
+    def run(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        out = allocate((groups, *pattern), x.dtype, x.device)
+        if loaded is not None:
+            x, grad = (x.contiguous(), grad.contiguous()) if copied else (x, grad)
+            rest = (batch, *pattern, chosen.columns, chosen.depth, *x.stride(), *grad.stride())
+            start(loaded[0], index, blocks, (x.data_ptr(), grad.data_ptr(), out.data_ptr(), *rest))
+        return out
 
     return run
 

@@ -7,6 +7,8 @@ from .fused_plan import EDGE, FusedPlan
 from .grouped_plan import GroupedPlan, GroupedTile
 from .narrow_plan import NarrowPlan
 from .plan import ACTIVATIONS, KronSparsePlan
+from .stream_plan import THREADS as STREAM_THREADS
+from .stream_plan import StreamPlan, StreamSumPlan
 from .transpose_plan import TransposePlan
 from .weight_gradient_plan import SumPlan
 
@@ -62,6 +64,39 @@ def emit_narrow(plan: NarrowPlan) -> str:
         struct("Plan", types, traits),
         "",
         _entry(str(plan.threads), "kron_sparse_narrow<Plan>"),
+    )
+
+
+def emit_stream(plan: StreamPlan) -> str:
+    """Source of a product that reads the weights where they lie."""
+    traits = {
+        "ROWS": plan.rows, "OWN": plan.own, "STEPS": plan.steps, "ACTIVATION": ACTIVATIONS.index(plan.activation),
+        "ALONG": plan.along, "BIAS": plan.bias,
+    }  # fmt: skip
+    return _text(
+        '#include "kronsparse_stream.cuh"\n',
+        struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
+        "",
+        _entry(str(STREAM_THREADS), "kron_sparse_stream<Plan>"),
+    )
+
+
+def emit_stream_sum(plan: StreamSumPlan) -> str:
+    """Source of the gradient of weights for a small batch."""
+    traits = {"OWN_J": plan.own_j, "OWN_K": plan.own_k, "STEPS": plan.steps}
+    names = (*_SIZES, "columns", "depth")
+    sizes, cast = (", ".join(f"{kind}{name}" for name in names) for kind in ("km::i64 ", "(int)"))
+    return _text(
+        '#include "kronsparse_stream.cuh"\n',
+        struct("Plan", {"T": SCALARS[plan.dtype]}, traits),
+        f"""
+extern "C" __global__ void __launch_bounds__({STREAM_THREADS}) {ENTRY}(
+    const void* x, const void* grad, void* out, km::i64 count, {sizes},
+    km::i64 xg, km::i64 xn, km::i64 xf, km::i64 yg, km::i64 yn, km::i64 yf) {{
+    const km::KronSparseStreamSum arguments = {{x, grad, out, count, {cast}, xg, xn, xf, yg, yn, yf}};
+    km::kron_sparse_stream_sum<Plan>(arguments);
+}}
+""",
     )
 
 

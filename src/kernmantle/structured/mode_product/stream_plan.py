@@ -1,0 +1,184 @@
+"""How a GPU runs Kronecker-sparse products of a small batch: the weights are read once, where they lie.
+
+What other kernels rearrange before, or read in runs of a block's tile, is nearly all that such products move.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...backends.cuda.tiles import DeviceLimits
+from ...compiler.nest import BYTES
+from .plan import Pattern, Problem
+
+THREADS = 256
+DTYPES = ("f32", "f16", "bf16")
+_MOST_ROWS, _ROWS = 64, 8  # of the batch, and those of a thread
+_MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
+_WARP, _BLOCKS_EACH, _LOADS, _STEPS = (
+    32,
+    4,
+    32,
+    8,
+)  # blocks for a multiprocessor, and numbers that a thread reads at once
+# Seconds to start, bytes of weights, numbers that are read and multiplications a second.
+_START, _BYTES, _READS, _PRODUCTS = 3.5e-6, 2.2e12, 4.5e12, 1.4e13
+_COPIED = 4e-6  # seconds of a copy of x whose batch is last
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Template parameters, see ``kronsparse_stream.cuh``; threads are ``columns`` along k and ``depth`` along j."""
+
+    arch: str
+    dtype: str
+    rows: int
+    own: int
+    steps: int
+    along: bool
+    columns: int
+    depth: int
+    bias: bool = False
+    activation: str = ""
+
+    def blocks(self, problem: Problem) -> int:
+        """Blocks of a launch."""
+        a, b, _, d = problem.pattern
+        each = (self.depth if self.along else self.columns) * self.own
+        return problem.groups * a * -(-d // THREADS) * -(-b // each) * -(-problem.batch // self.rows)
+
+    def __str__(self) -> str:
+        order = "along" if self.along else "across"
+        return f"kron sparse {self.arch} streamed weights {order} k, {self.rows} rows x {self.own}, {self.dtype}"
+
+
+@dataclass(frozen=True)
+class StreamSumPlan:
+    """The same of the gradient of weights: a thread has ``own_j`` x ``own_k`` entries."""
+
+    arch: str
+    dtype: str
+    own_j: int
+    own_k: int
+    steps: int
+    columns: int
+    depth: int
+
+    def blocks(self, pattern: Pattern, groups: int) -> int:
+        """Blocks of a launch."""
+        a, b, c, d = pattern
+        tiles = -(-b // (self.depth * self.own_j)) * -(-c // (self.columns * self.own_k))
+        return groups * a * -(-d // THREADS) * tiles
+
+    def __str__(self) -> str:
+        return f"kron sparse gradient {self.arch} streamed {self.own_j} x {self.own_k}, {self.dtype}"
+
+
+def _fits(pattern: Pattern, batch: int, dtype: str) -> bool:
+    """Whether steps within x, the result and a block are small enough."""
+    a, b, c, d = pattern
+    return dtype in DTYPES and 0 < batch <= _MOST_ROWS and max(b * c * d, batch * a * d * max(b, c)) <= _MOST_NUMBERS
+
+
+def _threads_of_l(d: int) -> int:
+    """Threads of a block for each l of its tile."""
+    return THREADS // math.ceil(d / math.ceil(d / THREADS))
+
+
+def _least_columns(d: int) -> int:
+    """Columns with which a warp reads neighbours."""
+    return math.ceil(_WARP / math.ceil(d / math.ceil(d / THREADS)))
+
+
+def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
+    """Whether weights of these strides (group, i, j, k, l) are streamed: one of k and j lies beside l in memory."""
+    _, b, c, d = problem.pattern
+    _, _, j, k, l = strides
+    along = k == d or c == 1
+    return (
+        (l == 1 or d == 1) and (along or j == d or b == 1)
+        and _fits(problem.pattern, problem.batch, problem.dtype)
+        and max(j * (b - 1), k * (c - 1)) <= _MOST_NUMBERS
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPlan | None:
+    """The plan of a product, with k (``along``) or j beside l in memory; None for what is not streamed."""
+    _, b, c, d = problem.pattern
+    if not _fits(problem.pattern, problem.batch, problem.dtype):
+        return None
+    rows = math.ceil(problem.batch / math.ceil(problem.batch / _ROWS))
+    own = 4 if rows > 4 else 2 if rows > 2 else 1
+    columns = min(_threads_of_l(d), c if along else b)
+
+    def made(columns: int, own: int) -> StreamPlan:
+        depth = _threads_of_l(d) // columns
+        depth = min(depth, -(-b // own) if along else c)
+        steps = max(2, min(_STEPS, _LOADS // (own + rows)))
+        return StreamPlan(
+            limits.arch, problem.dtype, rows, own, steps, along, columns, depth, problem.bias, problem.activation
+        )  # fmt: skip
+
+    wanted = _BLOCKS_EACH * limits.sm_count
+    while columns >= 2 * _least_columns(d):
+        half = -(-columns // 2)
+        if along and (c >= 2 * columns * made(columns, own).steps or made(half, own).blocks(problem) < wanted):
+            break
+        if not along and (made(columns, own).blocks(problem) >= wanted or made(columns, own).depth == c):
+            break
+        columns = half
+    while own > 1 and made(columns, own).blocks(problem) < wanted // 2:
+        own //= 2
+    return made(columns, own)
+
+
+@lru_cache(maxsize=4096)
+def stream_seconds(problem: Problem, limits: DeviceLimits) -> float:
+    """What the product should take; infinite for what is not streamed."""
+    found = stream_plan(problem, True, limits)
+    if found is None:
+        return math.inf
+    weights, parts = problem.groups * math.prod(problem.pattern), -(-problem.batch // found.rows)
+    read = weights * parts * (1 + found.rows / found.own) / _READS
+    copied = 0.0 if problem.x_first or problem.batch == 1 else _COPIED
+    moved = BYTES[problem.dtype] * weights / _BYTES
+    return _START + copied + max(moved, read, weights * problem.batch / _PRODUCTS)
+
+
+@lru_cache(maxsize=4096)
+def stream_sum_plan(
+    pattern: Pattern, batch: int, groups: int, dtype: str, limits: DeviceLimits
+) -> StreamSumPlan | None:  # fmt: skip
+    """The plan of the gradient of weights; None for what is not streamed."""
+    _, b, c, d = pattern
+    if not _fits(pattern, batch, dtype):
+        return None
+    own_j = own_k = 4
+    while own_j >= 2 * b:
+        own_j //= 2
+
+    def made(own_j: int, own_k: int) -> StreamSumPlan:
+        columns = min(_threads_of_l(d), -(-c // own_k))
+        depth = min(_threads_of_l(d) // columns, -(-b // own_j))
+        return StreamSumPlan(limits.arch, dtype, own_j, own_k, max(1, min(4, batch)), columns, depth)
+
+    while own_k > 1 and (own_k >= 2 * c or made(own_j, own_k).blocks(pattern, groups) < limits.sm_count):
+        own_k //= 2
+    while own_j > 1 and made(own_j, own_k).blocks(pattern, groups) < limits.sm_count:
+        own_j //= 2
+    return made(own_j, own_k)
+
+
+@lru_cache(maxsize=4096)
+def stream_sum_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits, last: bool = False) -> float:
+    """What the gradient of weights should take; infinite for what is not streamed."""
+    found = stream_sum_plan(pattern, batch, 1, dtype, limits)
+    if found is None:
+        return math.inf
+    weights = math.prod(pattern)
+    read = weights * batch * (1 / found.own_j + 1 / found.own_k) / _READS
+    copied = 2 * _COPIED if last and batch > 1 else 0.0
+    return _START + copied + max(BYTES[dtype] * weights / _BYTES, read, weights * batch / _PRODUCTS)

@@ -31,6 +31,7 @@ from kernmantle.structured.mode_product.transpose_plan import transpose_plan
 from kernmantle.structured.mode_product.weight_gradient_plan import sum_plan
 
 from ..backend import test_cuda_apply as rows
+from ..backend import test_cuda_columns as columns
 from ..backend import test_cuda_compile as grams
 from ..backend import test_cuda_kron as kron
 from ..backend import test_cuda_score as scores
@@ -116,6 +117,14 @@ def _wide(name: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
         plan = selections.planned(wide.HEADLINE[name], card)
         return Planned(emit_rows(plan), plan.form, plan.threads, plan.shared, plan.resident)
+
+    return make
+
+
+def _columns(name: str) -> Callable[[str], Planned]:
+    def make(card: str) -> Planned:
+        plan = selections.planned(columns.HEADLINE[name], card)
+        return Planned(emit_rows(plan), f"{plan.form} {plan.tile.name}", plan.threads, plan.shared, plan.resident)
 
     return make
 
@@ -286,6 +295,8 @@ def _table() -> dict[str, Kernel]:
     for name in ("nearest_64", "weighted_50"):
         table.add(f"row_reduce select {name}", _select(name), HOPPER)
     table.add("row_reduce wide gauss_3_64", _wide("gauss_3_64"), HOPPER)
+    for name in columns.HEADLINE:
+        table.add(f"row_reduce columns {name}", _columns(name), HOPPER)
     for dtype in ("bf16", "f32"):
         for pulled in (False, True):
             name = f"softmax product {dtype}{' gradients' if pulled else ''}"

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from ..backends.cuda.columns_plan import columns_tiles
 from ..backends.cuda.gram_plan import DeviceLimits, Facts
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
@@ -33,9 +34,10 @@ class GpuRows:
         """Not few rows, whose tiles would be empty, and not where products of the vendor's are quicker."""
         if scans(rows, sizes):
             return True
+        own = limits(index_of(device))
         most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
-        suits = sizes["m"] >= SCAN_ROWS and sizes["l"] <= most
-        return suits and not by_products(rows, sizes, limits(index_of(device)))
+        suits = sizes["m"] >= SCAN_ROWS and (sizes["l"] <= most or bool(columns_tiles(rows, sizes, own)))
+        return suits and not by_products(rows, sizes, own)
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernels or find them."""

@@ -11,6 +11,8 @@ from functools import lru_cache
 
 import torch
 
+from ..backends.cuda.columns_plan import list_bytes
+from ..backends.cuda.columns_plan import splitters as columns_splitters
 from ..backends.cuda.gram_plan import DeviceLimits
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, SCALE, SPLIT, SPLITTERS, emit_rows
@@ -39,8 +41,7 @@ def launcher(
     blocks, (tiles, columns) = chosen.blocks(sizes, own, width), chosen.tiles(sizes)
     layout, device = chosen.memory(sizes), torch.device("cuda", index)
     fixed = tuple(values[slot] for slot in chosen.integers)
-    wide, (down, across) = chosen.form == "wide", blocks_of(chosen.tile, sizes)
-    splitters = (2 * own.sm_count, across) if wide else (SAMPLERS + down + across,)
+    cleared, splitters = _splitting(chosen, sizes, own)
     trailing = lru_cache(maxsize=64)(chosen.matrix.trailing)
     size = layout.size + chosen.work_bytes(blocks, width)
 
@@ -56,8 +57,8 @@ def launcher(
         rest = (*numbers, *trailing(tuple(numbers)))
         handed = tuple(base + offset for offset in layout.offsets)
         shared = (*pointers[:entry], *pointers[entry + 1 :], base + layout.size, *fixed, *rest, *handed)
-        if wide:
-            memory[:LIST_BYTES].zero_()
+        if cleared:
+            memory[:cleared].zero_()
         for split, grid in zip(splits, splitters, strict=True):
             start(split, index, grid, shared)
         start(main, index, blocks, shared)
@@ -68,9 +69,19 @@ def launcher(
     return Launcher(run, str(chosen))
 
 
+def _splitting(chosen: CudaRowPlan, sizes: dict[str, int], own: DeviceLimits) -> tuple[int, tuple[int, ...]]:
+    """Return the bytes of counts to clear first, and the blocks of the kernels that split."""
+    down, across = blocks_of(chosen.tile, sizes)
+    if chosen.form == "wide":
+        return LIST_BYTES, (2 * own.sm_count, across)
+    if chosen.form == "columns":
+        return list_bytes(sizes["l"]), (2 * own.sm_count, columns_splitters(chosen.tile, chosen.group, sizes))
+    return 0, (SAMPLERS + down + across,)
+
+
 def _load(chosen: CudaRowPlan) -> tuple[Kernel, ...] | None:
     """Return the kernels of a plan, compiled if the cache does not have them; None if they were only collected."""
-    names = (SCALE, SPLIT) if chosen.form == "wide" else (SPLIT,)
+    names = (SPLIT,) if chosen.form == "score" else (SCALE, SPLIT)
     return loaded(
         chosen,
         lambda: [job_for(emit_rows(chosen), chosen.matrix.arch, str(chosen))],

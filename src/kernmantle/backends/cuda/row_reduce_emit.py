@@ -21,7 +21,8 @@ from .spelling import TYPES, Typed, Writer, cast, literal
 ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
 SELECT, SCALE = "kernmantle_select", "kernmantle_scale"
 SPLITTERS = 256
-SCORE_PRODUCER, SCORE_CONSUMER = 32, 160
+REGISTERS = {2: (24, 240), 3: (32, 160)}
+"""Registers of a thread of the producer's warpgroup and of consumers, by how many warpgroups consume."""
 SELECT_PRODUCER, SELECT_CONSUMER = 40, 232
 _TILES = ("int* list", "unsigned char* tiles0", "unsigned char* tiles1")
 _HANDED = {
@@ -32,6 +33,11 @@ _HANDED = {
         "{tiles0, tiles1}, rows, columns_of, groups, first, count",
     ),
     "wide": ("km::Wide<{}>", ("int* list", "unsigned char* values", "float* columns_of"), "values, columns_of"),
+    "columns": (
+        "km::Columns<{}>",
+        (*_TILES, "float2* rows", "float* columns_of", "unsigned char* values"),
+        "{tiles0, tiles1}, rows, columns_of, values",
+    ),
 }  # fmt: skip
 """Arguments around those of every kernel, their parameters, and how these stand behind the list."""
 _OTHERS = {
@@ -41,8 +47,15 @@ _OTHERS = {
         (SPLIT, SPLITTERS, "split_candidates<Apply, Source, Tile>"),
     ),
     "wide": ((SCALE, SPLITTERS, "scale_columns<Apply, Tile>"), (SPLIT, SPLITTERS, "split_columns<Apply, Tile>")),
+    "columns": (
+        (SCALE, SPLITTERS, "scale_columns<Apply, Tile>"),
+        (SPLIT, SPLITTERS, "split_points_and_columns<Apply, Source, Tile>"),
+    ),
 }
 """Name, threads and function of the kernels beside the main one and the one that joins."""
+_SCORES = ("score", "columns")
+"""Forms whose entries are made of score tiles."""
+_ON_TENSOR_CORES = (*_SCORES, "wide")
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
 _RESULTS = ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight")
 """What the kernels of a softmax call the arrays that they write, and read again for gradients."""
@@ -104,7 +117,7 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
         finished += finish.lines
     output, *others = folded.outputs
     lines += _making(plan, "entry", output, names, finished)
-    scales = plan.form == "thin" or (plan.form == "score" and plan.differences)
+    scales = plan.form == "thin" or (plan.form in _SCORES and plan.differences)
     found = scale(plan.rows.matrix, output, uniform) if scales else None
     lines.append(f"    static constexpr bool SCALES = {literal(found is not None, 'bool')};")
     if others:
@@ -114,7 +127,7 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
     if found is None:
         return lines
     (factor, _) = names[found.factor.name]
-    root = "f" if found.degree == 1 or plan.form == "score" else "km::sqrt(f)"
+    root = "f" if found.degree == 1 or plan.form in _SCORES else "km::sqrt(f)"
     fill = [f"const C f = -{factor};", f"return f > C(0) && f < C(1e30) ? {root} : C(0);"]
     lines += function("C scale(const Fixed& fixed, const Numbers& number)", fill)
     return lines + _making(plan, "scaled_entry", found.output, names | {SCALED: names["s0"]}, finished)
@@ -284,8 +297,12 @@ def _template(plan: CudaRowPlan) -> list[str]:
         "score": (tile.depth, tile.unroll, tile.threads // 128, tile.stages, SIDES),
         "select": (tile.depth, tile.unroll, tile.threads // 128, tile.rows // 2, tile.stages, NORMS),
         "wide": (tile.depth, tile.unroll, tile.threads // 128, tile.stages),
+        "columns": (
+            tile.depth, tile.unroll, plan.group, tile.threads // 128, tile.n, tile.stages,
+            literal(tile.fragments, "bool"),
+        ),
         "scan": (tile.rows,),
-    }[plan.form]
+    }[plan.form]  # fmt: skip
     if plan.form in _HANDED:
         source = ["struct Source : Body {", "    typedef Apply::Args Args;", "};", ""]
         bytes_of = f"km::apply_{plan.form}_shared_bytes<Apply, Tile>()"
@@ -299,10 +316,11 @@ def _template(plan: CudaRowPlan) -> list[str]:
 def _call(plan: CudaRowPlan) -> str:
     if plan.form == "select":
         return f"find_minima<Apply, Tile, {SELECT_PRODUCER}, {SELECT_CONSUMER}>"
-    if plan.form not in ("ring", "score", "wide"):
+    if plan.form not in ("ring", *_ON_TENSOR_CORES):
         return f"apply_{plan.form}<Apply, Tile>" if plan.form in ("thin", "scan") else "gram<Apply, Tile>"
-    if plan.form in ("score", "wide"):
-        return f"apply_{plan.form}<Apply, Tile, {SCORE_PRODUCER}, {SCORE_CONSUMER}>"
+    if plan.form in _ON_TENSOR_CORES:
+        producer, consumer = REGISTERS[plan.tile.threads // 128]
+        return f"apply_{plan.form}<Apply, Tile, {producer}, {consumer}>"
     producer, consumer = register_split(plan.matrix.arch, plan.threads, plan.resident, PRODUCER_REGISTERS)
     return f"ring<Apply, Tile, {producer}, {consumer}>"
 
@@ -321,10 +339,11 @@ def emit_rows(plan: CudaRowPlan) -> str:
     ]
     args = f"km::Working<km::Arguments<{len(plan.rows.ports)}, Numbers>>"
     lines.append(f"    typedef {_HANDED[plan.form][0].format(args) if plan.form in _HANDED else args} Args;")
-    if plan.form in ("score", "wide"):
+    if plan.form in _ON_TENSOR_CORES:
         lines += ["    struct Kept;", "    typedef Kept State;"]
-    if plan.form == "score":
+    if plan.form in _SCORES:
         lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
+        lines.append(f"    static constexpr bool MANY = {literal(plan.form == 'columns', 'bool')};")
         lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
     lines += [
         *_first(plan),

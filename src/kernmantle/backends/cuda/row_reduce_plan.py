@@ -3,7 +3,8 @@
 Rows of few entries stay in registers ("thin"); longer ones pass through the tiles of gram ("tile") or through its
 warp-specialised form ("ring"), whose threads then reduce what they hold. On Hopper, squared distances and inner
 products come from tensor cores ("score"), bounds on them give the nearest columns ("select"), and entries of points of
-few numbers are multiplied with many columns there ("wide"), with one of the others for points that do not suit these.
+few numbers are multiplied with many columns there ("wide"), as those of score tiles are ("columns"), with one of the
+others for points that do not suit these.
 Blocks take even runs of tiles, see ``apply.cuh``.
 """
 
@@ -16,6 +17,9 @@ from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
 from ...compiler.patterns import squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
+from .columns_plan import columns_tile
+from .columns_plan import memory as columns_memory
+from .columns_plan import shared_bytes as columns_shared
 from .gram_plan import (
     Access,
     CudaPlan,
@@ -108,6 +112,8 @@ class CudaRowPlan:
             return softmax_memory(self.rows, self.tile, sizes, len(ends(self.rows, "m")), len(ends(self.rows, "n")))
         if self.form == "select":
             return select_memory(self.tile, sizes)
+        if self.form == "columns":
+            return columns_memory(self.tile, self.group, sizes, len(ends(self.rows, "n")))
         if self.form == "wide":
             return wide_memory(self.tile, sizes, len(ends(self.rows, "n")))
         return memory(self.tile, sizes, len(ends(self.rows, "n")), self.group if self.rows.v is not None else 0)
@@ -160,6 +166,7 @@ class CudaRowPlan:
             near = f", one pass, {own}" + ", causal" * self.rows.causal
         elif self.fallback is not None:
             near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
+            near += ", times v by 3 more" * (self.form == "columns")
             near += f", {self.fallback.form} where these do not suit the points"
         return f"apply {how} by {self.group} {self.form}, of {self.matrix}{near}"
 
@@ -232,13 +239,19 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
     direct = _plan_directly(rows, sizes, limits, facts)
     column_ends, group = len(ends(rows, "n")), _group(rows, sizes["l"], GROUP)
     wide = wide_tile(rows, sizes, limits, column_ends)
-    tile = select_tile(rows, sizes, limits) if rows.selects else wide or score_tile(rows, sizes, limits)
+    many = columns_tile(rows, sizes, limits)
+    if rows.selects:
+        tile = select_tile(rows, sizes, limits)
+    else:
+        tile = wide or (many[0] if many is not None else score_tile(rows, sizes, limits))
     if tile is None:
         return (_grouped(rows, direct, sizes, limits, facts) if rows.selects else None) or direct
     if rows.selects:
         shared = select_shared(tile)
     elif tile is wide:
         group, shared = tile.unroll, wide_shared(tile, column_ends)
+    elif many is not None and tile is many[0]:
+        group, shared = many[1], columns_shared(tile, many[1], column_ends)
     else:
         shared = score_shared(tile, column_ends, group if rows.v is not None else 0)
     if shared > limits.shared_per_block:

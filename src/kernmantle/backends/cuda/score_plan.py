@@ -23,7 +23,7 @@ _WIDEST = 8
 _LIST_BYTES, _ALIGNED = 1024, 1024
 _STAGES = {16: 12, 32: 8, 64: 6, 96: 4, 128: 3}
 _LEAST_ROWS = 192
-_MOST_ENTRIES = 1 << 44
+MOST_ENTRIES = 1 << 41
 _LEAST_DEPTH = 16
 """Fewest numbers a point: below, pairs that lose digits are too many (decision 0017; NVIDIA H200)."""
 _LEAST_ENTRIES = 1 << 24
@@ -60,7 +60,7 @@ def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) ->
     narrow = rows.how != PRODUCT or sizes["l"] <= _WIDEST
     suits = limits.has(("wgmma",)) and single and narrow and not rows.selects
     deep = _LEAST_DEPTH <= sizes["k"] <= max(_STAGES)
-    large = min(sizes["m"], sizes["n"]) >= _LEAST_ROWS and _LEAST_ENTRIES <= sizes["m"] * sizes["n"] < _MOST_ENTRIES
+    large = min(sizes["m"], sizes["n"]) >= _LEAST_ROWS and _LEAST_ENTRIES <= sizes["m"] * sizes["n"] < MOST_ENTRIES
     if not (suits and deep and large and is_score(rows.matrix)):
         return None
     size = positions(sizes["k"])

@@ -76,6 +76,8 @@ class Tile:
         The nest must take a power from a table.
     half2 : bool
         The nest must sum distances of float16, two terms at a time.
+    fragments : bool
+        Warps keep the points of their rows in registers, as tensor cores read them.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Tile:
     matrix_operand: bool = False
     table_power: bool = False
     half2: bool = False
+    fragments: bool = False
 
     @property
     def m(self) -> int:

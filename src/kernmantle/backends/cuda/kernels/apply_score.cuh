@@ -8,38 +8,32 @@
 // A squared distance that is small against both norms loses digits: the thread that has such takes them by differences.
 // Where these are too many, the kernel that knows nothing but differences runs instead: `uses_differences`.
 #pragma once
-#include "score_split.cuh"
+#include "score_rows.cuh"
 
 namespace km {
 
 template <class Body, class Tile>
-struct Score {
+struct Score : ScoreRows<Body, Tile> {
+    typedef ScoreRows<Body, Tile> Base;
     typedef typename Body::Args Args;
     typedef typename Body::State State;
     typedef typename Tile::Layout Layout;
-    static constexpr int D = Tile::D, KS = Tile::KS, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES, SIDES = Tile::SIDES;
-    static constexpr int BM = Tile::BM, BN = Tile::BN, SIDE = score_side<Body>(), GROUP = Body::GROUP;
-    static constexpr int ENDS = SCORE_ROWS, V = SCORE_ROWS * (1 + Body::COLUMN_ENDS), TAIL = SIDE - 4;
+    static constexpr int GROUPS = Tile::GROUPS, STAGES = Tile::STAGES, SIDES = Tile::SIDES, GROUP = Body::GROUP;
+    static constexpr int BM = Tile::BM, BN = Tile::BN, V = SCORE_ROWS * (1 + Body::COLUMN_ENDS);
     // One column of v leaves two sums a row, so that they do not wait for each other.
-    static constexpr int CHAINS = GROUP > 1 ? 1 : 2, AHEAD = 2;
-    static constexpr unsigned WHOLE = 0xffffffffu;
+    static constexpr int CHAINS = GROUP > 1 ? 1 : 2;
+    using Base::SIDE, Base::TAIL, Base::AHEAD, Base::WHOLE;
+    using Base::g, Base::group, Base::lane, Base::score, Base::factor, Base::unit, Base::fixed, Base::gives_up;
+    using Base::any_of_group, Base::local_row, Base::load_points, Base::settle, Base::finish_products, Base::loses_digits;
+    using Base::correct, Base::four_of, Base::make_entries;
 
-    const Args& g;
     float* sides;
     volatile int* ended;  // by stage: set where the producer gives up, so that what it announces is no tile
     unsigned tiles, full, tiles_empty, sides_empty;
-    int group, warp, lane;
-    float score[64];
-    unsigned x[2][KS][4];
-    float norm[2], bound[2], factor, unit;
-    float row_ends[AtLeastOne<Body::ROW_ENDS>::value][2];
-    typename Body::Fixed fixed;
     State total[GROUP][2];
-    bool gives_up;
     int spans_row;
 
-    __device__ __forceinline__ Score(const Args& g_, unsigned char* raw)
-        : g(g_), sides((float*)(raw + STAGES * Layout::BYTES)), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32), gives_up(false) {
+    __device__ __forceinline__ Score(const Args& g_, unsigned char* raw) : Base(g_), sides((float*)(raw + STAGES * Layout::BYTES)) {
         tiles = shared_address(raw);
         full = tiles + STAGES * Layout::BYTES + SIDES * SIDE * 4;
         tiles_empty = full + 8 * STAGES;
@@ -60,165 +54,14 @@ struct Score {
         __syncthreads();
     }
 
-    // Whether it is so for any thread of the warpgroup.
-    __device__ __forceinline__ bool any_of_group(bool mine) const { return !ptx::bar_red_and<128>(group + 1 + GROUPS, !mine); }
-
-    // First of the two rows, eight apart, that a thread holds of the block's.
-    __device__ __forceinline__ int local_row() const { return 64 * group + 16 * warp + lane / 4; }
-
-    __device__ __forceinline__ void load_points(i64 m0) {
-        const i64 piece = m0 / 64 + group;
-        const unsigned char* from = g.tiles[0] + piece / 2 * Layout::BYTES;
-        const int row = (int)(piece % 2) * 64 + 16 * warp + lane / 4;
-#pragma unroll
-        for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-            for (int s = 0; s < KS; ++s) {
-                const int k = plane * D + 16 * s + lane % 4 * 2;
-#pragma unroll
-                for (int i = 0; i < 4; ++i) x[plane][s][i] = *(const unsigned*)(from + Layout::at(row + i % 2 * 8, k + i / 2 * 8));
-            }
-    }
-
     __device__ __forceinline__ void begin(i64 m0) {
-        load_points(m0);
-        const auto p = origin();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const i64 m = m0 + local_row() + 8 * h;
-            const float2 row = g.rows[m];
-            // rows behind the last are never taken by differences, those that are not finite always
-            const float share = is_finite(row.x) ? fmaf(Tile::SHARE, row.x, fmaf(row.y, row.y, LEAST_SQUARE)) : infinity<float>();
-            bound[h] = m < g.size[ROLE_M] ? factor * share : -infinity<float>();
-            norm[h] = factor * row.x;
-            unit = Body::DIFFERENCES ? -2.0f * factor * row.y : row.y;
-            each<0, Body::ROW_ENDS>([&](auto index) {
-                row_ends[decltype(index)::value][h] = end_value<typename Body::template RowEnd<decltype(index)::value>, float>(g, p, m, g.size[ROLE_M], ROLE_M);
-            });
-#pragma unroll
-            for (int q = 0; q < GROUP; ++q) Body::begin(total[q][h]);
-        }
-    }
-
-    __device__ __forceinline__ void multiply(int stage) {
-        const unsigned b = Layout::LOW + ((tiles + stage * Layout::BYTES) >> 4);
-#pragma unroll
-        for (int i = 0; i < 64; ++i) ptx::fence_operand(score[i]);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int s = 0; s < KS; ++s) score_multiply(score, x[0][s], b + Layout::step(D + 16 * s), Layout::HIGH, s > 0);
-#pragma unroll
-        for (int s = 0; s < KS; ++s) score_multiply(score, x[1][s], b + Layout::step(16 * s), Layout::HIGH, 1);
-#pragma unroll
-        for (int s = 0; s < KS; ++s) score_multiply(score, x[0][s], b + Layout::step(16 * s), Layout::HIGH, 1);
-        ptx::wgmma_commit_group();
-    }
-    __device__ __forceinline__ void settle() {
-        ptx::wgmma_wait_group<0>();
-#pragma unroll
-        for (int i = 0; i < 64; ++i) ptx::fence_operand(score[i]);
-    }
-
-    // From products to accumulators of entries (times the scale, where there is one) for a block of 8 columns; `least`: the
-    // smallest so far of both rows, of even and odd columns.
-    __device__ __forceinline__ void finish_products(const float* side, int block, float c, float (&least)[2][2]) {
-        if constexpr (!Body::DIFFERENCES) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) score[4 * block + i] *= c;
-        } else {
-            const float4 four = four_of(side, 0, block / 2);
-            const float column[2] = {block % 2 ? four.z : four.x, block % 2 ? four.w : four.y};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float& s = score[4 * block + i];
-                const float sum = Body::SCALES ? fmaf(column[i % 2], factor, norm[i / 2]) : column[i % 2] + norm[i / 2];
-                s = fmaf(s, c, sum);
-                least[i / 2][i % 2] = fminf(least[i / 2][i % 2], s);
-            }
-        }
-    }
-    // Whether some accumulators of the tile may have lost digits.
-    __device__ __forceinline__ bool loses_digits(float bound_of_columns, const float (&least)[2][2]) const {
-        const float other = factor * bound_of_columns;
-        bool loses = false;
+        Base::begin_rows(m0);
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-            loses |= Body::DIFFERENCES ? !(fminf(least[h][0], least[h][1]) > bound[h] + other) : !(bound[h] + other < infinity<float>());
-        return loses;
+#pragma unroll
+            for (int q = 0; q < GROUP; ++q) Body::begin(total[q][h]);
     }
-
-    // Takes by differences what loses digits, each thread its own, as long as that is rare. What a NaN takes part in is NaN
-    // and an infinite point is infinitely far from finite ones: that needs no numbers.
-    __device__ __forceinline__ void correct(const float* side, i64 m0, i64 n0) {
-        i64 where = (i64)side;  // read anew: what is rare must not take registers
-        ptx::opaque(where);
-        side = (const float*)where;
-        const float unit_of_columns = side[TAIL];
-        unsigned lost[2] = {0, 0};
-#pragma unroll
-        for (int i = 0; i < 64; ++i) {
-            const int h = i / 2 % 2, column = i / 4 * 8 + lane % 4 * 2 + i % 2, slot = i / 8 * 16 + lane % 4 * 4 + i / 4 % 2 * 2 + i % 2;
-            const float theirs = side[slot], own = bound[h];
-            bool loses;
-            if constexpr (Body::DIFFERENCES)
-                loses = !(score[i] > own + factor * fmaf(Tile::SHARE, theirs, unit_of_columns * unit_of_columns));
-            else
-                loses = !is_finite(own + theirs);
-            if (!loses || own == -infinity<float>() || n0 + column >= g.size[ROLE_N]) continue;
-            const bool nan = norm[h] != norm[h] || theirs != theirs;
-            const bool far = Body::DIFFERENCES && (norm[h] == -infinity<float>()) != (theirs == -infinity<float>());
-            if (nan || far)
-                score[i] = nan ? not_a_number<float>() : infinity<float>();
-            else
-                lost[i / 32] |= 1u << i % 32;
-        }
-        const int mine = __popc(lost[0]) + __popc(lost[1]), rounds = __reduce_max_sync(WHOLE, mine);
-        int before = 0;
-        if (lane == 0 && rounds > 0) before = atomicAdd(g.list, rounds);
-        gives_up = __shfl_sync(WHOLE, before, 0) > most_differences(g.size[ROLE_M], g.size[ROLE_N]);
-        if (gives_up) return;
-#pragma unroll 1
-        for (int round = 0; round < rounds; ++round) {
-            const int bit = lost[0] ? __ffs(lost[0]) - 1 : lost[1] ? 31 + __ffs(lost[1]) : -1;
-            float found = 0.0f;
-            if (bit >= 0) found = score_directly<Body>(g, m0 + local_row() + bit / 2 % 2 * 8, n0 + bit / 4 * 8 + lane % 4 * 2 + bit % 2);
-            if (Body::SCALES) found *= factor;
-#pragma unroll
-            for (int i = 0; i < 64; ++i) score[i] = i == bit ? found : score[i];
-            if (lost[0])
-                lost[0] &= lost[0] - 1;
-            else
-                lost[1] &= lost[1] - 1;
-        }
-    }
-
-    __device__ __forceinline__ float entry(int i, const float (&columns)[AtLeastOne<Body::COLUMN_ENDS>::value]) const {
-        float rows[AtLeastOne<Body::ROW_ENDS>::value];
-#pragma unroll
-        for (int o = 0; o < Body::ROW_ENDS; ++o) rows[o] = row_ends[o][i / 2 % 2];
-        typename Body::Registers s;
-        s.r0 = score[i];
-        if constexpr (Body::SCALES)
-            return Body::scaled_entry(fixed, g.number, rows, columns, 0, s);
-        else
-            return Body::entry(fixed, g.number, rows, columns, 0, s);
-    }
-
-    // Four numbers of columns that travel with the tile: of those that block j of 16 has for this thread.
-    __device__ __forceinline__ float4 four_of(const float* side, int offset, int j) const { return *((const float4*)(side + offset) + 4 * j + lane % 4); }
-
-    // Entries, in the place of the accumulators of the block of 8 columns.
-    __device__ __forceinline__ void make_entries(const float* side, int block) {
-        float ends[4][AtLeastOne<Body::COLUMN_ENDS>::value];
-#pragma unroll
-        for (int o = 0; o < Body::COLUMN_ENDS; ++o) {
-            const float4 four = four_of(side, ENDS + SCORE_ROWS * o, block / 2);
-            ends[0][o] = block % 2 ? four.z : four.x;
-            ends[1][o] = block % 2 ? four.w : four.y;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) score[4 * block + i] = entry(4 * block + i, ends[i % 2]);
-    }
+    __device__ __forceinline__ void multiply(int stage) { Base::multiply(tiles + stage * Layout::BYTES); }
 
     // Entries of a tile and what is reduced of them, as one stream whose stages lie AHEAD blocks of columns apart, so that
     // the few warps there are do not wait for results. FINISHED: the accumulators are finished, columns behind the last are
@@ -341,7 +184,7 @@ struct Score {
         float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
 #pragma unroll
         for (int block = 0; block < 16; ++block) finish_products(side, block, unit * tail.x, least);
-        if (__any_sync(WHOLE, loses_digits(tail.y, least)) && !gives_up) correct(side, first, (i64)t * BN);
+        if (__any_sync(WHOLE, loses_digits(tail.y, least)) && !gives_up) correct(side, tail.x, first, (i64)t * BN);
         load_points(first);  // anew: they take no registers meanwhile
         reduce_tile<true>(side, left, part);
     }

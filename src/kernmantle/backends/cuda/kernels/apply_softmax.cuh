@@ -39,7 +39,7 @@ struct SoftmaxRows {
         query_empty = query_full + 8;
     }
 
-    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, GROUPS>(full, empty, query_full, query_empty); }
+    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, 4 * GROUPS>(full, empty, query_full, query_empty); }
 
     __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
 

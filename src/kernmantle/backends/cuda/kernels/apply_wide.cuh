@@ -237,7 +237,7 @@ struct WideRows {
 template <class Body, class Tile, int PRODUCER, int CONSUMER>
 __device__ __forceinline__ void apply_wide(const typename Body::Args& g) {
     extern __shared__ __align__(1024) unsigned char raw[];
-    if (uses_differences(g.list, g.size[ROLE_M], g.size[ROLE_N])) return;
+    if (__syncthreads_or(uses_differences(g.list, g.size[ROLE_M], g.size[ROLE_N]))) return;
     WideRows<Body, Tile> task(g, raw);
     task.prepare();
     if (task.group == Tile::GROUPS) {

@@ -46,7 +46,7 @@ struct SoftmaxPull {
         own_full = empty + 8 * STAGES;
         own_empty = own_full + 8;
     }
-    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, GROUPS>(full, empty, own_full, own_empty); }
+    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, 128 * GROUPS>(full, empty, own_full, own_empty); }
 
     // Blocks of own rows, pieces of 64 rows of a batch entry, and the pieces that a block passes over.
     __device__ __forceinline__ i64 own_blocks() const { return ceil_div(g.size[OWN_ROLE], BM); }
@@ -401,16 +401,12 @@ struct SoftmaxPull {
                     fence_accumulators(by_first);
                     if constexpr (OF_COLUMNS) fence_accumulators(by_second);
                 }
-                __syncwarp();
-                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
+                ptx::mbarrier_arrive(empty + 8 * before);  // every thread, after what it read
                 pack_all();
                 before = stage.at;
                 stage.advance();
             }
-            if (!IN_REGISTERS) {
-                __syncwarp();
-                if (lane == 0) ptx::mbarrier_arrive(own_empty);
-            }
+            if (!IN_REGISTERS) ptx::mbarrier_arrive(own_empty);
             if (first_piece < end_piece) {
                 if constexpr (SPLIT) {
                     add_gradients(before);
@@ -420,8 +416,7 @@ struct SoftmaxPull {
                     fence_accumulators(by_first);
                     if constexpr (OF_COLUMNS) fence_accumulators(by_second);
                 }
-                __syncwarp();
-                if (lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
+                ptx::mbarrier_arrive(empty + 8 * before);
             }
             end(b);
         }

@@ -14,9 +14,10 @@ namespace km {
 
 constexpr int SCORE_ROWS = 128;
 
-template <int D>
+// Of 128 points, or of some of a tile's where fewer are in shared memory.
+template <int D, int POINTS = SCORE_ROWS>
 struct ScoreLayout {
-    static constexpr int ROW = 4 * D >= 128 ? 128 : 64, CHUNK = SCORE_ROWS * ROW, BYTES = 4 * D / ROW * CHUNK;
+    static constexpr int ROW = 4 * D >= 128 ? 128 : 64, CHUNK = POINTS * ROW, CHUNKS = 4 * D / ROW, BYTES = CHUNKS * CHUNK;
     static constexpr int SHIFT = ROW == 128 ? 0 : 1, MASK = ROW / 16 - 1;
     // Upper word of a descriptor, and its lower word without the address.
     static constexpr unsigned HIGH = (8 * ROW >> 4) | (ROW == 128 ? 1u : 2u) << 30, LOW = 1u << 16;
@@ -41,21 +42,29 @@ struct Scored : A {
     float* columns;
 };
 
+// Squared distances below this share of both norms are taken by differences: tensor cores round towards zero, by up to 2^-23 of
+// the norms at every step.
+__device__ constexpr float score_share_of_norms(int steps) { return steps <= 4 ? 0.0625f : 0.125f; }
+
 // Shape of the main kernel: D positions are stored, of which KS steps of 16 are multiplied.
 template <int D_, int KS_, int GROUPS_, int STAGES_, int SIDES_>
 struct ScoreTile {
     static constexpr int D = D_, KS = KS_, GROUPS = GROUPS_, STAGES = STAGES_, SIDES = SIDES_;
     static constexpr int BM = 64 * GROUPS, BN = SCORE_ROWS, THREADS = 128 * (GROUPS + 1);
+    static constexpr bool FRAGMENTS = true;
+    static constexpr float SHARE = score_share_of_norms(KS);
     typedef ScoreLayout<D> Layout;
-    // Squared distances below this share of both norms are taken by differences: tensor cores round towards zero, by up
-    // to 2^-23 of the norms at every step.
-    static constexpr float SHARE = KS <= 4 ? 0.0625f : 0.125f;
 };
 
+// Columns of v that travel with a tile of columns: none where they are multiplied on tensor cores too.
+template <class Body>
+__device__ constexpr int score_weights() {
+    return Body::WEIGHTED && !Body::MANY ? Body::GROUP : 0;
+}
 // Floats that travel with a tile of columns: norms, ends, v, then the tile's unit, its bound and two of padding.
 template <class Body>
 __device__ constexpr int score_side() {
-    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + (Body::WEIGHTED ? Body::GROUP : 0)) + 4;
+    return SCORE_ROWS * (1 + Body::COLUMN_ENDS + score_weights<Body>()) + 4;
 }
 template <class Body, class Tile>
 __device__ constexpr int apply_score_shared_bytes() {
@@ -102,9 +111,14 @@ KM_DEVICE float score_directly(const Args& g, i64 m, i64 n) {
 KM_DEVICE void score_await_issue(int group) { ptx::bar_sync<256>(group + 1); }
 KM_DEVICE void score_pass_issue(int group) { ptx::bar_arrive<256>(group + 1); }
 
-// d = (add ? d : 0) + a b^T over 16 positions by a warpgroup: a in registers, b by the two words of its descriptor.
-KM_DEVICE void score_multiply(float (&d)[64], const unsigned (&a)[4], unsigned low, unsigned high, int add) {
-    ptx::wgmma_rs(f16(), reinterpret_cast<float (&)[16][4]>(d), a, (unsigned long long)high << 32 | low, add);
+// d = (add ? d : 0) + a b^T over 16 positions by a warpgroup: a in registers or by the two words of its descriptor, as b is.
+template <int CELLS>
+KM_DEVICE void score_multiply(float (&d)[CELLS], const unsigned (&a)[4], unsigned low, unsigned high, int add) {
+    ptx::wgmma_rs(f16(), reinterpret_cast<float (&)[CELLS / 4][4]>(d), a, (unsigned long long)high << 32 | low, add);
+}
+template <int CELLS>
+KM_DEVICE void score_multiply(float (&d)[CELLS], unsigned low_a, unsigned high_a, unsigned low, unsigned high, int add) {
+    ptx::wgmma_ss(f16(), reinterpret_cast<float (&)[CELLS / 4][4]>(d), (unsigned long long)high_a << 32 | low_a, (unsigned long long)high << 32 | low, add);
 }
 
 // The runs of tiles of one row block each that a block works through, begun where a row block begins (see Walk).

@@ -43,7 +43,7 @@ struct ScoreSplit {
             if (pilot == 0 && !(Body::scale(Body::fixed(g, p), g.number) > 0.0f)) found = THREADS * SAMPLERS;
         }
         g.list[SAMPLED_AT + pilot] = found;
-        if (pilot == 0) g.list[0] = 0;
+        if (pilot == 0 && !Body::MANY) g.list[0] = 0;
     }
 
     // One tile of points of operand 0 (rows) or 1 (columns): its unit is the power of two that brings its largest value to
@@ -58,7 +58,8 @@ struct ScoreSplit {
         bool rooted[PASSES];
 #pragma unroll
         for (int s = 0; s < PASSES; ++s) {
-            const i64 point = tile * SCORE_ROWS + first + s * (EACH / PASSES);
+            i64 point = tile * SCORE_ROWS + first + s * (EACH / PASSES);
+            if (Body::MANY && operand == 1 && point >= points) point = points - 1;
             rooted[s] = true;
 #pragma unroll
             for (int i = 0; i < 8; ++i) v[s][i] = 0.0f;
@@ -112,15 +113,17 @@ struct ScoreSplit {
         }
         if (operand == 0) return;
         __syncthreads();
-        for (i64 part = 0; part < (Body::WEIGHTED ? ceil_div(g.size[ROLE_L], Body::GROUP) : 1); ++part)
-            put_columns(g, g.columns + (part * ceil_div(points, SCORE_ROWS) + tile) * score_side<Body>(), norms, unit, tile, part * Body::GROUP);
+        constexpr int GROUP = score_weights<Body>();
+        for (i64 part = 0; part < (GROUP > 0 ? ceil_div(g.size[ROLE_L], GROUP > 0 ? GROUP : 1) : 1); ++part)
+            put_columns(g, g.columns + (part * ceil_div(points, SCORE_ROWS) + tile) * score_side<Body>(), norms, unit, tile, part * GROUP);
     }
 
-    // What travels with a tile of columns; columns behind the last are far away.
+    // What travels with a tile of columns; columns behind the last are far away, or the last one where v is 0 for them.
     static __device__ __forceinline__ void put_columns(const Args& g, float* to, const float* norms, float unit, i64 tile, i64 c) {
         const int slot = threadIdx.x % SCORE_ROWS, local = score_column(slot);
-        const i64 n = tile * SCORE_ROWS + local;
-        const bool inside = n < g.size[ROLE_N];
+        i64 n = tile * SCORE_ROWS + local;
+        const bool inside = Body::MANY || n < g.size[ROLE_N];
+        if (Body::MANY && n >= g.size[ROLE_N]) n = g.size[ROLE_N] - 1;
         const auto p = origin();
         if (threadIdx.x < SCORE_ROWS) {
             to[slot] = inside ? norms[local] : 1e30f;
@@ -129,12 +132,12 @@ struct ScoreSplit {
             each<0, Body::COLUMN_ENDS>([&](auto index) {
                 at[decltype(index)::value * SCORE_ROWS] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
             });
-            if constexpr (Body::WEIGHTED) {
+            if constexpr (score_weights<Body>() > 0) {
                 typedef typename Body::Weight W;
                 typedef typename W::T T;
                 const i64* s = g.stride[W::PORT];
 #pragma unroll
-                for (int q = 0; q < Body::GROUP; ++q) {
+                for (int q = 0; q < score_weights<Body>(); ++q) {
                     const bool there = inside && c + q < g.size[ROLE_L];
                     at[(Body::COLUMN_ENDS + q) * SCORE_ROWS] = there ? convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + (c + q) * s[ROLE_L]).v[0]) : 0.0f;
                 }

@@ -6,9 +6,9 @@
 // of q, one for BN of k, one for each column of v in BN rows. A column of v that is not finite has that as its unit and ones
 // where it stands, so that it gets to what it takes part in.
 #pragma once
+#include "fragments.cuh"
 #include "layout.cuh"
 #include "score.cuh"
-#include "split_hi_lo.cuh"
 
 namespace km {
 
@@ -65,25 +65,19 @@ KM_DEVICE BatchEntry entry_at(const Args& g, i64 entry) {
     p.a = entry / g.size[ROLE_B];
     return p;
 }
-// Makes the barriers of stages and of the rows that stay.
-template <int STAGES, int GROUPS>
+// Makes the barriers of stages and of the rows that stay, which are empty after as many ARRIVALS of consumers.
+template <int STAGES, int ARRIVALS>
 KM_DEVICE void prepare_barriers(unsigned full, unsigned empty, unsigned own_full, unsigned own_empty) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
             ptx::mbarrier_init(full + 8 * i, 1);
-            ptx::mbarrier_init(empty + 8 * i, 4 * GROUPS);
+            ptx::mbarrier_init(empty + 8 * i, ARRIVALS);
         }
         ptx::mbarrier_init(own_full, 1);
-        ptx::mbarrier_init(own_empty, 4 * GROUPS);
+        ptx::mbarrier_init(own_empty, ARRIVALS);
         ptx::fence_mbarrier_init();
     }
     __syncthreads();
-}
-// Keeps the accumulators of a product where they are while it is under way.
-template <int BLOCKS>
-KM_DEVICE void fence_accumulators(float (&d)[BLOCKS][4]) {
-#pragma unroll
-    for (int i = 0; i < 4 * BLOCKS; ++i) ptx::fence_operand(d[i / 4][i % 4]);
 }
 // Batch entry and rows of the t-th block of rows; the last rows, which see most, come first where not all see the same.
 struct RowBlock {
@@ -110,30 +104,6 @@ KM_DEVICE unsigned long long columns_matrix(unsigned address) {
     return ptx::wgmma_descriptor(address, ROWS * 128, 8 * 128, ptx::WGMMA_SWIZZLE_128);
 }
 
-KM_DEVICE unsigned pack_halves(f16, float a, float b) { return ptx::pack_f16x2(a, b); }
-KM_DEVICE unsigned pack_halves(bf16, float a, float b) { return ptx::pack_bf16x2(a, b); }
-
-// What tensor cores multiply from registers, 16 columns a step, of float32 also the low halves.
-template <int STEPS, bool SPLIT>
-struct Fragments {
-    unsigned high[STEPS][4], low[SPLIT ? STEPS : 1][4];
-};
-// Accumulators as fragments, of float32 times the scale of each row.
-template <class H, int STEPS, bool SPLIT>
-KM_DEVICE void pack_fragments(Fragments<STEPS, SPLIT>& to, const float (&from)[2 * STEPS][4], const float (&scale)[2]) {
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            float a = from[2 * s + i / 2][i % 2 * 2], b = from[2 * s + i / 2][i % 2 * 2 + 1];
-            if (SPLIT) {
-                a *= scale[i % 2];
-                b *= scale[i % 2];
-            }
-            to.high[s][i] = pack_halves(H(), a, b);
-            if constexpr (SPLIT) to.low[s][i] = residual_f16x2(to.high[s][i], a, b);
-        }
-}
 // The rows that a thread has of 64, from memory.
 template <int STEPS>
 KM_DEVICE void load_rows(unsigned (&to)[STEPS][4], const unsigned char* piece) {

@@ -4,6 +4,7 @@
 // A column of v has one power of two, which brings its largest value to 2^14 .. 2^15. Of 128 rows of v the high halves of
 // all columns, then the low ones, are two pieces of 64 rows: [column][64 halves], permuted as tensor cores read them.
 #pragma once
+#include "layout.cuh"
 #include "score.cuh"
 #include "split_hi_lo.cuh"
 
@@ -17,7 +18,7 @@ struct Wide : A {
     float* columns;
 };
 // Where the list holds the largest values of columns of v, as bits; what comes before it is that of score_gate.cuh.
-constexpr int LARGEST_AT = 256, ALL_BY_DIFFERENCES = 0x7fffffff;
+constexpr int LARGEST_AT = 256, ALL_BY_DIFFERENCES = 1 << 30;
 
 // Shape: DEPTH numbers a point, COLUMNS of v.
 template <int DEPTH_, int COLUMNS_, int GROUPS_, int STAGES_>
@@ -37,28 +38,51 @@ __device__ __forceinline__ void scale_columns(const typename Body::Args& g) {
     typedef typename Body::Weight W;
     typedef typename W::T T;
     const i64* s = g.stride[W::PORT];
-    const int c = threadIdx.x % Tile::COLUMNS;
     const i64 rows_at_once = (i64)gridDim.x * (blockDim.x / Tile::COLUMNS);
-    float most = 0.0f;
     bool infinite = false;
-    if (c < g.size[ROLE_L]) {
+    for (i64 c = threadIdx.x % Tile::COLUMNS; c < g.size[ROLE_L]; c += Tile::COLUMNS) {
+        float most = 0.0f;
 #pragma unroll 4
         for (i64 n = (i64)blockIdx.x * (blockDim.x / Tile::COLUMNS) + threadIdx.x / Tile::COLUMNS; n < g.size[ROLE_N]; n += rows_at_once) {
             const float v = fabsf(convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]));
             infinite |= v == infinity<float>();
             most = fmaxf(most, v);
         }
+        if (most > 0.0f) atomicMax(g.list + LARGEST_AT + c, __float_as_int(most));
     }
     if (infinite) atomicMax(g.list, ALL_BY_DIFFERENCES);
-    if (most > 0.0f) atomicMax(g.list + LARGEST_AT + c, __float_as_int(most));
+}
+
+// One tile of rows of v, of the columns from `first` on; what is behind the last of either is 0.
+template <class Body, class Tile>
+__device__ __forceinline__ void split_values(const typename Body::Args& g, i64 tile, i64 first, unsigned char* to) {
+    typedef typename Body::Weight W;
+    typedef typename W::T T;
+    const i64* s = g.stride[W::PORT];
+    for (int e = threadIdx.x; e < SCORE_ROWS / 8 * Tile::COLUMNS; e += blockDim.x) {
+        const int own = e % Tile::COLUMNS, row = e / Tile::COLUMNS * 8;
+        const i64 c = first + own;
+        const bool there = c < g.size[ROLE_L];
+        const float scale = there ? HalfScale::of_largest(__int_as_float(g.list[LARGEST_AT + c])).scale : 0.0f;
+        Pack<f16, 8> high, low;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const i64 n = tile * SCORE_ROWS + row + i;
+            const bool inside = there && n < g.size[ROLE_N];
+            const float v = inside ? scale * convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]) : 0.0f;
+            high.v[i] = Store<f16>::from(v);
+            low.v[i] = Store<f16>::from(v - convert<float>(high.v[i]));
+        }
+        unsigned char* at = to + row / 64 * Tile::PIECE + own * 128 + swizzle_128(own, row % 64 / 8);
+        *(Pack<f16, 8>*)at = high;
+        *(Pack<f16, 8>*)(at + Tile::PLANE) = low;
+    }
 }
 
 // One tile of columns; those behind the last are the last, times 0.
 template <class Body, class Tile>
 __device__ __forceinline__ void split_columns(const typename Body::Args& g) {
     typedef typename Body::template Column<0> Y;
-    typedef typename Body::Weight W;
-    typedef typename W::T T;
     const auto p = origin();
     const i64 first = (i64)blockIdx.x * SCORE_ROWS, last = g.size[ROLE_N] - 1;
     float* to = g.columns + blockIdx.x * (i64)wide_side<Body, Tile>();
@@ -73,23 +97,7 @@ __device__ __forceinline__ void split_columns(const typename Body::Args& g) {
             to[(Tile::DEPTH + decltype(index)::value) * SCORE_ROWS + threadIdx.x] = end_value<typename Body::template ColumnEnd<decltype(index)::value>, float>(g, p, n, g.size[ROLE_N], ROLE_N);
         });
     }
-    const i64* s = g.stride[W::PORT];
-    for (int e = threadIdx.x; e < SCORE_ROWS / 8 * Tile::COLUMNS; e += blockDim.x) {
-        const int c = e % Tile::COLUMNS, row = e / Tile::COLUMNS * 8;
-        const float scale = HalfScale::of_largest(__int_as_float(g.list[LARGEST_AT + c])).scale;
-        Pack<f16, 8> high, low;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const i64 n = first + row + i;
-            const bool inside = n <= last && c < g.size[ROLE_L];
-            const float v = inside ? scale * convert<float>(load_pack<T, 1>((const T*)g.pointer[W::PORT] + n * s[ROLE_N] + c * s[ROLE_L]).v[0]) : 0.0f;
-            high.v[i] = Store<f16>::from(v);
-            low.v[i] = Store<f16>::from(v - convert<float>(high.v[i]));
-        }
-        unsigned char* at = g.values + blockIdx.x * (i64)Tile::BYTES + row / 64 * Tile::PIECE + c * 128 + ((row % 64 / 8 ^ c % 8) << 4);
-        *(Pack<f16, 8>*)at = high;
-        *(Pack<f16, 8>*)(at + Tile::PLANE) = low;
-    }
+    split_values<Body, Tile>(g, blockIdx.x, 0, g.values + blockIdx.x * (i64)Tile::BYTES);
 }
 
 }  // namespace km

@@ -1,0 +1,135 @@
+"""Times Gaussian products with several columns of v in every form that is possible on the present GPU, checked.
+
+``python scripts/gpu_columns.py --output rows.jsonl`` writes a row for each number of features, of columns and form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kernmantle as km
+from kernmantle.backends.cuda import columns_plan, row_reduce_plan
+from kernmantle.runtime.cache import current_cache
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.runtime.kernel_store import collected
+from kernmantle.torch_ops.cuda import limits
+from tests.cuda.row_nests import SQUARES, RowCase
+
+Form = tuple[str, Callable[..., Any], Callable[..., Any]]
+POINTS, COLUMNS = (16, 32, 64, 100, 128), (8, 16, 32, 64, 128)
+SCORE = row_reduce_plan.score_tile
+
+
+def none(*_: object) -> None:
+    """No tile."""
+
+
+def forms(n: int, k: int, width: int, direct: bool, every: bool) -> list[Form]:
+    """Names of the forms, and what chooses tiles of columns and score tiles for each."""
+    case = RowCase("timed", SQUARES, "product", n, n, k, width)
+    found: list[Form] = []
+    for tile, columns in columns_plan.columns_tiles(case.rows, case.sizes(), limits(0)):
+        if every or columns == columns_plan.columns_of(width):
+            name = f"{tile.name} by {columns}"
+            found.append((name, lambda *_, tile=tile, columns=columns: (tile, columns), none))
+    if width <= 8:
+        found.append(("score", none, SCORE))
+    if direct:
+        found.append(("direct", none, none))
+    return found
+
+
+def data(n: int, k: int, width: int) -> tuple[torch.Tensor, ...]:
+    """Points and columns of v."""
+    generator = torch.Generator("cuda").manual_seed(n + k + width)
+    return tuple(torch.randn(n, extent, device="cuda", generator=generator) for extent in (k, k, width))
+
+
+def choose(form: Form) -> None:
+    """Take a form from now on."""
+    PLANS.clear()
+    row_reduce_plan.columns_tile, row_reduce_plan.score_tile = form[1:]
+
+
+def compile_all(tasks: list[tuple[int, int, int, Form]]) -> None:
+    """Compile what the tasks need, side by side."""
+    jobs = {}
+    for n, k, width, form in tasks:
+        choose(form)
+        with collected() as found:
+            km.Gaussian(math.sqrt(k)).matmul(*data(n, k, width))
+        jobs |= found
+    cache = current_cache()
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(14) as pool:
+        list(pool.map(lambda job: cache.fetch(job.key, job.build), jobs.values()))
+    sys.stderr.write(f"{len(jobs)} kernels in {time.perf_counter() - begin:.0f} s\n")
+
+
+def timed(n: int, k: int, width: int, form: Form) -> dict[str, Any]:
+    """Time of a call and its error on some rows, as a share of the sum of absolute products and norm-wise."""
+    choose(form)
+    x, y, v = data(n, k, width)
+    kernel = km.Gaussian(math.sqrt(k))
+    found = kernel.matmul(x, y, v)
+    rows = torch.arange(0, n, max(1, n // 64), device="cuda")
+    entries = (
+        -(torch.cdist(x[rows].double(), y.double(), compute_mode="donot_use_mm_for_euclid_dist") ** 2) / (2 * k)
+    ).exp()
+    wanted = entries @ v.double()
+    off = found[rows].double() - wanted
+    times: list[float] = []
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    while len(times) < 3 or (sum(times) < 60 and len(times) < 9):
+        begin.record()
+        kernel.matmul(x, y, v)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return {
+        "what": "columns of v", "m": n, "n": n, "k": k, "columns": width, "form": form[0],
+        "ms": round(statistics.median(times), 4), "route": kernel.info,
+        "share": float((off.abs() / (entries @ v.double().abs())).max()), "norm": float(off.norm() / wanted.norm()),
+        "gpu": torch.cuda.get_device_name(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Write a row per task."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--n", type=int, default=100000)
+    parser.add_argument("--points", type=int, nargs="+", default=POINTS)
+    parser.add_argument("--columns", type=int, nargs="+", default=COLUMNS)
+    parser.add_argument("--direct", action="store_true", help="also differences in FP32")
+    parser.add_argument("--every", action="store_true", help="also tiles that take several passes")
+    given = parser.parse_args()
+    tasks = [
+        (given.n, k, width, form)
+        for k in given.points
+        for width in given.columns
+        for form in forms(given.n, k, width, given.direct, given.every)
+    ]
+    compile_all(tasks)
+    with given.output.open("a") as file:
+        for task in tasks:
+            row = timed(*task)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            errors = f"{row['share']:.1e} {row['norm']:.1e}"
+            sys.stdout.write(f"{row['k']:4d} {row['columns']:4d} {row['form']:36s} {row['ms']:9.3f} {errors}\n")
+
+
+if __name__ == "__main__":
+    main()

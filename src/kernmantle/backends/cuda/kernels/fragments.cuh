@@ -1,0 +1,40 @@
+// Accumulators of products by tensor cores, and what becomes of them: fragments of the next product's left operand.
+#pragma once
+#include "ptx_wgmma.cuh"
+#include "split_hi_lo.cuh"
+
+namespace km {
+
+// Keeps the accumulators of a product where they are while it is under way.
+template <int BLOCKS>
+KM_DEVICE void fence_accumulators(float (&d)[BLOCKS][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * BLOCKS; ++i) ptx::fence_operand(d[i / 4][i % 4]);
+}
+
+KM_DEVICE unsigned pack_halves(f16, float a, float b) { return ptx::pack_f16x2(a, b); }
+KM_DEVICE unsigned pack_halves(bf16, float a, float b) { return ptx::pack_bf16x2(a, b); }
+
+// What tensor cores multiply from registers, 16 columns a step, of float32 also the low halves.
+template <int STEPS, bool SPLIT>
+struct Fragments {
+    unsigned high[STEPS][4], low[SPLIT ? STEPS : 1][4];
+};
+// Accumulators as fragments, of float32 times the scale of each row.
+template <class H, int STEPS, bool SPLIT>
+KM_DEVICE void pack_fragments(Fragments<STEPS, SPLIT>& to, const float (&from)[2 * STEPS][4], const float (&scale)[2]) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float a = from[2 * s + i / 2][i % 2 * 2], b = from[2 * s + i / 2][i % 2 * 2 + 1];
+            if (SPLIT) {
+                a *= scale[i % 2];
+                b *= scale[i % 2];
+            }
+            to.high[s][i] = pack_halves(H(), a, b);
+            if constexpr (SPLIT) to.low[s][i] = residual_f16x2(to.high[s][i], a, b);
+        }
+}
+
+}  // namespace km

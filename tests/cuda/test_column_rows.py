@@ -1,0 +1,164 @@
+"""Score tiles times many columns of v, both products on tensor cores, against float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import kernmantle as km
+from kernmantle.backends.cuda import columns_plan, row_reduce_plan
+from kernmantle.backends.cuda.tiles import CARDS, Tile
+from kernmantle.compiler.row_reduce import PRODUCT
+from kernmantle.runtime.dispatch import PLANS
+from kernmantle.torch_ops.info import RunInfo
+
+from .row_nests import SQUARES, RowCase
+from .tasks import apply
+from .test_score_rows import ENDS, HARD, WEIGHTED, hard, normal, squared
+
+pytestmark = pytest.mark.cuda
+RAW = km.Contraction("mk,nk->mn", lambda a, b: a * b)
+GROWING = km.Contraction("mk,nk->mn", lambda a, b: (a - b) ** 2, epilogue=lambda s: km.exp(s / 300))
+EDGES = [
+    (191, 127, 20, 5), (192, 128, 16, 16), (193, 129, 33, 17), (16, 1, 20, 64), (385, 1000, 64, 64),
+    (700, 4097, 100, 33), (130, 260, 96, 128), (129, 65, 128, 100), (127, 64, 128, 40), (300, 900, 17, 200),
+    (64, 4000, 50, 256), (5000, 3000, 32, 48),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("these kernels are of Hopper GPUs")
+    PLANS.clear()
+    for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH", "_LEAST_WIDTH"):
+        monkeypatch.setattr(columns_plan, name, 1)
+    yield
+    PLANS.clear()
+
+
+def share(found: torch.Tensor, entries: torch.Tensor, v: torch.Tensor) -> float:
+    """Largest error as a share of the sum of absolute products."""
+    size = entries.abs() @ v.double().abs()
+    assert torch.isfinite(found).all()
+    return ((found - entries @ v.double()).abs() / size.clamp_min(1e-300)).max().item()
+
+
+@pytest.mark.parametrize(("m", "n", "k", "width"), EDGES)
+def test_products_agree_with_float64(m: int, n: int, k: int, width: int) -> None:
+    x, y, v, h = normal(m, k), normal(n, k, seed=1), normal(n, width, seed=2), math.sqrt(k)
+    kernel, entries = km.Gaussian(h), (-squared(x, y) / (2 * k)).exp()
+    found = kernel.matmul(x, y, v)
+    assert share(found, entries, v) < 1e-6
+    assert (found - entries @ v.double()).norm() < 2e-6 * (entries @ v.double()).norm()
+    assert " columns, " in kernel.info
+    info = RunInfo()
+    found = apply(RAW, "product", [x, y], {}, v, info=info)[0]
+    assert share(found, x.double() @ y.double().T, v) < 2e-6
+    assert " columns, " in info.route
+
+
+def tiles() -> list[tuple[Tile, int, int, int]]:
+    """Every tile with every number of columns at once, and points and columns of v that it is possible for."""
+    found: dict[tuple[str, int, int], tuple[Tile, int, int, int]] = {}
+    for k in (16, 32, 50, 90, 128):
+        case = RowCase("tiles", SQUARES, PRODUCT, 1 << 15, 1 << 15, k, 256)
+        for tile, columns in columns_plan.columns_tiles(case.rows, case.sizes(), CARDS["sm_90"]):
+            found[tile.name, columns, tile.depth] = (tile, columns, k, columns + 9)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("tile", "columns", "k", "width"),
+    tiles(),
+    ids=lambda value: value.name if isinstance(value, Tile) else str(value),
+)
+def test_every_tile_agrees_with_float64(
+    tile: Tile, columns: int, k: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_reduce_plan, "columns_tile", lambda *_: (tile, columns))
+    x, y, v = normal(1000, k), normal(3333, k, seed=1), normal(3333, width, seed=2)
+    y[7] = x[3] + 1e-4  # taken by differences
+    kernel = km.Gaussian(math.sqrt(k))
+    assert share(kernel.matmul(x, y, v), (-squared(x, y) / (2 * k)).exp(), v) < 1e-6
+    assert f"tile {tile.m}x{tile.n}x{tile.depth}" in kernel.info
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e-3, 1e3, 1e12])
+def test_scales_of_entries_and_of_columns(scale: float) -> None:
+    x, y, v = normal(600, 40), normal(2000, 40, seed=1), normal(2000, 40, seed=2)
+    v *= torch.logspace(-18, 18, 40, device="cuda")
+    assert share(apply(RAW, "product", [x * scale, y], {}, v)[0], (x * scale).double() @ y.double().T, v) < 2e-6
+    info = RunInfo()
+    found = apply(GROWING, "product", [x, y], {}, v, info=info)[0]
+    assert share(found, (squared(x, y) / 300).exp(), v) < 1e-6
+    assert " columns, " in info.route
+    spread = v.clone()
+    spread[::7] *= 1e-6
+    assert share(km.Gaussian(7.0).matmul(x, y, spread), (-squared(x, y) / 98).exp(), spread) < 1e-6
+
+
+@pytest.mark.parametrize("name", [*HARD, "unlike", "equal"])
+def test_squared_distances_that_lose_digits(name: str) -> None:
+    x, y = hard(name)
+    d = squared(x, y)
+    h = float(d.median().sqrt()) or 1.0
+    v = normal(y.shape[0], 24)
+    assert share(km.Laplace(bandwidth=h, p=2.0).matmul(x, y, v), (-d.sqrt() / h).exp(), v) < 2e-6
+    assert share(km.Gaussian(h).matmul(x, y, v), (-d / (2 * h * h)).exp(), v) < 1e-6
+
+
+def test_other_operands_and_layouts() -> None:
+    x, y, v = normal(50, 1500).T, normal(2000, 100)[:, ::2], normal(40, 2000).T
+    d = squared(x, y)
+    assert share(km.Gaussian(7.0).matmul(x, y, v), (-d / 98).exp(), v) < 1e-6
+    assert share(km.Gaussian(torch.tensor(7.0, device="cuda")).matmul(x, y, v), (-d / 98).exp(), v) < 1e-6
+    w = normal(50).abs() + 0.1
+    weighted = squared(x * w.sqrt(), y * w.sqrt())
+    assert share(apply(WEIGHTED, "product", [x, y], {"w": w}, v)[0], weighted, v) < 2e-6
+    u, t, info = normal(1500).abs(), normal(2000).abs(), RunInfo()
+    entries = (-d / 100).exp() * u.double()[:, None] + t.double()
+    assert share(apply(ENDS, "product", [x, y], {"u": u, "t": t}, v, info=info)[0], entries, v) < 1e-6
+    assert " columns, " in info.route
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("side", [0, 1, 2])
+def test_what_is_not_finite_stays_where_it_takes_part(value: float, side: int) -> None:
+    given = [normal(1500, 50), normal(2000, 50, seed=1), normal(2000, 24, seed=2)]
+    given[side][5, 3] = value
+    x, y, v = given
+    for found, entries in (
+        (km.Gaussian(7.0).matmul(x, y, v), (-squared(x, y) / 98).exp()),
+        (apply(RAW, "product", [x, y], {}, v)[0], x.double() @ y.double().T),
+    ):
+        wanted = entries @ v.double()
+        assert torch.equal(found.isnan(), wanted.isnan())
+        assert torch.equal(found[wanted.isinf()].double(), wanted[wanted.isinf()])
+        fine = torch.isfinite(wanted)
+        assert torch.allclose(found[fine].double(), wanted[fine], rtol=1e-4, atol=1e-3)
+
+
+def test_the_same_bits_again_and_in_a_graph() -> None:
+    x, y, v, kernel = normal(1500, 50), normal(2000, 50), normal(2000, 64), km.Gaussian(7.0)
+    first = kernel.matmul(x, y, v)
+    assert all(torch.equal(first, kernel.matmul(x, y, v)) for _ in range(5))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = kernel.matmul(x, y, v)
+    x.mul_(0.5)
+    graph.replay()
+    assert torch.equal(captured, kernel.matmul(x, y, v))
+    x[3, 3] = math.nan
+    graph.replay()
+    assert captured[3].isnan().all()
+    assert torch.isfinite(captured[4:]).all()
+
+
+def test_the_comparison_can_fail() -> None:
+    x, y, v = normal(300, 20), normal(400, 20), normal(400, 20)
+    found = km.Gaussian(4.0).matmul(x, y * 1.0001, v)
+    assert share(found, (-squared(x, y) / 32).exp(), v) > 1e-6

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernmantle.backends.cuda import emit, vjp_emit
-from kernmantle.backends.cuda.gram_plan import Facts, plan
+from kernmantle.backends.cuda.gram_plan import Layout, plan
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.squares_plan import squares_plan
 from kernmantle.backends.cuda.tiles import CARDS
@@ -77,7 +77,7 @@ def sources(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[str]:
     ports.append(strided(program.out, outer, _dense(outer), 0))
     values = arguments(lowering, geo, ports, [0]).integers.tolist()
     rows = [values[len(SIZES) + place * len(ROLES) :][: len(ROLES)] for place in range(len(ports))]
-    facts = Facts(tuple(map(tuple, rows)), (16,) * len(ports))
+    facts = Layout(tuple(map(tuple, rows)), (16,) * len(ports))
     sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
     nest = replace(lowering.nest, precision="default")
     pulled = pull_plan(nest, sizes, LIMITS, facts)

@@ -12,7 +12,7 @@ import torch
 
 import kernmantle as km
 from kernmantle.backends.cuda.emit import ENTRY, emit, headers
-from kernmantle.backends.cuda.gram_plan import Facts, plan, planned
+from kernmantle.backends.cuda.gram_plan import Layout, plan, planned
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import TILES
@@ -39,7 +39,7 @@ class Kernels:
         ports = range(len(nest.ports))
         self.tensors = [torch.randn(case.count(i), device="cuda") for i in ports]
         strides = tuple(case.strides(i) for i in ports)
-        facts = Facts(strides, (16,) * len(ports))
+        facts = Layout(strides, (16,) * len(ports))
         rows = {row.name: row for row in TILES}
         chosen = rows[tile or plan(nest, case.extents(), limits(), facts).tile.name]
         self.plan = planned(nest, case.extents(), limits(), facts, replace(chosen, **changes))

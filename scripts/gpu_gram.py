@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from kernmantle.backends.cuda.emit import ENTRY, emit, headers
-from kernmantle.backends.cuda.gram_plan import Facts, candidates, planned
+from kernmantle.backends.cuda.gram_plan import Layout, candidates, planned
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.tiles import Tile
@@ -51,7 +51,7 @@ class Timed:
         self.out = torch.full((m, n), float("nan"), device="cuda")
         ports = range(len(nest.ports))
         strides = tuple(self.case.strides(i) for i in ports)
-        self.plan = planned(nest, self.case.extents(), limits(), Facts(strides, (16,) * len(ports)), tile)
+        self.plan = planned(nest, self.case.extents(), limits(), Layout(strides, (16,) * len(ports)), tile)
         self.cubin = compile_source(emit(self.plan), self.plan.arch, headers(), "gram")
         self.kernel = Kernel(self.cubin.binary, ENTRY, self.plan.threads, self.plan.shared, "gram")
         pointers = [t.data_ptr() for t in (self.x, self.y, self.out)]

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.vjp_emit import emit, entry_name, threads_of
-from kernmantle.backends.cuda.vjp_plan import PullPlan, fixed, places, pull_plan, schedule
+from kernmantle.backends.cuda.vjp_plan import PullPlan, fixed, pull_plan, schedule, workspace
 from kernmantle.backends.cuda.vjp_tiles import PULL_TILES
 from kernmantle.compiler.nest import ROLES, Nest, Port
 from kernmantle.ir.node import Node, var
@@ -58,7 +58,7 @@ class Timed:
         self.order = LAYOUTS[layout[0] if layout else "ours"]
         self.nest = nest_of(slope, len(self.numbers))
         self.strides = tuple(self._strides(port.name) for port in self.nest.ports)
-        self.facts = Facts(self.strides, (16,) * 5)
+        self.facts = Layout(self.strides, (16,) * 5)
         self.row: dict[str, Any] = {
             "p": p,
             "outputs": int(outputs),
@@ -86,7 +86,7 @@ class Timed:
         """Kernels, arrays and memory."""
         self.plan = plan
         self.schedule = schedule(plan, self.sizes, limits())
-        where = places(plan, self.sizes, self.facts, self.schedule)
+        where = workspace(plan, self.sizes, self.facts, self.schedule)
         self.kernels = {
             name: Kernel(cubin.binary, entry_name(name), threads_of(plan, name),
                          plan.tile.shared(plan.slope.kind) if name == "main" else 0, name)

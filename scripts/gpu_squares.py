@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from kernmantle.backends.cuda.emit import ENTRY, emit
-from kernmantle.backends.cuda.gram_plan import CudaPlan, Facts, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, Layout, plan
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.squares_plan import squares_plan
 from kernmantle.compiler.nest import Nest
@@ -63,7 +63,7 @@ class Timed:
         self.out = torch.full(shape[:2], float("nan"), device="cuda", dtype=TYPES[nest.outs[0].dtype])
         ports, extents, own = range(len(nest.ports)), self.case.extents(), limits()
         strides = tuple(self.case.strides(i) for i in ports)
-        facts = Facts(strides, (16,) * len(ports))
+        facts = Layout(strides, (16,) * len(ports))
         self.options = options
         pointers = [t.data_ptr() for t in (self.x, self.y, self.out)]
         integers = [*extents.values(), *(step for row in strides for step in row)]

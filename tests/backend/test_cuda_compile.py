@@ -15,7 +15,7 @@ from kernmantle import config
 from kernmantle.backends.cuda import tiles
 from kernmantle.backends.cuda.arch import ARCHS
 from kernmantle.backends.cuda.emit import emit, headers
-from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout, candidates, plan
 from kernmantle.backends.cuda.nvrtc import compile_source, inlined, options, resources
 from kernmantle.errors import CompileError
 from kernmantle.torch_ops import cuda
@@ -50,7 +50,7 @@ SPILL_FREE = 64
 
 def planned(case: Case, card: str) -> CudaPlan:
     ports = range(len(case.nest.ports))
-    facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
     names = [tile.name for tile in candidates(case.nest, case.extents(), CARDS[card])]
     return plan(case.nest, case.extents(), CARDS[card], facts, case.tile if case.tile in names else None)
 
@@ -123,10 +123,10 @@ def test_a_target_that_the_compiler_does_not_know_is_said(monkeypatch) -> None:
 
 def test_lines_of_source_are_in_a_binary_on_request() -> None:
     source = "__global__ void lined(float* x) { x[threadIdx.x] *= 2; }"
-    plain, lined = (compile_source(source, "sm_90", {}, "lined", lines=lines) for lines in (False, True))
+    plain, lined = (compile_source(source, "sm_90", {}, "lined", debug=debug) for debug in (False, True))
     assert b".debug_line" in lined.binary
     assert b".debug_line" not in plain.binary
-    assert options("sm_90", lines=True) != options("sm_90")
+    assert options("sm_90", debug=True) != options("sm_90")
     keys = []
     for debug in (False, True):
         with config(debug=debug):

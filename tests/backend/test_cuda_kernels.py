@@ -16,7 +16,7 @@ import torch
 
 from kernmantle.backends.cuda import vjp_plan
 from kernmantle.backends.cuda.emit import emit
-from kernmantle.backends.cuda.gram_plan import CudaPlan, Facts, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, Layout, plan
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
 from kernmantle.backends.cuda.vjp_plan import PullPlan, pull_plan
 from kernmantle.compiler.nest import ROLES, SIZES
@@ -43,7 +43,7 @@ def planned() -> Iterator[list[Plan]]:
         values, count = integers.tolist(), len(nest.ports)
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
         sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
-        facts = Facts(strides, tuple(alignment))
+        facts = Layout(strides, tuple(alignment))
         found = pull_plan(nest, sizes, HOPPER, facts) or squares_plan(nest, sizes, HOPPER, facts)
         plans.append(found or plan(nest, sizes, HOPPER, facts))
         return Launcher(nothing, "noted")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
@@ -58,7 +58,7 @@ def planned(name: str, k: int, card: str) -> list[CudaRowPlan]:
             for role in reversed(port.roles):
                 own[role], step = step, step * sizes[role]
             strides.append(tuple(own.get(role, 0) for role in ROLES))
-        plans.append(plan_rows(rows, sizes, CARDS[card], Facts(tuple(strides), (16,) * len(strides))))
+        plans.append(plan_rows(rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides))))
     return plans
 
 

@@ -9,7 +9,7 @@ from kernmantle.backends.cuda.gram_plan import (
     TILES,
     CudaPlan,
     DeviceLimits,
-    Facts,
+    Layout,
     candidates,
     cell_words,
     is_heavy,
@@ -30,10 +30,10 @@ def sizes(**given: int) -> dict[str, int]:
     return {role: given.get(role, 1) for role in SIZES}
 
 
-def facts(nest: Nest, extents: dict[str, int], alignment: int = 16) -> Facts:
+def facts(nest: Nest, extents: dict[str, int], alignment: int = 16) -> Layout:
     case = Case("", nest, extents)
     ports = range(len(nest.ports))
-    return Facts(tuple(case.strides(i) for i in ports), (alignment,) * len(ports))
+    return Layout(tuple(case.strides(i) for i in ports), (alignment,) * len(ports))
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -72,14 +72,14 @@ def test_functions_take_small_threads() -> None:
 def test_accesses_are_as_wide_as_strides_and_pointers_allow(k: int, stride: int, alignment: int, width: int) -> None:
     nest, extents = gram(L1), sizes(m=300, n=300, k=k)
     along = tuple({"m": stride, "k": 1}.get(role, 0) for role in ROLES)
-    found = Facts((along, *facts(nest, extents).strides[1:]), (alignment, 16, 16))
+    found = Layout((along, *facts(nest, extents).strides[1:]), (alignment, 16, 16))
     assert plan(nest, extents, HOPPER, found).access[0].width == width
 
 
 def test_transposed_operands_are_read_along_the_tile() -> None:
     nest, extents = gram(L1), sizes(m=300, n=300, k=64)
     strides = tuple({"m": 1, "k": 300}.get(role, 0) for role in ROLES)
-    access = plan(nest, extents, HOPPER, Facts((strides, *facts(nest, extents).strides[1:]), (16,) * 3)).access[0]
+    access = plan(nest, extents, HOPPER, Layout((strides, *facts(nest, extents).strides[1:]), (16,) * 3)).access[0]
     assert (access.run, access.width) == ("tile", 4)
 
 

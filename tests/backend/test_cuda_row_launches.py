@@ -40,7 +40,7 @@ def prepared(k):
     ports = case.rows.ports
     launcher = cuda_row_reduce.TARGET().prepare(case.rows, integers, [16] * len(ports), torch.device("cuda"))
     return cuda_row_reduce.plan_rows(
-        case.rows, case.sizes(), CARDS["sm_90"], cuda_row_reduce.Facts(tuple(steps), (16,) * 5)
+        case.rows, case.sizes(), CARDS["sm_90"], cuda_row_reduce.Layout(tuple(steps), (16,) * 5)
     ), launcher
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
@@ -36,7 +36,7 @@ def planned(case: RowCase, card: str = "sm_90", **changes: int) -> CudaRowPlan:
     sizes = case.sizes() | changes
     ports = range(len(case.rows.ports))
     strides = tuple(tuple(int(role in case.rows.ports[i].roles) for role in ROLES) for i in ports)
-    return plan_rows(case.rows, sizes, CARDS[card], Facts(strides, (16,) * len(strides)))
+    return plan_rows(case.rows, sizes, CARDS[card], Layout(strides, (16,) * len(strides)))
 
 
 @pytest.mark.parametrize("name", HEADLINE)
@@ -107,7 +107,7 @@ def test_programs_that_are_taken(case: RowCase, there: bool) -> None:
 def test_precise_entries_are_taken_as_they_are_written() -> None:
     case = HEADLINE["gauss_20"]
     rows = replace(case.rows, matrix=replace(case.rows.matrix, precision="ieee"))
-    assert plan_rows(rows, case.sizes(), CARDS["sm_90"], Facts(((1,) * 7,) * 5, (16,) * 5)).form != "score"
+    assert plan_rows(rows, case.sizes(), CARDS["sm_90"], Layout(((1,) * 7,) * 5, (16,) * 5)).form != "score"
 
 
 def test_the_plan_says_what_it_does() -> None:

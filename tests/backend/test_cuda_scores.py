@@ -6,7 +6,7 @@ from itertools import cycle
 import pytest
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import plan_rows
@@ -50,6 +50,6 @@ def test_compiles(name: str, card: str) -> None:
     for port, steps in zip(rows.ports, strides, strict=True):
         for index, role in enumerate(port.roles):
             steps[ROLES.index(role)] = math.prod(extents[other] for other in port.roles[index + 1 :])
-    facts = Facts(tuple(map(tuple, strides)), (16,) * len(strides))
+    facts = Layout(tuple(map(tuple, strides)), (16,) * len(strides))
     plan = plan_rows(rows, dict.fromkeys(map(str, SIZES), 1) | extents, CARDS[card], facts)
     assert compile_source(emit_rows(plan), card, headers(), "scores").binary[:4] == b"\x7fELF"

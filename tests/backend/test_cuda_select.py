@@ -12,7 +12,7 @@ import torch
 
 from kernmantle.backends.cuda import select_plan
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import SELECT, SPLIT, emit_rows
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
@@ -42,7 +42,7 @@ def planned(case: RowCase, card: str = "sm_90", **changes: int) -> CudaRowPlan:
             role: sizes[port.roles[1]] if i == 0 and len(port.roles) == 2 else 1 for i, role in enumerate(port.roles)
         }
         strides.append(tuple(steps.get(role, 0) for role in ROLES))
-    return plan_rows(case.rows, sizes, CARDS[card], Facts(tuple(strides), (16,) * len(strides)))
+    return plan_rows(case.rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides)))
 
 
 @pytest.mark.parametrize("name", HEADLINE)
@@ -119,7 +119,7 @@ def test_programs_that_are_taken(program: Program, how: str, dtype: str, there: 
 def test_precise_entries_are_taken_as_they_are_written() -> None:
     case = HEADLINE["nearest_64"]
     rows = replace(case.rows, matrix=replace(case.rows.matrix, precision="ieee"))
-    assert plan_rows(rows, case.sizes(), CARDS["sm_90"], Facts(((1,) * 7,) * 5, (16,) * 5)).form != "select"
+    assert plan_rows(rows, case.sizes(), CARDS["sm_90"], Layout(((1,) * 7,) * 5, (16,) * 5)).form != "select"
 
 
 def test_the_plan_says_what_it_does() -> None:

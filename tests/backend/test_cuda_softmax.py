@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernmantle.backends.cuda.emit import headers
-from kernmantle.backends.cuda.gram_plan import Facts
+from kernmantle.backends.cuda.gram_plan import Layout
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.row_reduce_emit import ENTRY, SPLIT
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
@@ -55,7 +55,7 @@ def planned(rows: RowNest, card: str = "sm_90", **changes: int) -> CudaRowPlan |
         for role in reversed(f"c{port.roles}"):
             own[role], step = step, step * sizes[role]
         strides.append(tuple(own.get(role, 0) for role in ROLES))
-    return plan_softmax(rows, sizes, CARDS[card], Facts(tuple(strides), (16,) * len(strides)))
+    return plan_softmax(rows, sizes, CARDS[card], Layout(tuple(strides), (16,) * len(strides)))
 
 
 SPILLED = {"capped": 192, "table": 64}

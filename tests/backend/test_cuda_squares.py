@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from kernmantle.backends.cuda.emit import emit, headers
-from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout
 from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, planes, squares_plan
 from kernmantle.backends.cuda.tiles import PRODUCT_TILES
@@ -31,7 +31,7 @@ STEPS = ("split", "main", "direct")
 def chosen(nest: Nest, card: DeviceLimits, sizes: dict[str, int] | None = None) -> SquaresPlan | None:
     case = Case("squares", nest, sizes or BIG)
     ports = range(len(nest.ports))
-    facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
     return squares_plan(nest, case.extents(), card, facts)
 
 

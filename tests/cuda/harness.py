@@ -20,7 +20,7 @@ from cuda.core import Device, LegacyPinnedMemoryResource
 
 from kernmantle.backends.cuda.device import gpu
 from kernmantle.backends.cuda.emit import ENTRY, emit, headers
-from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Facts, candidates, plan
+from kernmantle.backends.cuda.gram_plan import CudaPlan, DeviceLimits, Layout, candidates, plan
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import Cubin, compile_source
 from kernmantle.backends.cuda.pow_tables import table_power
@@ -47,7 +47,7 @@ def limits(index: int = 0) -> DeviceLimits:
 def planned(case: Case, device: DeviceLimits) -> CudaPlan:
     """Plan of a case whose arrays are all well aligned."""
     ports = range(len(case.nest.ports))
-    facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
     names = [tile.name for tile in candidates(case.nest, case.extents(), device)]
     return plan(case.nest, case.extents(), device, facts, case.tile if case.tile in names else None)
 

@@ -16,7 +16,7 @@ from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.launch import Kernel
 from kernmantle.backends.cuda.nvrtc import compile_source
 from kernmantle.backends.cuda.vjp_emit import emit, entry_name, threads_of
-from kernmantle.backends.cuda.vjp_plan import PullPlan, fixed, places, schedule
+from kernmantle.backends.cuda.vjp_plan import PullPlan, fixed, schedule, workspace
 from kernmantle.compiler.nest import SIZES
 from kernmantle.testing.tolerances import tolerance
 
@@ -47,7 +47,7 @@ def kernels(plan: PullPlan) -> dict[str, Kernel]:
 def run(machine: Machine, case: PullCase, plan: PullPlan) -> Array:
     """The result as (a, l, m, n)."""
     sizes, chosen = case.sizes(), schedule(plan, case.sizes(), limits())
-    where = places(plan, sizes, case.facts(), chosen)
+    where = workspace(plan, sizes, case.facts(), chosen)
     blank = np.full([sizes[role] for role in case.order("out0")], np.nan, np.float32)
     buffers = [machine.upload(np.ascontiguousarray(array)) for array in (*case.arrays().values(), blank)]
     memory = np.full(where.size, 255, np.uint8)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.backends.cuda.gram_plan import DeviceLimits, Facts
+from kernmantle.backends.cuda.gram_plan import DeviceLimits, Layout
 from kernmantle.backends.cuda.vjp_plan import PullPlan, pull_plan
 from kernmantle.backends.cuda.vjp_tiles import PULL_TILES
 from kernmantle.compiler.nest import ROLES, SIZES, Nest, Port
@@ -106,10 +106,10 @@ class PullCase:
         """How the GPU runs it; None where it does not have the tile."""
         return pull_plan(self.nest, self.sizes(), limits, self.facts(), tile=self.tile)
 
-    def facts(self) -> Facts:
+    def facts(self) -> Layout:
         """Strides of arrays that are all well aligned."""
         strides = tuple(self.strides())
-        return Facts(strides, (16,) * len(strides))
+        return Layout(strides, (16,) * len(strides))
 
     def expected(self) -> tuple[Array, Array]:
         """The result as (a, l, m, n), and the sum of the magnitudes of its terms."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.backends.cuda.gram_plan import DeviceLimits, Facts
+from kernmantle.backends.cuda.gram_plan import DeviceLimits, Layout
 from kernmantle.backends.cuda.row_reduce_plan import CudaRowPlan, plan_rows
 from kernmantle.compiler.nest import ROLES, SIZES
 from kernmantle.compiler.row_reduce import HOW, PRODUCT, SELECTIONS, Apply, RowNest, lower_rows
@@ -110,7 +110,7 @@ class RowCase:
     def plan(self, limits: DeviceLimits) -> CudaRowPlan:
         """How the GPU runs it, all arrays well aligned."""
         strides = tuple(self.strides())
-        return plan_rows(self.rows, self.sizes(), limits, Facts(strides, (16,) * len(strides)))
+        return plan_rows(self.rows, self.sizes(), limits, Layout(strides, (16,) * len(strides)))
 
     def numbers(self) -> list[float]:
         """The program's numbers, then those folded from them."""

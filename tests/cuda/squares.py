@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmantle.backends.cuda.gram_plan import DeviceLimits, Facts
+from kernmantle.backends.cuda.gram_plan import DeviceLimits, Layout
 from kernmantle.backends.cuda.squares_plan import SquaresPlan, squares_plan
 from kernmantle.backends.cuda.tiles import PRODUCT_TILES
 from kernmantle.compiler.nest import Nest
@@ -46,7 +46,7 @@ class Given:
 def planned(case: Case, device: DeviceLimits) -> SquaresPlan:
     """Plan of a case in its tile, all arrays well aligned."""
     ports = range(len(case.nest.ports))
-    facts = Facts(tuple(case.strides(i) for i in ports), (16,) * len(ports))
+    facts = Layout(tuple(case.strides(i) for i in ports), (16,) * len(ports))
     found = squares_plan(case.nest, case.extents(), device, facts, case.tile)
     assert found is not None
     return found

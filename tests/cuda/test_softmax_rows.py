@@ -32,7 +32,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Small sizes take the kernels too; the routes that ran."""
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("these kernels are of Hopper GPUs")
-    monkeypatch.setattr(softmax_plan, "_LEAST_PAIRS", 1)
+    monkeypatch.setattr(softmax_plan, "_LEAST_ENTRIES", 1)
     monkeypatch.setattr(attend, "_VENDORS", 1)
     ran: list[str] = []
     for name in ("evaluate", "gradients"):

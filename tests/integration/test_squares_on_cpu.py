@@ -154,7 +154,7 @@ def test_products_of_fewer_bits_are_not_taken(monkeypatch, precision):
     x, y = given("plain")
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    monkeypatch.setattr(squares_cpu, "_near", lambda *given: pytest.fail("a product was taken"))
+    monkeypatch.setattr(squares_cpu, "_close", lambda *given: pytest.fail("a product was taken"))
     try:
         settings.fp32_precision = precision
         found = km.cdist(x, y, metric="sqeuclidean")

@@ -11,7 +11,7 @@ import pytest
 from kernmantle.backends.cuda import gram_plan
 from kernmantle.backends.cuda.arch import ARCHS, arch
 from kernmantle.backends.cuda.emit import emit
-from kernmantle.backends.cuda.gram_plan import Facts, candidates, plan
+from kernmantle.backends.cuda.gram_plan import Layout, candidates, plan
 from kernmantle.backends.cuda.nvrtc import options
 from kernmantle.backends.cuda.squares_plan import squares_plan
 from kernmantle.backends.cuda.tiles import CARDS, TILES, DeviceLimits, Tile
@@ -36,7 +36,7 @@ def facts(nest):
     rows = {"mk": whole, "nk": whole, "mn": {"m": SIZES["n"], "n": 1}}
     strides = (tuple(rows[port.roles].get(role, 0) if role in port.roles else 0 for role in ROLES)
                for port in nest.ports)  # fmt: skip
-    return Facts(tuple(strides), (256,) * len(nest.ports))
+    return Layout(tuple(strides), (256,) * len(nest.ports))
 
 
 @pytest.fixture

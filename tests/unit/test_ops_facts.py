@@ -11,7 +11,7 @@ import torch
 
 from kernmantle.backends.cpu.gram_plan import plan
 from kernmantle.backends.cuda.gram_plan import is_heavy
-from kernmantle.backends.cuda.spelling import SPELLINGS, Writer
+from kernmantle.backends.cuda.spelling import SPELLINGS, ExpressionEmitter
 from kernmantle.compiler.patterns import never_negative
 from kernmantle.ir.node import Node, var
 from kernmantle.ir.ops import COSTS, OPS, Op, is_transcendental
@@ -48,9 +48,9 @@ def test_cost_chooses_tiles_and_calls(row, cost):
     assert is_transcendental(madeup(X)) == dear
     assert is_heavy(nest) == dear
     assert plan(nest, 32, 16, SIZES).cost == plan(gram(L1), 32, 16, SIZES).cost + (16 if dear else 1)
-    emitter = Writer({"x": ("x", "value")}, True, apart=True)
+    emitter = ExpressionEmitter({"x": ("x", "value")}, True, apart=True)
     emitter.expressions([madeup(X)])
-    assert ("km::apart::madeup" in emitter.lines[0]) == (cost == "long")
+    assert ("km::apart::madeup" in emitter.code[0]) == (cost == "long")
 
 
 @pytest.mark.parametrize(("parity", "turns"), [("odd", True), ("", False)])
@@ -78,17 +78,17 @@ def test_chains_are_ordered(row, associative):
 def test_bases_that_are_never_negative(row, sign):
     madeup = row(never_negative=sign)
     assert never_negative(madeup(X)) == sign
-    emitter = Writer({"x": ("x", "value"), "p": ("p", "value")}, True, near=True)
+    emitter = ExpressionEmitter({"x": ("x", "value"), "p": ("p", "value")}, True, approximate=True)
     emitter.expressions([Node("pow", (madeup(X), var("p")))])
-    assert ("power_near" in emitter.lines[-1]) == sign
+    assert ("power_near" in emitter.code[-1]) == sign
 
 
 @pytest.mark.parametrize("conditions", [(0,), ()])
 def test_conditions_are_made_truths(row, conditions):
     madeup = row(conditions=conditions)
-    emitter = Writer({"x": ("x", "value")}, True)
+    emitter = ExpressionEmitter({"x": ("x", "value")}, True)
     emitter.expressions([madeup(X)])
-    assert ("x != C(0)" in emitter.lines[0]) == bool(conditions)
+    assert ("x != C(0)" in emitter.code[0]) == bool(conditions)
 
 
 @pytest.mark.parametrize("comparison", [True, False])

@@ -53,7 +53,7 @@ def _gradients(kernel, tensors, cotangent):
 @pytest.mark.parametrize("same", [False, True])
 def test_gradients_by_the_points(name, same, taken, monkeypatch):
     monkeypatch.setattr(cuda_row_pull, "_pull", written_out)
-    monkeypatch.setattr(cuda_row_pull, "_LEAST_PAIRS", 1)
+    monkeypatch.setattr(cuda_row_pull, "_LEAST_ENTRIES", 1)
     x, y = torch.randn(30, 5, dtype=torch.float64), torch.randn(30 if same else 40, 5, dtype=torch.float64)
     tensors = (x, torch.randn(30, 2).double()) if same else (x, y, torch.randn(40, 2).double())
     want = _gradients(KERNELS[name], tensors, torch.randn(30, 2, dtype=torch.float64))

@@ -112,7 +112,7 @@ def test_while_tuning_all_tiles_are_measured_and_the_quickest_is_kept(planner, a
     assert set(found[0].seconds) == set(tuned_tiles.names(nest, sizes, own, facts))
     assert started[-2:] == ["tiny", "tiny"]
     assert started[0] == found[0].default
-    assert tuned_tiles.kept(nest, sizes, own, facts, "Abacus 9") == "tiny"
+    assert tuned_tiles.recorded(nest, sizes, own, facts, "Abacus 9") == "tiny"
 
 
 def test_tune_keeps_the_quickest_tile_of_every_case(planner, monkeypatch):

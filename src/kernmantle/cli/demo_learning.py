@@ -85,9 +85,9 @@ class Diabetes:
         """Rows to learn from and rows to predict, in turns."""
         order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(0))
         for start in range(FOLDS):
-            held_out = torch.zeros(len(self.x), dtype=torch.bool)
-            held_out[order[start::FOLDS]] = True
-            yield (~held_out).nonzero()[:, 0].to(self.x.device), held_out.nonzero()[:, 0].to(self.x.device)
+            tested = torch.zeros(len(self.x), dtype=torch.bool)
+            tested[order[start::FOLDS]] = True
+            yield (~tested).nonzero()[:, 0].to(self.x.device), tested.nonzero()[:, 0].to(self.x.device)
 
 
 def load(device: str) -> tuple[Digits, Diabetes]:
@@ -175,9 +175,9 @@ def explained(predicted: torch.Tensor, y: torch.Tensor) -> float:
 def predict_disease(distance: Distance, diabetes: Diabetes) -> float:
     """Variance explained in rows that were not learned from."""
     predicted = torch.zeros_like(diabetes.y)
-    for training, held_out in diabetes.folds():
+    for training, tested in diabetes.folds():
         model = fit(distance, distance.features, diabetes.x[training], diabetes.y[training], DIABETES_GRID)
-        predicted[held_out] = model(diabetes.x[held_out])
+        predicted[tested] = model(diabetes.x[tested])
     return explained(predicted, diabetes.y)
 
 
@@ -224,12 +224,12 @@ def trained_weights(diabetes: Diabetes) -> Learned:
     weights = x[0]
     for each in (False, True):
         predicted = torch.zeros_like(y)
-        for training, held_out in diabetes.folds():
+        for training, tested in diabetes.folds():
             weights, scale, noise = most_likely(x[training], y[training], each)
             covariance = _weighted_kernel(x[training], x[training], w=weights, scale=scale)
             covariance = covariance + noise * torch.eye(len(training), dtype=x.dtype, device=x.device)
             solved = torch.linalg.solve(covariance, y[training])
-            predicted[held_out] = _weighted_kernel(x[held_out], x[training], w=weights, scale=scale) @ solved
+            predicted[tested] = _weighted_kernel(x[tested], x[training], w=weights, scale=scale) @ solved
         worth.append(explained(predicted, y))
     names = (*diabetes.names, *(f"noise {i + 1}" for i in range(FOREIGN)))
     return Learned(names, tuple((weights / weights.sum()).tolist()), worth[0], worth[1])

@@ -167,7 +167,7 @@ def sources(nest: Nest, size: int, card: DeviceLimits, wanted: str) -> list[tupl
     """Plans, and their sources where wanted: title, text, language."""
     used = {role for port in nest.ports for role in port.roles}
     sizes = {role: size if role in used else 1 for role in SIZES}
-    layout = cuda_plan.Facts(tuple(_strides(port.roles, size) for port in nest.ports), (16,) * len(nest.ports))
+    layout = cuda_plan.Layout(tuple(_strides(port.roles, size) for port in nest.ports), (16,) * len(nest.ports))
     gpu = cuda_plan.plan(nest, sizes, card, layout)
     own = host()
     cpu = cpu_plan.plan(nest, own.vector_bytes, own.vector_registers, sizes)

@@ -230,11 +230,11 @@ def log_product(nest: Nest) -> LogProduct | None:
     if not floating or nest.partial or looped or [red.name for red in nest.reductions] != ["logsumexp"]:
         return None
     used = set(variables(nest.map))
-    held = {role: [p.name for p in nest.operands if p.roles == role and p.name in used] for role in ("mk", "nk", "k")}
-    available = {*nest.numbers, *(name for names in held.values() for name in names)}
-    if any(len(held[role]) != 1 for role in ("mk", "nk")) or used - available:
+    named = {role: [p.name for p in nest.operands if p.roles == role and p.name in used] for role in ("mk", "nk", "k")}
+    available = {*nest.numbers, *(name for names in named.values() for name in names)}
+    if any(len(named[role]) != 1 for role in ("mk", "nk")) or used - available:
         return None
-    (row,), (column,) = held["mk"], held["nk"]
+    (row,), (column,) = named["mk"], named["nk"]
     parts: dict[str, list[Node]] = {row: [], column: []}
     for term in _terms(nest.map[0], nest.numbers):
         owners = {row, column} & set(variables([term]))

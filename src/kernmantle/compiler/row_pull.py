@@ -40,10 +40,10 @@ def row_pull(text: str, by_columns: bool) -> RowPull | None:
     arrays = [operand for operand in inner.operands if not operand.number]
     plain = apply.weighted and [red.name for red in inner.reductions] == ["sum"] and len(inner.reduced) == 1
     axes = {apply.row + inner.reduced: "row", apply.column + inner.reduced: "column"}
-    held = {axes.get("".join(sorted(o.axes, key=inner.reduced.__eq__)), ""): o.name for o in arrays}
-    if not plain or len(arrays) != 2 or set(held) != {"row", "column"}:
+    by_role = {axes.get("".join(sorted(o.axes, key=inner.reduced.__eq__)), ""): o.name for o in arrays}
+    if not plain or len(arrays) != 2 or set(by_role) != {"row", "column"}:
         return None
-    own, other = (held["column"], held["row"]) if by_columns else (held["row"], held["column"])
+    own, other = (by_role["column"], by_role["row"]) if by_columns else (by_role["row"], by_role["column"])
     (partial,) = differentiate(inner.map[0], [own])
     (slope,) = differentiate(inner.outputs[0], ["s0"])
     parts = factors(_alike(partial, inner.map[0], own, other))
@@ -61,9 +61,9 @@ def row_pull(text: str, by_columns: bool) -> RowPull | None:
 
 def _alike(partial: Node, mapped: Node, own: str, other: str) -> Node:
     """Return a derivative whose difference of both operands is that of the map, so that it is taken once."""
-    taken, turned = Node("sub", (var(other), var(own))), Node("sub", (var(own), var(other)))
-    if taken not in postorder([mapped]) or turned not in postorder([partial]):
+    taken, negated = Node("sub", (var(other), var(own))), Node("sub", (var(own), var(other)))
+    if taken not in postorder([mapped]) or negated not in postorder([partial]):
         return partial
-    swapped = {turned: Node("neg", (taken,))}
+    swapped = {negated: Node("neg", (taken,))}
     (found,) = rewrite([partial], lambda leaf: leaf, lambda old, args: swapped.get(old, Node(old.op, args)))
     return found

@@ -163,12 +163,14 @@ class KernelClassifier(Decides, TakesMatrices):
             decisions = own.left_out(targets[positive], alpha, weights[positive])
             return sharpness_of(decisions, codes[positive.cpu().numpy()], weights[positive])
         order = torch.from_numpy(np.random.default_rng(0).permutation(rows.shape[0])).to(rows.device)
-        held_out, training = order[: len(order) // 5], order[len(order) // 5 :]
+        validation, training = order[: len(order) // 5], order[len(order) // 5 :]
         part = None if weights is None else weights[training]
         assert isinstance(self.kernel_, Kernel)
         again = solve(self.kernel_, rows[training], targets[training], alpha, self.solver, part, bool(self.verbose))
-        decisions = self.kernel_.matmul(rows[held_out], rows[training], again.coefficients)
-        return sharpness_of(decisions, codes[held_out.cpu().numpy()], None if weights is None else weights[held_out])
+        decisions = self.kernel_.matmul(rows[validation], rows[training], again.coefficients)
+        return sharpness_of(
+            decisions, codes[validation.cpu().numpy()], None if weights is None else weights[validation]
+        )
 
     def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]:
         rows, back = rows_of(self, X)

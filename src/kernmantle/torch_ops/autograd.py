@@ -196,9 +196,9 @@ def _bound(text: str, types: str, tensors: Tensors) -> Run:
     return prepare(text, types, tensors).results
 
 
-def _shaped(value: torch.Tensor | None, near: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+def _shaped(value: torch.Tensor | None, like: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """Tangent of an output of that shape and type; zero where nothing moves it."""
-    return near.new_zeros(shape, dtype=dtype) if value is None else value.to(dtype).expand(shape)
+    return like.new_zeros(shape, dtype=dtype) if value is None else value.to(dtype).expand(shape)
 
 
 def apply(

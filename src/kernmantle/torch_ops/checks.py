@@ -59,7 +59,7 @@ class Call:
     tensors: tuple[torch.Tensor, ...] = ()
 
     @staticmethod
-    def of(definition: Definition, operands: Sequence[Any], given: Mapping[str, Any]) -> Call:
+    def of(definition: Definition, operands: Sequence[Any], named: Mapping[str, Any]) -> Call:
         """Sort positional and named arguments into arrays and numbers."""
         rest = iter(enumerate(operands))
         arrays: list[Any] = []
@@ -70,16 +70,16 @@ class Call:
                 arrays.append(value)
                 labels.append(f"operand {index}")
             else:
-                arrays.append(given[name])
+                arrays.append(named[name])
                 labels.append(f"operand {name!r}")
         for index, label in enumerate(labels):
             if is_number(arrays[index]) and not hasattr(arrays[index], "shape"):
                 raise DtypeError(f"{label} is a number; pass an array, or make it a named parameter of the lambda")
-        numbers = {name: given[name] for name in definition.parameters if is_number(given[name])}
-        host = {name: _host_number(given[name], arrays[0]) for name in definition.parameters if name not in numbers}
+        numbers = {name: named[name] for name in definition.parameters if is_number(named[name])}
+        host = {name: _host_number(named[name], arrays[0]) for name in definition.parameters if name not in numbers}
         numbers |= {name: value for name, value in host.items() if value is not None}
         names = tuple(name for name in definition.parameters if name not in numbers)
-        arrays += [given[name] for name in names]
+        arrays += [named[name] for name in names]
         labels += [f"parameter {name!r}" for name in names]
         return Call(tuple(arrays), tuple(labels), len(definition.equation.names), names, numbers)
 
@@ -178,11 +178,11 @@ def check_out(
         raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
     if not single and not isinstance(out, (tuple, list)):
         raise OutputError(f"out must be a tuple of arrays, one per output, not {type(out).__name__}")
-    given = [out] if single else list(out)
+    entries = [out] if single else list(out)
     dtypes = Types.parse(types).outs
-    if len(given) != len(dtypes):
-        raise OutputError(f"out has {len(given)} arrays, the contraction has {len(dtypes)} outputs")
-    targets = [unwrap_out(entry) for entry in given]
+    if len(entries) != len(dtypes):
+        raise OutputError(f"out has {len(entries)} arrays, the contraction has {len(dtypes)} outputs")
+    targets = [unwrap_out(entry) for entry in entries]
     for target, dtype in zip(targets, dtypes, strict=True):
         if tuple(target.shape) != tuple(shape):
             raise OutputError(f"out has shape {tuple(target.shape)}, the result has {tuple(shape)}")

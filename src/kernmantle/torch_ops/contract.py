@@ -307,22 +307,22 @@ class Contraction:
         wanted = len(definition.equation.positional)
         if len(operands) != wanted:
             raise ShapeError(f"equation {definition.equation.text!r} takes {wanted} operands, got {len(operands)}")
-        known = {*definition.parameters, *definition.operand_names}
-        unknown = [name for name in named if name not in known]
+        names = {*definition.parameters, *definition.operand_names}
+        unknown = [name for name in named if name not in names]
         if unknown:
-            listing = ", ".join(sorted(known)) or "none"
+            listing = ", ".join(sorted(names)) or "none"
             raise ParameterError(f"unknown parameter {unknown[0]!r}; this contraction has {listing}")
-        given = {**dict(definition.defaults), **named}
-        missing = [name for name in known if name not in given]
+        values = {**dict(definition.defaults), **named}
+        missing = [name for name in names if name not in values]
         if missing:
             raise ParameterError(f"parameter {sorted(missing)[0]!r} is missing: pass it by name or in params=")
-        return Call.of(definition, operands, given)
+        return Call.of(definition, operands, values)
 
     def _bind(self, call: Call) -> tuple[Bound, list[torch.Tensor], list[Number]]:
         values = {name: number_of(value, name) for name, value in call.numbers.items()}
         twin = self.is_symmetric and call.operands[0] is call.operands[1]
         exponents = {name: value for name, value in values.items() if name in self._exponents}
-        literals = [(name, known) for name, value in exponents.items() for known in POWER_CLASSES if value == known]
+        literals = [(name, power) for name, value in exponents.items() for power in POWER_CLASSES if value == power]
         bound = bind_program(self.text, call.names, tuple(literals), twin)
         operands = [tensor for index, tensor in enumerate(call.operands) if not (twin and index == 1)]
         tensors = operands + [call.parameters[name] for name in bound.tensor_parameters]

@@ -125,8 +125,8 @@ def _column_pieces(
     """
     role, ports = chosen.actual("n"), chosen.nest.ports
     columns = int(integers[size_slot(role)])
-    turns = -(-todo.items // threads) if todo.items < jit.SPLIT_ITEMS * threads else 1
-    step = max(columns * _LONGEST // (todo.cost * turns) // chosen.columns, 1) * chosen.columns
+    rounds = -(-todo.items // threads) if todo.items < jit.SPLIT_ITEMS * threads else 1
+    step = max(columns * _LONGEST // (todo.cost * rounds) // chosen.columns, 1) * chosen.columns
     strides = [int(integers[stride_slot(index, role)]) * BYTES[port.dtype] for index, port in enumerate(ports)]
     for start in range(0, columns, step):
         piece = integers.copy()
@@ -134,16 +134,16 @@ def _column_pieces(
         yield [start * stride for stride in strides], piece.tobytes()
 
 
-def build(emitter: str, given: tuple[Any, ...]) -> Built:
+def build(emitter: str, arguments: tuple[Any, ...]) -> Built:
     """Write a source and compile it for this machine."""
-    source = emitted(emitter, given)
+    source = emitted(emitter, arguments)
     return Built(jit.compile_ir(source, jit.host()), source=source)
 
 
-def emitted(emitter: str, given: tuple[Any, ...]) -> str:
+def emitted(emitter: str, arguments: tuple[Any, ...]) -> str:
     """LLVM IR from ``emitter``, "module:function", which is loaded for what the cache lacks only."""
     module, _, function = emitter.partition(":")
-    return getattr(import_module(f"...{module}", __name__), function)(*given)
+    return getattr(import_module(f"...{module}", __name__), function)(*arguments)
 
 
 @lru_cache(maxsize=32)
@@ -151,17 +151,17 @@ def _digest(module: str) -> str:
     return fingerprint(sources(module))
 
 
-def job_for(emitter: str, given: tuple[Any, ...], title: str) -> Job:
+def job_for(emitter: str, arguments: tuple[Any, ...], title: str) -> Job:
     """What compiling takes that which an emitter writes when it is given plans, texts and numbers.
 
     The key needs no source: that follows from what is given and from the emitter's module with all that it imports.
     """
     own = jit.host()
     if current().dump_source is not None:
-        dump(emitted(emitter, given), "ll")
+        dump(emitted(emitter, arguments), "ll")
     options, digest = (own.cpu, own.features), _digest(emitter.partition(":")[0])
-    key = Key(own.triple, jit.version(), canonical((emitter, *given)), digest, options, title)
-    return Job(key, build, (emitter, given))
+    key = Key(own.triple, jit.version(), canonical((emitter, *arguments)), digest, options, title)
+    return Job(key, build, (emitter, arguments))
 
 
 def job(chosen: CpuPlan) -> Job:

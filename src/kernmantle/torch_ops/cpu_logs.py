@@ -60,13 +60,13 @@ def runner(
 
     def run(tensors: Tensors, numbers: Sequence[float], outs: Tensors) -> None:
         arrays = dict(zip(names, tensors, strict=True))
-        given = {operand.name: number for operand, number in zip(program.numbers, numbers, strict=True)}
+        values = {operand.name: number for operand, number in zip(program.numbers, numbers, strict=True)}
         if types.compute == "f32" and _VENDOR.matmul.fp32_precision not in _EXACT:
             direct(tensors, numbers, outs)
             return
-        x, y = part(found.row_part, "mk", arrays, given), None
+        x, y = part(found.row_part, "mk", arrays, values), None
         if not program.symmetric:
-            y = part(found.column_part, "nk", arrays, given)
+            y = part(found.column_part, "nk", arrays, values)
         own = outs[0]
         fits = own.dtype == dtype and own.is_contiguous() and own.shape == (len(x), len(x if y is None else y))
         logs = own if fits and len(outs) == 1 else x.new_empty(len(x), len(x if y is None else y))
@@ -87,8 +87,8 @@ def _exponentials(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     """
     top = x.amax(1)
     wild = ~(top < math.inf)
-    kept = torch.where(wild | (top == -math.inf), 0, top)
-    powers = (x - kept[:, None]).exp_()
+    shift = torch.where(wild | (top == -math.inf), 0, top)
+    powers = (x - shift[:, None]).exp_()
     powers[wild] = 0
     sums = powers.sum(1)
     sums[top == -math.inf] = -math.inf

@@ -16,7 +16,7 @@ from ..runtime.launcher import Launcher, nothing
 from .cpu import job_for, launch
 
 _MOST_COLUMNS, _FEWEST_ROWS = 64, 8
-_MOST_KEPT = 1024
+_MOST_RESULTS = 1024
 
 
 class CpuRows:
@@ -26,7 +26,7 @@ class CpuRows:
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
         """Not where vectors along the rows would be empty, and not where a vendor's product does most of the work."""
-        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
+        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
         return sizes["m"] >= _FEWEST_ROWS and sizes["l"] <= most
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:

@@ -26,7 +26,7 @@ Tensors = Sequence[torch.Tensor]
 Runner = Callable[[Tensors, Sequence[float], Tensors], None]
 Prepare = Callable[[str, str, Tensors, Tensors], Any]
 # Entries that may be taken one by one, each as long as some 100 among many: 1.15 times the time at most.
-_MOST_NEAR = 1 / 512
+_MOST_CLOSE = 1 / 512
 _PILOTS = 128
 _CENTRED = 16
 _CHUNK = 1 << 22
@@ -55,7 +55,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
     cancellation, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
     join, end = norm_correction(program).text, epilogue(program)
     last = [names.index(operand.name) for operand in end.tensors if operand.name in names]
-    given = [index for index, operand in enumerate(program.numbers) if operand in end.numbers]
+    end_numbers = [index for index, operand in enumerate(program.numbers) if operand in end.numbers]
     plain, masked = types.text, replace(types, outs=("bool",)).text
 
     def written(out: torch.Tensor, text: str, kinds: str, *arrays: torch.Tensor, numbers: Sequence[float] = ()) -> None:
@@ -74,7 +74,7 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
             note(tensors, x, y)
             return
         parts = _rows(x, y) if _VENDOR.matmul.fp32_precision in _EXACT else None
-        if parts is None or _near(parts, plan.small).float().mean() > _MOST_NEAR:
+        if parts is None or _close(parts, plan.small).float().mean() > _MOST_CLOSE:
             direct(tensors, numbers, outs)
             return
         own_x, own_y, of_x, of_y = parts
@@ -85,14 +85,14 @@ def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, p
             mask = torch.empty(out.shape, dtype=torch.bool)
             written(mask, mark, masked, out, of_x, of_y)
             entries = mask.nonzero()
-            if len(entries) > _MOST_NEAR * out.numel():
+            if len(entries) > _MOST_CLOSE * out.numel():
                 direct(tensors, numbers, outs)
                 return
             written(out, join, plain, out, of_x, of_y)
             _mend(out, entries, x, y)
             of_x, of_y = torch.zeros_like(of_x), torch.zeros_like(of_y)
-        kept, values = [tensors[index] for index in last], [numbers[index] for index in given]
-        written(out, end.text, plain, *kept, out, of_x, of_y, numbers=values)
+        operands, values = [tensors[index] for index in last], [numbers[index] for index in end_numbers]
+        written(out, end.text, plain, *operands, out, of_x, of_y, numbers=values)
 
     return run
 
@@ -110,10 +110,10 @@ def _squares(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(x, dim=1).square_()
 
 
-def _near(parts: tuple[torch.Tensor, ...], near: float) -> torch.Tensor:
+def _close(parts: tuple[torch.Tensor, ...], bound: float) -> torch.Tensor:
     """Whether entries of a sample lose digits."""
     x, y, of_x, of_y = (part[:: max(1, len(part) // _PILOTS)] for part in parts)
-    return ~(2 * (x @ y.mT) - (1 - near) * (of_x[:, None] + of_y) < -SMALLEST)
+    return ~(2 * (x @ y.mT) - (1 - bound) * (of_x[:, None] + of_y) < -SMALLEST)
 
 
 def _mend(out: torch.Tensor, entries: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:

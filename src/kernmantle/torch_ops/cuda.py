@@ -12,7 +12,7 @@ import torch
 
 from ..backends.cuda import emit, nvrtc, vjp_plan
 from ..backends.cuda.device import core, gpu
-from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Facts, plan
+from ..backends.cuda.gram_plan import Argument, CudaPlan, DeviceLimits, Layout, plan
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.squares_plan import SquaresPlan, squares_plan
 from ..compiler.gradient_patterns import Pullback
@@ -53,19 +53,19 @@ class CudaTarget:
         count = len(nest.ports)
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(count))
         sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
-        facts = Facts(strides, tuple(alignment))
-        pulled = cuda_vjp.launcher(nest, sizes, values, own, facts, index, start, job_for)
+        layout = Layout(strides, tuple(alignment))
+        pulled = cuda_vjp.launcher(nest, sizes, values, own, layout, index, start, job_for)
         if pulled is not None:
             return pulled
 
         def made(tile: str | None) -> Launcher:
             products = tile is None or tile in tuned_tiles.PRODUCTS
-            squares = squares_plan(nest, sizes, own, facts, tile) if products else None
+            squares = squares_plan(nest, sizes, own, layout, tile) if products else None
             if squares is not None:
                 return _products(squares, values, sizes, index)
-            return _single(plan(nest, sizes, own, facts, tile), values, sizes, index)
+            return _single(plan(nest, sizes, own, layout, tile), values, sizes, index)
 
-        return tuned_tiles.launcher(nest, sizes, own, facts, gpu(index).name, made)
+        return tuned_tiles.launcher(nest, sizes, own, layout, gpu(index).name, made)
 
 
 def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
@@ -113,10 +113,10 @@ def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, in
             ) from error
         base = scratch.data_ptr()
         handed = [base + offset for offset in offsets]
-        given = (*pointers, *fixed, *numbers)
-        start(split, index, chosen.split_blocks, (*handed, *given))
-        start(main, index, main_blocks, (*handed, *given))
-        start(direct, index, direct_blocks, (base, *given))
+        arguments = (*pointers, *fixed, *numbers)
+        start(split, index, chosen.split_blocks, (*handed, *arguments))
+        start(main, index, main_blocks, (*handed, *arguments))
+        start(direct, index, direct_blocks, (base, *arguments))
 
     return Launcher(run, str(chosen))
 
@@ -153,9 +153,9 @@ def limits(index: int) -> DeviceLimits:
     )
 
 
-def build(arch: str, source: str, title: str, fuse: bool, lines: bool) -> Built:
+def build(arch: str, source: str, title: str, fuse: bool, debug: bool) -> Built:
     """Compile a source, with what the compiler says of its registers."""
-    cubin = nvrtc.compile_source(source, arch, {}, name=title, fuse=fuse, lines=lines)
+    cubin = nvrtc.compile_source(source, arch, {}, name=title, fuse=fuse, debug=debug)
     return Built(cubin.binary, {"registers": cubin.resources.registers, "spills": cubin.resources.spill_stores})
 
 
@@ -163,9 +163,9 @@ def job_for(source: str, arch: str, title: str, fuse: bool = True) -> Job:
     """What compiling a source takes; the headers that it includes are put in."""
     source = nvrtc.inlined(source, emit.headers())
     dump(source, "cu")
-    lines = current().debug
-    key = Key(arch, nvrtc.compiler_version(), source, options=nvrtc.options(arch, fuse, lines), name=title)
-    return Job(key, build, (arch, source, title, fuse, lines))
+    debug = current().debug
+    key = Key(arch, nvrtc.compiler_version(), source, options=nvrtc.options(arch, fuse, debug), name=title)
+    return Job(key, build, (arch, source, title, fuse, debug))
 
 
 def job(chosen: CudaPlan) -> Job:

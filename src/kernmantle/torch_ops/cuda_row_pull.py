@@ -14,7 +14,7 @@ from ..ir.ops import evaluate
 from ..runtime.kernel_store import loaded
 from .cuda import index_of, job_for, limits, start
 
-_LEAST_PAIRS = 1 << 18
+_LEAST_ENTRIES = 1 << 18
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -33,7 +33,7 @@ def pulled(
     if any(apply.inner.operand(name).axes[1] != apply.inner.reduced for name in names):
         return None
     small = x.shape[1] <= MOST_NUMBERS and v.shape[1] <= MOST_COLUMNS
-    if not small or 0 in (*x.shape, *y.shape, *v.shape) or len(x) * len(y) < _LEAST_PAIRS:
+    if not small or 0 in (*x.shape, *y.shape, *v.shape) or len(x) * len(y) < _LEAST_ENTRIES:
         return None
     by_row, by_column = ends
     assert by_row is not None
@@ -56,7 +56,7 @@ def _pull(
     index = index_of(own.device)
     device = limits(index)
     chosen = RowPullPlan(pull, own.shape[1], v.shape[1], device.arch)
-    given = [tensor.contiguous() for tensor in (own, other, g, v)]
+    operands = [tensor.contiguous() for tensor in (own, other, g, v)]
     parts = chosen.parts(len(own), len(other), device.sm_count)
     out = own.new_empty(parts, *own.shape)
     names = [operand.name for operand in apply.inner.numbers]
@@ -68,7 +68,7 @@ def _pull(
         lambda binary: Kernel(binary, ENTRY, THREADS, title=str(chosen)),
     )
     if kernel is not None:
-        pointers = [tensor.data_ptr() for tensor in (*given, out)]
+        pointers = [tensor.data_ptr() for tensor in (*operands, out)]
         blocks = -(-len(own) // THREADS) * parts
         start(kernel, index, blocks, (*pointers, len(own), len(other), parts, *map(float, values)))
     return out[0] if parts == 1 else out.sum(0)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..backends.cuda.columns_plan import columns_tiles
-from ..backends.cuda.gram_plan import DeviceLimits, Facts
+from ..backends.cuda.gram_plan import DeviceLimits, Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
 from ..backends.cuda.row_reduce_plan import JOINERS, SCAN_ROWS, CudaRowPlan, by_products, plan_rows, scans
@@ -22,7 +22,7 @@ from . import cuda_row_reduce_groups, cuda_row_reduce_score, cuda_row_reduce_sel
 from .cuda import index_of, job_for, limits, start
 from .execute import allocate
 
-_MOST_COLUMNS, _MOST_KEPT = 64, 32
+_MOST_COLUMNS, _MOST_RESULTS = 64, 32
 
 
 class GpuRows:
@@ -35,7 +35,7 @@ class GpuRows:
         if scans(rows, sizes):
             return True
         own = limits(index_of(device))
-        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_KEPT
+        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
         suits = sizes["m"] >= SCAN_ROWS and (sizes["l"] <= most or bool(columns_tiles(rows, sizes, own)))
         return suits and not by_products(rows, sizes, own)
 
@@ -48,12 +48,12 @@ class GpuRows:
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(len(rows.ports)))
         if rows.selects and sizes["a"] * sizes["b"] * sizes["c"] > 1:
             alone = cuda_row_reduce_select.entry_values(values)
-            each = Facts(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
+            each = Layout(strides, cuda_row_reduce_select.entry_alignment(rows, values, alignment))
             alike = plan_rows(rows, sizes | dict.fromkeys("abc", 1), own, each)
             if alike.form in ("select", "scan") or alike.grouped:
                 one = self.prepare(rows, np.array(alone, np.int64), each.alignment, device)
                 return cuda_row_reduce_select.of_entries(one, rows, values)
-        chosen = plan_rows(rows, sizes, own, Facts(strides, tuple(alignment)))
+        chosen = plan_rows(rows, sizes, own, Layout(strides, tuple(alignment)))
         if chosen.form == "select" and chosen.fallback is not None:
             return cuda_row_reduce_select.launcher(
                 chosen, values, own, index, _starter(chosen.fallback, values, own, index)
@@ -95,10 +95,10 @@ def _starter(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
         memory = allocate((work,), torch.uint8, torch.device("cuda", index))
         for each in bands:
             at = [pointer + each.first * step for pointer, step in zip(pointers, steps, strict=True)]
-            given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest, *counts)
-            start(kernels[0], index, each.blocks, given)
+            arguments = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *each.fixed, *rest, *counts)
+            start(kernels[0], index, each.blocks, arguments)
             if each.blocks > 1 and each.columns > 1:
-                start(kernels[1], index, each.blocks - 1, (*given, each.blocks, each.tiles, each.columns))
+                start(kernels[1], index, each.blocks - 1, (*arguments, each.blocks, each.tiles, each.columns))
 
     return starts
 

@@ -42,9 +42,9 @@ def launcher(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, inde
         rest = (*numbers, *trailing(tuple(numbers)))
         for band in bands:
             at = [pointer + band.first * step for pointer, step in zip(pointers, steps, strict=True)]
-            given = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *band.fixed, *rest)
-            start(find, index, band.blocks, given)
-            start(select, index, band.selectors, given)
+            arguments = (*at[:nowhere], *at[nowhere + 1 :], memory.data_ptr(), *band.fixed, *rest)
+            start(find, index, band.blocks, arguments)
+            start(select, index, band.selectors, arguments)
 
     return Launcher(run, str(chosen))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..backends.cuda.gram_plan import Facts
+from ..backends.cuda.gram_plan import Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, SPLIT, SPLITTERS
 from ..backends.cuda.row_reduce_plan import CudaRowPlan, plan_softmax
@@ -34,7 +34,7 @@ class GpuSoftmax:
         values: list[int] = integers.tolist()
         sizes: dict[str, int] = dict(zip(SIZES, values, strict=False))
         strides = tuple(tuple(values[len(SIZES) + p * len(ROLES) :][: len(ROLES)]) for p in range(len(rows.ports)))
-        chosen = plan_softmax(rows, sizes, own, Facts(strides, tuple(alignment)))
+        chosen = plan_softmax(rows, sizes, own, Layout(strides, tuple(alignment)))
         if chosen is None:
             return None
         kernels = _load(chosen)

@@ -8,7 +8,7 @@ from functools import cache, lru_cache, partial
 import torch
 
 from ..backends.cuda import vjp_emit as text
-from ..backends.cuda.gram_plan import Facts
+from ..backends.cuda.gram_plan import Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.tiles import DeviceLimits
 from ..backends.cuda.vjp_plan import PullPlan, fixed, pull_plan, schedule, workspace
@@ -23,18 +23,18 @@ _AROUND_BLOCKS = 8
 
 
 def launcher(
-    nest: Nest, sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, facts: Facts, index: int,
+    nest: Nest, sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, layout: Layout, index: int,
     start: Start, job_for: JobFor,
 ) -> Launcher | None:  # fmt: skip
     """What runs a nest that is a pullback; None for others."""
-    quick = pull_plan(nest, sizes, limits, facts)
+    quick = pull_plan(nest, sizes, limits, layout)
     if quick is None:
         return None
-    prepared = partial(_prepared, sizes, integers, limits, facts, index, start, job_for)
+    prepared = partial(_prepared, sizes, integers, limits, layout, index, start, job_for)
     first = prepared(quick)
     if quick.slope.kind != "powers":
         return Launcher(first or nothing, str(quick))
-    plain = pull_plan(nest, sizes, limits, facts, "plain")
+    plain = pull_plan(nest, sizes, limits, layout, "plain")
     assert plain is not None
     if first is None:
         prepared(plain)
@@ -67,14 +67,14 @@ def _kernels(plan: PullPlan, job_for: JobFor) -> dict[str, Kernel] | None:
 
 
 def _prepared(
-    sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, facts: Facts, index: int, start: Start,
+    sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, layout: Layout, index: int, start: Start,
     job_for: JobFor, plan: PullPlan,
 ) -> Callable[[Sequence[int], Sequence[float]], None] | None:  # fmt: skip
     kernels = _kernels(plan, job_for)
     if kernels is None:
         return None
     chosen = schedule(plan, sizes, limits)
-    where, given = workspace(plan, sizes, facts, chosen), fixed(plan, integers)
+    where, scalars = workspace(plan, sizes, layout, chosen), fixed(plan, integers)
     device, around = torch.device("cuda", index), _AROUND_BLOCKS * limits.sm_count
     powers = lru_cache(maxsize=64)(plan.power_arguments)
     rest = chosen.tiles - chosen.whole
@@ -85,7 +85,7 @@ def _prepared(
         base = memory.data_ptr()
         handed = [base + offset for offset in where.offsets]
         arguments = (
-            *pointers, *given, *numbers, *powers(tuple(numbers)), *handed, chosen.whole, chosen.splits, chosen.share
+            *pointers, *scalars, *numbers, *powers(tuple(numbers)), *handed, chosen.whole, chosen.splits, chosen.share
         )  # fmt: skip
         for name in plan.passes:
             start(kernels[name], index, around, arguments)

@@ -51,13 +51,13 @@ def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[t
     anew, while a Python number that meets an operator is compiled in. Of tensors without axes alone may lie on the
     host beside others on a GPU.
     """
-    given: Any = list(numbers)
-    if any(isinstance(number, torch.Tensor) for number in given):
-        return [], given
-    if not given or not torch.compiler.is_compiling():
-        return given, None
+    values: Any = list(numbers)
+    if any(isinstance(number, torch.Tensor) for number in values):
+        return [], values
+    if not values or not torch.compiler.is_compiling():
+        return values, None
     zero = torch.zeros((), dtype=torch.float64)
-    return [], [zero + number for number in given]
+    return [], [zero + number for number in values]
 
 
 def unpacked(numbers: Sequence[float], values: Sequence[torch.Tensor] | None) -> Sequence[Any]:

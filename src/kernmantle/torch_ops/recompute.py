@@ -25,16 +25,16 @@ def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangen
         return _transformed(function, inputs, needed, cotangents)
     graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        given = [
+        leaves = [
             # A view of its own, so that an array that was passed twice has two gradients.
             value.view_as(value) if graph and value.requires_grad else value.detach().requires_grad_(wanted)
             for value, wanted in zip(inputs, needed, strict=True)
         ]
-        outputs = function(*given)
+        outputs = function(*leaves)
     with torch.set_grad_enabled(graph):
         moved = list(zip(outputs, cotangents(outputs), strict=True))
     moved = [(output, cotangent) for output, cotangent in moved if output.requires_grad]
-    wanted = [value for value, chosen in zip(given, needed, strict=True) if chosen]
+    wanted = [value for value, chosen in zip(leaves, needed, strict=True) if chosen]
     if not moved:
         return tuple(torch.zeros_like(value) for value in wanted)
     return torch.autograd.grad(
@@ -68,7 +68,7 @@ class Pullback:
 
         def chosen(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
             outputs = self.function(*inputs)
-            return tuple(output for output, given in zip(outputs, self.present, strict=True) if given)
+            return tuple(output for output, present in zip(outputs, self.present, strict=True) if present)
 
         return tuple(pulled(chosen, values[:count], self.needed, lambda _: values[count:]))
 
@@ -90,10 +90,10 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[Any, ...]:
         needed = tuple(ctx.needs_input_grad[1:])
-        given = [cotangent for cotangent in cotangents if cotangent is not None]
+        incoming = [cotangent for cotangent in cotangents if cotangent is not None]
         pullback = Pullback(ctx.function, needed, tuple(cotangent is not None for cotangent in cotangents))
         # In the configuration of the forward call: torch may run this in a thread of its own.
-        results = iter(ctx.context.copy().run(recompute, pullback, *ctx.saved_tensors, *given))
+        results = iter(ctx.context.copy().run(recompute, pullback, *ctx.saved_tensors, *incoming))
         return None, *(next(results) if wanted else None for wanted in needed)
 
 

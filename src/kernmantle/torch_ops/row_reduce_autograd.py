@@ -130,8 +130,8 @@ def _geometry(task: Task, tensors: Tensors) -> tuple[Geometry, int, int]:
     """Return the extents and batch axes, and the shape of a block of the matrix in a backward pass."""
     geo = whole_geometry(task.apply, [tuple(tensor.shape) for tensor in tensors])
     device, itemsize = tensors[0].device, DTYPES[Types.parse(task.types).compute].itemsize
-    room = blocks.LARGEST * (1 if device.type == "cpu" else blocks.ON_GPU)
-    entries = max(1, room // (COPIES * itemsize * max(1, math.prod(geo.batch))))
+    limit = blocks.LARGEST * (1 if device.type == "cpu" else blocks.ON_GPU)
+    entries = max(1, limit // (COPIES * itemsize * max(1, math.prod(geo.batch))))
     return geo, *block_shape(geo.sizes[task.apply.row], geo.sizes[task.apply.column], entries, device)
 
 
@@ -228,14 +228,14 @@ def _flops(shapes: Any, *others: Any, **_: Any) -> int:
 @lru_cache(maxsize=1024)
 def _transposed(text: str) -> str:
     """Return the text of the product with the transposed matrix; the first two tensors change places."""
-    given = Apply.parse(text)
-    inner = given.inner
+    reduction = Apply.parse(text)
+    inner = reduction.inner
     swap = str.maketrans(inner.out, inner.out[::-1])
     operands = [replace(operand, axes=operand.axes.translate(swap)) for operand in inner.operands]
     if len(inner.tensors) > 1:
         operands[:2] = reversed(operands[:2])
-    turned = replace(inner, operands=tuple(operands)).renamed()
-    return replace(given, inner=replace(turned, map=tuple(simplify(turned.map)))).text
+    transposed = replace(inner, operands=tuple(operands)).renamed()
+    return replace(reduction, inner=replace(transposed, map=tuple(simplify(transposed.map)))).text
 
 
 def _backward(
@@ -251,9 +251,9 @@ def _backward(
             task, operands, v, result, wide[-1], wanted
         )
     if v is not None and needed[-1]:
-        turned = replace(task, text=_transposed(task.text), info=RunInfo())
+        transposed = replace(task, text=_transposed(task.text), info=RunInfo())
         swapped = [*reversed(tensors[:2]), *tensors[2:-1]] if len(tensors) > 2 else tensors[:1]
-        found[-1] = _evaluate(turned, [*swapped, cotangent]).sum_to_size(v.shape)
+        found[-1] = _evaluate(transposed, [*swapped, cotangent]).sum_to_size(v.shape)
     return [
         None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)
     ]

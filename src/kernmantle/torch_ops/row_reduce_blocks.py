@@ -79,7 +79,7 @@ def _reduced(apply: Apply, entries: torch.Tensor, v: torch.Tensor | None, first:
 
 def _joined(apply: Apply, one: Tensors, other: Tensors) -> tuple[torch.Tensor, ...]:
     if apply.selects:
-        keys, positions = (torch.cat(pair, -1) for pair in zip(one, other, strict=True))
+        keys, positions = (torch.cat(parts, -1) for parts in zip(one, other, strict=True))
         found = keys.topk(min(apply.count, keys.shape[-1]), -1, False, True)
         return found.values, positions.gather(-1, found.indices)
     return (join_rows(apply.reduction, one[0], other[0]),)

@@ -73,9 +73,9 @@ def _fill(
 
 def empty(shape: Sequence[int], dim: int, device: torch.device) -> Halves:
     """Room for a matrix that is summed along ``dim``."""
-    kept = [1 if axis == dim % len(shape) else extent for axis, extent in enumerate(shape)]
+    sizes = [1 if axis == dim % len(shape) else extent for axis, extent in enumerate(shape)]
     high, low = (torch.empty(*shape, dtype=torch.float16, device=device) for _ in range(2))
-    return Halves(high, low, torch.empty(*kept, device=device))
+    return Halves(high, low, torch.empty(*sizes, device=device))
 
 
 def split_rows(matrix: torch.Tensor) -> Halves:

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 import torch
 
 from ..backends.cuda import emit
-from ..backends.cuda.gram_plan import Facts, candidates, cost, is_choice
+from ..backends.cuda.gram_plan import Layout, candidates, cost, is_choice
 from ..backends.cuda.squares_plan import product_tiles, squares_plan
 from ..backends.cuda.tiles import PRODUCT_TILES, DeviceLimits
 from ..compiler.canonical import canonical
@@ -67,13 +67,15 @@ def session() -> list[Tuned] | None:
     return _SESSION.get()
 
 
-def launcher(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts, card: str, make: Make) -> Launcher:
+def launcher(
+    nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout, card: str, make: Make
+) -> Launcher:
     """What runs a nest in the tile kept for its likes or in the default one; while tuning, what tries them all."""
     measured_now = session()
     if measured_now is None:
-        return make(kept(nest, sizes, own, facts, card))
-    default = default_name(nest, sizes, own, facts)
-    makers = {name: (lambda name=name: make(name)) for name in names(nest, sizes, own, facts)}
+        return make(recorded(nest, sizes, own, layout, card))
+    default = default_name(nest, sizes, own, layout)
+    makers = {name: (lambda name=name: make(name)) for name in names(nest, sizes, own, layout)}
     if collecting():
         for made in makers.values():
             made()
@@ -92,22 +94,22 @@ def launcher(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Fac
     return Launcher(run, f"all tiles, to choose one for {dict(sizes)}")
 
 
-def names(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts) -> tuple[str, ...]:
+def names(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout) -> tuple[str, ...]:
     """Tiles that can run a nest and are not hopeless."""
     squares = [tile.name for tile in product_tiles(nest, sizes, own, nest.mirrors)]
-    products = [name for name in squares if squares_plan(nest, sizes, own, facts, name) is not None]
-    single = [tile for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, facts, tile)]
+    products = [name for name in squares if squares_plan(nest, sizes, own, layout, name) is not None]
+    single = [tile for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, layout, tile)]
     costs = {tile.name: cost(tile, nest, sizes, nest.mirrors, own) for tile in single}
     limit = _SLOWEST * min((each for each in costs.values() if each > 0), default=0.0)
     return (*products, *(tile.name for tile in single if costs[tile.name] <= limit))
 
 
-def default_name(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts) -> str:
+def default_name(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout) -> str:
     """The tile taken where nothing was measured."""
-    squares = squares_plan(nest, sizes, own, facts)
+    squares = squares_plan(nest, sizes, own, layout)
     if squares is not None:
         return squares.main.tile.name
-    return next(tile.name for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, facts, tile))
+    return next(tile.name for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, layout, tile))
 
 
 def _key(nest: Nest, sizes: Mapping[str, int], card: str) -> Key:
@@ -121,15 +123,15 @@ def _headers() -> str:
     return fingerprint(emit.headers())
 
 
-def kept(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, facts: Facts, card: str) -> str | None:
+def recorded(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout, card: str) -> str | None:
     """Tile kept for a nest of about these extents; None where nothing was measured or it cannot run this one."""
     found = current_cache().find(_key(nest, sizes, card))
     if found is None:
         return None
     name = found.binary.decode()
     single = (tile for tile in candidates(nest, sizes, own) if tile.name == name)
-    valid = any(is_choice(nest, sizes, own, facts, tile) for tile in single)
-    return name if valid or squares_plan(nest, sizes, own, facts, name) is not None else None
+    valid = any(is_choice(nest, sizes, own, layout, tile) for tile in single)
+    return name if valid or squares_plan(nest, sizes, own, layout, name) is not None else None
 
 
 def keep(nest: Nest, sizes: Mapping[str, int], card: str, name: str) -> None:

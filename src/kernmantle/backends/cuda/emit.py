@@ -12,7 +12,7 @@ from ...ir.node import Node, postorder, variables
 from ...ir.reductions import Reduction
 from .abi import Arguments, launch_bounds, register_split, table_members, table_parameters, table_values
 from .gram_plan import PRODUCTS, CudaPlan, register_kinds, staged
-from .spelling import TYPES, WITHIN, Typed, Writer, cast, literal
+from .spelling import TYPES, WITHIN, ExpressionEmitter, Typed, cast, literal
 from .squares_plan import planes, weight
 
 ENTRY = "kernmantle_kernel"
@@ -37,21 +37,21 @@ def headers() -> dict[str, str]:
 
 
 def _ports(plan: CudaPlan) -> list[str]:
-    lines: list[str] = []
+    code: list[str] = []
     names = [port.name for port in plan.nest.ports]
-    lines += [f"    template <int I> struct {template};" for template in (*(name for _, name in _KINDS), "Out")]
-    lines.append("};")
-    held = staged(plan.nest)
+    code += [f"    template <int I> struct {template};" for template in (*(name for _, name in _KINDS), "Out")]
+    code.append("};")
+    operands = staged(plan.nest)
     for kind, template in _KINDS:
-        for index, port in enumerate(held[kind]):
+        for index, port in enumerate(operands[kind]):
             argument = names.index(port.name)
-            lines += _port(template, index, port, argument, plan)
+            code += _port(template, index, port, argument, plan)
     first = len(plan.nest.operands)
     kinds = _out_kinds(plan)
     for index, port in enumerate(plan.nest.outs):
         access = plan.access[first + index]
         stored = STORAGE[port.dtype]
-        lines += [
+        code += [
             f"template <> struct Body::Out<{index}> {{  // {port.name}",
             f"    typedef {stored} T;",
             f"    static constexpr int PORT = {first + index};",
@@ -62,7 +62,7 @@ def _ports(plan: CudaPlan) -> list[str]:
             "    }",
             "};",
         ]
-    return lines
+    return code
 
 
 def _port(template: str, index: int, port: Port, argument: int, plan: CudaPlan) -> list[str]:
@@ -72,8 +72,8 @@ def _port(template: str, index: int, port: Port, argument: int, plan: CudaPlan) 
     lookahead = 2 if port.name in differing(plan.nest) else 1 if port.name in variables(_prefix(plan)) else 0
     return [
         f"template <> struct Body::{template}<{index}> {{  // {port.name}",
-        f"    typedef {'km::pair' if plan.pairs else STORAGE[port.dtype]} T;",
-        f"    static constexpr int PORT = {argument}, TILE = km::{tile}, VEC = {access.width // (1 + plan.pairs)};",
+        f"    typedef {'km::pair' if plan.half2 else STORAGE[port.dtype]} T;",
+        f"    static constexpr int PORT = {argument}, TILE = km::{tile}, VEC = {access.width // (1 + plan.half2)};",
         f"    static constexpr km::Run RUN = km::{'ALONG_K' if access.run in ('k', 'dense') else 'ALONG_TILE'};",
         f"    static constexpr bool VARIES = {literal(varies, 'bool')};",
         f"    static constexpr int LOOK = {lookahead if _has_cheap_form(plan) else 0};",
@@ -121,8 +121,8 @@ def numbers_of(nest: Nest) -> dict[str, Typed]:
 
 def state_of(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
     """Registers of one accumulator, under the names that its reduction knows them by."""
-    pairs = enumerate(zip(names, reduction.kinds, strict=True))
-    return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in pairs}
+    items = enumerate(zip(names, reduction.kinds, strict=True))
+    return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in items}
 
 
 def _floating(plan: CudaPlan) -> bool:
@@ -131,51 +131,53 @@ def _floating(plan: CudaPlan) -> bool:
 
 def environment_of(plan: CudaPlan, letters: str) -> dict[str, Typed]:
     """The numbers and the operands held in the arrays of these letters."""
-    held = staged(plan.nest)
+    operands = staged(plan.nest)
     environment = numbers_of(plan.nest)
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
         if letter in letters:
-            environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(held[kind])}
+            environment |= {port.name: (f"{letter}[{i}]", "value") for i, port in enumerate(operands[kind])}
     return environment
 
 
 def _step(plan: CudaPlan, within: bool = False) -> list[str]:
     environment = environment_of(plan, "abcd") | {"index": ("position", "index")}
-    near = plan.nest.compute == "f32" and not plan.nest.reproducible
+    approximate = plan.nest.compute == "f32" and not plan.nest.reproducible
     product = plan.product
     whole = product is not None and not _has_cheap_form(plan)
     degree = 0 if plan.power is None else plan.power.degree
-    mapped = Writer(environment, _floating(plan), near=near, table=degree if product is None else 0, within=within)
+    mapped = ExpressionEmitter(
+        environment, _floating(plan), approximate=approximate, table=degree if product is None else 0, within=within
+    )
     values: list[Typed] = [("C(0)", "value")] * len(plan.nest.map)
     live = [i for i, reduction in enumerate(plan.nest.reductions) if _reads_mapped(reduction)]
     for output, value in zip(live, mapped.expressions([plan.nest.map[i] for i in live]), strict=True):
         values[output] = value
-    lines = mapped.lines
+    code = mapped.code
     if product is not None:
-        cheap = Writer(environment, _floating(plan), "p", near, table=degree)
+        cheap = ExpressionEmitter(environment, _floating(plan), "p", approximate, table=degree)
         quick = _product(product, cheap)
         exact = ("C(0.5) * " if _is_half(plan) else "") + cast(values[0], "value")
-        branches = ["C value;", "if (WAY == km::EXACT) {", *(f"    {line}" for line in [*lines, f"value = {exact};"])]
-        branches += ["} else {", *(f"    {line}" for line in [*cheap.lines, f"value = {quick};"]), "}"]
-        lines = [*cheap.lines, f"const C value = {quick};"] if whole else branches
+        branches = ["C value;", "if (WAY == km::EXACT) {", *(f"    {text}" for text in [*code, f"value = {exact};"])]
+        branches += ["} else {", *(f"    {text}" for text in [*cheap.code, f"value = {quick};"]), "}"]
+        code = [*cheap.code, f"const C value = {quick};"] if whole else branches
         values[0] = ("value", "value")
     for output, (reduction, names) in enumerate(registers_of(plan)):
         state = state_of(reduction, names, "s")
-        writer = Writer(environment | state | {"t": values[output]}, _floating(plan), f"u{output}_")
+        writer = ExpressionEmitter(environment | state | {"t": values[output]}, _floating(plan), f"u{output}_")
         new = writer.expressions(reduction.step)
-        lines += writer.lines + _assign(reduction, names, new, f"w{output}_")
-    return lines
+        code += writer.code + _assign(reduction, names, new, f"w{output}_")
+    return code
 
 
-def _takes_turns(plan: CudaPlan) -> bool:
+def _has_sines(plan: CudaPlan) -> bool:
     """Whether the map has sines that are taken in place while their arguments are moderate."""
     plain = plan.schema == "gram" and plan.nest.compute == "f32" and plan.power is None and plan.product is None
     return plain and any(node.op in WITHIN for node in postorder(plan.nest.map))
 
 
-def _turns(plan: CudaPlan) -> list[str]:
+def _sines(plan: CudaPlan) -> list[str]:
     """A step that tells of large arguments of sines instead of taking these."""
-    if not _takes_turns(plan):
+    if not _has_sines(plan):
         return []
     head = f"void step_within(Registers& s, {_STEP}, const Numbers& number, km::i64 position, bool& large)"
     return ["    static constexpr bool TURNS = true;", *function(head, _step(plan, within=True))]
@@ -185,15 +187,15 @@ def _mapped(plan: CudaPlan) -> list[str]:
     """What positions are found of, and whether of the smallest."""
     if plan.schema != "position":
         return []
-    writer = Writer(environment_of(plan, "abc"), _floating(plan), near=True)
+    writer = ExpressionEmitter(environment_of(plan, "abc"), _floating(plan), approximate=True)
     (found,) = writer.expressions(plan.nest.map)
     head = "C mapped(const C* a, const C* b, const C* c, const Numbers& number)"
     least = literal(plan.nest.reductions[0].name == "argmin", "bool")
-    lines = function(head, [*writer.lines, f"return {cast(found, 'value')};"])
-    return [f"    static constexpr bool LEAST = {least};", *lines]
+    code = function(head, [*writer.code, f"return {cast(found, 'value')};"])
+    return [f"    static constexpr bool LEAST = {least};", *code]
 
 
-def _product(product: SignedProduct, writer: Writer) -> str:
+def _product(product: SignedProduct, writer: ExpressionEmitter) -> str:
     """Value of a product, its statements left with the writer."""
     roots = [product.prefix, *product.rest, *([product.difference] if product.difference is not None else [])]
     texts = [cast(typed, "value") for typed in writer.expressions(roots)]
@@ -220,28 +222,30 @@ def _assign(reduction: Reduction, names: list[str], new: list[Typed], prefix: st
 
 
 def _merge(plan: CudaPlan) -> list[str]:
-    lines: list[str] = []
+    code: list[str] = []
     for output, (reduction, names) in enumerate(registers_of(plan)):
         if reduction.merge is None:
             continue
         environment = state_of(reduction, names, "s") | state_of(reduction, names, "r", "r") | numbers_of(plan.nest)
-        writer = Writer(environment, _floating(plan), f"u{output}_")
+        writer = ExpressionEmitter(environment, _floating(plan), f"u{output}_")
         new = writer.expressions(reduction.merge)
-        lines += writer.lines + _assign(reduction, names, new, f"w{output}_")
-    return lines
+        code += writer.code + _assign(reduction, names, new, f"w{output}_")
+    return code
 
 
-def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
+def _outputs(plan: CudaPlan) -> tuple[ExpressionEmitter, list[Typed]]:
     environment = numbers_of(plan.nest)
-    lines: list[str] = []
+    code: list[str] = []
     for argument, port in enumerate(plan.nest.operands):
         if not set(port.roles) & set("kl"):
             environment[port.name] = (f"e{argument}", "value")
     for output, (reduction, names) in enumerate(registers_of(plan)):
-        finish = Writer(state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{output}_")
+        finish = ExpressionEmitter(
+            state_of(reduction, names, "s") | numbers_of(plan.nest), _floating(plan), f"u{output}_"
+        )
         (environment[f"s{output}"],) = finish.expressions([reduction.finish])
-        lines += finish.lines
-    writer = Writer(environment, _floating(plan), apart=True)
+        code += finish.code
+    writer = ExpressionEmitter(environment, _floating(plan), apart=True)
     values = writer.expressions(plan.nest.outputs)
     used = variables(plan.nest.outputs)
     loads = [
@@ -249,7 +253,7 @@ def _outputs(plan: CudaPlan) -> tuple[Writer, list[Typed]]:
         for argument, port in enumerate(plan.nest.operands)
         if port.name in used
     ]
-    writer.lines = loads + lines + writer.lines
+    writer.code = loads + code + writer.code
     return writer, values
 
 
@@ -266,17 +270,17 @@ def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
     writer, values = _outputs(plan)
     members = [f"{TYPES[kind]} o{i};" for i, (_, kind) in enumerate(values)]
     fill = [f"o.o{i} = {text};" for i, (text, _) in enumerate(values)]
-    return members, [*writer.lines, "Outs o;", *fill, "return o;"]
+    return members, [*writer.code, "Outs o;", *fill, "return o;"]
 
 
-def function(head: str, lines: list[str]) -> list[str]:
+def function(head: str, code: list[str]) -> list[str]:
     """A static member of a functor."""
-    return [f"    static __device__ __forceinline__ {head} {{", *(f"        {line}" for line in lines), "    }"]
+    return [f"    static __device__ __forceinline__ {head} {{", *(f"        {text}" for text in code), "    }"]
 
 
 def body_of(plan: CudaPlan) -> list[str]:
     """The functors of a plan, in a record ``Body``."""
-    nest, held = plan.nest, staged(plan.nest)
+    nest, operands = plan.nest, staged(plan.nest)
     members, finish = _finish(plan)
     registers = [
         f"        {TYPES[kind]} {name};"
@@ -289,7 +293,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         for init, kind, name in zip(red.init, red.kinds, names, strict=True)
     ]
     has_outer = any("l" in port.roles for port in nest.ports)
-    counts = ", ".join(f"{kind.upper()} = {len(held[kind])}" for kind, _ in _KINDS)
+    counts = ", ".join(f"{kind.upper()} = {len(operands[kind])}" for kind, _ in _KINDS)
     more = "km::i64 position, const float* scale"
     return [
         "struct Body {",
@@ -299,13 +303,13 @@ def body_of(plan: CudaPlan) -> list[str]:
         f"    static constexpr bool TAME = {literal(_has_cheap_form(plan), 'bool')};",
         f"    static constexpr bool HALVES = {literal(_is_half(plan), 'bool')};",
         f"    static constexpr bool POWERS = {literal(plan.power is not None, 'bool')};",
-        f"    static constexpr bool PAIRS = {literal(plan.pairs, 'bool')};",
+        f"    static constexpr bool PAIRS = {literal(plan.half2, 'bool')};",
         f"    static constexpr int SHARE = {plan.power.share if plan.power is not None else 0};",
         "    struct Numbers {",
         *(f"        C v{i};  // {name}" for i, name in enumerate(nest.numbers)),
         *([f"        {table_members(plan.power.degree)}"] if plan.power is not None else []),
         "    };",
-        f"    typedef {_given(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
+        f"    typedef {_argument_type(plan).format(f'km::Arguments<{len(nest.ports)}, Numbers>')} Args;",
         "    struct Registers {",
         *registers,
         "    };",
@@ -315,7 +319,7 @@ def body_of(plan: CudaPlan) -> list[str]:
         *function("void initial(Registers& s)", initial),
         "    template <km::Way WAY>",
         *function(f"void step(Registers& s, {_STEP}, const Numbers& number, {more})", _step(plan)),
-        *_turns(plan),
+        *_sines(plan),
         *_mapped(plan),
         *_power(plan),
         *_weight(plan),
@@ -330,24 +334,24 @@ def body_of(plan: CudaPlan) -> list[str]:
 
 def _power(plan: CudaPlan) -> list[str]:
     """What the table of a power is made from, and what is subtracted from sums of halves."""
-    lines: list[str] = []
+    code: list[str] = []
     good = "true"
     if plan.power is not None:
-        writer = Writer(numbers_of(plan.nest), True)
+        writer = ExpressionEmitter(numbers_of(plan.nest), True)
         ((exponent, _),) = writer.expressions([plan.power.exponent])
-        lines += function("float exponent(const Numbers& number)", [*writer.lines, f"return {exponent};"])
+        code += function("float exponent(const Numbers& number)", [*writer.code, f"return {exponent};"])
         head = "void octave(float* scale, int biased, float size, const Numbers& number)"
-        lines += function(head, ["km::fill_octave(scale, biased, size, number.s0, number.s1, number.s2, number.s3);"])
+        code += function(head, ["km::fill_octave(scale, biased, size, number.s0, number.s1, number.s2, number.s3);"])
         good = "number.good != 0.0f"
     if _has_cheap_form(plan):
-        lines += function("bool good(const Numbers& number)", [f"return {good};"])
+        code += function("bool good(const Numbers& number)", [f"return {good};"])
     if _is_half(plan):
-        writer = Writer(environment_of(plan, "ac"), True)
+        writer = ExpressionEmitter(environment_of(plan, "ac"), True)
         ((prefix, _),) = writer.expressions(_prefix(plan))
         head = "C once(const C* a, const C* c, const Numbers& number)"
-        lines += function(head, [*writer.lines, f"return {prefix};"])
-        lines += function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
-    return lines
+        code += function(head, [*writer.code, f"return {prefix};"])
+        code += function("void settle(Registers& s, C total)", ["s.r0 = C(2) * s.r0 - total;"])
+    return code
 
 
 def _weight(plan: CudaPlan) -> list[str]:
@@ -356,23 +360,23 @@ def _weight(plan: CudaPlan) -> list[str]:
         return []
     logs = log_product(plan.nest)
     if logs is not None:
-        lines = ["    static constexpr bool WEIGHTED = false, LOGS = true;"]
+        code = ["    static constexpr bool WEIGHTED = false, LOGS = true;"]
         for name, part, operand in (("row", logs.row_part, logs.row), ("column", logs.column_part, logs.column)):
-            writer = Writer(environment_of(plan, "c") | {operand: ("value", "value")}, True)
+            writer = ExpressionEmitter(environment_of(plan, "c") | {operand: ("value", "value")}, True)
             (found,) = writer.expressions([part])
             head = f"C {name}_part(C value, const C* c, const Numbers& number)"
-            lines += function(head, [*writer.lines, f"return {cast(found, 'value')};"])
-        return lines
+            code += function(head, [*writer.code, f"return {cast(found, 'value')};"])
+        return code
     found = weight(plan.nest)
-    lines = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
+    code = [f"    static constexpr bool WEIGHTED = {literal(found is not None, 'bool')};"]
     if found is None:
-        return lines
-    writer = Writer(environment_of(plan, "c"), True)
+        return code
+    writer = ExpressionEmitter(environment_of(plan, "c"), True)
     ((value, _),) = writer.expressions([found])
-    return [*lines, *function("C weight(const C* c, const Numbers& number)", [*writer.lines, f"return {value};"])]
+    return [*code, *function("C weight(const C* c, const Numbers& number)", [*writer.code, f"return {value};"])]
 
 
-def _given(plan: CudaPlan) -> str:
+def _argument_type(plan: CudaPlan) -> str:
     """Type of the arguments around those of every kernel."""
     return "km::Prepared<{}>" if plan.schema in _PREPARED else "km::Listed<{}>" if plan.listed else "{}"
 
@@ -389,7 +393,7 @@ def _handed(plan: CudaPlan) -> tuple[list[str], str]:
 
 def _entry(plan: CudaPlan) -> list[str]:
     nest = plan.nest
-    paired = len(nest.operands) if plan.pairs else 0
+    paired = len(nest.operands) if plan.half2 else 0
     arguments = Arguments(len(nest.ports), plan.integers, len(nest.numbers), paired=paired)
     handed, workspace = _handed(plan)
     parameters = [*handed, *arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
@@ -437,5 +441,5 @@ def _call(plan: CudaPlan) -> str:
 def emit(plan: CudaPlan) -> str:
     """Source of the kernel ``ENTRY`` that runs a plan."""
     includes = [plan.schema, *(["scratch"] if plan.listed else [])]
-    lines = [f"// {plan}", *(f'#include "{name}.cuh"' for name in includes), "", *body_of(plan), "", *_entry(plan), ""]
-    return "\n".join(lines)
+    code = [f"// {plan}", *(f'#include "{name}.cuh"' for name in includes), "", *body_of(plan), "", *_entry(plan), ""]
+    return "\n".join(code)

@@ -37,7 +37,7 @@ Argument = int | float
 
 
 @dataclass(frozen=True)
-class Facts:
+class Layout:
     """Where the arrays of one call lie: per port its strides for ROLES, in elements, and its alignment in bytes."""
 
     strides: tuple[tuple[int, ...], ...]
@@ -76,7 +76,7 @@ class CudaPlan:
     power: TablePower | None = None
     product: SignedProduct | None = None
     listed: bool = False
-    pairs: bool = False
+    half2: bool = False
 
     @property
     def threads(self) -> int:
@@ -277,8 +277,8 @@ def cost(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limi
 
 def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether the warp-specialised template can run a nest: one register a cell, one operand a side, float32."""
-    held = staged(nest)
-    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
+    operands = staged(nest)
+    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"]
     steps = [node for reduction in nest.reductions for node in reduction.step]
     heavy = is_heavy(nest) or table_power(nest) is not None
     operations = sum(bool(node.args) for node in postorder([*nest.map, *steps]))
@@ -290,8 +290,8 @@ def supports_warp_specialized(nest: Nest, sizes: Mapping[str, int], limits: Devi
 
 def finds_positions(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Return whether the warp-specialised template of positions can run a nest: one argmin or argmax in float32."""
-    held = staged(nest)
-    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"]
+    operands = staged(nest)
+    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"]
     single = [reduction.name for reduction in nest.reductions] in (["argmin"], ["argmax"]) and nest.compute == "f32"
     operations = sum(bool(node.args) for node in postorder(nest.map))
     small = not is_heavy(nest) and operations <= _PIPELINED_OPERATIONS
@@ -310,8 +310,8 @@ def _sums_half2(nest: Nest) -> bool:
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
     """Whether so little is reduced that writing a large result is all the work."""
-    held = staged(nest)
-    plain = len(held["rows"]) == len(held["columns"]) == 1 and not held["cells"] and not nest.symmetric
+    operands = staged(nest)
+    plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"] and not nest.symmetric
     outer = nest.partial or any("l" in port.roles for port in nest.ports)
     large = sizes["n"] >= 1024 and sizes["m"] * sizes["n"] >= 1 << 21
     return plain and not outer and large and 1 <= sizes["k"] <= _THIN and BYTES[nest.compute] == 4
@@ -329,23 +329,23 @@ def _fits(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, lim
     if tile.schema == "position":
         return not symmetric and finds_positions(nest, sizes, limits)
     cells = tile.rows * tile.columns
-    room = cells * cell_words(nest) <= 72 or cells == 1
+    fits = cells * cell_words(nest) <= 72 or cells == 1
     power = table_power(nest)
     small = cells <= 16 or (not is_heavy(nest) and power is None)
     if tile.table_power and (power is None or power.share != TABLE_SIXTEENTHS):
         return False
     if tile.matrix_operand:
-        room = _has_matrix_operand(nest)
+        fits = _has_matrix_operand(nest)
     in_order = tile.groups == 1 or not any(reduction.is_fold for reduction in nest.reductions)
     square = tile.m == tile.n or not symmetric
-    return room and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
+    return fits and small and in_order and square and shared_bytes(nest, tile) <= limits.shared_per_block
 
 
 def _has_matrix_operand(nest: Nest) -> bool:
     """Return whether large threads leave room for one operand over the tile beside the accumulators."""
-    held = staged(nest)
-    plain = len(held["rows"]) == len(held["columns"]) == len(held["cells"]) == 1 and not held["lines"]
-    return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in held["cells"][0].roles
+    operands = staged(nest)
+    plain = len(operands["rows"]) == len(operands["columns"]) == len(operands["cells"]) == 1 and not operands["lines"]
+    return plain and nest.compute == "f32" and cell_words(nest) == 2 and "k" not in operands["cells"][0].roles
 
 
 def _in_order(tile: Tile) -> Tile:
@@ -370,7 +370,9 @@ def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tu
     return tuple(sorted(valid, key=lambda tile: cost(tile, nest, sizes, symmetric, limits)))
 
 
-def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None) -> CudaPlan:
+def plan(
+    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: str | None = None
+) -> CudaPlan:
     """Choose how to run a nest.
 
     Parameters
@@ -379,21 +381,21 @@ def plan(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Fact
     sizes : mapping
         The extents of SIZES.
     limits : DeviceLimits
-    facts : Facts
+    layout : Layout
         Strides and alignments of the ports, operands first.
     tile : str, optional
         Name of the tile to take, one of ``candidates``, instead of the one believed fastest.
     """
     for one in candidates(nest, sizes, limits):
-        if tile in (None, one.name) and is_choice(nest, sizes, limits, facts, one):
-            return planned(nest, sizes, limits, facts, one)
+        if tile in (None, one.name) and is_choice(nest, sizes, limits, layout, one):
+            return planned(nest, sizes, limits, layout, one)
     raise ParameterError(f"tile {tile!r} cannot run this nest on {limits.arch}")
 
 
-def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> bool:
+def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: Tile) -> bool:
     """Whether a candidate can run where the arrays lie: pairs must be read two at a time."""
-    chosen = planned(nest, sizes, limits, facts, tile)
-    return not chosen.pairs or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
+    chosen = planned(nest, sizes, limits, layout, tile)
+    return not chosen.half2 or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
 
 
 def _uses_approximate_power(nest: Nest) -> bool:
@@ -419,12 +421,12 @@ def _resident(tile: Tile, nest: Nest) -> int:
     return min(tile.resident, 2) if tile.rows * tile.columns * words <= 48 else 1
 
 
-def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: Tile) -> CudaPlan:
+def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: Tile) -> CudaPlan:
     """The plan in a tile, which need not be a row of the table."""
     nest = gathered(nest)
     accesses: list[Access] = []
     for index, port in enumerate(nest.ports):
-        strides, alignment = facts.strides[index], facts.alignment[index]
+        strides, alignment = layout.strides[index], layout.alignment[index]
         if index < len(nest.operands):
             accesses.append(_access(port, strides, sizes, alignment))
         else:
@@ -444,5 +446,5 @@ def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: F
         _numerics(nest, tile),
         table_power(nest) if tile.schema == "gram" else None,
         match_signed_product(nest) if tile.schema == "gram" else None,
-        pairs=tile.half2,
+        half2=tile.half2,
     )

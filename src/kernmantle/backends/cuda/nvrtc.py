@@ -92,7 +92,7 @@ def resources(log: str) -> Resources:
     return Resources(**{name: int(match.group(1)) if match else 0 for name, match in found.items()})
 
 
-def options(arch: str, fuse: bool = True, lines: bool = False) -> tuple[str, ...]:
+def options(arch: str, fuse: bool = True, debug: bool = False) -> tuple[str, ...]:
     """The settings that reach the compiler, for the cache key: IEEE arithmetic, ``fuse`` allows fma."""
     return (
         f"--gpu-architecture={arch_of(arch).target}",
@@ -101,13 +101,13 @@ def options(arch: str, fuse: bool = True, lines: bool = False) -> tuple[str, ...
         "--prec-div=true",
         "--prec-sqrt=true",
         "--device-as-default-execution-space",
-        *(["--generate-line-info"] * lines),
+        *(["--generate-line-info"] * debug),
     )
 
 
 def compile_source(
     source: str, arch: str, headers: Mapping[str, str], name: str = "kernel", fuse: bool = True,
-    lines: bool = False,
+    debug: bool = False,
 ) -> Cubin:  # fmt: skip
     """Compile for one architecture.
 
@@ -144,7 +144,7 @@ def compile_source(
         diag_suppress=[177],
         device_as_default_execution_space=True,
         no_cache=True,
-        lineinfo=lines,
+        lineinfo=debug,
     )
     try:
         program = core().Program(inlined(source, headers), "c++", settings)

@@ -195,9 +195,9 @@ def power_arguments(power: float, degree: int = DEGREES[0]) -> tuple[float, ...]
     A pair of float32 travels as the integer of its bits: a launch takes 1 us longer for each argument of that type.
     """
     found = interval_polynomial(power, degree)
-    pairs = (degree + 1) // 2
+    words = (degree + 1) // 2
     if found is None:
-        return (0.0, *(0,) * (pairs + 2))
+        return (0.0, *(0,) * (words + 2))
     first, *slopes = found
-    values = (*slopes, *(0.0,) * (2 * pairs - degree), *(first * middle**power for middle in MIDDLES))
-    return (1.0, *unpack(f"{pairs + 2}q", pack(f"{2 * pairs + 4}f", *values)))
+    values = (*slopes, *(0.0,) * (2 * words - degree), *(first * middle**power for middle in MIDDLES))
+    return (1.0, *unpack(f"{words + 2}q", pack(f"{2 * words + 4}f", *values)))

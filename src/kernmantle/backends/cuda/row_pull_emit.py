@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...compiler.row_pull import RowPull
 from ...ir.node import Node
-from .row_reduce_emit import NearWriter
+from .row_reduce_emit import ApproximateEmitter
 from .spelling import Typed, cast
 
 ENTRY, THREADS, RESIDENT = "kernmantle_kernel", 256, 2
@@ -28,8 +28,8 @@ class RowPullPlan:
     def parts(self, rows: int, columns: int, multiprocessors: int) -> int:
         """Parts of the columns, so that all blocks together fill the device some times."""
         wanted = -(-_ROUNDS * RESIDENT * multiprocessors // -(-rows // THREADS))
-        room = _BYTES // (4 * rows * self.depth)
-        return max(1, min(wanted, columns // _LEAST_PART, _MOST_PARTS, room))
+        limit = _BYTES // (4 * rows * self.depth)
+        return max(1, min(wanted, columns // _LEAST_PART, _MOST_PARTS, limit))
 
     def __str__(self) -> str:
         return f"pull of rows {self.arch}, {self.depth} numbers a point, {self.columns} columns of v, f32"
@@ -41,15 +41,15 @@ def emit(plan: RowPullPlan) -> str:
     ends: dict[str, Typed] = {plan.pull.own: ("a", "value"), plan.pull.other: ("b", "value")}
 
     def function(head: str, node: Node, names: dict[str, Typed]) -> list[str]:
-        writer = NearWriter(names, True, near=True)
+        writer = ApproximateEmitter(names, True, approximate=True)
         (value,) = writer.expressions([node])
-        body = [f"        {text}" for text in (*writer.lines, f"return {cast(value, 'value')};")]
+        body = [f"        {text}" for text in (*writer.code, f"return {cast(value, 'value')};")]
         return [f"    static __device__ __forceinline__ C {head} {{", *body, "    }"]
 
     count = len(plan.pull.numbers)
     parameters = [*_POINTERS, *(f"km::i64 {name}" for name in _SIZES), *(f"double v{i}" for i in range(count))]
-    pair = "C a, C b, const Numbers& number"
-    given = ", ".join(["own", "other", "g", "v", "out", *_SIZES, "number"])
+    operands = "C a, C b, const Numbers& number"
+    arguments = ", ".join(["own", "other", "g", "v", "out", *_SIZES, "number"])
     return "\n".join(
         [
             f"// {plan}",
@@ -60,15 +60,15 @@ def emit(plan: RowPullPlan) -> str:
             "    struct Numbers {",
             *(f"        C v{i};  // {name}" for i, name in enumerate(plan.pull.numbers)),
             "    };",
-            *function(f"map({pair})", plan.pull.map, numbers | ends),
-            *function(f"partial({pair})", plan.pull.partial, numbers | ends),
+            *function(f"map({operands})", plan.pull.map, numbers | ends),
+            *function(f"partial({operands})", plan.pull.partial, numbers | ends),
             *function("slope(C s, const Numbers& number)", plan.pull.slope, numbers | {"s0": ("s", "value")}),
             "};",
             "",
             f'extern "C" __global__ void __launch_bounds__({THREADS}, {RESIDENT}) {ENTRY}(',
             f"    {', '.join(parameters)}) {{",
             f"    const Body::Numbers number = {{{', '.join(f'float(v{i})' for i in range(count))}}};",
-            f"    km::pull_rows<Body, {plan.depth}, {plan.columns}>({given});",
+            f"    km::pull_rows<Body, {plan.depth}, {plan.columns}>({arguments});",
             "}",
             "",
         ]

@@ -16,7 +16,7 @@ from .row_reduce_plan import JOINERS, CudaRowPlan, ends
 from .score_plan import SIDES
 from .select_plan import RESIDENT, SELECTORS, wanted_sign
 from .select_plan import SIDES as NORMS
-from .spelling import TYPES, Typed, Writer, cast, literal
+from .spelling import TYPES, Typed, ExpressionEmitter, cast, literal
 
 ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
 SELECT, SCALE = "kernmantle_select", "kernmantle_scale"
@@ -62,7 +62,7 @@ _RESULTS = ("Result", "Statistic", "Cotangent", "ByRow", "ByColumn", "ByWeight")
 _NEAR = {"exp2": "exp2_near", "sqrt": "root_near", "rcp": "rcp_near"}
 
 
-class NearWriter(Writer):
+class ApproximateEmitter(ExpressionEmitter):
     """Statements that may use the special function unit's own accuracy."""
 
     def _operation(self, node: Node) -> Typed:
@@ -72,8 +72,8 @@ class NearWriter(Writer):
         return super()._operation(node)
 
 
-def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> Writer:
-    return (NearWriter if plan.near else Writer)(names, True, near=plan.near)
+def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
+    return (ApproximateEmitter if plan.near else ExpressionEmitter)(names, True, approximate=plan.near)
 
 
 def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
@@ -92,12 +92,12 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
             argument = nest.operands.index(port)
             names[port.name] = (f"e{argument}", "value")
             loads.append(f"const C e{argument} = km::load_at<C, {STORAGE[port.dtype]}, {argument}>(g, p, 0, 0);")
-    writer = Writer(names, True)
+    writer = ExpressionEmitter(names, True)
     values = writer.expressions(folded.values)
     members = [*folded.names, *(port.name for port in kept)]
     texts = [cast(value, "value") for value in values] + [names[port.name][0] for port in kept]
     lines = ["struct Fixed {", *(f"    C {name};" for name in members), "};"]
-    fill = ["const Numbers& number = g.number;", *loads, *writer.lines, "Fixed f;"]
+    fill = ["const Numbers& number = g.number;", *loads, *writer.code, "Fixed f;"]
     fill += [*(f"f.{name} = {text};" for name, text in zip(members, texts, strict=True)), "return f;"]
     lines = [f"    {line}" for line in lines] + function("Fixed fixed(const Args& g, const km::Place& p)", fill)
     return lines, folded, {name: (f"fixed.{name}", "value") for name in members}
@@ -112,9 +112,9 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
         names |= {port.name: (f"{kind.lower()}s[{i}]", "value") for i, port in enumerate(ends(plan.rows, role))}
     finished: list[str] = []
     for index, (reduction, held) in enumerate(registers_of(plan.matrix)):
-        finish = Writer(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{index}_")
+        finish = ExpressionEmitter(numbers_of(plan.matrix.nest) | state_of(reduction, held, "s"), True, f"u{index}_")
         (names[f"s{index}"],) = finish.expressions([reduction.finish])
-        finished += finish.lines
+        finished += finish.code
     output, *others = folded.outputs
     lines += _making(plan, "entry", output, names, finished)
     scales = plan.form == "thin" or (plan.form in _SCORES and plan.differences)
@@ -155,7 +155,7 @@ def _slope(
     writer = _writer(plan, names)
     (value,) = writer.expressions([output])
     head = "C constant_slope(const Fixed& fixed, const Numbers& number)"
-    return lines + function(head, [*writer.lines, f"return {cast(value, 'value')};"])
+    return lines + function(head, [*writer.code, f"return {cast(value, 'value')};"])
 
 
 def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed], finished: list[str]) -> list[str]:
@@ -163,7 +163,7 @@ def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed],
     (value,) = writer.expressions([output])
     ends_of = ", ".join(f"const C* {name.lower()}s" for name in _ENDS)
     head = f"C {name}(const Fixed& fixed, const Numbers& number, {ends_of}, const Registers& s)"
-    return function(head, [*finished, *writer.lines, f"return {cast(value, 'value')};"])
+    return function(head, [*finished, *writer.code, f"return {cast(value, 'value')};"])
 
 
 def _first(plan: CudaRowPlan) -> list[str]:
@@ -173,11 +173,11 @@ def _first(plan: CudaRowPlan) -> list[str]:
     if plan.form not in ("thin", "wide") or not sums:
         return lines
     names = environment_of(plan.matrix, "abc") | {"index": ("km::i64(0)", "index")}
-    writer = Writer(names, True, near=nest.compute == "f32" and not nest.reproducible)
+    writer = ExpressionEmitter(names, True, approximate=nest.compute == "f32" and not nest.reproducible)
     values = writer.expressions(nest.map)
     fill = [f"s.r{i} = {cast(value, 'value')};" for i, value in enumerate(values)]
     head = "void start(Registers& s, const C* a, const C* b, const C* c, const Numbers& number)"
-    return lines + function(head, [*writer.lines, *fill])
+    return lines + function(head, [*writer.code, *fill])
 
 
 def _kept(plan: CudaRowPlan) -> list[str]:
@@ -202,7 +202,7 @@ def _kept(plan: CudaRowPlan) -> list[str]:
     product = rows.v is not None
     steps = ["k.r0 += w * v;"] if product else _updates(reduction.step, own | {"t": ("w", "value")}, names)
     assert reduction.merge is not None
-    finish = Writer(own, True)
+    finish = ExpressionEmitter(own, True)
     ((value, _),) = finish.expressions([reduction.finish])
     return [
         *flags,
@@ -210,16 +210,16 @@ def _kept(plan: CudaRowPlan) -> list[str]:
         *function("void begin(Kept& k)", begin),
         *function("void take(Kept& k, C w, C v)", steps),
         *function("void join(Kept& k, const Kept& o)", _updates(reduction.merge, own | other, names)),
-        *function("C finish(const Kept& k)", [*finish.lines, f"return {value};"]),
+        *function("C finish(const Kept& k)", [*finish.code, f"return {value};"]),
     ]  # fmt: skip
 
 
 def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list[str]) -> list[str]:
     """Statements that write all registers after all are computed."""
-    writer = Writer(environment, True)
+    writer = ExpressionEmitter(environment, True)
     values = [cast(value, "value") for value in writer.expressions(nodes)]
     hold = [f"const C n{i} = {text};" for i, text in enumerate(values)]
-    return [*writer.lines, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
+    return [*writer.code, *hold, *(f"k.{name} = n{i};" for i, name in enumerate(names))]
 
 
 def outs_of(plan: CudaRowPlan) -> list[str]:

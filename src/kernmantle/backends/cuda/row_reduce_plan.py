@@ -24,7 +24,7 @@ from .gram_plan import (
     Access,
     CudaPlan,
     DeviceLimits,
-    Facts,
+    Layout,
     cell_words,
     is_heavy,
     planned,
@@ -226,13 +226,13 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
     """Whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
     nest = replace(rows.matrix, precision="default")
     square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
-    straight = Facts(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
+    straight = Layout(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
     deep = sizes["k"] >= (_DEEP_SELECTION if rows.selects else _DEEP)
     large = deep and min(sizes["m"], sizes["n"]) >= _SIDE
     return large and rows.matrix.precision != "ieee" and squares_plan(nest, square, limits, straight) is not None
 
 
-def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
     """Choose how to run a row nest; ``facts`` are of its ports."""
     if scans(rows, sizes):
         return _scanned(rows, sizes, limits, facts)
@@ -256,28 +256,28 @@ def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fac
         shared = score_shared(tile, column_ends, group if rows.v is not None else 0)
     if shared > limits.shared_per_block:
         return direct
-    own = Facts(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
+    own = Layout(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     fallback = replace(direct, gated=True)
     return CudaRowPlan(matrix, rows, tile.schema, group, direct.integers, shared, 1, fallback=fallback)
 
 
-def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan | None:
+def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan | None:
     """Choose how to run softmax-weighted sums in one pass, or their gradients; None where two passes are right."""
     counts = len(ends(rows, "m")), len(ends(rows, "n"))
     tile = softmax_tile(rows, sizes, limits, *counts)
     if tile is None:
         return None
-    own = Facts(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
+    own = Layout(facts.strides[: len(rows.matrix.ports)], facts.alignment[: len(rows.matrix.ports)])
     matrix = planned(rows.matrix, sizes, limits, own, tile)
     shared = softmax_shared(rows, tile, *counts)
     return CudaRowPlan(matrix, rows, "softmax", tile.unroll, _integers(rows, sizes), shared, 1)
 
 
-def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
     """The plan that takes entries as they are written."""
     nest = rows.matrix
-    own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    own = Layout(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):
         return _thin_plan(rows, sizes, limits, own)
     suits = supports_warp_specialized(nest, sizes, limits) and not (rows.selects or _is_tabled(nest))
@@ -297,7 +297,7 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
 
 
 def _grouped(
-    rows: RowNest, direct: CudaRowPlan, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts
+    rows: RowNest, direct: CudaRowPlan, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout
 ) -> CudaRowPlan | None:
     """The plan that finds the smallest entries by the minima of groups, where it is faster."""
     nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
@@ -308,7 +308,7 @@ def _grouped(
         return None
     if not supports_warp_specialized(nest, sizes, limits) or _is_tabled(nest):
         return replace(direct, grouped=True)
-    own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    own = Layout(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
     tile = replace(ROW_PIPELINED, stages=2) if sizes["k"] <= _SHALLOW else ROW_PIPELINED
     matrix = planned(nest, sizes, limits, own, tile)
     resident = min(tile.resident, max(1, limits.shared_per_sm // (matrix.shared + _RESERVED)))
@@ -334,14 +334,14 @@ def scans(rows: RowNest, sizes: Mapping[str, int]) -> bool:
     return rows.selects and single and plain and many and sizes["l"] <= MOST
 
 
-def _scanned(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+def _scanned(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
     nest = rows.matrix
-    own = Facts(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
+    own = Layout(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
     matrix = planned(nest, sizes, limits, own, replace(ROW_SCAN, rows=min(2, sizes["m"])))
     return CudaRowPlan(matrix, rows, "scan", 1, _integers(rows, sizes), 0, ROW_SCAN.resident)
 
 
-def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts) -> CudaRowPlan:
+def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
     tile, group = _thin(rows, sizes)
     matrix = planned(rows.matrix, sizes, limits, facts, tile)
     matrix = replace(matrix, access=tuple(Access("k", 1) for _ in matrix.access), integers=())

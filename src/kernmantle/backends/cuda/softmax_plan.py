@@ -26,7 +26,7 @@ _MOST_STAGES, _MOST_ROWS = 8, 1 << 30
 _BARRIERS, _ALIGNED = 16, 1024
 _SIMPLE = 3
 """Nodes of entries that leave registers for a third warpgroup: a sum times a number."""
-_LEAST_PAIRS = 1 << 18
+_LEAST_ENTRIES = 1 << 18
 """Fewest pairs of rows for which it is faster (decision 0025)."""
 
 
@@ -59,7 +59,7 @@ def softmax_tile(
     same = v.dtype == rows.matrix.operands[0].dtype
     narrow = 1 <= sizes["k"] <= WIDEST and 1 <= sizes["l"] <= WIDEST
     count = sizes["a"] * sizes["b"] * sizes["c"] * max(sizes["m"], sizes["n"])
-    large = sizes["a"] * sizes["b"] * sizes["c"] * sizes["m"] * sizes["n"] >= _LEAST_PAIRS and count < _MOST_ROWS
+    large = sizes["a"] * sizes["b"] * sizes["c"] * sizes["m"] * sizes["n"] >= _LEAST_ENTRIES and count < _MOST_ROWS
     if not (limits.has(("wgmma",)) and same and narrow and large and weighs(rows.matrix)):
         return None
     first, second, split = piece(sizes["k"]), piece(sizes["l"]), is_split(rows)

@@ -25,7 +25,7 @@ WITHIN = {"sin": "sine_within", "cos": "cosine_within"}
 
 TYPES = {"value": "C", "bool": "bool", "index": "km::i64"}
 _ROOTS = {0.5: "km::sqrt({0})", 1.5: "{0} * km::sqrt({0})", 2.5: "{0} * {0} * km::sqrt({0})"}
-_NEAR = {0.5: "km::root_near({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
+_APPROXIMATE = {0.5: "km::root_near({0})", 1.5: "{0} * km::root_factor({0})", 2.5: "{0} * {0} * km::root_factor({0})"}
 _PRODUCTS = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 4: "({0} * {0}) * ({0} * {0})"}
 
 Typed = tuple[str, str]
@@ -59,8 +59,8 @@ def cast(typed: Typed, kind: str) -> str:
     return f"{TYPES[kind]}({text})"
 
 
-def _power(base: str, exponent_text: str, node: Node, near: bool) -> str | None:
-    """Cheaper form of a power, where there is one; ``near`` allows the approximations of the inner loop."""
+def _power(base: str, exponent_text: str, node: Node, approximate: bool) -> str | None:
+    """Cheaper form of a power, where there is one; ``approximate`` allows the approximations of the inner loop."""
     exponent = node.args[1].number
     never_negative = bool(node.args[0].args) and OPS[node.args[0].op].never_negative
     if isinstance(exponent, bool):
@@ -70,27 +70,27 @@ def _power(base: str, exponent_text: str, node: Node, near: bool) -> str | None:
     if not never_negative:
         return None
     if exponent in _ROOTS:
-        return (_NEAR if near else _ROOTS)[float(exponent)].format(base)
-    if not near:
+        return (_APPROXIMATE if approximate else _ROOTS)[float(exponent)].format(base)
+    if not approximate:
         return None
     return f"km::power_near({base}, {exponent_text})"
 
 
-def _mixed(near: str, base: str, exponent_text: str, exponent: object, difference: str, degree: int) -> str:
+def _mixed(approximate: str, base: str, exponent_text: str, exponent: object, difference: str, degree: int) -> str:
     """A power of |difference| in the way the step is told to take it."""
     unit = f"km::power_unit({difference}, {exponent_text})"
     if exponent in _ROOTS:
-        unit = f"km::root_factor({base})" if exponent == 0.5 else near
-    return _chosen(near, unit, difference, degree)
+        unit = f"km::root_factor({base})" if exponent == 0.5 else approximate
+    return _chosen(approximate, unit, difference, degree)
 
 
-def _chosen(near: str, unit: str, difference: str, degree: int) -> str:
+def _chosen(approximate: str, unit: str, difference: str, degree: int) -> str:
     coefficients = ", ".join(f"number.q{i + 1}" for i in range(degree))
     table = f"km::power_table({difference}, scale, {coefficients})"
-    return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {near}"
+    return f"WAY == km::BY_TABLE ? {table} : WAY == km::BY_UNIT ? {unit} : {approximate}"
 
 
-class Writer:
+class ExpressionEmitter:
     """Collects the statements of one function body.
 
     With ``table``, the degree of a polynomial, powers may be taken by table; with ``apart`` long functions are called,
@@ -102,7 +102,7 @@ class Writer:
         environment: Mapping[str, Typed],
         floating: bool,
         prefix: str = "t",
-        near: bool = False,
+        approximate: bool = False,
         table: int = 0,
         apart: bool = False,
         within: bool = False,
@@ -110,11 +110,11 @@ class Writer:
         self.apart = apart
         self.within = within
         self.environment = environment
-        self.near = near
+        self.approximate = approximate
         self.table = table
         self.floating = floating
         self.prefix = prefix
-        self.lines: list[str] = []
+        self.code: list[str] = []
         self._emitted: dict[int, Typed] = {}
 
     def expressions(self, roots: Sequence[Node]) -> list[Typed]:
@@ -131,8 +131,8 @@ class Writer:
             kind = "bool" if isinstance(node.number, bool) else "value"
             return literal(node.number, kind), kind
         text, kind = self._operation(node)
-        name = f"{self.prefix}{len(self.lines)}"
-        self.lines.append(f"const {TYPES[kind]} {name} = {text};")
+        name = f"{self.prefix}{len(self.code)}"
+        self.code.append(f"const {TYPES[kind]} {name} = {text};")
         return name, kind
 
     def _operation(self, node: Node) -> Typed:
@@ -147,7 +147,7 @@ class Writer:
             for index, typed in enumerate(args)
         ]
         kind = "bool" if OPS[node.op].boolean else wanted
-        special = _power(texts[0], texts[1], node, self.near) if node.op == "pow" and self.floating else None
+        special = _power(texts[0], texts[1], node, self.approximate) if node.op == "pow" and self.floating else None
         if special is not None and self.table and node.args[1].number not in (1, 2, 3, 4):
             (difference,) = (self._emitted[id(inside)][0] for inside in node.args[0].args)
             return _mixed(special, texts[0], texts[1], node.args[1].number, difference, self.table), kind

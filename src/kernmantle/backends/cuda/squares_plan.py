@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...compiler.nest import ROLES, Nest
 from ...compiler.patterns import LogProduct, Squares, log_product, squared_differences
 from ...ir.node import Node
-from .gram_plan import CudaPlan, Facts, planned, staged, supports_warp_specialized
+from .gram_plan import CudaPlan, Layout, planned, staged, supports_warp_specialized
 from .tiles import DIFFERENCES, DIFFERENCES_PIPELINED, LOGARITHMS, PRODUCT_TILES, SPLITTER, DeviceLimits, Tile
 
 BLOCK = 64
@@ -66,11 +66,11 @@ def weight(nest: Nest) -> Node | None:
     return None if found is None else found.weight
 
 
-def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], facts: Facts) -> int:
+def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], layout: Layout) -> int:
     """How many times an operand's rows are kept: its own batch and that of the weights."""
-    lines = {port.name for port in staged(nest)["lines"]}
-    held = [index for index, port in enumerate(nest.operands) if port.name == operand or port.name in lines]
-    own = [role for role in "abc" if any(facts.strides[index][ROLES.index(role)] for index in held)]
+    over_k = {port.name for port in staged(nest)["lines"]}
+    indices = [index for index, port in enumerate(nest.operands) if port.name == operand or port.name in over_k]
+    own = [role for role in "abc" if any(layout.strides[index][ROLES.index(role)] for index in indices)]
     return math.prod(sizes[role] for role in own)
 
 
@@ -84,13 +84,13 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 
 
 def _scratch(
-    nest: Nest, found: Squares | LogProduct, sizes: Mapping[str, int], facts: Facts, tile: Tile, symmetric: bool
+    nest: Nest, found: Squares | LogProduct, sizes: Mapping[str, int], layout: Layout, tile: Tile, symmetric: bool
 ) -> tuple[Scratch, int]:
     """Where everything lies, and how many rows are split."""
     offsets, end = [0], 4 * (_LIST_TILES + 4 * _tiles(tile, sizes, symmetric))
     across = -(-sizes["k"] // BLOCK)
     rows = [
-        _batches(nest, operand, sizes, facts) * -(-sizes[role] // BLOCK) * BLOCK
+        _batches(nest, operand, sizes, layout) * -(-sizes[role] // BLOCK) * BLOCK
         for operand, role in ((found.row, "m"), (found.column, "n"))
     ]
     for width in (across * BLOCK * 2 * planes(nest), 8):
@@ -116,8 +116,8 @@ def _cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, l
 
 
 def _direct_cycles(nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
-    pairs = math.prod(sizes[role] for role in "abcmn") * (sizes["k"] + _TILE_SLOTS) * (0.5 if symmetric else 1.0)
-    return 2 * pairs / ((_LOG_RATE if is_logarithm(nest) else _FLOAT_RATE) * limits.sm_count)
+    terms = math.prod(sizes[role] for role in "abcmn") * (sizes["k"] + _TILE_SLOTS) * (0.5 if symmetric else 1.0)
+    return 2 * terms / ((_LOG_RATE if is_logarithm(nest) else _FLOAT_RATE) * limits.sm_count)
 
 
 def is_logarithm(nest: Nest) -> bool:
@@ -153,7 +153,7 @@ def shared_bytes(nest: Nest, tile: Tile) -> int:
 
 
 def squares_plan(
-    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, tile: str | None = None
+    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: str | None = None
 ) -> SquaresPlan | None:
     """Plan of a sum of squared differences or a log-sum-exp of sums; None if it must be as written or is quicker so.
 
@@ -170,11 +170,11 @@ def squares_plan(
     if not valid or not (quick or tile is not None):
         return None
     best = valid[0]
-    scratch, rows = _scratch(nest, found, sizes, facts, best, symmetric)
+    scratch, rows = _scratch(nest, found, sizes, layout, best, symmetric)
     text = f"products of f16 halves to {PROMISE:g}" if planes(nest) == 2 else "one product of f16 halves"
     text = "logarithms of products of f16 halves" if is_logarithm(nest) else text
-    main = replace(planned(nest, sizes, limits, facts, best), numerics=text, shared=shared_bytes(nest, best))
-    split = replace(planned(nest, sizes, limits, facts, SPLITTER), numerics=text, shared=4 * _DEEPEST)
-    direct = replace(planned(nest, sizes, limits, facts, _direct_tile(best, nest, sizes, limits)), listed=True)
+    main = replace(planned(nest, sizes, limits, layout, best), numerics=text, shared=shared_bytes(nest, best))
+    split = replace(planned(nest, sizes, limits, layout, SPLITTER), numerics=text, shared=4 * _DEEPEST)
+    direct = replace(planned(nest, sizes, limits, layout, _direct_tile(best, nest, sizes, limits)), listed=True)
     blocks = PILOTS + max(1, min(-(-rows // 8), 4 * limits.sm_count))
     return SquaresPlan(split, main, direct, scratch, blocks)

@@ -19,12 +19,12 @@ def members(types: Mapping[str, str], constants: Mapping[str, int | bool | str])
     """
     integers = {name: value for name, value in constants.items() if not isinstance(value, bool)}
     flags = {name: str(value).lower() for name, value in constants.items() if isinstance(value, bool)}
-    lines = [f"    typedef {kind} {name};" for name, kind in types.items()]
+    code = [f"    typedef {kind} {name};" for name, kind in types.items()]
     for kind, values in (("int", integers), ("bool", flags)):
         if values:
             declared = ", ".join(f"{name} = {value}" for name, value in values.items())
-            lines.append(f"    static constexpr {kind} {declared};")
-    return lines
+            code.append(f"    static constexpr {kind} {declared};")
+    return code
 
 
 def struct(name: str, types: Mapping[str, str], constants: Mapping[str, int | bool | str]) -> list[str]:

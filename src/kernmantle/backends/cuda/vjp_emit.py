@@ -8,7 +8,7 @@ from ...compiler.nest import Port
 from ...ir.node import Node
 from .abi import Arguments, launch_bounds
 from .emit import STORAGE, function, numbers_of
-from .spelling import Typed, Writer, cast, literal
+from .spelling import ExpressionEmitter, Typed, cast, literal
 from .vjp_plan import PullPlan
 from .vjp_tiles import PullTile
 
@@ -41,25 +41,25 @@ def _powers(plan: PullPlan) -> bool:
     return plan.slope.kind == "powers"
 
 
-def _held(names: Sequence[str], array: str) -> dict[str, Typed]:
+def _elements(names: Sequence[str], array: str) -> dict[str, Typed]:
     return {name: (f"{array}[{i}]", "value") for i, name in enumerate(names)}
 
 
-def _lines(node: Node, environment: Mapping[str, Typed]) -> list[str]:
+def _statements(node: Node, environment: Mapping[str, Typed]) -> list[str]:
     """Statements that return an expression."""
-    writer = Writer(environment, True, near=True)
+    writer = ExpressionEmitter(environment, True, approximate=True)
     (value,) = writer.expressions([node])
-    return [*writer.lines, f"return {cast(value, 'value')};"]
+    return [*writer.code, f"return {cast(value, 'value')};"]
 
 
 def _slope(plan: PullPlan) -> list[str]:
     environment = numbers_of(plan.nest) | {plan.rows: ("x", "value")}
     for group, array in (("mn_operands", "cell"), ("m_operands", "spot"), ("n_operands", "line"), ("scalars", "one")):
-        environment |= _held(getattr(plan, group), array)
-    exact = _lines(plan.slope.exact, environment)
+        environment |= _elements(getattr(plan, group), array)
+    exact = _statements(plan.slope.exact, environment)
     if plan.slope.difference is None:
         return exact
-    writer = Writer(environment, True)
+    writer = ExpressionEmitter(environment, True)
     ((gap, _),) = writer.expressions([plan.slope.difference])
     if plan.slope.kind == "signs":
         quick = [f"return {gap};" if plan.split else f"return km::above({gap});"]
@@ -70,23 +70,23 @@ def _slope(plan: PullPlan) -> list[str]:
             f"if (WAY == km::BY_TABLE) return km::signed_table({gap}, table, bits, {coefficients});",
             f"return km::signed_unit({gap}, exponent(number), {to});",
         ]
-    branches = ["if constexpr (WAY == km::EXACT) {", *(f"    {line}" for line in exact), "} else {"]
-    return [*branches, *(f"    {line}" for line in [*writer.lines, *quick]), "}"]
+    branches = ["if constexpr (WAY == km::EXACT) {", *(f"    {text}" for text in exact), "} else {"]
+    return [*branches, *(f"    {text}" for text in [*writer.code, *quick]), "}"]
 
 
 def _ports(plan: PullPlan) -> list[str]:
     names = [port.name for port in plan.nest.ports]
-    lines = ["    struct X;", "    struct Out;"]
-    lines += [f"    template <int I> struct {template};" for *_, template in _GROUPS]
-    lines.append("};")
-    lines += _port("struct Body::X", plan.nest.ports[names.index(plan.rows)], names.index(plan.rows), False)
-    lines += _port("struct Body::Out", plan.nest.outs[0], len(plan.nest.operands), False)
+    code = ["    struct X;", "    struct Out;"]
+    code += [f"    template <int I> struct {template};" for *_, template in _GROUPS]
+    code.append("};")
+    code += _port("struct Body::X", plan.nest.ports[names.index(plan.rows)], names.index(plan.rows), False)
+    code += _port("struct Body::Out", plan.nest.outs[0], len(plan.nest.operands), False)
     for group, _, template in _GROUPS:
         for i, name in enumerate(getattr(plan, group)):
             argument = names.index(name)
             head = f"template <> struct Body::{template}<{i}>"
-            lines += _port(head, plan.nest.ports[argument], argument, group == "weights" and name in plan.wide)
-    return lines
+            code += _port(head, plan.nest.ports[argument], argument, group == "weights" and name in plan.wide)
+    return code
 
 
 def _port(head: str, port: Port, argument: int, wide: bool) -> list[str]:
@@ -104,7 +104,7 @@ def _body(plan: PullPlan) -> list[str]:
     arrays = "const C* cell, const C* spot, const C* line, const C* one, C x"
     numbers = numbers_of(plan.nest)
     coefficients = [f"        float {', '.join(_COEFFICIENTS)};"] if _powers(plan) else []
-    exponent = _lines(plan.slope.exponent, numbers) if plan.slope.exponent is not None else ["return C(0);"]
+    exponent = _statements(plan.slope.exponent, numbers) if plan.slope.exponent is not None else ["return C(0);"]
     return [
         "struct Body {",
         "    typedef float C;",
@@ -119,12 +119,16 @@ def _body(plan: PullPlan) -> list[str]:
         *function(f"C exponent({number})", exponent),
         "    template <km::Way WAY>",
         *function(f"C slope({arrays}, {number}, const float* table, unsigned bits)", _slope(plan)),
-        *function(f"C weight(const C* w, {number})", _lines(plan.found.weight, numbers | _held(plan.weights, "w"))),
+        *function(
+            f"C weight(const C* w, {number})", _statements(plan.found.weight, numbers | _elements(plan.weights, "w"))
+        ),
         *function(
             f"C coefficient(const C* c, {number})",
-            _lines(plan.found.coefficient, numbers | _held(plan.factors, "c")),
+            _statements(plan.found.coefficient, numbers | _elements(plan.factors, "c")),
         ),
-        *function(f"C outer(const C* e, {number})", _lines(plan.found.outer, numbers | _held(plan.outers, "e"))),
+        *function(
+            f"C outer(const C* e, {number})", _statements(plan.found.outer, numbers | _elements(plan.outers, "e"))
+        ),
         *_ports(plan),
     ]
 
@@ -149,23 +153,23 @@ def _entries(plan: PullPlan, kernels: Sequence[str]) -> list[str]:
     parameters += [f"{_TYPES.get(name, 'float*')} {name}" for name in SCRATCH]
     parameters += ["km::i64 whole", "km::i64 splits", "km::i64 share"]
     values = [*own.values("float"), *(f"float({name})" for name in coefficients)]
-    given = ", ".join([*SCRATCH, "whole", "splits", "share"])
+    scratch = ", ".join([*SCRATCH, "whole", "splits", "share"])
     arguments = [
         "    const Body::Args g = {",
         f"        {{{{{own.pointers}}}, {{{own.sizes}}}, {{{own.strides}}}, {{{', '.join(values)}}}}},",
-        f"        {given}}};",
+        f"        {scratch}}};",
     ]
     main = f"{MAINS[plan.tile.engine]}_main"
-    lines: list[str] = []
+    code: list[str] = []
     for name in kernels:
         resident = plan.tile.resident if name == "main" else 1
-        lines += [
+        code += [
             *launch_bounds(threads_of(plan, name), resident, entry_name(name), parameters),
             *arguments,
             f"    km::{main if name == 'main' else name}<Body, Tile>(g);",
             "}",
         ]
-    return lines
+    return code
 
 
 def emit(plan: PullPlan, kernels: Sequence[str] = ()) -> str:

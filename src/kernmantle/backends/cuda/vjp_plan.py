@@ -17,7 +17,7 @@ from ...compiler.patterns import product
 from ...ir.node import variables
 from ...ir.ops import evaluate
 from ...ir.program import Program
-from .gram_plan import Facts
+from .gram_plan import Layout
 from .pow_tables import is_accurate, mantissa_polynomial
 from .tiles import DeviceLimits
 from .vjp_tiles import PULL_TILES, PullTile
@@ -143,14 +143,14 @@ def pulls(found: Pullback, program: Program, sizes: Mapping[str, int], compute: 
     if compute != "f32" or program.rounds_alike or _sorted_operands(found, over) is None:
         return False
     columns = sizes[found.columns]
-    pairs = sizes[found.points] * columns * sizes[found.rows]
+    entries = sizes[found.points] * columns * sizes[found.rows]
     outputs = sizes.get(found.outputs, 1)
     least = _LEAST_SCALAR if outputs == 1 else _LEAST_TENSOR
-    return columns >= _LEAST_COLUMNS and pairs * outputs >= least
+    return columns >= _LEAST_COLUMNS and entries * outputs >= least
 
 
 def pull_plan(
-    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Facts, kind: str = "", tile: str = ""
+    nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, kind: str = "", tile: str = ""
 ) -> PullPlan | None:
     """Choose how to run a pullback; None if it is none that these kernels know.
 
@@ -161,7 +161,7 @@ def pull_plan(
     sizes : mapping
         The extents of SIZES.
     limits : DeviceLimits
-    facts : Facts
+    layout : Layout
         Strides and alignments of the ports, operands first.
     kind : str, optional
         "plain" for slopes as they are written.
@@ -185,13 +185,13 @@ def pull_plan(
         return None
     ports = {port.name: index for index, port in enumerate(nest.ports)}
     weights = [nest.operands[ports[name]] for name in parts["weights"]]
-    of_points = [facts.strides[ports[port.name]][ROLES.index("m")] for port in weights if "m" in port.roles]
+    of_points = [layout.strides[ports[port.name]][ROLES.index("m")] for port in weights if "m" in port.roles]
     run = "tile" if of_points and of_points[0] == 1 and sizes["m"] > 1 else "k"
     role = "m" if run == "tile" else "k"
     wide = frozenset(
         port.name
         for port in weights
-        if _wide(port, facts.strides[ports[port.name]], sizes, role, facts.alignment[ports[port.name]])
+        if _wide(port, layout.strides[ports[port.name]], sizes, role, layout.alignment[ports[port.name]])
     )
     outer = product([found.outer, slope.factor])
     return PullPlan(
@@ -262,11 +262,11 @@ class Workspace:
     size: int
 
 
-def workspace(plan: PullPlan, sizes: Mapping[str, int], facts: Facts, chosen: Schedule) -> Workspace:
+def workspace(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, chosen: Schedule) -> Workspace:
     """Where the kernels leave what the next ones read."""
     tile, nest = plan.tile, plan.nest
     names = [port.name for port in nest.ports]
-    strides = dict(zip(ROLES, facts.strides[names.index(plan.rows)], strict=True))
+    strides = dict(zip(ROLES, layout.strides[names.index(plan.rows)], strict=True))
     entries = math.prod(sizes[role] for role in "abc")
     planes = math.prod(sizes[role] for role in "abc" if strides[role])
     high = -(-sizes["k"] // tile.depth) * tile.depth

@@ -62,7 +62,7 @@ class BackPass:
     """One pass without addresses: the factors that it applies, those that x needs first, and its launch.
 
     ``numbers`` and ``rest`` are factors by number and axes by position, ``sources`` the factors in the order of the
-    kernel's parameters and ``given`` the numbers behind them; ``size`` is that of what leaves the pass. ``kernel`` is
+    kernel's parameters and ``layout`` the integers after them; ``size`` is that of what leaves the pass. ``kernel`` is
     None where it was only collected; ``transposed`` says that gradients are to be those of transposed factors.
     """
 
@@ -70,7 +70,7 @@ class BackPass:
     numbers: tuple[int, ...]
     rest: tuple[int, ...]
     sources: tuple[int, ...]
-    given: tuple[int, ...]
+    layout: tuple[int, ...]
     index: int
     kernel: Kernel | None
     blocks: int
@@ -87,7 +87,7 @@ class BackPass:
         total = sum([share.size[0] * share.size[1] for share in self.shares])
         parts = torch.empty(self.blocks, total, dtype=torch.float32, device=device)
         pointers = [factors[number].data_ptr() for number in self.sources]
-        arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.given, slope
+        arguments = v.data_ptr(), x.data_ptr(), out.data_ptr(), parts.data_ptr(), *pointers, *self.layout, slope
         start(self.kernel, self.index, self.blocks, arguments)
         if not self.transposed:
             whole = parts.sum(0)

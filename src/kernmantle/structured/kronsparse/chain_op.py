@@ -78,8 +78,8 @@ def _bind_backward(
     needed: Sequence[bool],
 ) -> Any:  # fmt: skip
     size = weights[0].shape[0] * weights[0].shape[2] * weights[0].shape[3]
-    given = grad.new_empty(memory_shape(size, grad, options.batch_last)) if x is None else x
-    step = bind_step(kind, given, weights, None, options, needed[0])
+    sample = grad.new_empty(memory_shape(size, grad, options.batch_last)) if x is None else x
+    step = bind_step(kind, sample, weights, None, options, needed[0])
     return step.bind_backward(x, weights, saved or (None,), grad, needed)
 
 
@@ -168,8 +168,8 @@ class CompiledChain(torch.autograd.Function):
         x, *saved = ctx.saved_tensors
         needed = list(ctx.needs_input_grad[_HEAD:])
         weights, rest = saved[: ctx.count], saved[ctx.count :]
-        given = (x, weights, rest, grads[0], needed, ctx.kind, ctx.batch_last, ctx.algorithm, ctx.precision)
-        found = iter(_backward(*given))
+        arguments = (x, weights, rest, grads[0], needed, ctx.kind, ctx.batch_last, ctx.algorithm, ctx.precision)
+        found = iter(_backward(*arguments))
         return *(None,) * _HEAD, *(next(found) if needs else None for needs in needed)
 
 

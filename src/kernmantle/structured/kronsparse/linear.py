@@ -175,9 +175,9 @@ class KSLinear(ChainModule):
         return found((x, weights, bias, None), self._ran, None)
 
     def _factors(self) -> tuple[torch.Tensor, ...]:
-        held: Any = self.weights._parameters  # a ParameterList takes 10 us to iterate over
-        if tuple(held) == self._keys:
-            return tuple(held.values())
+        parameters: Any = self.weights._parameters  # a ParameterList takes 10 us to iterate over
+        if tuple(parameters) == self._keys:
+            return tuple(parameters.values())
         for hook in self.weights._forward_pre_hooks.values():  # by which pruning and norms make weights of parameters
             hook(self.weights, ())
         return tuple(self.weights)
@@ -210,11 +210,11 @@ class KSLinear(ChainModule):
         >>> len(list(packed.parameters()))
         0
         """
-        given = self._factors()
-        check_weights(self.patterns, given)
+        factors = self._factors()
+        check_weights(self.patterns, factors)
         if self.bias is not None:
             check_bias(self.bias, self.patterns[-1])
-        packed = PackedKSLinear(self.patterns, given, self.bias, self._options)
+        packed = PackedKSLinear(self.patterns, factors, self.bias, self._options)
         carry_hooks(self, packed)
         return packed.train(self.training)
 
@@ -337,9 +337,11 @@ def _parameters(
         found = [torch.empty(pattern, device=device, dtype=_floating(dtype)) for pattern in patterns]
     else:
         listed = list(weights)
-        given, _ = unwrap(*listed, names=[f"weight {index}" for index in range(len(listed))])
-        check_weights(patterns, given)
-        found = [weight.detach().clone().to(device=device, dtype=_floating(dtype or weight.dtype)) for weight in given]
+        tensors, _ = unwrap(*listed, names=[f"weight {index}" for index in range(len(listed))])
+        check_weights(patterns, tensors)
+        found = [
+            weight.detach().clone().to(device=device, dtype=_floating(dtype or weight.dtype)) for weight in tensors
+        ]
     return [nn.Parameter(weight, weight.dtype not in STORED) for weight in found]
 
 

@@ -186,8 +186,8 @@ class PackedKSLinear(ChainModule):
         if self._bias is not None:
             destination[f"{prefix}bias"] = self._bias.clone()
 
-    def _load_from_state_dict(self, *given: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        prefix: str = given[1]
+    def _load_from_state_dict(self, *arguments: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        prefix: str = arguments[1]
         raise ParameterError(
             f"{prefix.rstrip('.') or 'the module'} is a packed layer, which never changes: load the state into the "
             "KSLinear that it was packed from, then call pack() again"

@@ -98,15 +98,15 @@ class Report:
     after: int
 
     def __str__(self) -> str:
-        lines = [f"{len(self.layers)} layers replaced, {self.before} parameters -> {self.after}"]
+        text = [f"{len(self.layers)} layers replaced, {self.before} parameters -> {self.after}"]
         for layer in self.layers:
             chain = " -> ".join(map(str, layer.patterns)) or "another module"
             error = "" if layer.error is None else f", relative error {layer.error:.3g}"
-            lines.append(
+            text.append(
                 f"  {layer.name} {layer.shape}: {chain}, {layer.after / layer.before:.3g} of its weights{error}"
             )
-        lines += [f"  {name} left: {reason}" for name, reason in self.skipped]
-        return "\n".join(lines)
+        text += [f"  {name} left: {reason}" for name, reason in self.skipped]
+        return "\n".join(text)
 
 
 def replace_linears(

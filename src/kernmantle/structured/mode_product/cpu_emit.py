@@ -124,7 +124,7 @@ class _Tiles(Vectors):
         across = [self._load(f, self.at(f, address, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
         for i, start in enumerate(starts):
             down, own = self.repeated(f, self.at(f, start, offset)), values[i * len(across) : (i + 1) * len(across)]
-            following += [self.fma(f, down, *pair) for pair in zip(across, own, strict=True)]
+            following += [self.fma(f, down, *operands) for operands in zip(across, own, strict=True)]
         return following
 
     def _gathered(self, f: Function, address: str, i: int, masked: bool) -> dict[tuple[int, int], str]:

@@ -88,9 +88,11 @@ def choose_algorithm(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, packed: bool
 ) -> str:
     """The way that was measured to be quickest or else should be, the weights rearranged before if ``packed``."""
-    given = (x, weight, bias, activation, precision, out)
-    key = program_key(("kron_sparse algorithm", packed), (activation, precision, current_cache()), (*given[:3], out))
-    found = dispatch.bound(key, lambda: Bound(None, _choose_algorithm(*given, packed)))  # pyright: ignore
+    arguments = (x, weight, bias, activation, precision, out)
+    key = program_key(
+        ("kron_sparse algorithm", packed), (activation, precision, current_cache()), (*arguments[:3], out)
+    )
+    found = dispatch.bound(key, lambda: Bound(None, _choose_algorithm(*arguments, packed)))  # pyright: ignore
     return found.route
 
 
@@ -101,8 +103,8 @@ def _is_transposed(weight: torch.Tensor) -> bool:
 
 def _is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone: bool) -> bool:
     """Whether weights are read where they lie rather than rearranged before; ``alone``: for this product alone."""
-    given = weight.expand(problem.groups, *weight.shape[1:]).stride()
-    if narrow_plan(problem, own) is not None or not streams(problem, given):
+    weight_strides = weight.expand(problem.groups, *weight.shape[1:]).stride()
+    if narrow_plan(problem, own) is not None or not streams(problem, weight_strides):
         return False
     arranged = rearranging_seconds(problem.pattern, problem.dtype, _is_transposed(weight)) if alone else 0.0
     return stream_seconds(problem, own) < expected_seconds(problem, own, not alone) + arranged
@@ -112,7 +114,7 @@ def _choose_algorithm(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, packed: bool
 ) -> str:
     problem, own = _taken(x, weight, bias, activation, precision, out), limits(index_of(x.device))
-    kernel, turned = None, math.inf
+    kernel, transposed = None, math.inf
     if problem is not None:
         found = find_tuned(problem, packed, own, gpu(index_of(x.device)).name)
         if found is not None:
@@ -121,28 +123,28 @@ def _choose_algorithm(
         kernel = expected_seconds(problem, own, packed) + arranged
         if _is_streamed(problem, weight, own, not packed):
             kernel = stream_seconds(problem, own)
-        turned = transposed_seconds(problem, own, packed) + arranged
+        transposed = transposed_seconds(problem, own, packed) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
     each = None if kernel is None else kernel / x.shape[0]
     best, taken = quickest(pattern, x.shape[1], NAMES[x.dtype], "cuda", last, each, packed, *after)
-    return best if taken <= turned else TRANSPOSED
+    return best if taken <= transposed else TRANSPOSED
 
 
 def expected(
     pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device,
-    turned: bool | None = None,
+    transposed: bool | None = None,
 ) -> float | None:  # fmt: skip
     """What the kernels should take for arrays without gaps.
 
     The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
     """
-    given = contiguous(pattern, batch, dtype, first), limits(index_of(device)), turned is None
-    found = min(expected_seconds(*given), transposed_seconds(*given))
+    arguments = contiguous(pattern, batch, dtype, first), limits(index_of(device)), transposed is None
+    found = min(expected_seconds(*arguments), transposed_seconds(*arguments))
     if found == math.inf:
         return None
-    whole = found if turned is None else found + rearranging_seconds(pattern, dtype, turned)
-    return min(whole, stream_seconds(*given[:2]))
+    whole = found if transposed is None else found + rearranging_seconds(pattern, dtype, transposed)
+    return min(whole, stream_seconds(*arguments[:2]))
 
 
 def tune(
@@ -214,20 +216,22 @@ def _bound(
     """Everything about a product but its addresses; ``alone``: the weights are rearranged for it alone."""
     index = index_of(x.device)
     steps = 0 if bias is None or bias.shape[0] == 1 else problem.pattern[0] * problem.pattern[1] * problem.pattern[3]
-    given = weight.expand(x.shape[0], *weight.shape[1:]).stride()
-    strides = (*x.stride(), *out.stride(), *given, steps)
+    weight_strides = weight.expand(x.shape[0], *weight.shape[1:]).stride()
+    strides = (*x.stride(), *out.stride(), *weight_strides, steps)
     narrow = narrow_plan(problem, limits(index))
     if narrow is not None:
         return Bound(_narrow(narrow, problem, index, strides), str(narrow))
     tile = tile_of(choose_algorithm)
     if tile is None and precision != "ieee" and _is_streamed(problem, weight, limits(index), alone) and _spans(x):
-        streamed = stream_plan(problem, given[3] == problem.pattern[3] or problem.pattern[2] == 1, limits(index))
+        streamed = stream_plan(
+            problem, weight_strides[3] == problem.pattern[3] or problem.pattern[2] == 1, limits(index)
+        )
         if streamed is not None:
             return Bound(_streamed(streamed, problem, index, strides), str(streamed))
     chosen = plan(problem, limits(index), tile) if x.dtype != torch.float64 and precision != "ieee" else None
     if chosen is None:
         return None
-    return Bound(_wide(chosen, problem, index, given, strides, alone), str(chosen))
+    return Bound(_wide(chosen, problem, index, weight_strides, strides, alone), str(chosen))
 
 
 def bind_gradient(
@@ -262,7 +266,12 @@ def bind_gradient(
 
 
 def _wide(
-    chosen: KronSparsePlan, problem: Problem, index: int, given: tuple[int, ...], strides: tuple[int, ...], alone: bool
+    chosen: KronSparsePlan,
+    problem: Problem,
+    index: int,
+    weight_strides: tuple[int, ...],
+    strides: tuple[int, ...],
+    alone: bool,
 ) -> Callable[..., None] | None:
     own = limits(index)
     shared, slots = chosen.shared(problem), chosen.slots(problem, own)
@@ -277,7 +286,7 @@ def _wide(
     prepare, kernel = loaded
     sizes = (chosen.image_bytes(problem), chosen.scales(problem))
     units, blocks = chosen.preparing_units(problem), chosen.groups(problem) * slots
-    rearranging = (problem.groups, *problem.pattern, *given)
+    rearranging = (problem.groups, *problem.pattern, *weight_strides)
     rest = (problem.batch, *problem.pattern, chosen.tiles(problem), slots, *strides)
     arrangement = chosen.arrangement(problem)
 

@@ -27,7 +27,7 @@ _SAMPLE = (2, 3, 4, 5)
 
 
 def _text(*parts: list[str] | str) -> str:
-    return "\n".join(line for part in parts for line in ([part] if isinstance(part, str) else part))
+    return "\n".join(text for part in parts for text in ([part] if isinstance(part, str) else part))
 
 
 def emit(plan: KronSparsePlan) -> str:

@@ -120,12 +120,12 @@ def empty(x: torch.Tensor, features: int, batch_last: bool) -> torch.Tensor:
     return allocate((groups, count, features), x.dtype, x.device)
 
 
-def uncast(kind: str, call: Callable[..., torch.Tensor], *given: Any) -> torch.Tensor:
+def uncast(kind: str, call: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
     """A call in the types it is given; entering the context takes 6 us."""
     if not torch.is_autocast_enabled(kind):
-        return call(*given)
+        return call(*arguments)
     with torch.autocast(kind, enabled=False):
-        return call(*given)
+        return call(*arguments)
 
 
 def product(
@@ -161,14 +161,14 @@ def _auto(
 ) -> torch.Tensor:  # fmt: skip
     """By what should be quickest on a GPU; while tuning, by what is."""
     target = empty(x, weight.shape[1] * weight.shape[2] * weight.shape[4], batch_last) if out is None else out
-    given = (x, weight, bias, activation, precision, target, packed is not None)
-    algorithm = _gpu().choose_algorithm(*given)
+    arguments = (x, weight, bias, activation, precision, target, packed is not None)
+    algorithm = _gpu().choose_algorithm(*arguments)
 
     def call(name: str) -> torch.Tensor:
         result = target if name.startswith(("kernel", TRANSPOSED)) else out
         return by(name, x, weight, bias, activation, batch_last, precision, result, packed, info)
 
-    return call(_gpu().tune(call, algorithm, *given))
+    return call(_gpu().tune(call, algorithm, *arguments))
 
 
 def by(
@@ -282,12 +282,12 @@ def _with_batch_last(
     _, a, b, c, d = weight.shape
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _TRANSPOSED_BYTES // (x.element_size() * a * (b + c) * d)) // 16 * 16)
     for group, (own, target) in enumerate(zip(x, out, strict=True)):
-        given = weight if weight.shape[0] == 1 else weight[group : group + 1]
+        factor = weight if weight.shape[0] == 1 else weight[group : group + 1]
         offset = bias if bias is None or bias.shape[0] == 1 else bias[group : group + 1]
         for begin in range(0, x.shape[1], rows):
             part = own[begin : begin + rows].T.contiguous()
             result = allocate((a * b * d, part.shape[1]), x.dtype, x.device)
-            route = _contract(part.T[None], given, offset, activation, True, precision, result.T[None])
+            route = _contract(part.T[None], factor, offset, activation, True, precision, result.T[None])
             target[begin : begin + rows] = result.T
     return route
 

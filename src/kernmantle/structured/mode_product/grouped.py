@@ -154,10 +154,10 @@ def bind_products(
     (kernel,) = loaded
 
     def run(operands: Operands) -> None:
-        given = [0 if tensor is None else tensor.data_ptr() for tensor in operands]
-        arguments = (*given[:4], *rest[0])
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in operands]
+        arguments = (*pointers[:4], *rest[0])
         for number in range(1, len(rest)):
-            arguments += (*given[4 * number : 4 * number + 4], *rest[number])
+            arguments += (*pointers[4 * number : 4 * number + 4], *rest[number])
         start(kernel, index, blocks, arguments)
 
     return BoundProducts(str(chosen), tuple(products), run)

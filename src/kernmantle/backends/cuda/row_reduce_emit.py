@@ -16,7 +16,7 @@ from .row_reduce_plan import JOINERS, CudaRowPlan, ends
 from .score_plan import SIDES
 from .select_plan import RESIDENT, SELECTORS, wanted_sign
 from .select_plan import SIDES as NORMS
-from .spelling import TYPES, Typed, ExpressionEmitter, cast, literal
+from .spelling import TYPES, ExpressionEmitter, Typed, cast, literal
 
 ENTRY, JOIN, SPLIT = "kernmantle_kernel", "kernmantle_join", "kernmantle_split"
 SELECT, SCALE = "kernmantle_select", "kernmantle_scale"

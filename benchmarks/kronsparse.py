@@ -42,6 +42,7 @@ SLICE = (
     (1, 48, 48, 4), (4, 96, 96, 4), (1, 512, 512, 4), (16, 64, 64, 4), (2, 256, 64, 16), (4, 128, 512, 4),
     (1, 1024, 1024, 4), (3, 192, 192, 16), (1, 384, 96, 64), (512, 2, 2, 1), (1, 2, 2, 512), (32, 8, 8, 4),
 )  # fmt: skip
+SMALL, FEW_ROWS = ((512, 2, 2, 1), (1, 2, 2, 512), (64, 4, 4, 1)), (1, 4, 16)
 CHAIN = ((6, 64, 64, 1), (1, 768, 192, 2))
 BATCHES = (1, 16, 256, 1024, 4096, 25088, 65536)
 EAGER = (16, 1024, 25088)
@@ -166,9 +167,11 @@ def clock_of(device: str) -> str:
     return "events" if device == "cuda" else "wall"
 
 
-def case(pattern: Sequence[int], dtype: str, last: bool, device: str, left: Sequence[str] = ()) -> Case:
-    """One pattern, type and layout against torch's algorithms, without those ``left`` out."""
-    own, batch = KSPattern(*pattern), BATCH[device]
+def case(
+    pattern: Sequence[int], dtype: str, last: bool, device: str, left: Sequence[str] = (), rows: int | None = None
+) -> Case:
+    """One pattern, type and layout against torch's algorithms, without those ``left`` out; the batch or some rows."""
+    own, batch = KSPattern(*pattern), BATCH[device] if rows is None else rows
     size = DTYPES[dtype].itemsize
     multiplied = float(batch * own.nnz)
     resource = {"fp16": (3 if dtype == "f32" else 1) * multiplied} if device == "cuda" else {"fma.f32": multiplied}
@@ -182,9 +185,9 @@ def case(pattern: Sequence[int], dtype: str, last: bool, device: str, left: Sequ
     if device == "cuda":
         entered += [Peer(KERNEL, _packed("kernel", last))]
     ours = _packed("auto", last)
-    layout = "last" if last else "first"
+    layout, few = "last" if last else "first", "" if rows is None else f"{rows} rows of "
     return Case(
-        f"{own} {dtype} {layout}", f"{own} {dtype}, batch {layout}", problem, ours, tuple(entered), work,
+        f"{few}{own} {dtype} {layout}", f"{few}{own} {dtype}, batch {layout}", problem, ours, tuple(entered), work,
         _targets(own, dtype, last, device), clock_of(device),
     )  # fmt: skip
 
@@ -315,7 +318,20 @@ def suite(device: str = "", full: bool = False) -> Suite:
         for dtype in TYPES[kind]
         for step in (False, True)
     ]
-    rows = cases(named, TARGET_TYPES[kind]) + layers + eager + cases((own for own in others if own not in named), types)
+    small = [
+        case(pattern, dtype, last, kind, left, rows)
+        for pattern in SMALL
+        for dtype in types
+        for rows in FEW_ROWS
+        for last in (False, True)
+    ]
+    rows = (
+        cases(named, TARGET_TYPES[kind])
+        + layers
+        + eager
+        + small
+        + cases((own for own in others if own not in named), types)
+    )
     return Suite("kronsparse", kind, tuple(rows), picture, summary)
 
 

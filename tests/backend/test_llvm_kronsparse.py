@@ -11,13 +11,25 @@ from pathlib import Path
 import pytest
 
 from kernmantle.backends.cpu import jit
-from kernmantle.structured.mode_product import cpu_dot_emit, cpu_emit, cpu_vectors
-from kernmantle.structured.mode_product.cpu_plan import LANES, PLAIN, ROWS, Tile, group_of, tile, whole_rows
+from kernmantle.structured.mode_product import cpu_dot_emit, cpu_emit, cpu_small_emit, cpu_vectors
+from kernmantle.structured.mode_product.cost import quickest
+from kernmantle.structured.mode_product.cpu_plan import (
+    LANES,
+    PLAIN,
+    ROWS,
+    SmallTile,
+    Tile,
+    group_of,
+    small_tile,
+    tile,
+    whole_rows,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llvm"
 CASES = {
     "kronsparse": lambda: cpu_emit.emit(Tile("f32", 4, 2, 2, 2, False, False, LANES)),
     "kronsparse_dot": lambda: cpu_dot_emit.emit(Tile("f64", 4, 2, 2, 2, False, False, PLAIN)),
+    "kronsparse_small": lambda: cpu_small_emit.emit(SmallTile("f32", 8, 2, 2, 2, True, True, True)),
     "kronsparse_row": cpu_vectors.emit_row,
 }
 MACHINES = {"avx512": (64, 32), "avx2": (32, 16), "neon": (16, 32), "sse2": (16, 16)}
@@ -55,8 +67,43 @@ def test_any_machine_can_be_compiled_for(own):
         cpu_emit.emit(own),
         cpu_emit.emit_packing(own),
         cpu_dot_emit.emit(replace(own, vectors=4)),
+        cpu_small_emit.emit(SmallTile("f64", 8, 4, 3, 1, False, False, False)),
     ):
         assert len(jit.compile_ir(source, host)) > 500
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("b", "c"), [(2, 2), (4, 4), (4, 3), (1, 2)])
+@pytest.mark.parametrize("neighbours", [1, 2, 4])
+def test_small_blocks_take_one_multiplication_for_each_k_of_a_vector(b, c, neighbours, machine):
+    """Of a window each number is loaded once: the work is that of blocks which fill the lanes."""
+    own = small_tile("f32", MACHINES[machine][0], (512, b, c, 1), neighbours, (b * c, c, 1), False, neighbours > 1)
+    if own is None:
+        assert b * neighbours > MACHINES[machine][0] // 4
+        return
+    assert own.blocks * b * neighbours == own.lanes
+    text = cpu_small_emit.emit(own)
+    window = text[text.index("icmp slt") :]
+    assert window.count("@llvm.fma") == c
+    assert window.count("shufflevector") == 2 * c
+    assert window.count("load <") == 2
+    assert window.count("store <") == 1
+
+
+def test_what_is_no_small_block_is_left_to_others():
+    for pattern, neighbours, weight in (
+        ((512, 2, 2, 2), 1, (8, 4, 2)), ((512, 5, 2, 1), 1, (10, 2, 1)), ((512, 2, 5, 1), 1, (10, 5, 1)),
+        ((512, 3, 2, 1), 1, (6, 2, 1)), ((512, 2, 2, 1), 3, (4, 2, 1)), ((512, 2, 2, 1), 16, (4, 2, 1)),
+        ((4, 2, 2, 1), 1, (4, 2, 1)), ((512, 2, 2, 1), 1, (5, 2, 1)),
+    ):  # fmt: skip
+        assert small_tile("f32", 64, pattern, neighbours, weight, False, neighbours > 1) is None
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("pattern", [(512, 2, 2, 1), (512, 4, 4, 1), (1, 2, 2, 512), (256, 2, 2, 2)], ids=str)
+def test_few_rows_of_small_blocks_go_by_the_kernel(pattern, last):
+    for batch in (1, 2, 4, 8, 16):
+        assert quickest(pattern, batch, "f32", "cpu", last)[0] == "kernel"
 
 
 if __name__ == "__main__":

@@ -87,6 +87,32 @@ def test_products(seed, dtype, machine):
         out.fill_(torch.nan)
 
 
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("blocks", [(512, 2, 2), (9, 2, 2), (37, 4, 4), (16, 4, 3), (41, 2, 4), (33, 1, 2), (3, 4, 1)])
+def test_small_blocks_share_vectors(blocks, dtype, last, transposed, machine):
+    """Whole windows, one that reaches back, and fewer blocks than a window has."""
+    (a, b, c), routes = blocks, set[bool]()
+    source = torch.Generator().manual_seed(0)
+    for batch in (1, 2, 3, 4, 8, 17, 40):
+        given = torch.randn(a, *((c, b) if transposed else (b, c)), 1, generator=source, dtype=torch.float64).to(dtype)
+        weight = given.transpose(1, 2) if transposed else given
+        bias = torch.randn(a * b, generator=source, dtype=torch.float64).to(dtype) if batch % 2 else None
+        x = torch.randn(batch, a * c, generator=source, dtype=torch.float64).to(dtype)
+        out = torch.full((batch, a * b), torch.nan, dtype=dtype)
+        if last:
+            x, out = x.T.contiguous().T, out.T.contiguous().T
+        route = cpu.product(x[None], weight[None], None if bias is None else bias[None], out[None], None)
+        assert route is not None
+        routes.add("blocks" in route)
+        value, terms = exact(x.double(), weight.double()), exact(x.double().abs(), weight.double().abs())
+        if bias is not None:
+            value, terms = value + bias.double(), terms + bias.double().abs()
+        assert_close(out, value, depth=c + 1, magnitude=terms)
+    assert True in routes or not b <= jit.host().vector_bytes // x.element_size() <= a * b
+
+
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("seed", range(16))
 def test_gradients_of_weights(seed, dtype, machine):

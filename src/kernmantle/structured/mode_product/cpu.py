@@ -18,7 +18,23 @@ from ...config import current
 from ...runtime.kernel_store import collecting, loaded
 from ...torch_ops.cpu import job_for
 from ...torch_ops.dtypes import NAMES
-from .cpu_plan import DOT_FIELDS, FIELDS, LANES, PACK_FIELDS, PLAIN, ROWS, SIZES, Tile, group_of, tile, whole_rows
+from .cpu_plan import (
+    DOT_FIELDS,
+    FIELDS,
+    LANES,
+    PACK_FIELDS,
+    PLAIN,
+    ROWS,
+    SIZES,
+    SMALL_FIELDS,
+    SMALL_ROWS,
+    SmallTile,
+    Tile,
+    group_of,
+    small_tile,
+    tile,
+    whole_rows,
+)
 from .pack import PackedWeights
 from .torch_products import block_matrices
 
@@ -28,6 +44,7 @@ _ROW = "structured.mode_product.cpu_vectors:emit_row"
 _TILES = "structured.mode_product.cpu_emit:emit"
 _PACKING = "structured.mode_product.cpu_emit:emit_packing"
 _DOTS = "structured.mode_product.cpu_dot_emit:emit"
+_SMALL_BLOCKS = "structured.mode_product.cpu_small_emit:emit"
 # Multiplications: what a thread takes at least, what one thread does alone, and items that many are cut into.
 _GRAIN, _ALONE, _ITEMS = 1 << 19, 1 << 23, 16
 # Rows and depth of a block, and bytes of x, of the result and of weights that the second cache is to hold.
@@ -75,14 +92,14 @@ class Call(NamedTuple):
     features: int
 
 
-def _kernel(emitter: str, own: Tile) -> jit.LoadedKernel | None:
+def _kernel(emitter: str, own: Tile | SmallTile) -> jit.LoadedKernel | None:
     """Return the kernel, None if it was only collected."""
     return loaded((emitter, own), lambda: [job_for(emitter, (own,), f"Kronecker-sparse {own}")], jit.load)
 
 
 def _starting(
     emitter: str,
-    own: Tile,
+    own: Tile | SmallTile,
     fields: Sequence[str],
     values: dict[str, int],
     items: int,
@@ -185,6 +202,9 @@ def _first(
     """Product with the features together, rows of x and of the result so far apart."""
     a, b, c, d = pattern
     group, size = _group(d, dtype), SIZES[dtype]
+    small = small_tile(dtype, jit.host().vector_bytes, pattern, 1, weight[:3], biased, False)
+    if small is not None:
+        return _small(small, a, batch, x, out)
     whole = group == d and weight[2] == d
     long = c * d >= _LONG * (jit.host().vector_bytes // size)
     if whole and weight[1] > weight[2] and batch <= _INPLACE_ROWS[long, packed]:
@@ -227,6 +247,14 @@ def _first(
     )
 
 
+def _small(own: SmallTile, blocks: int, rows: int, x: int, out: int) -> Call:
+    """Product of small blocks, of rows of x and of the result so far apart."""
+    items, work = -(-blocks // own.blocks) * -(-rows // SMALL_ROWS), rows * blocks * own.b * own.c * own.neighbours
+    values = {"blocks": blocks, "p": rows, "a_p": x, "c_p": out}
+    start = _starting(_SMALL_BLOCKS, own, SMALL_FIELDS, values, items, 0, work, 4 if own.bias else 3)
+    return Call(start, None, 0, (), False, f"llvm: {own}", blocks * own.b)
+
+
 def _dots(pattern: Pattern, batch: int, dtype: str, x: int, weight: Strides, out: int, biased: bool) -> Call:
     """Product of a few rows by weights as they lie."""
     a, b, c, d = pattern
@@ -252,6 +280,10 @@ def _last(
 ) -> Call:
     """Product with the batch together, features of x and of the result so far apart; a last stride of weights."""
     a, b, c, d = pattern
+    if x == batch == out:
+        small = small_tile(dtype, jit.host().vector_bytes, pattern, batch, weight[:3], biased, True)
+        if small is not None:
+            return _small(small, a, 1, 0, 0)
     own, size = _tile(dtype, batch, 1, 1, ROWS if biased else PLAIN, True), SIZES[dtype]
     tiles = -(-b // own.rows)
     high = -(-tiles // -(-tiles // (_HIGH // own.rows)))

@@ -20,6 +20,9 @@ FIELDS = (
 )  # fmt: skip
 PACK_FIELDS = ("inner", "panels", "q", "r", "b_outer", "b_inner", "b_r", "b_q", "b_panel")
 DOT_FIELDS = ("p", "q", "r", "q_block", "a_outer", "a_p", "b_outer", "b_q", "c_outer", "c_p", "bias_outer")
+SMALL_FIELDS = ("blocks", "p", "a_p", "c_p")
+# Rows and columns of blocks of which several share a vector, and rows of x for which weights are shuffled once.
+_SMALL, SMALL_ROWS = 4, 16
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,49 @@ class Tile:
     def heights(self) -> tuple[int, ...]:
         """Rows of the tiles that a block is cut into, the largest first."""
         return (self.rows, *(count for count in (4, 2, 1) if count < self.rows))
+
+
+@dataclass(frozen=True)
+class SmallTile:
+    """``lanes`` results of whole blocks (b, c), each for so many neighbours of the batch.
+
+    ``transposed``: weights lie as those of the transposed matrix do. ``batch_last`` orders the arrays of a call.
+    """
+
+    dtype: str
+    lanes: int
+    b: int
+    c: int
+    neighbours: int
+    transposed: bool
+    bias: bool
+    batch_last: bool
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a vector."""
+        return self.lanes // (self.b * self.neighbours)
+
+    def __str__(self) -> str:
+        return f"{self.blocks} blocks {self.b}x{self.c} in vectors of {self.lanes} {self.dtype}"
+
+
+def small_tile(
+    dtype: str, vector_bytes: int, pattern: tuple[int, int, int, int], neighbours: int, weight: tuple[int, ...],
+    bias: bool, batch_last: bool,
+) -> SmallTile | None:  # fmt: skip
+    """The tile for blocks of a few rows and columns that lie together; None for others.
+
+    ``weight`` are the strides of i, j and k.
+    """
+    (a, b, c, d), lanes = pattern, vector_bytes // SIZES[dtype]
+    plain, transposed = weight == (b * c, c, 1), weight == (b * c, 1, b)
+    shared = b * neighbours
+    if d > 1 or max(b, c) > _SMALL or shared & (shared - 1) or not shared <= lanes <= a * shared:
+        return None
+    if not (plain or transposed):
+        return None
+    return SmallTile(dtype, lanes, b, c, neighbours, not plain, bias, batch_last)
 
 
 def tile(

@@ -27,6 +27,7 @@ from . import (
     compiling,
     contraction,
     cpu,
+    estimates,
     estimators,
     gradient,
     history,
@@ -100,7 +101,7 @@ def _part(text: str) -> tuple[int, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    whats = [*SUITES, "many", "tiles", structured_random.SUITE, "list", "readme", "report", "history"]
+    whats = [*SUITES, "many", "tiles", structured_random.SUITE, "list", "readme", "report", "history", "estimates"]
     parser.add_argument("what", nargs="?", choices=whats, help="a suite, or what to do with rows")
     parser.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     parser.add_argument("--again", action="store_true", help="also measure what was measured in this very state")
@@ -157,6 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         count = history.collect(Path.cwd(), Path.cwd() / RESULTS)
         console.print(f"{count} cases with several measurements in {RESULTS / history.FILE}", soft_wrap=True)
         return 0
+    if options.what == "estimates":
+        return _estimates(console)
     if options.what == "report":
         return _report(options, console)
     if options.what == "tiles":
@@ -189,6 +192,15 @@ def _readme(options: argparse.Namespace) -> int:
     options.readme.write_text(wanted, encoding="utf-8")
     if plotted:
         readme.draw(plotted, plot)
+    return 0
+
+
+def _estimates(console: Console) -> int:
+    """Show how far predictions are from the committed rows."""
+    rows = estimates.compared(RESULTS)
+    console.print(estimates.table(rows))
+    console.print("furthest from their predictions, predicted over measured:")
+    console.print("\n".join(estimates.worst(rows)), highlight=False)
     return 0
 
 

@@ -13,7 +13,12 @@ from .case import DTYPES, Arrays, Exact, Picks, Problem
 
 @lru_cache(maxsize=6)
 def normal(rows: int, columns: int, dtype: str, device: str, seed: int) -> torch.Tensor:
-    """Normal numbers, the same on every machine and device; they are kept, so nobody may write to them."""
+    """Normal numbers, the same on every machine and device; they are kept, so nobody may write to them.
+
+    On "meta" there are none.
+    """
+    if device == "meta":
+        return torch.empty(rows, columns, dtype=DTYPES[dtype], device=device)
     source = torch.Generator().manual_seed(seed)
     return torch.randn(rows, columns, generator=source).to(device, DTYPES[dtype])
 

@@ -22,6 +22,8 @@ if _TYPE_CHECKING:
     from .pairwise import cdist, pdist
     from .pairwise import median_bandwidth as median_bandwidth
     from .pairwise import standardise as standardise
+    from .prediction import Estimate as Estimate
+    from .prediction import estimate as estimate
     from .runtime.precompile import clear_cache, precompile
     from .structured.kron import KroneckerProduct as KroneckerProduct
     from .structured.kron import KronWorkspace as KronWorkspace
@@ -55,6 +57,7 @@ _OF_KRONSPARSE = (
     "KSLinear", "KSPattern", "LayerNormBatchLast", "LinearBatchLast", "choose_patterns", "kron_sparse_matmul",
     "load_structured", "replace_linears",
 )  # fmt: skip
+_OF_PREDICTION = ("Estimate", "estimate")
 _OF_SKLEARN = ("pairwise_distances", "pairwise_kernels")
 _SUBPACKAGES = (
     "compat",
@@ -77,6 +80,7 @@ _LATER = {
     "precompile": ".runtime.precompile", "tune": ".torch_ops.tune",
     **dict.fromkeys(_OF_KERNELS, ".pairwise"), **dict.fromkeys(_OF_KRON, ".structured.kron"),
     **dict.fromkeys(_OF_KRONSPARSE, ".structured.kronsparse"), **dict.fromkeys(_OF_SKLEARN, ".integrations.sklearn"),
+    **dict.fromkeys(_OF_PREDICTION, ".prediction"),
 }  # fmt: skip
 
 __all__ = [
@@ -98,7 +102,7 @@ __all__ = [
     "set_config",
     "tune",
 ]
-__all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE, *_OF_SKLEARN]  # noqa: PLE0604
+__all__ += [*_FUNCTIONS, *_OF_KERNELS, *_OF_KRON, *_OF_KRONSPARSE, *_OF_PREDICTION, *_OF_SKLEARN]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> _Any:

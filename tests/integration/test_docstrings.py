@@ -22,7 +22,7 @@ GRADIENT = re.compile(r"[Gg]radient|differentiable|derivatives")
 SHAPE = re.compile(r"shape|\((…|\.\.\.|[a-z∏]+_?[a-z]*), ")
 ROOMS = ("", "distributed", "estimators", "kron", "kronsparse", "linalg", "ot", "stats", "testing")
 RESULTS = {
-    "linalg.Posterior",
+    "Estimate", "linalg.Posterior",
     "KronWorkspace",
     "distributed.Operator", "kronsparse.Chain", "kronsparse.Choice", "kronsparse.Projection", "kronsparse.Replaced",
     "kronsparse.Report", "linalg.CholeskyFactor", "linalg.Estimate", "linalg.Iterations", "linalg.KernelSolution",
@@ -30,7 +30,7 @@ RESULTS = {
     "ot.Plan", "ot.Transport", "stats.PermutationTest", "testing.Case",
 }  # fmt: skip
 PLAIN = {  # what computes nothing with arrays
-    "kron_workspace", "load_structured",
+    "estimate", "kron_workspace", "load_structured",
     "KSPattern", "choose_patterns", "clear_cache", "config", "get_config", "precompile", "set_config", "tune",
     "distributed.kron_columns", "kronsparse.block_diagonal", "kronsparse.butterfly", "kronsparse.dct",
     "kronsparse.dft", "kronsparse.hadamard",

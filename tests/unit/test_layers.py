@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "pairwise": {"torch_ops"}, "linalg": {"pairwise"}, "ot": {"linalg"},
     "structured": set(), "structured.kron": {"pairwise"}, "structured.mode_product": {"pairwise"},
     "structured.kronsparse": {"structured.mode_product"},
+    "prediction": {"structured.kron", "structured.kronsparse"},
     "kron": {"structured.kron"}, "kronsparse": {"structured.kronsparse"},
     "distributed": {"structured.kron", "structured.kronsparse", "linalg"},
     "stats": {"pairwise"}, "estimators": {"distributed"}, "integrations": {"distributed"}, "compat": {"distributed"},
@@ -40,7 +41,7 @@ OPTIONAL = {"cuda", "nvmath", "cupy", "jax", "sklearn", "scipy", "gpytorch", "li
 OPTIONAL |= {"peft", "safetensors", "transformers"}
 LAZY = [
     "pairwise", "structured", "kron", "kronsparse", "linalg", "compat", "estimators", "integrations", "distributed",
-    "cli", "ot", "plot", "stats", "testing",
+    "cli", "ot", "plot", "prediction", "stats", "testing",
 ]  # fmt: skip
 
 

@@ -9,20 +9,17 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ..backends.cuda.columns_plan import columns_tiles
 from ..backends.cuda.gram_plan import DeviceLimits, Layout
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, emit_rows
-from ..backends.cuda.row_reduce_plan import JOINERS, SCAN_ROWS, CudaRowPlan, by_products, plan_rows, scans
+from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan, is_worth_it, plan_rows
 from ..compiler.nest import BYTES, ROLES, SIZES, size_slot, stride_slot
-from ..compiler.row_reduce import PRODUCT, RowNest
+from ..compiler.row_reduce import RowNest
 from ..runtime.kernel_store import loaded
 from ..runtime.launcher import Launcher, nothing
 from . import cuda_row_reduce_groups, cuda_row_reduce_score, cuda_row_reduce_select
 from .cuda import index_of, job_for, limits, start
 from .execute import allocate
-
-_MOST_COLUMNS, _MOST_RESULTS = 64, 32
 
 
 class GpuRows:
@@ -32,12 +29,7 @@ class GpuRows:
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
         """Not few rows, whose tiles would be empty, and not where products of the vendor's are quicker."""
-        if scans(rows, sizes):
-            return True
-        own = limits(index_of(device))
-        most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
-        suits = sizes["m"] >= SCAN_ROWS and (sizes["l"] <= most or bool(columns_tiles(rows, sizes, own)))
-        return suits and not by_products(rows, sizes, own)
+        return is_worth_it(rows, sizes, limits(index_of(device)))
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
         """Compile the kernels or find them."""

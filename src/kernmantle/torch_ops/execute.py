@@ -134,27 +134,33 @@ def prepare(text: str, types: str, tensors: Tensors, outs: Tensors | None = None
 def _bind(program: Program, types: Types, tensors: Tensors, outs: Tensors | None) -> BoundProgram:
     types = types.configured(current().precision)
     geo = geometry(program, [tuple(t.shape) for t in tensors])
-    launch, route = _planned(program, types, geo, tensors, outs)
+    launch, route = planned(program, types, geo, tensors, outs, target_for(tensors[0].device))
     dtypes = tuple(DTYPES[name] for name in types.outs)
     return BoundProgram(launch, geo.out_shape(program.out), dtypes, tensors[0].device, route)
 
 
-def _planned(
-    program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None
+def is_matmul(program: Program, types: Types) -> patterns.Matmul | None:
+    """Return the product of matrices that a program is and that the vendor's library computes, or None."""
+    exact = types.compute not in ("f32", "f64") or types.precision == "ieee"
+    return None if exact else patterns.matmul(program)
+
+
+def planned(
+    program: Program, types: Types, geo: Geometry, tensors: Tensors, outs: Tensors | None, target: Target | None
 ) -> tuple[Runner, str]:
+    """Return what runs a program on such tensors, by the kernels of ``target``, and its description."""
     nested = next((operand.name for operand in program.operands if operand.inner is not None), None)
     if nested is not None:
         raise BackendError(
             f"operand {nested!r} of {program.equation!r} is a program of its own, which no backend runs yet: "
             "evaluate it by a call of its own and pass the result"
         )
-    target = target_for(tensors[0].device)
     if 0 in geo.out_shape(program.out):
         return _no_work, "nothing: the result is empty"
     if any(geo.sizes[axis] == 0 for axis in program.reduced):
         return _reference_runner(program, types, geo, _stored_integer(types)), "reference: an axis is empty"
-    product = patterns.matmul(program)
-    if product is not None and types.compute in ("f32", "f64") and types.precision != "ieee":
+    product = is_matmul(program, types)
+    if product is not None:
         return _matmul_runner(program, product, types), "matmul"
     if target is None:
         return _reference_runner(program, types, geo), "reference"

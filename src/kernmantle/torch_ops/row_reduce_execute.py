@@ -87,20 +87,26 @@ def prepare(text: str, types: str, tensors: Tensors) -> BoundProgram:
 def _bind(apply: Apply, types: Types, tensors: Tensors) -> BoundProgram:
     types = types.configured(current().precision)
     geo = whole_geometry(apply, [tuple(t.shape) for t in tensors])
-    launch, route = _planned(apply, types, geo, tensors)
+    backend = backend_for(tensors[0].device)
+    target = None if backend is None or not backend.row_reductions else row_target(backend)
+    launch, route = planned(apply, types, geo, tensors, target)
     dtypes = tuple(DTYPES[name] for name in types.outs)
     return BoundProgram(launch, shapes(apply, geo), dtypes, tensors[0].device, route)
 
 
-def _planned(apply: Apply, types: Types, geo: Geometry, tensors: Tensors) -> tuple[Runner, str]:
-    device = tensors[0].device
+def planned(
+    apply: Apply, types: Types, geo: Geometry, tensors: Tensors, target: RowTarget | None
+) -> tuple[Runner, str]:
+    """Return what runs an apply on such tensors, by the kernels of ``target`` where it takes it, and its description.
+
+    Without them it runs by blocks of the matrix.
+    """
     if 0 in shapes(apply, geo):
         return _no_work, "nothing: the result is empty"
     if geo.sizes[apply.column] == 0:
         return _of_nothing(apply), "nothing to reduce"
-    backend = backend_for(device)
-    if backend is not None and backend.row_reductions and can_lower(apply, types.compute):
-        found = _kernel(row_target(backend), apply, types, geo, tensors)
+    if target is not None and can_lower(apply, types.compute):
+        found = _kernel(target, apply, types, geo, tensors)
         if found is not None:
             return found
     return partial(run_blocks, apply, types), "blocks of the matrix"

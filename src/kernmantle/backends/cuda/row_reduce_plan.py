@@ -17,7 +17,7 @@ from ...compiler.nest import BYTES, ROLES, Nest, Port, integer_slots
 from ...compiler.patterns import squared_differences
 from ...compiler.row_reduce import PRODUCT, RowNest
 from ...ir.node import variables
-from .columns_plan import columns_tile
+from .columns_plan import columns_tile, columns_tiles
 from .columns_plan import memory as columns_memory
 from .columns_plan import shared_bytes as columns_shared
 from .gram_plan import (
@@ -65,6 +65,7 @@ _DEEP, _DEEP_SELECTION, _SIDE = 192, 320, 2048
 _REGISTERS = 1 << 16
 _RESERVED = 1 << 10
 _NEAR_BYTES = 36 << 20
+_MOST_COLUMNS, _MOST_RESULTS = 64, 32
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,15 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
     deep = sizes["k"] >= (_DEEP_SELECTION if rows.selects else _DEEP)
     large = deep and min(sizes["m"], sizes["n"]) >= _SIDE
     return large and rows.matrix.precision != "ieee" and squares_plan(nest, square, limits, straight) is not None
+
+
+def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
+    """Whether a kernel is quicker than blocks: not of few rows, nor where products of the vendor's are quicker."""
+    if scans(rows, sizes):
+        return True
+    most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
+    suits = sizes["m"] >= SCAN_ROWS and (sizes["l"] <= most or bool(columns_tiles(rows, sizes, limits)))
+    return suits and not by_products(rows, sizes, limits)
 
 
 def plan_rows(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:

@@ -103,7 +103,7 @@ def _scratch(
     return Scratch(tuple(offsets), end), rows[0] if symmetric else sum(rows)
 
 
-def _cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
+def cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
     """Time of the products by a coarse model, in clocks."""
     own = limits.generation
     rate = own.half_products * (own.mma_share if tile.schema == "mma" else 1.0)
@@ -143,7 +143,7 @@ def product_tiles(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, sy
         and shared_bytes(nest, tile) <= limits.shared_per_block
         and (tile.n <= _WIDEST_LOG or not is_logarithm(nest))
     ]
-    return sorted(valid, key=lambda tile: _cycles(tile, nest, sizes, symmetric, limits))
+    return sorted(valid, key=lambda tile: cycles(tile, nest, sizes, symmetric, limits))
 
 
 def shared_bytes(nest: Nest, tile: Tile) -> int:
@@ -166,7 +166,7 @@ def squares_plan(
     symmetric = nest.mirrors
     valid = [one for one in product_tiles(nest, sizes, limits, symmetric) if tile in (None, one.name)]
     direct_cycles = _direct_cycles(nest, sizes, symmetric, limits)
-    quick = valid and _cycles(valid[0], nest, sizes, symmetric, limits) < 0.95 * direct_cycles
+    quick = valid and cycles(valid[0], nest, sizes, symmetric, limits) < 0.95 * direct_cycles
     if not valid or not (quick or tile is not None):
         return None
     best = valid[0]

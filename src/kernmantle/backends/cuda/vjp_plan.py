@@ -209,7 +209,7 @@ def _best_tile(nest: Nest, slope: Slope, sizes: Mapping[str, int], limits: Devic
         if tile.engine in engines and limits.has(tile.requires) and slope.kind in tile.cycles
     ]
     valid = [tile for tile in valid if name in ("", tile.name) and tile.shared(slope.kind) <= limits.shared_per_block]
-    return min(valid, key=lambda tile: _cost(tile, slope, sizes, limits), default=None)
+    return min(valid, key=lambda tile: pull_cycles(tile, slope, sizes, limits), default=None)
 
 
 def _tiles(tile: PullTile, sizes: Mapping[str, int]) -> int:
@@ -217,7 +217,7 @@ def _tiles(tile: PullTile, sizes: Mapping[str, int]) -> int:
     return across * down * -(-sizes["l"] // tile.outputs) * math.prod(sizes[role] for role in "abc")
 
 
-def _cost(tile: PullTile, slope: Slope, sizes: Mapping[str, int], limits: DeviceLimits) -> float:
+def pull_cycles(tile: PullTile, slope: Slope, sizes: Mapping[str, int], limits: DeviceLimits) -> float:
     """Time by a coarse model: cycles of a multiprocessor's quarter for 256 pairs."""
     work = _tiles(tile, sizes) * tile.points * tile.columns / 256 * sizes["k"]
     least = tile.points * tile.columns / 256 * 4 * 64

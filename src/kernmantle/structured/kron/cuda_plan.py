@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ...backends.cuda.tiles import DeviceLimits
@@ -120,10 +120,11 @@ class FmaPlan:
 
 @dataclass(frozen=True)
 class CudaKronPlan:
-    """Passes for a device."""
+    """Passes for a device; ``seconds`` are what they should take there, without what counts of the host's time."""
 
     passes: tuple[Pass, ...]
     compute: str
+    seconds: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.compute}, {' then '.join(map(str, self.passes))}"
@@ -162,7 +163,15 @@ def plan(
     assert best[count][0] < math.inf, f"no kernel of {kinds} takes {modes}"
     chosen = in_order(best[count][1])
     on_tensor_cores = any(run.kind == "mma" for run in chosen)
-    return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute)
+    seconds = best[count][0] - sum(map(_host_seconds, chosen))
+    return CudaKronPlan(chosen, str(tensor) if on_tensor_cores else compute, seconds)
+
+
+def _host_seconds(run: Pass) -> float:
+    """What a pass was charged for the host's time."""
+    if run.kind != "matmul":
+        return cost.HOST_OWN
+    return cost.HOST_VENDOR + (len(run.parts[0]) - 1) * cost.HOST_JOINT
 
 
 @lru_cache(maxsize=16384)

@@ -130,10 +130,10 @@ def _workspace(
         return None
     # Of the passes only the shapes matter here; to those of halves the rules of the CPU are not to apply.
     wide = arrays if on_cpu else arranged(x.float(), [factor.float() for factor in factors], None, out.float())
-    ready = prepare(passes, modes, wide, _unstarted)
+    ready = prepare(passes, modes, wide, unstarted)
     if ready is None:
         return None
-    return _between(ready) * x.element_size(), _thread_workspace(modes, passes, arrays) if on_cpu else 0, route
+    return between(ready) * x.element_size(), _thread_workspace(modes, passes, arrays) if on_cpu else 0, route
 
 
 def _planned(modes: tuple[Mode, ...], arrays: Arrays, options: str, device: str) -> tuple[tuple[Pass, ...], str]:
@@ -152,11 +152,12 @@ def _limits(device: str) -> object:
     return gpu.limits(gpu.index_of(torch.device(device)))
 
 
-def _unstarted(_launch: Launch) -> Start:
+def unstarted(_launch: Launch) -> Start:
+    """Return what starts nothing."""
     return lambda _pointers, _numbers: None
 
 
-def _between(ready: Prepared) -> int:
+def between(ready: Prepared) -> int:
     """Most entries of what a pass reads and what it leaves, x and the result apart."""
     sizes = [0, *(torch.Size(stage.shape).numel() for stage in ready.stages if stage.shape is not None), 0]
     return max(before + after for before, after in pairwise(sizes))

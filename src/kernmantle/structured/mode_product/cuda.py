@@ -96,7 +96,7 @@ def choose_algorithm(
     return found.route
 
 
-def _is_transposed(weight: torch.Tensor) -> bool:
+def is_transposed(weight: torch.Tensor) -> bool:
     """Whether weights are those of a transposed matrix."""
     return weight.stride(2) < weight.stride(3)
 
@@ -119,7 +119,7 @@ def _choose_algorithm(
         found = find_tuned(problem, packed, own, gpu(index_of(x.device)).name)
         if found is not None:
             return found
-        arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, _is_transposed(weight))
+        arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
         kernel = expected_seconds(problem, own, packed) + arranged
         if _is_streamed(problem, weight, own, not packed):
             kernel = stream_seconds(problem, own)

@@ -1,0 +1,130 @@
+"""``km.estimate`` beside the committed rows: how far predicted times and memory are from what was measured.
+
+No GPU is needed: the calls are made on tensors without memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from kernmantle.kron import kron_matmul
+from kernmantle.kronsparse import kron_sparse_matmul
+from kernmantle.prediction import estimate
+
+from . import apply, contraction, scores, store, structured_random
+from .case import DTYPES, Case, Suite
+from .random_structured import UNPACKED
+from .run import OURS
+
+Call = Callable[[], Any]
+_SPARSE = re.compile(r"\((\d+), (\d+), (\d+), (\d+)\) (\d+) (\w+) (first|last) forward")
+_KRON = re.compile(r"(\d+) \[([\d ]+)\] (\w+) forward")
+_KRON_TABLE = re.compile(r"(\d+) (\d+)\^(\d+) (\w+)")
+# Backward passes; replays of graphs; and points that nearly coincide, of which no shape tells.
+_LEFT_OUT = re.compile(r"backward|graph|clusters")
+_SUITES: Mapping[str, Callable[[], Suite]] = {
+    "h200-contraction": lambda: contraction.SUITE, "h100-scores": scores.suite, "h200-apply": lambda: apply.suite(True),
+}  # fmt: skip
+_LEAST_SECONDS = 1e-4
+"""Shorter calls are left out of files whose calls were timed one by one, which the host starts."""
+FILES = (*_SUITES, "h200-kron", "h100-structured-random")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row: seconds and bytes, predicted and measured; no bytes where none were measured."""
+
+    file: str
+    case: str
+    predicted: float
+    measured: float
+    predicted_bytes: int = 0
+    measured_bytes: int | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured seconds."""
+        return self.predicted / self.measured
+
+
+def _empty(*shape: int, dtype: str) -> torch.Tensor:
+    return torch.empty(shape, dtype=DTYPES[dtype], device="meta")
+
+
+def _structured(case: str) -> Call | None:
+    """The product that a row of random structured products or of the table of Kronecker products names."""
+    if found := _SPARSE.fullmatch(case):
+        a, b, c, d, rows = (int(text) for text in found.groups()[:5])
+        dtype, last = found[6], found[7] == "last"
+        shape = (a * c * d, rows) if last else (rows, a * c * d)
+        x, weight = _empty(*shape, dtype=dtype), _empty(a, b, c, d, dtype=dtype)
+        return lambda: kron_sparse_matmul(x, weight, batch_last=last)
+    if found := _KRON.fullmatch(case):
+        sizes, dtype = [int(size) for size in found[2].split()], found[3]
+    elif found := _KRON_TABLE.fullmatch(case):
+        sizes, dtype = [int(found[2])] * int(found[3]), found[4]
+    else:
+        return None
+    columns = 1
+    for size in sizes:
+        columns *= size
+    x = _empty(int(found[1]), columns, dtype=dtype)
+    factors = [_empty(size, size, dtype=dtype) for size in sizes]
+    return lambda: kron_matmul(x, factors)
+
+
+def _calls(file: str, rows: Mapping[str, store.Row]) -> Iterator[tuple[store.Row, Call]]:
+    """The rows of a file whose time is a GPU's and the calls that they measured, on tensors without memory."""
+    cases: dict[str, Case] = {}
+    if file in _SUITES:
+        cases = {case.name: case for case in _SUITES[file]().rows if isinstance(case, Case)}
+    for name, row in rows.items():
+        if _LEFT_OUT.search(name):
+            continue
+        if name in cases and cases[name].clock == "events":
+            yield row, cases[name].ours(cases[name].problem.inputs("meta"))
+        elif file not in _SUITES and (call := _structured(name)) is not None:
+            yield row, call
+
+
+def compared(folder: Path, files: Sequence[str] = FILES) -> list[Comparison]:
+    """Every row that has a call, predicted and measured."""
+    found: list[Comparison] = []
+    for file in files:
+        for row, call in _calls(file, store.latest(store.read(folder / f"{file}.jsonl"))):
+            measured = row["results"].get(UNPACKED) or row["results"][OURS]
+            in_graphs = row.get("suite") == structured_random.SUITE
+            if measured["status"] != "ok" or (measured["median"] < _LEAST_SECONDS and not in_graphs):
+                continue
+            own = estimate(call, card=file.partition("-")[0])
+            found.append(
+                Comparison(file, row["case"], own.seconds, measured["median"], own.bytes, measured.get("bytes"))
+            )
+    return found
+
+
+def table(rows: Sequence[Comparison]) -> Table:
+    """Ratios of predicted to measured seconds by file."""
+    shown = Table(
+        "rows of", "how many", "median ratio", "10 %", "90 %", "least", "most", title="predicted over measured seconds"
+    )
+    for file in dict.fromkeys(row.file for row in rows):
+        ratios = sorted(row.ratio for row in rows if row.file == file)
+        low, *_, high = quantiles(ratios, n=10)
+        values = (median(ratios), low, high, ratios[0], ratios[-1])
+        shown.add_row(file, str(len(ratios)), *(f"{value:.2f}" for value in values))
+    return shown
+
+
+def worst(rows: Sequence[Comparison], count: int = 10) -> list[str]:
+    """The rows furthest from their predictions, a line each."""
+    far = sorted(rows, key=lambda row: max(row.ratio, 1 / row.ratio))[-count:]
+    return [f"{row.ratio:6.2f}  {row.file}  {row.case}" for row in reversed(far)]

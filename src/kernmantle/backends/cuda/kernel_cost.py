@@ -1,0 +1,177 @@
+"""What kernels of contractions should take on a card: their start, memory, and arithmetic by the models of their plans.
+
+A plan's model counts clocks of a device that issues without a pause; how many of them a second holds was fitted, once
+for each kind of kernel, to the rows that the constants name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ...compiler.nest import BYTES, ROLES, Nest, Port
+from ...compiler.row_reduce import PRODUCT
+from ...ir.node import Node, postorder
+from ...ir.ops import OPS
+from .cards import Card
+from .columns_plan import clocks, passes
+from .gram_plan import CudaPlan, Layout, cost, is_heavy
+from .pow_tables import table_power
+from .row_reduce_plan import CudaRowPlan
+from .squares_plan import SquaresPlan, cycles
+from .vjp_plan import PullPlan, pull_cycles
+
+START = 2.5e-6
+"""Seconds of a kernel with nothing to do (the smallest calls of h200-tiles)."""
+VENDOR_START = 5e-6
+OVERLAP = 0.15
+"""Of memory and arithmetic, the share of the shorter one that is not hidden."""
+PRODUCTS = {"f16": 3.7e14, "bf16": 3.7e14, "f32": 2.5e13, "f64": 2.2e13}
+"""Multiplications a second of the vendor's products of large matrices."""
+_CLOCK, _LANES = 1.75e9, 128
+# Clocks of gram_plan.cost a second (h200-tiles; of large calls that call functions h200-contraction).
+_LIGHT, _PIPELINED, _HEAVY = 2.45e9, 2.85e9, 1.65e9
+_POSITIONS = 1.7  # slots of a step that finds positions over the usual ones (h100-scores)
+_PRODUCTS_CLOCK = 1.85e9  # of squares_plan.cycles (h200-contraction)
+_USUAL, _USUAL_HEAVY = 2.0, 14.0  # slots of the maps to which they were fitted, |a - b| and |a - b| ** p
+_COSTS = {"instruction": 1.0, "short": 4.0, "function": 30.0, "long": 24.0}
+_OWN_COSTS = {"neg": 0.0, "abs": 0.0, "div": 10.0, "rcp": 8.0, "sqrt": 8.0, "rsqrt": 8.0, "pow": 12.0}
+_ROOTS = (0.5, 1.5, 2.5)
+_ROOT_POWER = 8.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Kernels that run one after another: seconds to start them, of memory and of arithmetic; bytes between them.
+
+    ``total`` are the seconds of all together where a model of its own gives them.
+    """
+
+    name: str
+    start: float
+    memory: float
+    work: float
+    scratch: int = 0
+    total: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        overlapped = max(self.memory, self.work) + OVERLAP * min(self.memory, self.work)
+        return self.total or self.start + overlapped
+
+    def times(self, count: int) -> Launch:
+        """Return the same, ``count`` times."""
+        start, memory, work, total = (count * part for part in (self.start, self.memory, self.work, self.total))
+        return replace(self, start=start, memory=memory, work=work, total=total)
+
+
+def vendor_product(rows: int, columns: int, depth: int, count: int, dtype: str, card: Card) -> Launch:
+    """``count`` products of rows x depth by depth x columns by the vendor's library."""
+    tile = 128 if BYTES[dtype] == 2 else 64
+    padded = count * float(math.ceil(rows / tile) * tile) * math.ceil(columns / tile) * tile
+    moved = BYTES[dtype] * count * float(rows * depth + depth * columns + rows * columns)
+    return Launch(
+        "product of the vendor's", VENDOR_START, moved / card.memory_rate, padded * max(depth, 16) / PRODUCTS[dtype]
+    )
+
+
+def slots(expressions: Iterable[Node]) -> float:
+    """Return how many issue slots expressions take; signs are free, and so is an addition of a product."""
+    total = 0.0
+    for node in postorder(expressions):
+        if node.args:
+            root = node.op == "pow" and node.args[1].number in _ROOTS
+            total += _ROOT_POWER if root else _OWN_COSTS.get(node.op, _COSTS[OPS[node.op].cost])
+            total -= node.op in ("add", "sub") and any(arg.op == "mul" for arg in node.args)
+    return total
+
+
+def _step_slots(nest: Nest) -> float:
+    """Slots of the map and the reductions for one element."""
+    steps = [node for reduction in nest.reductions for node in reduction.step]
+    fused = sum(
+        node.op == "mul" and reduction.name == "sum" for node, reduction in zip(nest.map, nest.reductions, strict=False)
+    )
+    return slots(nest.map) + slots(steps) - fused
+
+
+def _bytes(ports: Iterable[Port], layout: Layout, sizes: Mapping[str, int]) -> float:
+    """Bytes of all arrays, each read or written once."""
+    total = 0.0
+    for port, strides in zip(ports, layout.strides, strict=True):
+        extents = [sizes[role] for role, stride in zip(ROLES, strides, strict=True) if stride]
+        total += BYTES[port.dtype] * float(math.prod(extents))
+    return total
+
+
+def gram(plan: CudaPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -> Launch:
+    """One kernel that reduces along k."""
+    nest, heavy = plan.nest, is_heavy(plan.nest) or table_power(plan.nest) is not None
+    moved = _bytes(nest.ports, layout, sizes) / card.memory_rate
+    if plan.schema == "thin":
+        return Launch(str(plan), START, moved, 0.0)
+    relative = _step_slots(nest) / (_USUAL_HEAVY if heavy else _USUAL) if plan.schema != "position" else _POSITIONS
+    counted = cost(plan.tile, nest, sizes, plan.symmetric, card.limits) * max(relative, 0.5)
+    counted *= 2 if BYTES[nest.compute] == 8 else 1
+    rate = _HEAVY if heavy else _PIPELINED if plan.schema == "ring" else _LIGHT
+    return Launch(str(plan), START, moved, counted / rate)
+
+
+def squares(plan: SquaresPlan, sizes: Mapping[str, int], layout: Layout, card: Card) -> Launch:
+    """Products on tensor cores for differences or logarithms: three kernels, where few entries lose digits."""
+    nest = plan.main.nest
+    moved = _bytes(nest.ports, layout, sizes) / card.memory_rate
+    if all(BYTES[port.dtype] == 2 for port in nest.operands if "k" in port.roles):
+        nest = replace(nest, precision="tf32")  # what halves leave over is zero, and is not multiplied
+    work = cycles(plan.main.tile, nest, sizes, plan.main.symmetric, card.limits) / _PRODUCTS_CLOCK
+    return Launch(str(plan), 3 * START, moved, work, plan.scratch.size)
+
+
+def pull(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, scratch: int, card: Card) -> Launch:
+    """A pullback and the kernels before and after it."""
+    moved = _bytes(plan.nest.ports, layout, sizes) / card.memory_rate
+    work = pull_cycles(plan.tile, plan.slope, sizes, card.limits) / _CLOCK
+    return Launch(str(plan), len(plan.kernels) * START, moved, work, scratch)
+
+
+def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: int, card: Card) -> Launch:
+    """Rows of a matrix that is not stored: its entries, what is made of them, and products on tensor cores."""
+    nest, width, own = plan.rows.matrix, sizes["l"], card.limits
+    entries = float(math.prod(sizes[role] for role in "abcmn"))
+    rate = _LANES * own.sm_count * _CLOCK
+    tensor = own.generation.half_products * own.sm_count * _CLOCK * _TENSOR
+    made, entry = _step_slots(nest) * sizes["k"], slots(nest.outputs)
+    if plan.rows.selects:
+        reduced = _SELECTED + _SELECTED_MORE * width**2
+    else:
+        reduced = _COLUMN * width if plan.rows.how == PRODUCT else slots(plan.rows.reduction.step)
+    share, products = _SHARES.get(plan.form, 1.0), 0.0
+    if plan.form == "score":
+        made, products = _SCORED, 3 * entries * plan.tile.unroll * 16 / tensor
+    elif plan.form == "select":
+        made, entry, products = 0.0, 0.0, entries * plan.tile.unroll * 16 / tensor
+    elif plan.form == "columns":
+        made, reduced = _SCORED, 0.0
+        products = entries * clocks(plan.tile, plan.group, sizes) / (own.sm_count * _CLOCK * _TENSOR)
+        entry *= passes(plan.group, sizes)
+    elif plan.form == "wide":
+        made, reduced, products = made + _SCORED, 0.0, 3 * entries * plan.tile.unroll / tensor
+    if plan.form == "scan":
+        entry = reduced = 0.0
+    issued = entries * (made + entry + reduced) / (rate * share)
+    issued *= 2 if BYTES[nest.compute] == 8 else 1
+    both = {"wide": 1.0, "select": 0.5}.get(plan.form, 0.0)
+    work = max(issued, products) + both * min(issued, products)
+    ports = [port for port in plan.rows.ports if port is not nest.outs[0]]
+    strides = [each for port, each in zip(plan.rows.ports, layout.strides, strict=True) if port is not nest.outs[0]]
+    moved = _bytes(ports, Layout(tuple(strides), ()), sizes)
+    return Launch(str(plan), 3 * START, moved / card.memory_rate, work, scratch)
+
+
+_TENSOR = 0.75  # share of the tensor cores' rate
+_SCORED = 8.0  # slots to take an entry from the products and check it, or to split it in halves
+_COLUMN = 1.6  # slots for each column of v
+_SELECTED, _SELECTED_MORE = 8.0, 0.033  # slots to compare an entry, and by the square of how many are wanted
+_SHARES = {"ring": 0.93, "tile": 0.62, "thin": 1.1}  # share of the issue slots

@@ -1,0 +1,79 @@
+"""What Kronecker-sparse products should take on a card that is not there, by the models that choose their kernels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ...backends.cuda.cards import Card
+from ...backends.cuda.kernel_cost import PRODUCTS, START, Launch
+from ...torch_ops.card_target import predicted
+from ...torch_ops.dtypes import NAMES
+from .cost import TRANSPOSED, quickest, quickest_gradient, rearranging_seconds, seconds
+from .cuda import is_transposed, problem_of
+from .execute import empty
+from .tiles import expected_seconds, plan
+from .transpose_plan import transposed_seconds
+
+Maybe = torch.Tensor | None
+
+
+@predicted("kron_sparse")
+def product(
+    card: Card, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, algorithm: str,
+    precision: str,
+) -> list[Launch]:  # fmt: skip
+    """Return the launches of a product of x (G, N, a c d) with weights (H, a, b, c, d)."""
+    a, b, c, d = (int(size) for size in weight.shape[1:])
+    pattern = a, b, c, d
+    groups, batch, dtype = x.shape[0], x.shape[1], NAMES[x.dtype]
+    if not groups * batch * math.prod(pattern):
+        return []
+    out = empty(x, a * b * d, batch_last)
+    problem = problem_of(x, weight, bias, activation, precision, out)
+    kernel, transposed = math.inf, math.inf
+    if problem is not None and (precision != "ieee" or dtype == "f64"):
+        arranged = rearranging_seconds(pattern, dtype, is_transposed(weight))
+        kernel = expected_seconds(problem, card.limits) + arranged
+        transposed = transposed_seconds(problem, card.limits) + arranged
+    last = x.stride(2) != 1 and x.shape[2] > 1
+    after = bias is not None, activation != ""
+    own = None if kernel == math.inf else kernel / groups
+    if algorithm == "auto":
+        name, taken = quickest(pattern, batch, dtype, "cuda", last, own, False, *after)
+        name, taken = (name, taken) if taken <= transposed / groups else (TRANSPOSED, transposed / groups)
+    else:
+        times = seconds(pattern, batch, dtype, "cuda", last)
+        taken = own if algorithm == "kernel" and own is not None else times.get(algorithm, times["dense"])
+        name = algorithm
+    scratch = 0
+    if name in ("kernel", TRANSPOSED) and problem is not None:
+        chosen = plan(problem, card.limits)
+        scratch = 0 if chosen is None else chosen.image_bytes(problem)
+        scratch += x.nbytes + out.nbytes if name == TRANSPOSED else 0
+    elif name == "dense":
+        scratch = x.element_size() * a * b * d * a * c * d
+    elif d > 1:
+        scratch = x.nbytes + out.nbytes
+    return [_launch(f"kron_sparse by {name}", x, weight, out, groups * taken, scratch, card)]
+
+
+@predicted("kron_sparse_weight")
+def weight_gradient(
+    card: Card, x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, algorithm: str, precision: str
+) -> list[Launch]:
+    """Return the launches of the gradient of weights."""
+    out = torch.empty(x.shape[0], a, b, c, d, dtype=x.dtype, device="meta")
+    last = x.stride(2) != 1 and x.shape[2] > 1
+    name, taken = quickest_gradient((a, b, c, d), x.shape[1], NAMES[x.dtype], "cuda", last)
+    return [_launch(f"kron_sparse_weight by {name}", x, out, grad, x.shape[0] * taken, 0, card)]
+
+
+def _launch(
+    name: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, taken: float, scratch: int, card: Card
+) -> Launch:
+    """One launch, with what its bytes and its multiplications alone would take."""
+    products = float(x.shape[0]) * x.shape[1] * math.prod(weight.shape[1:])
+    moved = x.nbytes + weight.nbytes + out.nbytes
+    return Launch(name, START, moved / card.memory_rate, products / PRODUCTS[NAMES[x.dtype]], scratch, taken)

@@ -1,0 +1,202 @@
+"""What operators should take on a card that is not there: plans are made for its limits, and none is compiled.
+
+``PREDICTIONS`` is the table of what each operator launches, entered beside the models that it reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..backends.cuda import kernel_cost, vjp_plan
+from ..backends.cuda.cards import Card
+from ..backends.cuda.gram_plan import Layout, plan
+from ..backends.cuda.kernel_cost import START, Launch, vendor_product
+from ..backends.cuda.row_reduce_plan import CudaRowPlan, is_worth_it, minima_bytes, plan_rows, scan_bytes
+from ..backends.cuda.select_plan import BAND_BYTES
+from ..backends.cuda.squares_plan import squares_plan
+from ..compiler.gradient_patterns import Pullback
+from ..compiler.nest import BYTES, ROLES, SIZES, Nest
+from ..compiler.row_reduce import Apply, RowNest
+from ..config import current
+from ..ir.program import Program
+from ..runtime.launcher import Launcher, nothing
+from .execute import PartialLaunch, Types, finishing, is_matmul, planned
+from .layout import geometry
+from .row_reduce_blocks import BLOCK_BYTES, block_shape, cut
+from .row_reduce_execute import RowLaunch, whole_geometry
+from .row_reduce_execute import planned as planned_rows
+
+Tensors = Sequence[torch.Tensor]
+Predict = Callable[..., list[Launch]]
+PREDICTIONS: dict[str, Predict] = {}
+
+
+def predicted(name: str) -> Callable[[Predict], Predict]:
+    """Enter what predicts an operator's launches from a card and the operator's arguments, tensors on "meta"."""
+
+    def enter(function: Predict) -> Predict:
+        PREDICTIONS[name] = function
+        return function
+
+    return enter
+
+
+class CardTarget:
+    """A card that contractions are planned for; ``launches`` are what the kernels of its plans should take."""
+
+    name = "cuda"
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self.launches: list[Launch] = []
+
+    def parallel(self, device: torch.device) -> int:
+        """Blocks that keep it busy."""
+        return self._card.limits.sm_count
+
+    def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
+        """Where it is large enough for several kernels."""
+        return vjp_plan.pulls(found, program, sizes, compute)
+
+    def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Plan the kernels."""
+        sizes, layout = _sizes_and_layout(integers, len(nest.ports), alignment)
+        self.launches.append(self._launch(nest, sizes, layout))
+        return Launcher(nothing, self.launches[-1].name)
+
+    def _launch(self, nest: Nest, sizes: Mapping[str, int], layout: Layout) -> Launch:
+        card = self._card
+        pulled = vjp_plan.pull_plan(nest, sizes, card.limits, layout)
+        if pulled is not None:
+            between = vjp_plan.places(pulled, sizes, layout, vjp_plan.schedule(pulled, sizes, card.limits)).size
+            return kernel_cost.pull(pulled, sizes, layout, between, card)
+        squares = squares_plan(nest, sizes, card.limits, layout)
+        if squares is not None:
+            return kernel_cost.squares(squares, sizes, layout, card)
+        return kernel_cost.gram(plan(nest, sizes, card.limits, layout), sizes, layout, card)
+
+
+class CardRows:
+    """The same of reductions of the rows of a matrix that is not stored."""
+
+    binary = True
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self.launches: list[Launch] = []
+
+    def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
+        """Whether a kernel is quicker than blocks of the matrix."""
+        return is_worth_it(rows, sizes, self._card.limits)
+
+    def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
+        """Plan the kernels."""
+        sizes, layout = _sizes_and_layout(integers, len(rows.ports), alignment)
+        chosen = plan_rows(rows, sizes, self._card.limits, layout)
+        between = _between(chosen, sizes, self._card)
+        self.launches.append(kernel_cost.rows(chosen, sizes, layout, between, self._card))
+        return Launcher(nothing, str(chosen))
+
+
+def _sizes_and_layout(integers: np.ndarray, ports: int, alignment: Sequence[int]) -> tuple[dict[str, int], Layout]:
+    values: list[int] = integers.tolist()
+    strides = tuple(tuple(values[len(SIZES) + port * len(ROLES) :][: len(ROLES)]) for port in range(ports))
+    return dict(zip(SIZES, values, strict=False)), Layout(strides, tuple(alignment))
+
+
+def _between(chosen: CudaRowPlan, sizes: Mapping[str, int], card: Card) -> int:
+    """Bytes that the kernels of a plan hand to each other."""
+    width, limits = sizes["l"], card.limits
+    if chosen.form == "scan":
+        blocks = min(limits.sm_count * chosen.resident, -(-sizes["n"] // chosen.tile.threads))
+        return scan_bytes(chosen, blocks, width)
+    if chosen.grouped:
+        each = minima_bytes(chosen, sizes)
+        return each * min(sizes["m"], max(chosen.tile.m, BAND_BYTES // each))
+    if chosen.form == "select":
+        return chosen.memory(sizes).size
+    work = chosen.work_bytes(chosen.blocks(sizes, limits, width), width)
+    if chosen.fallback is not None:
+        own = chosen.fallback
+        work += chosen.memory(sizes).size + own.work_bytes(own.blocks(sizes, limits, width), width)
+    return work
+
+
+def _pass(name: str, moved: float, card: Card, kernels: int = 1) -> Launch:
+    """Elementwise operations of torch that move so many bytes."""
+    return Launch(name, kernels * START, moved / card.memory_rate, 0.0)
+
+
+@predicted("contract")
+def contraction(card: Card, tensors: Tensors, numbers: Any, values: Any, text: str, types: str) -> list[Launch]:
+    """Return the launches of a program on tensors of these shapes, types and strides."""
+    program, own = Program.parse(text), Types.parse(types).configured(current().precision)
+    geo = geometry(program, [tuple(tensor.shape) for tensor in tensors])
+    results = [BYTES[name] * float(math.prod(geo.out_shape(program.out))) for name in own.outs]
+    product = is_matmul(program, own)
+    if product is not None and all((*geo.out_shape(program.out), *geo.sizes.values())):
+        named = {operand.name: tensor for operand, tensor in zip(program.tensors, tensors, strict=True)}
+        named |= {"x1": named["x0"]} if program.symmetric else {}
+        axes = [program.operand(name).axes for name in (product.left, product.right)]
+        rows, columns = (math.prod(geo.sizes[axis] for axis in own if axis != product.reduced) for own in axes)
+        count = math.prod(geo.batch)
+        found = [vendor_product(rows, columns, geo.sizes[product.reduced], count, own.compute, card)]
+        if finishing(program) is not None:
+            found.append(_pass("outputs from the product", results[0] + sum(results), card))
+        return found
+    target = CardTarget(card)
+    launch, route = planned(program, own, geo, tensors, None, target)
+    if not target.launches:
+        return [_pass(route, sum(results), card)] if sum(results) else []
+    (kernel,) = target.launches
+    if not isinstance(launch, PartialLaunch):
+        return [kernel]
+    found = [kernel.times(len(launch.calls.offsets))]
+    if launch.lowering.is_partial:
+        outs = launch.lowering.nest.outs
+        parts = sum(BYTES[port.dtype] for port in outs) * float(math.prod(launch.shape))
+        found[0] = replace(found[0], scratch=found[0].scratch + int(parts))
+        found.append(_pass("joining of ranges", parts + sum(results), card, 2 * len(outs)))
+    return found
+
+
+@predicted("apply")
+def row_reduction(card: Card, tensors: Tensors, numbers: Any, values: Any, text: str, types: str) -> list[Launch]:
+    """Return the launches of a product with a matrix that is not stored, or of a reduction of its rows."""
+    apply, own = Apply.parse(text), Types.parse(types).configured(current().precision)
+    geo = whole_geometry(apply, [tuple(tensor.shape) for tensor in tensors])
+    target = CardRows(card)
+    launch, route = planned_rows(apply, own, geo, tensors, target)
+    if target.launches:
+        (kernel,) = target.launches
+        return [kernel.times(len(launch.offsets)) if isinstance(launch, RowLaunch) else kernel]
+    results = math.prod(geo.out_shape(apply.out)) * sum(BYTES[name] for name in own.outs)
+    if not isinstance(launch, partial):
+        return [_pass(route, float(results), card)] if results else []
+    return _blocks(card, apply, own, tensors)
+
+
+def _blocks(card: Card, apply: Apply, types: Types, tensors: Tensors) -> list[Launch]:
+    """By blocks of the matrix: each is written, then multiplied or reduced by torch."""
+    inner = geometry(apply.inner, [tuple(tensor.shape) for tensor in tensors[: len(apply.inner.tensors)]])
+    batch, size = math.prod(inner.batch), BYTES[types.compute]
+    extent = inner.sizes[apply.row], inner.sizes[apply.column]
+    height, width = block_shape(*extent, BLOCK_BYTES["cuda"] // (size * batch), torch.device("cuda"))
+    count = -(-extent[0] // height) * -(-extent[1] // width)
+    parts = cut(apply, tensors, slice(0, height), slice(0, width))
+    written = Types(types.compute, (types.compute,), types.precision).text
+    found = contraction(card, parts, (), None, apply.inner.text, written)
+    entries = float(batch * height * width * size)
+    if apply.weighted:
+        found.append(vendor_product(height, tensors[-1].shape[-1], width, batch, types.compute, card))
+    else:
+        found.append(_pass("reduction of a block's rows", entries * (4 if apply.selects else 2), card, 4))
+    found[0] = replace(found[0], scratch=found[0].scratch + int(entries))
+    return [launch.times(count) for launch in found]

@@ -75,7 +75,7 @@ class CardTarget:
         card = self._card
         pulled = vjp_plan.pull_plan(nest, sizes, card.limits, layout)
         if pulled is not None:
-            between = vjp_plan.places(pulled, sizes, layout, vjp_plan.schedule(pulled, sizes, card.limits)).size
+            between = vjp_plan.workspace(pulled, sizes, layout, vjp_plan.schedule(pulled, sizes, card.limits)).size
             return kernel_cost.pull(pulled, sizes, layout, between, card)
         squares = squares_plan(nest, sizes, card.limits, layout)
         if squares is not None:

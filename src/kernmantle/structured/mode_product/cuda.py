@@ -101,12 +101,12 @@ def is_transposed(weight: torch.Tensor) -> bool:
     return weight.stride(2) < weight.stride(3)
 
 
-def _is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone: bool) -> bool:
+def is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone: bool) -> bool:
     """Whether weights are read where they lie rather than rearranged before; ``alone``: for this product alone."""
     weight_strides = weight.expand(problem.groups, *weight.shape[1:]).stride()
     if narrow_plan(problem, own) is not None or not streams(problem, weight_strides):
         return False
-    arranged = rearranging_seconds(problem.pattern, problem.dtype, _is_transposed(weight)) if alone else 0.0
+    arranged = rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight)) if alone else 0.0
     return stream_seconds(problem, own) < expected_seconds(problem, own, not alone) + arranged
 
 
@@ -121,7 +121,7 @@ def _choose_algorithm(
             return found
         arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
         kernel = expected_seconds(problem, own, packed) + arranged
-        if _is_streamed(problem, weight, own, not packed):
+        if is_streamed(problem, weight, own, not packed):
             kernel = stream_seconds(problem, own)
         transposed = transposed_seconds(problem, own, packed) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
@@ -222,7 +222,7 @@ def _bound(
     if narrow is not None:
         return Bound(_narrow(narrow, problem, index, strides), str(narrow))
     tile = tile_of(choose_algorithm)
-    if tile is None and precision != "ieee" and _is_streamed(problem, weight, limits(index), alone) and _spans(x):
+    if tile is None and precision != "ieee" and is_streamed(problem, weight, limits(index), alone) and _spans(x):
         streamed = stream_plan(
             problem, weight_strides[3] == problem.pattern[3] or problem.pattern[2] == 1, limits(index)
         )

@@ -11,8 +11,9 @@ from ...backends.cuda.kernel_cost import PRODUCTS, START, Launch
 from ...torch_ops.card_target import predicted
 from ...torch_ops.dtypes import NAMES
 from .cost import TRANSPOSED, quickest, quickest_gradient, rearranging_seconds, seconds
-from .cuda import is_transposed, problem_of
+from .cuda import is_streamed, is_transposed, problem_of
 from .execute import empty
+from .stream_plan import stream_seconds
 from .tiles import expected_seconds, plan
 from .transpose_plan import transposed_seconds
 
@@ -32,10 +33,12 @@ def product(
         return []
     out = empty(x, a * b * d, batch_last)
     problem = problem_of(x, weight, bias, activation, precision, out)
-    kernel, transposed = math.inf, math.inf
+    kernel, transposed, streamed = math.inf, math.inf, False
     if problem is not None and (precision != "ieee" or dtype == "f64"):
         arranged = rearranging_seconds(pattern, dtype, is_transposed(weight))
         kernel = expected_seconds(problem, card.limits) + arranged
+        streamed = kernel < math.inf and is_streamed(problem, weight, card.limits, True)
+        kernel = stream_seconds(problem, card.limits) if streamed else kernel
         transposed = transposed_seconds(problem, card.limits) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     after = bias is not None, activation != ""
@@ -49,14 +52,15 @@ def product(
         name = algorithm
     scratch = 0
     if name in ("kernel", TRANSPOSED) and problem is not None:
-        chosen = plan(problem, card.limits)
+        chosen = None if streamed else plan(problem, card.limits)
         scratch = 0 if chosen is None else chosen.image_bytes(problem)
         scratch += x.nbytes + out.nbytes if name == TRANSPOSED else 0
     elif name == "dense":
         scratch = x.element_size() * a * b * d * a * c * d
     elif d > 1:
         scratch = x.nbytes + out.nbytes
-    return [_launch(f"kron_sparse by {name}", x, weight, out, groups * taken, scratch, card)]
+    how = "streamed weights" if streamed and name == "kernel" else name
+    return [_launch(f"kron_sparse by {how}", x, weight, out, groups * taken, scratch, card)]
 
 
 @predicted("kron_sparse_weight")

@@ -16,7 +16,7 @@ from ..backends.cuda.columns_plan import splitters as columns_splitters
 from ..backends.cuda.gram_plan import DeviceLimits
 from ..backends.cuda.launch import Kernel
 from ..backends.cuda.row_reduce_emit import ENTRY, JOIN, SCALE, SPLIT, SPLITTERS, emit_rows
-from ..backends.cuda.row_reduce_plan import JOINERS, CudaRowPlan
+from ..backends.cuda.row_reduce_plan import JOINERS, MANY_COLUMNS, CudaRowPlan
 from ..backends.cuda.score_plan import SAMPLERS, blocks_of
 from ..backends.cuda.wide_plan import LIST_BYTES
 from ..compiler.nest import SIZES
@@ -74,7 +74,7 @@ def _splitting(chosen: CudaRowPlan, sizes: dict[str, int], own: DeviceLimits) ->
     down, across = blocks_of(chosen.tile, sizes)
     if chosen.form == "wide":
         return LIST_BYTES, (2 * own.sm_count, across)
-    if chosen.form == "columns":
+    if chosen.form in MANY_COLUMNS:
         return list_bytes(sizes["l"]), (2 * own.sm_count, columns_splitters(chosen.tile, chosen.group, sizes))
     return 0, (SAMPLERS + down + across,)
 

@@ -1,7 +1,7 @@
 """When score tiles are multiplied with many columns of v on Hopper's tensor cores, in which tile and memory.
 
 Entries are made of products of float16 halves, as ``score_plan`` describes, and taken apart in registers for the
-product with v, see ``apply_columns.cuh``.
+product with v, see ``apply_columns.cuh``, or of points of more numbers ``apply_deep.cuh``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ LARGEST_AT = 256
 TILES = (
     Tile("apply columns", 64, 4, 2, 32, 0, 1, 1, 1, 1.0, "columns"),
     Tile("apply columns held", 64, 4, 2, 32, 0, 1, 1, 1, 1.0, "columns", fragments=True),
-    Tile("apply columns narrow", 64, 4, 2, 16, 0, 1, 1, 1, 0.9, "columns"),
-    Tile("apply columns narrow held", 64, 4, 2, 16, 0, 1, 1, 1, 0.95, "columns", fragments=True),
-    Tile("apply columns high held", 96, 4, 2, 16, 0, 1, 1, 1, 0.95, "columns", fragments=True),
+    Tile("apply columns narrow", 64, 4, 2, 16, 0, 1, 1, 1, 0.3, "columns"),
+    Tile("apply columns narrow held", 64, 4, 2, 16, 0, 1, 1, 1, 0.3, "columns", fragments=True),
+    Tile("apply columns high held", 96, 4, 2, 16, 0, 1, 1, 1, 0.3, "columns", fragments=True),
 )
-"""Two or three warpgroups of 64 rows, 64 or 128 columns of the matrix at once, rows in shared memory or registers."""
+"""Two or three warpgroups of 64 rows, 64 or 128 columns of the matrix at once, rows in shared memory or registers.
+Those of 64 columns are not measured yet and come last."""
+DEEP = Tile("apply deep", 64, 4, 2, 32, 64, 1, 4, 1, 1.0, "deep")
+"""The tile of more numbers a point, of which 64 at a time are in shared memory."""
 _WIDTHS = (16, 32, 64, 96, 128)
 _REGISTERS = {2: 200, 3: 132}
 """Registers that accumulators and fragments may take, by how many warpgroups multiply."""
@@ -37,8 +40,9 @@ _WHOLE_DEPTH = 64
 _MOST_STAGES, _LEAST_STAGES = 6, 2
 _ALIGNED = 1024
 _LEAST_ROWS = 192
-_LEAST_DEPTH, _DEEPEST = 16, 128
-_LEAST_WIDTH = 9
+_LEAST_DEPTH, _SHALLOW, _DEEPEST = 16, 128, 128
+"""Fewest numbers a point, most of which a block has whole points in shared memory, and most."""
+_LEAST_WIDTH = 5
 _LEAST_ENTRIES = 1 << 24
 """Fewest pairs for which it is faster."""
 
@@ -51,24 +55,30 @@ def columns_of(width: int) -> int:
 def columns_tiles(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> list[tuple[Tile, int]]:
     """Return the tiles in which it is possible with how many columns of v at once, the one believed fastest first."""
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
-    wide = rows.how == PRODUCT and _LEAST_WIDTH <= sizes["l"] <= MOST
-    deep = _LEAST_DEPTH <= sizes["k"] <= _DEEPEST
+    deep = sizes["k"] > _SHALLOW
+    wide = rows.how == PRODUCT and (1 if deep else _LEAST_WIDTH) <= sizes["l"] <= MOST
+    suits = single and wide and _LEAST_DEPTH <= sizes["k"] <= _DEEPEST
     large = min(sizes["m"], sizes["n"]) >= _LEAST_ROWS and _LEAST_ENTRIES <= sizes["m"] * sizes["n"] < MOST_ENTRIES
-    if not (limits.has(("wgmma",)) and single and wide and deep and large and is_score(rows.matrix)):
+    if not (limits.has(("wgmma",)) and suits and large and is_score(rows.matrix)):
         return []
+    ends, most = len(column_ends(rows)), columns_of(sizes["l"])
     found: list[tuple[Tile, int]] = []
-    ends = len(column_ends(rows))
-    for columns in _WIDTHS:
-        if columns > columns_of(sizes["l"]):
-            break
-        for tile in TILES:
-            own = replace(tile, depth=positions(sizes["k"]), unroll=-(-sizes["k"] // 16))
+    for columns in (width for width in _WIDTHS if width <= most):
+        for tile in [DEEP] if deep else TILES:
+            own = tile if deep else replace(tile, depth=positions(sizes["k"]), unroll=-(-sizes["k"] // 16))
             stages = min(_MOST_STAGES, _stages(own, columns, ends, limits))
-            if columns > _WHOLE and (tile.fragments or tile.n > POINTS // 2 or own.depth > _WHOLE_DEPTH):
-                continue
-            if stages >= _LEAST_STAGES and registers(own, columns) <= _REGISTERS[own.threads // 128]:
+            if stages >= _LEAST_STAGES and _compiles(own, columns):
                 found.append((replace(own, stages=stages), columns))
     return sorted(found, key=lambda each: clocks(each[0], each[1], sizes))
+
+
+def _compiles(tile: Tile, columns: int) -> bool:
+    """Return whether it stays in registers, and products are not serialised."""
+    halved = columns > _WHOLE
+    if tile.schema == "deep":
+        return not halved
+    whole = not halved or not (tile.fragments or tile.n > POINTS // 2 or tile.depth > _WHOLE_DEPTH)
+    return whole and registers(tile, columns) <= _REGISTERS[tile.threads // 128]
 
 
 def column_ends(rows: RowNest) -> tuple[Port, ...]:
@@ -85,7 +95,8 @@ def registers(tile: Tile, columns: int) -> int:
 
 def clocks(tile: Tile, columns: int, sizes: Mapping[str, int]) -> float:
     """Return the time of a pair by a coarse model, in clocks of a multiprocessor."""
-    products = 3 * (16 * tile.unroll + columns) / 2048
+    depth = 16 * tile.unroll if tile.schema == "columns" else -(-sizes["k"] // 64) * 64
+    products = 3 * (depth + columns) / 2048
     return -(-sizes["l"] // columns) * max(products, 0.06) / tile.efficiency
 
 
@@ -94,21 +105,26 @@ def columns_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) 
     return next(iter(columns_tiles(rows, sizes, limits)), None)
 
 
-def _row_bytes(tile: Tile) -> int:
-    return 0 if tile.fragments else 4 * tile.depth * POINTS
+def _fixed_bytes(tile: Tile, columns: int, ends: int) -> int:
+    """Shared memory beside the stages: points of rows, or rows of v and what travels with columns, and two barriers."""
+    if tile.schema == "deep":
+        return 4 * tile.n * columns + side_bytes(ends, 0) + 16
+    return (0 if tile.fragments else 4 * tile.depth * POINTS) + 16
 
 
 def _stage_bytes(tile: Tile, columns: int, ends: int) -> int:
+    if tile.schema == "deep":
+        return 8 * tile.depth * POINTS + 20
     return 4 * tile.n * (tile.depth + columns) + side_bytes(ends, 0) + 20
 
 
 def _stages(tile: Tile, columns: int, ends: int, limits: DeviceLimits) -> int:
-    return (limits.shared_per_block - _row_bytes(tile) - 16) // _stage_bytes(tile, columns, ends)
+    return (limits.shared_per_block - _fixed_bytes(tile, columns, ends)) // _stage_bytes(tile, columns, ends)
 
 
 def shared_bytes(tile: Tile, columns: int, ends: int) -> int:
     """Return the dynamic shared memory of a block."""
-    return _row_bytes(tile) + tile.stages * _stage_bytes(tile, columns, ends) + 16
+    return _fixed_bytes(tile, columns, ends) + tile.stages * _stage_bytes(tile, columns, ends)
 
 
 def list_bytes(width: int) -> int:
@@ -130,7 +146,8 @@ def splitters(tile: Tile, columns: int, sizes: Mapping[str, int]) -> int:
 def memory(tile: Tile, columns: int, sizes: Mapping[str, int], ends: int) -> ScoreMemory:
     """Return where the list, points in halves, norms, columns of the matrix and v in halves lie."""
     down, across = blocks_of(tile, sizes)
-    split, values = 4 * tile.depth * POINTS, 4 * columns * POINTS
+    deep = -(-sizes["k"] // tile.depth) if tile.schema == "deep" else 1
+    split, values = deep * 4 * tile.depth * POINTS, 4 * columns * POINTS
     pieces = (
         list_bytes(sizes["l"]), down * split, across * split, 8 * down * POINTS, across * side_bytes(ends, 0),
         passes(columns, sizes) * across * values,

@@ -23,7 +23,7 @@ _WIDEST = 16
 _GRID_LIMIT = 2**31 - 1
 _PRODUCERS = {
     "ring": 128, "position": 128, "wgmma": 128, "score": 128, "select": 128, "wide": 128, "columns": 128,
-    "softmax": 128,
+    "deep": 128, "softmax": 128,
 }  # fmt: skip
 PRODUCTS = ("wgmma", "mma")
 TABLE_BYTES = 8192

@@ -38,7 +38,8 @@ _HANDED = {
         (*_TILES, "float2* rows", "float* columns_of", "unsigned char* values"),
         "{tiles0, tiles1}, rows, columns_of, values",
     ),
-}  # fmt: skip
+}
+_HANDED["deep"] = _HANDED["columns"]  # fmt: skip
 """Arguments around those of every kernel, their parameters, and how these stand behind the list."""
 _OTHERS = {
     "score": ((SPLIT, SPLITTERS, "split_scores<Apply, Source, Tile>"),),
@@ -51,9 +52,13 @@ _OTHERS = {
         (SCALE, SPLITTERS, "scale_columns<Apply, Tile>"),
         (SPLIT, SPLITTERS, "split_points_and_columns<Apply, Source, Tile>"),
     ),
+    "deep": (
+        (SCALE, SPLITTERS, "scale_columns<Apply, Tile>"),
+        (SPLIT, SPLITTERS, "split_deep_points_and_columns<Apply, Source, Tile>"),
+    ),
 }
 """Name, threads and function of the kernels beside the main one and the one that joins."""
-_SCORES = ("score", "columns")
+_SCORES = ("score", "columns", "deep")
 """Forms whose entries are made of score tiles."""
 _ON_TENSOR_CORES = (*_SCORES, "wide")
 _ENDS = {"Row": "m", "Column": "n", "Cell": "mn"}
@@ -302,6 +307,7 @@ def _template(plan: CudaRowPlan) -> list[str]:
             literal(tile.fragments, "bool"),
         ),
         "scan": (tile.rows,),
+        "deep": (plan.group, tile.stages),
     }[plan.form]  # fmt: skip
     if plan.form in _HANDED:
         source = ["struct Source : Body {", "    typedef Apply::Args Args;", "};", ""]
@@ -343,7 +349,7 @@ def emit_rows(plan: CudaRowPlan) -> str:
         lines += ["    struct Kept;", "    typedef Kept State;"]
     if plan.form in _SCORES:
         lines.append(f"    static constexpr bool DIFFERENCES = {literal(plan.differences, 'bool')};")
-        lines.append(f"    static constexpr bool MANY = {literal(plan.form == 'columns', 'bool')};")
+        lines.append(f"    static constexpr bool MANY = {literal(plan.form != 'score', 'bool')};")
         lines.append(f"    static constexpr bool LOG_SUMS = {literal(plan.rows.how == 'logsumexp', 'bool')};")
     lines += [
         *_first(plan),

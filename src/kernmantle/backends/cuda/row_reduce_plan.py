@@ -3,8 +3,8 @@
 Rows of few entries stay in registers ("thin"); longer ones pass through the tiles of gram ("tile") or through its
 warp-specialised form ("ring"), whose threads then reduce what they hold. On Hopper, squared distances and inner
 products come from tensor cores ("score"), bounds on them give the nearest columns ("select"), and entries of points of
-few numbers are multiplied with many columns there ("wide"), as those of score tiles are ("columns"), with one of the
-others for points that do not suit these.
+few numbers are multiplied with many columns there ("wide"), as those of score tiles are ("columns", of more numbers
+"deep"), with one of the others for points that do not suit these.
 Blocks take even runs of tiles, see ``apply.cuh``.
 """
 
@@ -50,6 +50,8 @@ MOST, LEAST_COLUMNS, LEAST_ENTRIES = 32, 2048, 1 << 19
 """Most entries that are selected by the minima of groups, fewest columns and pairs."""
 SCAN_ROWS, SCAN_COLUMNS = 16, 1 << 16
 """Rows from which on tiles are used, and fewest columns of fewer rows."""
+MANY_COLUMNS = ("columns", "deep")
+"""Forms whose entries are made and multiplied with v on tensor cores."""
 _ACROSS = 8
 WORK_BYTES = 64 << 20
 """Most bytes of work space."""
@@ -113,7 +115,7 @@ class CudaRowPlan:
             return softmax_memory(self.rows, self.tile, sizes, len(ends(self.rows, "m")), len(ends(self.rows, "n")))
         if self.form == "select":
             return select_memory(self.tile, sizes)
-        if self.form == "columns":
+        if self.form in MANY_COLUMNS:
             return columns_memory(self.tile, self.group, sizes, len(ends(self.rows, "n")))
         if self.form == "wide":
             return wide_memory(self.tile, sizes, len(ends(self.rows, "n")))
@@ -167,7 +169,7 @@ class CudaRowPlan:
             near = f", one pass, {own}" + ", causal" * self.rows.causal
         elif self.fallback is not None:
             near += ", 3 products of f16 halves" + ", close pairs by differences" * self.differences
-            near += ", times v by 3 more" * (self.form == "columns")
+            near += ", times v by 3 more" * (self.form in MANY_COLUMNS)
             near += f", {self.fallback.form} where these do not suit the points"
         return f"apply {how} by {self.group} {self.form}, of {self.matrix}{near}"
 
@@ -235,10 +237,10 @@ def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -
 
 def is_worth_it(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
     """Whether a kernel is quicker than blocks: not of few rows, nor where products of the vendor's are quicker."""
-    if scans(rows, sizes):
+    if scans(rows, sizes) or columns_tiles(rows, sizes, limits):
         return True
     most = _MOST_COLUMNS if rows.how == PRODUCT else _MOST_RESULTS
-    suits = sizes["m"] >= SCAN_ROWS and (sizes["l"] <= most or bool(columns_tiles(rows, sizes, limits)))
+    suits = sizes["m"] >= SCAN_ROWS and sizes["l"] <= most
     return suits and not by_products(rows, sizes, limits)
 
 

@@ -11,7 +11,7 @@ struct ScoreSplit {
     typedef Split<Source, SplitTile<2, false>> S;
     typedef typename Body::template Row<0> X;
     typedef typename Body::template Column<0> Y;
-    typedef typename Tile::Layout Layout;
+    typedef ScoreLayout<Tile::D> Layout;
     static constexpr int D = Tile::D, WARPS = S::WARPS, THREADS = S::THREADS, EACH = SCORE_ROWS / WARPS;
     // Lanes that share a row, eight positions each, and how often a warp's lanes pass over its rows.
     static constexpr int LANES = D <= 16 ? 2 : D <= 32 ? 4 : D <= 64 ? 8 : 16, PASSES = EACH * LANES / 32;
@@ -44,6 +44,12 @@ struct ScoreSplit {
         }
         g.list[SAMPLED_AT + pilot] = found;
         if (pilot == 0 && !Body::MANY) g.list[0] = 0;
+    }
+
+    // NaN of points that have one (4), -inf of infinite ones (2), +inf of those that are taken by differences anyway (1).
+    static __device__ __forceinline__ float norm_of(float norm, int kind) {
+        if (!kind) return norm;
+        return Source::WEIGHTED || kind & 1 ? infinity<float>() : kind & 4 ? not_a_number<float>() : -infinity<float>();
     }
 
     // One tile of points of operand 0 (rows) or 1 (columns): its unit is the power of two that brings its largest value to
@@ -95,7 +101,6 @@ struct ScoreSplit {
                 *(Pack<f16, 8>*)(to + Layout::at(row, k)) = high;
                 *(Pack<f16, 8>*)(to + Layout::at(row, D + k)) = low;
             }
-            // NaN of points that have one, -inf of infinite ones, +inf of those that are taken by differences anyway
             float norm = Body::DIFFERENCES ? (sum[0] + sum[1]) * unit * unit : 0.0f;
             int kind = rooted[s] ? 0 : 1;
 #pragma unroll
@@ -105,7 +110,7 @@ struct ScoreSplit {
                 norm += __shfl_xor_sync(0xffffffffu, norm, gap);
                 kind |= __shfl_xor_sync(0xffffffffu, kind, gap);
             }
-            if (kind) norm = Source::WEIGHTED || kind & 1 ? infinity<float>() : kind & 4 ? not_a_number<float>() : -infinity<float>();
+            norm = norm_of(norm, kind);
             if (lane % LANES == 0) {
                 norms[row] = norm;
                 if (operand == 0) g.rows[tile * SCORE_ROWS + row] = make_float2(norm, unit);

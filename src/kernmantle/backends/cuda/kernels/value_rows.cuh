@@ -1,0 +1,121 @@
+// Rows of entries in registers times rows of v in shared memory, by tensor cores as three products of halves. What comes out of a
+// tile is added up in float32, as tensor cores cut what they add.
+#pragma once
+#include "columns_split.cuh"
+#include "fragments.cuh"
+
+namespace km {
+
+template <class Body, class Tile>
+struct ValueRows : ScoreRows<Body, Tile> {
+    typedef ScoreRows<Body, Tile> Base;
+    typedef typename Body::Args Args;
+    typedef typename Body::State State;
+    static constexpr int COLUMNS = Tile::COLUMNS, BM = Tile::BM, BN = Tile::BN, STEPS = BN / 16;
+    // Many columns are multiplied in two parts, one after the other, so that their products take half of the registers.
+    static constexpr int HALVES = COLUMNS > 96 ? 2 : 1, PART = COLUMNS / HALVES;
+    using Base::CELLS, Base::WHOLE, Base::g, Base::lane, Base::score, Base::bound, Base::unit, Base::gives_up;
+    using Base::local_row, Base::finish_products, Base::loses_digits, Base::correct, Base::make_entries;
+
+    float sum[COLUMNS / 8][4], product[PART / 8][4];
+    Fragments<STEPS, true> weights;
+    float weight_unit[2];
+    bool infinite;
+
+    __device__ __forceinline__ ValueRows(const Args& g_) : Base(g_), infinite(false) {}
+
+    // Number of passes over the columns of v.
+    __device__ __forceinline__ int passes() const { return (int)ceil_div(g.size[ROLE_L], COLUMNS); }
+
+    __device__ __forceinline__ void clear_sums() {
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sum[i / 4][i % 4] = 0.0f;
+    }
+
+    // Starts the products of the fragments with a part of the columns of rows of v, small ones first.
+    __device__ __forceinline__ void multiply_values(unsigned values, int part) {
+        const unsigned high = values + part * (PART * 128), low = high + Tile::VALUES / 2;
+        fence_accumulators(product);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.high[s], value_matrix(low, s), s > 0);
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.low[s], value_matrix(high, s), 1);
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.high[s], value_matrix(high, s), 1);
+        ptx::wgmma_commit_group();
+    }
+    static __device__ __forceinline__ unsigned long long value_matrix(unsigned plane, int step) {
+        return ptx::wgmma_descriptor(plane + step / 4 * Tile::PIECE + step % 4 * 32, 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
+    }
+    __device__ __forceinline__ void settle_values() {
+        ptx::wgmma_wait_group<0>();
+        fence_accumulators(product);
+    }
+    __device__ __forceinline__ void add(int part) {
+#pragma unroll
+        for (int i = 0; i < PART / 2; ++i) {
+            float& to = sum[part * (PART / 8) + i / 4][i % 4];
+            to = fmaf(product[i / 4][i % 4], weight_unit[i / 2 % 2], to);
+        }
+    }
+    // Adds the products that are under way, and those of the other columns.
+    __device__ __forceinline__ void add_values(unsigned values) {
+        settle_values();
+        add(0);
+        if constexpr (HALVES == 2) {
+            multiply_values(values, 1);
+            settle_values();
+            add(1);
+        }
+    }
+
+    // Entries of tile t, in the place of its products; what lost digits there is taken by differences.
+    __device__ __forceinline__ void make_all(const float* side, const float* tail, int t, i64 m0) {
+        const float2 of_tile = *(const float2*)tail;
+        float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
+#pragma unroll
+        for (int block = 0; block < BN / 8; ++block) finish_products(side, block, unit * of_tile.x, least);
+        if (__any_sync(WHOLE, loses_digits(of_tile.y, least)) && !gives_up) correct(side, of_tile.x, m0, (i64)t * BN);
+#pragma unroll
+        for (int block = 0; block < BN / 8; ++block) make_entries(side, block);
+    }
+
+    // Brings the largest entry of each row to 2^14 .. 2^15, and takes entries apart into fragments.
+    __device__ __forceinline__ void pack_entries() {
+        float scale[2];
+        float most[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}};
+#pragma unroll
+        for (int i = 0; i < CELLS; ++i) most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], fabsf(score[i]));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float top = fmaxf(most[h][0], most[h][1]);
+            top = fmaxf(top, __shfl_xor_sync(WHOLE, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(WHOLE, top, 2));
+            infinite |= top == infinity<float>() && bound[h] != -infinity<float>();
+            const HalfScale own = HalfScale::of_largest(top);
+            scale[h] = own.scale;
+            weight_unit[h] = own.inverse;
+        }
+        pack_fragments<f16>(weights, reinterpret_cast<const float(&)[2 * STEPS][4]>(score), scale);
+    }
+
+    __device__ __forceinline__ void end(i64 m0, i64 first, State* slot, bool whole) const {
+        const auto p = origin();
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; ++j)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int local = local_row() + i / 2 * 8;
+                const i64 c = first + 8 * j + lane % 4 * 2 + i % 2;
+                if (m0 + local >= g.size[ROLE_M] || c >= g.size[ROLE_L]) continue;
+                const State mine = {sum[j][i] * HalfScale::of_largest(__int_as_float(g.list[LARGEST_AT + c])).inverse};
+                if (whole)
+                    write_result<Body>(g, p, m0 + local, c, mine);
+                else
+                    slot[c * BM + local] = mine;
+            }
+    }
+};
+
+}  // namespace km

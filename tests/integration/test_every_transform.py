@@ -183,6 +183,7 @@ ESTIMATES: dict[str, Row] = {
     "sketch_and_project": Row(
         lambda x, y: km.linalg.sketch_and_project(km.Gaussian(1.0), x, y, 1.0).x, (X, (3, 1)), RAISES_ALWAYS
     ),
+    "falkon": Row(lambda x, y: km.linalg.falkon(km.Gaussian(1.0), x, y, 1.0, 2).x, (X, (3, 1)), RAISES_ALWAYS),
     "pathwise_posterior": Row(
         lambda x, y: km.linalg.pathwise_posterior(km.Gaussian(1.0), x, y[:, 0], 1.0).mean(x), (X, (3, 1)), RAISES_ALWAYS
     ),

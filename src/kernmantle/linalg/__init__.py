@@ -4,6 +4,7 @@ from .cg import Iterations, cg
 from .cholesky import CholeskyFactor, cholesky_factor, cholesky_solve, solve_cholesky
 from .definite import inverse_spd, logdet_spd
 from .eigh import Spectrum, eigh
+from .falkon import CentreSolution, falkon
 from .kernel import KernelSolution, solve_kernel
 from .lu import LUFactor, lu_factor, lu_solve, solve_lu
 from .masked import MaskedKronecker
@@ -18,6 +19,7 @@ from .workspace import Workspace, workspace
 
 __all__ = [
     "SVD",
+    "CentreSolution",
     "CholeskyFactor",
     "Estimate",
     "Iterations",
@@ -34,6 +36,7 @@ __all__ = [
     "cholesky_solve",
     "eigh",
     "eigh_multi_gpu",
+    "falkon",
     "inverse_spd",
     "logdet",
     "logdet_spd",

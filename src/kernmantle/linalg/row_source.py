@@ -48,15 +48,20 @@ def tensor_of(x: Any, start: int, stop: int) -> torch.Tensor:
     return torch.from_numpy(np.array(x[start:stop]))
 
 
+def _is_on(x: torch.Tensor, device: torch.device) -> bool:
+    return x.device.type == device.type and device.index in (None, x.device.index)
+
+
 class RowSource:
     """Blocks of rows on a device, and passes over all that have been visited.
 
     Rows that fit into ``memory`` bytes are copied there in a random ``order``, so that blocks of consecutive rows are
-    random ones. Others stay where they are, and are read piece by piece by a thread, and copied to a GPU on a stream of
-    its own, while the device works on the piece before.
+    random ones; in that of x without a ``seed``, and not copied where they are there already. Others stay where they
+    are, and are read piece by piece by a thread, and copied to a GPU on a stream of its own, while the device works on
+    the piece before.
     """
 
-    def __init__(self, x: Any, device: torch.device, block: int, memory: int, seed: int) -> None:
+    def __init__(self, x: Any, device: torch.device, block: int, memory: int, seed: int | None) -> None:
         self.size, self.columns = x.shape
         self.device, self.block = device, block
         self.blocks = -(-self.size // block)
@@ -66,19 +71,28 @@ class RowSource:
         itemsize = tensor_of(x, 0, 1).element_size()
         self.order: torch.Tensor | None = None
         self._resident: torch.Tensor | None = None
-        if self.size * self.columns * itemsize <= memory:
+        if seed is None and isinstance(x, torch.Tensor) and _is_on(x, device):
+            self._resident = x
+        elif self.size * self.columns * itemsize <= memory:
             self._load(seed)
 
-    def _load(self, seed: int) -> None:
-        source = torch.Generator().manual_seed(seed)
-        self.order = torch.randperm(self.size, generator=source)
-        target = torch.empty_like(self.order)
-        target[self.order] = torch.arange(self.size)
+    @property
+    def streamed(self) -> bool:
+        """Whether rows are read again in every pass."""
+        return self._resident is None
+
+    def _load(self, seed: int | None) -> None:
+        target = None
+        if seed is not None:
+            self.order = torch.randperm(self.size, generator=torch.Generator().manual_seed(seed))
+            target = torch.empty_like(self.order)
+            target[self.order] = torch.arange(self.size)
         dtype = tensor_of(self._x, 0, 1).dtype
         resident = torch.empty(self.size, self.columns, dtype=dtype, device=self.device)
         for start in range(0, self.size, PIECE):
             stop = min(start + PIECE, self.size)
-            resident[target[start:stop].to(self.device)] = tensor_of(self._x, start, stop).to(self.device)
+            where = slice(start, stop) if target is None else target[start:stop].to(self.device)
+            resident[where] = tensor_of(self._x, start, stop).to(self.device)
         self._resident = resident
 
     def sorted(self, values: torch.Tensor) -> torch.Tensor:

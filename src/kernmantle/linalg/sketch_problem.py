@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import GradientError, ParameterError, ShapeError
@@ -89,7 +90,8 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _positive(value: Any, name: str, kinds: Any = int) -> Any:
+def check_positive(value: Any, name: str, kinds: Any = int) -> Any:
+    """Return the value, a number above 0 of a kind; ParameterError otherwise."""
     if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
         raise ParameterError(f"{name} must be positive, not {value!r}")
     return value
@@ -111,6 +113,17 @@ def check_no_gradient(name: str, *values: Any) -> None:
         raise GradientError(f"{name} has no gradient: pass detached tensors, or take km.linalg.solve_kernel or cg")
 
 
+def targets_of(y: Any, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, bool]:
+    """Checked targets as a tensor, where they are, and whether they are a vector."""
+    if not isinstance(y, (torch.Tensor, np.ndarray)) or len(y.shape) not in (1, 2) or y.shape[0] != n:
+        shape = tuple(getattr(y, "shape", ()))
+        raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {shape}")
+    targets = y if isinstance(y, torch.Tensor) else torch.from_numpy(y if y.flags.writeable else np.array(y))
+    if targets.dtype != dtype:
+        raise ParameterError(f"x is {dtype} but y is {targets.dtype}; convert one of them")
+    return targets, targets.dim() == 1
+
+
 def prepared(
     kernel: Kernel, x: Any, y: Any, ridge: Any, block: int | None, rank: int | None, passes: float, tolerance: float,
     seconds: float | None, memory: int | None, device: Any, seed: int,
@@ -122,21 +135,16 @@ def prepared(
     call, _ = kernel.prepared(tensor_of(x, 0, 1).to(where), None)
     if call.batch:
         raise ShapeError(f"sketch_and_project takes one kernel, not a batch {call.batch}; loop over it")
-    if not hasattr(y, "shape") or len(y.shape) not in (1, 2) or y.shape[0] != n:
-        raise ShapeError(f"y must have shape ({n},) or ({n}, c), one for each row of x; it has {tuple(y.shape)}")
-    targets = y if isinstance(y, torch.Tensor) else torch.from_numpy(y[:])
-    if str(targets.dtype) != str(call.x.dtype):
-        raise ParameterError(f"x is {call.x.dtype} but y is {targets.dtype}; convert one of them")
-    rows = min(BLOCKS[where.type], max(256, n // 100)) if block is None else _positive(block, "block")
+    targets, vector = targets_of(y, n, call.x.dtype)
+    rows = min(BLOCKS[where.type], max(256, n // 100)) if block is None else check_positive(block, "block")
     rows = min(rows, n)
     if rank is None and rows > EXACT[where.type]:
         rank = 1000
-    allowed = int(MEMORY_SHARE * available(where)) if memory is None else _positive(memory, "memory")
-    _positive(passes, "passes", (int, float)), _positive(tolerance, "tolerance", float)
+    allowed = int(MEMORY_SHARE * available(where)) if memory is None else check_positive(memory, "memory")
+    check_positive(passes, "passes", (int, float)), check_positive(tolerance, "tolerance", float)
     source = RowSource(x, where, rows, allowed, seed)
-    deadline = time.monotonic() + (math.inf if seconds is None else _positive(seconds, "seconds", (int, float)))
+    deadline = time.monotonic() + (math.inf if seconds is None else check_positive(seconds, "seconds", (int, float)))
     limits = Limits(tolerance, max(1, math.ceil(passes * source.blocks)), deadline)
-    vector = targets.dim() == 1
     columns = source.sorted(targets.detach().reshape(n, -1)).contiguous()
     return Problem(kernel, source, columns, _ridge(ridge, n, source, columns), rank, seed), limits, vector
 

@@ -28,7 +28,7 @@ from tests.cuda.row_nests import SQUARES, RowCase
 
 Form = tuple[str, Callable[..., Any], Callable[..., Any]]
 POINTS, COLUMNS = (16, 32, 64, 100, 128), (8, 16, 32, 64, 128)
-SCORE = row_reduce_plan.score_tile
+SCORE, TILES = row_reduce_plan.score_tile, row_reduce_plan.columns_tiles
 
 
 def none(*_: object) -> None:
@@ -43,10 +43,10 @@ def forms(n: int, k: int, width: int, direct: bool, every: bool) -> list[Form]:
         if every or columns == columns_plan.columns_of(width):
             name = f"{tile.name} by {columns}"
             found.append((name, lambda *_, tile=tile, columns=columns: (tile, columns), none))
-    if width <= 8:
+    if width <= 8 and k <= 128:
         found.append(("score", none, SCORE))
     if direct:
-        found.append(("direct", none, none))
+        found.append(("before", none, none))
     return found
 
 
@@ -60,6 +60,7 @@ def choose(form: Form) -> None:
     """Take a form from now on."""
     PLANS.clear()
     row_reduce_plan.columns_tile, row_reduce_plan.score_tile = form[1:]
+    row_reduce_plan.columns_tiles = (lambda *_: []) if form[1] is none else TILES
 
 
 def compile_all(tasks: list[tuple[int, int, int, Form]]) -> None:
@@ -112,9 +113,12 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=100000)
     parser.add_argument("--points", type=int, nargs="+", default=POINTS)
     parser.add_argument("--columns", type=int, nargs="+", default=COLUMNS)
-    parser.add_argument("--direct", action="store_true", help="also differences in FP32")
+    parser.add_argument("--direct", action="store_true", help="also what ran before there were such tiles")
+    parser.add_argument("--deepest", type=int, default=columns_plan._DEEPEST, help="most numbers a point")
     parser.add_argument("--every", action="store_true", help="also tiles that take several passes")
     given = parser.parse_args()
+    columns_plan._DEEPEST = given.deepest
+    columns_plan._LEAST_WIDTH = 1
     tasks = [
         (given.n, k, width, form)
         for k in given.points

@@ -27,6 +27,10 @@ EDGES = [
     (700, 4097, 100, 33), (130, 260, 96, 128), (129, 65, 128, 100), (127, 64, 128, 40), (300, 900, 17, 200),
     (64, 4000, 50, 256), (5000, 3000, 32, 48),
 ]  # fmt: skip
+DEEP = [
+    (192, 128, 192, 16), (191, 127, 129, 5), (385, 1000, 300, 33), (16, 1, 200, 64), (130, 4097, 1024, 17),
+    (700, 260, 1000, 96), (127, 64, 257, 1), (300, 900, 500, 200), (5000, 3000, 784, 10), (64, 300, 4096, 3),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +40,7 @@ def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     PLANS.clear()
     for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH", "_LEAST_WIDTH"):
         monkeypatch.setattr(columns_plan, name, 1)
+    monkeypatch.setattr(columns_plan, "_DEEPEST", 4096)
     yield
     PLANS.clear()
 
@@ -66,6 +71,54 @@ def test_products_agree_with_float64(m: int, n: int, k: int, width: int) -> None
     found = apply(RAW, "product", [x, y], {}, v, info=info)[0]
     assert share_of_products(found, x, y, v) < 1e-6
     assert " columns, " in info.route
+
+
+@pytest.mark.parametrize(("m", "n", "k", "width"), DEEP)
+def test_products_of_deep_points_agree_with_float64(m: int, n: int, k: int, width: int) -> None:
+    x, y, v, h = normal(m, k), normal(n, k, seed=1), normal(n, width, seed=2), math.sqrt(k)
+    y[0] = x[3] + 1e-4  # taken by differences
+    kernel, entries = km.Gaussian(h), (-squared(x, y) / (2 * k)).exp()
+    found = kernel.matmul(x, y, v)
+    assert share(found, entries, v) < 1e-6
+    assert " deep, " in kernel.info
+    assert torch.equal(found, kernel.matmul(x, y, v))
+    info = RunInfo()
+    assert share_of_products(apply(RAW, "product", [x, y], {}, v, info=info)[0], x, y, v) < 1e-6
+    assert " deep, " in info.route
+
+
+def deep_twin(kind: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = normal(2000, x.shape[1], seed=1)
+    outlier = x.clone()
+    outlier[7] *= 1e6
+    return {
+        "itself": (x, x), "offset": (x + 1e3, y + 1e3), "small": (x * 1e-12, y * 1e-12), "large": (x * 1e15, y * 1e15),
+        "outlier": (outlier, y), "twins": (x, torch.cat([x.flip(0) + 1e-3 * normal(*x.shape, seed=2), y])),
+        "equal": (torch.ones(500, 300, device="cuda"), torch.ones(700, 300, device="cuda")),
+    }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["itself", "offset", "small", "large", "outlier", "twins", "equal"])
+def test_deep_squared_distances_that_lose_digits(kind: str) -> None:
+    x, y = deep_twin(kind, normal(1500, 300))
+    d = squared(x, y)
+    h = float(d.median().sqrt()) or 1.0
+    v = normal(y.shape[0], 24)
+    assert share(km.Laplace(bandwidth=h, p=2.0).matmul(x, y, v), (-d.sqrt() / h).exp(), v) < 2e-6
+    assert share(km.Gaussian(h).matmul(x, y, v), (-d / (2 * h * h)).exp(), v) < 1e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("side", [0, 1, 2])
+def test_deep_points_that_are_not_finite(value: float, side: int) -> None:
+    given = [normal(1500, 300), normal(2000, 300, seed=1), normal(2000, 24, seed=2)]
+    given[side][5, 3] = value
+    x, y, v = given
+    found, wanted = km.Gaussian(17.0).matmul(x, y, v), (-squared(x, y) / 578).exp() @ v.double()
+    assert torch.equal(found.isnan(), wanted.isnan())
+    assert torch.equal(found[wanted.isinf()].double(), wanted[wanted.isinf()])
+    fine = torch.isfinite(wanted)
+    assert torch.allclose(found[fine].double(), wanted[fine], rtol=1e-4, atol=1e-3)
 
 
 def tiles() -> list[tuple[Tile, int, int, int]]:

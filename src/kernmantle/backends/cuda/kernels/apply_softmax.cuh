@@ -39,7 +39,7 @@ struct SoftmaxRows {
         query_empty = query_full + 8;
     }
 
-    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, 4 * GROUPS>(full, empty, query_full, query_empty); }
+    __device__ __forceinline__ void prepare() const { prepare_barriers<STAGES, (SPLIT ? 128 : 4) * GROUPS>(full, empty, query_full, query_empty); }
 
     __device__ __forceinline__ i64 blocks() const { return batches(g) * ceil_div(g.size[ROLE_M], BM); }
 
@@ -129,8 +129,8 @@ struct SoftmaxRows {
         } else {
             fence_accumulators(sum);
         }
-        __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+        if constexpr (!SPLIT) __syncwarp();
+        if (SPLIT || lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);  // every thread that has just read
     }
 
     // Entries of tile n in the place of scores, then weights: `left` columns of the two rows count; `scale`: of their sums
@@ -282,8 +282,8 @@ struct SoftmaxRows {
                 before = stage.at;
                 stage.advance();
             }
-            __syncwarp();
-            if (lane == 0) ptx::mbarrier_arrive(query_empty);
+            if constexpr (!SPLIT) __syncwarp();
+            if (SPLIT || lane == 0) ptx::mbarrier_arrive(query_empty);
             start_sums(before);
             ptx::wgmma_wait_group<0>();
             settle_sums(before);

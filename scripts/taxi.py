@@ -6,8 +6,10 @@ times one plus half of the traffic, a function of hour and weekday, with noise o
 the device in chunks of 1 000 000 from ``torch.Generator``, whose seed is the chunk's number.
 
 With ``--memmap`` the rows are written to files first, and streamed from there with at most ``--memory`` bytes of them
-in memory. Prints, and writes to ``--out``, the error on 10 000 other rows after each time limit in ``--seconds``, the
-largest memory, and that of a system of the first ``--subsample`` rows by Cholesky.
+in memory. Prints, and writes to ``--out``, the error on 10 000 other rows, the largest memory and the time of each:
+``falkon`` with some numbers of ``--centres``, ``sketch`` (``km.linalg.sketch_and_project``) after each time limit in
+``--seconds``, ``askotch`` (``benchmarks/askotch.py``) after each of its ``--reports``, until the last; and
+``--subsample``, Cholesky for the first rows.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import torch
 
 import kernmantle as km
 from benchmarks import machine
+from benchmarks.askotch import askotch
 
 CHUNK = 1_000_000
 TEST = 10_000
@@ -81,11 +84,137 @@ def peak(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def cut(x: Any, start: int, device: str) -> torch.Tensor:
+    """One chunk of rows, or of their numbers, on the device."""
+    part = x[start : start + CHUNK]
+    return (part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))).to(device)
+
+
+class Task:
+    """The rows, and what is said of each method."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked, self.kernel = asked, km.Gaussian(asked.bandwidth)
+        begun = time.perf_counter()
+        self.x, self.y = data(asked.rows, asked.device, asked.memmap)
+        self.test, self.wanted = rows(10**12, TEST, asked.device)
+        synchronize(asked.device)
+        self.made, self.ridge = time.perf_counter() - begun, asked.ridge * asked.rows
+        self.stamp = {
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "stamp": machine.stamp(asked.device)
+        }  # fmt: skip
+
+    def error(self, points: Any, weights: torch.Tensor) -> float:
+        """On rows that were not among those that were learned."""
+        total = torch.zeros(TEST, device=self.asked.device)
+        for start in range(0, len(weights), CHUNK):
+            part = weights[start : start + CHUNK].reshape(-1).to(self.asked.device)
+            total += self.kernel.matmul(self.test, cut(points, start, self.asked.device), part)
+        return float((total - self.wanted).square().mean().sqrt())
+
+    def say(self, case: str, seconds: float, **row: Any) -> None:
+        """Print a row, and write it."""
+        row = {"case": case, "rows": self.asked.rows, "seconds": seconds, "made in": self.made, **row}
+        row["bytes"] = peak(self.asked.device)
+        sys.stdout.write(f"{row}\n")
+        sys.stdout.flush()
+        if self.asked.out:
+            with self.asked.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row | self.stamp) + "\n")
+
+
+def synchronize(device: str) -> None:
+    """Wait for a GPU; its largest memory is counted from here."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def subsample(task: Task) -> None:
+    """Cholesky for the first rows."""
+    count, asked = task.asked.subsample, task.asked
+    some, targets = (t[:count] for t in rows(0, min(CHUNK, asked.rows), asked.device))
+    begun = time.perf_counter()
+    found = km.linalg.solve_kernel(task.kernel, some, targets, max(asked.ridge * count, 1e-3), method="cholesky")
+    rmse = task.error(some, found.x)
+    task.say("subsample", time.perf_counter() - begun, of=count, rmse=rmse)
+
+
+def falkon(task: Task) -> None:
+    """Some numbers of centres."""
+    for centres in task.asked.centres:
+        synchronize(task.asked.device)
+        begun, spent = time.perf_counter(), time.process_time()
+        found = km.linalg.falkon(
+            task.kernel, task.x, task.y, task.ridge, centres, sample=task.asked.sample,
+            tolerance=task.asked.residual, memory=task.asked.memory, device=task.asked.device, max_iterations=12,
+        )  # fmt: skip
+        synchronize_only(task.asked.device)
+        seconds, spent = time.perf_counter() - begun, time.process_time() - spent
+        task.say(
+            "falkon", seconds, **{"processor seconds": spent}, centres=centres, ran=found.ran,
+            iterations=found.iterations, history=[float(h) for h in found.history], residual=float(found.residual),
+            error=float(found.error), converged=bool(found.converged),
+            rmse=task.error(torch.as_tensor(found.centres), torch.as_tensor(found.x)),
+        )  # fmt: skip
+
+
+def synchronize_only(device: str) -> None:
+    """Wait for a GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def sketch(task: Task) -> None:
+    """Some time limits."""
+    asked = task.asked
+    for limit in asked.seconds:
+        synchronize(asked.device)
+        begun = time.perf_counter()
+        found = km.linalg.sketch_and_project(
+            task.kernel, task.x, task.y, task.ridge, block=asked.block, rank=asked.rank, passes=asked.passes,
+            tolerance=asked.tolerance, seconds=limit, memory=asked.memory, device=asked.device,
+        )  # fmt: skip
+        spent = time.perf_counter() - begun
+        blocks = math.ceil(asked.rows / int(found.ran.split("blocks of ")[1].split()[0]))
+        task.say(
+            "sketch-and-project", spent, steps=found.iterations, passes=found.iterations / blocks, ran=found.ran,
+            residual=float(found.residual), error=float(found.error), converged=bool(found.converged),
+            rmse=task.error(task.x, torch.as_tensor(found.x)),
+        )  # fmt: skip
+
+
+def block_descent(task: Task) -> None:
+    """ASkotch, reported at some times."""
+    asked, due = task.asked, sorted(task.asked.reports)
+    synchronize(asked.device)
+    block = asked.block or max(1, asked.rows // 2000)
+
+    def report(w: torch.Tensor, steps: int, seconds: float) -> bool:
+        if seconds >= due[0]:
+            while due and seconds >= due[0]:
+                due.pop(0)
+            rmse = task.error(task.x, w)
+            task.say("askotch", seconds, steps=steps, block=block, rank=asked.rank or 100, mu=asked.mu, rmse=rmse)
+        return not due
+
+    askotch(task.kernel, task.x, task.y, task.ridge, report, block=block, rank=asked.rank or 100, mu=asked.mu)
+
+
+METHODS = {"falkon": falkon, "sketch": sketch, "askotch": block_descent}
+
+
 def main() -> None:
-    """Fit under each time limit."""
+    """Fit by each method."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--methods", nargs="*", choices=METHODS, default=["falkon"])
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--centres", type=int, nargs="+", default=[2000])
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--residual", type=float, default=0.05, help="tolerance of falkon")
     parser.add_argument("--seconds", type=float, nargs="+", default=[30.0])
+    parser.add_argument("--reports", type=float, nargs="+", default=[10.0, 30.0])
+    parser.add_argument("--mu", type=float)
     parser.add_argument("--passes", type=float, default=30.0)
     parser.add_argument("--tolerance", type=float, default=1e-3)
     parser.add_argument("--block", type=int)
@@ -99,57 +228,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", km.errors.KernmantleWarning)
-    kernel = km.Gaussian(asked.bandwidth)
-    begun = time.perf_counter()
-    x, y = data(asked.rows, asked.device, asked.memmap)
-    made = time.perf_counter() - begun
-    test, wanted = rows(10**12, TEST, asked.device)
-    stamp = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "stamp": machine.stamp(asked.device)}
-
-    def said(row: dict[str, Any]) -> None:
-        sys.stdout.write(f"{row}\n")
-        sys.stdout.flush()
-        if asked.out:
-            with asked.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row | stamp) + "\n")
-
-    def error(some: Any, weights: torch.Tensor) -> float:
-        total = torch.zeros(TEST, device=asked.device)
-        for start in range(0, len(weights), CHUNK):
-            part = (
-                torch.as_tensor(np.array(some[start : start + CHUNK])) if asked.memmap else some[start : start + CHUNK]
-            )
-            total += kernel.matmul(test, part.to(asked.device), weights[start : start + CHUNK].to(asked.device))
-        return float((total - wanted).square().mean().sqrt())
-
+    task = Task(asked)
     if asked.subsample:
-        few, targets = rows(0, min(CHUNK, asked.rows), asked.device)
-        few, targets = few[: asked.subsample], targets[: asked.subsample]
-        begun = time.perf_counter()
-        found = km.linalg.solve_kernel(
-            kernel, few, targets, max(asked.ridge * asked.subsample, 1e-3), method="cholesky"
-        )
-        rmse = error(few, found.x) if not asked.memmap else float(
-            (kernel.matmul(test, few, found.x) - wanted).square().mean().sqrt()
-        )  # fmt: skip
-        said({"case": "subsample", "rows": asked.subsample, "rmse": rmse, "seconds": time.perf_counter() - begun})
-    for limit in asked.seconds:
-        begun = time.perf_counter()
-        found = km.linalg.sketch_and_project(
-            kernel, x, torch.as_tensor(np.array(y)) if asked.memmap else y, asked.ridge * asked.rows, block=asked.block,
-            rank=asked.rank, passes=asked.passes, tolerance=asked.tolerance, seconds=limit, memory=asked.memory,
-            device=asked.device,
-        )  # fmt: skip
-        spent = time.perf_counter() - begun
-        blocks = math.ceil(asked.rows / int(found.ran.split("blocks of ")[1].split()[0]))
-        said(
-            {
-                "case": "sketch-and-project", "rows": asked.rows, "seconds": spent, "made in": made,
-                "steps": found.iterations, "passes": found.iterations / blocks, "ran": found.ran,
-                "residual": float(found.residual), "error": float(found.error), "converged": bool(found.converged),
-                "rmse": error(x, found.x), "bytes": peak(asked.device),
-            }
-        )  # fmt: skip
+        subsample(task)
+    for name in asked.methods:
+        METHODS[name](task)
 
 
 if __name__ == "__main__":

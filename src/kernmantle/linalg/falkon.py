@@ -27,7 +27,7 @@ from .cholesky import Triangle, factorise
 from .outside import outside
 from .row_source import RowSource, available, host_rows, tensor_of
 from .sketch_and_project import CHECKED
-from .sketch_problem import MEMORY_SHARE, check_no_gradient, check_positive, device_of, targets_of
+from .sketch_problem import MEMORY_SHARE, Limits, check_no_gradient, check_positive, device_of, targets_of
 from .triangles import copy_triangle
 
 SAMPLE = 4
@@ -136,37 +136,29 @@ class _State:
         return {"u": self.u.cpu(), "history": self.history}
 
 
-@dataclass(frozen=True)
-class _Limits:
-    tolerance: float
-    iterations: int
-    deadline: float
-
-    def spent(self, iterations: int) -> bool:
-        return iterations >= self.iterations or time.monotonic() >= self.deadline
-
-
 def _squares(v: torch.Tensor) -> torch.Tensor:
     """Sums of squares of the columns, in float64, without a copy in it."""
     parts = v.split(1 << 22)
     return torch.stack([torch.linalg.vector_norm(part, dim=0, dtype=torch.float64) for part in parts]).square().sum(0)
 
 
-def _factor(matrix: torch.Tensor) -> torch.Tensor:
-    """Lower factor in the memory of the matrix."""
-    made = factorise(matrix, True, True, () if matrix.is_cuda else PIVOTS)
-    if bool(made.info.any()):
-        raise LinearAlgebraError("the kernel's matrix of the centres is not positive definite: is the kernel?")
-    return made.factor
+def _factor(problem: _Problem) -> torch.Tensor:
+    """Lower factor of the kernel's matrix of the centres."""
+    m, c = len(problem.centres), problem.centres.double()
+    matrix = torch.empty(m, m, dtype=torch.float64, device=c.device)
+    for amounts in ((), PIVOTS):
+        problem.kernel(c, out=matrix)
+        matrix.diagonal().add_(JITTER[problem.y.dtype] * matrix.diagonal().sum())
+        made = factorise(matrix, True, True, amounts)
+        if not bool(made.info.any()):
+            return made.factor
+    raise LinearAlgebraError("the kernel's matrix of the centres is not positive definite: is the kernel?")
 
 
 def _whitened(problem: _Problem, chosen: torch.Tensor) -> tuple[_Whitened, torch.Tensor]:
     """Factors of the centres and of the normal equations of a sample, scaled to all rows; and its solution."""
     m, c, kernel = len(problem.centres), problem.centres.double(), problem.kernel
-    factor = torch.empty(m, m, dtype=torch.float64, device=c.device)
-    kernel(c, out=factor)
-    factor.diagonal().add_(JITTER[problem.y.dtype] * factor.diagonal().sum())
-    factor = _factor(factor)
+    factor = _factor(problem)
     matrix = torch.zeros_like(factor)
     right = matrix.new_zeros(m, problem.y.shape[1])
     width = -(-m // COLUMNS)
@@ -179,12 +171,15 @@ def _whitened(problem: _Problem, chosen: torch.Tensor) -> tuple[_Whitened, torch
     scale = problem.source.size / len(chosen)
     matrix.mul_(scale).diagonal().add_(problem.ridge)
     copy_triangle(matrix, True)
-    solver = Triangle(_factor(matrix), True)
+    made = factorise(matrix, True, True)
+    if bool(made.info.any()):
+        raise LinearAlgebraError("the normal equations of the sample have NaN or infinities: x has, or the kernel")
+    solver = Triangle(made.factor, True)
     return _Whitened(factor, solver), solver.solve(right * scale)
 
 
 def _iterated(
-    problem: _Problem, state: _State, white: _Whitened, limits: _Limits, file: Checkpoint | None
+    problem: _Problem, state: _State, white: _Whitened, limits: Limits, file: Checkpoint | None
 ) -> tuple[torch.Tensor, int]:
     """Conjugate gradients until the residual is within the tolerance; the predictions, and why they ended."""
     predicted = problem.predictions(white.coefficients(state.u))
@@ -194,7 +189,7 @@ def _iterated(
     level = (gap * z).sum(0).clamp_min(0)
     direction, waited = z, 0
     state.history.append((level / size).sqrt().tolist())
-    with bar(limits.iterations) as shown:
+    with bar(limits.steps) as shown:
         shown.update(len(state.history) - 1)
         while max(state.history[-1]) > limits.tolerance:
             if limits.spent(len(state.history) - 1):
@@ -352,7 +347,7 @@ def falkon(
     check_positive(tolerance, "tolerance", float)
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
         raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
-    limits = _Limits(tolerance, max_iterations, begun + duration)
+    limits = Limits(tolerance, max_iterations, begun + duration)
     file = None if checkpoint is None else Checkpoint(checkpoint, _fingerprint(problem, len(chosen), seed), every)
     with torch.no_grad():
         try:
@@ -414,7 +409,7 @@ def _prepared(
 
 
 def _result(
-    problem: _Problem, coefficients: torch.Tensor, levels: list[list[float]], limits: _Limits, error: torch.Tensor,
+    problem: _Problem, coefficients: torch.Tensor, levels: list[list[float]], limits: Limits, error: torch.Tensor,
     why: int, sample: int, vector: bool, y: Any, check_errors: bool,
 ) -> CentreSolution:  # fmt: skip
     history = torch.tensor(levels, dtype=torch.float64)
@@ -440,8 +435,8 @@ def _result(
     return CentreSolution(parts[0], parts[1], parts[2], len(levels) - 1, parts[3], ran, parts[4], parts[5], centres)
 
 
-def _message(iterations: int, limits: _Limits, worst: float) -> str:
+def _message(iterations: int, limits: Limits, worst: float) -> str:
     return (
-        f"falkon stopped after {iterations} of {limits.iterations} iterations at a residual of {worst:.2g}, "
+        f"falkon stopped after {iterations} of {limits.steps} iterations at a residual of {worst:.2g}, "
         f"where {limits.tolerance:.2g} was asked; raise max_iterations, seconds, sample, the tolerance or the ridge"
     )

@@ -214,7 +214,10 @@ def apply(
             info.route = recorded.route
             return recorded.results(tensors, numbers)
         if is_traced():
-            raise BackendError("torch.jit.trace cannot record a contraction; use torch.compile or torch.export")
+            raise BackendError(
+                "torch.jit.trace cannot record a contraction; use torch.compile, torch.export or "
+                "torch.onnx.export(..., dynamo=True)"
+            )
         if any(map(is_batched, tensors)):
             raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
         info.route = ""  # the operator's, which is called at another level

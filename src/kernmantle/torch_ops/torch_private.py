@@ -7,16 +7,18 @@ of an operator is asked by torch once for each level, with the tensors of that l
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from ..config import in_block
-from ..errors import GradientError
+from ..errors import BackendError, GradientError
 
 Tensors = Sequence[torch.Tensor]
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -159,6 +161,34 @@ def in_callers_context(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
+"""Operators in torch's own operations, entered where they are written."""
+
+
+def decomposed(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter the decomposition of an operator."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        DECOMPOSITIONS[name] = function
+        return function
+
+    return enter
+
+
+def decomposition_of(name: str) -> Callable[..., Any]:
+    """Return the decomposition of an operator; BackendError if it has none."""
+    import_module(".decompositions", __package__)
+    if name not in DECOMPOSITIONS:
+        raise BackendError(f"the operator kernmantle::{name} has no decomposition into torch's operations")
+    return DECOMPOSITIONS[name]
+
+
+def is_for_onnx() -> bool:
+    """Whether torch.onnx.export runs, which has no functions for operators of ours."""
+    exporter = sys.modules.get("torch.onnx")
+    return exporter is not None and exporter.is_in_onnx_export()
+
+
 def register_derivative(
     library: torch.library.Library, name: str, moving: Callable[..., Tensors], record: Callable[..., Any]
 ) -> None:
@@ -170,6 +200,8 @@ def register_derivative(
     operator = getattr(torch.ops.kernmantle, name).default
 
     def kernel(keys: Any, *args: Any) -> Any:
+        if is_for_onnx():
+            return decomposition_of(name)(*args)
         tensors = moving(*args)
         if is_tracked(tensors) or has_tangent(tensors):
             return record(*args)

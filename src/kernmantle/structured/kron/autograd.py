@@ -22,6 +22,7 @@ from ...torch_ops.flops import counted
 from ...torch_ops.info import RunInfo
 from ...torch_ops.torch_private import (
     check_untransformed,
+    decomposed,
     in_callers_context,
     is_batched,
     is_tracked,
@@ -32,6 +33,7 @@ from .execute import BoundKron, Number, Sizes, execute, factor_sizes, out_shape
 from .gradient import UNBOUND, bind_gradients, conjugate, factor_numbers, gradients, positions_of
 from .gradient_steps import partial_text
 from .modes import cheapest, contracted, parse, products, text_of
+from .torch_products import product as torch_product
 
 Tensors = Sequence[torch.Tensor]
 Maybe = torch.Tensor | None
@@ -63,6 +65,18 @@ def _fake(
     x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
 ) -> torch.Tensor:
     return x.new_empty(out_shape(modes, x, factors, y))
+
+
+@decomposed("kron")
+def _by_torch(
+    x: torch.Tensor, factors: list[torch.Tensor], y: Maybe, alpha: Number, beta: Number, modes: str, options: str
+) -> torch.Tensor:
+    """Return the product by torch's operations, halves in float32."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    own = parse(modes, factor_sizes(factors))
+    result = alpha * torch_product(x.to(wide), [factor.to(wide) for factor in factors], own)
+    result = result if y is None else result + beta * y.to(wide)
+    return result.to(x.dtype)
 
 
 def _vmap(
@@ -343,7 +357,10 @@ def product(
     if not (x.is_floating_point() or x.is_complex()) or (compiling and not tracked):
         return kron(x, list(factors), y, *numbers, text, options)
     if not compiling and torch._C._get_tracing_state() is not None:
-        raise BackendError("torch.jit.trace cannot record a Kronecker product; use torch.compile or torch.export")
+        raise BackendError(
+            "torch.jit.trace cannot record a Kronecker product; use torch.compile, torch.export or "
+            "torch.onnx.export(..., dynamo=True)"
+        )
     if not compiling and any(map(is_batched, values)):
         raise GradientError("is_grads_batched and vectorize=True are not supported; use torch.func.vmap or jacrev")
     function = Kron if compiling else KronWithJvp

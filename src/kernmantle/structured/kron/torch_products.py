@@ -66,4 +66,4 @@ def product(
         own = factor.reshape(*factor.shape[: max(0, factor.dim() - 2 - folded)], *factor.shape[-2:])
         value = _multiplied(value, own, Step(step.position, step.left * math.prod(inner), step.mode, step.right))
     result = value.reshape(*value.shape[:-1], *inner, rows(modes), x.shape[-1])
-    return result.clone() if result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else result
+    return result.clone() if result.untyped_storage()._cdata == x.untyped_storage()._cdata else result

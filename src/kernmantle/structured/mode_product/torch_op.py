@@ -16,7 +16,7 @@ import torch
 from ...config import current
 from ...errors import BackendError
 from ...torch_ops.flops import counted
-from ...torch_ops.torch_private import check_untransformed, in_callers_context, plain, register_derivative
+from ...torch_ops.torch_private import check_untransformed, decomposed, in_callers_context, plain, register_derivative
 from . import execute
 
 Maybe = torch.Tensor | None
@@ -71,6 +71,25 @@ def _fake(
 @torch.library.register_fake("kernmantle::kron_sparse_weight", lib=_LIBRARY)
 def _fake_weight(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, *options: str) -> torch.Tensor:
     return x.new_empty((x.shape[0], a, b, c, d))
+
+
+@decomposed("kron_sparse")
+def _by_torch(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, batch_last: bool, *_: str
+) -> torch.Tensor:
+    """Return the product by torch's operations."""
+    groups, (a, b, c, d) = x.shape[0], weight.shape[1:]
+    weight = weight.to(x.dtype).expand(groups, a, b, c, d)
+    value = torch.einsum(
+        "gnikl,gijkl->gijln" if batch_last else "gnikl,gijkl->gnijl", x.unflatten(2, (a, c, d)), weight
+    )
+    value = value.flatten(1, 3).mT if batch_last else value.flatten(2)
+    return execute.ACTIVATIONS[activation](value if bias is None else value + bias[:, None])
+
+
+@decomposed("kron_sparse_weight")
+def _weight_by_torch(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int, d: int, *_: str) -> torch.Tensor:
+    return torch.einsum("gnikl,gnijl->gijkl", x.unflatten(2, (a, c, d)), grad.unflatten(2, (a, b, d)))
 
 
 @counted("kron_sparse")
@@ -246,7 +265,10 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if not compiling and torch._C._get_tracing_state() is not None:
-        raise BackendError("torch.jit.trace cannot record this product; use torch.compile or torch.export")
+        raise BackendError(
+            "torch.jit.trace cannot record this product; use torch.compile, torch.export or "
+            "torch.onnx.export(..., dynamo=True)"
+        )
     if not tracked and not compiling and plain(tensors):
         return execute.product(x, weight, bias, activation, *options)
     if compiling and not tracked:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
+from kernmantle.backends.cuda import columns_plan
 from kernmantle.backends.cuda.columns_plan import columns_of, columns_tiles, list_bytes, registers, splitters
 from kernmantle.backends.cuda.emit import headers
 from kernmantle.backends.cuda.gram_plan import Layout
@@ -34,6 +36,46 @@ HEADLINE = {
 }
 SPILLED = {"gauss_64_64": 400, "gauss_64_128": 400, "products_100_32": 400}
 """Bytes that the main kernel may spill, nearly all outside of its loop over tiles; 64 elsewhere."""
+
+
+DEEP = {
+    "gauss_1024_16": RowCase("gauss_1024_16", SQUARES, PRODUCT, 30000, 30000, 1024, 16),
+    "products_300_96": RowCase("products_300_96", PRODUCTS, PRODUCT, 30000, 30000, 300, 96),
+}
+
+
+def planned_deep(name: str, **changes: int) -> CudaRowPlan:
+    with patch.object(columns_plan, "_DEEPEST", 4096):
+        return planned(DEEP[name], "sm_90", **changes)
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_points_compile_without_serialised_products(name: str) -> None:
+    plan = planned_deep(name)
+    assert plan.form == "deep"
+    log = compile_source(emit_rows(plan), "sm_90", headers(), name).log
+    assert "C75" not in log
+    kernels = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
+    assert int(kernels.pop("kernmantle_kernel")) <= {"products_300_96": 256}.get(name, 0)
+    assert set(kernels.values()) == {"0"}
+
+
+@pytest.mark.parametrize("k", [129, 192, 1000, 4096])
+@pytest.mark.parametrize("width", [1, 16, 64, 200])
+def test_memory_holds_every_stage_of_deep_points(k: int, width: int) -> None:
+    plan = planned_deep("gauss_1024_16", k=k, l=width)
+    sizes = DEEP["gauss_1024_16"].sizes() | {"k": k, "l": width}
+    layout, stages, tiles = plan.memory(sizes), -(-k // 64), -(-30000 // 128)
+    ends = [*layout.offsets[1:], layout.size]
+    split = tiles * stages * 128 * 64 * 4
+    wanted = [list_bytes(width), split, split, tiles * 1024, tiles * 4 * (128 + 4)]
+    wanted.append(-(-width // plan.group) * tiles * 512 * plan.group)
+    for first, end, size in zip(layout.offsets, ends, wanted, strict=True):
+        assert first % 128 == 0
+        assert end - first >= size
+    assert plan.tile.stages >= 2
+    assert plan.shared <= CARDS["sm_90"].shared_per_block
+    assert plan.blocks(sizes, CARDS["sm_90"], width) == CARDS["sm_90"].sm_count
 
 
 @pytest.mark.parametrize("name", HEADLINE)

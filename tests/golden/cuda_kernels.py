@@ -123,7 +123,8 @@ def _wide(name: str) -> Callable[[str], Planned]:
 
 def _columns(name: str) -> Callable[[str], Planned]:
     def make(card: str) -> Planned:
-        plan = selections.planned(columns.HEADLINE[name], card)
+        deep = name in columns.DEEP
+        plan = columns.planned_deep(name) if deep else selections.planned(columns.HEADLINE[name], card)
         return Planned(emit_rows(plan), f"{plan.form} {plan.tile.name}", plan.threads, plan.shared, plan.resident)
 
     return make
@@ -295,7 +296,7 @@ def _table() -> dict[str, Kernel]:
     for name in ("nearest_64", "weighted_50"):
         table.add(f"row_reduce select {name}", _select(name), HOPPER)
     table.add("row_reduce wide gauss_3_64", _wide("gauss_3_64"), HOPPER)
-    for name in columns.HEADLINE:
+    for name in (*columns.HEADLINE, *columns.DEEP):
         table.add(f"row_reduce columns {name}", _columns(name), HOPPER)
     for dtype in ("bf16", "f32"):
         for pulled in (False, True):

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 import traceback
 import warnings
 from datetime import timedelta
@@ -224,6 +225,23 @@ def cg():
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, better.history.tolist())
     assert all(each == everyone[0] for each in everyone)
+
+
+@check
+def checkpoints_are_written_by_all_in_the_same_iterations():
+    x, b = normal(N, COLUMNS), normal(N, seed=2)
+    operator = spread.operator(KERNEL, part(x), diagonal=0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fit.pt"
+        first = dist.get_rank() == 0
+        for every, words in (
+            (3 if first else 4, "same number of iterations"),
+            (3 if first else 0, "positive number|none on"),
+        ):
+            with pytest.raises(km.errors.ParameterError, match=words):
+                spread.cg(operator, part(b), checkpoint=path, every=every)
+        assert not list(Path(folder).iterdir())
+        assert spread.cg(operator, part(b), checkpoint=path, every=3, tolerance=1e-10).converged
 
 
 @check

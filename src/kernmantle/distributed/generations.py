@@ -21,8 +21,6 @@ class Generations:
     """
 
     def __init__(self, path: Any, problem: dict[str, Any], every: int, rows: Rows) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ParameterError(f"every must be a positive number of iterations, not {every!r}")
         self._rows, self._every, self._calls, self._next = rows, every, 0, 0
         self._path, self._problem = Path(path), problem
         self._files: list[Checkpoint] = []
@@ -30,7 +28,8 @@ class Generations:
     def load(self) -> dict[str, Any] | None:
         """Return the newest state that all processes have; None where none has one.
 
-        CheckpointError on every process where one of them refuses its files or has lost them.
+        CheckpointError on every process where one of them refuses its files or has lost them, ParameterError on every
+        one where they do not agree on when to write: they would have no state in common.
         """
         states: dict[int, dict[str, Any]] = {}
         refused: CheckpointError | None = None
@@ -43,8 +42,16 @@ class Generations:
                     states[state["generation"]] = state
         except CheckpointError as error:
             refused = error
-        numbers = [int(refused is not None), *sorted(states), *[-1] * (_FILES - len(states))]
-        found = gathered(numbers, self._rows.local.device, self._rows.group)
+        valid = isinstance(self._every, int) and not isinstance(self._every, bool) and self._every >= 1
+        numbers = [self._every if valid else 0, int(refused is not None), *sorted(states)]
+        numbers += [-1] * (2 + _FILES - len(numbers))
+        each, *found = zip(*gathered(numbers, self._rows.local.device, self._rows.group), strict=True)
+        if not valid:
+            raise ParameterError(f"every must be a positive number of iterations, not {self._every!r}")
+        if len(set(each)) > 1:
+            shown = ", ".join(f"{value or 'none'} on {rank}" for rank, value in enumerate(each))
+            raise ParameterError(f"every must be the same number of iterations on every process; it is {shown}")
+        found = list(zip(*found, strict=True))
         if refused is not None:
             raise refused
         for rank, (failed, *_) in enumerate(found):

@@ -117,14 +117,18 @@ def test_results_are_new_arrays_and_other_streams_are_followed():
     check(second, layer, 2 * x)
 
 
-def test_in_a_graph():
+@pytest.mark.parametrize("calls", [1, 2])
+def test_in_a_graph(calls):
+    """What one call packed is read by the graph: none packs anew in each replay."""
     layer = layer_of(CHAINS["blocks"], torch.bfloat16, algorithm="kernel")
-    packed, x = layer.pack(), torch.randn(40, layer.in_features, device="cuda").bfloat16()
-    for _ in range(2):
+    packed, x = layer.pack(), torch.randn(400, layer.in_features, device="cuda").bfloat16()
+    for _ in range(calls):
         packed(x)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph):  # waits for the device first
         found = packed(x)
+    assert any(len(part) for part in packed._packed.parts)
+    assert not any(part._pending for part in packed._packed.parts)
     layer.weights[0].zero_()  # what the graph reads is the snapshot's
     x.copy_(torch.randn_like(x))
     graph.replay()

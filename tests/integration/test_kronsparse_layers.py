@@ -8,6 +8,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from kernmantle.kronsparse import KSPattern, project
 from kernmantle.runtime.dispatch import PLANS
 from kernmantle.structured.kronsparse import chain_execute, linear
 from kernmantle.structured.kronsparse.matmul import STORED
-from kernmantle.structured.mode_product import execute
+from kernmantle.structured.mode_product import execute, pack
 from kernmantle.structured.mode_product.chain_plan import Step
 from kernmantle.structured.mode_product.pack import PackedWeights
 from kernmantle.testing import assert_close
@@ -322,6 +323,7 @@ def test_images_are_packed_on_a_stream_and_others_wait_for_it_there(monkeypatch)
     capturing, streams = [False], [FakeStream(), FakeStream()]
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(pack, "relaxed_capture", nullcontext)
     current = [streams[0]]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[0])
     packed, made, device = PackedWeights(), [], torch.device("cuda", 0)
@@ -344,6 +346,21 @@ def test_images_are_packed_on_a_stream_and_others_wait_for_it_there(monkeypatch)
     assert get() is first is packed.get("key")
     assert len(streams[1].waited) == 1
     assert len(made) == 2
+    FakeEvent.done = False
+
+
+def test_a_graph_takes_what_was_packed_by_one_call_before(monkeypatch):
+    capturing, stream = [False], FakeStream()
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(pack, "relaxed_capture", nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    packed, device = PackedWeights(), torch.device("cuda", 0)
+    first = packed.get_or_pack("key", lambda: torch.zeros(1), device)
+    capturing[0], FakeEvent.done = True, True
+    assert packed.get_or_pack("key", lambda: pytest.fail("packed again"), device) is first
+    assert packed.get("key") is first
+    assert not packed._pending
     FakeEvent.done = False
 
 

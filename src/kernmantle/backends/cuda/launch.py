@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib import import_module
 from typing import Any
@@ -44,6 +45,17 @@ _ARGUMENTS = _Arguments()
 
 def _driver() -> Any:
     return import_module("cuda.bindings.driver")
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Let this thread query events while it captures a graph, which other modes of a capture forbid."""
+    driver = _driver()
+    _, before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 def _library(binary: bytes, shared: int, title: str) -> Any:

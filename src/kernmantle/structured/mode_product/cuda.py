@@ -29,6 +29,7 @@ from .plan import KronSparsePlan, Problem, contiguous
 from .stream_plan import THREADS as STREAM_THREADS
 from .stream_plan import (
     StreamPlan,
+    lies_along,
     stream_plan,
     stream_seconds,
     stream_sum_plan,
@@ -107,7 +108,13 @@ def is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone
     if narrow_plan(problem, own) is not None or not streams(problem, weight_strides):
         return False
     arranged = rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight)) if alone else 0.0
-    return stream_seconds(problem, own) < expected_seconds(problem, own, not alone) + arranged
+    return streamed_seconds(problem, weight, own) < expected_seconds(problem, own, not alone) + arranged
+
+
+def streamed_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits) -> float:
+    """What a product should take that reads weights where they lie."""
+    strides = weight.expand(problem.groups, *weight.shape[1:]).stride()
+    return stream_seconds(problem, own, lies_along(problem.pattern, strides))
 
 
 def _choose_algorithm(
@@ -122,7 +129,7 @@ def _choose_algorithm(
         arranged = 0.0 if packed else rearranging_seconds(problem.pattern, problem.dtype, is_transposed(weight))
         kernel = expected_seconds(problem, own, packed) + arranged
         if is_streamed(problem, weight, own, not packed):
-            kernel = stream_seconds(problem, own)
+            kernel = streamed_seconds(problem, weight, own)
         transposed = transposed_seconds(problem, own, packed) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     pattern, after = tuple(weight.shape[1:]), (bias is not None, activation != "")
@@ -144,7 +151,7 @@ def expected(
     if found == math.inf:
         return None
     whole = found if transposed is None else found + rearranging_seconds(pattern, dtype, transposed)
-    return min(whole, stream_seconds(*arguments[:2]))
+    return min(whole, stream_seconds(*arguments[:2], not transposed))
 
 
 def tune(
@@ -223,9 +230,7 @@ def _bound(
         return Bound(_narrow(narrow, problem, index, strides), str(narrow))
     tile = tile_of(choose_algorithm)
     if tile is None and precision != "ieee" and is_streamed(problem, weight, limits(index), alone) and _spans(x):
-        streamed = stream_plan(
-            problem, weight_strides[3] == problem.pattern[3] or problem.pattern[2] == 1, limits(index)
-        )
+        streamed = stream_plan(problem, lies_along(problem.pattern, weight_strides), limits(index))
         if streamed is not None:
             return Bound(_streamed(streamed, problem, index, strides), str(streamed))
     chosen = plan(problem, limits(index), tile) if x.dtype != torch.float64 and precision != "ieee" else None

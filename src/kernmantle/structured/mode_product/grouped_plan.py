@@ -23,11 +23,13 @@ _GATHERED = 256  # sums of a lane that the warps of a tile add up
 _SHORT = 256  # rows that are summed by few warps
 _MOST_REGISTERS = 255
 _SHARING_REGISTERS = 100  # sums, numbers and places of a thread with which two blocks share a multiprocessor
-# Fitted to the gradients of 119 random patterns on one H100 within 29 % (root mean square; decision 0028): seconds to
-# start, of a step of 16 r, and of a byte that is read in runs and one of neighbouring l; of a number of float32 and of
-# halves that is read alone; of a byte of the sectors that such numbers are read from and that results are written to.
-_START, _STEP, _RUN_BYTE, _NEIGHBOURS_BYTE = 3.3e-6, 3.1e-7, 4.1e-13, 7.8e-13
-_ALONE, _READ_BYTE, _WRITTEN_BYTE = {4: 5.1e-12, 2: 1.6e-12}, 7.9e-14, 4.8e-13
+# Fitted to the gradients of 119 random patterns on one H100 within 31 % (root mean square; decision 0032) and to seven
+# steps of a chain: seconds to start, of a step of 16 r, and of a byte of neighbouring l; by bytes of a number those of
+# a byte that is read in runs and of a number that is read alone; of a byte of the sectors that such numbers lie in, and
+# that results are written to.
+_START, _STEP, _NEIGHBOURS_BYTE = 2.8e-6, 1.9e-7, 9.0e-13
+_RUN_BYTE, _ALONE = {4: 3.9e-13, 2: 1.8e-13}, {4: 5.7e-12, 2: 2.0e-12}
+_READ_BYTE, _WRITTEN_BYTE = 7.2e-14, 4.9e-13
 _SECTOR, _SHARE = 32, 0.3  # bytes of a sector; what is added of the smaller of memory and steps
 
 
@@ -361,7 +363,7 @@ def _read_seconds(view: View, read: str, count: int, present: float, l: int, siz
         return count * _ALONE[size] + present * _sector_bytes(view, size, size) * _READ_BYTE
     if read == "BESIDE":
         return count * size * _NEIGHBOURS_BYTE + present * _sector_bytes(view, l * size, size) * _READ_BYTE
-    return count * size * _RUN_BYTE
+    return count * size * _RUN_BYTE[size]
 
 
 def _product_seconds(product: GroupedProduct, size: int, tile: GroupedTile, parts: int) -> tuple[float, float]:
@@ -385,7 +387,7 @@ def launch_seconds(products: Sequence[GroupedProduct], dtype: str, limits: Devic
     for product in products:
         tile = tile_of(product, dtype)
         if tile.alone:
-            moved += product.p * product.r * size * _RUN_BYTE
+            moved += product.p * product.r * size * _RUN_BYTE[size]
             continue
         own, steps = _product_seconds(product, size, tile, parts_of(product, tile, limits))
         moved, longest = moved + own, max(longest, steps)

@@ -87,7 +87,15 @@ __device__ __forceinline__ void kron_sparse_stream(const KronSparse& g) {
         }
     }
     const int apart = P::ALONG ? own.wide : own.wide * own.columns;
-    if (sharing > 1)
+    // Whether those who share a sum are the lanes of a warp, each l a power of two apart.
+    const bool within = P::ALONG && own.wide * own.columns == 32 && (own.wide & (own.wide - 1)) == 0;
+    if (within) {
+#pragma unroll
+        for (int o = 0; o < P::OWN; ++o)
+#pragma unroll
+            for (int n = 0; n < P::ROWS; ++n)
+                for (int gap = 16; gap >= own.wide; gap /= 2) sum[o][n] += __shfl_xor_sync(0xffffffffu, sum[o][n], gap);
+    } else if (sharing > 1)
 #pragma unroll
         for (int o = 0; o < P::OWN; ++o) {
             if (o > 0) __syncthreads();

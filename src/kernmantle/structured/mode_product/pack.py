@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...backends.cuda.launch import relaxed_capture
 from ...runtime.launcher import collecting
 
 
@@ -43,10 +44,12 @@ class PackedWeights:
     def _pack_on_gpu(self, key: Hashable, pack: Callable[[], Any], device: torch.device) -> Any:
         """Pack on the current stream without waiting; other streams wait for it on the device.
 
-        A graph being captured packs for itself, in memory of its own: replays must not depend on earlier work.
+        A graph being captured takes an image that is done. Else it packs for itself, in memory of its own: replays must
+        not depend on earlier work.
         """
         if torch.cuda.is_current_stream_capturing():
-            return pack()
+            image = self._done_before_capture(key)
+            return pack() if image is None else image
         pending = self._pending.get(key)
         if pending is None:
             image, event = pack(), torch.cuda.Event()
@@ -58,6 +61,18 @@ class PackedWeights:
             self._pending.pop(key, None)
         else:
             torch.cuda.current_stream(device).wait_event(event)
+        return image
+
+    def _done_before_capture(self, key: Hashable) -> Any:
+        """Return an image that was packed before the capture began, None where the device may still pack it."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return None
+        with relaxed_capture():
+            if not pending[1].query():
+                return None
+        image = self._images.setdefault(key, pending[0])
+        self._pending.pop(key, None)
         return image
 
     def __reduce__(self) -> tuple[Any, ...]:

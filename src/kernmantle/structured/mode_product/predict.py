@@ -11,9 +11,8 @@ from ...backends.cuda.kernel_cost import PRODUCTS, START, Launch
 from ...torch_ops.card_target import predicted
 from ...torch_ops.dtypes import NAMES
 from .cost import TRANSPOSED, quickest, quickest_gradient, rearranging_seconds, seconds
-from .cuda import is_streamed, is_transposed, problem_of
+from .cuda import is_streamed, is_transposed, problem_of, streamed_seconds
 from .execute import empty
-from .stream_plan import stream_seconds
 from .tiles import expected_seconds, plan
 from .transpose_plan import transposed_seconds
 
@@ -38,7 +37,7 @@ def product(
         arranged = rearranging_seconds(pattern, dtype, is_transposed(weight))
         kernel = expected_seconds(problem, card.limits) + arranged
         streamed = kernel < math.inf and is_streamed(problem, weight, card.limits, True)
-        kernel = stream_seconds(problem, card.limits) if streamed else kernel
+        kernel = streamed_seconds(problem, weight, card.limits) if streamed else kernel
         transposed = transposed_seconds(problem, card.limits) + arranged
     last = x.stride(2) != 1 and x.shape[2] > 1
     after = bias is not None, activation != ""

@@ -17,14 +17,12 @@ THREADS = 256
 DTYPES = ("f32", "f16", "bf16")
 _MOST_ROWS, _ROWS = 64, 8  # of the batch, and those of a thread
 _MOST_NUMBERS = 2**31 - 1  # to which steps within a block of the matrix and within x are counted
-_WARP, _BLOCKS_EACH, _LOADS, _STEPS = (
-    32,
-    4,
-    32,
-    8,
-)  # blocks for a multiprocessor, and numbers that a thread reads at once
-# Seconds to start, bytes of weights, numbers that are read and multiplications a second.
-_START, _BYTES, _READS, _PRODUCTS = 3.5e-6, 2.2e12, 4.5e12, 1.4e13
+_OWN, _MANY, _WARP = 4, 3, 32  # outputs of a thread, and rows from which those are worth more threads of a sum
+_BLOCKS_EACH = 3  # blocks for a multiprocessor
+_LOADS, _STEPS = 32, 8  # numbers, and positions of k, that a thread reads at once
+# Seconds to start, of a weight and of its product with a row, fitted to 80 products and gradients of weights on one
+# H100 within 35 % (root mean square; decision 0032), and of what a thread waits for at once; bytes of weights a second.
+_START, _WEIGHT, _PRODUCT, _WAIT, _BYTES = 3.5e-6, 2.0e-12, 3.6e-13, 5e-7, 2.4e12
 _COPIED = 4e-6  # seconds of a copy of x whose batch is last
 
 
@@ -92,11 +90,16 @@ def _least_columns(d: int) -> int:
     return math.ceil(_WARP / math.ceil(d / math.ceil(d / THREADS)))
 
 
+def lies_along(pattern: Pattern, strides: tuple[int, ...]) -> bool:
+    """Whether k, and not j, lies next to l in weights of these strides (group, i, j, k, l)."""
+    return strides[3] == pattern[3] or pattern[2] == 1
+
+
 def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
     """Whether weights of these strides (group, i, j, k, l) are streamed: one of k and j lies beside l in memory."""
     _, b, c, d = problem.pattern
     _, _, j, k, l = strides
-    along = k == d or c == 1
+    along = lies_along(problem.pattern, strides)
     return (
         (l == 1 or d == 1) and (along or j == d or b == 1)
         and _fits(problem.pattern, problem.batch, problem.dtype)
@@ -110,42 +113,46 @@ def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPl
     _, b, c, d = problem.pattern
     if not _fits(problem.pattern, problem.batch, problem.dtype):
         return None
-    rows = math.ceil(problem.batch / math.ceil(problem.batch / _ROWS))
-    own = 4 if rows > 4 else 2 if rows > 2 else 1
-    columns = min(_threads_of_l(d), c if along else b)
+    rows, least = math.ceil(problem.batch / math.ceil(problem.batch / _ROWS)), _least_columns(d)
 
     def made(columns: int, own: int) -> StreamPlan:
-        depth = _threads_of_l(d) // columns
-        depth = min(depth, -(-b // own) if along else c)
+        depth = min(_threads_of_l(d) // columns, -(-b // own) if along else c)
         steps = max(2, min(_STEPS, _LOADS // (own + rows)))
         return StreamPlan(
             limits.arch, problem.dtype, rows, own, steps, along, columns, depth, problem.bias, problem.activation
         )  # fmt: skip
 
-    wanted = _BLOCKS_EACH * limits.sm_count
-    while columns >= 2 * _least_columns(d):
-        half = -(-columns // 2)
-        if along and (c >= 2 * columns * made(columns, own).steps or made(half, own).blocks(problem) < wanted):
-            break
-        if not along and (made(columns, own).blocks(problem) >= wanted or made(columns, own).depth == c):
-            break
-        columns = half
-    while own > 1 and made(columns, own).blocks(problem) < wanted // 2:
+    # Sums along neighbours are shared by as few threads as read whole sectors, others by as few as fill the GPU.
+    columns, own, wanted = min(_threads_of_l(d), least if along else b), _OWN, _BLOCKS_EACH * limits.sm_count
+    while own > 1 and own >= 2 * b:
         own //= 2
+    columns = min(columns, c if along else b)
+    while made(columns, own).blocks(problem) < wanted:
+        other = min(2 * columns, c, _threads_of_l(d)) if along else -(-columns // 2)
+        helps = other >= least and made(other, own).blocks(problem) > made(columns, own).blocks(problem)
+        if own > 1 and (rows < _MANY or not helps):
+            own //= 2
+        elif helps:
+            columns = other
+        else:
+            break
     return made(columns, own)
 
 
 @lru_cache(maxsize=4096)
-def stream_seconds(problem: Problem, limits: DeviceLimits) -> float:
+def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -> float:
     """What the product should take; infinite for what is not streamed."""
-    found = stream_plan(problem, True, limits)
+    found = stream_plan(problem, along, limits)
     if found is None:
         return math.inf
-    weights, parts = problem.groups * math.prod(problem.pattern), -(-problem.batch // found.rows)
-    read = weights * parts * (1 + found.rows / found.own) / _READS
+    sharing = found.columns if along else found.depth
+    waits = _START + _WAIT * math.ceil(problem.pattern[2] / (sharing * found.steps))
     copied = 0.0 if problem.x_first or problem.batch == 1 else _COPIED
-    moved = BYTES[problem.dtype] * weights / _BYTES
-    return _START + copied + max(moved, read, weights * problem.batch / _PRODUCTS)
+    return copied + max(waits, _seconds(problem.groups * math.prod(problem.pattern), problem.batch, problem.dtype))
+
+
+def _seconds(weights: int, batch: int, dtype: str) -> float:
+    return _START + weights * max(_WEIGHT + batch * _PRODUCT, BYTES[dtype] / _BYTES)
 
 
 @lru_cache(maxsize=4096)
@@ -175,10 +182,6 @@ def stream_sum_plan(
 @lru_cache(maxsize=4096)
 def stream_sum_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits, last: bool = False) -> float:
     """What the gradient of weights should take; infinite for what is not streamed."""
-    found = stream_sum_plan(pattern, batch, 1, dtype, limits)
-    if found is None:
+    if stream_sum_plan(pattern, batch, 1, dtype, limits) is None:
         return math.inf
-    weights = math.prod(pattern)
-    read = weights * batch * (1 / found.own_j + 1 / found.own_k) / _READS
-    copied = 2 * _COPIED if last and batch > 1 else 0.0
-    return _START + copied + max(BYTES[dtype] * weights / _BYTES, read, weights * batch / _PRODUCTS)
+    return (2 * _COPIED if last and batch > 1 else 0.0) + _seconds(math.prod(pattern), batch, dtype)

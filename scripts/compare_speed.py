@@ -304,7 +304,10 @@ def compared(options: argparse.Namespace) -> Iterator[tuple[str, Samples]]:
         for cache in caches:
             cache.mkdir()
         for turn in range(options.rounds):
-            both = [Worker(tree.resolve(), cache, options) for tree, cache in zip(options.trees, caches, strict=True)]
+            both = [
+                Worker(tree.resolve(), cache, options)
+                for tree, cache in zip((options.base, options.new), caches, strict=True)
+            ]
             for name in both[0].cases:
                 if options.case and not any(re.search(case, name) for case in options.case):
                     continue
@@ -327,7 +330,8 @@ def compared(options: argparse.Namespace) -> Iterator[tuple[str, Samples]]:
 def main() -> int:
     """Compare and report; 1 if a call is slower by more than the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trees", nargs=2, type=Path, metavar=("BASE", "NEW"), help="checkouts")
+    parser.add_argument("base", type=Path, metavar="BASE", help="checkout that is compared with")
+    parser.add_argument("new", type=Path, metavar="NEW", help="checkout that is compared")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--clock", choices=("cpu", "wall", "host"), help="cpu on a CPU and wall on a GPU by default")
     parser.add_argument(

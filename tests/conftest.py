@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Of workers and of what they start: threads that wait by spinning take each other's cores, up to 14 times as long.
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # more start processes that each import torch
     directory = tempfile.mkdtemp(prefix="kernmantle-tests-")
     os.environ["KERNMANTLE_CACHE_DIR"] = directory
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))

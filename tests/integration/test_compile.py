@@ -132,10 +132,9 @@ def test_new_numbers_do_not_trace_again(dtype, backend, device):
     assert graphs() <= 2
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
-def test_new_exponents_do_not_trace_again(compiler, backend, device):
+def test_new_exponents_do_not_trace_again(backend, device):
     contraction = km.Contraction("mk,nk->mn", lambda a, b, p: abs(a - b) ** p)
-    compiled = torch.compile(contraction, fullgraph=True, backend=compiler)
+    compiled = torch.compile(contraction, fullgraph=True, backend="aot_eager")
     x, y = inputs(device)
     for place in range(10):
         p = 1.1 + place / 32

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...torch_ops.layout import merged
+from .cost import goes_by_rows
 from .modes import Mode
 from .passes import Pass, View, views
 from .torch_products import product
@@ -150,13 +151,15 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 class Dense:
     """One factor by the vendor's matrix product, straight into the result: how each array is read.
 
-    Several factors that a pass takes as one are multiplied out first; ``parts`` says how each of them is read.
+    Several factors that a pass takes as one are multiplied out first; ``parts`` says how each of them is read. Matrices
+    with a few columns are brought into rows first where it says so (``by_rows``).
     """
 
     x: Layout
     factor: Layout
     out: Layout
     parts: tuple[Layout, ...] = ()
+    by_rows: bool = False
 
     def matrix(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return what is multiplied by, of any views of the factors that begin where those of the layouts do."""
@@ -176,6 +179,10 @@ class Dense:
         if y is None and numbers[0] == 1:
             if len(self.factor[0]) == 2:
                 torch.mm(x, factor, out=out)
+            elif self.by_rows:
+                count, rows, right = out.shape
+                value = x.mT.reshape(count * right, x.shape[1]) @ factor[0].mT
+                out.copy_(value.view(count, right, rows).mT)
             else:
                 torch.bmm(factor, x, out=out)
             return
@@ -207,7 +214,8 @@ def _dense(own: Pass, view: View, modes: Sequence[Mode], arrays: Arrays) -> Dens
         return Dense(shapes[0], ((mode.columns, mode.rows), (column, row)), shapes[1], parts)
     x_rows = (count, mode.columns, right), (mode.columns * right, right, 1)
     out_rows = (count, mode.rows, right), (mode.rows * right, right, 1)
-    return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows, parts)
+    by_rows = goes_by_rows(x.element_size(), x.numel(), right)
+    return Dense(x_rows, ((count, mode.rows, mode.columns), (0, row, column)), out_rows, parts, by_rows)
 
 
 def _factors_of(own: Pass, modes: Sequence[Mode], arrays: Arrays) -> list[torch.Tensor]:

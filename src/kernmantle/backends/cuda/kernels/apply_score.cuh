@@ -70,7 +70,7 @@ struct Score : ScoreRows<Body, Tile> {
     __device__ __forceinline__ bool reduce(const float* side, int left, State (&part)[GROUP][2][CHAINS]) {
         const float2 tail = *(const float2*)(side + TAIL);
         const float c = unit * tail.x;
-        float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
+        typename Base::Smallest least;
 #pragma unroll
         for (int q = 0; q < GROUP; ++q)
 #pragma unroll
@@ -136,7 +136,7 @@ struct Score : ScoreRows<Body, Tile> {
         constexpr float LOG2_E = 1.44269504f, MOST = 1e38f, ROOM = 1.1258999e15f;
         const float2 tail = *(const float2*)(side + TAIL);
         const float c = unit * tail.x;
-        float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
+        typename Base::Smallest least;
         float sum[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}}, from[2], shift[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -181,7 +181,7 @@ struct Score : ScoreRows<Body, Tile> {
         ptx::opaque(where);
         side = (const float*)where;
         const float2 tail = *(const float2*)(side + TAIL);
-        float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
+        typename Base::Smallest least;
 #pragma unroll
         for (int block = 0; block < 16; ++block) finish_products(side, block, unit * tail.x, least);
         if (__any_sync(WHOLE, loses_digits(tail.y, least)) && !gives_up) correct(side, tail.x, first, (i64)t * BN);

@@ -5,6 +5,24 @@
 
 namespace km {
 
+// The smallest accumulators of both rows of a thread, of even and odd columns. BY_BITS: as integers, of which three are compared at
+// once; those of a negative number are negative.
+template <bool BY_BITS>
+struct Least {
+    float of[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
+    KM_DEVICE void take(int h, float even, float odd) {
+        of[h][0] = fminf(of[h][0], even);
+        of[h][1] = fminf(of[h][1], odd);
+    }
+    KM_DEVICE float row(int h) const { return fminf(of[h][0], of[h][1]); }
+};
+template <>
+struct Least<true> {
+    int of[2] = {0x7f800000, 0x7f800000};
+    KM_DEVICE void take(int h, float even, float odd) { of[h] = min(min(of[h], __float_as_int(even)), __float_as_int(odd)); }
+    KM_DEVICE float row(int h) const { return __int_as_float(of[h]); }
+};
+
 // What a consumer warpgroup knows of its 64 rows, and the accumulators of these and Tile::BN columns. Where Tile::FRAGMENTS, the
 // points of the rows are in registers too.
 template <class Body, class Tile>
@@ -14,6 +32,8 @@ struct ScoreRows {
     static constexpr int D = Tile::D, KS = Tile::KS, GROUPS = Tile::GROUPS, BM = Tile::BM, BN = Tile::BN, CELLS = BN / 2;
     static constexpr int SIDE = score_side<Body>(), ENDS = SCORE_ROWS, TAIL = SIDE - 4, AHEAD = 2;
     static constexpr bool FRAGMENTS = Tile::FRAGMENTS;
+    // Three warpgroups with few fragments are compiled without spilling otherwise.
+    typedef Least<Body::MANY || (KS > 2)> Smallest;
     static constexpr unsigned WHOLE = 0xffffffffu;
 
     const Args& g;
@@ -71,6 +91,9 @@ struct ScoreRows {
 #pragma unroll
         for (int i = 0; i < CELLS; ++i) ptx::fence_operand(score[i]);
     }
+    // What is the same for all threads of a warp, so that the compiler knows it to be.
+    static __device__ __forceinline__ unsigned uniform(unsigned a) { return __shfl_sync(WHOLE, a, 0); }
+
     // Products of a plane of the rows with one of columns in shared memory, where the rows are too unless FRAGMENTS.
     __device__ __forceinline__ void multiply_planes(int plane, unsigned columns, int plane_of_columns, unsigned rows, bool keep) {
         typedef ScoreLayout<D> Rows;
@@ -85,6 +108,8 @@ struct ScoreRows {
     }
     // Starts the products of the rows with a tile of columns, small ones first.
     __device__ __forceinline__ void multiply(unsigned columns, unsigned rows = 0) {
+        columns = uniform(columns);
+        if constexpr (!FRAGMENTS) rows = uniform(rows);
         fence_scores();
         ptx::wgmma_fence();
         multiply_planes(0, columns, 1, rows, false);
@@ -98,8 +123,8 @@ struct ScoreRows {
     }
 
     // From products to accumulators of entries (times the scale, where there is one) for a block of 8 columns; `least`: the
-    // smallest so far of both rows, of even and odd columns.
-    __device__ __forceinline__ void finish_products(const float* side, int block, float c, float (&least)[2][2]) {
+    // smallest so far of both rows.
+    __device__ __forceinline__ void finish_products(const float* side, int block, float c, Smallest& least) {
         if constexpr (!Body::DIFFERENCES) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) score[4 * block + i] *= c;
@@ -111,17 +136,18 @@ struct ScoreRows {
                 float& s = score[4 * block + i];
                 const float sum = Body::SCALES ? fmaf(column[i % 2], factor, norm[i / 2]) : column[i % 2] + norm[i / 2];
                 s = fmaf(s, c, sum);
-                least[i / 2][i % 2] = fminf(least[i / 2][i % 2], s);
             }
+#pragma unroll
+            for (int h = 0; h < 2; ++h) least.take(h, score[4 * block + 2 * h], score[4 * block + 2 * h + 1]);
         }
     }
     // Whether some accumulators of the tile may have lost digits.
-    __device__ __forceinline__ bool loses_digits(float bound_of_columns, const float (&least)[2][2]) const {
+    __device__ __forceinline__ bool loses_digits(float bound_of_columns, const Smallest& least) const {
         const float other = factor * bound_of_columns;
         bool loses = false;
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-            loses |= Body::DIFFERENCES ? !(fminf(least[h][0], least[h][1]) > bound[h] + other) : !(bound[h] + other < infinity<float>());
+            loses |= Body::DIFFERENCES ? !(least.row(h) > bound[h] + other) : !(bound[h] + other < infinity<float>());
         return loses;
     }
 

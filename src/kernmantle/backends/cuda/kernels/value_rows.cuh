@@ -15,7 +15,7 @@ struct ValueRows : ScoreRows<Body, Tile> {
     // Many columns are multiplied in two parts, one after the other, so that their products take half of the registers.
     static constexpr int HALVES = COLUMNS > 96 ? 2 : 1, PART = COLUMNS / HALVES;
     using Base::CELLS, Base::WHOLE, Base::g, Base::lane, Base::score, Base::bound, Base::unit, Base::gives_up;
-    using Base::local_row, Base::finish_products, Base::loses_digits, Base::correct, Base::make_entries;
+    using Base::local_row, Base::uniform, Base::finish_products, Base::loses_digits, Base::correct, Base::make_entries;
 
     float sum[COLUMNS / 8][4], product[PART / 8][4];
     Fragments<STEPS, true> weights;
@@ -34,20 +34,20 @@ struct ValueRows : ScoreRows<Body, Tile> {
 
     // Starts the products of the fragments with a part of the columns of rows of v, small ones first.
     __device__ __forceinline__ void multiply_values(unsigned values, int part) {
-        const unsigned high = values + part * (PART * 128), low = high + Tile::VALUES / 2;
+        const unsigned long long high = ptx::wgmma_descriptor(uniform(values) + part * (PART * 128), 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
+        const unsigned long long low = high + (Tile::VALUES / 2 >> 4);
         fence_accumulators(product);
         ptx::wgmma_fence();
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.high[s], value_matrix(low, s), s > 0);
+        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.high[s], low + value_step(s), s > 0);
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.low[s], value_matrix(high, s), 1);
+        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.low[s], high + value_step(s), 1);
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.high[s], value_matrix(high, s), 1);
+        for (int s = 0; s < STEPS; ++s) ptx::wgmma_rs(f16(), product, weights.high[s], high + value_step(s), 1);
         ptx::wgmma_commit_group();
     }
-    static __device__ __forceinline__ unsigned long long value_matrix(unsigned plane, int step) {
-        return ptx::wgmma_descriptor(plane + step / 4 * Tile::PIECE + step % 4 * 32, 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
-    }
+    // Offset of 16 rows of v in units of a descriptor.
+    static __device__ __forceinline__ constexpr unsigned value_step(int step) { return (step / 4 * Tile::PIECE + step % 4 * 32) >> 4; }
     __device__ __forceinline__ void settle_values() {
         ptx::wgmma_wait_group<0>();
         fence_accumulators(product);
@@ -73,7 +73,7 @@ struct ValueRows : ScoreRows<Body, Tile> {
     // Entries of tile t, in the place of its products; what lost digits there is taken by differences.
     __device__ __forceinline__ void make_all(const float* side, const float* tail, int t, i64 m0) {
         const float2 of_tile = *(const float2*)tail;
-        float least[2][2] = {{infinity<float>(), infinity<float>()}, {infinity<float>(), infinity<float>()}};
+        typename Base::Smallest least;
 #pragma unroll
         for (int block = 0; block < BN / 8; ++block) finish_products(side, block, unit * of_tile.x, least);
         if (__any_sync(WHOLE, loses_digits(of_tile.y, least)) && !gives_up) correct(side, of_tile.x, m0, (i64)t * BN);

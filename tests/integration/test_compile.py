@@ -417,3 +417,22 @@ def test_a_thread_that_computes_gradients_has_the_configuration_of_its_caller():
     Elsewhere.apply(x).sum().backward()
     run()
     assert seen == ["tf32", "ieee", None, "ieee", None]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_kernels_with_lengthscales_are_made_while_compiling(compiler):
+    x, y = inputs("cpu")
+    lengths = torch.tensor([0.5, 1.0, 2.0, 1.5, 0.75], dtype=torch.float64, requires_grad=True)
+
+    def function(x, y, lengths):
+        kernel = km.Gaussian(lengthscales=lengths) * km.Laplace(lengthscales=2 * lengths)
+        return kernel(x, y), kernel.matmul(x, y, y)
+
+    found = torch.compile(function, backend=compiler, fullgraph=True)(x, y, lengths)
+    for got, want in zip(found, function(x, y, lengths), strict=True):
+        assert_close(got, want, depth=9)
+        own, eager = (
+            torch.autograd.grad(value.square().sum(), (x, y, lengths), retain_graph=True) for value in (got, want)
+        )
+        for one, other in zip(own, eager, strict=True):
+            assert_close(one, other, depth=60)

@@ -210,7 +210,10 @@ def _check_lengthscales(name, device="cpu"):
     lengths = torch.tensor([[0.5, 1.0, 2.0], [3.0, 1.0, 0.25]], dtype=torch.float64, device=device)
     expected = torch.stack([made(name)(x / scale, y / scale) for scale in lengths])
     assert_close(made(name, lengthscales=lengths)(x, y), expected, depth=32)
-    assert_close(made(name, lengthscales=lengths[0])(x, y), expected[0], depth=32)
+    kernel, out = made(name, lengthscales=lengths[0]), torch.empty(len(x), len(y), dtype=x.dtype, device=device)
+    assert_close(kernel(x, y), expected[0], depth=32)
+    assert kernel(x, y, out=out) is out
+    assert torch.equal(out, kernel(x, y))
 
 
 def test_derivatives_of_lengthscales():

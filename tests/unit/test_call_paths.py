@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
+import pytest
+import torch
+
+import kernmantle as km
 from benchmarks import host
 from benchmarks.calls import passed
+from kernmantle.pairwise.kernel import Kernel
 
 CASES = {row.name: row for row in host.suite("cpu").rows}
 MOST = {
@@ -34,6 +39,21 @@ def test_a_warm_call_is_short(name: str) -> None:
     found = passed(call)
     assert len(found) <= MOST[name][0], found
     assert len({function.file for function in found}) <= MOST[name][1], found
+
+
+@pytest.mark.parametrize("call", ["matrix", "matrix to out", "product", "product to out"])
+def test_lengthscales_take_no_further_step(call: str) -> None:
+    """The functions that a warm call passes are those of a kernel of one length, and what lists the reciprocals."""
+    x, y, v, lengths = torch.randn(64, 8), torch.randn(64, 8), torch.randn(64, 4), torch.rand(8) + 0.5
+    out = torch.empty(64, 4 if "product" in call else 64) if "out" in call else None
+
+    def functions(kernel: Kernel) -> list[str]:
+        run = partial(kernel.matmul, x, y, v, out=out) if "product" in call else partial(kernel, x, y, out=out)
+        for _ in range(3):
+            run()
+        return [found.name for found in passed(run) if not found.name.endswith("listcomp>")]
+
+    assert functions(km.Gaussian(lengthscales=lengths)) == functions(km.Gaussian(1.5))
 
 
 def test_what_is_passed_is_counted() -> None:

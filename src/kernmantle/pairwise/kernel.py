@@ -234,9 +234,11 @@ class Kernel(Algebra):
         array, shape (..., m, n)
             Of the kind and dtype of x; integers are computed and returned as floating point.
         """
-        if diagonal is None and table is None and self._transform is None and is_direct(self._form, self._values, x, y):
-            rows = x, x if y is None else y
-            return gram(self._form).run(rows, self._values, out, precision, self._infos.matrix)
+        own = self._form, self._values, self._weights
+        if diagonal is None and table is None and self._transform is None and is_direct(*own, x, y):
+            scales = [self._weights[name].reciprocal() for name in self._form.weights] if self._weights else ()
+            operands = x, x if y is None else y, *scales
+            return gram(self._form).run(operands, self._values, out, precision, self._infos.matrix)
         call, _ = self._tabled(x, y, table, precision)
         diagonal = None if diagonal is None else value_of(diagonal, "diagonal")
         return apply.dense(call, out, diagonal, offsets)

@@ -60,7 +60,8 @@ _OF_PARTS: WeakValueDictionary[tuple[Any, ...], _Identity] = WeakValueDictionary
 class Form:
     """``output(reduce(maps(x0, x1)))`` with further operands x2, x3, ... and parameters by name.
 
-    An operand is a weight per column, known to the form by its own name, or ``Squares``, or last a ``Table``.
+    An operand is a weight per column, known to the form by its own name, or ``Squares``, or last a ``Table``;
+    ``weights`` are the names of the weights.
     """
 
     maps: tuple[Node, ...]
@@ -68,6 +69,7 @@ class Form:
     output: Node
     parameters: tuple[str, ...] = ()
     operands: tuple[Operand, ...] = ()
+    weights: tuple[str, ...] = field(init=False, repr=False, compare=False)
     identity: _Identity = field(init=False, repr=False, compare=False)
     key: str = field(init=False, repr=False, compare=False)
 
@@ -77,6 +79,7 @@ class Form:
             identity = _OF_PARTS[self._parts] = _Identity(self._parts)
         object.__setattr__(self, "identity", identity)
         object.__setattr__(self, "key", identity.key)
+        object.__setattr__(self, "weights", tuple(operand for operand in self.operands if isinstance(operand, str)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As what it is made of: another process has keys of its own."""
@@ -85,11 +88,6 @@ class Form:
     @property
     def _parts(self) -> tuple[Any, ...]:
         return self.maps, self.reductions, self.output, self.parameters, self.operands
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """Names of the operands that are weights."""
-        return tuple(operand for operand in self.operands if isinstance(operand, str))
 
     @property
     def reads_squares(self) -> bool:

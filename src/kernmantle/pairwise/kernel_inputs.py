@@ -13,7 +13,6 @@ from ..errors import DeviceError, DtypeError, ParameterError, ShapeError
 from ..torch_ops.checks import autocasts, is_number
 from ..torch_ops.info import RunInfo, RunInfos
 from ..torch_ops.torch_private import is_recorded
-from .bound import scale_of
 from .inputs import HALVES, check_rows
 from .kernel_form import Form, Squares, Table, diagonal, gram
 from .transform import multiplied
@@ -136,10 +135,15 @@ def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
     return tensor.to(torch.float64 if host else torch.float32)
 
 
-def is_direct(form: Form, values: Mapping[str, Value], x: Any, y: Any) -> bool:
-    """Whether tensors can go to the contraction as they are."""
-    if not isinstance(x, torch.Tensor) or form.operands or x.dim() != 2:
+def is_direct(
+    form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: Any, y: Any
+) -> bool:  # fmt: skip
+    """Return whether tensors, and the reciprocals of the lengthscales, can go to the contraction as they are."""
+    if not isinstance(x, torch.Tensor) or x.dim() != 2 or len(form.operands) != len(weights):
         return False
+    for lengths in weights.values():
+        if lengths.dim() != 1 or lengths.shape != x.shape[1:] or lengths.dtype != x.dtype or lengths.device != x.device:
+            return False
     if any(type(value) is not float and type(value) is not int for value in values.values()):
         return False
     if y is not None and (
@@ -189,6 +193,12 @@ def prepare(
     return call, [placed[name] for name in others]
 
 
+def _scale_of(lengths: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what columns are multiplied by, from the lengths that they are divided by."""
+    wide = lengths if lengths.dtype == torch.float64 else lengths.float()
+    return wide.reciprocal().to(dtype)
+
+
 def _check_not_lengthscales(name: str, value: torch.Tensor, x: torch.Tensor) -> None:
     """ParameterError for a batch of lengths that has as many entries as the rows have columns."""
     base = name.rstrip("0123456789").rstrip("_")
@@ -216,7 +226,7 @@ def _with_values(
                 f"lengthscales has shape {tuple(scale.shape)}, its last axis must be the columns of "
                 f"x, which has shape {tuple(x.shape)}"
             )
-        scales.append(scale_of(scale, x.dtype))
+        scales.append(_scale_of(scale, x.dtype))
     wanted = {name: values[name] for name in form.parameters}
     wanted = {name: float(columns) if isinstance(value, str) else value for name, value in wanted.items()}
     kind = torch.float64 if x.dtype == torch.float64 else torch.float32

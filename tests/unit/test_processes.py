@@ -135,7 +135,7 @@ def test_a_matrix_goes_through_workers(dtype):
 
 @pytest.mark.distributed
 def test_a_worker_that_fails_leaves_the_matrix_and_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(multi_gpu, "_room", lambda size: tmp_path)
+    monkeypatch.setattr(multi_gpu, "_shared_folder", lambda size: tmp_path)
     a = torch.eye(5)
     with pytest.raises(km.errors.WorkerError, match="no_such"):
         multi_gpu.over_workers(a, 2, "gloo", True, 60.0, worker="kernmantle.no_such")
@@ -145,7 +145,7 @@ def test_a_worker_that_fails_leaves_the_matrix_and_no_files(tmp_path, monkeypatc
 
 def test_room_is_looked_for_first():
     with pytest.raises(km.errors.OutOfMemoryError, match="bytes are needed"):
-        multi_gpu._room(1 << 60)
+        multi_gpu._shared_folder(1 << 60)
 
 
 BAD = [

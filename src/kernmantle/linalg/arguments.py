@@ -93,27 +93,27 @@ def matrix(a: Any, name: str = "a") -> tuple[torch.Tensor, Wrap]:
 
 def system(a: Any, b: Any) -> System:
     """A linear system; b is a vector, or vectors, where torch.linalg.solve says so."""
-    (matrix_, given), wrap = unwrap(a, b, names=["a", "b"])
+    (matrix_, rhs), wrap = unwrap(a, b, names=["a", "b"])
     check_square(matrix_)
-    return paired(matrix_, given, wrap)
+    return paired(matrix_, rhs, wrap)
 
 
-def paired(a: torch.Tensor, given: torch.Tensor, wrap: Wrap, name: str = "a") -> System:
+def paired(a: torch.Tensor, rhs: torch.Tensor, wrap: Wrap, name: str = "a") -> System:
     """A checked matrix, or factor, with its right-hand sides."""
-    check_same_device([a, given], [name, "b"])
-    check_same_dtype([a, given], [name, "b"])
-    vector = given.dim() == 1 or (given.dim() == a.dim() - 1 and given.shape == a.shape[:-1])
-    a, given = a.resolve_neg(), given.resolve_neg()
-    b = given.unsqueeze(-1) if vector else given
-    if given.dim() == 0 or b.shape[-2] != a.shape[-1]:
+    check_same_device([a, rhs], [name, "b"])
+    check_same_dtype([a, rhs], [name, "b"])
+    vector = rhs.dim() == 1 or (rhs.dim() == a.dim() - 1 and rhs.shape == a.shape[:-1])
+    a, rhs = a.resolve_neg(), rhs.resolve_neg()
+    b = rhs.unsqueeze(-1) if vector else rhs
+    if rhs.dim() == 0 or b.shape[-2] != a.shape[-1]:
         raise ShapeError(
-            f"b must have {a.shape[-1]} rows as {name} has, {tuple(a.shape)}; it has shape {tuple(given.shape)}"
+            f"b must have {a.shape[-1]} rows as {name} has, {tuple(a.shape)}; it has shape {tuple(rhs.shape)}"
         )
     try:
         batch = broadcast(a.shape[:-2], b.shape[:-2])
     except RuntimeError:
         raise ShapeError(
-            f"batch axes do not broadcast: {name} has shape {tuple(a.shape)}, b {tuple(given.shape)}"
+            f"batch axes do not broadcast: {name} has shape {tuple(a.shape)}, b {tuple(rhs.shape)}"
         ) from None
     return System(a, b, vector, wrap, (*batch, *b.shape[-2:]))
 
@@ -178,9 +178,9 @@ class Work:
     @staticmethod
     def on(a: torch.Tensor, overwrite: bool) -> Work:
         """On the matrix itself where that is allowed and its strides can be used, otherwise on a copy."""
-        place = columns_of(a) if overwrite else None
-        if place is not None:
-            return Work(a, *place, None)
+        stored = columns_of(a) if overwrite else None
+        if stored is not None:
+            return Work(a, *stored, None)
         copy = a.clone(memory_format=torch.contiguous_format)
         return Work(copy, copy.mT, True, a if overwrite else None)
 

@@ -31,7 +31,7 @@ class Watch:
     def __init__(self, device: torch.device, limit: int, dtype: torch.dtype) -> None:
         self._cuda = device.type == "cuda"
         self._blind = self._cuda and torch.cuda.is_current_stream_capturing()
-        self._kept = torch.empty(limit + 1, dtype=dtype, pin_memory=self._cuda and not self._blind)
+        self._records = torch.empty(limit + 1, dtype=dtype, pin_memory=self._cuda and not self._blind)
         self._events: list[torch.cuda.Event] = []
         self._count = 0
 
@@ -45,7 +45,7 @@ class Watch:
         if self._blind:
             return float("inf")
         top = residual.amax() if residual.numel() else residual.new_zeros(())
-        self._kept[self._count].copy_(top, non_blocking=True)
+        self._records[self._count].copy_(top, non_blocking=True)
         self._count += 1
         if self._cuda:
             event = torch.cuda.Event()
@@ -62,7 +62,7 @@ class Watch:
             return float("inf")
         if self._cuda:
             self._events[index].synchronize()
-        return float(self._kept[index])
+        return float(self._records[index])
 
 
 def _gram(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ def _over(columns: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def _normal(
-    residual: torch.Tensor, turned: torch.Tensor, total: Columns
+    residual: torch.Tensor, preconditioned: torch.Tensor, total: Columns
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A block, and what the preconditioner makes of it, orthonormal in its inner product; and what they were times.
 
@@ -102,9 +102,9 @@ def _normal(
     """
     weights = torch.eye(residual.shape[1], dtype=torch.float64, device=residual.device)
     for _ in range(2):
-        factor = _factor(total(_gram(residual, turned)), torch.finfo(residual.dtype).eps)
-        residual, turned, weights = _over(residual, factor), _over(turned, factor), factor.mT @ weights
-    return residual, turned, weights
+        factor = _factor(total(_gram(residual, preconditioned)), torch.finfo(residual.dtype).eps)
+        residual, preconditioned, weights = _over(residual, factor), _over(preconditioned, factor), factor.mT @ weights
+    return residual, preconditioned, weights
 
 
 @dataclass
@@ -134,7 +134,7 @@ class _State:
         """At x = 0."""
         safe = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
         residual = b / safe
-        unit, turned, weights = _normal(residual, precondition(residual), total)
+        unit, preconditioned, weights = _normal(residual, precondition(residual), total)
         return _State(
             multiply,
             precondition,
@@ -142,7 +142,7 @@ class _State:
             torch.zeros_like(b),
             unit,
             weights * safe,
-            turned,
+            preconditioned,
             weights.new_zeros(()),
         )
 
@@ -167,9 +167,9 @@ class _State:
             sizes = self.total(residual.double().square().sum(0)).sqrt()
             self.weights = torch.diag(torch.where(sizes > 0, sizes, torch.ones_like(sizes)))
             residual = residual / self.weights.diagonal().to(dtype)
-        self.unit, turned, weights = _normal(residual, self.precondition(residual), self.total)
-        back = _solved(small, self.total(_gram(product, turned)))
-        self.direction = turned - self.direction @ back.to(dtype)
+        self.unit, preconditioned, weights = _normal(residual, self.precondition(residual), self.total)
+        back = _solved(small, self.total(_gram(product, preconditioned)))
+        self.direction = preconditioned - self.direction @ back.to(dtype)
         self.weights = weights @ self.weights
 
     def lengths(self) -> torch.Tensor:

@@ -154,21 +154,21 @@ def cg(
     (tensor([1.0000, 0.5000, 0.2500]), 3)
     """
     operator = product_of(a)
-    (given, *start), wrap = unwrap(b, *([] if x0 is None else [x0]), names=["b", "x0"])
+    (rhs, *start), wrap = unwrap(b, *([] if x0 is None else [x0]), names=["b", "x0"])
     like = torch.empty(0, dtype=operator.dtype, device=operator.device)
-    check_same_device([like, given, *start], ["a", "b", "x0"][: 2 + len(start)])
-    check_same_dtype([like, given, *start], ["a", "b", "x0"][: 2 + len(start)])
-    if given.dim() not in (1, 2) or given.shape[0] != operator.size or any(s.shape != given.shape for s in start):
-        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(("b", "x0"), (given, *start), strict=False))
+    check_same_device([like, rhs, *start], ["a", "b", "x0"][: 2 + len(start)])
+    check_same_dtype([like, rhs, *start], ["a", "b", "x0"][: 2 + len(start)])
+    if rhs.dim() not in (1, 2) or rhs.shape[0] != operator.size or any(s.shape != rhs.shape for s in start):
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(("b", "x0"), (rhs, *start), strict=False))
         raise ShapeError(f"a has {operator.size} rows, which b, (n,) or (n, c), and x0 must have: {shapes}")
-    for name, value in zip(("b", "x0"), (given, *start), strict=False):
+    for name, value in zip(("b", "x0"), (rhs, *start), strict=False):
         check_reverse(value, name)
     limit = _tolerance(tolerance, operator.dtype)
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
         raise ParameterError(f"max_iterations must be a number, 0 or more, not {max_iterations!r}")
-    columns, first = ((t.unsqueeze(-1) if given.dim() == 1 else t) for t in (given, start[0] if start else given))
+    columns, first = ((t.unsqueeze(-1) if rhs.dim() == 1 else t) for t in (rhs, start[0] if start else rhs))
     _check_refine(refine, operator)
-    pick = (lambda t: t.squeeze(-1)) if given.dim() == 1 else (lambda t: t)
+    pick = (lambda t: t.squeeze(-1)) if rhs.dim() == 1 else (lambda t: t)
     report = None if callback is None else lambda x: callback(wrap(pick(x)))
     settings = _Settings(preconditioner, reduce, limit, max_iterations, check_errors, refine, report)
     found = _solve(operator, columns, first if start else None, settings)
@@ -188,12 +188,12 @@ def _check_refine(refine: Any, operator: Product) -> None:
         raise ParameterError(f"refine needs an operator with float(), which {type(operator.source).__name__} lacks")
 
 
-def _tolerance(given: float | None, dtype: torch.dtype) -> float:
-    if given is None:
+def _tolerance(value: float | None, dtype: torch.dtype) -> float:
+    if value is None:
         return 1e-5 if dtype == torch.float32 else 1e-8
-    if not float(given) > 0:
-        raise ParameterError(f"tolerance must be positive, not {given!r}")
-    return float(given)
+    if not float(value) > 0:
+        raise ParameterError(f"tolerance must be positive, not {value!r}")
+    return float(value)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from .solution import Described, Solution, delivered, nan_where_failed, raise_fo
 from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
-TURNED = 4096
+TRANSPOSED_FROM = 4096
 """Order from which on GPUs turn over a triangle that is the upper one in column-major memory: it takes longer there."""
 BY_TORCH = "torch.linalg.cholesky_ex"
 MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
@@ -78,15 +78,15 @@ class Triangle:
         """Solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
         batch = broadcast(self.factor.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
-        place = columns_of(self.factor)
+        stored = columns_of(self.factor)
         if 0 in shape:
             return b.new_empty(shape)
         if small.takes(self.factor):
             return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
         library = cusolver.library(b)
-        if library is None or place is None or cusolver.is_small(shape[:-1], SMALL):
-            return self._by_torch(b, shape, place)
-        return self._by_cusolver(library, b, shape, *place, overwrite)
+        if library is None or stored is None or cusolver.is_small(shape[:-1], SMALL):
+            return self._by_torch(b, shape, stored)
+        return self._by_cusolver(library, b, shape, *stored, overwrite)
 
     def _by_cusolver(
         self, library: cusolver.Library, b: torch.Tensor, shape: Sequence[int], memory: torch.Tensor, flipped: bool,
@@ -96,12 +96,14 @@ class Triangle:
         library.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
         return x
 
-    def _by_torch(self, b: torch.Tensor, shape: Sequence[int], place: tuple[torch.Tensor, bool] | None) -> torch.Tensor:
-        if b.is_cuda and (place is None or items(shape[:-2]) > 1):
+    def _by_torch(
+        self, b: torch.Tensor, shape: Sequence[int], stored: tuple[torch.Tensor, bool] | None
+    ) -> torch.Tensor:
+        if b.is_cuda and (stored is None or items(shape[:-2]) > 1):
             first, second = (self.factor, self.factor.mT) if self.lower else (self.factor.mT, self.factor)
             half = torch.linalg.solve_triangular(first, b.expand(shape), upper=False)
             return torch.linalg.solve_triangular(second, half, upper=True)
-        memory, flipped = place or (self.factor, False)
+        memory, flipped = stored or (self.factor, False)
         return torch.cholesky_solve(b.expand(shape), memory, upper=self.lower == flipped)
 
     def adjoint(self) -> Triangle:
@@ -153,8 +155,10 @@ def factorise(
         factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
         return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
     work = Work.on(a, overwrite)
-    turned = (a.is_cuda or library is not None) and not jitter and lower == work.flipped and a.shape[-1] >= TURNED
-    if turned:
+    transposed = (
+        (a.is_cuda or library is not None) and not jitter and lower == work.flipped and a.shape[-1] >= TRANSPOSED_FROM
+    )
+    if transposed:
         copy_triangle(work.matrix, lower)
         lower = not lower
     if library is None or cusolver.is_small(a.shape[:-1], SMALL):
@@ -163,7 +167,7 @@ def factorise(
     else:
         info, added = _by_cusolver(library, work, lower, jitter)
         ran = "cuSOLVER Xpotrf"
-    if turned and clean:
+    if transposed and clean:
         copy_triangle(work.matrix, lower)
         lower = not lower
     if clean:
@@ -194,12 +198,12 @@ def _attempts(
     added = torch.zeros_like(scale)
     for amount in (0.0, *jitter):
         copy_triangle(a, lower)
-        kept = diagonal.clone()
+        initial = diagonal.clone()
         diagonal.copy_(original + amount * scale[..., None])
         found = library.potrf(work.memory, upper=lower != work.flipped)
         better = (info != 0) & (found == 0)
         copy_triangle(a, not lower, better)
-        diagonal.copy_(torch.where(better[..., None], diagonal, kept))
+        diagonal.copy_(torch.where(better[..., None], diagonal, initial))
         added = torch.where(better, amount * scale, added)
         info = torch.where(info == 0, info, found)
     return info, added
@@ -302,16 +306,16 @@ def cholesky_factor(
     >>> km.linalg.cholesky_solve(found, torch.tensor([8.0, 12.0])).x
     tensor([1., 2.])
     """
-    given, wrap = matrix(a)
-    check_constant(given, "a")
+    tensor, wrap = matrix(a)
+    check_constant(tensor, "a")
     amounts = check_jitter(jitter)
-    with torch.no_grad(), enough_memory("cholesky", given):
-        found = factorise(_prepared(given, overwrite_a, check), lower, overwrite_a, amounts)
-    if raises(check_errors, given):
+    with torch.no_grad(), enough_memory("cholesky", tensor):
+        found = factorise(_prepared(tensor, overwrite_a, check), lower, overwrite_a, amounts)
+    if raises(check_errors, tensor):
         raise_for(found.info, MEANING)
-    batch = given.shape[:-2]
+    batch = tensor.shape[:-2]
     added = None if found.jitter is None else wrap(found.jitter.expand(batch))
-    factor, info = wrap(found.factor.expand(given.shape)), wrap(found.info.expand(batch))
+    factor, info = wrap(found.factor.expand(tensor.shape)), wrap(found.info.expand(batch))
     return CholeskyFactor(factor, info, lower, found.ran, added)
 
 
@@ -349,12 +353,12 @@ def cholesky_solve(factor: CholeskyFactor, b: Any, *, overwrite_b: bool = False)
     >>> km.linalg.cholesky_solve(found, torch.tensor([8.0, 12.0])).x
     tensor([1., 2.])
     """
-    (triangle, info, given), wrap = unwrap(factor.factor, factor.info, b, names=["factor", "info", "b"])
-    for name, value in (("the factor", triangle), ("b", given)):
+    (triangle, info, rhs), wrap = unwrap(factor.factor, factor.info, b, names=["factor", "info", "b"])
+    for name, value in (("the factor", triangle), ("b", rhs)):
         check_reverse(value, name)
-    pair = paired(triangle, given, wrap, "the factor")
+    pair = paired(triangle, rhs, wrap, "the factor")
     x = solution(triangle.detach(), pair.b, Triangle(compact(triangle.detach()), factor.lower), pair.shape, overwrite_b)
-    x = delivered(x, given, overwrite_b, info)
+    x = delivered(x, rhs, overwrite_b, info)
     return Solution(pair.finished(x), factor.info, factor.ran, factor.jitter)
 
 
@@ -434,13 +438,13 @@ def solve_cholesky(
         _check(pair.a, overwrite_a, check)
         return small.solution(pair, False, lower, overwrite_b, MEANING if check_errors else "")
     with torch.no_grad(), enough_memory("cholesky", pair.a):
-        given = _prepared(pair.a, overwrite_a, check)
-        found = factorise(refined.narrowed(given), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
+        prepared = _prepared(pair.a, overwrite_a, check)
+        found = factorise(refined.narrowed(prepared), lower, overwrite_a or refined.steps > 0, amounts, clean=False)
     if raises(check_errors, pair.a):
         raise_for(found.info, MEANING)
     triangle, batch = Triangle(found.factor, found.lower), pair.a.shape[:-2]
     with enough_memory("cholesky", pair.a):
-        solver = refined.solver(given, triangle)
+        solver = refined.solver(prepared, triangle)
         x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, found.info)
     info = refined.judged(solver, found.info.expand(batch))
     if refined.steps and raises(check_errors, pair.a):

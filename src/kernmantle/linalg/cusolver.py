@@ -107,8 +107,8 @@ def addresses(tensor: torch.Tensor, axes: int = 2) -> list[int]:
     batch = tensor.dim() - axes
     shape, strides = tensor.shape[:batch], tensor.stride()[:batch]
     size, first = tensor.element_size(), tensor.data_ptr()
-    places = product(*map(range, shape))
-    return [first + size * sum(i * s for i, s in zip(place, strides, strict=True)) for place in places]
+    indices = product(*map(range, shape))
+    return [first + size * sum(i * s for i, s in zip(index, strides, strict=True)) for index in indices]
 
 
 Body = Callable[[Handle, int, int, int], None]
@@ -155,10 +155,10 @@ class Library:
         space = torch.empty(lanes, device_bytes, dtype=torch.uint8, device=like.device)
         with self._streams.on(like.device), self._streams.fork(like.device, lanes) as streams:
             handles = [self._handle(like.device, stream) for stream in streams]
-            with ExitStack() as held:
-                held.callback(self._release, handles)
+            with ExitStack() as locks:
+                locks.callback(self._release, handles)
                 for handle in handles:
-                    held.enter_context(handle.lock)
+                    locks.enter_context(handle.lock)
                 for item in range(count):
                     handle = handles[item % lanes]
                     try:
@@ -187,26 +187,26 @@ class Library:
         n, lead, kind = a.shape[-1], a.stride(-1), _TYPES[a.dtype]
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         sizes = self.potrf_sizes(a.device, n, a.dtype, lead)
-        places, infos = addresses(a), addresses(info, 0)
+        matrices, infos = addresses(a), addresses(info, 0)
 
         def body(h: Handle, i: int, space: int, host: int) -> None:
             self._bindings.xpotrf(
-                h.solver, h.parameters, int(upper), n, kind, places[i], lead, kind, space, sizes[0], host, sizes[1],
+                h.solver, h.parameters, int(upper), n, kind, matrices[i], lead, kind, space, sizes[0], host, sizes[1],
                 infos[i],
             )  # fmt: skip
 
-        self._each(a, len(places), sizes, body, "Xpotrf")
+        self._each(a, len(matrices), sizes, body, "Xpotrf")
         return info
 
     def potrs(self, a: torch.Tensor, b: torch.Tensor, upper: bool) -> None:
         """Solve in place of b with factors, which may be expanded to its batch."""
         n, columns, kind = a.shape[-1], b.shape[-1], _TYPES[a.dtype]
         info = torch.zeros(b.shape[:-2], dtype=torch.int32, device=a.device)
-        places, targets, infos = addresses(a), addresses(b), addresses(info, 0)
+        matrices, targets, infos = addresses(a), addresses(b), addresses(info, 0)
 
         def body(h: Handle, i: int, *_: int) -> None:
             self._bindings.xpotrs(
-                h.solver, h.parameters, int(upper), n, columns, kind, places[i], a.stride(-1), kind, targets[i],
+                h.solver, h.parameters, int(upper), n, columns, kind, matrices[i], a.stride(-1), kind, targets[i],
                 max(n, b.stride(-1)), infos[i],
             )  # fmt: skip
 
@@ -224,26 +224,26 @@ class Library:
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
         pivots = torch.empty(a.shape[:-1], dtype=torch.int64, device=a.device)
         sizes = self.getrf_sizes(a.device, n, a.dtype, lead)
-        places, infos, orders = addresses(a), addresses(info, 0), addresses(pivots, 1)
+        matrices, infos, orders = addresses(a), addresses(info, 0), addresses(pivots, 1)
 
         def body(h: Handle, i: int, space: int, host: int) -> None:
             self._bindings.xgetrf(
-                h.solver, h.parameters, n, n, kind, places[i], lead, orders[i], kind, space, sizes[0], host, sizes[1],
+                h.solver, h.parameters, n, n, kind, matrices[i], lead, orders[i], kind, space, sizes[0], host, sizes[1],
                 infos[i],
             )  # fmt: skip
 
-        self._each(a, len(places), sizes, body, "Xgetrf")
+        self._each(a, len(matrices), sizes, body, "Xgetrf")
         return pivots, info
 
     def getrs(self, a: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, transpose: bool) -> None:
         """Solve in place of b with factors and pivots, which may be expanded to its batch."""
         n, columns, kind = a.shape[-1], b.shape[-1], _TYPES[a.dtype]
         info = torch.zeros(b.shape[:-2], dtype=torch.int32, device=a.device)
-        places, orders, targets, infos = addresses(a), addresses(pivots, 1), addresses(b), addresses(info, 0)
+        matrices, orders, targets, infos = addresses(a), addresses(pivots, 1), addresses(b), addresses(info, 0)
 
         def body(h: Handle, i: int, *_: int) -> None:
             self._bindings.xgetrs(
-                h.solver, h.parameters, int(transpose), n, columns, kind, places[i], a.stride(-1), orders[i], kind,
+                h.solver, h.parameters, int(transpose), n, columns, kind, matrices[i], a.stride(-1), orders[i], kind,
                 targets[i], max(n, b.stride(-1)), infos[i],
             )  # fmt: skip
 
@@ -261,16 +261,16 @@ class Library:
         n, lead, kind = a.shape[-1], a.stride(-1), _TYPES[a.dtype]
         values = torch.empty(a.shape[:-1], dtype=a.dtype, device=a.device)
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
-        places, results, infos = addresses(a), addresses(values, 1), addresses(info, 0)
+        matrices, results, infos = addresses(a), addresses(values, 1), addresses(info, 0)
         sizes = self.syevd_sizes(a.device, n, a.dtype, vectors)
 
         def body(h: Handle, i: int, space: int, host: int) -> None:
             self._bindings.xsyevd(
-                h.solver, h.parameters, int(vectors), int(upper), n, kind, places[i], lead, kind, results[i], kind,
+                h.solver, h.parameters, int(vectors), int(upper), n, kind, matrices[i], lead, kind, results[i], kind,
                 space, sizes[0], host, sizes[1], infos[i],
             )  # fmt: skip
 
-        self._each(a, len(places), sizes, body, "Xsyevd")
+        self._each(a, len(matrices), sizes, body, "Xsyevd")
         return values, info
 
     def syevdx_sizes(
@@ -350,15 +350,15 @@ class Library:
             part = a[start : start + step]
             count = part.shape[0]
             sizes = self.syev_batched_sizes(a.device, n, a.dtype, vectors, count)
-            place, result = part.data_ptr(), values[start : start + step].data_ptr()
+            pointer, result = part.data_ptr(), values[start : start + step].data_ptr()
             state = info[start : start + step].data_ptr()
 
             def body(
-                h: Handle, _: int, space: int, host: int, place: int = place, result: int = result, count: int = count,
-                state: int = state, sizes: Sequence[int] = sizes,
+                h: Handle, _: int, space: int, host: int, pointer: int = pointer, result: int = result,
+                count: int = count, state: int = state, sizes: Sequence[int] = sizes,
             ) -> None:  # fmt: skip
                 self._bindings.xsyev_batched(
-                    h.solver, h.parameters, int(vectors), int(upper), n, kind, place, n, kind, result, kind, space,
+                    h.solver, h.parameters, int(vectors), int(upper), n, kind, pointer, n, kind, result, kind, space,
                     sizes[0], host, sizes[1], state, count,
                 )  # fmt: skip
 

@@ -34,10 +34,10 @@ _LOWER = 0
 _COLUMN_MAJOR = 0
 
 
-def room(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     """Bytes of a GPU's memory that can still be taken."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + reserved
 
 
 def block_of(routine: str, n: int, size: int) -> int:
@@ -75,13 +75,13 @@ def bindings() -> Any:
 
 def _load() -> None:
     """The library in the first package on Python's path; cuda-pathfinder looks in site-packages alone."""
-    places = [place for folder in sys.path for place in Path(folder).glob("nvidia/cu*/lib/libcusolverMp.so.0")]
+    paths = [path for folder in sys.path for path in Path(folder).glob("nvidia/cu*/lib/libcusolverMp.so.0")]
     with suppress(ImportError, RuntimeError, OSError):
-        for needed in ("cublas", "cusolver", "nccl") if places else ():
+        for needed in ("cublas", "cusolver", "nccl") if paths else ():
             import_module("cuda.pathfinder").load_nvidia_dynamic_lib(needed)
     with suppress(OSError):
-        for place in places[:1]:
-            ctypes.CDLL(str(place))
+        for path in paths[:1]:
+            ctypes.CDLL(str(path))
 
 
 class Grid:
@@ -129,12 +129,12 @@ class Grid:
     def workspace(self, routine: str, n: int, dtype: torch.dtype, vectors: bool = True) -> tuple[int, int]:
         """Bytes on each device and host that a routine takes beside its matrices."""
         a, kind = self._descriptor(routine, n, n, dtype), _TYPES[dtype]
-        place = torch.empty(1, dtype=dtype, device=self.device).data_ptr()
+        pointer = torch.empty(1, dtype=dtype, device=self.device).data_ptr()
         mode = ctypes.create_string_buffer(b"V" if vectors else b"N")
         asks: dict[str, tuple[Any, ...]] = {
-            "potrf": (_LOWER, n, place, 1, 1, a, kind),
-            "getrf": (n, n, place, 1, 1, a, place, kind),
-            "syevd": (ctypes.addressof(mode), _LOWER, n, place, 1, 1, a, place, place, 1, 1, a, kind),
+            "potrf": (_LOWER, n, pointer, 1, 1, a, kind),
+            "getrf": (n, n, pointer, 1, 1, a, pointer, kind),
+            "syevd": (ctypes.addressof(mode), _LOWER, n, pointer, 1, 1, a, pointer, pointer, 1, 1, a, kind),
         }
         try:
             sizes = getattr(self._calls, f"{routine}_buffer_size")(self._handle, *asks[routine])

@@ -53,10 +53,10 @@ def inverse_spd(
     tensor([[ 0.5000, -0.5000],
             [-0.5000,  1.0000]])
     """
-    given, wrap = matrix(a)
-    with enough_memory("cholesky", given, "and twice as much again"):
-        eye = torch.eye(given.shape[-1], dtype=given.dtype, device=given.device)
-        found = solve_cholesky(given, eye.expand(given.shape), lower=lower, jitter=jitter, check_errors=check_errors)
+    tensor, wrap = matrix(a)
+    with enough_memory("cholesky", tensor, "and twice as much again"):
+        eye = torch.eye(tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
+        found = solve_cholesky(tensor, eye.expand(tensor.shape), lower=lower, jitter=jitter, check_errors=check_errors)
     return replace(found, x=wrap(found.x), info=wrap(found.info), jitter=wrap(found.jitter))
 
 
@@ -96,14 +96,14 @@ def logdet_spd(
     >>> km.linalg.logdet_spd(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
     tensor(2.7726)
     """
-    given, wrap = matrix(a)
+    tensor, wrap = matrix(a)
     amounts = check_jitter(jitter)
-    if watched(given):
+    if watched(tensor):
         transformed.refuse(jitter=amounts, check_errors=check_errors)
         run = partial(at_once, lower=lower)
-        return wrap(transformed.log_determinant(given, lambda a: _logarithm(a, lower)[0], run))
-    value, triangle = _logarithm(given, lower, amounts, raises(check_errors, given))
-    return wrap(log_determinant(given, value, triangle))
+        return wrap(transformed.log_determinant(tensor, lambda a: _logarithm(a, lower)[0], run))
+    value, triangle = _logarithm(tensor, lower, amounts, raises(check_errors, tensor))
+    return wrap(log_determinant(tensor, value, triangle))
 
 
 def _logarithm(

@@ -102,8 +102,8 @@ class _Decomposed(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
         check_one_forward()
         w, v = ctx.saved_tensors
-        turned = v.mT @ symmetrised(tangents[0]) @ v
-        return turned.diagonal(0, -2, -1).clone(), v @ _over_gaps(turned, w), None
+        rotated = v.mT @ symmetrised(tangents[0]) @ v
+        return rotated.diagonal(0, -2, -1).clone(), v @ _over_gaps(rotated, w), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:  # noqa: ARG004
@@ -266,15 +266,15 @@ def eigh(
             subset_by_value=subset_by_value, method=method, tolerance=tolerance,
         )  # fmt: skip
     if is_array(a):
-        given, wrap = matrix(a)
-        if watched(given):
+        tensor, wrap = matrix(a)
+        if watched(tensor):
             refuse(overwrite_a=overwrite_a, check=check, check_errors=check_errors)
         if overwrite_a:
-            check_overwrite(given, "a")
+            check_overwrite(tensor, "a")
         if check:
-            check_values(given, symmetric=True)
-        index, value = _index(subset_by_index, given.shape[-1]), _value(subset_by_value)
-        found, residual = _of_array(given, index, value, method, lower, overwrite_a, tolerance, eigvals_only)
+            check_values(tensor, symmetric=True)
+        index, value = _index(subset_by_index, tensor.shape[-1]), _value(subset_by_value)
+        found, residual = _of_array(tensor, index, value, method, lower, overwrite_a, tolerance, eigvals_only)
         return _result(found, residual, wrap, eigvals_only, check_errors)
     operator = product_of(a)
     index = _index(subset_by_index, operator.size)
@@ -309,14 +309,14 @@ def _of_pair(
 
 
 def _of_array(
-    given: torch.Tensor, index: Index | None, value: Value | None, method: Method, lower: bool,
+    tensor: torch.Tensor, index: Index | None, value: Value | None, method: Method, lower: bool,
     overwrite: bool, tolerance: float | None, eigvals_only: bool,
 ) -> tuple[Found, torch.Tensor | None]:  # fmt: skip
-    with enough_memory("eigh", given):
-        if _iterates(given, index, value, method):
+    with enough_memory("eigh", tensor):
+        if _iterates(tensor, index, value, method):
             assert index is not None
-            return _of_matrix(given, index, lower, overwrite, tolerance, eigvals_only)
-        return _direct(given, lower, overwrite, not eigvals_only, index, value), None
+            return _of_matrix(tensor, index, lower, overwrite, tolerance, eigvals_only)
+        return _direct(tensor, lower, overwrite, not eigvals_only, index, value), None
 
 
 def _result(
@@ -357,11 +357,11 @@ def _direct(
     a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
 ) -> Found:
     if not _recorded(a):
-        given = a.detach()
-        batch = given.shape[:-2]
-        cut = given if overwrite else compact(given)
+        tensor = a.detach()
+        batch = tensor.shape[:-2]
+        cut = tensor if overwrite else compact(tensor)
         found = spectrum.direct(cut, lower, overwrite, vectors, index, value)
-        if cut.shape == given.shape:
+        if cut.shape == tensor.shape:
             return found
         v = None if found.v is None else found.v.expand(*batch, *found.v.shape[-2:]).contiguous()
         w = found.w.expand(*batch, found.w.shape[-1]).contiguous()
@@ -437,5 +437,5 @@ def _of_operator(operator: Product, index: Index, tolerance: float | None) -> tu
             f"{pairs.products} columns of products; pass the matrix, a larger tolerance, or fewer pairs"
         )
     _warn(pairs, limit, "the matrix was formed and the direct method taken")
-    given, _ = matrix(dense())
-    return _direct(given, True, not given.requires_grad, True, index, None), None
+    tensor, _ = matrix(dense())
+    return _direct(tensor, True, not tensor.requires_grad, True, index, None), None

@@ -301,10 +301,10 @@ def _checked(call: Call, targets: torch.Tensor, ridge: Any) -> Any:
         if not 0 < ridge < float("inf"):
             raise ParameterError(f"ridge must be positive, not {ridge!r}")
         return float(ridge)
-    given = torch.as_tensor(ridge, device=call.x.device).to(call.x.dtype)
-    if given.dim() > 1 or (given.dim() == 1 and given.shape[0] != n):
-        raise ShapeError(f"ridge must be a number or have shape ({n},), it has {tuple(given.shape)}")
-    return given
+    value = torch.as_tensor(ridge, device=call.x.device).to(call.x.dtype)
+    if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != n):
+        raise ShapeError(f"ridge must be a number or have shape ({n},), it has {tuple(value.shape)}")
+    return value
 
 
 def _preconditioner(kernel: Kernel, rows: torch.Tensor, ridge: Any, choice: Any, rank: int | None) -> Any:

@@ -88,10 +88,10 @@ class _Basis:
 
     def ritz(self, count: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Best values, vectors and products of vectors, best first; and the largest absolute value."""
-        values, turns = _small_pairs(self._projected[: self.size, : self.size], largest)
+        values, rotation = _small_pairs(self._projected[: self.size, : self.size], largest)
         top = torch.maximum(values[0].abs(), values[-1].abs())
-        turns = turns[:, :count].contiguous()
-        return values[:count], self.columns @ turns, self._products[:, : self.size] @ turns, top
+        rotation = rotation[:, :count].contiguous()
+        return values[:count], self.columns @ rotation, self._products[:, : self.size] @ rotation, top
 
     def restart(self, values: torch.Tensor, vectors: torch.Tensor, products: torch.Tensor) -> None:
         """Go on from Ritz pairs."""
@@ -108,8 +108,8 @@ def _verified(
     """Values, vectors, products and residual norms from fresh products of re-orthonormalised vectors."""
     basis = orthonormal(vectors, generator=generator)
     products = multiply(basis)
-    values, turns = _small_pairs(basis.mT @ products, largest)
-    vectors, products = basis @ turns, products @ turns
+    values, rotation = _small_pairs(basis.mT @ products, largest)
+    vectors, products = basis @ rotation, products @ rotation
     return values, vectors, products, torch.linalg.vector_norm(products - vectors * values, dim=0)
 
 

@@ -160,15 +160,15 @@ def lu_factor(a: Any, *, overwrite_a: bool = False, check: bool = False, check_e
     >>> km.linalg.lu_solve(found, torch.tensor([4.0, 11.0])).x
     tensor([1., 2.])
     """
-    given, wrap = matrix(a)
-    check_constant(given, "a")
+    tensor, wrap = matrix(a)
+    check_constant(tensor, "a")
     if overwrite_a:
-        check_overwrite(given, "a")
+        check_overwrite(tensor, "a")
     if check:
-        check_values(given, symmetric=False)
-    with torch.no_grad(), enough_memory("lu", given):
-        work, pivots, info, ran = _factorise(given.detach(), overwrite_a)
-    if raises(check_errors, given):
+        check_values(tensor, symmetric=False)
+    with torch.no_grad(), enough_memory("lu", tensor):
+        work, pivots, info, ran = _factorise(tensor.detach(), overwrite_a)
+    if raises(check_errors, tensor):
         raise_for(info, MEANING)
     return LUFactor(wrap(work.matrix), wrap(pivots), wrap(info), work.flipped, ran)
 
@@ -209,14 +209,14 @@ def lu_solve(factor: LUFactor, b: Any, *, transpose: bool = False, overwrite_b: 
     >>> km.linalg.lu_solve(found, torch.tensor([1.0, 7.0]), transpose=True).x
     tensor([1., 1.])
     """
-    (factors, pivots, info, given), wrap = unwrap(
+    (factors, pivots, info, rhs), wrap = unwrap(
         factor.factors, factor.pivots, factor.info, b, names=["factors", "pivots", "info", "b"]
     )
-    for name, value in (("the factors", factors), ("b", given)):
+    for name, value in (("the factors", factors), ("b", rhs)):
         check_reverse(value, name)
-    pair = paired(factors, given, wrap, "the factors")
-    place = columns_of(factors.detach() if factor.transposed else factors.detach().mT)
-    memory = place[0] if place is not None and place[1] else factors.detach()
+    pair = paired(factors, rhs, wrap, "the factors")
+    stored = columns_of(factors.detach() if factor.transposed else factors.detach().mT)
+    memory = stored[0] if stored is not None and stored[1] else factors.detach()
     solver = Factors(memory, pivots, factor.transposed != transpose)
     x = solution(factors.detach(), pair.b, solver, pair.shape, overwrite_b)
     return Solution(pair.finished(delivered(x, pair.b, overwrite_b, info)), factor.info, factor.ran)
@@ -290,12 +290,12 @@ def solve_lu(
     if not refined.steps and small.at_once(pair):
         return small.solution(pair, True, True, overwrite_b, MEANING if check_errors else "")
     with torch.no_grad(), enough_memory("lu", pair.a):
-        given = pair.a.detach() if overwrite_a else compact(pair.a.detach())
-        work, pivots, info, ran = _factorise(refined.narrowed(given), overwrite_a or refined.steps > 0)
+        source = pair.a.detach() if overwrite_a else compact(pair.a.detach())
+        work, pivots, info, ran = _factorise(refined.narrowed(source), overwrite_a or refined.steps > 0)
     if raises(check_errors, pair.a):
         raise_for(info, MEANING)
     with enough_memory("lu", pair.a):
-        solver = refined.solver(given, Factors(work.memory, pivots, work.flipped))
+        solver = refined.solver(source, Factors(work.memory, pivots, work.flipped))
         x = delivered(solution(pair.a, pair.b, solver, pair.shape, overwrite_b), pair.b, overwrite_b, info)
     info = refined.judged(solver, info.expand(pair.a.shape[:-2]))
     if refined.steps and raises(check_errors, pair.a):

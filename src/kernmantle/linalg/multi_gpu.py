@@ -16,7 +16,7 @@ from ..arrays import Wrap
 from ..errors import DeviceError, OutOfMemoryError, ParameterError, ShapeError
 from . import spectrum
 from .arguments import check_overwrite, check_reverse, check_values, enough_memory, matrix
-from .cusolvermp import QUICKER, SOLVING, bindings, room
+from .cusolvermp import QUICKER, SOLVING, bindings, free_bytes
 from .eigh import MEANING, Spectrum
 from .processes import Team
 from .solution import nan_where_failed, raise_for
@@ -84,33 +84,33 @@ def eigh_multi_gpu(
     >>> if torch.cuda.device_count() > 1:
     ...     w, v = km.linalg.eigh_multi_gpu(torch.eye(2000).numpy(), timeout=120)
     """
-    given, wrap = matrix(a)
-    check_reverse(given, "a")
-    if given.dim() != 2:
-        raise ShapeError(f"eigh_multi_gpu takes one matrix, not a batch {tuple(given.shape)}; loop over it")
-    if given.is_cuda:
+    tensor, wrap = matrix(a)
+    check_reverse(tensor, "a")
+    if tensor.dim() != 2:
+        raise ShapeError(f"eigh_multi_gpu takes one matrix, not a batch {tuple(tensor.shape)}; loop over it")
+    if tensor.is_cuda:
         raise DeviceError("a must be in host memory; call .cpu(), or km.linalg.eigh for one GPU")
     if overwrite_a:
-        check_overwrite(given, "a")
+        check_overwrite(tensor, "a")
     if check:
-        check_values(given, symmetric=True)
-    count = _devices(max_devices, given)
+        check_values(tensor, symmetric=True)
+    count = _devices(max_devices, tensor)
     if count > 1:
         bindings()
-    given = given.detach()
+    tensor = tensor.detach()
     if count == 1:
-        with enough_memory("eigh", given, "and four times as much again"):
-            found = spectrum.direct(given.cuda(), True, True, not eigvals_only, None, None)
+        with enough_memory("eigh", tensor, "and four times as much again"):
+            found = spectrum.direct(tensor.cuda(), True, True, not eigvals_only, None, None)
         w, info = found.w.cpu(), found.info.cpu()
         v, ran = None if found.v is None else found.v.cpu(), found.ran
     else:
-        w, v, info = over_workers(given, count, "nccl", not eigvals_only, timeout)
+        w, v, info = over_workers(tensor, count, "nccl", not eigvals_only, timeout)
         ran = f"cuSOLVERMp syevd on {count} GPUs"
-    return _result(given, w, v, info, ran, overwrite_a, check_errors, wrap)
+    return _result(tensor, w, v, info, ran, overwrite_a, check_errors, wrap)
 
 
 def _result(
-    given: torch.Tensor, w: torch.Tensor, v: torch.Tensor | None, info: torch.Tensor, ran: str, overwrite: bool,
+    tensor: torch.Tensor, w: torch.Tensor, v: torch.Tensor | None, info: torch.Tensor, ran: str, overwrite: bool,
     check_errors: bool, wrap: Wrap,
 ) -> Any:  # fmt: skip
     if check_errors:
@@ -119,7 +119,7 @@ def _result(
     if v is None:
         return wrap(w)
     v = nan_where_failed(v, info)
-    return Spectrum(wrap(w), wrap(given.copy_(v) if overwrite else v), wrap(info), None, ran)
+    return Spectrum(wrap(w), wrap(tensor.copy_(v) if overwrite else v), wrap(info), None, ran)
 
 
 def _devices(most: Any, a: torch.Tensor) -> int:
@@ -130,17 +130,17 @@ def _devices(most: Any, a: torch.Tensor) -> int:
         raise DeviceError("eigh_multi_gpu needs an NVIDIA GPU, and torch finds none; km.linalg.eigh runs on the CPU")
     if most is not None:
         return min(most, present)
-    fits = SOLVING * a.nbytes <= room(torch.device("cuda", torch.cuda.current_device()))
+    fits = SOLVING * a.nbytes <= free_bytes(torch.device("cuda", torch.cuda.current_device()))
     return 1 if fits and a.shape[0] <= QUICKER["syevd"] else present
 
 
-def _room(size: int) -> Path:
+def _shared_folder(size: int) -> Path:
     """A directory for a file that processes share: in memory if there is room."""
-    places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    for place in places:
-        if place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free > size:
-            return place
-    raise OutOfMemoryError(f"{size} bytes are needed to share the matrix, in {' or '.join(map(str, places))}")
+    folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    for folder in folders:
+        if folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > size:
+            return folder
+    raise OutOfMemoryError(f"{size} bytes are needed to share the matrix, in {' or '.join(map(str, folders))}")
 
 
 def shared(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -156,17 +156,17 @@ def over_workers(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Eigenvalues, vectors and info of a matrix from ``count`` processes."""
     n = a.shape[0]
-    folder = Path(tempfile.mkdtemp(prefix="kernmantle-", dir=_room(a.nbytes + (1 << 20))))
+    folder = Path(tempfile.mkdtemp(prefix="kernmantle-", dir=_shared_folder(a.nbytes + (1 << 20))))
     try:
         square, line, state = (folder / name for name in ("matrix", "values", "info"))
-        held = shared(square, (n, n), a.dtype)
-        held.copy_(a)
+        matrix_ = shared(square, (n, n), a.dtype)
+        matrix_.copy_(a)
         w, info = shared(line, (n,), a.dtype), shared(state, (1,), torch.int32)
         task = {"folder": str(folder), "n": n, "dtype": str(a.dtype).removeprefix("torch."), "backend": backend}
         task |= {"vectors": vectors, "size": count, "timeout": timeout}
         commands = [[sys.executable, "-m", worker, json.dumps({**task, "rank": rank})] for rank in range(count)]
         with Team(commands) as team:
             team.wait(timeout)
-        return w.clone(), held.mT if vectors else None, info[0].clone()
+        return w.clone(), matrix_.mT if vectors else None, info[0].clone()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

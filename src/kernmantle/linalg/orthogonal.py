@@ -22,16 +22,16 @@ def orthonormal(
         return w
     noise = torch.empty_like(w).normal_(generator=generator)
     shift = 10 * width * limit.eps
-    for turn in range(PASSES):
+    for sweep in range(PASSES):
         if against is not None and against.shape[1]:
             w = w - against @ (against.mT @ w)
         lengths = torch.linalg.vector_norm(w, dim=0)
         w = torch.where(lengths > limit.tiny**0.5, w / lengths, noise)
         w = w / torch.linalg.vector_norm(w, dim=0)
         gram = w.mT @ w
-        gram.diagonal().add_(limit.eps if turn == PASSES - 1 else shift)
+        gram.diagonal().add_(limit.eps if sweep == PASSES - 1 else shift)
         factor, _ = torch.linalg.cholesky_ex(gram)
         w = torch.linalg.solve_triangular(factor.mT, w, upper=True, left=False)
-        if turn == 1:
+        if sweep == 1:
             w = torch.where(factor.diagonal().square() > 4 * shift, w, noise)
     return w

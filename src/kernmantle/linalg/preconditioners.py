@@ -46,8 +46,8 @@ class LowRank:
         scale = ridge.rsqrt().reshape(-1, 1)
         basis, small = torch.linalg.qr(factor * scale)
         wide = small.double()
-        values, turns = pairs(wide @ wide.mT)
-        return LowRank(name, basis @ turns.to(basis.dtype), values.clamp_min(0).to(basis.dtype), scale)
+        values, rotation = pairs(wide @ wide.mT)
+        return LowRank(name, basis @ rotation.to(basis.dtype), values.clamp_min(0).to(basis.dtype), scale)
 
     def __call__(self, v: torch.Tensor) -> torch.Tensor:  # noqa: D102
         scaled = self.scale * v
@@ -153,10 +153,10 @@ def nystrom(a: Any, rank: int, ridge: Any, *, generator: torch.Generator | None 
 
 def over_root(sketch: torch.Tensor, core: torch.Tensor) -> torch.Tensor:
     """F with ``F Fᵀ = sketch core⁻¹ sketchᵀ``, over the part of the core that is not lost in rounding."""
-    values, turns = pairs((core + core.mT) / 2)
+    values, rotation = pairs((core + core.mT) / 2)
     least = values[-1] * core.shape[0] * torch.finfo(core.dtype).eps
     roots = values.clamp_min(least).rsqrt().masked_fill(values <= least, 0)
-    return sketch @ (turns * roots @ turns.mT)
+    return sketch @ (rotation * roots @ rotation.mT)
 
 
 @outside
@@ -202,7 +202,7 @@ def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
     count = _rank(rank, operator.size)
     if isinstance(operator.source, torch.Tensor):
         dense = operator.source
-        rest, column = dense.diagonal().clone(), lambda place: dense.index_select(1, place)
+        rest, column = dense.diagonal().clone(), lambda pivot: dense.index_select(1, pivot)
     elif hasattr(operator.source, "columns") and hasattr(operator.source, "diagonal"):
         rest, column = operator.source.diagonal().clone(), operator.source.columns
     else:
@@ -211,11 +211,11 @@ def pivoted_cholesky(a: Any, rank: int, ridge: Any) -> LowRank:
     least = torch.finfo(operator.dtype).eps * rest.amax()
     with torch.no_grad():
         for step in range(count):
-            place = rest.argmax().reshape(1)
-            left = rest[place]
+            pivot = rest.argmax().reshape(1)
+            left = rest[pivot]
             made = factor[:, :step]
-            new = column(place)[:, 0] - made @ made.index_select(0, place)[0]
+            new = column(pivot)[:, 0] - made @ made.index_select(0, pivot)[0]
             new = (new * left.clamp_min(least).rsqrt()).masked_fill(left <= least, 0)
             factor[:, step] = new
-            rest = (rest - new.square()).clamp_min(0).index_fill(0, place, 0)
+            rest = (rest - new.square()).clamp_min(0).index_fill(0, pivot, 0)
     return LowRank.of("a pivoted Cholesky factor", factor, diagonal)

@@ -100,8 +100,8 @@ class Team:
         for log in self._logs:
             log.close()
 
-    def _said(self, place: int) -> str:
-        log = self._logs[place]
+    def _said(self, rank: int) -> str:
+        log = self._logs[rank]
         log.seek(0)
         return log.read().decode(errors="replace").strip()[-_SHOWN:] or "nothing"
 

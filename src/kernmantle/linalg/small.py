@@ -21,7 +21,7 @@ def _items(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dim() == 3 else tensor.reshape(-1, *tensor.shape[-2:])
 
 
-def _place(tensor: torch.Tensor, overwrite: bool, shape: Sequence[int]) -> torch.Tensor:
+def _target(tensor: torch.Tensor, overwrite: bool, shape: Sequence[int]) -> torch.Tensor:
     """Where a result goes: the tensor itself if it may and its items can be walked through, else new memory."""
     if overwrite and tensor.shape == tuple(shape) and _items(tensor).data_ptr() == tensor.data_ptr():
         return tensor
@@ -30,7 +30,7 @@ def _place(tensor: torch.Tensor, overwrite: bool, shape: Sequence[int]) -> torch
 
 def factor(a: torch.Tensor, pivoted: bool, overwrite: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Lower Cholesky factors with zeros above them, or LU factors with pivots; and infos."""
-    target = _place(a, overwrite, a.shape)
+    target = _target(a, overwrite, a.shape)
     info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
     pivots = torch.empty(a.shape[:-1], dtype=torch.int32, device=a.device) if pivoted else None
     cuda_system.run(Arrays(_items(a), _items(target), pivots, info), pivoted)
@@ -45,11 +45,11 @@ def solve(
 ) -> torch.Tensor:  # fmt: skip
     """Solution of a shape with lower Cholesky factors, or LU factors and their pivots, all broadcast to its batch."""
     batch, n = tuple(shape[:-2]), factors.shape[-1]
-    target = _place(b, overwrite, shape)
-    given = _items(factors.expand(*batch, n, n))
+    target = _target(b, overwrite, shape)
+    factors_ = _items(factors.expand(*batch, n, n))
     order = None if pivots is None else pivots.expand(*batch, n).contiguous()
     sides = _items(b.expand(tuple(shape)))
-    cuda_system.run(Arrays(given, pivots=order, b=sides, x=_items(target)), pivots is not None, transposed)
+    cuda_system.run(Arrays(factors_, pivots=order, b=sides, x=_items(target)), pivots is not None, transposed)
     return target
 
 
@@ -67,7 +67,7 @@ def solution(pair: System, pivoted: bool, lower: bool, overwrite_b: bool, meanin
         check_overwrite(b, "b")
         check_target(b, pair.shape)
     with enough_memory("lu" if pivoted else "cholesky", a):
-        x = _place(b, overwrite_b, pair.shape)
+        x = _target(b, overwrite_b, pair.shape)
         info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
         sides = b if b.shape == pair.shape else b.expand(pair.shape)
         arrays = Arrays(_items(a if lower else a.mT), info=info, b=_items(sides), x=_items(x))

@@ -95,12 +95,12 @@ def solution(a: torch.Tensor, b: torch.Tensor, solver: Any, shape: Sequence[int]
     return solved(a, wide, solver, overwrite_b and wide.shape == b.shape)
 
 
-def delivered(x: torch.Tensor, given: torch.Tensor, overwrite: bool, info: torch.Tensor) -> torch.Tensor:
+def delivered(x: torch.Tensor, rhs: torch.Tensor, overwrite: bool, info: torch.Tensor) -> torch.Tensor:
     """The solution with NaN where it is none, in b where that is to be overwritten."""
     lacking = x.dim() - 2 - info.dim()
     x = nan_where_failed(x, info[(None,) * lacking])
     if overwrite:
-        target = given if given.dim() == x.dim() else given.unsqueeze(-1)
+        target = rhs if rhs.dim() == x.dim() else rhs.unsqueeze(-1)
         check_target(target, x.shape)
         return x if x.data_ptr() == target.data_ptr() else target.copy_(x)
     return x

@@ -56,8 +56,8 @@ class _Tridiagonal:
 
     def logarithms(self, steps: int | None = None) -> torch.Tensor:
         """Quadratures ``zᵀ log(a) z`` (p,) for the unit vectors z that the recursions began with."""
-        values, turns = self.pairs(steps)
-        return (turns[:, 0].square() * values.log()).sum(-1)
+        values, vectors = self.pairs(steps)
+        return (vectors[:, 0].square() * values.log()).sum(-1)
 
     def missed(self, n: int) -> torch.Tensor:
         """Estimate, of the mean of the logarithms, what more steps would change, and what rounding has.
@@ -68,8 +68,8 @@ class _Tridiagonal:
         the unit of the type times the largest.
         """
         steps = self.diagonal.shape[-1]
-        values, turns = self.pairs()
-        weights = turns[:, 0].square()
+        values, vectors = self.pairs()
+        weights = vectors[:, 0].square()
         unit = torch.finfo(values.dtype).eps
         rounding = unit * (weights * (values[:, -1:] / values).abs()).sum(-1).mean()
         if steps >= n:
@@ -199,19 +199,19 @@ def logdet(
         # Norms of the products of the recursion must not leave the range of the type.
         size = exponent(left(apply(right(start[:, :1]))).abs().amax())
         found = lanczos(lambda v: shifted(left(apply(right(v))), -size), start, count)
-        values, turns = found.pairs()
-        first = turns[:, 0, :]
+        values, vectors = found.pairs()
+        first = vectors[:, 0, :]
         samples = n * (first.square() * values.log()).sum(-1)
         missed = n * found.missed(n)
-        inverse = torch.einsum("snp,psk,pk->np", found.vectors, turns, first / values) * n**0.5
+        inverse = torch.einsum("snp,psk,pk->np", found.vectors, vectors, first / values) * n**0.5
         solved = right(shifted(inverse, -size))
         value, error = _estimate(samples)
         value = value + n * math.log(2) * size.to(value.dtype)
         error = error + missed
         if preconditioner is not None:
             value = value + preconditioner.log_determinant()
-    turned = right(signs)
-    surrogate = (solved * apply(turned)).sum() / probes
+    scaled = right(signs)
+    surrogate = (solved * apply(scaled)).sum() / probes
     return Estimate(operator.wrap(with_gradient_of(value, surrogate)), operator.wrap(error))
 
 

@@ -28,8 +28,8 @@ def copy_triangle(a: torch.Tensor, lower: bool, where: torch.Tensor | None = Non
         if rows == columns:
             tile = a[..., rows, columns]
             strict = tile.tril(-1) if lower else tile.triu(1)
-            kept = tile.tril() if lower else tile.triu()
-            value = kept + strict.mT
+            triangle = tile.tril() if lower else tile.triu()
+            value = triangle + strict.mT
             tile.copy_(value if choice is None else torch.where(choice, value, tile))
         else:
             target.copy_(source if choice is None else torch.where(choice, source, target))

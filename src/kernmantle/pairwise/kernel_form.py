@@ -60,8 +60,9 @@ _OF_PARTS: WeakValueDictionary[tuple[Any, ...], _Identity] = WeakValueDictionary
 class Form:
     """``output(reduce(maps(x0, x1)))`` with further operands x2, x3, ... and parameters by name.
 
-    An operand is a weight per column, known to the form by its own name, or ``Squares``, or last a ``Table``;
-    ``weights`` are the names of the weights.
+    An operand is a weight per column, known to the form by its own name, or ``Squares``, or last a ``Table``.
+    ``weights`` are the names of the weights; ``reads_squares`` and ``has_table`` say what else there is. These follow
+    from the operands and are attributes because torch.compile cannot trace properties of a frozen dataclass.
     """
 
     maps: tuple[Node, ...]
@@ -70,6 +71,8 @@ class Form:
     parameters: tuple[str, ...] = ()
     operands: tuple[Operand, ...] = ()
     weights: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    reads_squares: bool = field(init=False, repr=False, compare=False)
+    has_table: bool = field(init=False, repr=False, compare=False)
     identity: _Identity = field(init=False, repr=False, compare=False)
     key: str = field(init=False, repr=False, compare=False)
 
@@ -80,6 +83,8 @@ class Form:
         object.__setattr__(self, "identity", identity)
         object.__setattr__(self, "key", identity.key)
         object.__setattr__(self, "weights", tuple(operand for operand in self.operands if isinstance(operand, str)))
+        object.__setattr__(self, "reads_squares", any(isinstance(operand, Squares) for operand in self.operands))
+        object.__setattr__(self, "has_table", TABLE in self.operands)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As what it is made of: another process has keys of its own."""
@@ -88,16 +93,6 @@ class Form:
     @property
     def _parts(self) -> tuple[Any, ...]:
         return self.maps, self.reductions, self.output, self.parameters, self.operands
-
-    @property
-    def reads_squares(self) -> bool:
-        """Whether some operand is the squared lengths of rows."""
-        return any(isinstance(operand, Squares) for operand in self.operands)
-
-    @property
-    def has_table(self) -> bool:
-        """Whether pairs have a term that is given."""
-        return TABLE in self.operands
 
     def axes(self, rows: str = "mk", others: str = "nk") -> list[str]:
         """Axes of every operand, those of the rows as given."""

@@ -71,7 +71,7 @@ def layout(a, which):
 @pytest.mark.parametrize("overwrite", [True, False])
 @pytest.mark.parametrize("turned", [0, 100])
 def test_cholesky_in_every_layout(bindings, monkeypatch, dtype, lower, which, overwrite, turned):
-    monkeypatch.setattr(cholesky_module, "TRANSPOSED_FROM", turned)
+    monkeypatch.setattr(cholesky_module, "LARGE", turned)
     exact, b = spd(3, 6, 6), normal(3, 6, 2)
     a = layout(other_triangle_spoilt(exact, lower).to(dtype), which)
     before, place = a.clone(), a.data_ptr()
@@ -92,7 +92,7 @@ def test_cholesky_in_every_layout(bindings, monkeypatch, dtype, lower, which, ov
 @pytest.mark.parametrize("which", LAYOUTS)
 @pytest.mark.parametrize("turned", [0, 100])
 def test_a_factor_has_zeros_beside_it(bindings, monkeypatch, which, turned):
-    monkeypatch.setattr(cholesky_module, "TRANSPOSED_FROM", turned)
+    monkeypatch.setattr(cholesky_module, "LARGE", turned)
     exact = spd(5, 5)
     a = layout(exact, which)
     found = km.linalg.cholesky_factor(a, lower=False, overwrite_a=True)

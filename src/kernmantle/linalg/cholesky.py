@@ -35,7 +35,7 @@ from .solution import Described, Solution, delivered, nan_where_failed, raise_fo
 from .triangles import clear_triangle, copy_triangle
 
 SMALL = 512
-TRANSPOSED_FROM = 4096
+LARGE = 4096
 """Order from which on GPUs turn over a triangle that is the upper one in column-major memory: it takes longer there."""
 BY_TORCH = "torch.linalg.cholesky_ex"
 MEANING = "the leading minor of order {info} is not positive definite; add to the diagonal, or pass jitter=(1e-6, 1e-4)"
@@ -78,15 +78,15 @@ class Triangle:
         """Solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
         batch = broadcast(self.factor.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
-        stored = columns_of(self.factor)
+        view = columns_of(self.factor)
         if 0 in shape:
             return b.new_empty(shape)
         if small.takes(self.factor):
             return small.solve(self.factor if self.lower else self.factor.mT, None, b, shape, False, overwrite)
         library = cusolver.library(b)
-        if library is None or stored is None or cusolver.is_small(shape[:-1], SMALL):
-            return self._by_torch(b, shape, stored)
-        return self._by_cusolver(library, b, shape, *stored, overwrite)
+        if library is None or view is None or cusolver.is_small(shape[:-1], SMALL):
+            return self._by_torch(b, shape, view)
+        return self._by_cusolver(library, b, shape, *view, overwrite)
 
     def _by_cusolver(
         self, library: cusolver.Library, b: torch.Tensor, shape: Sequence[int], memory: torch.Tensor, flipped: bool,
@@ -96,14 +96,12 @@ class Triangle:
         library.potrs(memory.expand(*shape[:-2], *memory.shape[-2:]), x, upper=self.lower == flipped)
         return x
 
-    def _by_torch(
-        self, b: torch.Tensor, shape: Sequence[int], stored: tuple[torch.Tensor, bool] | None
-    ) -> torch.Tensor:
-        if b.is_cuda and (stored is None or items(shape[:-2]) > 1):
+    def _by_torch(self, b: torch.Tensor, shape: Sequence[int], view: tuple[torch.Tensor, bool] | None) -> torch.Tensor:
+        if b.is_cuda and (view is None or items(shape[:-2]) > 1):
             first, second = (self.factor, self.factor.mT) if self.lower else (self.factor.mT, self.factor)
             half = torch.linalg.solve_triangular(first, b.expand(shape), upper=False)
             return torch.linalg.solve_triangular(second, half, upper=True)
-        memory, flipped = stored or (self.factor, False)
+        memory, flipped = view or (self.factor, False)
         return torch.cholesky_solve(b.expand(shape), memory, upper=self.lower == flipped)
 
     def adjoint(self) -> Triangle:
@@ -155,9 +153,7 @@ def factorise(
         factor, info = torch.linalg.cholesky_ex(a if lower else a.mT)
         return Factored(factor if lower else factor.mT, lower, info, None, cusolver.instead(a, BY_TORCH))
     work = Work.on(a, overwrite)
-    transposed = (
-        (a.is_cuda or library is not None) and not jitter and lower == work.flipped and a.shape[-1] >= TRANSPOSED_FROM
-    )
+    transposed = (a.is_cuda or library is not None) and not jitter and lower == work.flipped and a.shape[-1] >= LARGE
     if transposed:
         copy_triangle(work.matrix, lower)
         lower = not lower

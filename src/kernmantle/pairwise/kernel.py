@@ -20,7 +20,7 @@ from .assign import assign
 from .hyperparameters import shown, value_of
 from .kernel_algebra import ATOM, Algebra, bracketed
 from .kernel_form import Form, gram, is_stationary, is_symmetric, swapped
-from .kernel_inputs import Call, Value, is_direct, prepare
+from .kernel_inputs import Call, Value, direct_operands, prepare
 from .kernel_text import as_text, of_text, plain
 from .operator import Operator
 from .transform import check_transform, composed, pulled_back
@@ -234,11 +234,10 @@ class Kernel(Algebra):
         array, shape (..., m, n)
             Of the kind and dtype of x; integers are computed and returned as floating point.
         """
-        own = self._form, self._values, self._weights
-        if diagonal is None and table is None and self._transform is None and is_direct(*own, x, y):
-            scales = [self._weights[name].reciprocal() for name in self._form.weights] if self._weights else ()
-            operands = x, x if y is None else y, *scales
-            return gram(self._form).run(operands, self._values, out, precision, self._infos.matrix)
+        if diagonal is None and table is None and self._transform is None:
+            operands = direct_operands(self._form, self._values, self._weights, x, y)
+            if operands is not None:
+                return gram(self._form).run(operands, self._values, out, precision, self._infos.matrix)
         call, _ = self._tabled(x, y, table, precision)
         diagonal = None if diagonal is None else value_of(diagonal, "diagonal")
         return apply.dense(call, out, diagonal, offsets)

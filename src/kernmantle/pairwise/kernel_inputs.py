@@ -135,23 +135,26 @@ def floating(tensor: torch.Tensor, label: str, host: bool) -> torch.Tensor:
     return tensor.to(torch.float64 if host else torch.float32)
 
 
-def is_direct(
+def direct_operands(
     form: Form, values: Mapping[str, Value], weights: Mapping[str, torch.Tensor], x: Any, y: Any
-) -> bool:  # fmt: skip
-    """Return whether tensors, and the reciprocals of the lengthscales, can go to the contraction as they are."""
+) -> Sequence[torch.Tensor] | None:  # fmt: skip
+    """Return the rows, and the reciprocals of lengthscales, if they can go to the contraction as they are."""
     if not isinstance(x, torch.Tensor) or x.dim() != 2 or len(form.operands) != len(weights):
-        return False
+        return None
     for lengths in weights.values():
         if lengths.dim() != 1 or lengths.shape != x.shape[1:] or lengths.dtype != x.dtype or lengths.device != x.device:
-            return False
+            return None
     if any(type(value) is not float and type(value) is not int for value in values.values()):
-        return False
+        return None
     if y is not None and (
         not isinstance(y, torch.Tensor) or y.dim() != 2 or y.dtype != x.dtype or y.device != x.device
         or y.shape[1] != x.shape[1]
     ):  # fmt: skip
-        return False
-    return x.dtype in (torch.float32, torch.float64)
+        return None
+    if x.dtype not in (torch.float32, torch.float64):
+        return None
+    scales = [weights[name].reciprocal() for name in form.weights] if weights else ()
+    return x, x if y is None else y, *scales
 
 
 def prepare(

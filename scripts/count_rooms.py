@@ -120,13 +120,13 @@ def calls() -> Iterator[str]:
     import kernmantle as km  # noqa: PLC0415
 
     x, y, v = (torch.randn(*shape) for shape in ((64, 16), (48, 16), (48, 3)))
-    contraction = km.Contraction("mk,nk->mn", lambda a, b: abs(a - b))
+    distance: Callable[[Any, Any], Any] = lambda a, b: abs(a - b)  # noqa: E731
     kernel, factors = km.Gaussian(1.5), [torch.randn(4, 4) for _ in range(2)]
     layer = km.KSLinear(16, 16, km.kronsparse.monarch((16, 16), p=4, q=4))
     a = torch.eye(32, dtype=torch.float64) * 3
     every: dict[str, Callable[[], Any]] = {
         "km.cdist(x, y)": lambda: km.cdist(x, y),
-        'km.Contraction("mk,nk->mn", ...)(x, y)': lambda: contraction(x, y),
+        'km.contract("mk,nk->mn", ...)': lambda: km.contract("mk,nk->mn", distance, x, y),
         "k.matmul(x, y, v)": lambda: kernel.matmul(x, y, v),
         "km.kron_matmul(x, factors)": lambda: km.kron_matmul(x, factors),
         "KSLinear.forward": lambda: layer(x),

@@ -297,7 +297,29 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         return best
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Return the means of rows, and on request the standard deviations or the covariance of f."""
+        """Return the posterior means of rows, and on request the standard deviations or the covariance of f.
+
+        Parameters
+        ----------
+        X : array, shape (m, features)
+        return_std, return_cov : bool
+            Return a pair whose second part has shape (m,) or (m, m). At most one may be set.
+
+        Returns
+        -------
+        array, shape (m,), or a pair
+            In the units of y; the noise is not part of the deviations. Tensors for tensors.
+
+        Raises
+        ------
+        ValueError
+            If both are set, for a covariance with ``solver="sketch_and_project"``, and for rows that do not fit.
+
+        Notes
+        -----
+        Cost: m n kernel values, and m n² multiplications for deviations or the covariance with Cholesky. Gradients
+        exist for tensors.
+        """
         if return_std and return_cov:
             raise ValueError("ask for one of return_std and return_cov")
         rows, back = rows_of(self, X)
@@ -324,7 +346,24 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         return mean, back(self._process.variance(rows).sqrt() * self._deviation.to(rows))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of f at rows, (m, n_samples)."""
+        """Return draws of f at rows, a NumPy array (m, n_samples).
+
+        Parameters
+        ----------
+        X : array, shape (m, features)
+        n_samples : int
+        random_state : int or RandomState
+            Not used with ``solver="sketch_and_project"``, whose functions are drawn in ``fit``.
+
+        Raises
+        ------
+        ValueError
+            For more samples than ``fit`` drew with ``solver="sketch_and_project"``, and for rows that do not fit.
+
+        Notes
+        -----
+        Cost: that of the covariance, and m³ operations. There are no gradients.
+        """
         if self._process is not None:
             rows, _ = rows_of(self, X)
             if not 1 <= n_samples <= SAMPLES:

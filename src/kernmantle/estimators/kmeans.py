@@ -217,7 +217,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         self.device = device
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:  # noqa: ARG002
-        """Find the means."""
+        """Find the means by Lloyd's algorithm, the best of ``n_init`` runs.
+
+        Parameters
+        ----------
+        X : array, shape (n, features)
+        y : None
+            Not used.
+        sample_weight : array, shape (n,), optional
+            Weights of the rows, by default 1.
+
+        Returns
+        -------
+        KMeans
+            Itself.
+        """
         self._validate_params()
         rows, back = rows_of(self, X, reset=True)
         rows = rows.detach()
@@ -281,7 +295,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         return back(cdist(rows, self._centres.to(rows)))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ARG002
-        """Minus the sum of weighted squared distances from the nearest means."""
+        """Return minus the sum of squared distances of rows from their nearest means.
+
+        Parameters
+        ----------
+        X : array, shape (m, features)
+        y : None
+            Not used.
+        sample_weight : array, shape (m,), optional
+            Weights of the squared distances, by default 1.
+
+        Returns
+        -------
+        float
+            In the squared units of X.
+        """
         rows, _ = rows_of(self, X)
         weights = weights_of(sample_weight, rows)
         squares, _ = assigned(rows.detach(), self._centres.to(rows))

@@ -75,9 +75,30 @@ class NearestQueries(Fitted):
     n_neighbors: int
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
-        """Distances and indices of the nearest rows, (m, n_neighbors) each, or the indices alone.
+        """Return distances and indices of the nearest fitted rows, nearest first, or the indices alone.
 
-        Without X those of every fitted row among the others.
+        Parameters
+        ----------
+        X : array, shape (m, features), optional
+            Queries; without them every fitted row looks among the others.
+        n_neighbors : int, optional
+            That of the estimator by default.
+        return_distance : bool
+            Whether to return the pair.
+
+        Returns
+        -------
+        array, shape (m, n_neighbors), or a pair
+            Of the kind of X. The distances have gradients for tensors.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For an ``n_neighbors`` that is no integer from 1 to the number of rows to choose from.
+
+        Notes
+        -----
+        Cost: one pass over m n distances, with memory of the results.
         """
         rows, back = self._queries(X)
         values, indices = self._nearest(rows, n_neighbors, X is None)
@@ -122,11 +143,28 @@ class RadiusQueries(Fitted):
     def radius_neighbors(
         self, X: Any = None, radius: float | None = None, return_distance: bool = True, sort_results: bool = False
     ) -> Any:
-        """Distances and indices of the rows within the radius, or the indices alone.
+        """Return distances and indices of the fitted rows within the radius, or the indices alone.
 
-        One array for every query, in an array of objects; for tensors a list of tensors. The order is that of the
-        fitted rows, or of the distances with ``sort_results``. Without X the neighbours of every fitted row among the
-        others.
+        Parameters
+        ----------
+        X : array, shape (m, features), optional
+            Queries; without them every fitted row looks among the others.
+        radius : float, optional
+            That of the estimator by default, in the units of the metric.
+        return_distance : bool
+            Whether to return the pair.
+        sort_results : bool
+            Order by distance instead of by the position of the fitted rows.
+
+        Returns
+        -------
+        array of m arrays, or a pair
+            For tensors lists of tensors.
+
+        Raises
+        ------
+        ValueError
+            For ``sort_results`` without ``return_distance``, and for a radius that is negative or no number.
         """
         if sort_results and not return_distance:
             raise ValueError("return_distance must be True if sort_results is True.")

@@ -196,7 +196,21 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
     """
 
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> RecursiveFeatureMachine:
-        """Learn; ``validation`` is a pair of rows and targets to choose the round by."""
+        """Learn the metric and the coefficients.
+
+        Parameters
+        ----------
+        X : array, shape (n, features)
+        y : array, shape (n,) or (n, outputs)
+            The targets.
+        validation : pair of arrays, optional
+            Rows and targets that the best round is chosen by; without it, rows of X that are left out one at a time.
+
+        Returns
+        -------
+        RecursiveFeatureMachine
+            Itself.
+        """
         rows, targets, _ = rows_and_targets(self, X, y)
         columns = targets if targets.dim() == 2 else targets[:, None]
         validation_set = None
@@ -250,7 +264,21 @@ class RecursiveFeatureMachineClassifier(Decides, _Recursive):
     """
 
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> RecursiveFeatureMachineClassifier:
-        """Learn; ``validation`` is a pair of rows and labels to choose the round by."""
+        """Learn the metric and the coefficients.
+
+        Parameters
+        ----------
+        X : array, shape (n, features)
+        y : array, shape (n,)
+            The labels.
+        validation : pair of arrays, optional
+            Rows and labels that the best round is chosen by; without it, rows of X that are left out one at a time.
+
+        Returns
+        -------
+        RecursiveFeatureMachineClassifier
+            Itself.
+        """
         rows, labels, _ = rows_and_targets(self, X, y, numeric=False, multi_output=False)
         values = labels_as_array(labels)
         check_classification_targets(values)

@@ -100,7 +100,21 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelRidge:
-        """Solve for the coefficients of the rows."""
+        """Solve ``(K + alpha I) dual_coef_ = y``, with ``alpha`` over the weights where there are any.
+
+        Parameters
+        ----------
+        X : array, shape (n, features)
+            Rows, copied; with ``kernel="precomputed"`` the kernel matrix (n, n).
+        y : array, shape (n,) or (n, outputs)
+        sample_weight : array, shape (n,), optional
+            Weights of the rows, by default 1.
+
+        Returns
+        -------
+        KernelRidge
+            Itself.
+        """
         rows, targets, back = rows_and_targets(self, X, y)
         alpha = check_positive(self.alpha, "alpha")
         weights = weights_of(sample_weight, rows)
@@ -112,7 +126,21 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Predictions of rows, (m,) or (m, outputs)."""
+        """Return the predictions ``k(X, rows) @ dual_coef_``.
+
+        Parameters
+        ----------
+        X : array, shape (m, features)
+
+        Returns
+        -------
+        array, shape (m,) or (m, outputs)
+            A tensor for a tensor, with its gradient.
+
+        Notes
+        -----
+        Cost: m n kernel values in one pass, with no matrix of them in memory.
+        """
         rows, back = rows_of(self, X)
         trained_rows = self._rows.to(rows)
         return back(self.kernel_.matmul(rows, trained_rows, self._coefficients.to(rows)))

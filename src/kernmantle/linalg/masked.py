@@ -99,11 +99,50 @@ class MaskedKronecker:
         return MaskedKronecker(type(self._product)(factors, self._product.scale), self._mask, self._noise)
 
     def solve(self, y: torch.Tensor, **options: Any) -> Iterations:
-        """Coefficients of values y (m,) or (m, c) of the cells; options are those of :func:`cg`."""
+        """Return the solution of ``self @ x = y`` by conjugate gradients.
+
+        Parameters
+        ----------
+        y : tensor, shape (m,) or (m, c)
+            Values of the m cells of the mask in row-major order, of the dtype of the factors.
+        **options
+            Of :func:`cg`: ``tolerance``, ``max_iterations``, ``preconditioner`` and so on.
+
+        Returns
+        -------
+        Iterations
+            ``x`` has the shape of y; ``residual`` and ``iterations`` say how it was found.
+
+        Raises
+        ------
+        ShapeError, DtypeError, GradientError, LinearAlgebraError
+            As of :func:`cg`.
+        """
         return cg(self, y, **options)
 
     def mean(self, y: torch.Tensor, **options: Any) -> torch.Tensor:
-        """Return the posterior mean on the whole grid (n1, n2, ...) given values y (m,) of the cells."""
+        """Return the posterior mean on the whole grid, given values of the cells of the mask.
+
+        Parameters
+        ----------
+        y : tensor, shape (m,)
+            Values of the cells in row-major order, as ``image[mask]``.
+        **options
+            Of :func:`cg`.
+
+        Returns
+        -------
+        tensor, shape (n1, n2, ...)
+
+        Raises
+        ------
+        ShapeError, DtypeError, GradientError, LinearAlgebraError
+            As of :func:`cg`.
+
+        Notes
+        -----
+        There are no gradients. Cost: one solution, and a product with the covariance of the grid.
+        """
         found = self.solve(y, **options).x
         return (self._product @ self._spread(found[:, None])).reshape(self._mask.shape)
 

@@ -143,16 +143,77 @@ class Posterior:
         return result.cpu().numpy() if is_numpy_like(z) else result
 
     def mean(self, z: Any) -> Any:
-        """Return the mean (m,) at rows z (m, k)."""
+        """Return the posterior mean at rows.
+
+        Parameters
+        ----------
+        z : array, shape (m, k)
+            Rows, of the dtype and columns of x.
+
+        Returns
+        -------
+        array, shape (m,)
+            NumPy for a NumPy array, else a tensor on the device of the systems.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            For rows that do not fit.
+
+        Notes
+        -----
+        Cost: m n k operations for n rows with values, in memory of m (1 + samples) numbers. There are no gradients.
+        """
         return self._as(z, self._products(z)[1][:, 0])
 
     def variance(self, z: Any) -> Any:
-        """Return the variance (m,) of the function at rows, estimated from the samples: it is off by √(2 / samples)."""
+        """Return the posterior variance of the function at rows, estimated from the samples.
+
+        Parameters
+        ----------
+        z : array, shape (m, k)
+            Rows, of the dtype and columns of x.
+
+        Returns
+        -------
+        array, shape (m,)
+            NumPy for a NumPy array, else a tensor on the device of the systems.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            For rows that do not fit.
+
+        Notes
+        -----
+        Its relative standard error is √(2 / samples). Cost: that of the mean, and m · features · samples operations.
+        There are no gradients.
+        """
         rows, products = self._products(z)
         return self._as(z, (self._prior(rows) - products[:, 1:]).square().mean(1))
 
     def samples(self, z: Any) -> Any:
-        """Return the samples (m, samples) of the function at rows; the same functions in each call."""
+        """Return functions drawn from the posterior at rows; they are the same functions in each call.
+
+        Parameters
+        ----------
+        z : array, shape (m, k)
+            Rows, of the dtype and columns of x.
+
+        Returns
+        -------
+        array, shape (m, samples)
+            NumPy for a NumPy array, else a tensor on the device of the systems.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            For rows that do not fit.
+
+        Notes
+        -----
+        Cost: that of the mean, and m · features · samples operations. There are no gradients.
+        """
         rows, products = self._products(z)
         return self._as(z, self._prior(rows) + products[:, :1] - products[:, 1:])
 

@@ -60,7 +60,17 @@ class Plan:
         return wrap(found.squeeze(-1) if is_vector else found)
 
     def marginals(self) -> tuple[Any, Any]:
-        """Return the sums of the plan over n and over m: (..., m) and (..., n)."""
+        """Return the sums of the plan over its columns and over its rows.
+
+        Returns
+        -------
+        array, shape (..., m), and array, shape (..., n)
+            In a balanced problem these come to the weights of both sides as the iterations converge.
+
+        Notes
+        -----
+        Cost: two passes over all pairs of rows, with memory of the results. Gradients exist as of ``plan @ v``.
+        """
         sums = [
             plan.problem.product(plan.f, plan.g, torch.ones_like(plan.g).unsqueeze(-1)).squeeze(-1)
             for plan in (self, self.T)
@@ -68,5 +78,10 @@ class Plan:
         return self.wrap(sums[0]), self.wrap(sums[1])
 
     def cost(self) -> Any:
-        """Return ``Σ_ij p_ij c_ij``, what the transport costs without the regularisation: (...)."""
+        """Return ``Σ_ij p_ij c_ij`` (...), what the transport costs without the regularisation.
+
+        Notes
+        -----
+        Cost: one pass over all pairs of rows. Gradients of first order exist.
+        """
         return self.wrap(self.problem.cost(self.f, self.g))

@@ -65,7 +65,13 @@ class KSPattern(_Pattern):
 
     @staticmethod
     def of(value: Any) -> KSPattern:
-        """Pattern of four numbers; ParameterError for anything else."""
+        """Return the pattern of four numbers (a, b, c, d), itself if it is one.
+
+        Raises
+        ------
+        ParameterError
+            For anything but four positive integers.
+        """
         if isinstance(value, KSPattern):
             return value
         try:
@@ -131,14 +137,52 @@ class KSPattern(_Pattern):
         return KSPattern(self.a, self.b * self.d // first.d, first.a * first.c // self.a, first.d)
 
     def to_dense(self, weight: Any) -> Any:
-        """Matrix (..., a b d, a c d) of weights (..., a, b, c, d), differentiable."""
+        """Return the matrix of weights, with zeros outside the support.
+
+        Parameters
+        ----------
+        weight : array, shape (..., a, b, c, d)
+
+        Returns
+        -------
+        array, shape (..., a b d, a c d)
+            Of the kind and dtype of the weights. Gradients exist.
+
+        Raises
+        ------
+        ShapeError
+            For weights of another shape.
+        """
         (weight,), wrap = unwrap(weight, names=("weight",))
         if tuple(weight.shape[-4:]) != self:
             raise ShapeError(f"weight has shape {tuple(weight.shape)}, the pattern {self} asks for (..., a, b, c, d)")
         return wrap(dense(weight))
 
     def from_dense(self, matrix: Any) -> Any:
-        """Weights (..., a, b, c, d) of a matrix; entries outside the support are dropped."""
+        """Return the weights of a matrix; entries outside the support are dropped.
+
+        Parameters
+        ----------
+        matrix : array, shape (..., a b d, a c d)
+
+        Returns
+        -------
+        array, shape (..., a, b, c, d)
+            Of the kind and dtype of the matrix. Gradients exist.
+
+        Raises
+        ------
+        ShapeError
+            For a matrix of another shape.
+
+        Examples
+        --------
+        >>> import torch, kernmantle as km
+        >>> pattern = km.KSPattern(2, 1, 2, 1)
+        >>> pattern.to_dense(pattern.from_dense(torch.ones(2, 4)))
+        tensor([[1., 1., 0., 0.],
+                [0., 0., 1., 1.]])
+        """
         (matrix,), wrap = unwrap(matrix, names=("matrix",))
         if tuple(matrix.shape[-2:]) != (self.out_features, self.in_features):
             raise ShapeError(

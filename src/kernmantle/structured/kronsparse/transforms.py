@@ -90,7 +90,27 @@ class Chain:
         self, x: Any, batch_last: bool = False, *, bias: Any = None, activation: str | None = None, out: Any = None,
         precision: str | None = None, algorithm: str = "auto",
     ) -> Any:  # fmt: skip
-        """Apply the chain; options are those of :func:`kernmantle.kron_sparse_matmul`."""
+        """Return the product of the chain's matrix with every row of x.
+
+        Parameters
+        ----------
+        x : array, shape (..., in_features), or (in_features, ...) with ``batch_last``
+        batch_last, bias, activation, out, precision, algorithm
+            As of :func:`kernmantle.kron_sparse_matmul`.
+
+        Returns
+        -------
+        array, shape (..., out_features), or (out_features, ...)
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, ParameterError, OutputError
+            As of :func:`kernmantle.kron_sparse_matmul`.
+
+        Notes
+        -----
+        Cost: ``nnz`` multiplications a row. Gradients exist for x and the bias; the weights are constants.
+        """
         options = check_options(batch_last, algorithm, precision)
         own, wrap = x, None
         if self._permutation is not None:
@@ -121,7 +141,15 @@ class Chain:
         return html(self.patterns, f"{self!r}: {self.nnz} weights")
 
     def fused(self, levels: int) -> Chain:
-        """The same matrix from fewer factors: every ``levels`` neighbours are multiplied."""
+        """Return the same matrix as fewer factors: the products of every ``levels`` consecutive ones.
+
+        Raises
+        ------
+        ParameterError
+            If ``levels`` is no positive integer.
+        ShapeError
+            If the product of two factors is supported on no pattern.
+        """
         levels = positive("levels", levels)
         weights: list[torch.Tensor] = []
         for index, weight in enumerate(self._weights):

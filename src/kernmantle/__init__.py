@@ -17,11 +17,13 @@ if _TYPE_CHECKING:
     from .integrations.sklearn import pairwise_distances as pairwise_distances
     from .integrations.sklearn import pairwise_kernels as pairwise_kernels
     from .pairwise import Kernel as Kernel
+    from .pairwise import SpectralMixture as SpectralMixture
     from .pairwise import argkmin as argkmin
     from .pairwise import attention as attention
     from .pairwise import cdist, pdist
     from .pairwise import median_bandwidth as median_bandwidth
     from .pairwise import standardise as standardise
+    from .pairwise import with_gradients as with_gradients
     from .prediction import Estimate as Estimate
     from .prediction import estimate as estimate
     from .runtime.precompile import clear_cache, precompile
@@ -49,8 +51,9 @@ if _TYPE_CHECKING:
 
 _OF_KERNELS = (
     "Cauchy", "Cosine", "Dispersal", "ExponentialPower", "Gaussian", "Kernel", "Laplace", "Linear", "Matern", "NTK",
-    "Periodic", "Polynomial", "ProductLaplace", "RationalQuadratic", "Sigmoid", "SphereNTK", "SumPowerLaplace",
-    "Wendland", "argkmin", "attention", "median_bandwidth", "standardise",
+    "Periodic", "Polynomial", "ProductLaplace", "RationalQuadratic", "Sigmoid", "SpectralMixture", "SphereNTK",
+    "SumPowerLaplace",
+    "Wendland", "argkmin", "attention", "median_bandwidth", "standardise", "with_gradients",
 )  # fmt: skip
 _OF_KRON = ("KronWorkspace", "KroneckerProduct", "kron_linear", "kron_matmul", "kron_workspace", "nearest_kron")
 _OF_KRONSPARSE = (

@@ -51,6 +51,7 @@ SOURCED = {
     "kron_linear", "kron_matmul", "kron_sparse_matmul", "kronsparse.dct",
     "kronsparse.dft", "kronsparse.monarch", "kronsparse.project", "linalg.cg", "linalg.logdet", "linalg.nystrom",
     "ot.sinkhorn", "linalg.pivoted_cholesky", "linalg.trace", "nearest_kron", "stats.hsic", "stats.mmd",
+    "SpectralMixture", "with_gradients",
 }  # fmt: skip
 
 

@@ -1,8 +1,5 @@
 """Kernels of GPyTorch on fused products, against GPyTorch's own."""
 
-from pathlib import Path
-from typing import Any
-
 import gpytorch
 import pytest
 import torch
@@ -192,18 +189,3 @@ def test_bad_input():
         FusedKernel("rbf")
     with pytest.raises(errors.ParameterError, match="last_dim_is_batch"):
         RBFKernel()(rows(4, 2), last_dim_is_batch=True).to_dense()
-
-
-def test_covariances_of_gradients_are_gpytorch_s():
-    """The function of docs/gaussian_processes.md, at equal rows too."""
-    page = (Path(__file__).parents[2] / "docs" / "gaussian_processes.md").read_text(encoding="utf-8")
-    block = page.split("## Values and gradients", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
-    lines = [line[4:] for line in block.splitlines() if line.startswith((">>> ", "... "))]
-    start, end = (next(i for i, line in enumerate(lines) if line.startswith(text)) for text in ("def ", "x = "))
-    namespace: dict[str, Any] = {"torch": torch}
-    exec("\n".join([lines[0], *lines[start:end]]), namespace)  # noqa: S102
-    x = rows(5, 2)
-    z = torch.cat([x[:2], rows(2, 2, seed=1)])
-    theirs = gpytorch.kernels.RBFKernelGrad(ard_num_dims=None).double()
-    theirs.lengthscale = torch.tensor(0.7, dtype=torch.float64)
-    assert_close(namespace["with_gradients"](km.Gaussian(0.7), x, z), theirs(x, z).to_dense(), depth=8)

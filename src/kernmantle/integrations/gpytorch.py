@@ -16,6 +16,7 @@ from .. import pairwise as own
 from ..errors import ParameterError
 from ..pairwise import Kernel
 from ..pairwise.constructors import LENGTHS, exponents, is_positive, replaced
+from ..pairwise.value_gradients import blocks, check_twice_differentiable, interleaved
 
 _PREFIX = "value_"
 
@@ -171,6 +172,102 @@ def _only_length(kernel: Kernel) -> set[str]:
     """The bandwidth, where it is the only length of the kernel and a number."""
     lengths = [name for name in kernel.hyperparameters if _base(name) in ("bandwidth", LENGTHS)]
     return set(lengths) if lengths == ["bandwidth"] else set()
+
+
+class FusedKernelGrad(FusedKernel):
+    """The kernel of values and gradients of a process with a kernel of this library, as ``RBFKernelGrad`` is of one.
+
+    Rows and columns of ``k(x, y)``, of shape (..., n (1 + d), m (1 + d)), are the value and the d partial derivatives
+    at the first row, then those at the next.
+
+    Parameters
+    ----------
+    kernel, ard_num_dims, batch_shape, active_dims, lengthscale_prior, lengthscale_constraint
+        As of :class:`FusedKernel`; the kernel as :func:`kernmantle.with_gradients` takes it.
+
+    Raises
+    ------
+    ParameterError
+        As FusedKernel, and for a kernel without second derivatives between equal rows, such as Matern.
+
+    Notes
+    -----
+    The matrix is stored. Gradients exist for length scales, hyperparameters and rows.
+
+    Examples
+    --------
+    >>> import torch, kernmantle as km
+    >>> from kernmantle.integrations.gpytorch import FusedKernelGrad
+    >>> FusedKernelGrad(km.RationalQuadratic(1.0))(torch.randn(5, 3)).shape
+    torch.Size([20, 20])
+    """
+
+    def __init__(self, kernel: Kernel, **options: Any) -> None:
+        super().__init__(kernel, **options)
+        check_twice_differentiable(kernel)
+
+    def num_outputs_per_input(self, x1: torch.Tensor, x2: torch.Tensor) -> int:  # noqa: ARG002
+        """The value and each derivative."""
+        return x1.shape[-1] + 1
+
+    def forward(
+        self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
+    ) -> Any:
+        """The matrix of two sets of rows, or its diagonal."""
+        if last_dim_is_batch:
+            raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
+        present = self.hyperparameters
+        values = {name: present[name].to(x1.dtype) for name in self._attributes}
+        length = self.lengthscale
+        if diag:
+            own = {name: int(_base(name) == LENGTHS) for name in values}
+            values = {name: value.unsqueeze(-1 - own[name]) for name, value in values.items()}
+            length, x1, x2 = length.unsqueeze(-2), x1.unsqueeze(-2), x2.unsqueeze(-2)
+        kernel = replaced(self.kernel, values)
+        found = blocks(lambda left, right: kernel(left / length, right / length), x1, x2)
+        return found[..., 0, 0, :, :].diagonal(dim1=-2, dim2=-1).flatten(-2) if diag else interleaved(found)
+
+
+class _MixtureOperator(KernelLinearOperator):
+    """A spectral mixture of two sets of rows; products with it do not form it."""
+
+    def _matmul(self, rhs: torch.Tensor) -> torch.Tensor:
+        kernel = own.SpectralMixture(**self.tensor_params, **self.nontensor_params)
+        return kernel.matmul(self.x1, self.x2, rhs.contiguous())
+
+
+def _mixture(x1: torch.Tensor, x2: torch.Tensor, **parameters: Any) -> torch.Tensor:
+    return own.SpectralMixture(**parameters)(x1, x2)
+
+
+class SpectralMixtureKernel(gpytorch.kernels.SpectralMixtureKernel):
+    """GPyTorch's spectral mixture, whose matrix and products are one pass; arguments and parameters are GPyTorch's.
+
+    ``Π_d Σ_q w_q exp(-2 π² τ_d² s_qd²) cos(2 π τ_d μ_qd)``; with ``separable=False`` that of Wilson and Adams (2013),
+    ``Σ_q w_q Π_d ...``, which is another kernel of more than one column. See :func:`kernmantle.SpectralMixture`.
+    """
+
+    def __init__(self, num_mixtures: int | None = None, separable: bool = True, **options: Any) -> None:
+        super().__init__(num_mixtures=num_mixtures, **options)
+        self.separable = separable
+
+    def forward(
+        self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
+    ) -> Any:
+        """The operator of two sets of rows, or the values of their pairs."""
+        if last_dim_is_batch:
+            raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
+        if x1.shape[-1] != self.ard_num_dims:
+            raise ParameterError(f"ard_num_dims is {self.ard_num_dims}, the rows have {x1.shape[-1]} columns")
+        weights, means, scales = self.mixture_weights, self.mixture_means.squeeze(-2), self.mixture_scales.squeeze(-2)
+        if diag:
+            each = weights.unsqueeze(-2), means.unsqueeze(-3), scales.unsqueeze(-3)
+            kernel = own.SpectralMixture(*each, separable=self.separable)
+            return kernel(x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
+        return _MixtureOperator(
+            x1, x2, covar_func=_mixture, weights=weights, means=means, scales=scales, separable=self.separable,
+            num_nonbatch_dimensions={"weights": 1, "means": 2, "scales": 2},
+        )  # fmt: skip
 
 
 class RBFKernel(FusedKernel):

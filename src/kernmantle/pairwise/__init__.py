@@ -19,12 +19,15 @@ if _TYPE_CHECKING:
     from .metrics import METRICS
     from .neighbour_search import argkmin
     from .operator import Operator
+    from .spectral_mixture import SpectralMixture
+    from .value_gradients import with_gradients
 
 _HOMES = {
     "CONSTRUCTORS": "constructors", "KERNELS": "kernels", "METRICS": "metrics", "Form": "metric", "Hyper": "kernel_row",
     "Kernel": "kernel", "Metric": "metric", "Operator": "operator", "Option": "kernel_row", "Row": "kernel_row",
-    "argkmin": "neighbour_search", "attention": "attend", "cdist": "distances", "median_bandwidth": "bandwidth",
-    "pdist": "condensed", "standardise": "bandwidth",
+    "SpectralMixture": "spectral_mixture", "argkmin": "neighbour_search", "attention": "attend", "cdist": "distances",
+    "median_bandwidth": "bandwidth", "pdist": "condensed", "standardise": "bandwidth",
+    "with_gradients": "value_gradients",
 }  # fmt: skip
 
 __all__ = [
@@ -38,12 +41,14 @@ __all__ = [
     "Operator",
     "Option",
     "Row",
+    "SpectralMixture",
     "argkmin",
     "attention",
     "cdist",
     "median_bandwidth",
     "pdist",
     "standardise",
+    "with_gradients",
 ]
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from kernmantle.torch_ops.cuda import limits
 from tests.cuda.row_nests import SQUARES, RowCase
 
 Form = tuple[str, Callable[..., Any], Callable[..., Any]]
+Shape = tuple[int, int, int, int]
 POINTS, COLUMNS = (16, 32, 64, 100, 128), (8, 16, 32, 64, 128)
 SCORE, TILES = row_reduce_plan.score_tile, row_reduce_plan.columns_tiles
 
@@ -35,9 +37,10 @@ def none(*_: object) -> None:
     """No tile."""
 
 
-def forms(n: int, k: int, width: int, direct: bool, every: bool) -> list[Form]:
+def forms(shape: Shape, direct: bool, every: bool) -> list[Form]:
     """Names of the forms, and what chooses tiles of columns and score tiles for each."""
-    case = RowCase("timed", SQUARES, "product", n, n, k, width)
+    m, n, k, width = shape
+    case = RowCase("timed", SQUARES, "product", m, n, k, width)
     found: list[Form] = []
     for tile, columns in columns_plan.columns_tiles(case.rows, case.sizes(), limits(0)):
         if every or columns == columns_plan.columns_of(width):
@@ -50,10 +53,23 @@ def forms(n: int, k: int, width: int, direct: bool, every: bool) -> list[Form]:
     return found
 
 
-def data(n: int, k: int, width: int) -> tuple[torch.Tensor, ...]:
+def data(shape: Shape) -> tuple[torch.Tensor, ...]:
     """Points and columns of v."""
-    generator = torch.Generator("cuda").manual_seed(n + k + width)
-    return tuple(torch.randn(n, extent, device="cuda", generator=generator) for extent in (k, k, width))
+    m, n, k, width = shape
+    generator = torch.Generator("cuda").manual_seed(sum(shape))
+    return tuple(torch.randn(*each, device="cuda", generator=generator) for each in ((m, k), (n, k), (n, width)))
+
+
+def drawn(count: int) -> list[Shape]:
+    """Random shapes of 2^19 to 2^30 pairs, up to 1024 numbers a point and 256 columns of v."""
+    random, found = Random(1), list[Shape]()
+    for _ in range(count):
+        pairs, share = random.uniform(19, 30), random.uniform(-4, 4)
+        k = random.randint(16, 128) if random.random() < 0.75 else random.randint(129, 1024)
+        extents = (max(192, round(2 ** (pairs / 2 + sign * share))) for sign in (1, -1))
+        m, n = extents
+        found.append((m, n, k, round(2 ** random.uniform(0, 8))))
+    return found
 
 
 def choose(form: Form) -> None:
@@ -63,13 +79,13 @@ def choose(form: Form) -> None:
     row_reduce_plan.columns_tiles = (lambda *_: []) if form[1] is none else TILES
 
 
-def compile_all(tasks: list[tuple[int, int, int, Form]]) -> None:
+def compile_all(tasks: list[tuple[Shape, Form]]) -> None:
     """Compile what the tasks need, side by side."""
     jobs = {}
-    for n, k, width, form in tasks:
+    for shape, form in tasks:
         choose(form)
         with collected() as found:
-            km.Gaussian(math.sqrt(k)).matmul(*data(n, k, width))
+            km.Gaussian(math.sqrt(shape[2])).matmul(*data(shape))
         jobs |= found
     cache = current_cache()
     begin = time.perf_counter()
@@ -78,13 +94,14 @@ def compile_all(tasks: list[tuple[int, int, int, Form]]) -> None:
     sys.stderr.write(f"{len(jobs)} kernels in {time.perf_counter() - begin:.0f} s\n")
 
 
-def timed(n: int, k: int, width: int, form: Form) -> dict[str, Any]:
+def timed(shape: Shape, form: Form) -> dict[str, Any]:
     """Time of a call and its error on some rows, as a share of the sum of absolute products and norm-wise."""
     choose(form)
-    x, y, v = data(n, k, width)
+    m, n, k, width = shape
+    x, y, v = data(shape)
     kernel = km.Gaussian(math.sqrt(k))
     found = kernel.matmul(x, y, v)
-    rows = torch.arange(0, n, max(1, n // 64), device="cuda")
+    rows = torch.arange(0, m, max(1, m // 64), device="cuda")
     entries = (
         -(torch.cdist(x[rows].double(), y.double(), compute_mode="donot_use_mm_for_euclid_dist") ** 2) / (2 * k)
     ).exp()
@@ -99,10 +116,10 @@ def timed(n: int, k: int, width: int, form: Form) -> dict[str, Any]:
         end.synchronize()
         times.append(begin.elapsed_time(end))
     return {
-        "what": "columns of v", "m": n, "n": n, "k": k, "columns": width, "form": form[0],
+        "what": "columns of v", "m": m, "n": n, "k": k, "columns": width, "form": form[0],
         "ms": round(statistics.median(times), 4), "route": kernel.info,
         "share": float((off.abs() / (entries @ v.double().abs())).max()), "norm": float(off.norm() / wanted.norm()),
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
     }  # fmt: skip
 
 
@@ -115,16 +132,15 @@ def main() -> None:
     parser.add_argument("--columns", type=int, nargs="+", default=COLUMNS)
     parser.add_argument("--direct", action="store_true", help="also what ran before there were such tiles")
     parser.add_argument("--deepest", type=int, default=columns_plan._DEEPEST, help="most numbers a point")
+    parser.add_argument("--random", type=int, default=0, help="how many random shapes instead")
     parser.add_argument("--every", action="store_true", help="also tiles that take several passes")
     given = parser.parse_args()
     columns_plan._DEEPEST = given.deepest
     columns_plan._LEAST_WIDTH = 1
-    tasks = [
-        (given.n, k, width, form)
-        for k in given.points
-        for width in given.columns
-        for form in forms(given.n, k, width, given.direct, given.every)
-    ]
+    shapes = drawn(given.random) or [(given.n, given.n, k, c) for k in given.points for c in given.columns]
+    if given.random:
+        columns_plan._LEAST_ENTRIES = 1
+    tasks = [(shape, form) for shape in shapes for form in forms(shape, given.direct, given.every)]
     compile_all(tasks)
     with given.output.open("a") as file:
         for task in tasks:
@@ -132,7 +148,8 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
             errors = f"{row['share']:.1e} {row['norm']:.1e}"
-            sys.stdout.write(f"{row['k']:4d} {row['columns']:4d} {row['form']:36s} {row['ms']:9.3f} {errors}\n")
+            head = f"{row['m']:6d} {row['n']:6d} {row['k']:4d} {row['columns']:3d}"
+            sys.stdout.write(f"{head} {row['form']:34s} {row['ms']:9.3f} {errors}\n")
 
 
 if __name__ == "__main__":

@@ -23,16 +23,17 @@ from .arguments import (
     watched,
 )
 from .generalised import NOT_DEFINITE, Pair
-from .implicit import with_gradient_of
+from .implicit import differentiable
 from .krylov import Pairs, Sizes, default_tolerance, extreme_pairs
 from .operators import Product, is_array, product_of
 from .outside import outside
+from .randomised import Randomised
 from .solution import described, nan_where_failed, raise_for
-from .spectrum import Found, Index, Value
+from .spectrum import Found, Index, Value, index_of, value_of
 from .transformed import check_one_forward, refuse, symmetrised
 from .triangles import copy_triangle
 
-Method = Literal["auto", "direct", "iterative"]
+Method = Literal["auto", "direct", "iterative", "randomised"]
 FEWEST = {"cpu": 3000, "cuda": 4000}
 """Order from which on the iteration is tried by itself."""
 SHARE = 0.1
@@ -48,18 +49,22 @@ class Spectrum(tuple[Any, Any]):
     info : array of int32, shape (...)
         On the device: 0, or not converged.
     residual : array or None
-        ``‖a v - w v‖ / ‖a‖`` of each pair, where the iteration ran.
+        ``‖a v - w v‖ / ‖a‖`` of each pair, where the iteration or the randomised method ran.
     ran : str
         What was used.
+    error : array or None
+        Estimated bound of ``‖a - v w vᵀ‖``, in the spectral norm, of the randomised method: too small with a
+        probability of 1e-6.
     """
 
     info: Any
     residual: Any
     ran: str
+    error: Any
 
-    def __new__(cls, w: Any, v: Any, info: Any, residual: Any, ran: str) -> Spectrum:  # noqa: D102
+    def __new__(cls, w: Any, v: Any, info: Any, residual: Any, ran: str, error: Any = None) -> Spectrum:  # noqa: D102
         self = super().__new__(cls, (w, v))
-        self.info, self.residual, self.ran = info, residual, ran
+        self.info, self.residual, self.ran, self.error = info, residual, ran, error
         return self
 
     @property
@@ -118,50 +123,6 @@ def _over_gaps(inner: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (inner / gaps.masked_fill(~apart, 1)).masked_fill(~apart, 0)
 
 
-class _NoGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(_: Any, v: torch.Tensor, _surrogate: torch.Tensor) -> torch.Tensor:
-        return v.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[None, None]:  # noqa: ARG004
-        raise GradientError("vectors of the iteration have no gradient, which needs all others; use method='direct'")
-
-
-def _differentiable(multiply: Any, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs with the gradients that a part of the spectrum has, where the operator has one."""
-    if not torch.is_grad_enabled():
-        return w, v
-    products = multiply(v)
-    if not products.requires_grad:
-        return w, v
-    surrogate = (v * products).sum(0)
-    return with_gradient_of(w, surrogate), _NoGradient.apply(v, surrogate)  # pyright: ignore[reportReturnType]
-
-
-def _index(subset: Any, n: int) -> Index | None:
-    if subset is None:
-        return None
-    if not isinstance(subset, Sequence) or len(subset) != 2:
-        raise ParameterError(f"subset_by_index must be a pair (first, last), not {subset!r}")
-    low, high = (int(end) for end in subset)
-    if not (0 <= low <= high < n):
-        raise ParameterError(
-            f"subset_by_index={(low, high)} must be first <= last within 0 and {n - 1}, both ends included"
-        )
-    return low, high
-
-
-def _value(subset: Any) -> Value | None:
-    if subset is None:
-        return None
-    if not isinstance(subset, Sequence) or len(subset) != 2 or not float(subset[0]) < float(subset[1]):
-        raise ParameterError(
-            f"subset_by_value must be a pair low < high, for the half-open (low, high], not {subset!r}"
-        )
-    return float(subset[0]), float(subset[1])
-
-
 @outside
 def eigh(
     a: Any,
@@ -174,6 +135,9 @@ def eigh(
     overwrite_a: bool = False,
     method: Method = "auto",
     tolerance: float | None = None,
+    oversample: int = 10,
+    power: int = 2,
+    generator: torch.Generator | None = None,
     check: bool = False,
     check_errors: bool | None = None,
 ) -> Any:
@@ -196,14 +160,20 @@ def eigh(
         Which triangle of a matrix is read.
     overwrite_a : bool
         Let the vectors, or scratch, take the place of a; without effect where b is given.
-    method : {"auto", "direct", "iterative"}
+    method : {"auto", "direct", "iterative", "randomised"}
         Direct: all columns are reduced, also for a few pairs. Iterative: a block Krylov iteration for one end of
         the spectrum by matrix products, whose every pair has a residual of at most ``tolerance``; where it does
-        not get there, the direct method is taken with a warning. "auto" iterates for operators, and for up to a
+        not get there, the direct method is taken with a warning. Randomised: the upper end by a few products with
+        random columns, as accurate as ``residual`` and ``error`` say, for operators whose largest eigenvalues are
+        the largest in size, as those of kernels are. "auto" iterates for operators, and for up to a
         tenth of the pairs at the upper end of one large matrix that needs no gradient.
     tolerance : float, optional
         Of the iteration: ``‖a v - w v‖ / ‖a‖``; by default max(20, √n) times the unit of the type, where direct
         methods end.
+    oversample, power : int
+        Of the randomised method: additional random columns, and further products that damp what is small.
+    generator : torch.Generator, optional
+        Source of its random columns; by default they are the same every time.
     check : bool
         Wait to see that a, and b, are finite and symmetric.
     check_errors : bool, optional
@@ -242,7 +212,8 @@ def eigh(
     matrices; errors grow with the condition of b. Gradients are by both.
 
     Cost of the iteration: about 3 k + 200 columns of products and as many n-vectors of memory, twice, for k pairs.
-    The host waits once for every filling of the basis.
+    The host waits once for every filling of the basis. Of the randomised method: (2 + power) (k + oversample) + k + 10
+    columns; it has no gradient.
 
     Cost of the direct method: 4 n³ / 3 operations for w, and as many again for all of v.
 
@@ -260,6 +231,11 @@ def eigh(
         raise ParameterError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, not {method!r}")
     if subset_by_index is not None and subset_by_value is not None:
         raise ParameterError("pass either subset_by_index or subset_by_value")
+    if method == "randomised":
+        if b is not None or tolerance is not None:
+            raise ParameterError("method='randomised' takes neither b nor a tolerance: residual and error are measured")
+        options = Randomised(oversample, power, generator)
+        return _by_random_columns(a, subset_by_index, lower, eigvals_only, check_errors, options)
     if b is not None:
         return _of_pair(
             a, b, lower, eigvals_only, check, check_errors, subset_by_index=subset_by_index,
@@ -273,15 +249,43 @@ def eigh(
             check_overwrite(tensor, "a")
         if check:
             check_values(tensor, symmetric=True)
-        index, value = _index(subset_by_index, tensor.shape[-1]), _value(subset_by_value)
+        index, value = index_of(subset_by_index, tensor.shape[-1]), value_of(subset_by_value)
         found, residual = _of_array(tensor, index, value, method, lower, overwrite_a, tolerance, eigvals_only)
         return _result(found, residual, wrap, eigvals_only, check_errors)
     operator = product_of(a)
-    index = _index(subset_by_index, operator.size)
+    index = index_of(subset_by_index, operator.size)
     if method == "direct" or index is None:
         raise ParameterError("of an operator one end of the spectrum is found: pass subset_by_index, or the matrix")
     found, residual = _of_operator(operator, index, tolerance)
     return _result(found, residual, operator.wrap, eigvals_only, check_errors)
+
+
+def _by_random_columns(
+    a: Any, subset: Any, lower: bool, eigvals_only: bool, check_errors: bool | None, options: Randomised
+) -> Any:
+    """The upper end, with what is measured of it."""
+    operator, wrap = None, None
+    if is_array(a):
+        tensor, wrap = matrix(a)
+        if tensor.dim() > 2:
+            raise ShapeError(f"method='randomised' takes one matrix, not a batch {tuple(a.shape)}; loop over it")
+        if _recorded(tensor):
+            raise GradientError("method='randomised' has no gradient: pass a.detach(), or method='direct'")
+        with torch.no_grad():
+            whole = Work.on(tensor.detach(), False).matrix
+            copy_triangle(whole, lower)
+        operator = product_of(whole)
+    operator = operator or product_of(a)
+    index = index_of(subset, operator.size)
+    if index is None or index[1] != operator.size - 1:
+        raise ParameterError("method='randomised' finds the upper end: pass subset_by_index=(first, n - 1)")
+    with torch.no_grad():
+        found, residual, error = options.pairs(operator, index[1] - index[0] + 1)
+    wrap = wrap or operator.wrap
+    made = _result(found, residual, wrap, eigvals_only, check_errors)
+    if not eigvals_only:
+        made.error = wrap(error)
+    return made
 
 
 def _of_pair(
@@ -410,7 +414,7 @@ def _of_matrix(
     w, v = pairs.w, pairs.v
     if a.requires_grad:
         symmetric = a.tril() + a.tril(-1).mT if lower else a.triu() + a.triu(1).mT
-        w, v = _differentiable(lambda v: symmetric @ v, w, v)
+        w, v = differentiable(lambda v: symmetric @ v, w, v)
     info = torch.zeros((), dtype=torch.int32, device=a.device)
     return Found(w, v, info, _described(pairs)), pairs.residual
 
@@ -428,7 +432,7 @@ def _of_operator(operator: Product, index: Index, tolerance: float | None) -> tu
     pairs, limit = _iteration(operator, index, tolerance)
     info = torch.zeros((), dtype=torch.int32, device=operator.device)
     if pairs.converged:
-        w, v = _differentiable(operator.apply, pairs.w, pairs.v)
+        w, v = differentiable(operator.apply, pairs.w, pairs.v)
         return Found(w, v, info, _described(pairs)), pairs.residual
     dense = getattr(operator.source, "dense", None)
     if dense is None:

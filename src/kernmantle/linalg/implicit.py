@@ -127,3 +127,24 @@ def with_gradient_of(value: torch.Tensor, surrogate: torch.Tensor) -> torch.Tens
     if torch.is_grad_enabled() and surrogate.requires_grad:
         return _WithGradientOf.apply(value, surrogate)  # pyright: ignore[reportReturnType]
     return value
+
+
+class _NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, v: torch.Tensor, _surrogate: torch.Tensor) -> torch.Tensor:
+        return v.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[None, None]:  # noqa: ARG004
+        raise GradientError("vectors of the iteration have no gradient, which needs all others; use method='direct'")
+
+
+def differentiable(multiply: Any, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs with the gradients that a part of the spectrum has, where the operator has one."""
+    if not torch.is_grad_enabled():
+        return w, v
+    products = multiply(v)
+    if not products.requires_grad:
+        return w, v
+    surrogate = (v * products).sum(0)
+    return with_gradient_of(w, surrogate), _NoGradient.apply(v, surrogate)  # pyright: ignore[reportReturnType]

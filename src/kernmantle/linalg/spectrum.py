@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import torch
 
-from ..errors import BackendError, ShapeError
+from ..errors import BackendError, ParameterError, ShapeError
 from ..torch_ops import cuda_eigen
 from . import cusolver
 from .arguments import Work
@@ -248,3 +249,28 @@ def _some_by_scipy(a: torch.Tensor, lower: bool, vectors: bool, index: Index | N
     found = None if v is None else torch.from_numpy(v)
     values = torch.from_numpy(w)
     return Found(shifted(values, size) if scaled else values, found, torch.zeros((), dtype=torch.int32), _SYEVR)
+
+
+def index_of(subset: Any, n: int) -> Index | None:
+    """Return the checked places of a part of the spectrum."""
+    if subset is None:
+        return None
+    if not isinstance(subset, Sequence) or len(subset) != 2:
+        raise ParameterError(f"subset_by_index must be a pair (first, last), not {subset!r}")
+    low, high = (int(end) for end in subset)
+    if not (0 <= low <= high < n):
+        raise ParameterError(
+            f"subset_by_index={(low, high)} must be first <= last within 0 and {n - 1}, both ends included"
+        )
+    return low, high
+
+
+def value_of(subset: Any) -> Value | None:
+    """Return the checked bounds of a part of the spectrum."""
+    if subset is None:
+        return None
+    if not isinstance(subset, Sequence) or len(subset) != 2 or not float(subset[0]) < float(subset[1]):
+        raise ParameterError(
+            f"subset_by_value must be a pair low < high, for the half-open (low, high], not {subset!r}"
+        )
+    return float(subset[0]), float(subset[1])

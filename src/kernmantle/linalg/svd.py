@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,13 +16,10 @@ from .krylov import Sizes, default_tolerance, extreme_pairs
 from .operators import is_array
 from .orthogonal import orthonormal
 from .outside import outside
+from .randomised import Apply, error_bound, normal
 from .solution import described
 
 Method = Literal["auto", "direct", "krylov", "randomised"]
-Apply = Callable[[torch.Tensor], torch.Tensor]
-PROBES = 10
-ALPHA = 4.0
-"""``‖e‖ <= ALPHA sqrt(2 / pi) max ‖e z‖`` over PROBES random z, but with a probability of ALPHA ** -PROBES = 1e-6."""
 SHARE, FEWEST = 0.1, 500
 """Share of the singular values up to which, and order from which on, "auto" takes products instead of all of them."""
 NOT_REACHED, NOT_FINITE = 1, 2
@@ -270,8 +266,7 @@ def _krylov(operator: _Matrix, k: int, limit: float) -> tuple[torch.Tensor, torc
 def _randomised(
     operator: _Matrix, k: int, width: int, power: int, source: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, str]:
-    n = operator.shape[1]
-    random = torch.empty(n, width, dtype=operator.like.dtype, device=operator.like.device).normal_(generator=source)
+    random = normal(operator.shape[1], width, operator.like, source)
     left = orthonormal(operator.apply(random), generator=source)
     for _ in range(power):
         left = orthonormal(operator.apply(orthonormal(operator.adjoint(left), generator=source)), generator=source)
@@ -287,9 +282,7 @@ def _judged(
     """Residuals of fresh products, the error of the approximation by random columns, and what follows."""
     u, s, v = triples
     residual = _residuals(operator, u, s, v)
-    probes = torch.empty(operator.shape[1], PROBES, dtype=s.dtype, device=s.device).normal_(generator=source)
-    missed = (operator.apply(probes) - (u * s) @ (v.mT @ probes)).norm(dim=0).amax()
-    error = ALPHA * (2 / math.pi) ** 0.5 * missed
+    error = error_bound(operator.apply, lambda z: (u * s) @ (v.mT @ z), operator.shape[1], s, source)
     worst = float(residual.amax())
     info = NOT_FINITE if not math.isfinite(worst) else NOT_REACHED if worst > limit else 0
     _tell(info, worst, limit, check_errors)

@@ -6,8 +6,11 @@ import itertools
 import math
 
 import pytest
+import torch
 
 from kernmantle.kronsparse import KSPattern, butterfly
+from kernmantle.structured.kronsparse.chain_training import _forward_kind
+from kernmantle.structured.mode_product import cuda
 from kernmantle.structured.mode_product.chain_plan import Step, fused, meets, steps
 from kernmantle.structured.mode_product.cost import dense_seconds
 from kernmantle.structured.mode_product.grouped_plan import factor as passes_of
@@ -130,3 +133,20 @@ def test_tiles_of_few_columns_and_long_sums_have_columns(dtype: str, last: bool)
             assert tile.m >= 1
             assert tile.n >= 1
             assert tiles_of(product, tile) >= 1
+
+
+# Microseconds on an H100: pattern, rows, type, is the batch last; by the packed kernel, and in a launch that reads weights
+# where they lie.
+PACKED = (
+    ((5, 3, 944, 1), 66, "bf16", True, (13.3, 3.5)), ((10, 12, 851, 2), 7, "f16", True, (15.8, 5.0)),
+    ((1, 9, 897, 2), 5, "bf16", True, (15.6, 5.1)), ((4, 14, 5, 9), 135, "f32", False, (9.5, 4.2)),
+    ((12, 685, 16, 2), 15955, "f32", False, (1137, 3415)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "rows", "dtype", "last", "taken"), PACKED, ids=str)
+def test_packed_products_of_small_batches_go_in_one_launch(pattern, rows, dtype, last, taken, monkeypatch) -> None:
+    monkeypatch.setattr(cuda, "limits", lambda index: CARDS["sm_90"])
+    monkeypatch.setattr(cuda, "index_of", lambda device: 0)
+    found = _forward_kind.__wrapped__((pattern,), rows, dtype, last, torch.device("cuda", 0), False, False, True)
+    assert found == ("factors", "grouped")[taken[1] < taken[0]]

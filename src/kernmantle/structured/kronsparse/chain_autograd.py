@@ -208,7 +208,7 @@ def _bind(
             return kernels
     if wanted:
         return chain_training.bind_recorded(x, weights, bias, activation, options)
-    if out is None and not packed and chain_training.forward_kind(value, weights, bias, activation, options) == GROUPED:
+    if out is None and chain_training.forward_kind(value, weights, bias, activation, options, packed) == GROUPED:
         own = [weight.detach() for weight in weights]
         return GroupedChain(bind_grouped(x.detach(), own, None if bias is None else bias.detach(), options, activation))
     return _bind_products(value, weights, bias, activation, options, packed, out)

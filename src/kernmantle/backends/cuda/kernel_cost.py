@@ -152,7 +152,7 @@ def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: i
         made, products = _SCORED, 3 * entries * plan.tile.unroll * 16 / tensor
     elif plan.form == "select":
         made, entry, products = 0.0, 0.0, entries * plan.tile.unroll * 16 / tensor
-    elif plan.form == "columns":
+    elif plan.form in ("columns", "deep"):
         made, reduced = _SCORED, 0.0
         products = entries * clocks(plan.tile, plan.group, sizes) / (own.sm_count * _CLOCK * _TENSOR)
         entry *= passes(plan.group, sizes)

@@ -84,6 +84,18 @@ def test_batched_products_where_they_lie(pattern) -> None:
         assert not given or found is out
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_blocks_of_transposed_weights_are_transposes_of_what_is_copied(last) -> None:
+    x, weight, _ = made((2, 3, 4, 5), 6, last=last)
+    transposed = weight.transpose(2, 3).contiguous().transpose(2, 3)
+    blocks = torch_products.block_matrices(transposed)
+    assert blocks.mT.is_contiguous()
+    torch.testing.assert_close(blocks, torch_products.block_matrices(weight), rtol=0, atol=0)
+    torch.testing.assert_close(torch_products.by_bmm(x, transposed), exact(x, weight), rtol=1e-12, atol=1e-12)
+    where = torch_products._where_they_lie(x, blocks, True, None) if last else torch_products.by_copies(x, blocks)
+    torch.testing.assert_close(where, exact(x, weight), rtol=1e-12, atol=1e-12)
+
+
 def test_what_is_written_there_is_not_copied(monkeypatch) -> None:
     x, weight, bias = made((2, 3, 4, 5), 6, last=True)
     out = torch.empty(1, 30, 6, dtype=torch.float64).mT

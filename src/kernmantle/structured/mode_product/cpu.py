@@ -413,7 +413,7 @@ def operand(call: Call, weight: torch.Tensor, packed: PackedWeights | None) -> t
 
 def blocks(weight: torch.Tensor, packed: PackedWeights) -> torch.Tensor:
     """Weights (..., a, b, c, d) as matrices (..., a, d, b, c)."""
-    return packed.get_or_pack(("bmm", weight.dtype), lambda: block_matrices(weight), weight.device)
+    return packed.get_or_pack(("bmm", weight.dtype), lambda: block_matrices(weight).contiguous(), weight.device)
 
 
 def _panels(call: Call, weight: torch.Tensor) -> torch.Tensor:

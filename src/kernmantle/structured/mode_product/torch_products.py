@@ -58,7 +58,9 @@ def by_copies(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
 
 
 def block_matrices(weight: torch.Tensor) -> torch.Tensor:
-    """The matrices (..., a, d, b, c) of weights."""
+    """The matrices (..., a, d, b, c) of weights; those of transposed weights as transposes, which cost less to copy."""
+    if weight.stride(-3) < weight.stride(-2):
+        return weight.transpose(-3, -2).movedim(-1, -3).contiguous().mT
     return weight.movedim(-1, -3).contiguous()
 
 

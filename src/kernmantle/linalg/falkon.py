@@ -30,8 +30,10 @@ from .sketch_and_project import CHECKED
 from .sketch_problem import MEMORY_SHARE, Limits, check_no_gradient, check_positive, device_of, targets_of
 from .triangles import copy_triangle
 
-SAMPLE = 4
+FEWEST, MOST = 4, 16
 """Rows of the sample for each centre (decision 0036)."""
+WORTH = 24
+"""Operations of float64 that take the time of a kernel value, on two cores and on an H100."""
 CHUNK = 1 << 26
 """Entries of a kernel matrix in float64 at a time: 512 MiB."""
 COLUMNS = 8
@@ -283,8 +285,8 @@ def falkon(
         How many random rows, or which. The more, the closer to all rows as centres; several times the effective
         dimension ``tr(K (K + ridge I)⁻¹)`` are enough.
     sample : int, optional
-        Random rows, other than the centres, whose normal equations precondition; 4 m by default. More of them need
-        fewer iterations.
+        Random rows, other than the centres, whose normal equations precondition. More of them need fewer iterations;
+        by default as many as take the time of one, but from 4 m to 16 m.
     tolerance : float
         Largest ``residual + error`` of a column to stop at. The mean square of the training error is then larger than
         it could be by no more than about the square of this, in units of the mean square of y.
@@ -393,7 +395,8 @@ def _prepared(
             f"{centres.dtype}"
         )
     other = n - m if counted and m < n else n
-    size = min(other, SAMPLE * m if sample is None else check_positive(sample, "sample"))
+    usual = min(MOST * m, max(FEWEST * m, WORTH * n // m))
+    size = min(other, usual if sample is None else check_positive(sample, "sample"))
     free = max(0, available(where) - 16 * m * m)
     source = RowSource(
         x, where, n, int(MEMORY_SHARE * free) if memory is None else check_positive(memory, "memory"), None

@@ -11,7 +11,7 @@ from ..ir.show import to_ssa
 
 
 def canonical(value: Any) -> str:
-    """Text that two plans share only if they are equal; the same in every process.
+    """Return the text that two plans share only if they are equal; the same in every process.
 
     Raises
     ------

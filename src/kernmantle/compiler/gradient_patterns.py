@@ -48,7 +48,7 @@ class Pullback:
 
 
 def sorted_factors(value: Node, axes: Mapping[str, str], m: str, d: str, n: str, o: str) -> Pullback | None:
-    """The product by what its factors depend on, for these letters; None if it is of another kind."""
+    """Return the product by what its factors depend on, for these letters; None if it is of another kind."""
     kinds: dict[str, list[Node]] = {"outer": [], "coefficient": [], "weight": [], "slope": []}
     for factor in factors(value):
         over = {axis for name in variables([factor]) for axis in axes.get(name, "") if axis in m + d + n + o}
@@ -76,7 +76,7 @@ def _reaches(node: Node, axes: Mapping[str, str], letter: str) -> bool:
 
 
 def pullback(program: Program) -> Pullback | None:
-    """A program as a pullback, if it is a sum over one axis of such products and returns it as it is."""
+    """Return a program as a pullback, if it is a sum over one axis of such products and returns it as it is."""
     if len(program.map) != 1 or program.reductions[0].name != "sum" or len(program.reduced) != 1:
         return None
     if len(program.outputs) != 1 or program.outputs[0].op != "var" or program.outputs[0].name != "s0":
@@ -103,7 +103,7 @@ def _fitness(found: Pullback, axes: Mapping[str, str]) -> tuple[int, int]:
 
 
 def decomposed(nest: Nest) -> Pullback | None:
-    """A nest whose roles are those of a pullback, by its factors."""
+    """Return a nest whose roles are those of a pullback, by its factors."""
     roles = {port.name: port.roles for port in nest.operands}
     outputs = "l" if "l" in nest.outs[0].roles else ""
     found = sorted_factors(nest.map[0], roles, "m", "n", "k", outputs)
@@ -131,7 +131,7 @@ class Slope:
 
 
 def slope_of(nest: Nest, value: Node, rows: str) -> Slope:
-    """The quickest right way to take a slope over the rows' operand of that name."""
+    """Return the quickest right way to take a slope over the rows' operand of that name."""
     plain = Slope(value)
     masks: list[Node] = []
     parts = unmasked_factors(value, masks, nest.numbers)
@@ -173,20 +173,20 @@ class SignedProduct:
 
 
 def _of_one_row(factor: Node, nest: Nest) -> bool:
-    """Whether a factor is the same for all cells of a row, or for all cells."""
+    """Return whether a factor is the same for all cells of a row, or for all cells."""
     columns = {port.name for port in nest.operands if "n" in port.roles}
     return not columns & set(variables([factor])) and "index" not in variables([factor])
 
 
 def _vanishes(factor: Node, difference: Node) -> bool:
-    """Whether a factor is 0 where the difference is, at least with a positive exponent."""
+    """Return whether a factor is 0 where the difference is, at least with a positive exponent."""
     if factor.op in ("pow", "sqrt"):
         factor = factor.args[0]
     return factor.op == "abs" and factor.args[0] is difference
 
 
 def match_signed_product(nest: Nest) -> SignedProduct | None:
-    """The map of a nest as such a product, if it is one and if that is right and of use."""
+    """Return the map of a nest as such a product, if it is one and if that is right and of use."""
     if nest.compute != "f32" or nest.reproducible or len(nest.map) != 1 or nest.reductions[0].name != "sum":
         return None
     if not operands_pass_range_check(nest):
@@ -219,7 +219,7 @@ def match_signed_product(nest: Nest) -> SignedProduct | None:
 
 
 def differing(nest: Nest) -> frozenset[str]:
-    """Names of the operands that differences of the map are made of."""
+    """Return the names of the operands that differences of the map are made of."""
     differences = [node for node in postorder(nest.map) if is_difference(node)]
     return frozenset(variables(differences))
 

@@ -39,7 +39,7 @@ class _Uniform:
         return self._uniform[root]
 
     def split(self, node: Node) -> tuple[Node, Node | None]:
-        """An expression as a core times a uniform factor, None for 1."""
+        """Return an expression as a core times a uniform factor, None for 1."""
         if node.op == "neg":
             core, factor = self.split(node.args[0])
             return core, const(-1) if factor is None else Node("neg", (factor,))
@@ -55,7 +55,7 @@ class _Uniform:
         return node, None
 
     def gathered(self, old: Node, args: tuple[Node, ...]) -> Node:
-        """A node with new arguments, its uniform factors in one."""
+        """Return a node with new arguments, its uniform factors in one."""
         node = Node(old.op, args)
         if node.op not in _FACTORED or self.covers(node):
             return node

@@ -18,7 +18,7 @@ SCALED = "t0"
 
 
 def factors(node: Node) -> list[Node]:
-    """What an expression is the product of."""
+    """Return what an expression is the product of."""
     if node.op == "mul":
         return [factor for arg in node.args for factor in factors(arg)]
     if node.op == "neg":
@@ -29,7 +29,7 @@ def factors(node: Node) -> list[Node]:
 
 
 def _gathered(parts: Iterable[Node]) -> tuple[float, Node | None]:
-    """The product of the numbers among factors, and that of the others in order, None where there are none."""
+    """Return the product of the numbers among factors, and that of the others in order, None where there are none."""
     literal, rest = 1.0, None
     for part in parts:
         if part.number is not None:
@@ -57,17 +57,17 @@ def signed_product(parts: Iterable[Node]) -> Node:
 
 
 def is_difference(node: Node) -> bool:
-    """Whether it is a - b of two operands."""
+    """Return whether it is a - b of two operands."""
     return node.op == "sub" and all(arg.op == "var" for arg in node.args)
 
 
 def is_abs_difference(node: Node) -> bool:
-    """Whether it is |a - b| of two operands, which is finite where they are small enough."""
+    """Return whether it is |a - b| of two operands, which is finite where they are small enough."""
     return node.op == "abs" and is_difference(node.args[0])
 
 
 def _mask(node: Node) -> Node | None:
-    """The difference whose zero a condition asks for, among others."""
+    """Return the difference whose zero a condition asks for, among others."""
     if node.op == "and":
         return next((found for found in map(_mask, node.args) if found is not None), None)
     zero = node.op == "eq" and any(arg.number == 0 and not isinstance(arg.number, bool) for arg in node.args)
@@ -96,7 +96,7 @@ def root_or_power(node: Node) -> tuple[Node, Node] | None:
 
 
 def never_negative(node: Node) -> bool:
-    """Whether an expression is at least zero, or NaN, by its form."""
+    """Return whether an expression is at least zero, or NaN, by its form."""
     if node.op == "mul" and node.args[0] is node.args[1]:
         return True
     if node.op in ("mul", "add", "div", "min", "max"):
@@ -116,7 +116,7 @@ class Matmul:
 
 
 def matmul(program: Program) -> Matmul | None:
-    """The program as a matrix product, if its only accumulator is a sum of products of two tensors."""
+    """Return the program as a matrix product, if its only accumulator is a sum of products of two tensors."""
     if len(program.map) != 1 or program.reductions[0].name != "sum" or len(program.reduced) != 1:
         return None
     product = program.map[0]
@@ -142,7 +142,7 @@ class Squares:
 
 
 def _parts(node: Node) -> list[Node]:
-    """Factors, those of a square twice."""
+    """Return the factors, those of a square twice."""
     return [
         part
         for factor in factors(node)
@@ -151,7 +151,7 @@ def _parts(node: Node) -> list[Node]:
 
 
 def squared_differences(nest: Nest) -> Squares | None:
-    """The nest as a sum of squared differences of one operand over (m, k) and one over (n, k)."""
+    """Return the nest as a sum of squared differences of one operand over (m, k) and one over (n, k)."""
     roles = {port.name: port.roles for port in nest.operands}
     looped = any("l" in port.roles for port in nest.ports)
     if nest.compute != "f32" or nest.partial or looped or [red.name for red in nest.reductions] != ["sum"]:
@@ -177,7 +177,7 @@ def is_by_products(nest: Nest) -> bool:
 
 
 def inner_product(nest: Nest) -> bool:
-    """Whether the nest is a sum over k of an operand over (m, k) times one over (n, k)."""
+    """Return whether the nest is a sum over k of an operand over (m, k) times one over (n, k)."""
     roles = {port.name: port.roles for port in nest.operands}
     if nest.compute != "f32" or nest.partial or [red.name for red in nest.reductions] != ["sum"]:
         return False
@@ -196,7 +196,7 @@ class LogProduct:
 
 
 def _terms(node: Node, uniform: Collection[str]) -> list[Node]:
-    """Terms of a sum, uniform factors multiplied in."""
+    """Return the terms of a sum, uniform factors multiplied in."""
     if node.op == "add":
         return [term for arg in node.args for term in _terms(arg, uniform)]
     if node.op == "sub":
@@ -224,7 +224,7 @@ def _sum(terms: Sequence[Node]) -> Node:
 
 
 def log_product(nest: Nest) -> LogProduct | None:
-    """The nest as the logarithm of a matrix product of exponentials, each of which one of two operands makes."""
+    """Return the nest as the logarithm of a matrix product of exponentials, each of which one of two operands makes."""
     looped = any("l" in port.roles for port in nest.ports)
     floating = nest.compute in ("f32", "f64")
     if not floating or nest.partial or looped or [red.name for red in nest.reductions] != ["logsumexp"]:
@@ -289,7 +289,7 @@ def degree(nest: Nest) -> int | None:
 
 
 def scale(nest: Nest, output: Node, uniform: Collection[str]) -> Scale | None:
-    """How an entry reads its sum times a factor of ``uniform`` variables, if that is all it reads of it."""
+    """Return how an entry reads its sum times a factor of ``uniform`` variables, if that is all it reads of it."""
     power, total = degree(nest), var("s0")
     users = [node for node in postorder([output]) if total in node.args]
     if power is None or len(users) != 1 or users[0].op != "mul" or output is total:

@@ -54,7 +54,7 @@ def _parse(text: str) -> Weighting:
 
 
 def can_weigh(weighting: Weighting) -> bool:
-    """Whether there is a nest: one axis reduced inside, of two operands of rows."""
+    """Return whether there is a nest: one axis reduced inside, of two operands of rows."""
     return can_lower(Apply(weighting.inner, PRODUCT), "f32")
 
 

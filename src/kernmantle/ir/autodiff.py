@@ -34,13 +34,13 @@ def _op(name: str, *args: Node) -> Node:
 
 
 def _weight(program: Program, accumulator: int, value: Node) -> Node:
-    """Slope of an accumulator by one mapped value, over operands a{i}, b{i}, ..."""
+    """Return the slope of an accumulator by one mapped value, over operands a{i}, b{i}, ..."""
     names = {letter: var(f"{letter}{accumulator}") for letter in "a" + STATISTICS}
     return program.reductions[accumulator].slope({"t": value} | names)
 
 
 def _descended(derived: Program, program: Program) -> Program:
-    """A derivative with what it inherits of the program that it is one of."""
+    """Return a derivative with what it inherits of the program that it is one of."""
     order = program.product_order
     if order == HIGHEST_PRODUCT_ORDER:
         raise GradientError(
@@ -52,12 +52,12 @@ def _descended(derived: Program, program: Program) -> Program:
 
 
 def undifferentiable(program: Program) -> Reduction | None:
-    """The first reduction that has no gradient, if any."""
+    """Return the first reduction that has no gradient, if any."""
     return next((red for red in program.reductions if not red.differentiable), None)
 
 
 def with_accumulators(program: Program) -> Program:
-    """The program with its raw accumulators as further outputs."""
+    """Return the program with its raw accumulators as further outputs."""
     return replace(program, outputs=program.outputs + tuple(_accumulators(program)))
 
 
@@ -66,17 +66,17 @@ def _accumulators(program: Program) -> list[Node]:
 
 
 def accumulator_is_output(program: Program) -> bool:
-    """Whether every accumulator is an output as it is, in order: nothing more needs to be saved."""
+    """Return whether every accumulator is an output as it is, in order: nothing more needs to be saved."""
     return list(program.outputs) == _accumulators(program)
 
 
 def weights_read_accumulators(program: Program) -> bool:
-    """Whether the slope of some reduction depends on its accumulator."""
+    """Return whether the slope of some reduction depends on its accumulator."""
     return any(reduction.reads_accumulator for reduction in program.reductions)
 
 
 def reads_accumulators(program: Program) -> bool:
-    """Whether some derivative depends on an accumulator, so that it must be saved."""
+    """Return whether some derivative depends on an accumulator, so that it must be saved."""
     names = [node.name for node in _accumulators(program)]
     names += [operand.name for operand in _output_operands(program)]
     slopes = [slope for output in program.outputs for slope in differentiate(output, names)]
@@ -89,7 +89,7 @@ def _output_operands(program: Program) -> list[Operand]:
 
 
 def _saved(roots: Sequence[Node], count: int) -> list[Node]:
-    """Accumulators s_i read as the saved operands a_i."""
+    """Return the accumulators s_i read as the saved operands a_i."""
     return substitute(roots, {f"s{i}": var(f"a{i}") for i in range(count)})
 
 
@@ -110,7 +110,7 @@ def _cotangent_operands(program: Program, present: Sequence[bool]) -> list[Opera
 
 
 def cotangent(program: Program, accumulator: int, present: Sequence[bool]) -> Program | None:
-    """Program of h_i from the cotangents g_o of the outputs that are ``present``; None if it is zero."""
+    """Return the program of h_i from the cotangents g_o of the outputs that are ``present``; None if it is zero."""
     total = _weighted_outputs(program, f"s{accumulator}", present)
     if total.number == 0:
         return None
@@ -118,7 +118,7 @@ def cotangent(program: Program, accumulator: int, present: Sequence[bool]) -> Pr
 
 
 def direct(program: Program, name: str, present: Sequence[bool]) -> Program | None:
-    """Gradient of an operand that the outputs read, through the outputs alone; None if there is none."""
+    """Return the gradient of an operand that the outputs read, through the outputs alone; None if there is none."""
     operand = program.operand(name)
     if not set(operand.axes) <= set(program.out):
         return None
@@ -130,7 +130,7 @@ def direct(program: Program, name: str, present: Sequence[bool]) -> Program | No
 
 
 def statistics(program: Program, accumulator: int) -> Program | None:
-    """Program of the statistics b_i, z_i, ... that the slope of a reduction needs; None if it needs none."""
+    """Return the program of the statistics b_i, z_i, ... that the slope of a reduction needs; None if it needs none."""
     value = program.map[accumulator]
     reduction = program.reductions[accumulator]
     if not reduction.statistics:
@@ -145,7 +145,7 @@ def statistics(program: Program, accumulator: int) -> Program | None:
 
 
 def pullback(program: Program, name: str, present: Sequence[bool]) -> Program | None:
-    """Gradient of an operand from the cotangents h_i that are ``present``; None if it is zero.
+    """Return the gradient of an operand from the cotangents h_i that are ``present``; None if it is zero.
 
     Its operands are the program's, h_i, and where the slope reads them a_i, b_i, z_i, y_i, q_i.
     """

@@ -154,12 +154,12 @@ def _trunc(x: Node) -> Node:
 
 
 def _opposite(a: Node, b: Node) -> Node:
-    """Whether one is negative and the other positive."""
+    """Return whether one is negative and the other positive."""
     return _op("lt", _op("mul", _op("sign", a), _op("sign", b)), const(0))
 
 
 def _beyond(a: Node, b: Node) -> Node:
-    """Whether b is infinite and a is not."""
+    """Return whether b is infinite and a is not."""
     return _op("and", _isinf(b), _isfinite(a))
 
 
@@ -177,7 +177,7 @@ def _remainder(a: Node, b: Node) -> Node:
 
 
 def _truth(x: Node) -> Node:
-    """Whether a value is not zero."""
+    """Return whether a value is not zero."""
     return x if is_boolean(x) else _op("ne", x, const(0))
 
 

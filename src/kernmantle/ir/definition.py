@@ -55,7 +55,7 @@ class Definition:
 
     @staticmethod
     def parse(text: str) -> Definition:
-        """Definition of a canonical text."""
+        """Return the definition of a canonical text."""
         return _parse(text)
 
     @property
@@ -87,7 +87,7 @@ class Binding:
     numbers: tuple[str | Number, ...]
 
     def described(self, names: Mapping[str, str]) -> str:
-        """The program for people: parameters by their names, literals by their values, operands by ``names``."""
+        """Return the program for people: parameters by their names, literals by their values, operands by ``names``."""
         shown = {new: var(name) for new, name in names.items()}
         for operand, entry in zip(self.program.numbers, self.numbers, strict=True):
             shown[operand.name] = var(entry) if isinstance(entry, str) else const(entry)
@@ -152,12 +152,12 @@ def _environment(
 
 
 def _entries(reduce: Any, count: int) -> list[Any]:
-    """One reduction per accumulator."""
+    """Return one reduction per accumulator."""
     return [*reduce] if isinstance(reduce, (tuple, list)) else [reduce] * count
 
 
 def _check_of_rows(reductions: Sequence[Reduction], epilogue: Lambda | None) -> None:
-    """ParameterError for a reduction of rows that does not stand alone."""
+    """Raise ParameterError for a reduction of rows that does not stand alone."""
     names = [reduction.name for reduction in reductions if reduction.is_of_rows]
     if not names:
         return
@@ -310,7 +310,7 @@ def _operands(equation: Equation) -> dict[str, str]:
 
 
 def symmetric(definition: Definition) -> bool:
-    """Whether the map treats its first two operands alike, so that one array for both needs half the work."""
+    """Return whether the map treats its first two operands alike, so that one array for both needs half the work."""
     axes = definition.equation.operands
     out, shared = definition.equation.out, set(axes[0]) & set(axes[1]) if len(axes) > 1 else set[str]()
     if len(out) != 2 or len(axes) < 2 or any(red.is_fold for red in definition.reductions):

@@ -14,7 +14,7 @@ _DEEPEST_MASK = 2
 
 
 def _times(slope: Node, tangent: Node, masks: int = _DEEPEST_MASK) -> Node:
-    """Product that leaves masks outermost: what is masked away is never multiplied."""
+    """Return the product that leaves masks outermost: what is masked away is never multiplied."""
     if slope is _ZERO or tangent is _ZERO:
         return _ZERO
     if tangent is _ONE:
@@ -37,7 +37,7 @@ def _plus(left: Node, right: Node) -> Node:
 
 
 def _tangent(node: Node, tangents: Sequence[Node]) -> Node:
-    """Derivative of an operation given those of its arguments."""
+    """Return the derivative of an operation given those of its arguments."""
     row = OPS[node.op]
     if not row.slopes or all(tangent is _ZERO for tangent in tangents):
         return _ZERO
@@ -91,6 +91,6 @@ def differentiate(root: Node, names: Sequence[str]) -> tuple[Node, ...]:
 
 
 def is_symmetric(roots: Sequence[Node], first: str, second: str) -> bool:
-    """Whether the rules prove that swapping two variables changes nothing."""
+    """Return whether the rules prove that swapping two variables changes nothing."""
     swapped = substitute(roots, {first: var(second), second: var(first)})
     return simplify(swapped) == simplify(roots)

@@ -145,7 +145,7 @@ def _listing(labels: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> str:
 def extents(
     labels: Sequence[str], operand_axes: Sequence[str], shapes: Sequence[tuple[int, ...]], equation: str
 ) -> Extents:
-    """Sizes of all axes, or ShapeError that names the operands at odds."""
+    """Return the sizes of all axes, or ShapeError that names the operands at odds."""
     sizes: dict[str, tuple[int, str]] = {}
     for label, axes, shape in zip(labels, operand_axes, shapes, strict=True):
         if len(shape) < len(axes):

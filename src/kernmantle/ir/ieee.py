@@ -9,7 +9,7 @@ _LARGEST_INTEGER_BITS = 1024
 
 
 def total(function: Callable[[float], float], overflow: float = math.inf) -> Callable[[float], float]:
-    """The function with ``overflow`` for results too large and NaN outside its domain."""
+    """Return the function with ``overflow`` for results too large and NaN outside its domain."""
 
     def value(x: float) -> float:
         try:
@@ -23,7 +23,7 @@ def total(function: Callable[[float], float], overflow: float = math.inf) -> Cal
 
 
 def pole(function: Callable[[float], float], at: float, there: float) -> Callable[[float], float]:
-    """The function with the value ``there`` at ``at`` and NaN outside its domain."""
+    """Return the function with the value ``there`` at ``at`` and NaN outside its domain."""
     inside = total(function)
     return lambda x: there if x == at else inside(x)
 
@@ -41,7 +41,7 @@ def divide(a: float, b: float) -> float:
 
 
 def fmod(a: float, b: float) -> float:
-    """Rest of a division whose quotient is rounded towards zero; exact."""
+    """Return the rest of a division whose quotient is rounded towards zero; exact."""
     try:
         return math.fmod(a, b)
     except ValueError:
@@ -75,7 +75,7 @@ def sign(x: float) -> float:
 
 
 def floor(x: float) -> float:
-    """Largest integer not above; infinities and NaN are their own."""
+    """Return the largest integer not above; infinities and NaN are their own."""
     return math.floor(x) if math.isfinite(x) else x
 
 
@@ -87,7 +87,7 @@ def sigmoid(x: float) -> float:
 
 
 def rsqrt(x: float) -> float:
-    """Inverse square root."""
+    """Return the inverse square root."""
     if x == 0:
         return math.copysign(math.inf, x)
     return 1 / math.sqrt(x) if x >= 0 else (math.nan if x < 0 else x)

@@ -34,7 +34,7 @@ def _alike(a: Number, b: Number) -> bool:
 
 
 def _results(plus: Node) -> Iterator[tuple[Number, Number, Number]]:
-    """Samples a, b and plus(a, b), where that is finite: only what plus returns has to obey its laws."""
+    """Yield the samples a, b and plus(a, b), where that is finite: only what plus returns has to obey its laws."""
     for samples in (_SAMPLES, _TRUTHS):
         for a in samples:
             for b in samples:
@@ -44,7 +44,7 @@ def _results(plus: Node) -> Iterator[tuple[Number, Number, Number]]:
 
 
 def _moved(plus: Node, zero: Number) -> tuple[Number, Number] | None:
-    """A value that plus(zero, value) or plus(value, zero) changes, and what it becomes."""
+    """Return a value that plus(zero, value) or plus(value, zero) changes, and what it becomes."""
     for _, _, value in _results(plus):
         for found in (_joined(plus, zero, value), _joined(plus, value, zero)):
             if not _alike(value, found):
@@ -71,7 +71,7 @@ def _grouped(plus: Node, samples: tuple[Number, ...]) -> tuple[tuple[Number, ...
 
 
 def _ungrouped(plus: Node) -> tuple[tuple[Number, ...], Number, Number] | None:
-    """What ``_grouped`` finds among all numbers, where it finds something in every domain; None otherwise."""
+    """Return what ``_grouped`` finds among all numbers, where it finds something in every domain; None otherwise."""
     closed = all(_joined(plus, a, b) in _TRUTHS for a in _TRUTHS for b in _TRUTHS)
     domains = (*_DOMAINS, _TRUTHS) if closed else _DOMAINS
     first: tuple[tuple[Number, ...], Number, Number] | None = None
@@ -111,5 +111,5 @@ def _problem(plus: Node, zero: Number, _: str) -> str:
 
 
 def broken_law(plus: Node, zero: Number) -> str:
-    """What is wrong with an identity or a plus over s0 and t, "" for nothing that samples show."""
+    """Return what is wrong with an identity or a plus over s0 and t, "" for nothing that samples show."""
     return _problem(plus, zero, repr(zero))

@@ -91,7 +91,7 @@ class Nested:
     groups: tuple[tuple[int, ...], ...]
 
     def values_of(self, i: int) -> str:
-        """Axes of columns of v that an outer operand has, in the output's order."""
+        """Return the axes of columns of v that an outer operand has, in the output's order."""
         return "".join(axis for axis in self.values if axis in self.axes[i])
 
 

@@ -102,7 +102,7 @@ def _unpickle(records: list[Record]) -> Node:
 
 
 def liftable(value: Number | None) -> bool:
-    """Whether a literal is passed as a parameter rather than compiled in."""
+    """Return whether a literal is passed as a parameter rather than compiled in."""
     return value is not None and not isinstance(value, bool) and math.isfinite(value) and value not in (-1, 0, 1, 2)
 
 
@@ -129,7 +129,7 @@ def var(name: str) -> Node:
 
 
 def const(value: Number) -> Node:
-    """Constant; a float with an exact integer value becomes that integer, so 2 and 2.0 are one node."""
+    """Return the constant; a float with an exact integer value becomes that integer, so 2 and 2.0 are one node."""
     if isinstance(value, int) and abs(value) >= _INFINITE:
         value = math.inf if value > 0 else -math.inf
     elif isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_INTEGER and repr(value) != "-0.0":
@@ -138,7 +138,7 @@ def const(value: Number) -> Node:
 
 
 def postorder(roots: Iterable[Node]) -> list[Node]:
-    """Every node below the roots once, arguments before their users."""
+    """Return every node below the roots once, arguments before their users."""
     seen: set[int] = set()
     order: list[Node] = []
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
@@ -154,7 +154,7 @@ def postorder(roots: Iterable[Node]) -> list[Node]:
 
 
 def variables(roots: Iterable[Node]) -> list[str]:
-    """Names of the variables below the roots, in order of first use."""
+    """Return the names of the variables below the roots, in order of first use."""
     return [node.name for node in postorder(roots) if node.op == "var"]
 
 

@@ -70,7 +70,7 @@ class Op:
         return self.domain or (REAL,) * self.arity
 
     def partials(self, node: Node) -> Partials:
-        """Slope by each argument of a node of this operation, None where it is zero everywhere."""
+        """Return the slope by each argument of a node of this operation, None where it is zero everywhere."""
         names = {**dict(zip("abc", node.args, strict=False)), "n": node}
         return tuple(fill(read(slope), names) if slope else None for slope in self.slopes)
 
@@ -88,7 +88,7 @@ def _whole(
     parity: str = "",
     never_negative: bool = False,
 ) -> Op:
-    """Row of arithmetic that integers have too."""
+    """Return the row of arithmetic that integers have too."""
     return Op(
         name, len(slopes), value, slopes, infix, numpy, torch, commutative=commutative, integer=True,
         singular=singular, associative=associative, parity=parity, never_negative=never_negative,
@@ -155,7 +155,7 @@ def _function(
     parity: str = "",
     never_negative: bool = False,
 ) -> Op:
-    """Row of a function of one real number; ``pole`` is where its slope is infinite."""
+    """Return the row of a function of one real number; ``pole`` is where its slope is infinite."""
     singular = f"{pole}: slope 0" if pole else "none"
     return Op(
         name, 1, value, (slope,), None, numpy, (name, *also), (domain,), singular=singular, cost=cost, parity=parity,
@@ -209,14 +209,14 @@ def _functions() -> tuple[Op, ...]:
 def _comparison(
     name: str, value: Callable[..., bool], infix: str, numpy: str, *torch: str, commutative: bool = False
 ) -> Op:
-    """Row of two numbers whose result is true or false."""
+    """Return the row of two numbers whose result is true or false."""
     return Op(
         name, 2, value, (), infix, numpy, torch, boolean=True, commutative=commutative, integer=True, comparison=True
     )  # fmt: skip
 
 
 def _connective(name: str, value: Callable[..., bool], infix: str, numpy: str) -> Op:
-    """Row of two truth values whose result is one."""
+    """Return the row of two truth values whose result is one."""
     return Op(
         name, 2, value, (), infix, numpy, (numpy,), boolean=True, commutative=True, integer=True, conditions=(0, 1),
         associative=True,
@@ -255,12 +255,12 @@ OPS: dict[str, Op] = {row.name: row for row in _arithmetic() + _functions() + _l
 
 
 def is_transcendental(node: Node) -> bool:
-    """Whether a node is an operation that takes far longer than a multiplication."""
+    """Return whether a node is an operation that takes far longer than a multiplication."""
     return bool(node.args) and OPS[node.op].transcendental
 
 
 def evaluate(roots: Sequence[Node], values: Mapping[str, Number]) -> tuple[Number, ...]:
-    """Values of expressions on Python numbers."""
+    """Return the values of expressions on Python numbers."""
     values_of: dict[int, Number] = {}
     for node in postorder(roots):
         if node.op == "var":

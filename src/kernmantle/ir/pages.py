@@ -14,7 +14,7 @@ def _operation(row: Op) -> str:
 
 
 def operations() -> str:
-    """One line an operation."""
+    """Return one line an operation."""
     head = ["| names | sign | integers | gradient | where the slope is not finite |", "|---|---|---|---|---|"]
     return "\n".join([*head, *map(_operation, OPS.values())])
 
@@ -24,6 +24,6 @@ def _reduction(row: Reduction) -> str:
 
 
 def reductions() -> str:
-    """One line a reduction."""
+    """Return one line a reduction."""
     head = ["| name | result | over nothing | gradient |", "|---|---|---|---|"]
     return "\n".join([*head, *map(_reduction, REDUCTIONS.values())])

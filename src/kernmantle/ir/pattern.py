@@ -14,7 +14,7 @@ _WORDS: dict[str, Number] = {"true": True, "false": False, "inf": float("inf"), 
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> Node:
-    """Expression of a text."""
+    """Return the expression of a text."""
     tokens = [match.group(1) for match in _TOKEN.finditer(text)]
 
     def expression() -> Node:
@@ -32,7 +32,7 @@ def read(text: str) -> Node:
 
 
 def fill(pattern: Node, values: Mapping[str, Node]) -> Node:
-    """The pattern with its variables replaced."""
+    """Return the pattern with its variables replaced."""
     if pattern.op == "var":
         return values[pattern.name]
     return Node(pattern.op, tuple(fill(arg, values) for arg in pattern.args)) if pattern.args else pattern

@@ -81,7 +81,7 @@ class Program:
         return ",".join(op.axes for op in self.operands if not op.number) + "->" + self.out
 
     def operand(self, name: str) -> Operand:
-        """Operand of that name."""
+        """Return the operand of that name."""
         return next(op for op in self.operands if op.name == name)
 
     def pruned(self) -> Program:
@@ -119,7 +119,7 @@ class Program:
 
     @staticmethod
     def parse(text: str) -> Program:
-        """Program of a canonical text."""
+        """Return the program of a canonical text."""
         return _parse(text)
 
     def __str__(self) -> str:
@@ -133,14 +133,14 @@ class Program:
 
 
 def reduction_document(reduction: Reduction) -> object:
-    """A reduction as JSON: its name, or what a user's is made of."""
+    """Return a reduction as JSON: its name, or what a user's is made of."""
     if reduction.name in REDUCTIONS:
         return reduction.name
     return [reduction.name, to_ssa(reduction.step), repr(reduction.init[0])]
 
 
 def reduction_of(document: Any) -> Reduction:
-    """Inverse of ``reduction_document``."""
+    """Return the inverse of ``reduction_document``."""
     if isinstance(document, str):
         return REDUCTIONS[document]
     name, step, init = document
@@ -200,7 +200,7 @@ def _parse(text: str) -> Program:
 
 
 def elementwise(operands: Sequence[Operand], out: str, outputs: Sequence[Node]) -> Program:
-    """Program without a reduction: each output is an expression of the operands."""
+    """Return the program without a reduction: each output is an expression of the operands."""
     maps = tuple(outputs)
     reductions = (REDUCTIONS["sum"],) * len(maps)
     return Program(tuple(operands), out, maps, reductions, tuple(var(f"s{i}") for i in range(len(maps))))

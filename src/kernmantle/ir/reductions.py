@@ -111,7 +111,7 @@ def _monoid(
 
 
 def _extremum(name: str, worst: float, meaning: str) -> Reduction:
-    """Row whose result is one of the values: those equal to it share its slope.
+    """Return the row whose result is one of the values: those equal to it share its slope.
 
     A value is computed again, in another loop than the result was, and functions such as pow may round differently
     there: it is equal up to some units in the last place, infinities are only equal exactly.
@@ -124,7 +124,7 @@ def _extremum(name: str, worst: float, meaning: str) -> Reduction:
 
 
 def _product() -> Reduction:
-    """Row whose slope is the product of all other values.
+    """Return the row whose slope is the product of all other values.
 
     It is made from the product b of the values that are not zero and the number z of zeros. y and q are sums over the
     values that are zero of themselves and of their squares: they add no value, but the slopes by which zeros move the
@@ -133,11 +133,11 @@ def _product() -> Reduction:
     """
 
     def pairs(total: str, squares: str) -> str:
-        """Sum of the products of two different numbers, from their sum and that of their squares."""
+        """Return the sum of the products of two different numbers, from their sum and that of their squares."""
         return f"mul(0.5,sub(mul({total},{total}),{squares}))"
 
     def by_count(*cases: str) -> str:
-        """The case of as many zeros, 0 where there are more than cases."""
+        """Return the case of as many zeros, 0 where there are more than cases."""
         chosen = "0"
         for count, case in reversed(list(enumerate(cases))):
             chosen = f"where(eq(z,{count}),{case},{chosen})"
@@ -205,12 +205,12 @@ REDUCTIONS: dict[str, Reduction] = {row.name: row for row in _ROWS}
 
 
 def of_rows(name: str, count: int = 0) -> Reduction:
-    """Reduction of the rows of scores: softmax, or the ``count`` smallest or largest."""
+    """Return the reduction of the rows of scores: softmax, or the ``count`` smallest or largest."""
     return Reduction(name, (count,), (), (), meaning="of the rows of scores")
 
 
 def semiring(plus: Node, zero: Number) -> Reduction:
-    """Reduction by an associative, commutative ``plus`` over s0 and t, with identity ``zero``."""
+    """Return the reduction by an associative, commutative ``plus`` over s0 and t, with identity ``zero``."""
     merge = tuple(substitute([plus], {"t": R0}))
     return Reduction("semiring", (zero,), (plus,), merge, meaning="user's semiring")
 

@@ -75,7 +75,7 @@ def _powers() -> tuple[Rule, ...]:
 
 
 def _signs() -> tuple[Rule, ...]:
-    """Rows that follow from what the table of operations says of a function's sign."""
+    """Return the rows that follow from what the table of operations says of a function's sign."""
     functions = [row for row in OPS.values() if row.arity == 1]
     even = tuple(Rule(f"{row.name}(neg(x))", f"{row.name}(x)") for row in functions if row.parity == "even")
     odd = tuple(Rule(f"{row.name}(neg(x))", f"neg({row.name}(x))") for row in functions if row.parity == "odd")
@@ -211,7 +211,7 @@ RULES: tuple[Rule, ...] = _powers() + _signs() + _TRANSPARENT + _LOGICAL + _FINI
 
 
 def is_boolean(node: Node) -> bool:
-    """Whether an expression is a comparison, a logical operation or true or false."""
+    """Return whether an expression is a comparison, a logical operation or true or false."""
     return OPS[node.op].boolean if node.args else isinstance(node.number, bool)
 
 
@@ -255,13 +255,13 @@ _TABLES = {finite: _by_operation(finite) for finite in (False, True)}
 
 
 def apply(rule: Rule, node: Node) -> Node | None:
-    """The node rewritten by a rule, None where the rule does not fit."""
+    """Return the node rewritten by a rule, None where the rule does not fit."""
     bound = _match(rule.before, node, {})
     return None if bound is None else fill(rule.after, bound)
 
 
 def rewritten(node: Node, finite: bool) -> Node | None:
-    """The node rewritten by the first rule that fits."""
+    """Return the node rewritten by the first rule that fits."""
     for rule in _TABLES[finite].get(node.op, ()):
         new = apply(rule, node)
         if new is not None and new is not node:

@@ -31,7 +31,7 @@ def _literal(value: Number) -> str:
 
 
 def number_of(text: str) -> Number:
-    """Number of its text: integers stay integers."""
+    """Return the number of its text: integers stay integers."""
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.lstrip("-").isdigit() else float(text)
@@ -53,7 +53,7 @@ def to_ssa(roots: Sequence[Node]) -> str:
 
 
 def from_ssa(text: str) -> tuple[Node, ...]:
-    """Inverse of ``to_ssa``."""
+    """Return the inverse of ``to_ssa``."""
     built: list[Node] = []
 
     def value(token: str) -> Node:
@@ -75,7 +75,7 @@ def _bracketed(text: tuple[str, int], context: int) -> str:
 
 
 def _spell(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
-    """Source of one node and its precedence, given those of its arguments."""
+    """Return the source of one node and its precedence, given those of its arguments."""
     if node.op == "var":
         return node.name, _ATOM
     if node.number is not None:

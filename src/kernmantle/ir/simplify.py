@@ -36,7 +36,7 @@ def _swapped(node: Node) -> Node:
 
 
 def _negated(node: Node, depth: int = _LONGEST_CHAIN) -> Node | None:
-    """The negative of an odd function of a difference that is the wrong way round, by turning that."""
+    """Return the negative of an odd function of a difference that is the wrong way round, by turning that."""
     if _backwards(node):
         return _swapped(node)
     if not depth or not node.args or OPS[node.op].parity != "odd":
@@ -65,7 +65,7 @@ def _difference_ordered(node: Node) -> Node | None:
 
 
 def _chain(node: Node) -> list[Node]:
-    """Arguments of nested uses of one operation; none if there are too many."""
+    """Return the arguments of nested uses of one operation; none if there are too many."""
     parts: list[Node] = []
     waiting = [node]
     while waiting:
@@ -80,7 +80,7 @@ def _chain(node: Node) -> list[Node]:
 
 
 def _associated(node: Node) -> Node | None:
-    """Chains of an operation that is associative for every float, in one order and without repetition."""
+    """Return the chains of an operation that is associative for every float, in one order and without repetition."""
     if not OPS[node.op].associative or all(arg.op != node.op for arg in node.args):
         return None
     chain: Node | None = None
@@ -215,5 +215,5 @@ def _lifted_order(roots: Sequence[Node]) -> list[Node]:
 
 
 def exponents(roots: Sequence[Node]) -> set[str]:
-    """Names of the variables that appear in the exponent of a power."""
+    """Return the names of the variables that appear in the exponent of a power."""
     return {name for node in postorder(roots) if node.op == "pow" for name in variables([node.args[1]])}

@@ -54,7 +54,7 @@ def _count(number: int) -> str:
 def signature(
     function: Callable[..., Any], positional_count: int, what: str = "map"
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names of the parameters after the first ``positional_count``, and the defaults of those that have one.
+    """Return the names of the parameters after the first ``positional_count``, and the defaults of those that have one.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def trace(
     named: Mapping[str, Node] | None = None,
     what: str = "map",
 ) -> Trace:
-    """Expressions that a function computes.
+    """Return the expressions that a function computes.
 
     Parameters
     ----------

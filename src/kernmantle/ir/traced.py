@@ -39,7 +39,7 @@ def _user_line() -> tuple[str, str]:
 
 
 def refusal(problem: str, advice: str, kind: type[TraceError] = TraceError) -> TraceError:
-    """Error that names the user's line, what cannot be traced and what to use instead."""
+    """Return the error that names the user's line, what cannot be traced and what to use instead."""
     where, source = _user_line()
     quoted = f"\n    {source}" if source else ""
     return kind(f"{where}: {problem}{quoted}\n{advice}")
@@ -51,7 +51,7 @@ def refuse(problem: str, advice: str) -> NoReturn:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value counts as a literal: a Python number or a 0-d numpy one."""
+    """Return whether a value counts as a literal: a Python number or a 0-d numpy one."""
     if isinstance(value, bool | int | float):
         return True
     return type(value).__module__.startswith("numpy") and getattr(value, "shape", None) == ()

@@ -30,7 +30,7 @@ def _outer(
 
 
 def agop(call: Call, coef: torch.Tensor, average: bool, centred: bool, diagonal: bool) -> torch.Tensor:
-    """Sum of the outer products of all gradients; ``call`` has the points as x and the rows as y."""
+    """Return the sum of the outer products of all gradients; ``call`` has the points as x and the rows as y."""
     call, coef = placed(call, coef)
     columns, points = call.x.shape[-1], call.x.shape[-2]
     batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])

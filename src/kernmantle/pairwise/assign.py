@@ -22,7 +22,7 @@ _LEAST = 0
 
 
 def _check(name: str, value: Any) -> None:
-    """ParameterError where a value is out of the range that all kernels of the table have for the name."""
+    """Raise ParameterError where a value is out of the range that all kernels of the table have for the name."""
     base = name.rstrip("0123456789").rstrip("_")
     ranges = {hyper.range for row in KERNELS.values() for hyper in row.hyper if hyper.name == base}
     ranges |= {"positive"} if base == LENGTHS else set()

@@ -84,7 +84,7 @@ def typical_distance(rows: torch.Tensor) -> float:
 
 
 def standardise(x: Any, *others: Any) -> Any:
-    """Columns of mean 0 and standard deviation 1; columns that do not vary become 0.
+    """Return the columns of mean 0 and standard deviation 1; columns that do not vary become 0.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from .kernel_inputs import Call
 
 @of_form
 def form_with_table(form: Form) -> Form:
-    """The form whose sum has a further term of every pair."""
+    """Return the form whose sum has a further term of every pair."""
     if len(form.maps) != 1:
         raise ParameterError(
             f"a table is added to the sum of a kernel, this one has {len(form.maps)}: give the table to the parts, "
@@ -27,7 +27,7 @@ def form_with_table(form: Form) -> Form:
 
 
 def with_table(call: Call, table: torch.Tensor) -> Call:
-    """The call with a term for every pair."""
+    """Return the call with a term for every pair."""
     wanted = (call.x.shape[-2], call.y.shape[-2])
     if tuple(table.shape[-2:]) != wanted:
         raise ShapeError(f"table must have an entry for each of the {wanted[0]} x {wanted[1]} pairs of rows, it has "
@@ -43,5 +43,5 @@ def with_table(call: Call, table: torch.Tensor) -> Call:
 
 
 def at_points(call: Call, points: slice) -> tuple[torch.Tensor, ...]:
-    """The shared tensors for some rows of x."""
+    """Return the shared tensors for some rows of x."""
     return (*call.shared[:-1], call.shared[-1][..., points, :]) if call.form.has_table else call.shared

@@ -31,7 +31,7 @@ def pdist(
     out: Any = None,
     precision: str | None = None,
 ) -> Any:
-    """Distances between the rows of ``x``, each pair once: the entries of ``cdist(x)`` above the diagonal.
+    """Return the distances between the rows of ``x``, each pair once: the entries of ``cdist(x)`` above the diagonal.
 
     Parameters
     ----------

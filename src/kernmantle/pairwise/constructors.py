@@ -79,7 +79,7 @@ def _form(name: str, *passed: Any) -> Form:
 
 
 def make(row: Row, passed: Mapping[str, Any]) -> Kernel:
-    """The kernel of a row with these hyperparameters and options, defaults for the others."""
+    """Return the kernel of a row with these hyperparameters and options, defaults for the others."""
     values = {hyper.name: _hyper(row, hyper, passed.get(hyper.name)) for hyper in row.hyper}
     exponents = {hyper.name for hyper in row.hyper if hyper.exponent}
     literals = tuple((name, values[name]) for name in sorted(exponents) if literal(values[name]))
@@ -157,7 +157,7 @@ def _documentation(row: Row) -> str:
 
 
 def constructor(row: Row) -> Callable[..., Kernel]:
-    """The public function of a row."""
+    """Return the public function of a row."""
     signature = _signature(row)
 
     def construct(*args: Any, **kwargs: Any) -> Kernel:

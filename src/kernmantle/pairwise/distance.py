@@ -139,7 +139,7 @@ class Distances:
         return task.evaluate([tensor.detach() for tensor in tensors])
 
     def _joined(self, entry: Entry | None, terms: Mapping[str, torch.Tensor]) -> Distances:
-        """The values of a function of the distances, as if they were distances."""
+        """Return the values of a function of the distances, as if they were distances."""
         if entry is None:
             return self
         along = [terms[name].to(self.operands[0]) for name in (*entry.rows, *entry.columns)]

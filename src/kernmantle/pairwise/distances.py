@@ -37,7 +37,7 @@ _MADE = _Made()
 
 @constant
 def _made(name: str, variant: str, weighted: bool, root: bool) -> str:
-    """Where the contraction of a metric is kept; made at the first call."""
+    """Return where the contraction of a metric is kept; made at the first call."""
     key = f"{name} {variant} {weighted} {root}"
     if variant == "steep" and not root:  # a sum of powers is what it is
         variant = "power"
@@ -47,7 +47,7 @@ def _made(name: str, variant: str, weighted: bool, root: bool) -> str:
 
 
 def contraction(name: str, variant: str, weighted: bool, root: bool) -> Contraction:
-    """The contraction of a metric, made once."""
+    """Return the contraction of a metric, made once."""
     return getattr(_MADE, _made(name, variant, weighted, root))
 
 
@@ -65,7 +65,7 @@ def cdist(
     out: Any = None,
     precision: str | None = None,
 ) -> Any:
-    """Distances between the rows of ``x`` and those of ``y``.
+    """Return the distances between the rows of ``x`` and those of ``y``.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def cdist(
 
 
 def _direct(row: Metric, x: Any, y: Any, p: Any, w: Any, root: bool, out: Any, precision: str | None) -> Any:
-    """Result for tensors that need no preparation, else None."""
+    """Return the result for tensors that need no preparation, else None."""
     operands = (x, y) if w is None else (x, y, w)
     variant, parameters = number_variant(2 if p is None else p) if "p" in row.options else ("", {})
     contract = contraction(row.name, variant, w is not None, root)
@@ -150,12 +150,12 @@ def _direct(row: Metric, x: Any, y: Any, p: Any, w: Any, root: bool, out: Any, p
 
 
 def _is_number(row: Metric, p: Any) -> bool:
-    """Whether a power is absent or a number, and one that the metric takes."""
+    """Return whether a power is absent or a number, and one that the metric takes."""
     return p is None or ("p" in row.options and (type(p) is float or type(p) is int))
 
 
 def _is_direct(row: Metric, x: Any, y: Any, w: Any) -> bool:
-    """Whether tensors can go to the contraction as they are; the contraction does not know their names."""
+    """Return whether tensors can go to the contraction as they are; the contraction does not know their names."""
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         return False
     if not (x.dtype == y.dtype and x.device == y.device and x.is_floating_point()):
@@ -178,7 +178,7 @@ def _is_direct(row: Metric, x: Any, y: Any, w: Any) -> bool:
 def evaluate(
     wanted: Request, ready: Ready, root: bool, operands: tuple[torch.Tensor, ...], precision: str | None
 ) -> Any:
-    """Distances between the rows of these operands, in the type they are computed in."""
+    """Return the distances between the rows of these operands, in the type they are computed in."""
     contract = contraction(wanted.row.name, wanted.variant, ready.weighted, root)
     return contract(*operands, precision=precision, **ready.parameters)
 
@@ -200,7 +200,7 @@ def _deliver(wanted: Request, root: bool, out: Any, precision: str | None) -> An
 
 
 def checked(wanted: Request, out: Any, rows: tuple[int, ...]) -> torch.Tensor:
-    """Tensor on the memory of ``out``, which can take a result over these axes behind the batch."""
+    """Return the tensor on the memory of ``out``, which can take a result over these axes behind the batch."""
     inputs = list(wanted.inputs.values())
     tracked = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
     types = Types(NAMES[wanted.dtype], (NAMES[wanted.dtype],)).text

@@ -78,7 +78,7 @@ def _part(form: Form, value: Node) -> Part:
 
 
 def _is_affine(root: Node) -> bool:
-    """Whether an expression is seen to be A + B x1, from its operations."""
+    """Return whether an expression is seen to be A + B x1, from its operations."""
     moving: set[Node] = {var(_SECOND)}
     for node in postorder([root]):
         indices = [index for index, arg in enumerate(node.args) if arg in moving]
@@ -101,7 +101,7 @@ def _affine(form: Form, index: int, value: Node, slope: Node) -> _Affine | None:
 
 @of_form
 def plan(form: Form) -> Plan | None:
-    """How to differentiate a form whose reductions are sums; None for others."""
+    """Return how to differentiate a form whose reductions are sums; None for others."""
     if any(reduction is not _SUM for reduction in form.reductions):
         return None
     slopes: list[Node] = []
@@ -130,7 +130,7 @@ def plan(form: Form) -> Plan | None:
 
 
 def _rescaled(form: Form, inner: Node) -> tuple[Node, str]:
-    """An expression that has the rows in their difference times one weight alone, of rows multiplied already."""
+    """Return an expression that has the rows in their difference times one weight alone, of rows multiplied already."""
     gap = var("gap")
 
     def joined(node: Node, args: tuple[Node, ...], weight: Node) -> Node:
@@ -159,7 +159,7 @@ def run(
     parameters: Mapping[str, Any],
     out: torch.Tensor | None = None,
 ) -> Any:
-    """A contraction with those of the parameters that it has."""
+    """Return a contraction with those of the parameters that it has."""
     takes = contraction.definition.parameters
     return contraction(*operands, out=out, **{name: value for name, value in parameters.items() if name in takes})
 
@@ -176,7 +176,7 @@ def rows(
     *shared: torch.Tensor,
     out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor]:
-    """Gradients at some points: (..., o, m, k); ``out`` is taken where no derivative is recorded."""
+    """Return the gradients at some points: (..., o, m, k); ``out`` is taken where no derivative is recorded."""
     steps = plan(call.form)
     with without_autocast(z.device):
         if steps is None:
@@ -242,7 +242,7 @@ def _by_autograd(
 
 
 def placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
-    """The call and the coefficients (..., n, o) in the type they are computed in."""
+    """Return the call and the coefficients (..., n, o) in the type they are computed in."""
     rows = call.y.shape[-2]
     passed, coef = coef, coef.unsqueeze(-1) if coef.dim() == 1 else coef
     if coef.dim() < 2 or coef.shape[-2] != rows:
@@ -257,7 +257,7 @@ def placed(call: Call, coef: torch.Tensor) -> tuple[Call, torch.Tensor]:
 
 
 def ranges(call: Call, coef: torch.Tensor, per_point: int, budget: int = 0) -> Iterator[slice]:
-    """Ranges of points whose matrices, and ``per_point`` further numbers each, stay within the bound.
+    """Return the ranges of points whose matrices, and ``per_point`` further numbers each, stay within the bound.
 
     With ``budget`` the matrices may take as many bytes instead.
     """
@@ -271,7 +271,7 @@ def ranges(call: Call, coef: torch.Tensor, per_point: int, budget: int = 0) -> I
 
 
 def gradient(call: Call, coef: torch.Tensor) -> torch.Tensor:
-    """Gradients of all predictors at all points; ``call`` has the points as x and the rows as y."""
+    """Return the gradients of all predictors at all points; ``call`` has the points as x and the rows as y."""
     vector = coef.dim() == 1
     call, coef = placed(call, coef)
     batch = torch.broadcast_shapes(call.batch, coef.shape[:-2])

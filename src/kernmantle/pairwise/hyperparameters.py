@@ -13,14 +13,14 @@ from .kernel_inputs import Value
 
 
 def equal(one: Value, other: Value) -> bool:
-    """Whether two values are the same: tensors only where they are one."""
+    """Return whether two values are the same: tensors only where they are one."""
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         return one is other
     return type(one) is type(other) and one == other
 
 
 def shown(value: Any) -> str:
-    """A value for a repr: tensors by their shape unless they are a single number on the CPU."""
+    """Return a value for a repr: tensors by their shape unless they are a single number on the CPU."""
     if isinstance(value, torch.Tensor):
         if value.dim() == 0 and readable(value):
             return f"tensor({value.item():.6g})"
@@ -29,7 +29,7 @@ def shown(value: Any) -> str:
 
 
 def value_of(value: Any, name: str) -> Any:
-    """Number or tensor of a hyperparameter."""
+    """Return the number or tensor of a hyperparameter."""
     if isinstance(value, torch.Tensor):
         if value.is_complex() or value.dtype == torch.bool:
             raise ParameterError(f"hyperparameter {name!r} has dtype {value.dtype}; pass real numbers")

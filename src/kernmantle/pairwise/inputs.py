@@ -40,13 +40,13 @@ class Request:
     inputs: Mapping[str, torch.Tensor]
 
     def prepared(self) -> Ready:
-        """Operands and parameters of the contraction."""
+        """Return the operands and parameters of the contraction."""
         with without_autocast(self.arguments.x.device):
             ready = (self.row.prepare or prepare.plain)(self.arguments)
         return ready._replace(parameters={**ready.parameters, **self.parameters})
 
     def axes(self, weighted: bool) -> list[str]:
-        """Axes of every operand."""
+        """Return the axes of every operand."""
         form = POWERS[self.variant] if self.variant else self.row.form
         return [*form.operands.split(","), *("k" for _ in range(weighted))]
 
@@ -64,7 +64,7 @@ class Request:
 
 
 def find(metric: Any) -> Metric:
-    """Row of a metric by its name or an alias."""
+    """Return the row of a metric by its name or an alias."""
     if not isinstance(metric, str):
         raise ParameterError(
             f"metric must be a name, not {type(metric).__name__}; a power is p=..., "
@@ -79,7 +79,7 @@ def find(metric: Any) -> Metric:
 
 
 def check_options(row: Metric, arguments: Mapping[str, Any]) -> None:
-    """ParameterError for what the metric does not take."""
+    """Raise ParameterError for what the metric does not take."""
     for name, value in arguments.items():
         if value is not None and name not in row.options:
             takers = ", ".join(other.name for other in METRICS.values() if name in other.options)
@@ -100,7 +100,7 @@ def number_variant(p: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _scalar(value: Any) -> Any:
-    """Number of a constant 0-d tensor, as it costs nothing to read."""
+    """Return the number of a constant 0-d tensor, as it costs nothing to read."""
     constant = isinstance(value, torch.Tensor) and value.dim() == 0 and not value.requires_grad
     return value.item() if constant and value.dtype != torch.bool and readable(value) else value
 
@@ -162,7 +162,7 @@ def check_shapes(tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _check_weights(w: Any, tensor: torch.Tensor) -> None:
-    """ParameterError for negative weights of an array on the host; tensors are not read."""
+    """Raise ParameterError for negative weights of an array on the host; tensors are not read."""
     if is_numpy_like(w) and tensor.numel() and tensor.min() < 0:
         raise ParameterError(f"w must not be negative, it has {tensor.min().item()}")
 
@@ -177,7 +177,7 @@ def _check_base(base: Any) -> None:
 
 
 def _arrays(named: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Wrap]:
-    """Tensors of x, y and the options that are arrays, of one device."""
+    """Return the tensors of x, y and the options that are arrays, of one device."""
     present = {name: value for name, value in named.items() if value is not None}
     for name, value in present.items():
         if is_number(value) and not hasattr(value, "shape"):

@@ -186,7 +186,7 @@ class Kernel(Algebra):
         return "\n".join([gram(self._form).described(self._infos.matrix), *self._infos.described()])
 
     def prepared(self, x: Any, y: Any, precision: str | None = None, **extra: Any) -> tuple[Call, list[torch.Tensor]]:
-        """Rows and further arrays, checked and placed on tensors."""
+        """Return the rows and further arrays, checked and placed on tensors."""
         return prepare(self._form, self._values, self._weights, x, y, extra, precision, self._transform, self._infos)
 
     def _tabled(
@@ -208,7 +208,7 @@ class Kernel(Algebra):
         table: Any = None,
         precision: str | None = None,
     ) -> Any:
-        """All pairs of rows.
+        """Return all pairs of rows.
 
         Parameters
         ----------
@@ -296,23 +296,23 @@ class Kernel(Algebra):
         return result
 
     def sum(self, x: Any, y: Any = None) -> Any:
-        """Sum over the rows of y, (..., m), without the matrix k(x, y)."""
+        """Return the sum over the rows of y, (..., m), without the matrix k(x, y)."""
         return self._reduced("sum", x, y)
 
     def max(self, x: Any, y: Any = None) -> Any:
-        """Largest over the rows of y, (..., m), without the matrix k(x, y)."""
+        """Return the largest over the rows of y, (..., m), without the matrix k(x, y)."""
         return self._reduced("max", x, y)
 
     def min(self, x: Any, y: Any = None) -> Any:
-        """Smallest over the rows of y, (..., m), without the matrix k(x, y)."""
+        """Return the smallest over the rows of y, (..., m), without the matrix k(x, y)."""
         return self._reduced("min", x, y)
 
     def logsumexp(self, x: Any, y: Any = None) -> Any:
-        """Logarithm of the sum over the rows of y of exp(k(x, y)), (..., m), without the matrix k(x, y)."""
+        """Return the logarithm of the sum over the rows of y of exp(k(x, y)), (..., m), without the matrix k(x, y)."""
         return self._reduced("logsumexp", x, y)
 
     def argkmax(self, x: Any, y: Any = None, count: int = 1, *, return_values: bool = False) -> Any:
-        """Indices of the ``count`` rows of y with the largest k(x, y), best first: (..., m, count).
+        """Return the indices of the ``count`` rows of y with the largest k(x, y), best first: (..., m, count).
 
         With ``return_values`` the pair (values, indices); the values have gradients.
         """
@@ -320,7 +320,7 @@ class Kernel(Algebra):
         return neighbours.nearest_of(call, count, True, return_values)
 
     def argkmin(self, x: Any, y: Any = None, count: int = 1, *, return_values: bool = False) -> Any:
-        """Indices of the ``count`` rows of y with the smallest k(x, y), smallest first; as ``argkmax``."""
+        """Return the indices of the ``count`` rows of y with the smallest k(x, y), smallest first; as ``argkmax``."""
         call, _ = self.prepared(x, y)
         return neighbours.nearest_of(call, count, False, return_values)
 
@@ -356,7 +356,7 @@ class Kernel(Algebra):
         return Operator(self, x, y, diagonal)
 
     def gradient(self, z: Any, x: Any, coef: Any, *, table: Any = None) -> Any:
-        """Gradient by z of the predictor f_o(z) = Σ_n coef[n, o] k(z, x_n).
+        """Return the gradient by z of the predictor f_o(z) = Σ_n coef[n, o] k(z, x_n).
 
         Parameters
         ----------
@@ -383,7 +383,7 @@ class Kernel(Algebra):
         self, z: Any, x: Any, coef: Any, *, average: bool = False, centred: bool = False, diagonal: bool = False,
         table: Any = None,
     ) -> Any:  # fmt: skip
-        """Sum over outputs and points of the outer products of the predictor's gradients.
+        """Return the sum over outputs and points of the outer products of the predictor's gradients.
 
         Parameters
         ----------
@@ -409,7 +409,7 @@ class Kernel(Algebra):
         return call.finished(found.diagonal(dim1=-2, dim2=-1) if diagonal and not alone else found)
 
     def transformed(self, matrix: Any) -> Kernel:
-        """The kernel of rows that are multiplied by a matrix first, k(x @ matrix, y @ matrix).
+        """Return the kernel of rows that are multiplied by a matrix first, k(x @ matrix, y @ matrix).
 
         With the root of a positive matrix M, Euclidean distances become those of M, Σ_ij d_i M_ij d_j.
 
@@ -440,11 +440,11 @@ class Kernel(Algebra):
         return Kernel.made(self._form, self._values, self._weights, text, ATOM, both, self._named)
 
     def of_transformed(self) -> Kernel:
-        """The kernel of rows that have been multiplied by the transform already."""
+        """Return the kernel of rows that have been multiplied by the transform already."""
         return Kernel.made(self._form, self._values, self._weights, self._text, self._level, None, self._named)
 
     def transposed(self) -> Kernel:
-        """The kernel k(y, x), this one where it is symmetric."""
+        """Return the kernel k(y, x), this one where it is symmetric."""
         if self.is_symmetric:
             return self
         return self._like(swapped(self._form), f"{bracketed(self, ATOM)}.transposed()", ATOM)

@@ -100,5 +100,5 @@ class Algebra:
 
 
 def bracketed(kernel: Algebra, level: int) -> str:
-    """Text of a kernel, in brackets where it binds less than ``level``."""
+    """Return the text of a kernel, in brackets where it binds less than ``level``."""
     return repr(kernel) if kernel._level >= level else f"({kernel!r})"

@@ -95,7 +95,7 @@ class Form:
         return self.maps, self.reductions, self.output, self.parameters, self.operands
 
     def axes(self, rows: str = "mk", others: str = "nk") -> list[str]:
-        """Axes of every operand, those of the rows as given."""
+        """Return the axes of every operand, those of the rows as given."""
         of_role = {"m": rows.replace("k", ""), "n": others.replace("k", "")}
 
         def of(operand: Operand) -> str:
@@ -108,7 +108,7 @@ class Form:
 
 def contraction_of(axes: Sequence[str], out: str, maps: Sequence[Node], reductions: Sequence[Reduction],
                    outputs: Sequence[Node]) -> Contraction:  # fmt: skip
-    """Contraction of expressions over operands x0, x1, ... of these axes; other variables are parameters."""
+    """Return the contraction of expressions over operands x0, x1, ... of these axes; other variables are parameters."""
     return Contraction.of(of_expressions(f"{','.join(axes)}->{out}", maps, reductions, outputs))
 
 
@@ -117,7 +117,7 @@ _MAKERS: dict[str, Callable[[Form], Any]] = {}
 
 
 def of_form(make: Callable[[Form], Result]) -> Callable[[Form], Result]:
-    """A function of a form that is evaluated once; also while torch.compile traces, instead of looked into."""
+    """Return a function of a form that is evaluated once; also while torch.compile traces, instead of looked into."""
     cached, name = lru_cache(maxsize=1024)(make), f"{make.__name__} {len(_MAKERS)}"
     _MAKERS[name] = cached
 
@@ -136,19 +136,19 @@ def _attribute(name: str, key: str) -> str:
 
 @of_form
 def gram(form: Form) -> Contraction:
-    """All pairs of rows."""
+    """Return all pairs of rows."""
     return contraction_of(form.axes(), "mn", form.maps, form.reductions, [form.output])
 
 
 @of_form
 def diagonal(form: Form) -> Contraction:
-    """Every row with the row of the same index."""
+    """Return every row with the row of the same index."""
     return contraction_of(form.axes("mk", "mk"), "m", form.maps, form.reductions, [form.output])
 
 
 @of_form
 def is_symmetric(form: Form) -> bool:
-    """Whether the rules prove that k(x, y) = k(y, x)."""
+    """Return whether the rules prove that k(x, y) = k(y, x)."""
     swap = {ROWS[0]: var(ROWS[1]), ROWS[1]: var(ROWS[0])}
     squares = {
         (op.weight, op.role): f"x{i + len(ROWS)}" for i, op in enumerate(form.operands) if isinstance(op, Squares)
@@ -166,7 +166,7 @@ def is_symmetric(form: Form) -> bool:
 
 
 def of_difference(value: Node) -> bool:
-    """Whether an expression has x0 and x1 in their difference alone."""
+    """Return whether an expression has x0 and x1 in their difference alone."""
     rows = {var(name) for name in ROWS}
     users = [node for node in postorder([value]) if rows & set(node.args)]
     return value not in rows and all(node.op == "sub" and set(node.args) == rows for node in users)
@@ -174,12 +174,12 @@ def of_difference(value: Node) -> bool:
 
 @of_form
 def is_stationary(form: Form) -> bool:
-    """Whether every map has the rows in their difference alone."""
+    """Return whether every map has the rows in their difference alone."""
     return not form.reads_squares and all(map(of_difference, form.maps))
 
 
 def swapped(form: Form) -> Form:
-    """The form of k(y, x)."""
+    """Return the form of k(y, x)."""
     swap = {ROWS[0]: var(ROWS[1]), ROWS[1]: var(ROWS[0])}
     operands = [
         Squares("n" if operand.role == "m" else "m", operand.weight) if isinstance(operand, Squares) else operand
@@ -197,7 +197,7 @@ def _fresh(name: str, taken: set[str]) -> str:
 
 
 def combine(op: str, left: Form, right: Form, same: Mapping[str, str]) -> tuple[Form, dict[str, str]]:
-    """One form of two, their outputs joined by an operation, and the new names of the right one's parameters.
+    """Return one form of two, their outputs joined by an operation, and the new names of the right one's parameters.
 
     ``same`` maps parameters and weights of the right form to those of the left one that have the same value;
     parameters are shared where they stand in a map, so that equal maps are summed once.
@@ -242,7 +242,7 @@ def combine(op: str, left: Form, right: Form, same: Mapping[str, str]) -> tuple[
 
 
 def changed(form: Form, op: str, name: str, first: bool = False) -> tuple[Form, str]:
-    """The form with its output joined to a further parameter by an operation, and that parameter's name."""
+    """Return the form with its output joined to a further parameter by an operation, and that parameter's name."""
     name = name if name not in form.parameters else _fresh(name, set(form.parameters))
     args = (var(name), form.output) if first else (form.output, var(name))
     (output,) = simplify([Node(op, args)])
@@ -250,6 +250,6 @@ def changed(form: Form, op: str, name: str, first: bool = False) -> tuple[Form, 
 
 
 def raised(form: Form, exponent: int | float) -> Form:
-    """The form with its output raised to a power that is part of the expression."""
+    """Return the form with its output raised to a power that is part of the expression."""
     (output,) = simplify([Node("pow", (form.output, const(exponent)))])
     return Form(form.maps, form.reductions, output, form.parameters, form.operands)

@@ -53,7 +53,7 @@ def _half_chord(s: Any, length: Any, gap: Any) -> Any:
 
 
 def _angle(h: Any) -> Any:
-    """The angle θ of h = sin²(θ/2), with its digits near 0 and near π."""
+    """Return the angle θ of h = sin²(θ/2), with its digits near 0 and near π."""
     small = where(h < 0.5, h, 1 - h)
     series: Any = _ARCSINE[-1]
     for coefficient in reversed(_ARCSINE[:-1]):
@@ -84,7 +84,7 @@ def network(s: Any, a: Any, b: Any, bias: Any, depth: int) -> Any:
 
 
 def network_on_sphere(s: Any, a: Any, b: Any, bias: Any, depth: int) -> Any:
-    """The same of the rows divided by their lengths."""
+    """Return the same of the rows divided by their lengths."""
     left, right = sqrt(a), sqrt(b)
     return _network(_half_chord(s, left * right, left - right), 1, depth, bias)
 

@@ -63,7 +63,7 @@ class Call:
         return self.x.device
 
     def kernel_inputs(self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor]) -> KernelInputs:
-        """Operands and parameters for rows x and y."""
+        """Return the operands and parameters for rows x and y."""
         weights = dict(zip(self.form.weights, shared, strict=False))
         parameters = dict(zip(self.names, shared[len(weights) :], strict=False))
         operands = [x, y]
@@ -80,16 +80,16 @@ class Call:
         self, x: torch.Tensor, y: torch.Tensor, shared: Sequence[torch.Tensor], out: Any = None,
         info: RunInfo | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """All pairs of rows x and y."""
+        """Return all pairs of rows x and y."""
         inputs, info = self.kernel_inputs(x, y, shared), RunInfo() if info is None else info
         return gram(self.form).run(inputs.operands, inputs.parameters, out, self.precision, info)
 
     def matrix(self, out: Any = None) -> torch.Tensor:
-        """All pairs of rows, as the kernel's own."""
+        """Return all pairs of rows, as the kernel's own."""
         return self.gram(self.x, self.y, self.shared, out, self.info(MATRIX))
 
     def diagonal(self) -> torch.Tensor:
-        """The rows with themselves."""
+        """Return the rows with themselves."""
         inputs = self.kernel_inputs(self.x, self.x, self.shared)
         return diagonal(self.form)(*inputs.operands, precision=self.precision, **inputs.parameters)
 
@@ -99,11 +99,11 @@ class Call:
         return is_recorded((self.x, self.y, *self.shared))
 
     def finished(self, result: torch.Tensor) -> Any:
-        """The result in the dtype and kind of the caller's arrays."""
+        """Return the result in the dtype and kind of the caller's arrays."""
         return self.wrap(result if result.dtype == self.dtype else result.to(self.dtype))
 
     def widened(self) -> Call:
-        """The same in float32 where the tensors are halves."""
+        """Return the same in float32 where the tensors are halves."""
         if self.x.dtype not in HALVES:
             return self
         x = self.x.float()
@@ -121,7 +121,7 @@ class KernelInputs:
 
 
 def squares(rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """Squared lengths of the rows."""
+    """Return the squared lengths of the rows."""
     scaled = rows if weight is None else rows * weight.unsqueeze(-2)
     return torch.linalg.vecdot(scaled, scaled)
 
@@ -203,7 +203,7 @@ def _scale_of(lengths: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _check_not_lengthscales(name: str, value: torch.Tensor, x: torch.Tensor) -> None:
-    """ParameterError for a batch of lengths that has as many entries as the rows have columns."""
+    """Raise ParameterError for a batch of lengths that has as many entries as the rows have columns."""
     base = name.rstrip("0123456789").rstrip("_")
     if base not in LENGTHS:
         return

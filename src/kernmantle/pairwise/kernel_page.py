@@ -17,7 +17,7 @@ def _flags(row: Row) -> str:
 
 
 def markdown() -> str:
-    """One line a kernel."""
+    """Return one line a kernel."""
     lines = ["| kernel | k(x, y) | arguments | k(x, x) | type | notes |", "|---|---|---|---|---|---|"]
     for row in KERNELS.values():
         formula = row.formula.replace("|", "\\|")

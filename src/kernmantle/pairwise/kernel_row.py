@@ -99,7 +99,7 @@ class Row:
 
 
 def literal(value: Any) -> bool:
-    """Whether an exponent is part of the compiled expression."""
+    """Return whether an exponent is part of the compiled expression."""
     return type(value) in (int, float) and (value in POWER_CLASSES or value == math.inf)
 
 
@@ -137,7 +137,7 @@ def form_of(
     tensor_p: bool,
     weighted: bool,
 ) -> Form:
-    """Expressions of a row whose exponents in ``literals`` and whose options are given."""
+    """Return the expressions of a row whose exponents in ``literals`` and whose options are given."""
     named: dict[str, Any] = (
         {hyper.name: Traced(var(hyper.name)) for hyper in row.hyper} | dict(literals) | dict(options)
     )

@@ -18,7 +18,7 @@ from .kernel_inputs import Call
 
 
 def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
-    """All pairs of rows, written to ``out`` where given, with ``diagonal`` added."""
+    """Return all pairs of rows, written to ``out`` where given, with ``diagonal`` added."""
     if out is None:
         result = call.matrix()
         if diagonal is not None:
@@ -42,7 +42,7 @@ def dense(call: Call, out: Any, diagonal: Any, offsets: tuple[int, int]) -> Any:
 
 
 def common_batch(batch: tuple[int, ...], diagonal: torch.Tensor) -> tuple[int, ...]:
-    """Batch axes of a matrix with a diagonal for each of a batch."""
+    """Return the batch axes of a matrix with a diagonal for each of a batch."""
     try:
         return tuple(torch.broadcast_shapes(batch, diagonal.shape))
     except RuntimeError:
@@ -53,13 +53,13 @@ def common_batch(batch: tuple[int, ...], diagonal: torch.Tensor) -> tuple[int, .
 
 
 def _entries(matrix: torch.Tensor, offsets: tuple[int, int]) -> tuple[torch.Tensor, int]:
-    """The entries whose row and column have the same index in the larger arrays."""
+    """Return the entries whose row and column have the same index in the larger arrays."""
     offset = int(offsets[0]) - int(offsets[1])
     return matrix.diagonal(offset, -2, -1), offset
 
 
 def spread(diagonal: Any, matrix: torch.Tensor) -> Any:
-    """A diagonal, one number or one per batch, beside the entries of a matrix."""
+    """Return a diagonal, one number or one per batch, beside the entries of a matrix."""
     return diagonal.to(matrix.dtype).unsqueeze(-1) if isinstance(diagonal, torch.Tensor) else diagonal
 
 
@@ -68,7 +68,7 @@ def _add(matrix: torch.Tensor, diagonal: Any, offsets: tuple[int, int]) -> None:
 
 
 def add_diagonal(matrix: torch.Tensor, diagonal: Any, offsets: tuple[int, int]) -> torch.Tensor:
-    """The matrix with a number, or one per batch, added where row and column have the same index."""
+    """Return the matrix with a number, or one per batch, added where row and column have the same index."""
     if isinstance(diagonal, torch.Tensor):
         batch = common_batch(tuple(matrix.shape[:-2]), diagonal)
         if batch != matrix.shape[:-2]:
@@ -122,7 +122,7 @@ def _computed_in(call: Call, v: torch.Tensor) -> tuple[Call, torch.Tensor]:
 
 
 def reduced(call: Call, how: str) -> torch.Tensor:
-    """A reduction over the rows of y: (..., m)."""
+    """Return a reduction over the rows of y: (..., m)."""
     return _rowwise(_computed_in(call, call.x)[0], how)
 
 

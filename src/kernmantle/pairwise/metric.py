@@ -52,7 +52,7 @@ class Form:
     weighted: bool = True
 
     def contraction(self, weighted: bool, root: bool) -> Contraction:
-        """The contraction with or without weights, and with or without the root."""
+        """Return the contraction with or without weights, and with or without the root."""
         equation = f"{self.operands},k->mn" if weighted else f"{self.operands}->mn"
         mapped = self.map
         if self.weighted and not weighted:
@@ -105,7 +105,7 @@ class Metric:
 
 
 def _signed(function: Lambda, positional: int, names: list[str]) -> Lambda:
-    """The function, which says that it takes so many operands and then these parameters."""
+    """Return the function, which says that it takes so many operands and then these parameters."""
     first = [Parameter(f"operand{index}", Parameter.POSITIONAL_ONLY) for index in range(positional)]
     rest = [Parameter(name, Parameter.KEYWORD_ONLY) for name in names]
     function.__signature__ = Signature([*first, *rest])  # pyright: ignore[reportFunctionMemberAccess]

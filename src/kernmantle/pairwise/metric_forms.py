@@ -23,7 +23,7 @@ def _power(x: Any, y: Any, w: Any, p: Any) -> Any:
 
 
 def _power_and_gap(x: Any, y: Any, w: Any, p: Any) -> tuple[Any, Any]:
-    """Both sums; an infinite power, whose sum is not used, must have no infinite slope either."""
+    """Return both sums; an infinite power, whose sum is not used, must have no infinite slope either."""
     return _power(x, y, w, where(p == math.inf, 1, p)), _masked(x, y, w)
 
 
@@ -106,7 +106,7 @@ SHANNON = Form(_shannon, finish=lambda s, scale: maximum(s * scale, 0), root=sqr
 
 
 def _agreement(x: Any, y: Any, w: Any) -> tuple[Any, Any]:
-    """How much differs, and how much is true in both; x and y are 0 or 1."""
+    """Return how much differs, and how much is true in both; x and y are 0 or 1."""
     return w * abs(x - y), w * (x * y)
 
 

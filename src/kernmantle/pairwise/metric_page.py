@@ -75,13 +75,13 @@ def _line(row: Metric) -> str:
 
 
 def table() -> str:
-    """One line per metric."""
+    """Return one line per metric."""
     head = "| metric | definition | options | symmetric | zero | gradients | notes | also called |"
     return "\n".join([head, "|---|---|---|---|---|---|---|---|", *map(_line, METRICS.values())]) + "\n"
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return _HEAD + table() + _TAIL
 
 

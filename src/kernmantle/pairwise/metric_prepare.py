@@ -16,12 +16,12 @@ Rows = Callable[[torch.Tensor], torch.Tensor]
 
 
 def readable(p: torch.Tensor) -> bool:
-    """Whether values can be looked at without waiting for a device, a compiler or a transform."""
+    """Return whether values can be looked at without waiting for a device, a compiler or a transform."""
     return p.device.type == "cpu" and not torch.compiler.is_compiling() and plain_tensors([p])
 
 
 def plain(arguments: Arguments, **parameters: Any) -> Ready:
-    """The rows as they are."""
+    """Return the rows as they are."""
     weights = () if arguments.w is None else (arguments.w,)
     return Ready((arguments.x, arguments.y, *weights), parameters, arguments.w is not None)
 
@@ -36,7 +36,7 @@ def _weights_of_rows(arguments: Arguments) -> torch.Tensor | float:
 
 
 def _scaled_rows(arguments: Arguments) -> Arguments:
-    """Rows divided by their largest entries, so that no square overflows or is lost."""
+    """Return the rows divided by their largest entries, so that no square overflows or is lost."""
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
         if not x.shape[-1]:
@@ -53,12 +53,12 @@ def _unit(arguments: Arguments) -> Arguments:
 
 
 def directions(arguments: Arguments) -> Ready:
-    """Rows of length 1: half their squared distance is 1 - cos, exact where it is small."""
+    """Return the rows of length 1: half their squared distance is 1 - cos, exact where it is small."""
     return plain(_unit(_scaled_rows(arguments)))
 
 
 def centred_directions(arguments: Arguments) -> Ready:
-    """Rows of mean 0 and length 1."""
+    """Return the rows of mean 0 and length 1."""
     arguments = _scaled_rows(arguments)
     if arguments.w is None:
         return directions(_changed(arguments, lambda x: x - x.mean(-1, keepdim=True)))
@@ -68,25 +68,25 @@ def centred_directions(arguments: Arguments) -> Ready:
 
 
 def square_roots(arguments: Arguments) -> Ready:
-    """Square roots of the entries, with gradient 0 at 0."""
+    """Return the square roots of the entries, with gradient 0 at 0."""
     return plain(_changed(arguments, lambda x: _masked(torch.sqrt, x, 0.0)))
 
 
 def _masked(function: Rows, x: torch.Tensor, at_zero: float) -> torch.Tensor:
-    """A function whose slope at 0 is infinite, with the slope 0 there."""
+    """Return a function whose slope at 0 is infinite, with the slope 0 there."""
     zero = x == 0
     return torch.where(zero, at_zero, function(torch.where(zero, 1.0, x)))
 
 
 def logarithms(arguments: Arguments) -> Ready:
-    """The rows of x, the logarithms of y and those of x."""
+    """Return the rows of x, the logarithms of y and those of x."""
     logs = _changed(arguments, lambda x: _masked(torch.log, x, -math.inf))
     ready = plain(logs._replace(x=arguments.x))
     return ready._replace(operands=(*ready.operands[:2], logs.x, *ready.operands[2:]))
 
 
 def shares(arguments: Arguments) -> Ready:
-    """Rows divided by their sums; the scale is that of the divergence in units of the logarithm's base."""
+    """Return the rows divided by their sums; the scale is that of the divergence in units of the logarithm's base."""
     base = math.e if arguments.base is None else arguments.base
     unit = base.to(arguments.x.dtype).log() if isinstance(base, torch.Tensor) else math.log(base)
     return plain(_changed(arguments, lambda x: x / x.sum(-1, keepdim=True)), scale=0.5 / unit)
@@ -103,7 +103,7 @@ def truths(arguments: Arguments) -> Ready:
 
 
 def truths_with_total(arguments: Arguments) -> Ready:
-    """The same, and the sum of the weights."""
+    """Return the same, and the sum of the weights."""
     return with_total(_changed(arguments, _truth))
 
 
@@ -112,7 +112,7 @@ def _truth(x: torch.Tensor) -> torch.Tensor:
 
 
 def _stacked(arguments: Arguments) -> torch.Tensor:
-    """The rows that a variance is taken of, as scipy: of pdist the rows, of cdist those of x and y."""
+    """Return the rows that a variance is taken of, as scipy: of pdist the rows, of cdist those of x and y."""
     if arguments.condensed:
         return arguments.x
     batch = torch.broadcast_shapes(arguments.x.shape[:-2], arguments.y.shape[:-2])
@@ -124,7 +124,7 @@ def _centred(rows: torch.Tensor) -> torch.Tensor:
 
 
 def divided_by_variance(arguments: Arguments) -> Ready:
-    """The rows, weighted by the reciprocals of V."""
+    """Return the rows, weighted by the reciprocals of V."""
     variance = arguments.V
     if variance is None:
         variance = variance_of(_stacked(arguments))
@@ -165,7 +165,7 @@ def _one_norm(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def multiplied_by_inverse(arguments: Arguments) -> Ready:
-    """The rows and their products with VI, both moved towards the origin, which changes no difference."""
+    """Return the rows and their products with VI, both moved towards the origin, which changes no difference."""
     inverse = inverse_covariance_of(_stacked(arguments)) if arguments.VI is None else arguments.VI
     middle = arguments.x.detach().mean(tuple(range(arguments.x.dim() - 1))).nan_to_num(0.0, 0.0, 0.0)
     moved = _changed(arguments, lambda x: x - middle)

@@ -18,7 +18,7 @@ def argkmin(
     return_values: bool = False,
     **options: Any,
 ) -> Any:
-    """Indices of the ``count`` rows of y that are nearest to each row of x, nearest first.
+    """Return the indices of the ``count`` rows of y that are nearest to each row of x, nearest first.
 
     Parameters
     ----------

@@ -11,14 +11,14 @@ from .kernel_inputs import Call
 
 
 def check_count(count: Any, rows: int) -> int:
-    """The number of neighbours, at least 1 and at most as many as there are rows."""
+    """Return the number of neighbours, at least 1 and at most as many as there are rows."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= rows:
         raise ParameterError(f"count must be an integer from 1 to {rows}, the number of rows of y, got {count!r}")
     return count
 
 
 def nearest_of(call: Call, count: int, largest: bool, return_values: bool) -> Any:
-    """Indices of the largest or smallest values of a kernel, with them where asked."""
+    """Return the indices of the largest or smallest values of a kernel, with them where asked."""
     check_count(count, call.y.shape[-2])
     inputs = call.kernel_inputs(call.x, call.y, call.shared)
     info = call.info("largest" if largest else "smallest")

@@ -18,23 +18,23 @@ class Entries(Protocol):
     """What an operator asks of its kernel."""
 
     def __call__(self, x: Any, y: Any = None, *, diagonal: Any = None) -> Any:
-        """All pairs of rows."""
+        """Return all pairs of rows."""
         ...
 
     def prepared(self, x: Any, y: Any) -> tuple[Call, list[torch.Tensor]]:
-        """Rows on tensors."""
+        """Return the rows on tensors."""
         ...
 
     def matmul(self, x: Any, y: Any, v: Any, *, diagonal: Any = None) -> Any:
-        """The matrix times v."""
+        """Return the matrix times v."""
         ...
 
     def diagonal(self, x: Any) -> Any:
-        """Every row with itself."""
+        """Return every row with itself."""
         ...
 
     def transposed(self) -> Entries:
-        """The kernel k(y, x)."""
+        """Return the kernel k(y, x)."""
         ...
 
 
@@ -87,19 +87,19 @@ class Operator:
         return v.to(self.dtype) if isinstance(v, torch.Tensor) and isinstance(self.dtype, torch.dtype) else v
 
     def matvec(self, v: Any) -> Any:
-        """Product with a vector, of shape (n,) or (n, 1)."""
+        """Return the product with a vector, of shape (n,) or (n, 1)."""
         return self @ v
 
     def matmat(self, v: Any) -> Any:
-        """Product with a matrix."""
+        """Return the product with a matrix."""
         return self @ v
 
     def rmatvec(self, v: Any) -> Any:
-        """Product of the transpose with a vector."""
+        """Return the product of the transpose with a vector."""
         return self.T @ v
 
     def rmatmat(self, v: Any) -> Any:
-        """Product of the transpose with a matrix."""
+        """Return the product of the transpose with a matrix."""
         return self.T @ v
 
     @property
@@ -111,7 +111,7 @@ class Operator:
     H = T
 
     def diagonal(self) -> Any:
-        """The diagonal of a square operator of one set of rows."""
+        """Return the diagonal of a square operator of one set of rows."""
         if self._y is not None and self._y is not self._x:
             raise ShapeError("the diagonal of an operator of two sets of rows needs k(x, y); use k.diagonal(x) for one")
         if self._diagonal is None:
@@ -121,7 +121,7 @@ class Operator:
         return call.finished(entries + spread(self._diagonal, entries))
 
     def columns(self, indices: Any) -> Any:
-        """Columns of the matrix by their indices, as an array (n, len(indices))."""
+        """Return the columns of the matrix by their indices, as an array (n, len(indices))."""
         y = self._x if self._y is None else self._y
         if self._diagonal is None:
             return self._kernel(self._x, y[..., indices, :])
@@ -140,11 +140,11 @@ class Operator:
         return call.is_tracked or (diagonal and torch.is_grad_enabled())
 
     def double(self) -> Operator:
-        """The same of rows in float64."""
+        """Return the same of rows in float64."""
         return self._of(torch.float64)
 
     def float(self) -> Operator:
-        """The same of rows in float32."""
+        """Return the same of rows in float32."""
         return self._of(torch.float32)
 
     def _of(self, dtype: torch.dtype) -> Operator:
@@ -157,5 +157,5 @@ class Operator:
         return Operator(self._kernel, x, y, diagonal)
 
     def dense(self) -> Any:
-        """The matrix."""
+        """Return the matrix."""
         return self._kernel(self._x, self._y, diagonal=self._diagonal)

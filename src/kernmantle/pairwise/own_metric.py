@@ -104,7 +104,7 @@ def check_metric(metric: Metric, options: Mapping[str, Any], instead: str) -> Ke
 
 
 def check_distance(kernel: Kernel, instead: str) -> None:
-    """ParameterError for a kernel whose values are larger where rows are nearer."""
+    """Raise ParameterError for a kernel whose values are larger where rows are nearer."""
     if kernel.is_similarity:
         raise ParameterError(
             f"metric= is a distance, whose smallest value is the nearest; {kernel!r} is a similarity, larger where "
@@ -113,7 +113,7 @@ def check_distance(kernel: Kernel, instead: str) -> None:
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """ParameterError for what is an option of no metric."""
+    """Raise ParameterError for what is an option of no metric."""
     unknown = next((name for name in options if name not in OPTIONS), None)
     if unknown is not None:
         raise ParameterError(f"metrics have no option {unknown!r}; there are {', '.join(OPTIONS)}")

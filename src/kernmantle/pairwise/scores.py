@@ -214,7 +214,7 @@ def _of_contraction(own: Contraction, x: torch.Tensor, y: torch.Tensor, name: st
 
 
 def _check_equation(own: Contraction, name: str) -> None:
-    """EquationError unless two operands of rows have one axis in common, which the matrix lacks."""
+    """Raise EquationError unless two operands of rows have one axis in common, which the matrix lacks."""
     equation, out = own.definition.equation, own.definition.equation.out
     reduced = [axis for axis in equation.letters if axis not in out]
     fits = len(out) == 2 and len(reduced) == 1 and len(equation.positional) == 2 and len(own.definition.outputs) == 1

@@ -11,7 +11,7 @@ from ..torch_ops.checks import without_autocast
 
 
 def check_transform(matrix: Any) -> torch.Tensor:
-    """A floating-point matrix, or the diagonal of one."""
+    """Return a floating-point matrix, or the diagonal of one."""
     if not isinstance(matrix, torch.Tensor) or matrix.dim() not in (1, 2):
         shape = tuple(matrix.shape) if isinstance(matrix, torch.Tensor) else matrix
         raise ShapeError(f"a transform has shape (k, r), or (k,) for a diagonal, not {shape}")
@@ -21,7 +21,7 @@ def check_transform(matrix: Any) -> torch.Tensor:
 
 
 def multiplied(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Rows times a matrix, in their dtype."""
+    """Return the rows times a matrix, in their dtype."""
     if matrix.shape[0] != rows.shape[-1]:
         raise ShapeError(
             f"the transform has shape {tuple(matrix.shape)}, x has shape {tuple(rows.shape)}: its first axis is the "
@@ -37,7 +37,7 @@ def multiplied(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def pulled_back(gradients: torch.Tensor, matrix: torch.Tensor | None) -> torch.Tensor:
-    """Gradients by rows from gradients by the rows times the matrix."""
+    """Return the gradients by rows from gradients by the rows times the matrix."""
     if matrix is None:
         return gradients
     chosen = matrix.to(gradients.dtype)
@@ -46,7 +46,7 @@ def pulled_back(gradients: torch.Tensor, matrix: torch.Tensor | None) -> torch.T
 
 
 def composed(first: torch.Tensor, then: torch.Tensor | None) -> torch.Tensor:
-    """The one matrix of two that are multiplied one after the other."""
+    """Return the one matrix of two that are multiplied one after the other."""
     if then is None:
         return first
     if first.dim() == 1:

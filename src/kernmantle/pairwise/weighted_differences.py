@@ -52,13 +52,13 @@ def sums(weights: torch.Tensor, coef: torch.Tensor) -> torch.Tensor:
 
 
 def centred(z: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both minus the mean of x: what depends on differences alone does not change, but loses fewer digits."""
+    """Return both minus the mean of x: what depends on differences alone does not change, but loses fewer digits."""
     middle = x.detach().mean(-2, keepdim=True)
     return z - middle, x - middle
 
 
 def blocks(rows: int, row_bytes: int, budget: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Ranges of rows, about equally long, of at most ``budget`` bytes."""
+    """Yield the ranges of rows, about equally long, of at most ``budget`` bytes."""
     count = -(-rows // max(1, budget // max(1, row_bytes)))
     for number in range(count):
         yield slice(rows * number // count, rows * (number + 1) // count)

@@ -85,7 +85,7 @@ def import_(cache: Cache, path: Path) -> tuple[int, int]:
 
 
 def _entries(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Digest and files of each entry; Corrupt for members of any other name, kind or size."""
+    """Yield the digest and files of each entry; Corrupt for members of any other name, kind or size."""
     files: dict[str, bytes] = {}
     digest = ""
     for member in archive:

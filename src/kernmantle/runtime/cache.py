@@ -70,7 +70,7 @@ class Built:
 
 
 def fingerprint(headers: Mapping[str, str | bytes]) -> str:
-    """Digest of header files given as name -> contents, in whatever order."""
+    """Return the digest of header files given as name -> contents, in whatever order."""
     total = hashlib.sha256()
     for name in sorted(headers):
         contents = headers[name]
@@ -141,7 +141,7 @@ class Cache:
         return found
 
     def find(self, key: Key) -> Built | None:
-        """What is kept under a key, None where nothing is."""
+        """Return what is kept under a key, None where nothing is."""
         found = self._from_memory(key.digest)
         if found is not None:
             return found
@@ -160,7 +160,7 @@ class Cache:
         return found
 
     def _made_meanwhile(self, key: Key) -> Built | None:
-        """What another process stored while this one waited for its lock; damage was reported before."""
+        """Return what another process stored while this one waited for its lock; damage was reported before."""
         stored = None
         with suppress(OSError, Corrupt):
             stored = self._store.read(key.digest)
@@ -181,7 +181,7 @@ class Cache:
         self._save(key, built)
 
     def files(self, digest: str) -> dict[str, bytes]:
-        """Files of a kept kernel; an OSError or Corrupt where it is absent or damaged."""
+        """Return the files of a kept kernel; an OSError or Corrupt where it is absent or damaged."""
         return self._store.files(digest)
 
     def adopt(self, digest: str, source: str, binary: bytes, meta: Mapping[str, object]) -> None:
@@ -197,7 +197,7 @@ class Cache:
             return []
 
     def size(self) -> int:
-        """Bytes on disk."""
+        """Return the bytes on disk."""
         try:
             return self._store.size()
         except OSError as error:

@@ -143,7 +143,7 @@ class LRUCache(Generic[K, V]):
 
 
 def caches() -> list[LRUCache[Any, Any]]:
-    """Every cache of the process that is still referenced."""
+    """Return every cache of the process that is still referenced."""
     with _CACHES_LOCK:
         return list(_CACHES)
 

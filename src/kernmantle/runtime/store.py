@@ -118,7 +118,7 @@ class Store:
         return None
 
     def files(self, digest: str) -> dict[str, bytes]:
-        """All files of an entry, checked; Corrupt or an OSError where it is damaged or absent."""
+        """Return all files of an entry, checked; Corrupt or an OSError where it is damaged or absent."""
         if self.read(digest) is None:
             raise FileNotFoundError(f"there is no kernel {digest}")
         with self._opened() as root, root.inside(digest) as entry:
@@ -221,7 +221,7 @@ class Store:
             _remove(root, digest)
 
     def entries(self) -> list[Entry]:
-        """Every readable entry."""
+        """Return every readable entry."""
         found: list[Entry] = []
         with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
             for digest in filter(_DIGEST.fullmatch, root.names()):
@@ -232,7 +232,7 @@ class Store:
         return found
 
     def size(self) -> int:
-        """Bytes taken, broken and half-written entries included."""
+        """Return the bytes taken, broken and half-written entries included."""
         total = 0
         with suppress(FileNotFoundError, NotADirectoryError), self._opened() as root:
             for name in filter(_is_own, root.names()):
@@ -290,7 +290,7 @@ def _flock(handle: int) -> bool:
 
 
 def _is_same(status: os.stat_result, root: Directory, name: str) -> bool:
-    """Whether a name is still that of an open file."""
+    """Return whether a name is still that of an open file."""
     try:
         return os.path.samestat(status, root.status(name))
     except FileNotFoundError:

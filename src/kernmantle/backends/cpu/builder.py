@@ -24,12 +24,12 @@ def integer_of(element: str) -> str:
 
 
 def vector(element: str, lanes: int) -> str:
-    """Type of that many elements; one element is a scalar."""
+    """Return the type of that many elements; one element is a scalar."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
 def suffix(kind: str) -> str:
-    """Part of an intrinsic's name that stands for a type."""
+    """Return the part of an intrinsic's name that stands for a type."""
     names = {"float": "f32", "double": "f64", "half": "f16"}
     if kind.startswith("<"):
         count, element = kind[1:-1].split(" x ")
@@ -38,7 +38,7 @@ def suffix(kind: str) -> str:
 
 
 def floating_literal(value: float, element: str) -> str:
-    """A float as LLVM spells it: the bits of the double that equals it."""
+    """Return a float as LLVM spells it: the bits of the double that equals it."""
     if element == "float" and math.isfinite(value):
         value = max(-3.5e38, min(3.5e38, value))
         try:
@@ -49,7 +49,7 @@ def floating_literal(value: float, element: str) -> str:
 
 
 def splat(literal: str, element: str, lanes: int) -> str:
-    """A constant in every lane."""
+    """Return a constant in every lane."""
     return literal if lanes == 1 else f"splat ({element} {literal})"
 
 
@@ -64,12 +64,12 @@ class Function:
         self._count = 0
 
     def fresh(self, hint: str = "v") -> str:
-        """A name that no other has."""
+        """Return a name that no other has."""
         self._count += 1
         return f"%{hint}{self._count}"
 
     def emit(self, text: str, hint: str = "v") -> str:
-        """Name of the result of an instruction."""
+        """Return the name of the result of an instruction."""
         name = self.fresh(hint)
         self.instructions.append(f"  {name} = {text}")
         return name
@@ -143,11 +143,11 @@ class Function:
         return self.emit(f"{operation} i64 {left}, {right}")
 
     def add(self, left: str, right: str) -> str:
-        """Sum of two counters."""
+        """Return the sum of two counters."""
         return self.i64("add nsw", left, right)
 
     def multiply(self, left: str, right: str) -> str:
-        """Product of two counters."""
+        """Return the product of two counters."""
         return self.i64("mul nsw", left, right)
 
     def least(self, left: str, right: str) -> str:
@@ -159,15 +159,15 @@ class Function:
         return self.emit(f"call i64 @llvm.smax.i64(i64 {left}, i64 {right})")
 
     def ceiling(self, value: str, step: int) -> str:
-        """How many steps cover a counter."""
+        """Return how many steps cover a counter."""
         return self.i64("sdiv", self.add(value, str(step - 1)), str(step))
 
     def at(self, pointer: str, index: str, element: str = "i8") -> str:
-        """Address of an element."""
+        """Return the address of an element."""
         return self.emit(f"getelementptr {element}, ptr {pointer}, i64 {index}", "p")
 
     def load(self, kind: str, pointer: str, align: int) -> str:
-        """Value in memory."""
+        """Return the value in memory."""
         return self.emit(f"load {kind}, ptr {pointer}, align {align}")
 
     def store(self, kind: str, value: str, pointer: str, align: int) -> None:
@@ -175,5 +175,5 @@ class Function:
         self.emit_void(f"store {kind} {value}, ptr {pointer}, align {align}")
 
     def text(self) -> str:
-        """The whole definition."""
+        """Return the whole definition."""
         return "\n".join([f"define {self.head} {{", "entry:", *self.entry, *self.instructions, "}"])

@@ -29,7 +29,7 @@ def _definition(name: str, element: str, lanes: int, needed: set[tuple[str, str,
 
 
 def definitions(needed: set[tuple[str, str, int]]) -> list[str]:
-    """Definitions of the functions (name, element, lanes) and of those that they call."""
+    """Return the definitions of the functions (name, element, lanes) and of those that they call."""
     written: dict[tuple[str, str, int], str] = {}
     wanted = set(needed)
     while wanted - written.keys():

@@ -93,7 +93,7 @@ class CpuPlan:
         return 1 if self.across else self.lanes * self.vectors
 
     def copies(self, port: Port) -> int:
-        """How many packed copies of an operand are held at once: one for each point of an item, or one."""
+        """Return how many packed copies of an operand are held at once: one for each point of an item, or one."""
         return self.item_rows if self.pulled and "l" in port.roles else 1
 
     def strip_bytes(self, port: Port) -> int:
@@ -149,7 +149,7 @@ class CpuPlan:
 
 
 def exchanged(nest: Nest, roles: str) -> Nest:
-    """The nest with two roles in each other's place."""
+    """Return the nest with two roles in each other's place."""
     table = str.maketrans(roles, roles[::-1])
 
     def oriented(port: Port) -> Port:
@@ -167,7 +167,7 @@ def _should_swap(nest: Nest, lanes: int, sizes: Mapping[str, int] | None) -> boo
 
 
 def _mirroring_pays(nest: Nest, cost: int, sizes: Mapping[str, int] | None) -> bool:
-    """Whether computing a cell takes longer than copying it to the other side of the diagonal."""
+    """Return whether computing a cell takes longer than copying it to the other side of the diagonal."""
     if sizes is None or cost >= _HEAVY_COST:
         return True
     is_cached = sizes["m"] * sizes["n"] * BYTES[nest.outs[0].dtype] <= _CACHED_BYTES
@@ -175,7 +175,7 @@ def _mirroring_pays(nest: Nest, cost: int, sizes: Mapping[str, int] | None) -> b
 
 
 def expressions(nest: Nest) -> list[Node]:
-    """What is evaluated inside the reduced loops."""
+    """Return what is evaluated inside the reduced loops."""
     return [*nest.map, *(node for reduction in nest.reductions for node in reduction.step)]
 
 
@@ -185,7 +185,7 @@ def dependence(node: Node, roles: Mapping[str, str]) -> frozenset[str]:
 
 
 def fast_power(node: Node, roles: Mapping[str, str]) -> bool:
-    """Whether a power has a short form: its base is never negative and its exponent the same everywhere."""
+    """Return whether a power has a short form: its base is never negative and its exponent the same everywhere."""
     return node.op == "pow" and never_negative(node.args[0]) and not dependence(node.args[1], roles)
 
 
@@ -213,7 +213,7 @@ def _cost(nodes: list[Node]) -> int:
 
 
 def _tile(nest: Nest, registers: int, heavy: bool, cells: int) -> tuple[int, int]:
-    """Rows and vectors of the tile, so that accumulators and hoisted cells stay in registers."""
+    """Return the rows and vectors of the tile, so that accumulators and hoisted cells stay in registers."""
     roles = {role for port in nest.ports for role in port.roles}
     if "n" not in roles:
         return 1, 1
@@ -235,7 +235,7 @@ def _per_cell(nest: Nest, roles: Mapping[str, str], hoisted: list[Node]) -> int:
 
 
 def _hoisted(nest: Nest, roles: Mapping[str, str]) -> list[Node]:
-    """Largest subexpressions that do not vary with k although their user does."""
+    """Return the largest subexpressions that do not vary with k although their user does."""
     found: dict[int, Node] = {}
     dependences: dict[int, frozenset[str]] = {}
     for node in postorder(expressions(nest)):
@@ -313,14 +313,14 @@ def plan(nest: Nest, host_vector_bytes: int, vector_registers: int, sizes: Mappi
 
 
 def _pulled_tile(registers: int, heavy: bool, outputs: int) -> tuple[int, int]:
-    """Rows and vectors: the outputs of a tile share what the slope costs, the more the dearer it is."""
+    """Return the rows and vectors: the outputs of a tile share what the slope costs, the more the dearer it is."""
     most = 16 if heavy else 8
     rows = next(count for count in (2, 4, 8, 16) if count >= min(outputs, most))
     return rows, 2 if 2 * rows <= registers // 2 else 1
 
 
 def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuPlan:
-    """A tile of outputs and columns; the slope is computed once for all rows of it."""
+    """Return a tile of outputs and columns; the slope is computed once for all rows of it."""
     oriented = exchanged(nest, "ml")
     roles = {port.name: port.roles for port in oriented.operands}
     by_role = _ports_by_role(oriented)
@@ -358,7 +358,7 @@ def _pullback_plan(nest: Nest, lanes: int, registers: int, outputs: int) -> CpuP
 
 
 def _ports_by_role(nest: Nest) -> dict[str, tuple[Port, ...]]:
-    """The operands that anything reads, by their tile roles."""
+    """Return the operands that anything reads, by their tile roles."""
     used = set(variables([*expressions(nest), *nest.outputs]))
     kinds: dict[str, list[Port]] = {"m": [], "n": [], "": [], "mn": []}
     for port in nest.operands:
@@ -385,7 +385,7 @@ def _blocks(
 
 
 def scratch(plan: CpuPlan, sizes: Mapping[str, int]) -> int:
-    """Bytes of scratch, laid out as the emitted kernel does: rows, columns, lines, cells, state, strips."""
+    """Return the bytes of scratch, laid out as the emitted kernel does: rows, columns, lines, cells, state, strips."""
     m, n = sizes[plan.actual("m")], sizes[plan.actual("n")]
     rows = min(plan.row_block, _round_up(m, plan.rows))
     columns = min(plan.column_block, _round_up(n, plan.columns))

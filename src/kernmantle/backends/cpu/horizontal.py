@@ -57,7 +57,7 @@ class Across(Tile):
         return self._joined(texts)
 
     def _rest(self, texts: list[str]) -> list[str]:
-        """Registers after the positions that fill no whole step; lanes beyond the end keep what they had."""
+        """Return the registers after the positions that fill no whole step; lanes beyond the end keep what they had."""
         f, plan, span = self.f, self.plan, self.plan.lanes * self.plan.vectors
         rest = f.i64("srem", "%depth", str(span))
         before, some, ready = f.label, f.fresh("some"), f.fresh("ready")
@@ -118,7 +118,7 @@ class Across(Tile):
         return state
 
     def _half(self, state: Sequence[str], lanes: int, part: int) -> list[str]:
-        """The lower or upper lanes of every register."""
+        """Return the lower or upper lanes of every register."""
         texts: list[str] = []
         shuffle = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes))
         for register, text in zip(self.scalars, state, strict=True):

@@ -66,20 +66,20 @@ def _initialize() -> None:
 
 
 def version() -> str:
-    """What compiles: llvmlite, its LLVM and the level of optimisation."""
+    """Return what compiles: llvmlite, its LLVM and the level of optimisation."""
     return f"llvmlite {llvmlite.__version__} llvm {'.'.join(map(str, binding.llvm_version_info))} O{_LEVEL}"
 
 
 @lru_cache(maxsize=1)
 def host() -> Host:
-    """The machine that runs this."""
+    """Return the machine that runs this."""
     features = binding.get_host_cpu_features()
     size, count = vectors(dict(features), platform.machine())
     return Host(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), size, count)
 
 
 def vectors(features: dict[str, bool], machine: str) -> tuple[int, int]:
-    """Bytes and number of the vector registers."""
+    """Return the bytes and number of the vector registers."""
     if machine.lower() in ("arm64", "aarch64"):
         return 16, 32
     if features.get("avx512f") and features.get("avx512vl") and features.get("avx512dq"):
@@ -139,7 +139,7 @@ def _dispose(manager: Any) -> None:
 
 
 def load(obj: bytes) -> LoadedKernel:
-    """Kernel from object code."""
+    """Return the kernel from object code."""
     _initialize()
     with _LLVM:
         return _loaded(obj)

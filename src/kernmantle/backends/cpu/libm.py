@@ -39,7 +39,7 @@ class Maths:
         return self.f.emit(f"{word} {kind} {a}, {b}")
 
     def add(self, a: str, b: str) -> str:
-        """Sum."""
+        """Return the sum."""
         return self._two("fadd", self.kind, a, b)
 
     def sub(self, a: str, b: str) -> str:
@@ -47,7 +47,7 @@ class Maths:
         return self._two("fsub", self.kind, a, b)
 
     def mul(self, a: str, b: str) -> str:
-        """Product."""
+        """Return the product."""
         return self._two("fmul", self.kind, a, b)
 
     def div(self, a: str, b: str) -> str:
@@ -59,7 +59,7 @@ class Maths:
         return self.f.emit(f"fneg {self.kind} {a}")
 
     def fma(self, a: str, b: str, c: str) -> str:
-        """Product and sum, rounded once."""
+        """Return the product and sum, rounded once."""
         return self._intrinsic("fma", a, b, c)
 
     def abs(self, a: str) -> str:
@@ -67,11 +67,11 @@ class Maths:
         return self._intrinsic("fabs", a)
 
     def sqrt(self, a: str) -> str:
-        """Square root."""
+        """Return the square root."""
         return self._intrinsic("sqrt", a)
 
     def floor(self, a: str) -> str:
-        """Largest integer not above."""
+        """Return the largest integer not above."""
         return self._intrinsic("floor", a)
 
     def signed(self, a: str, sign: str) -> str:
@@ -87,19 +87,19 @@ class Maths:
         return self._two(f"fcmp {order}", self.kind, a, b)
 
     def where(self, condition: str, yes: str, no: str) -> str:
-        """One of two floats."""
+        """Return one of two floats."""
         return self.f.emit(f"select {self.mask} {condition}, {self.kind} {yes}, {self.kind} {no}")
 
     def whole_where(self, condition: str, yes: str, no: str) -> str:
-        """One of two integers."""
+        """Return one of two integers."""
         return self.f.emit(f"select {self.mask} {condition}, {self.whole} {yes}, {self.whole} {no}")
 
     def logical(self, word: str, a: str, b: str) -> str:
-        """Operation on conditions."""
+        """Return the operation on conditions."""
         return self._two(word, self.mask, a, b)
 
     def bits(self, a: str) -> str:
-        """Bits of floats."""
+        """Return the bits of floats."""
         return self.f.emit(f"bitcast {self.kind} {a} to {self.whole}")
 
     def real(self, a: str) -> str:
@@ -132,14 +132,14 @@ class Maths:
         return terms[0]
 
     def rounded(self, a: str) -> tuple[str, str]:
-        """Nearest integer as a float and as an integer; a NaN gives some integer."""
+        """Return the nearest integer as a float and as an integer; a NaN gives some integer."""
         n, shifted = self.shifted(a)
         bits = floating_literal(_MAGIC[self.element], self.element)
         magic = self.f.emit(f"bitcast {self.kind} {splat(bits, self.element, self.lanes)} to {self.whole}")
         return n, self.i("sub", self.bits(shifted), magic)
 
     def shifted(self, a: str) -> tuple[str, str]:
-        """Nearest integer, and the float whose lowest bits are those of the integer."""
+        """Return the nearest integer, and the float whose lowest bits are those of the integer."""
         shifted = self.add(a, self.c(_MAGIC[self.element]))
         return self.sub(shifted, self.c(_MAGIC[self.element])), shifted
 
@@ -153,12 +153,12 @@ class Maths:
         return self.real(self.i("shl", self.i("add", n, self.n(BIAS[self.element])), self.n(MANTISSA[self.element])))
 
     def scaled(self, a: str, n: str) -> str:
-        """Product with 2^n, with overflow and gradual underflow."""
+        """Return the product with 2^n, with overflow and gradual underflow."""
         half = self.i("ashr", n, self.n(1))
         return self.mul(self.mul(a, self.two_to(half)), self.two_to(self.i("sub", n, half)))
 
     def split(self, x: str) -> tuple[str, str]:
-        """Exponent and mantissa in √½..√2 of a positive normal number."""
+        """Return the exponent and mantissa in √½..√2 of a positive normal number."""
         bits, mantissa = self.bits(x), self.n(MANTISSA[self.element])
         root = self.f.emit(f"bitcast {self.kind} {self.c(math.sqrt(0.5))} to {self.whole}")
         exponent = self.i("ashr", self.i("sub", bits, root), mantissa)
@@ -180,7 +180,7 @@ class Maths:
         return self.sub(f, self.sub(half, self.mul(s, self.add(half, rest))))
 
     def log_edges(self, x: str, result: str) -> str:
-        """Logarithm at zero, infinity, below zero and at NaN."""
+        """Return the logarithm at zero, infinity, below zero and at NaN."""
         result = self.where(self.test("oeq", x, self.c(INF)), x, result)
         result = self.where(self.test("oeq", x, self.c(0)), self.c(-INF), result)
         return self.where(self.test("ult", x, self.c(0)), self.c(math.nan), result)
@@ -196,7 +196,7 @@ Body = Callable[[Maths, str], str]
 
 
 def symbol(name: str, element: str, lanes: int) -> str:
-    """Name of a function for a type."""
+    """Return the name of a function for a type."""
     return f"km_{name}_{suffix(vector(element, lanes))}"
 
 

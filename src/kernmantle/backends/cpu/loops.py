@@ -37,7 +37,7 @@ class Entry:
         return self.f.load("i64", self.f.at("%integers", str(slot), "i64"), 8)
 
     def stride(self, port: Port, role: str) -> str:
-        """Stride of a port along a role, 0 where it has none."""
+        """Return the stride of a port along a role, 0 where it has none."""
         return self.strides.get((self.nest.ports.index(port), role), "0")
 
     def _load_strides(self) -> None:
@@ -94,7 +94,7 @@ class Entry:
         return f.at(pointer, total, STORED[port.dtype])
 
     def text(self) -> str:
-        """The whole function."""
+        """Return the whole function."""
         f, plan = self.f, self.plan
         self._load_strides()
         self._regions()
@@ -275,7 +275,7 @@ class Entry:
             )
 
     def _operand_address(self, port: Port, ir: str, jr: str, layers: str, counters: dict[str, str]) -> str:
-        """Where a tile finds an operand: in a panel, in a line, or in place."""
+        """Return where a tile finds an operand: in a panel, in a line, or in place."""
         f, plan = self.f, self.plan
         if port in plan.cell_ports:
             return self._offset(port, counters, self.base[port.name])

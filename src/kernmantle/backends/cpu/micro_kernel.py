@@ -28,22 +28,22 @@ class Register:
 
 
 def tile_name(optimistic: bool) -> str:
-    """Name of the micro-kernel."""
+    """Return the name of the micro-kernel."""
     return "@km_tile_fast" if optimistic else "@km_tile"
 
 
 def _later(name: str) -> str:
-    """Name of a register of the present block where both meet."""
+    """Return the name of a register of the present block where both meet."""
     return "+" + name[1:]
 
 
 def map_ports(plan: CpuPlan) -> tuple[Port, ...]:
-    """The operands a tile reads, in the order of its arguments."""
+    """Return the operands a tile reads, in the order of its arguments."""
     return plan.row_ports + plan.column_ports + plan.k_ports + plan.cell_ports
 
 
 def parameters(plan: CpuPlan) -> list[str]:
-    """Parameters of the micro-kernel after the integers and numbers."""
+    """Return the parameters of the micro-kernel after the integers and numbers."""
     names = [f"ptr %x_{port.name}" for port in map_ports(plan)]
     names += [f"ptr %out_{position}" for position in range(len(plan.nest.outs))]
     if plan.symmetric:
@@ -113,7 +113,7 @@ class Tile:
         return (position[0] if "m" in roles else None, position[1] if "n" in roles else None)
 
     def value(self, node: Node, position: Position) -> Value:
-        """Value of an expression at a place of the tile, computed once."""
+        """Return the value of an expression at a place of the tile, computed once."""
         key = node, self._position(node, position)
         found = self.memo.get(key)
         if found is None:
@@ -143,7 +143,7 @@ class Tile:
         return self.nest.reductions[int(register.name[1:].split(".")[0])]
 
     def _loaded(self, name: str, position: Position) -> Value:
-        """Element or vector of a packed operand at the current k."""
+        """Return the element or vector of a packed operand at the current k."""
         plan, f = self.plan, self.f
         if name == "index":
             whole = f.add("%position", self.k)
@@ -203,7 +203,7 @@ class Tile:
         return vector(element, register.lanes)
 
     def _carried(self, register: Register, value: Value) -> str:
-        """Text of a new register value in the type it is carried in."""
+        """Return the text of a new register value in the type it is carried in."""
         value = self.spell.wide(self.spell.cast(value, register.kind), register.lanes)
         if register.kind != "bool":
             return value.text
@@ -216,7 +216,7 @@ class Tile:
         self.bound[name, register.position] = Value(text, register.kind, register.lanes)
 
     def _initial(self) -> list[str]:
-        """Registers of an empty range."""
+        """Return the registers of an empty range."""
         texts: list[str] = []
         inits = {f"@{q}.{j}": x for q, red in enumerate(self.nest.reductions) for j, x in enumerate(red.init)}
         for register in self.registers:
@@ -230,7 +230,7 @@ class Tile:
         return texts
 
     def _stored_state(self, register: Register) -> str:
-        """What the blocks before left of a register."""
+        """Return what the blocks before left of a register."""
         return self.f.load(self.register_type(register), self.f.at("%state", str(register.offset)), self.plan.width)
 
     def _started(self) -> list[str]:
@@ -304,11 +304,11 @@ class Tile:
                     self.value(node, position)
 
     def _bounds(self) -> tuple[str, int]:
-        """Where the loop ends, and how many positions it takes at once."""
+        """Return where the loop ends, and how many positions it takes at once."""
         return "%depth", 1
 
     def _loop(self, loop_tag: str) -> list[str]:
-        """Registers after all positions of the block."""
+        """Return the registers after all positions of the block."""
         f = self.f
         stop, stride = self._bounds()
         started = self._started()
@@ -365,7 +365,7 @@ class Tile:
         f.start(fine)
 
     def text(self, loop_tag: str) -> str:
-        """The whole function."""
+        """Return the whole function."""
         f = self.f
         self._numbers()
         self._gather()
@@ -393,7 +393,7 @@ class Tile:
         return f.text()
 
     def _results(self) -> list[Mapping[Position, Value]]:
-        """Values of every output at every place."""
+        """Return the values of every output at every place."""
         positions = self._positions({"m", "n"})
         if self.nest.partial:
             names = list(dict.fromkeys(register.name for register in self.registers))

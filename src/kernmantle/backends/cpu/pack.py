@@ -9,7 +9,7 @@ _RUN_BYTES = 64
 
 
 def widened(f: Function, text: str, stored: str, element: str, lanes: int) -> str:
-    """A stored value as the compute type."""
+    """Return a stored value as the compute type."""
     if stored == "bf16":
         text, stored = _from_bfloat(f, text, lanes), "f32"
     source = STORED[stored]
@@ -30,7 +30,7 @@ def widened(f: Function, text: str, stored: str, element: str, lanes: int) -> st
 
 
 def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> str:
-    """A computed value (``element`` i1 for conditions) as a stored type."""
+    """Return a computed value (``element`` i1 for conditions) as a stored type."""
     target = STORED[stored]
     kind, into = vector(element, lanes), vector(target, lanes)
     if stored == "bool" and element != "i1":
@@ -55,7 +55,7 @@ def narrowed(f: Function, text: str, element: str, stored: str, lanes: int) -> s
 
 
 def _from_bfloat(f: Function, text: str, lanes: int) -> str:
-    """The float with these upper bits."""
+    """Return the float with these upper bits."""
     wide, short = vector("i32", lanes), vector("i16", lanes)
     bits = f.emit(f"shl {wide} {f.emit(f'zext {short} {text} to {wide}')}, {splat('16', 'i32', lanes)}")
     return f.emit(f"bitcast {wide} {bits} to {vector('float', lanes)}")
@@ -84,7 +84,7 @@ def _as_bfloat(f: Function, text: str, element: str, lanes: int) -> str:
 
 
 def transposed(f: Function, rows: list[str], element: str) -> list[str]:
-    """Square of vectors transposed by exchanging ever larger blocks."""
+    """Return the square of vectors transposed by exchanging ever larger blocks."""
     size = len(rows)
     kind = vector(element, size)
     step = 1
@@ -102,7 +102,7 @@ def transposed(f: Function, rows: list[str], element: str) -> list[str]:
 
 
 def pack_name(stored: str, width: int) -> str:
-    """Name of the packing function of a storage type and a panel width."""
+    """Return the name of the packing function of a storage type and a panel width."""
     return f"@km_pack_{stored}_{width}"
 
 
@@ -174,12 +174,12 @@ def _pack_squares(
 
 
 def gather_name(stored: str) -> str:
-    """Name of the function that reads a tile."""
+    """Return the name of the function that reads a tile."""
     return f"@km_gather_{stored}"
 
 
 def gather(stored: str, element: str, rows: int, columns: int) -> str:
-    """Function that reads a tile into a dense buffer, edges repeated."""
+    """Return the function that reads a tile into a dense buffer, edges repeated."""
     f = Function(
         f"internal fastcc void {gather_name(stored)}"
         "(ptr noalias %into, ptr %from, i64 %sm, i64 %sn, i64 %rows, i64 %columns) noinline"
@@ -203,12 +203,12 @@ def gather(stored: str, element: str, rows: int, columns: int) -> str:
 
 
 def scatter_name(stored: str) -> str:
-    """Name of the function that writes a tile."""
+    """Return the name of the function that writes a tile."""
     return f"@km_scatter_{stored}"
 
 
 def scatter(stored: str, columns: int) -> str:
-    """Function that writes the part of a dense tile with column >= row + skew."""
+    """Return the function that writes the part of a dense tile with column >= row + skew."""
     f = Function(
         f"internal fastcc void {scatter_name(stored)}"
         "(ptr %into, ptr noalias %from, i64 %sm, i64 %sn, i64 %rows, i64 %columns, i64 %skew) noinline"

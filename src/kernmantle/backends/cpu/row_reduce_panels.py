@@ -19,7 +19,7 @@ Position = tuple[int, int]
 
 
 def consumers(plan: CpuRowPlan, needed: set[tuple[str, str, int]]) -> list[str]:
-    """The functions of a plan."""
+    """Return the functions of a plan."""
     form = _Selection if plan.rows.selects else _Reduction
     made = form(plan, needed)
     return [*made.consume(), made.finish()]
@@ -47,7 +47,7 @@ class _Consumer(ABC):
         return ExpressionEmitter(f, self.element, self.lanes, self.needed)
 
     def finish(self) -> str:
-        """The function that writes finished rows."""
+        """Return the function that writes finished rows."""
         outs = self.plan.rows.outs
         parameters = [f"ptr %into{i}, i64 %along{i}, i64 %across{i}" for i in range(len(outs))]
         own = f"ptr noalias %kept, i64 %width, i64 %columns, {', '.join(parameters)}"
@@ -63,10 +63,10 @@ class _Consumer(ABC):
 
     @abstractmethod
     def finished_column(self, f: Function, c: str, out: str, dtype: str) -> str:
-        """Where a finished column of an output lies, in its storage type."""
+        """Return where a finished column of an output lies, in its storage type."""
 
     def narrow(self, f: Function, values: Sequence[Value], dtype: str) -> str:
-        """Values of all vectors in a buffer of a storage type."""
+        """Return the values of all vectors in a buffer of a storage type."""
         target = STORED[dtype]
         buffer = f.alloca(target, self.columns)
         for j, value in enumerate(values):
@@ -76,7 +76,7 @@ class _Consumer(ABC):
 
 
 def evaluated(spell: ExpressionEmitter, node: Node, env: Mapping[str, Value]) -> Value:
-    """Value of an expression."""
+    """Return the value of an expression."""
     values_of: dict[Node, Value] = {}
     for each in postorder([node]):
         if each.op == "var":
@@ -98,7 +98,7 @@ class _Reduction(_Consumer):
         self.tile_positions = [(c, j) for c in range(plan.group) for j in self.vectors]
 
     def consume(self) -> list[str]:
-        """The function that reduces a panel."""
+        """Return the function that reduces a panel."""
         f = self.begin()
         spell, plan = self.speller(f), self.plan
         slots = [{position: self._slots(f) for position in self.tile_positions} for _ in range(plan.chains)]
@@ -203,7 +203,7 @@ class _Selection(_Consumer):
     """
 
     def consume(self) -> list[str]:
-        """The functions that search a panel and that put an entry into a list."""
+        """Return the functions that search a panel and that put an entry into a list."""
         f = self.begin()
         positions = f.at("%kept", f.multiply("%width", str(self.columns)), self.element)
         single = f.emit("icmp eq i64 %width, 1")
@@ -242,7 +242,7 @@ class _Selection(_Consumer):
             f.store(kind, f.load(kind, slot, 64), own, size)
 
     def _better(self, f: Function, key: str, worst: str) -> str:
-        """Which lanes have a key below another, which NaN is not and every number is below NaN."""
+        """Return which lanes have a key below another, which NaN is not and every number is below NaN."""
         better = f.emit(f"fcmp ult {self.kind} {key}, {worst}")
         ordered = f.emit(f"fcmp ord {self.kind} {key}, zeroinitializer")
         return f.emit(f"and <{self.lanes} x i1> {better}, {ordered}")

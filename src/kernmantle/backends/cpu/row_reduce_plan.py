@@ -59,7 +59,7 @@ class CpuRowPlan:
 
 
 def transposed(nest: Nest) -> Nest:
-    """The nest with m and n exchanged."""
+    """Return the nest with m and n exchanged."""
     table = str.maketrans("mn", "nm")
 
     def oriented(port: Port) -> Port:

@@ -56,7 +56,7 @@ class SpeculativeFastPath:
         self.exponents[exponent.text] = low, span, at_zero
 
     def flags(self) -> list[tuple[str, str]]:
-        """Types and initial values of what the loop carries."""
+        """Return the types and initial values of what the loop carries."""
         wide = vector(self.integer, self.lanes)
         seen = [(wide, "zeroinitializer") for _ in self.exponents]
         mask = self.integer if self.masked else "i1"

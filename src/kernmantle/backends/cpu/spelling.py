@@ -53,11 +53,11 @@ class ExpressionEmitter:
         return vector(self.element_of(value.kind), value.lanes)
 
     def literal(self, number: Number, kind: str = "value") -> Value:
-        """A number as a scalar of a kind."""
+        """Return a number as a scalar of a kind."""
         return Value(self._literal_text(number, self.element_of(kind)), kind, 1, number)
 
     def constant(self, number: Number) -> Value:
-        """A literal of an expression; true and false are conditions."""
+        """Return a literal of an expression; true and false are conditions."""
         return self.literal(number, "bool" if isinstance(number, bool) else "value")
 
     def _literal_text(self, number: Number, element: str) -> str:
@@ -72,7 +72,7 @@ class ExpressionEmitter:
         return str(max(low, min(high, int(number)))) if math.isfinite(number) else str(high if number > 0 else low)
 
     def wide(self, value: Value, lanes: int) -> Value:
-        """The value with that many lanes."""
+        """Return the value with that many lanes."""
         if value.lanes == lanes:
             return value
         element = self.element_of(value.kind)
@@ -88,7 +88,7 @@ class ExpressionEmitter:
         return Value(spread_text, value.kind, lanes)
 
     def cast(self, value: Value, kind: str) -> Value:
-        """The value as another kind."""
+        """Return the value as another kind."""
         if value.kind == kind:
             return value
         if value.number is not None:
@@ -121,7 +121,7 @@ class ExpressionEmitter:
     def apply(
         self, node: Node, args: Sequence[Value], optimistic: Callable[[Value, Value], Value] | None = None
     ) -> Value:
-        """Result of one operation; ``optimistic`` spells its power if it may be the short form."""
+        """Return the result of one operation; ``optimistic`` spells its power if it may be the short form."""
         op = node.op
         if op == "neg" and args[0].kind == "bool":
             op, args = "sub", [self.literal(0), *args]
@@ -170,11 +170,11 @@ class ExpressionEmitter:
         return self.function.emit(f"call {kind} @{symbol(name, self.element, lanes)}({arguments})")
 
     def select(self, condition: str, yes: str, no: str, kind: str, lanes: int) -> str:
-        """One of two by a condition per lane."""
+        """Return one of two by a condition per lane."""
         return self.function.emit(f"select {vector('i1', lanes)} {condition}, {kind} {yes}, {kind} {no}")
 
     def literals(self, number: float, lanes: int) -> str:
-        """A literal of the compute type in every lane."""
+        """Return a literal of the compute type in every lane."""
         return splat(self._literal_text(number, self.element), self.element, lanes)
 
 
@@ -209,7 +209,7 @@ def _inverse_root(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int)
 
 
 def _sign(s: ExpressionEmitter, kind: str, x: Sequence[str], lanes: int) -> str:
-    """One with the sign of x; zeros and NaN are their own."""
+    """Return one with the sign of x; zeros and NaN are their own."""
     own = s.function.emit(f"fcmp ueq {kind} {x[0]}, zeroinitializer")
     one = _intrinsic("copysign")(s, kind, [s.literals(1, lanes), x[0]], lanes)
     return s.select(own, x[0], one, kind, lanes)

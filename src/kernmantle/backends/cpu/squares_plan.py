@@ -51,7 +51,7 @@ def squares_plan(program: Program, nest: Nest, sizes: Mapping[str, int]) -> CpuS
 
 
 def _operands(program: Program) -> list[Operand]:
-    """The product, and the squares of rows and of columns."""
+    """Return the product, and the squares of rows and of columns."""
     return [Operand("a0", program.out), Operand("a1", program.out[0]), Operand("a2", program.out[1])]
 
 
@@ -67,18 +67,18 @@ def column_max_cancellation(plan: CpuSquaresPlan, program: Program) -> Program:
 
 
 def cancellation_mask(plan: CpuSquaresPlan, program: Program) -> Program:
-    """Which entries lose digits, those that are not finite among them."""
+    """Return which entries lose digits, those that are not finite among them."""
     keeps = Node("lt", (_excess(plan), const(-SMALLEST)))
     return elementwise(_operands(program), program.out, [Node("not", (keeps,))])
 
 
 def norm_correction(program: Program) -> Program:
-    """The product that sums of squares would have if rows had none of their own."""
+    """Return the product that sums of squares would have if rows had none of their own."""
     return elementwise(_operands(program), program.out, [Node("mul", (const(-0.5), _sum()))])
 
 
 def epilogue(program: Program) -> Program:
-    """The program's output from the product."""
+    """Return the program's output from the product."""
     operands = [op for op in program.operands if set(op.axes) <= set(program.out)]
     outputs = substitute(program.outputs, {"s0": _sum()})
     return elementwise([*operands, *_operands(program)], program.out, outputs).pruned()

@@ -7,7 +7,7 @@ from .pack import transposed
 
 
 def mirror_name(stored: str) -> str:
-    """Name of the function that writes a strip."""
+    """Return the name of the function that writes a strip."""
     return f"@km_mirror_{stored}"
 
 

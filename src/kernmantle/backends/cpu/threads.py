@@ -160,7 +160,7 @@ class Scratch(threading.local):
         self.address = 0
 
     def take(self, size: int) -> int:
-        """Address of so many bytes."""
+        """Return the address of so many bytes."""
         if self.memory is None or self.memory.nbytes < size:
             self.memory = None
             self.memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -207,7 +207,7 @@ class Team:
         return True
 
     def _handed(self, arguments: Arguments) -> tuple[int, int, int]:
-        """Addresses of arguments, copied to where they stay."""
+        """Return the addresses of arguments, copied to where they stay."""
         together = b"".join(arguments)
         if len(together) > len(self._arguments):
             self._arguments = ctypes.create_string_buffer(2 * len(together))

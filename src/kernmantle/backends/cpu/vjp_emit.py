@@ -70,7 +70,7 @@ class PullbackEntry(Entry):
         f.emit_void(f"call fastcc void {pack_name(port.dtype, width)}({arguments})")
 
     def _packed(self, port: Port, point: str, layers: str) -> str:
-        """Where a point's copy of an operand is packed."""
+        """Return where a point's copy of an operand is packed."""
         f, plan = self.f, self.plan
         if "l" not in port.roles:
             return self.buffers[port.name]
@@ -106,7 +106,7 @@ class PullbackEntry(Entry):
             f.emit_void(f"call fastcc void {tile_name(plan.optimistic)}({call})")
 
     def _at(self, port: Port, ir: str, jr: str, point: str, depth: str) -> str:
-        """Where a tile finds an operand."""
+        """Return where a tile finds an operand."""
         f, plan = self.f, self.plan
         layers = depth if "k" in port.roles else "1"
         pointer = self._packed(port, point, layers)

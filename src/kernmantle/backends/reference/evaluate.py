@@ -38,7 +38,7 @@ class Namespace:
 
 
 def lookup(row: Op, modules: Sequence[Any], names: Sequence[str]) -> Callable[..., Array]:
-    """The function of an operation: the first of ``names`` that a module has, else composed from others."""
+    """Return the function of an operation: the first of ``names`` that a module has, else composed from others."""
     for module in modules:
         for name in names:
             if name and hasattr(module, name):
@@ -66,7 +66,7 @@ _COMPOSED: dict[str, Callable[..., Array]] = {
 
 
 def evaluate(roots: Sequence[Node], env: Mapping[str, Array], ns: Namespace) -> list[Array]:
-    """Values of expressions, the variables taken from ``env``."""
+    """Return the values of expressions, the variables taken from ``env``."""
     values: dict[int, Array] = {}
     for node in postorder(roots):
         if node.op == "var":
@@ -87,7 +87,7 @@ def _coerced(array: Array, condition: bool, ns: Namespace) -> Array:
 
 
 def merge(reduction: Reduction, left: Sequence[Array], right: Sequence[Array], ns: Namespace) -> list[Array]:
-    """Registers of a range joined with those of the range after it."""
+    """Return the registers of a range joined with those of the range after it."""
     assert reduction.merge is not None
     env = {f"s{i}": value for i, value in enumerate(left)} | {f"r{i}": value for i, value in enumerate(right)}
     return evaluate(reduction.merge, env, ns)
@@ -118,7 +118,7 @@ def merge_axis(reduction: Reduction, registers: Sequence[Array], axis: int, ns: 
 
 
 def initial(reduction: Reduction, shape: tuple[int, ...], ns: Namespace) -> list[Array]:
-    """Registers of an empty range."""
+    """Return the registers of an empty range."""
     return [ns.full(shape, init, kind) for init, kind in zip(reduction.init, reduction.kinds, strict=True)]
 
 
@@ -141,7 +141,7 @@ class _Evaluation:
         return array.reshape((*array.shape[:batch], *(next(lengths) if axis in axes else 1 for axis in self.axes)))
 
     def operands(self, roots: Sequence[Node], ranges: Ranges) -> dict[str, Array]:
-        """The part of every operand that the expressions read."""
+        """Return the part of every operand that the expressions read."""
         names = [name for name in variables(roots) if name in self.arrays]
         whole = slice(None)
         return {
@@ -155,7 +155,7 @@ class _Evaluation:
         return self.batch * math.prod(ranges[axis][1] - ranges[axis][0] for axis in axes)
 
     def registers(self, reduction: Reduction, value: Node, ranges: Ranges) -> list[Array]:
-        """Registers of one reduction, reduced axes with length 1; long ranges are halved."""
+        """Return the registers of one reduction, reduced axes with length 1; long ranges are halved."""
         if reduction.is_fold:
             return self._folded(reduction, ranges)
         lengths = {axis: ranges[axis][1] - ranges[axis][0] for axis in self.program.reduced}
@@ -197,7 +197,7 @@ class _Evaluation:
         return state
 
     def block(self, ranges: Ranges) -> list[Array]:
-        """Outputs of a range of the output axes, all reduced axes whole."""
+        """Return the outputs of a range of the output axes, all reduced axes whole."""
         program, ns = self.program, self.ns
         finished: dict[str, Array] = {}
         for i, (reduction, value) in enumerate(zip(program.reductions, program.map, strict=True)):
@@ -215,7 +215,7 @@ class _Evaluation:
 
 
 def _halves(ranges: Ranges, out: str, evaluation: _Evaluation) -> Iterator[Ranges]:
-    """The output cut in two, along its longest axis, until each piece is small enough."""
+    """Yield the output cut in two, along its longest axis, until each piece is small enough."""
     longest = max(out, key=lambda axis: ranges[axis][1] - ranges[axis][0], default="")
     start, stop = ranges[longest] if longest else (0, 1)
     if stop - start < 2 or evaluation.elements(ranges, out) <= evaluation.limit:
@@ -229,7 +229,7 @@ def _halves(ranges: Ranges, out: str, evaluation: _Evaluation) -> Iterator[Range
 def run(
     program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int], ns: Namespace, limit: int = 1 << 22
 ) -> Iterator[tuple[tuple[slice, ...], list[Array]]]:
-    """Outputs of a program, block by block: where each block lies on the output axes, and its values.
+    """Yield the outputs of a program, block by block: where each block lies on the output axes, and its values.
 
     ``arrays`` holds every operand by name (numbers as 0-d arrays), batch axes on the left. A temporary has about
     ``limit`` elements, whatever the extents of the named axes; batch axes are never cut.
@@ -241,7 +241,7 @@ def run(
 
 
 def _whole(program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int], ns: Namespace, limit: int) -> Array:
-    """The one output of an inner program."""
+    """Return the one output of an inner program."""
     result: Array = None
     for at, (value,) in run(program, arrays, sizes, ns, limit):
         if result is None:

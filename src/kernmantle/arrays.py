@@ -22,7 +22,7 @@ _IMMUTABLE = {"jax", "jaxlib"}
 
 
 def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tensor], Wrap]:
-    """Inputs as tensors on the same memory, and a function that turns results into the kind of the first.
+    """Return the inputs as tensors on the same memory, and a function that turns results into the kind of the first.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def unwrap(*inputs: object, names: Sequence[str] = ()) -> tuple[list[torch.Tenso
 
 
 def unwrap_out(out: object, name: str = "out") -> torch.Tensor:
-    """Tensor on the memory of ``out``, to be written in place; raises OutputError where that cannot be."""
+    """Return the tensor on the memory of ``out``, to be written in place; raises OutputError where that cannot be."""
     if isinstance(out, torch.Tensor):
         return out
     if isinstance(out, np.ndarray):
@@ -111,7 +111,7 @@ def is_numpy_like(value: object) -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Name without the library: "float32"."""
+    """Return the name without the library: "float32"."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -168,7 +168,7 @@ def current() -> Config:
 
 
 def in_block() -> bool:
-    """Whether this thread or task is in a block."""
+    """Return whether this thread or task is in a block."""
     return _INNERMOST.get() is not None
 
 

@@ -168,7 +168,7 @@ def _functional(module: torch.nn.Module) -> Callable[..., Any]:
 
 
 def _meta(values: Any, seen: dict[int, Any] | None = None) -> Any:
-    """Values with tensors and arrays of the same layout and without memory; what is one array stays one."""
+    """Return the values with tensors and arrays of the same layout and without memory; what is one array stays one."""
     found: dict[int, Any] = {} if seen is None else seen
 
     def moved(value: Any) -> Any:
@@ -278,7 +278,7 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 def _check_inputs(inputs: Sequence[torch.Tensor], func: Any) -> None:
-    """ParameterError for a tensor with memory, but for single numbers on the host."""
+    """Raise ParameterError for a tensor with memory, but for single numbers on the host."""
     for tensor in inputs:
         if tensor.device.type != "meta" and (tensor.dim() or tensor.device.type != "cpu"):
             raise ParameterError(
@@ -288,7 +288,7 @@ def _check_inputs(inputs: Sequence[torch.Tensor], func: Any) -> None:
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, card: Card) -> Launch:
-    """A product of the vendor's."""
+    """Return a product of the vendor's."""
     count = left.shape[0] if left.dim() == 3 else 1
     columns = right.shape[-1] if right.dim() > 1 else 1
     return vendor_product(left.shape[-2], columns, left.shape[-1], count, NAMES[left.dtype], card)

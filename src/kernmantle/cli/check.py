@@ -86,7 +86,7 @@ def inputs(device: str) -> Inputs:
 
 
 def outcome(check: Check, device: str) -> str:
-    """What came of a check on a device: "agrees", or why not."""
+    """Return what came of a check on a device: "agrees", or why not."""
     values = inputs(device)
     exact = check.exact({name: value.double().cpu().numpy() for name, value in values.items()})
     try:
@@ -101,10 +101,10 @@ def outcome(check: Check, device: str) -> str:
 
 
 def devices() -> list[str]:
-    """The CPU and every GPU that torch finds."""
+    """Return the CPU and every GPU that torch finds."""
     return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
 
 
 def results(checks: Sequence[Check] = CHECKS) -> list[tuple[str, list[str]]]:
-    """Every check with its outcome on each device."""
+    """Return every check with its outcome on each device."""
     return [(check.name, [outcome(check, device) for device in devices()]) for check in checks]

@@ -82,7 +82,7 @@ class Diabetes:
     names: tuple[str, ...]
 
     def folds(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Rows to learn from and rows to predict, in turns."""
+        """Yield the rows to learn from and rows to predict, in turns."""
         order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(0))
         for start in range(FOLDS):
             tested = torch.zeros(len(self.x), dtype=torch.bool)
@@ -91,7 +91,7 @@ class Diabetes:
 
 
 def load(device: str) -> tuple[Digits, Diabetes]:
-    """Both data sets, as scikit-learn brings them."""
+    """Return both data sets, as scikit-learn brings them."""
     try:
         datasets = import_module("sklearn.datasets")
     except ImportError as error:
@@ -113,7 +113,7 @@ def load(device: str) -> tuple[Digits, Diabetes]:
 
 
 def neighbours(distance: Distance, digits: Digits, test: torch.Tensor) -> float:
-    """Share of test digits that most of their nearest neighbours are like."""
+    """Return the share of test digits that most of their nearest neighbours are like."""
     gaps = distance.sums(test, digits.train, **distance.pixels)
     votes = digits.labels[gaps.topk(NEIGHBOURS, largest=False).indices]
     return float((votes.mode(1).values == digits.answers).double().mean())
@@ -129,7 +129,7 @@ class Ridge:
     numbers: Mapping[str, Any]
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """Predictions for new rows."""
+        """Return the predictions for new rows."""
         return self.distance.kernel(z, self.x, **self.numbers).double() @ self.coefficients
 
 
@@ -140,7 +140,7 @@ def fit(
     y: torch.Tensor,
     grid: tuple[tuple[float, ...], tuple[float, ...]],
 ) -> Ridge:
-    """The bandwidth (in medians of the distances) and ridge that predict every row best from all the others."""
+    """Return the bandwidth (in medians of the distances) and ridge that predict every row best from all the others."""
     middle = float(distance.sums(x, x, **numbers).median())
     one = torch.eye(len(x), dtype=torch.float64, device=x.device)
     best, chosen = float("inf"), None
@@ -160,7 +160,7 @@ def fit(
 
 
 def read_digits(distance: Distance, digits: Digits) -> tuple[float, float]:
-    """Shares of digits, whole and broken, that kernel regression on ten indicators reads right."""
+    """Return the shares of digits, whole and broken, that kernel regression on ten indicators reads right."""
     wanted = torch.nn.functional.one_hot(digits.labels, 10).double() * 2 - 1
     model = fit(distance, distance.pixels, digits.train, wanted, DIGIT_GRID)
     right = [(model(test).argmax(1) == digits.answers).double().mean() for test in (digits.test, digits.broken)]
@@ -168,12 +168,12 @@ def read_digits(distance: Distance, digits: Digits) -> tuple[float, float]:
 
 
 def explained(predicted: torch.Tensor, y: torch.Tensor) -> float:
-    """Share of the variance that predictions explain."""
+    """Return the share of the variance that predictions explain."""
     return float(1 - ((predicted - y) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 
 
 def predict_disease(distance: Distance, diabetes: Diabetes) -> float:
-    """Variance explained in rows that were not learned from."""
+    """Return the variance explained in rows that were not learned from."""
     predicted = torch.zeros_like(diabetes.y)
     for training, tested in diabetes.folds():
         model = fit(distance, distance.features, diabetes.x[training], diabetes.y[training], DIABETES_GRID)
@@ -216,7 +216,7 @@ def most_likely(x: torch.Tensor, y: torch.Tensor, each: bool) -> Fitted:
 
 
 def trained_weights(diabetes: Diabetes) -> Learned:
-    """Which columns matter, when as many columns of pure noise are among them; scored on rows held out."""
+    """Return which columns matter, when as many columns of pure noise are among them; scored on rows held out."""
     y = diabetes.y
     foreign = torch.randn(len(y), FOREIGN, generator=torch.Generator().manual_seed(2), dtype=y.dtype).to(y.device)
     x = torch.cat([diabetes.x, foreign], 1)

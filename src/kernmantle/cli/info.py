@@ -84,7 +84,7 @@ def devices() -> Rows:
 
 
 def solver_state() -> str:
-    """Which library solves dense systems on GPUs, or why cuSOLVER does not."""
+    """Return which library solves dense systems on GPUs, or why cuSOLVER does not."""
     if not torch.cuda.is_available():
         return "LAPACK on the CPU; torch finds no GPU"
     found = cusolver.load()
@@ -92,7 +92,7 @@ def solver_state() -> str:
 
 
 def backend_state(name: str) -> str:
-    """Whether a backend works, found by using it."""
+    """Return whether a backend works, found by using it."""
     device = "cpu" if name == REFERENCE else backends()[name].device
     if device == "cuda" and torch.version.cuda is None:
         return "no: this build of torch has no CUDA"
@@ -108,7 +108,7 @@ def backend_state(name: str) -> str:
 
 
 def extras(requirements: Sequence[str]) -> Rows:
-    """What is installed of every extra, from the requirements that the package declares."""
+    """Return what is installed of every extra, from the requirements that the package declares."""
     packages: defaultdict[str, list[str]] = defaultdict(list)
     for requirement in requirements:
         extra, package = re.search(r"extra == ['\"](\w+)['\"]", requirement), re.match(r"[\w.-]+", requirement)
@@ -127,7 +127,7 @@ def extras(requirements: Sequence[str]) -> Rows:
 
 
 def cache_state(cache: Cache) -> Rows:
-    """Where compiled kernels are kept and how many."""
+    """Return where compiled kernels are kept and how many."""
     parent = next(path for path in (cache.directory, *cache.directory.parents) if path.exists())
     writable = parent.is_dir() and os.access(parent, os.W_OK)
     count = len(cache.entries())

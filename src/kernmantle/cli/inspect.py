@@ -80,7 +80,7 @@ class _Plain(ast.NodeTransformer):
 
 
 def function(text: str, *namings: Sequence[str]) -> Callable[..., Any]:
-    """The lambda of an expression: arithmetic, comparisons, and calls of the library's functions alone.
+    """Return the lambda of an expression: arithmetic, comparisons, and calls of the library's functions alone.
 
     ``namings`` are the names that operands may have; the first of which any is used are taken.
     """
@@ -132,7 +132,7 @@ def _suggested(text: str, names: Iterable[str], count: int) -> str:
 
 
 def _opened(text: str, node: ast.Lambda, count: int) -> tuple[ast.Expression, list[str], list[str]]:
-    """The expression inside a lambda, the names of its operands, and those of its parameters."""
+    """Return the expression inside a lambda, the names of its operands, and those of its parameters."""
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
     if len(names) < count or node.args.vararg or node.args.kwarg:
         raise ParameterError(f"{text!r} must take {count} operands, then parameters by name")
@@ -141,7 +141,7 @@ def _opened(text: str, node: ast.Lambda, count: int) -> tuple[ast.Expression, li
 
 
 def described(program: Program) -> list[tuple[str, str]]:
-    """The program, and the derivatives of it that a backward pass runs."""
+    """Return the program, and the derivatives of it that a backward pass runs."""
     found = [("program", str(program))]
     reduction = autodiff.undifferentiable(program)
     if reduction is not None:
@@ -156,7 +156,7 @@ def described(program: Program) -> list[tuple[str, str]]:
 
 
 def nest_of(program: Program, dtype: str, size: int) -> Nest:
-    """The loops of a program over arrays of one type, all axes equally long."""
+    """Return the loops of a program over arrays of one type, all axes equally long."""
     axes = {axis for operand in program.operands for axis in operand.axes}
     stored = [dtype] * sum(not operand.number for operand in program.operands)
     compute = "f64" if dtype == "f64" else "f32"
@@ -164,7 +164,7 @@ def nest_of(program: Program, dtype: str, size: int) -> Nest:
 
 
 def sources(nest: Nest, size: int, card: DeviceLimits, wanted: str) -> list[tuple[str, str, str]]:
-    """Plans, and their sources where wanted: title, text, language."""
+    """Return the plans, and their sources where wanted: title, text, language."""
     used = {role for port in nest.ports for role in port.roles}
     sizes = {role: size if role in used else 1 for role in SIZES}
     layout = cuda_plan.Layout(tuple(_strides(port.roles, size) for port in nest.ports), (16,) * len(nest.ports))

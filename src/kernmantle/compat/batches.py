@@ -11,7 +11,7 @@ from ..torch_ops.contract import Contraction
 
 
 def batch_size(tensors: dict[str, tuple[torch.Tensor, int]]) -> int:
-    """The one batch size of arrays that have an axis more than they need."""
+    """Return the one batch size of arrays that have an axis more than they need."""
     batch = 1
     for name, (tensor, axes) in tensors.items():
         if tensor.dim() not in (axes, axes + 1):
@@ -37,7 +37,7 @@ def check_tensors(tensors: dict[str, Any], out: Any) -> None:
 
 
 def hyper_sizes(values: dict[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
-    """The tensors among hyperparameters, with the axes that each needs."""
+    """Return the tensors among hyperparameters, with the axes that each needs."""
     return {name: (value, 0) for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
@@ -45,7 +45,7 @@ def deliver(
     contraction: Contraction, operands: Sequence[torch.Tensor], axes: int, batch: int, out: torch.Tensor | None,
     parameters: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
-    """Result with a batch axis, in ``out`` where given; an ``out`` of more batches repeats the result."""
+    """Return the result with a batch axis, in ``out`` where given; an ``out`` of more batches repeats the result."""
     first = operands[0]
     wide = first if first.dim() == 3 else first.unsqueeze(0)
     wide = wide.expand(batch, *wide.shape[1:])

@@ -50,7 +50,7 @@ def generate_factor(
     dtype: torch.dtype = torch.float16,
     device: Any = "cpu",
 ) -> torch.Tensor:
-    """A factor as an algorithm stores it, from weights (a, b, c, d) or drawn from ±1/sqrt(c).
+    """Return a factor as an algorithm stores it, from weights (a, b, c, d) or drawn from ±1/sqrt(c).
 
     "kernel" stores (a d c, b), "bmm" (a d, b, c), "einsum" (a, b, c, d), "dense" the matrix, "sparse" the matrix in
     compressed rows with an entry for every weight, "bsr" the permuted block-diagonal matrix in square blocks.
@@ -86,7 +86,7 @@ def generate_factor(
 
 
 def weights_of(factor: torch.Tensor, pattern: Any, algo: str) -> torch.Tensor:
-    """Weights (a, b, c, d) of a factor as an algorithm stores it: the inverse of ``generate_factor``.
+    """Return the weights (a, b, c, d) of a factor as an algorithm stores it: the inverse of ``generate_factor``.
 
     Compressed rows with an entry for every weight are read where they lie.
     """
@@ -108,22 +108,22 @@ def weights_of(factor: torch.Tensor, pattern: Any, algo: str) -> torch.Tensor:
 
 
 def from_kernel_format_to_dense(factor: torch.Tensor, pattern: Any) -> torch.Tensor:
-    """Matrix of a factor that "kernel" stores."""
+    """Return the matrix of a factor that "kernel" stores."""
     return KSPattern.of(pattern).to_dense(weights_of(factor, pattern, "kernel"))
 
 
 def from_bmm_format_to_dense(factor: torch.Tensor, pattern: Any) -> torch.Tensor:
-    """Matrix of a factor that "bmm" stores, of shape (a, d, b, c) or (a d, b, c)."""
+    """Return the matrix of a factor that "bmm" stores, of shape (a, d, b, c) or (a d, b, c)."""
     return KSPattern.of(pattern).to_dense(weights_of(factor, pattern, "bmm"))
 
 
 def from_abcd_to_dense(factor: torch.Tensor) -> torch.Tensor:
-    """Matrix of weights (a, b, c, d)."""
+    """Return the matrix of weights (a, b, c, d)."""
     return KSPattern(*factor.shape).to_dense(factor)
 
 
 def get_in_size_out_size(patterns: Sequence[Any]) -> tuple[int, int]:
-    """Sizes of what a chain takes and gives.
+    """Return the sizes of what a chain takes and gives.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def get_in_size_out_size(patterns: Sequence[Any]) -> tuple[int, int]:
 
 
 def pattern_is_dense(pattern: Any) -> bool:
-    """Whether the matrix has no zeros by its pattern."""
+    """Return whether the matrix has no zeros by its pattern."""
     own = KSPattern.of(pattern)
     return own.a == own.d == 1
 
@@ -220,11 +220,11 @@ class KSLinear(nn.Module):
         return kron_sparse_matmul(tensor, weights, bias=bias, batch_last=self.bs_last, algorithm=self.algo)
 
     def get_dense_product(self) -> torch.Tensor:
-        """The matrix (out_size, in_size)."""
+        """Return the matrix (out_size, in_size)."""
         return dense_of(self._weights())
 
     def get_weights_size(self) -> int:
-        """Number of weights, the bias not counted."""
+        """Return the number of weights, the bias not counted."""
         return sum(pattern.nnz for pattern in self.chain)
 
 
@@ -294,7 +294,7 @@ def get_linear_layer(
     weights: Any = None,
     device: Any = "cpu",
 ) -> nn.Module:
-    """A layer by algorithm: those of :class:`KSLinear`, or a dense "nn_linear" or "unfused_linear"."""
+    """Return a layer by algorithm: those of :class:`KSLinear`, or a dense "nn_linear" or "unfused_linear"."""
     if algo not in ("nn_linear", "unfused_linear"):
         return KSLinear(patterns, weights, bias, algo, dtype, bs_last, vsize, device)
     if len(patterns) != 1 or not pattern_is_dense(patterns[0]):
@@ -311,12 +311,12 @@ def get_linear_layer(
 
 
 def bmm_bs_first(x: torch.Tensor, w_kron: torch.Tensor, pattern: Any) -> torch.Tensor:
-    """Product with a factor as "bmm" stores it, (a d, b, c), the batch first."""
+    """Return the product with a factor as "bmm" stores it, (a d, b, c), the batch first."""
     return kron_sparse_matmul(x, weights_of(w_kron, pattern, "bmm"), algorithm="bmm")
 
 
 def bmm_bs_last(x: torch.Tensor, w_kron: torch.Tensor, pattern: Any) -> torch.Tensor:
-    """The same with the batch last."""
+    """Return the same with the batch last."""
     return kron_sparse_matmul(x, weights_of(w_kron, pattern, "bmm"), batch_last=True, algorithm="bmm")
 
 

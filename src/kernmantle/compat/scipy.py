@@ -33,7 +33,7 @@ def _rows(values: Any) -> np.ndarray[Any, Any]:
 
 
 def cdist(XA: Any, XB: Any, metric: str | Callable[..., Any] = "euclidean", *, out: Any = None, **kwargs: Any) -> Any:
-    """Distances between the rows of two collections, as ``scipy.spatial.distance.cdist``.
+    """Return the distances between the rows of two collections, as ``scipy.spatial.distance.cdist``.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def cdist(XA: Any, XB: Any, metric: str | Callable[..., Any] = "euclidean", *, o
 
 
 def pdist(X: Any, metric: str | Callable[..., Any] = "euclidean", *, out: Any = None, **kwargs: Any) -> Any:
-    """Distances between the rows of one collection, each pair once, as ``scipy.spatial.distance.pdist``.
+    """Return the distances between the rows of one collection, each pair once, as ``scipy.spatial.distance.pdist``.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def _solved(own_rows: Rows, side: Rows, kind: str, check_errors: bool, meaning: 
 
 
 def _spread(own_rows: Rows, side: Rows, results: list[Any], check_errors: bool, meaning: str) -> Solution:
-    """The solution and the info of the first process, to each process its rows."""
+    """Return the solution and the info of the first process, to each process its rows."""
     b = _columns(side)
     x = scattered(results[0] if results else b.new_empty(0, b.shape[1]), own_rows)
     state = int(results[1]) if results else 0
@@ -119,7 +119,7 @@ def _enough_memory(routine: str, own_rows: Rows, beyond: str = "as much again") 
 
 
 def _agreement(own_rows: Rows) -> Agree:
-    """What makes one info of those of all processes."""
+    """Return what makes one info of those of all processes."""
     return lambda info: largest(int(info), info.device, own_rows.group)
 
 
@@ -289,7 +289,7 @@ def solve_kernel(
 
 
 def _kernel_columns(kernel: Kernel, own_rows: Rows, ridge: float) -> torch.Tensor:
-    """Columns here, as rows, of the regularised matrix."""
+    """Return the columns here, as rows, of the regularised matrix."""
     points = everyones(own_rows.local, own_rows.counts, own_rows.group)
     here = Cyclic(own_rows, own_rows.total, cusolvermp.block_of("potrf", own_rows.total, own_rows.size)).here.to(
         points.device
@@ -302,7 +302,7 @@ def _kernel_columns(kernel: Kernel, own_rows: Rows, ridge: float) -> torch.Tenso
 
 
 def eigh(a: Any, *, eigvals_only: bool = False, group: Any = None, check_errors: bool = False) -> Any:
-    """Eigenvalues in ascending order and vectors of one symmetric matrix, ``a v = w v``, by all processes.
+    """Return the eigenvalues in ascending order and vectors of one symmetric matrix, ``a v = w v``, by all processes.
 
     Parameters
     ----------

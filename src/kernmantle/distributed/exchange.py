@@ -36,12 +36,12 @@ def gathered(numbers: Sequence[int], device: torch.device, group: Any) -> list[t
 
 
 def gathered_counts(count: int, device: torch.device, group: Any) -> tuple[int, ...]:
-    """One number of every process."""
+    """Return one number of every process."""
     return tuple(each for (each,) in gathered([count], device, group))
 
 
 def total(group: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that sums a tensor over the processes."""
+    """Return a function that sums a tensor over the processes."""
 
     def summed(value: torch.Tensor) -> torch.Tensor:
         with answering("summing over the processes"):
@@ -53,7 +53,7 @@ def total(group: Any) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def largest(value: int, device: torch.device, group: Any) -> int:
-    """The largest of a number over the processes."""
+    """Return the largest of a number over the processes."""
     with answering("comparing numbers"):
         result = torch.tensor([value], dtype=torch.int64, device=device)
         dist.all_reduce(result, dist.ReduceOp.MAX, group=group)
@@ -61,7 +61,7 @@ def largest(value: int, device: torch.device, group: Any) -> int:
 
 
 def of_first(value: torch.Tensor, group: Any) -> torch.Tensor:
-    """A tensor of the first process, on all of them."""
+    """Return a tensor of the first process, on all of them."""
     with answering("waiting for the first process"):
         dist.broadcast(value, _peer(group, 0), group=group)
         return value
@@ -74,7 +74,7 @@ def _peer(group: Any, rank: int) -> int:
 def ring(
     tensors: Sequence[torch.Tensor], counts: Sequence[int], group: Any
 ) -> Iterator[tuple[int, Sequence[torch.Tensor]]]:
-    """The rows of every process in turn, with whose they are; the next are under way while these are used."""
+    """Yield the rows of every process in turn, with whose they are; the next are under way while these are used."""
     rank, size = dist.get_rank(group), len(counts)
     moving = [tensor.contiguous() for tensor in tensors]
     after, before = _peer(group, (rank + 1) % size), _peer(group, (rank - 1) % size)
@@ -105,7 +105,7 @@ def exchanged_rows(tensor: torch.Tensor, sent: Sequence[int], received: Sequence
 
 
 def everyones(tensor: torch.Tensor, counts: Sequence[int], group: Any) -> torch.Tensor:
-    """The rows of every process, on all of them."""
+    """Return the rows of every process, on all of them."""
     size = len(counts)
     return exchanged_rows(tensor.repeat(size, *(1 for _ in tensor.shape[1:])), [tensor.shape[0]] * size, counts, group)
 

@@ -51,7 +51,7 @@ class Operator:
 
 
 def operator(kernel: Kernel, x: Any, *, diagonal: float | None = None, group: Any = None) -> Operator:
-    """The matrix of a kernel, of rows that are spread, as a linear operator for :func:`cg`.
+    """Return the matrix of a kernel, of rows that are spread, as a linear operator for :func:`cg`.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def nystrom(kernel: Kernel, x: Any, rank: int, ridge: float, *, group: Any = Non
 
 
 def _chosen(mine: Rows, count: int, add: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """The same random rows on every process."""
+    """Return the same random rows on every process."""
     source = torch.Generator().manual_seed(mine.total)
     drawn = torch.randperm(mine.total, generator=source)[:count].to(mine.local.device)
     here = (drawn >= mine.start) & (drawn < mine.start + mine.local.shape[0])

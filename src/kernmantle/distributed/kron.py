@@ -20,7 +20,7 @@ from .rows import DTYPES
 
 
 def shares(count: int, parts: int) -> tuple[int, ...]:
-    """How many of ``count`` each of ``parts`` has: as even as can be, the first ones more."""
+    """Return how many of ``count`` each of ``parts`` has: as even as can be, the first ones more."""
     return tuple(count // parts + (index < count % parts) for index in range(parts))
 
 
@@ -182,7 +182,7 @@ class _Grid:
         return [(*f.shape, str(f.dtype)) if isinstance(f, torch.Tensor) else f for f in self.factors]
 
     def check(self, x: Any) -> None:
-        """ShapeError for a block that is not that of this process."""
+        """Raise ShapeError for a block that is not that of this process."""
         if not isinstance(x, torch.Tensor):
             raise DtypeError(f"x_local must be a tensor, not {type(x).__name__}")
         if x.dim() != 2 or x.shape[1] != self.input_columns[self.column]:
@@ -274,7 +274,7 @@ def kron_matmul(x_local: torch.Tensor, factors: Sequence[Any], mesh: DeviceMesh,
 
 
 def kron_columns(factors: Sequence[Any], mesh: DeviceMesh, *, result: bool = False) -> slice:
-    """Which columns of x, or of the result, this process has.
+    """Return which columns of x, or of the result, this process has.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def kron_columns(factors: Sequence[Any], mesh: DeviceMesh, *, result: bool = Fal
 
 
 def kron_scatter(x: torch.Tensor | None, factors: Sequence[Any], mesh: DeviceMesh) -> torch.Tensor:
-    """Blocks of a matrix that the first process of a mesh has, as :func:`kron_matmul` takes them.
+    """Return the blocks of a matrix that the first process of a mesh has, as :func:`kron_matmul` takes them.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ CHUNK_BYTES = 64 << 20
 
 
 def gram(kernel: Kernel, x: Any, y: Any = None, *, diagonal: float | None = None, group: Any = None) -> Any:
-    """All pairs of rows: each process has the rows of the matrix that belong to its rows of x.
+    """Return all pairs of rows: each process has the rows of the matrix that belong to its rows of x.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def matmul(kernel: Kernel, x: Any, y: Any, v: Any, *, diagonal: float | None = N
 
 
 def product(kernel: Kernel, mine: Rows, other: Rows, v: torch.Tensor, diagonal: Any = None) -> torch.Tensor:
-    """The rows here of a product whose shards go round."""
+    """Return the rows here of a product whose shards go round."""
     result = v.new_zeros(mine.local.shape[0], *v.shape[1:])
     for owner, (shard, part) in ring([other.local, v], other.counts, mine.group):
         if other.counts[owner] and result.numel():
@@ -137,7 +137,7 @@ def product(kernel: Kernel, mine: Rows, other: Rows, v: torch.Tensor, diagonal: 
 def agop(
     kernel: Kernel, z: Any, x: Any, coef: Any, *, average: bool = False, diagonal: bool = False, group: Any = None
 ) -> torch.Tensor:
-    """Sum over outputs and points of the outer products of the predictor's gradients, on every process.
+    """Return the sum over outputs and points of the outer products of the predictor's gradients, on every process.
 
     Parameters
     ----------

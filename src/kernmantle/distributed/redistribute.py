@@ -31,22 +31,22 @@ class Cyclic:
         return columns_of(self._width, self._rows.rank, self._rows.size, self._block)
 
     def _stretches(self, low: int, high: int) -> list[list[tuple[int, int]]]:
-        """Indices from low to high, by the process that has their columns."""
+        """Return the indices from low to high, by the process that has their columns."""
         return [stretches(low, high, rank, self._rows.size, self._block) for rank in range(self._rows.size)]
 
     def _shares(self) -> tuple[list[int], list[int]]:
-        """How many of the rows here have their columns on each process, and the columns here their rows."""
+        """Return how many of the rows here have their columns on each process, and the columns here their rows."""
         rank = self._rows.rank
         here = [stretches(low, high, rank, self._rows.size, self._block) for low, high in self._ranges]
         return [_count(part) for part in self._stretches(*self._ranges[rank])], [_count(part) for part in here]
 
     def _step(self, local: torch.Tensor) -> int:
-        """Numbers of each row here, or of each column, that go at once: on every process the same."""
+        """Return the numbers of each row here, or of each column, that go at once: on every process the same."""
         most = max(*self._rows.counts, _count(stretches(0, self._width, 0, self._rows.size, self._block)), 1)
         return max(1, CHUNK // (most * local.element_size()))
 
     def _by_slabs(self, local: torch.Tensor, height: int, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Rows that are moved some of their numbers at a time, so that little is there twice."""
+        """Return the rows that are moved some of their numbers at a time, so that little is there twice."""
         wide, step = local.shape[1], self._step(local)
         if step >= wide:
             return move(local)
@@ -56,7 +56,7 @@ class Cyclic:
         return result
 
     def of_symmetric(self, local: torch.Tensor) -> torch.Tensor:
-        """Columns here, as rows, of a symmetric matrix: its rows of the same indices."""
+        """Return the columns here, as rows, of a symmetric matrix: its rows of the same indices."""
         low, high = self._ranges[self._rows.rank]
         every, shares = self._stretches(low, high), self._shares()
 
@@ -67,7 +67,7 @@ class Cyclic:
         return self._by_slabs(local, sum(shares[1]), move)
 
     def in_order(self, local: torch.Tensor) -> torch.Tensor:
-        """Rows of cyclic indices back to consecutive ones, as the given rows are spread."""
+        """Return the rows of cyclic indices back to consecutive ones, as the given rows are spread."""
         back, sent = self._shares()
         blocks = [block for part in self._stretches(*self._ranges[self._rows.rank]) for block in part]
 
@@ -80,7 +80,7 @@ class Cyclic:
         return self._by_slabs(local, self._rows.counts[self._rows.rank], move)
 
     def columns(self, local: torch.Tensor) -> torch.Tensor:
-        """Columns here, as rows (columns, n), of a matrix whose rows are spread."""
+        """Return the columns here, as rows (columns, n), of a matrix whose rows are spread."""
         group, counts, rank = self._rows.group, self._rows.counts, self._rows.rank
         period = self._block * self._rows.size
         step = max(period, self._step(local) // period * period)

@@ -46,7 +46,7 @@ class Rows:
         return sum(self.counts)
 
     def like(self, local: torch.Tensor, axis: int = 0, extent: int | None = None) -> Any:
-        """A result spread in the same way: a DTensor where the input was one.
+        """Return a result spread in the same way: a DTensor where the input was one.
 
         ``extent`` is that of the whole result along the axis, by default that of the input.
         """
@@ -76,7 +76,7 @@ def _of_mesh(value: DTensor, name: str) -> tuple[torch.Tensor, Any, DeviceMesh]:
 
 
 def rows(value: Any, name: str, group: Any = None) -> Rows:
-    """A DTensor, or the tensor of this process, as rows that are spread; waits for all processes."""
+    """Return a DTensor, or the tensor of this process, as rows that are spread; waits for all processes."""
     if not dist.is_available() or not dist.is_initialized():
         raise BackendError(
             "no process group is initialised: start with torchrun and call torch.distributed.init_process_group"
@@ -99,7 +99,7 @@ DTYPES = sorted({str(d) for d in vars(torch).values() if isinstance(d, torch.dty
 
 
 def _problem(local: Any, name: str, group: Any) -> Exception | None:
-    """What is wrong with the tensor of this process, which the others must hear of before it is raised."""
+    """Return what is wrong with the tensor of this process, which the others must hear of before it is raised."""
     if not isinstance(local, torch.Tensor):
         return DtypeError(f"{name} must be a tensor or a DTensor, not {type(local).__name__}")
     if local.dim() not in (1, 2):
@@ -113,7 +113,7 @@ def _problem(local: Any, name: str, group: Any) -> Exception | None:
 
 
 def _device_of(group: Any) -> torch.device:
-    """A device that the group can exchange numbers on."""
+    """Return a device that the group can exchange numbers on."""
     return torch.device("cuda" if str(dist.get_backend(group)) == "nccl" else "cpu")
 
 
@@ -141,7 +141,7 @@ def _check_alike(mine: Sequence[int], all_of_them: Sequence[Sequence[int]], name
 
 
 def check_one_dtype(**operands: Rows) -> None:
-    """DtypeError unless all have one dtype, before anything is exchanged."""
+    """Raise DtypeError unless all have one dtype, before anything is exchanged."""
     (first, one), *others = operands.items()
     for name, other in others:
         if other.local.dtype != one.local.dtype:
@@ -149,7 +149,7 @@ def check_one_dtype(**operands: Rows) -> None:
 
 
 def check_columns(first: Rows, first_name: str, other: Rows, name: str) -> None:
-    """ShapeError unless both are matrices with as many columns, before anything is exchanged."""
+    """Raise ShapeError unless both are matrices with as many columns, before anything is exchanged."""
     shapes = first.local.shape, other.local.shape
     if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][1] != shapes[1][1]:
         raise ShapeError(
@@ -159,7 +159,7 @@ def check_columns(first: Rows, first_name: str, other: Rows, name: str) -> None:
 
 
 def check_together(first: Rows, first_name: str, other: Rows, name: str) -> None:
-    """ShapeError unless every process has as many rows of one as of the other."""
+    """Raise ShapeError unless every process has as many rows of one as of the other."""
     if first.counts != other.counts:
         raise ShapeError(
             f"each process must have as many rows of {name} as of {first_name}; they have {list(other.counts)} and "
@@ -168,7 +168,7 @@ def check_together(first: Rows, first_name: str, other: Rows, name: str) -> None
 
 
 def from_local(local: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-    """A DTensor of the rows that each process holds; they may be unevenly many.
+    """Return a DTensor of the rows that each process holds; they may be unevenly many.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def from_local(local: torch.Tensor, mesh: DeviceMesh) -> DTensor:
 
 
 def to_local(value: Any) -> torch.Tensor:
-    """The rows that this process holds of a DTensor; any other tensor itself.
+    """Return the rows that this process holds of a DTensor; any other tensor itself.
 
     Parameters
     ----------

@@ -31,11 +31,11 @@ class Precomputed:
         return PRECOMPUTED
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """The matrix, a copy."""
+        """Return the matrix, a copy."""
         return rows.clone()
 
     def matmul(self, rows: torch.Tensor, others: torch.Tensor, v: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """The rows of the matrix times v."""
+        """Return the rows of the matrix times v."""
         return rows @ v
 
 
@@ -47,7 +47,7 @@ class KernelEstimator(Stored, BaseEstimator):
     kernel_params: Mapping[str, Any] | None
 
     def _make_kernel(self, rows: torch.Tensor) -> Kernel:
-        """The kernel, with a bandwidth found from the rows where none is given."""
+        """Return the kernel, with a bandwidth found from the rows where none is given."""
         return chosen_kernel(self, "kernel", rows)
 
 
@@ -79,7 +79,7 @@ def is_precomputed(choice: Any) -> bool:
 
 
 def chosen_kernel(estimator: Any, argument: str, rows: torch.Tensor) -> Kernel:
-    """The kernel that an argument of an estimator names, with the hyperparameters that the estimator has."""
+    """Return the kernel that an argument of an estimator names, with the hyperparameters that the estimator has."""
     name, choice = type(estimator).__name__, getattr(estimator, argument)
     bandwidth, parameters = estimator.bandwidth, estimator.kernel_params
     if isinstance(choice, Kernel):
@@ -129,7 +129,7 @@ def _gamma(value: Any, rows: torch.Tensor) -> float | None:
 
 
 def _traced(function: Any, argument: str, bandwidth: Any, parameters: Mapping[str, Any] | None) -> Kernel:
-    """A function of an entry of each row, and of hyperparameters, as a kernel."""
+    """Return a function of an entry of each row, and of hyperparameters, as a kernel."""
     own = dict(parameters or {}) | ({} if bandwidth is None else {"bandwidth": bandwidth})
     try:
         return Kernel(function, **own)

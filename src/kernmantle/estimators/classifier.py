@@ -20,7 +20,7 @@ from .solve import Solution, solve
 
 
 def signs_of(codes: np.ndarray, count: int, like: torch.Tensor) -> torch.Tensor:
-    """One column for each class, 1 where a row is of it, else -1; of two classes the second's only."""
+    """Return one column for each class, 1 where a row is of it, else -1; of two classes the second's only."""
     indices = torch.as_tensor(codes, device=like.device)
     one = torch.nn.functional.one_hot(indices, count).to(like) * 2 - 1
     return one[:, 1:] if count == 2 else one
@@ -33,7 +33,7 @@ def probabilities(decisions: torch.Tensor, sharpness: float) -> torch.Tensor:
 
 
 def sharpness_of(decisions: torch.Tensor, codes: np.ndarray, weights: torch.Tensor | None = None) -> float:
-    """The sharpness under which the classes of rows that were left out are likeliest."""
+    """Return the sharpness under which the classes of rows that were left out are likeliest."""
     wanted = torch.as_tensor(codes, device=decisions.device)[:, None]
     wide = decisions.double()
     shares = torch.ones_like(wide[:, 0]) if weights is None else weights.double()
@@ -57,7 +57,7 @@ class Decides(ClassifierMixin):
     def _decisions(self, X: Any) -> tuple[torch.Tensor, Any]: ...
 
     def decision_function(self, X: Any) -> Any:
-        """Values around -1 and 1: (m, classes), or (m,) for two classes."""
+        """Return the values around -1 and 1: (m, classes), or (m,) for two classes."""
         decisions, back = self._decisions(X)
         return back(decisions[:, 0] if decisions.shape[1] == 1 else decisions)
 
@@ -67,7 +67,7 @@ class Decides(ClassifierMixin):
         return back(probabilities(decisions, self.sharpness_))
 
     def predict(self, X: Any) -> Any:
-        """Labels; for tensors a tensor where labels are numbers."""
+        """Return the labels; for tensors a tensor where labels are numbers."""
         decisions, _ = self._decisions(X)
         best = (decisions[:, 0] > 0).long() if decisions.shape[1] == 1 else decisions.argmax(1)
         return named(self.classes_, best, X)
@@ -178,7 +178,7 @@ class KernelClassifier(Decides, TakesMatrices):
 
 
 def named(classes: np.ndarray, indices: torch.Tensor, X: Any) -> Any:
-    """Labels of indices, as an array or, for tensors and labels that are numbers, as a tensor."""
+    """Return the labels of indices, as an array or, for tensors and labels that are numbers, as a tensor."""
     if isinstance(X, torch.Tensor) and classes.dtype.kind in "biuf":
         return torch.from_numpy(classes).to(indices.device)[indices]
     return classes[indices.cpu().numpy()]

@@ -14,7 +14,7 @@ Back = Callable[[torch.Tensor], Any]
 
 
 def placed(estimator: BaseEstimator, array: np.ndarray, *, copy: bool = False) -> torch.Tensor:
-    """A numpy array on the device of the estimator; a copy has memory of its own, for what a fit stores."""
+    """Return a numpy array on the device of the estimator; a copy has memory of its own, for what a fit stores."""
     own = array.copy() if copy or not (array.flags.writeable and array.flags.c_contiguous) else array
     tensor = torch.from_numpy(own)
     device = getattr(estimator, "device", None)
@@ -80,7 +80,7 @@ def rows_and_targets(
 
 
 def weights_of(sample_weight: Any, rows: torch.Tensor, *, negative: bool = False) -> torch.Tensor | None:
-    """Weights of the rows, none of them negative but with ``negative``; None if all are 1."""
+    """Return the weights of the rows, none of them negative but with ``negative``; None if all are 1."""
     if sample_weight is None:
         return None
     values = sample_weight.detach().cpu().numpy() if isinstance(sample_weight, torch.Tensor) else sample_weight
@@ -90,5 +90,5 @@ def weights_of(sample_weight: Any, rows: torch.Tensor, *, negative: bool = False
 
 
 def labels_as_array(y: Any) -> np.ndarray:
-    """Labels on the host."""
+    """Return the labels on the host."""
     return y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else np.asarray(y)

@@ -23,15 +23,15 @@ class Dissimilarity(Protocol):
     rows: torch.Tensor
 
     def columns(self, indices: torch.Tensor, x: torch.Tensor | None = None) -> torch.Tensor:
-        """Distances of x, by default all rows, from those of these indices: (m, indices)."""
+        """Return the distances of x, by default all rows, from those of these indices: (m, indices)."""
         ...
 
     def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
-        """The smallest of these distances of every row, and their places among the indices: (m, count) each."""
+        """Return the smallest of these distances of every row, and their places among the indices: (m, count) each."""
         ...
 
     def sums(self, indices: torch.Tensor | slice) -> torch.Tensor:
-        """Sum over the rows of these indices of their distances from each of them."""
+        """Return the sum over the rows of these indices of their distances from each of them."""
         ...
 
 
@@ -45,14 +45,14 @@ class OfMetric(Stored):
         self.rows, self.metric, self.options = rows, found.metric, found.fitted(rows).options
 
     def _of(self, rows: torch.Tensor) -> dict[str, Any]:
-        """Options, of which arrays are on the device of rows."""
+        """Return the options, of which arrays are on the device of rows."""
         return {
             name: torch.as_tensor(value).to(rows) if hasattr(value, "shape") else value
             for name, value in self.options.items()
         }
 
     def columns(self, indices: torch.Tensor, x: torch.Tensor | None = None) -> torch.Tensor:
-        """Distances of x, by default all rows, from those of these indices: (m, indices)."""
+        """Return the distances of x, by default all rows, from those of these indices: (m, indices)."""
         left = self.rows if x is None else x
         right = self.rows[indices].to(left)
         if isinstance(self.metric, Kernel):
@@ -60,13 +60,13 @@ class OfMetric(Stored):
         return cdist(left, right, self.metric, **self._of(left))
 
     def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
-        """The smallest of these distances of every row, and their places among the indices: (m, count) each."""
+        """Return the smallest of these distances of every row, and their places among the indices: (m, count) each."""
         left = self.rows if x is None else x
         right = self.rows[indices].to(left)
         return argkmin(left, right, count, metric=self.metric, return_values=True, **self._of(left))
 
     def sums(self, indices: torch.Tensor | slice) -> torch.Tensor:
-        """Sum over the rows of these indices of their distances from each of them."""
+        """Return the sum over the rows of these indices of their distances from each of them."""
         rows = self.rows[indices]
         if isinstance(self.metric, Kernel):
             return self.metric.transposed().sum(rows, rows)
@@ -89,14 +89,14 @@ class OfMatrix(Stored):
         self.rows = matrix
 
     def columns(self, indices: torch.Tensor, x: torch.Tensor | None = None) -> torch.Tensor:
-        """Columns of these indices."""
+        """Return the columns of these indices."""
         return (self.rows if x is None else x).index_select(1, indices)
 
     def nearest(self, indices: torch.Tensor, count: int, x: torch.Tensor | None = None) -> Nearest:
-        """Smallest entries of these columns in every row."""
+        """Return the smallest entries of these columns in every row."""
         found = self.columns(indices, x).topk(count, 1, largest=False)
         return found.values, found.indices
 
     def sums(self, indices: torch.Tensor | slice) -> torch.Tensor:
-        """Sums of the columns of a block."""
+        """Return the sums of the columns of a block."""
         return self.rows[indices][:, indices].sum(0)

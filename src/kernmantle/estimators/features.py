@@ -99,7 +99,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelEstimato
         return self
 
     def transform(self, X: Any) -> Any:
-        """Features of rows, (m, n_components)."""
+        """Return the features of rows, (m, n_components)."""
         rows, back = rows_of(self, X)
         return back(self.kernel_(rows, self._landmarks.to(rows)) @ self._root.to(rows))
 

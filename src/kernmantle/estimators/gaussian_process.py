@@ -158,7 +158,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         self.verbose = verbose
 
     def _scaled(self, logs: torch.Tensor, width: int) -> tuple[Kernel, torch.Tensor]:
-        """Kernel and noise of the logarithms of noise, scale and bandwidths."""
+        """Return the kernel and noise of the logarithms of noise, scale and bandwidths."""
         values = logs.exp()
         if isinstance(self.kernel, Kernel):
             return values[1] * self.kernel, values[0] + LEAST_NOISE
@@ -209,11 +209,11 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         return self
 
     def _is_iterated(self, count: int) -> bool:
-        """Whether conjugate gradients take the place of the factor."""
+        """Return whether conjugate gradients take the place of the factor."""
         return self.solver == "cg" or (self.solver == "auto" and count >= ITERATED)
 
     def _is_large(self, rows: torch.Tensor, logs: torch.Tensor) -> bool:
-        """Whether the posterior is to be that of sampled functions."""
+        """Return whether the posterior is to be that of sampled functions."""
         if self.solver not in SOLVERS:
             raise ValueError(f"solver={self.solver!r} is none of {', '.join(SOLVERS)}")
         if self.solver == "auto":
@@ -221,7 +221,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         return self.solver == "sketch_and_project"
 
     def _of_all(self, rows: torch.Tensor, targets: torch.Tensor, noise: float) -> Posterior:
-        """The posterior of all rows by blocks of them."""
+        """Return the posterior of all rows by blocks of them."""
         with config(progress=bool(self.verbose)), warnings.catch_warnings():
             warnings.simplefilter("ignore", KernmantleWarning)  # of an iteration that did not converge: said below
             found = pathwise_posterior(
@@ -273,7 +273,7 @@ class GaussianProcessRegressor(RegressorMixin, KernelEstimator):
         self, logs: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, is_iterated: bool,
         bounds: list[tuple[float | None, float | None]],
     ) -> torch.Tensor:  # fmt: skip
-        """The best logarithms that the searches pass."""
+        """Return the best logarithms that the searches pass."""
         random, width = check_random_state(self.random_state), rows.shape[1]
         restarts = check_integer(self.n_restarts_optimizer, "n_restarts_optimizer", 0)
         found: list[tuple[torch.Tensor, float, float]] = []

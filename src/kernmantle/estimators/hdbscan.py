@@ -179,7 +179,7 @@ class HDBSCAN(ClusterMixin, Stored, BaseEstimator):
         return self._back(labels)
 
     def _checked(self) -> tuple[int, sklearn.cluster.HDBSCAN]:
-        """The number of rows that define a density, and what cuts the hierarchy, after all checks."""
+        """Return the number of rows that define a density, and what cuts the hierarchy, after all checks."""
         size = check_integer(self.min_cluster_size, "min_cluster_size", 2)
         wanted = size if self.min_samples is None else check_integer(self.min_samples, "min_samples", 1)
         largest = self.max_cluster_size
@@ -219,7 +219,7 @@ def _check_matrix(matrix: torch.Tensor) -> None:
 
 
 def _check_symmetric(found: Distances) -> None:
-    """ValueError for a metric that is not symmetric, as far as some rows show it."""
+    """Raise ValueError for a metric that is not symmetric, as far as some rows show it."""
     if not found.is_symmetric:
         part = found.part(slice(_PROBED), slice(_PROBED)).matrix()
         if not torch.allclose(part, part.mT, equal_nan=True):
@@ -227,7 +227,7 @@ def _check_symmetric(found: Distances) -> None:
 
 
 def _graph(tree: Tree) -> csr_matrix:
-    """The tree as scikit-learn takes it, so that clusters are numbered as it numbers them.
+    """Return the tree as scikit-learn takes it, so that clusters are numbered as it numbers them.
 
     It is a sparse matrix of positive finite numbers: of the smallest one the reciprocal is infinite, as that of 0.
     Zeros on the diagonal are the core distances, which are in the weights already. Its own trees grow from the first

@@ -32,7 +32,7 @@ class _Space(Stored):
     squares: torch.Tensor
 
     def membership(self, labels: torch.Tensor, count: int) -> torch.Tensor:
-        """Weight of every row in the column of its cluster, (n, count)."""
+        """Return the weight of every row in the column of its cluster, (n, count)."""
         return self.rows.new_zeros(len(labels), count).scatter_(1, labels[:, None], self.weights[:, None])
 
     def sums(self, labels: torch.Tensor, count: int) -> torch.Tensor:
@@ -40,7 +40,7 @@ class _Space(Stored):
         return self.kernel.matmul(self.rows, None, self.membership(labels, count))
 
     def moved(self, sums: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-        """The same after some rows changed their clusters, from those rows alone."""
+        """Return the same after some rows changed their clusters, from those rows alone."""
         rows = (before != after).nonzero()[:, 0]
         own = self.weights[rows, None]
         change = sums.new_zeros(len(rows), sums.shape[1]).scatter_add_(1, after[rows, None], own)
@@ -58,7 +58,7 @@ class _Space(Stored):
         return float((gaps * self.weights).sum(dtype=torch.float64))
 
     def _means(self, sums: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weight of every cluster, and squared length of its mean; infinite of those without weight."""
+        """Return the weight of every cluster, and squared length of its mean; infinite of those without weight."""
         count = sums.shape[1]
         mass = self.weights.new_zeros(count, dtype=torch.float64).index_add_(0, labels, self.weights.double())
         own = (sums.gather(1, labels[:, None])[:, 0] * self.weights).double()
@@ -227,7 +227,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         return self
 
     def _first(self, space: _Space, random: np.random.RandomState) -> torch.Tensor:
-        """Labels that a run begins with."""
+        """Return the labels that a run begins with."""
         rows, count, kernel = space.rows, self.n_clusters, space.kernel
         if not isinstance(self.init, str):
             own = torch.as_tensor(self.init, device=rows.device).long()
@@ -247,19 +247,19 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         return squares(seeds).argmin(0)
 
     def _gaps(self, rows: torch.Tensor) -> torch.Tensor:
-        """Squared distances of further rows from the means, less the squared lengths of the rows."""
+        """Return the squared distances of further rows from the means, less the squared lengths of the rows."""
         space, run = self._space, self._run
         members = space.membership(run.members, self.n_clusters) / run.mass
         across = self.kernel_.matmul(rows, space.rows.to(rows), members.to(rows))
         return run.norms.to(rows) - 2 * across
 
     def predict(self, X: Any) -> Any:
-        """Nearest mean of every row, (m,)."""
+        """Return the nearest mean of every row, (m,)."""
         rows, back = rows_of(self, X)
         return back(self._gaps(rows.detach()).argmin(1))
 
     def transform(self, X: Any) -> Any:
-        """Distances from the means in the feature space, (m, n_clusters)."""
+        """Return the distances from the means in the feature space, (m, n_clusters)."""
         rows, back = rows_of(self, X)
         return back((self.kernel_.diagonal(rows)[:, None] + self._gaps(rows)).clamp(min=0).sqrt())
 

@@ -26,7 +26,7 @@ PART = 4096
 
 
 def check_clusters(count: int, rows: torch.Tensor) -> None:
-    """ValueError where there are fewer rows than clusters."""
+    """Raise ValueError where there are fewer rows than clusters."""
     if rows.shape[0] < count:
         raise ValueError(f"n_samples={rows.shape[0]} should be >= n_clusters={count}.")
 
@@ -60,7 +60,7 @@ class Run:
 
 
 def assigned(rows: torch.Tensor, centres: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Squared distance of every row from the nearest centre, and which that is."""
+    """Return the squared distance of every row from the nearest centre, and which that is."""
     squares, labels = argkmin(rows, centres, 1, metric="sqeuclidean", return_values=True)
     return squares[:, 0], labels[:, 0]
 
@@ -84,7 +84,7 @@ def _sums(
 def _means(
     rows: torch.Tensor, weights: torch.Tensor | None, labels: torch.Tensor, squares: torch.Tensor, count: int
 ) -> torch.Tensor:
-    """Means of the clusters; those without rows take the rows that are farthest from their centres."""
+    """Return the means of the clusters; those without rows take the rows that are farthest from their centres."""
     sums, mass = _sums(rows, weights, labels, count)
     empty = (mass == 0).nonzero()[:, 0]
     gaps = squares if weights is None else torch.where(weights > 0, squares, 0)
@@ -118,13 +118,13 @@ def lloyd(
 
 
 def _variance(rows: torch.Tensor) -> float:
-    """Mean of the variances of the columns."""
+    """Return the mean of the variances of the columns."""
     squares, _ = assigned(rows, rows.mean(0, keepdim=True))
     return float(squares.sum(dtype=torch.float64)) / rows.numel()
 
 
 def _same(first: torch.Tensor, second: torch.Tensor, count: int) -> bool:
-    """Whether two labellings differ by the names of the clusters alone."""
+    """Return whether two labellings differ by the names of the clusters alone."""
     pairs = torch.unique(first * count + second)
     return pairs.numel() == first.unique().numel() == second.unique().numel()
 
@@ -254,7 +254,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         return self
 
     def _runs(self) -> int:
-        """How often it begins anew; from an array once, which gives the same again."""
+        """Return how often it begins anew; from an array once, which gives the same again."""
         if not isinstance(self.init, str) and not callable(self.init):
             return 1
         if self.n_init != "auto":
@@ -285,12 +285,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, St
         return centres
 
     def predict(self, X: Any) -> Any:
-        """Nearest mean of every row, (m,)."""
+        """Return the nearest mean of every row, (m,)."""
         rows, back = rows_of(self, X)
         return back(assigned(rows.detach(), self._centres.to(rows))[1])
 
     def transform(self, X: Any) -> Any:
-        """Distances from the means, (m, n_clusters)."""
+        """Return the distances from the means, (m, n_clusters)."""
         rows, back = rows_of(self, X)
         return back(cdist(rows, self._centres.to(rows)))
 

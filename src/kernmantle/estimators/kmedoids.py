@@ -25,7 +25,7 @@ BLOCK = {"cpu": 4 << 20, "cuda": 64 << 20}
 
 
 def blocks(distances: Dissimilarity) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """All rows as candidates, some at a time, with the distances of every row from them."""
+    """Yield all rows as candidates, some at a time, with the distances of every row from them."""
     rows = distances.rows
     size = max(1, BLOCK.get(rows.device.type, BLOCK["cuda"]) // (rows.element_size() * rows.shape[0]))
     for indices in torch.arange(rows.shape[0], device=rows.device).split(size):
@@ -98,7 +98,7 @@ def _noise(closest: torch.Tensor) -> float:
 
 
 def build(distances: Dissimilarity, count: int) -> torch.Tensor:
-    """The most central row, then each time the row that lowers the sum of distances most."""
+    """Return the most central row, then each time the row that lowers the sum of distances most."""
     medoids = [distances.sums(slice(None)).argmin()]
     closest = distances.columns(medoids[0][None])[:, 0]
     while len(medoids) < count:
@@ -250,12 +250,12 @@ class KMedoids(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         return distances.sums(slice(None)).topk(count, largest=False).indices
 
     def predict(self, X: Any) -> Any:
-        """Nearest medoid of every row, (m,); of given distances X has a column for every row of the fit."""
+        """Return the nearest medoid of every row, (m,); of given distances X has a column for every row of the fit."""
         rows, back = rows_of(self, X)
         medoids = self._medoids.to(rows.device)
         return back(self._distances.nearest(medoids, 1, rows.detach())[1][:, 0].contiguous())
 
     def transform(self, X: Any) -> Any:
-        """Distances from the medoids, (m, n_clusters)."""
+        """Return the distances from the medoids, (m, n_clusters)."""
         rows, back = rows_of(self, X)
         return back(self._distances.columns(self._medoids.to(rows.device), rows))

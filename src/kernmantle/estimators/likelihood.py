@@ -184,7 +184,7 @@ class Search:
         return best, least, slope, calls
 
     def _left(self, values: np.ndarray, slope: np.ndarray) -> float:
-        """Largest derivative of those that no bound holds."""
+        """Return the largest derivative of those that no bound holds."""
         low = np.array([-np.inf if least is None else least for least, _ in self.bounds])
         high = np.array([np.inf if most is None else most for _, most in self.bounds])
         blocked = ((values <= low) & (slope > 0)) | ((values >= high) & (slope < 0))

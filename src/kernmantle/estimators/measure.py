@@ -73,7 +73,7 @@ class Measure(Stored):
 
 
 def check_square(rows: torch.Tensor) -> None:
-    """ValueError for precomputed distances of a fit that are no square matrix, or negative."""
+    """Raise ValueError for precomputed distances of a fit that are no square matrix, or negative."""
     if rows.shape[0] != rows.shape[1]:
         raise ValueError(
             f"Precomputed matrix must be square: metric='precomputed' takes the distances between all rows, it was "
@@ -83,7 +83,7 @@ def check_square(rows: torch.Tensor) -> None:
 
 
 def check_not_negative(rows: torch.Tensor) -> None:
-    """ValueError for negative precomputed distances."""
+    """Raise ValueError for negative precomputed distances."""
     if rows.numel() and float(rows.amin()) < 0:
         raise ValueError("Negative values in data passed to X: precomputed distances are not negative")
 

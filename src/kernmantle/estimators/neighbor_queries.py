@@ -54,7 +54,7 @@ class Fitted(Stored, BaseEstimator):
         self.n_samples_fit_ = rows.shape[0]
 
     def _queries(self, X: Any) -> tuple[torch.Tensor, Back]:
-        """Rows to query, by default the fitted ones, and how results go back."""
+        """Return the rows to query, by default the fitted ones, and how results go back."""
         check_is_fitted(self)
         if X is None:
             return self._rows, self._back
@@ -105,7 +105,7 @@ class NearestQueries(Fitted):
         return (back(values), back(indices)) if return_distance else back(indices)
 
     def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> csr_matrix:
-        """A sparse matrix (m, fitted rows) in csr form with an entry for each neighbour, 1 or its distance."""
+        """Return a sparse matrix (m, fitted rows) in csr form with an entry for each neighbour, 1 or its distance."""
         _check_mode(mode)
         rows, _ = self._queries(X)
         values, indices = self._nearest(rows, n_neighbors, X is None)
@@ -177,7 +177,7 @@ class RadiusQueries(Fitted):
     def radius_neighbors_graph(
         self, X: Any = None, radius: float | None = None, mode: str = "connectivity", sort_results: bool = False
     ) -> csr_matrix:
-        """A sparse matrix (m, fitted rows) in csr form with an entry for each row within the radius."""
+        """Return a sparse matrix (m, fitted rows) in csr form with an entry for each row within the radius."""
         _check_mode(mode)
         rows, _ = self._queries(X)
         counts, indices, values = self._within(rows, radius, X is None, sort_results)

@@ -49,7 +49,7 @@ class _Neighbors(NearestQueries):
         self._keep(rows, back, Measure.of(self.metric, self.p, self.metric_params, instead))
 
     def _shares(self, values: torch.Tensor) -> torch.Tensor:
-        """Weight of each neighbour; those at distance 0 outweigh all others."""
+        """Return the weight of each neighbour; those at distance 0 outweigh all others."""
         if self.weights == "uniform":
             return torch.full_like(values, 1 / values.shape[1])
         if self.similarity is not None:
@@ -119,7 +119,7 @@ class KNeighborsClassifier(ClassifierMixin, _Neighbors):
         return votes.scatter_add_(1, codes, self._shares(values)), back
 
     def predict_proba(self, X: Any) -> Any:
-        """Shares of the votes, (m, classes)."""
+        """Return the shares of the votes, (m, classes)."""
         votes, back = self._votes(X)
         return back(votes)
 
@@ -164,7 +164,7 @@ class KNeighborsRegressor(MultiOutputMixin, RegressorMixin, _Neighbors):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Means, (m,) or (m, outputs); without X of the fitted rows, each by the others."""
+        """Return the means, (m,) or (m, outputs); without X of the fitted rows, each by the others."""
         rows, back = self._queries(X)
         values, indices = self._nearest(rows, None, X is None)
         shares = self._shares(values)

@@ -135,7 +135,7 @@ class RadiusNeighborsClassifier(ClassifierMixin, _WithinRadius):
         return label
 
     def predict_proba(self, X: Any) -> Any:
-        """Shares of the votes, (m, classes); 0 of rows without neighbours, whose label is no class."""
+        """Return the shares of the votes, (m, classes); 0 of rows without neighbours, whose label is no class."""
         shares, back = self._shares(X)
         outliers = shares[:, 0].isnan()
         shares[outliers] = 0
@@ -218,7 +218,7 @@ class RadiusNeighborsRegressor(MultiOutputMixin, RegressorMixin, _WithinRadius):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Means, (m,) or (m, outputs); without X of the fitted rows, each by the others."""
+        """Return the means, (m,) or (m, outputs); without X of the fitted rows, each by the others."""
         check_is_fitted(self)
         targets = self._targets
         means, back = self._means(X, targets if targets.dim() == 2 else targets[:, None])

@@ -35,7 +35,7 @@ class Machine(Stored):
 
 
 def transformed(rows: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
-    """Rows under a metric: a diagonal as a vector, or a matrix."""
+    """Return the rows under a metric: a diagonal as a vector, or a matrix."""
     return rows * root if root.dim() == 1 else rows @ root
 
 
@@ -223,7 +223,7 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _Recursive):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Predictions of rows, (m,) or (m, outputs)."""
+        """Return the predictions of rows, (m,) or (m, outputs)."""
         found, back = self._predicted(X)
         return back(found[:, 0] if self._flat else found)
 

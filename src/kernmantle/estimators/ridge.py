@@ -14,7 +14,7 @@ from .solve import solve
 
 
 def check_positive(value: Any, name: str) -> float:
-    """A number above 0."""
+    """Return a number above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError(f"{name} must be a number above 0, got {value!r}")
     return float(value)

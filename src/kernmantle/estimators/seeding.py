@@ -12,7 +12,7 @@ Squares = Callable[[torch.Tensor], torch.Tensor]
 
 
 def plus_plus(count: int, weights: torch.Tensor, squares: Squares, random: np.random.RandomState) -> torch.Tensor:
-    """Indices of rows that are far from each other, (count,).
+    """Return the indices of rows that are far from each other, (count,).
 
     The first row is drawn by its weight, each further one as the best of ``2 + log(count)`` that are drawn with
     probability proportional to weight times squared distance from the rows chosen before. ``squares`` gives the
@@ -33,7 +33,7 @@ def plus_plus(count: int, weights: torch.Tensor, squares: Squares, random: np.ra
 
 
 def draw(count: int, weights: torch.Tensor, random: np.random.RandomState) -> torch.Tensor:
-    """Indices of different rows, drawn by their weights."""
+    """Return the indices of different rows, drawn by their weights."""
     shares = weights.double().cpu().numpy()
     drawn = random.choice(len(shares), size=count, replace=False, p=shares / shares.sum())
     return torch.as_tensor(drawn, device=weights.device)

@@ -29,7 +29,7 @@ class Solution:
     factor: torch.Tensor | None
 
     def left_out(self, targets: torch.Tensor, ridge: float, weights: torch.Tensor | None) -> torch.Tensor:
-        """What each row would be predicted as, had it not been there; of weight w > 1, had it weight w - 1.
+        """Return what each row would be predicted as, had it not been there; of weight w > 1, had it weight w - 1.
 
         Let A be the regularised matrix, G its inverse, c the coefficients and d = ridge / w the entry of row i on
         the diagonal. Weight w - 1 makes the entry d' = ridge / (w - 1), a change of A by (d' - d) e_i e_i', so
@@ -49,7 +49,7 @@ def solve(
     kernel: Kernel | Precomputed, rows: torch.Tensor, targets: torch.Tensor, ridge: float, solver: str,
     weights: torch.Tensor | None = None, verbose: bool = False,
 ) -> Solution:  # fmt: skip
-    """Coefficients of the rows, for targets as columns.
+    """Return the coefficients of the rows, for targets as columns.
 
     With weights of the rows the sum of weighted squared errors is minimised: ``ridge / weight`` stands on the
     diagonal, and rows without weight have coefficient 0.
@@ -67,7 +67,7 @@ def solve(
 
 
 def _factored(matrix: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str) -> Solution:
-    """The solution of a matrix that is there."""
+    """Return the solution of a matrix that is there."""
     if solver not in ("auto", "cholesky"):
         raise ValueError(
             f"solver={solver!r} is for kernels whose matrix is not stored; kernel='precomputed' takes 'cholesky'"

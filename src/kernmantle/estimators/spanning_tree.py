@@ -95,7 +95,7 @@ def spanning_tree(found: Distances, count: int, alpha: float, bar: Any = None) -
 
 
 def _tree(edges: np.ndarray, rows: int) -> Tree:
-    """The tree of edges in which two components may have chosen each other, or a round of equals."""
+    """Return the tree of edges in which two components may have chosen each other, or a round of equals."""
     ends = np.sort(edges[:, :2].astype(np.int64), 1)
     weight = edges[:, 2]
     _, first = np.unique(ends, axis=0, return_index=True)

@@ -44,7 +44,7 @@ class _Affinity:
         product: Callable[[torch.Tensor], torch.Tensor], stored: Callable[[], torch.Tensor], diagonal: torch.Tensor,
         sums: torch.Tensor,
     ) -> _Affinity:  # fmt: skip
-        """Rows that nothing is similar to have the scale 1, so that they are eigenvectors of 0."""
+        """Return the rows that nothing is similar to have the scale 1, so that they are eigenvectors of 0."""
         degrees = sums - diagonal
         noise = torch.finfo(sums.dtype).eps * (sums.abs() + diagonal.abs()) * len(sums) ** 0.5
         if bool((degrees < -noise).any()):
@@ -74,7 +74,7 @@ class _Affinity:
         return self.scale[:, None] * (self.product(scaled) - self.diagonal[:, None] * scaled)
 
     def leading(self, count: int, tolerance: float) -> torch.Tensor:
-        """The eigenvectors of the largest eigenvalues, largest first, times S."""
+        """Return the eigenvectors of the largest eigenvalues, largest first, times S."""
         first = len(self.scale) - count
         try:
             with warnings.catch_warnings():
@@ -226,7 +226,7 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
         return self
 
     def _of_affinity(self, rows: torch.Tensor) -> _Affinity:
-        """The normalised affinity of a kernel or of a matrix."""
+        """Return the normalised affinity of a kernel or of a matrix."""
         if isinstance(self.affinity, str) and self.affinity == "precomputed":
             if rows.shape[0] != rows.shape[1]:
                 raise ValueError(f"affinity='precomputed' takes a square matrix, it was given {tuple(rows.shape)}")
@@ -243,7 +243,7 @@ class SpectralClustering(ClusterMixin, Stored, BaseEstimator):
         )
 
     def _of_neighbours(self, rows: torch.Tensor, count: int, random: np.random.RandomState) -> torch.Tensor:
-        """Eigenvectors of the graph of neighbours."""
+        """Return the eigenvectors of the graph of neighbours."""
         tolerance = cast(Any, self.eigen_tol)  # the stubs say str
         instead = "neighbours are ordered by a distance; or pass the kernel as affinity="
         measure = Measure.of(self.metric, None, self.metric_params, instead)

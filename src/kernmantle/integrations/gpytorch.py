@@ -22,7 +22,7 @@ _PREFIX = "value_"
 
 
 def _bound(kernel: Kernel, values: Mapping[str, torch.Tensor]) -> Kernel:
-    """The kernel with the values that an operator carries."""
+    """Return the kernel with the values that an operator carries."""
     return replaced(kernel, {name.removeprefix(_PREFIX): value for name, value in values.items()}) if values else kernel
 
 
@@ -145,7 +145,7 @@ class FusedKernel(gpytorch.kernels.Kernel):
     def forward(
         self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any
     ) -> Any:
-        """The operator of two sets of rows, or the values of their pairs."""
+        """Return the operator of two sets of rows, or the values of their pairs."""
         if last_dim_is_batch:
             raise ParameterError("last_dim_is_batch is not taken: give the columns a batch axis of their own")
         left, right = x1 / self.lengthscale, x2 / self.lengthscale
@@ -163,13 +163,13 @@ class FusedKernel(gpytorch.kernels.Kernel):
 
 
 def _base(name: str) -> str:
-    """The name of a hyperparameter in the table, without the number of the part that it is of."""
+    """Return the name of a hyperparameter in the table, without the number of the part that it is of."""
     base, _, number = name.rpartition("_")
     return base if number.isdigit() else name
 
 
 def _only_length(kernel: Kernel) -> set[str]:
-    """The bandwidth, where it is the only length of the kernel and a number."""
+    """Return the bandwidth, where it is the only length of the kernel and a number."""
     lengths = [name for name in kernel.hyperparameters if _base(name) in ("bandwidth", LENGTHS)]
     return set(lengths) if lengths == ["bandwidth"] else set()
 

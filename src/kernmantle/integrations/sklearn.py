@@ -39,7 +39,7 @@ def pairwise_distances(
     ensure_all_finite: bool | str = True,
     **kwds: Any,
 ) -> Any:
-    """Distances between the rows of X and those of Y, as ``sklearn.metrics.pairwise_distances`` is called.
+    """Return the distances between the rows of X and those of Y, as ``sklearn.metrics.pairwise_distances`` is called.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def pairwise_kernels(
     n_jobs: int | None = None,  # noqa: ARG001  # part of the signature
     **kwds: Any,
 ) -> Any:
-    """Kernel matrix of the rows of X and Y, as ``sklearn.metrics.pairwise.pairwise_kernels`` is called.
+    """Return the kernel matrix of the rows of X and Y, as ``sklearn.metrics.pairwise.pairwise_kernels`` is called.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def _cosine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _directions(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of length 1 or, where all entries are 0, of zeros; and 1 for these, else 0."""
+    """Return the rows of length 1 or, where all entries are 0, of zeros; and 1 for these, else 0."""
     none = (rows == 0).all(-1)
     safe = torch.where(none[:, None], 1, rows)
     unit, _ = directions(Arguments(safe, safe)).operands
@@ -297,7 +297,7 @@ _OWN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def _arrays(
     X: Any, Y: Any, options: Mapping[str, Any], finite: bool | str
 ) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, Any], Wrap]:
-    """Rows and the options that are arrays, as floating point, checked, and the way back."""
+    """Return the rows and the options that are arrays, as floating point, checked, and the way back."""
     named = {"X": X, **({} if Y is None else {"Y": Y})}
     names = [*named, *options]
     asked = [_array(value, name) for name, value in {**named, **options}.items()]

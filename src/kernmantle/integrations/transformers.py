@@ -60,7 +60,7 @@ class KronSparseLoader(HfQuantizer):
         return model
 
     def is_serializable(self, *_: Any, **__: Any) -> bool:
-        """Whether the model may be saved."""
+        """Return whether the model may be saved."""
         return True
 
     @property

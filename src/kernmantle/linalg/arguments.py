@@ -31,12 +31,12 @@ class System:
     """Of the solution, with the columns."""
 
     def finished(self, x: torch.Tensor) -> Any:
-        """The solution as the caller gave the right-hand side."""
+        """Return the solution as the caller gave the right-hand side."""
         return self.wrap(x.squeeze(-1) if self.vector else x)
 
 
 def check_dtype(tensor: torch.Tensor, name: str) -> None:
-    """DtypeError for what has no solver."""
+    """Raise DtypeError for what has no solver."""
     if tensor.dtype not in DTYPES:
         raise DtypeError(
             f"{name} is {dtype_name(tensor.dtype)}; solvers take float32 and float64: use .float() or .double()"
@@ -44,7 +44,7 @@ def check_dtype(tensor: torch.Tensor, name: str) -> None:
 
 
 def watched(*tensors: torch.Tensor) -> bool:
-    """Whether torch.func or forward-mode differentiation has wrapped one of these."""
+    """Return whether torch.func or forward-mode differentiation has wrapped one of these."""
     if torch.compiler.is_compiling() or unwatched():
         return False
     return any(is_wrapped(t) or forward_ad.unpack_dual(t).tangent is not None for t in tensors)
@@ -68,14 +68,14 @@ def check_reverse(tensor: torch.Tensor, name: str) -> None:
 
 
 def check_square(tensor: torch.Tensor, name: str = "a") -> None:
-    """ShapeError unless the last two axes are equally long."""
+    """Raise ShapeError unless the last two axes are equally long."""
     if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2]:
         raise ShapeError(f"{name} must be square, (..., n, n), it has shape {tuple(tensor.shape)}")
     check_dtype(tensor, name)
 
 
 def check_constant(tensor: torch.Tensor, name: str) -> None:
-    """GradientError for what a derivative is being recorded by, where there is none."""
+    """Raise GradientError for what a derivative is being recorded by, where there is none."""
     check_reverse(tensor, name)
     if tensor.requires_grad and torch.is_grad_enabled():
         raise GradientError(
@@ -85,21 +85,21 @@ def check_constant(tensor: torch.Tensor, name: str) -> None:
 
 
 def matrix(a: Any, name: str = "a") -> tuple[torch.Tensor, Wrap]:
-    """A square matrix as a tensor, and what turns results into the kind of array it was."""
+    """Return a square matrix as a tensor, and what turns results into the kind of array it was."""
     (tensor,), wrap = unwrap(a, names=[name])
     check_square(tensor, name)
     return tensor.resolve_neg(), wrap
 
 
 def system(a: Any, b: Any) -> System:
-    """A linear system; b is a vector, or vectors, where torch.linalg.solve says so."""
+    """Return a linear system; b is a vector, or vectors, where torch.linalg.solve says so."""
     (matrix_, rhs), wrap = unwrap(a, b, names=["a", "b"])
     check_square(matrix_)
     return paired(matrix_, rhs, wrap)
 
 
 def paired(a: torch.Tensor, rhs: torch.Tensor, wrap: Wrap, name: str = "a") -> System:
-    """A checked matrix, or factor, with its right-hand sides."""
+    """Return a checked matrix, or factor, with its right-hand sides."""
     check_same_device([a, rhs], [name, "b"])
     check_same_dtype([a, rhs], [name, "b"])
     vector = rhs.dim() == 1 or (rhs.dim() == a.dim() - 1 and rhs.shape == a.shape[:-1])
@@ -124,7 +124,7 @@ def broadcast(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_values(a: torch.Tensor, symmetric: bool, name: str = "a") -> None:
-    """ParameterError for NaN, infinities or, where asked, an asymmetric matrix; reads the values back."""
+    """Raise ParameterError for NaN, infinities or, where asked, an asymmetric matrix; reads the values back."""
     if not bool(torch.isfinite(a).all()):
         raise ParameterError(f"{name} has entries that are NaN or infinite")
     if symmetric and a.numel():
@@ -145,7 +145,7 @@ def check_overwrite(tensor: torch.Tensor, name: str) -> None:
 
 
 def compact(a: torch.Tensor) -> torch.Tensor:
-    """The same with batch axes that repeat one item cut to that item."""
+    """Return the same with batch axes that repeat one item cut to that item."""
     for axis in range(a.dim() - 2):
         if a.stride(axis) == 0 and a.shape[axis] > 1:
             a = a.narrow(axis, 0, 1)
@@ -185,7 +185,7 @@ class Work:
         return Work(copy, copy.mT, True, a if overwrite else None)
 
     def finish(self) -> torch.Tensor:
-        """The caller's view, written back where needed."""
+        """Return the caller's view, written back where needed."""
         return self.matrix if self.target is None else self.target.copy_(self.matrix)
 
 
@@ -218,5 +218,5 @@ def enough_memory(routine: str, a: torch.Tensor, beyond: str = _BEYOND, devices:
 
 
 def items(batch: Sequence[int]) -> int:
-    """How many items a batch has."""
+    """Return how many items a batch has."""
     return math.prod(batch)

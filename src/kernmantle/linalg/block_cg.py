@@ -66,7 +66,7 @@ class Watch:
 
 
 def _gram(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Products of columns in float64, since small systems of them have the square of the condition."""
+    """Return the products of columns in float64, since small systems of them have the square of the condition."""
     return left.double().mT @ right.double()
 
 
@@ -173,7 +173,7 @@ class _State:
         self.weights = weights @ self.weights
 
     def lengths(self) -> torch.Tensor:
-        """Norms of the columns of ``b - a x``."""
+        """Return the norms of the columns of ``b - a x``."""
         return self.total((self.unit @ self.weights.to(self.unit.dtype)).square().sum(0)).sqrt()
 
 

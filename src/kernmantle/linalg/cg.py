@@ -310,7 +310,7 @@ def _reported(report: Callable[[torch.Tensor], None], side: _Scaled, x: torch.Te
 
 
 def _narrowed(operator: Product) -> Columns:
-    """Products in float32 of columns in float64."""
+    """Return the products in float32 of columns in float64."""
     assert operator.narrow is not None
     narrow = operator.narrow
     return lambda v: narrow(v.float()).double()

@@ -50,7 +50,7 @@ class Checkpoint:
         return state
 
     def due(self) -> bool:
-        """Whether so many seconds have passed since the last time."""
+        """Return whether so many seconds have passed since the last time."""
         return time.monotonic() - self._last >= self._every
 
     def save(self, state: dict[str, Any]) -> None:

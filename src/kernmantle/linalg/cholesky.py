@@ -75,7 +75,7 @@ class Triangle:
     symmetric: bool = True
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
-        """Solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
+        """Return the solution for columns (..., n, r), whose batch axes broadcast with those of the factor."""
         batch = broadcast(self.factor.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
         view = columns_of(self.factor)
@@ -109,12 +109,12 @@ class Triangle:
         return self
 
     def log_determinant(self) -> torch.Tensor:
-        """Logarithm of the determinant."""
+        """Return the logarithm of the determinant."""
         return 2 * self.factor.diagonal(0, -2, -1).log().sum(-1)
 
 
 def check_jitter(jitter: Any) -> tuple[float, ...]:
-    """The amounts to try, smallest first."""
+    """Return the amounts to try, smallest first."""
     if jitter is None:
         return ()
     amounts = tuple(jitter) if isinstance(jitter, Sequence) else (jitter,)
@@ -138,7 +138,7 @@ class Factored:
 def factorise(
     a: torch.Tensor, lower: bool, overwrite: bool, jitter: Sequence[float] = (), clean: bool = True
 ) -> Factored:
-    """Factor of one triangle of a, in place where that is allowed; waits for nothing on CUDA.
+    """Return the factor of one triangle of a, in place where that is allowed; waits for nothing on CUDA.
 
     With ``clean`` it is that triangle and zeros; otherwise it may be the other, beside what is left over.
     """
@@ -182,7 +182,7 @@ def _by_cusolver(
 def _attempts(
     library: cusolver.Library, work: Work, lower: bool, jitter: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One factorisation for no jitter and for each amount, of which the first that succeeds is kept.
+    """Return one factorisation for no jitter and for each amount, of which the first that succeeds is kept.
 
     The other triangle is the scratch: each attempt factors there a copy of what is left to factor.
     """
@@ -240,7 +240,7 @@ def _prepared(a: torch.Tensor, overwrite_a: bool, check: bool) -> torch.Tensor:
 
 
 def at_once(a: torch.Tensor, b: torch.Tensor, lower: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Solution and infos, in one go."""
+    """Return the solution and infos, in one go."""
     with torch.no_grad():
         found = factorise(compact(a), lower, False, clean=False)
         x = Triangle(found.factor, found.lower).solve(b)

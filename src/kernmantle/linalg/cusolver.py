@@ -103,7 +103,7 @@ class CudaStreams:
 
 
 def addresses(tensor: torch.Tensor, axes: int = 2) -> list[int]:
-    """Addresses of the items of a batch of matrices."""
+    """Return the addresses of the items of a batch of matrices."""
     batch = tensor.dim() - axes
     shape, strides = tensor.shape[:batch], tensor.stride()[:batch]
     size, first = tensor.element_size(), tensor.data_ptr()
@@ -177,7 +177,7 @@ class Library:
         return int(device_bytes), int(host_bytes)
 
     def potrf_sizes(self, device: torch.device, n: int, dtype: torch.dtype, lda: int = 0) -> tuple[int, int]:
-        """Bytes on device and host."""
+        """Return the bytes on device and host."""
         kind, lead = _TYPES[dtype], max(1, n, lda)
         call = self._bindings.xpotrf_buffer_size
         return self._sizes(device, lambda h: call(h.solver, h.parameters, 0, n, kind, 0, lead, kind))
@@ -213,7 +213,7 @@ class Library:
         self._each(b, len(targets), (0, 0), body, "Xpotrs")
 
     def getrf_sizes(self, device: torch.device, n: int, dtype: torch.dtype, lda: int = 0) -> tuple[int, int]:
-        """Bytes on device and host."""
+        """Return the bytes on device and host."""
         kind, lead = _TYPES[dtype], max(1, n, lda)
         call = self._bindings.xgetrf_buffer_size
         return self._sizes(device, lambda h: call(h.solver, h.parameters, n, n, kind, 0, lead, kind))
@@ -250,14 +250,14 @@ class Library:
         self._each(b, len(targets), (0, 0), body, "Xgetrs")
 
     def syevd_sizes(self, device: torch.device, n: int, dtype: torch.dtype, vectors: bool) -> tuple[int, int]:
-        """Bytes on device and host."""
+        """Return the bytes on device and host."""
         kind, call = _TYPES[dtype], self._bindings.xsyevd_buffer_size
         return self._sizes(
             device, lambda h: call(h.solver, h.parameters, int(vectors), 0, n, kind, 0, max(1, n), kind, 0, kind)
         )
 
     def syevd(self, a: torch.Tensor, upper: bool, vectors: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """All eigenvalues and, as columns in place of the matrix, vectors. Returns eigenvalues and infos."""
+        """Return all eigenvalues and, as columns in place of the matrix, vectors. Returns eigenvalues and infos."""
         n, lead, kind = a.shape[-1], a.stride(-1), _TYPES[a.dtype]
         values = torch.empty(a.shape[:-1], dtype=a.dtype, device=a.device)
         info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
@@ -276,7 +276,7 @@ class Library:
     def syevdx_sizes(
         self, device: torch.device, n: int, dtype: torch.dtype, vectors: bool, index: tuple[int, int]
     ) -> tuple[int, int]:
-        """Bytes on device and host for a range of indices, the last included."""
+        """Return the bytes on device and host for a range of indices, the last included."""
         kind, count = _TYPES[dtype], torch.zeros(1, dtype=torch.int64)
         call, bound = self._bindings.xsyevdx_buffer_size, torch.zeros(1, dtype=dtype)
         return self._sizes(
@@ -331,7 +331,7 @@ class Library:
     def syev_batched_sizes(
         self, device: torch.device, n: int, dtype: torch.dtype, vectors: bool, count: int
     ) -> tuple[int, int]:
-        """Bytes on device and host for a batch, of which as much runs at a time as the routine takes."""
+        """Return the bytes on device and host for a batch, of which as much runs at a time as the routine takes."""
         kind, call = _TYPES[dtype], self._bindings.xsyev_batched_buffer_size
         count = max(1, min(count, _BATCHED_ITEMS, _BATCHED_ELEMENTS // max(1, n * n)))
         return self._sizes(
@@ -401,7 +401,7 @@ load = _Loader().load
 
 
 def library(tensor: torch.Tensor) -> Library | None:
-    """The library for a tensor, None where torch's own routines are to be used."""
+    """Return the library for a tensor, None where torch's own routines are to be used."""
     if not tensor.is_cuda:
         return None
     found = load()
@@ -409,12 +409,12 @@ def library(tensor: torch.Tensor) -> Library | None:
 
 
 def capturing(tensor: torch.Tensor) -> bool:
-    """Whether work on it goes into a CUDA graph."""
+    """Return whether work on it goes into a CUDA graph."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def instead(tensor: torch.Tensor, routine: str) -> str:
-    """What ran, with the reason if it is a substitute."""
+    """Return what ran, with the reason if it is a substitute."""
     if not tensor.is_cuda:
         return routine
     found = load()
@@ -422,5 +422,5 @@ def instead(tensor: torch.Tensor, routine: str) -> str:
 
 
 def is_small(shape: Sequence[int], limit: int) -> bool:
-    """Whether a batch (..., n) is better off in one batched call than on several streams."""
+    """Return whether a batch (..., n) is better off in one batched call than on several streams."""
     return items(shape[:-1]) > 1 and shape[-1] <= limit

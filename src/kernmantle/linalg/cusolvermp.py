@@ -35,13 +35,13 @@ _COLUMN_MAJOR = 0
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes of a GPU's memory that can still be taken."""
+    """Return the bytes of a GPU's memory that can still be taken."""
     reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + reserved
 
 
 def block_of(routine: str, n: int, size: int) -> int:
-    """Columns in a block of a matrix of order n: as many as leave every process several."""
+    """Return the columns in a block of a matrix of order n: as many as leave every process several."""
     block = BLOCKS[routine]
     while block > NARROWEST and n < FEWEST * size * block:
         block //= 2
@@ -56,13 +56,13 @@ def stretches(low: int, high: int, rank: int, size: int, block: int) -> list[tup
 
 
 def columns_of(n: int, rank: int, size: int, block: int) -> torch.Tensor:
-    """Indices of the columns that a process holds, in its order."""
+    """Return the indices of the columns that a process holds, in its order."""
     return torch.cat([torch.arange(0), *(torch.arange(*each) for each in stretches(0, n, rank, size, block))])
 
 
 @lru_cache(maxsize=1)
 def bindings() -> Any:
-    """The functions; BackendError where they are missing."""
+    """Return the functions; BackendError where they are missing."""
     try:
         found = import_module("nvmath.bindings.cusolverMp")
         _load()
@@ -127,7 +127,7 @@ class Grid:
                 raise LaunchError(f"cuSOLVERMp's {name} on {self.size} GPUs: {error} (info {int(info)})") from error
 
     def workspace(self, routine: str, n: int, dtype: torch.dtype, vectors: bool = True) -> tuple[int, int]:
-        """Bytes on each device and host that a routine takes beside its matrices."""
+        """Return the bytes on each device and host that a routine takes beside its matrices."""
         a, kind = self._descriptor(routine, n, n, dtype), _TYPES[dtype]
         pointer = torch.empty(1, dtype=dtype, device=self.device).data_ptr()
         mode = ctypes.create_string_buffer(b"V" if vectors else b"N")
@@ -143,11 +143,11 @@ class Grid:
         return int(sizes[0]), int(sizes[1])
 
     def serves(self, device: torch.device) -> bool:
-        """Whether it is of a device and its current stream."""
+        """Return whether it is of a device and its current stream."""
         return self.device == device and self._stream == torch.cuda.current_stream(device).cuda_stream
 
     def solve_cholesky(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int, agree: Agree = int) -> int:
-        """Factor a symmetric matrix in place of a, solve in place of b (its columns, n); the info.
+        """Return the factor a symmetric matrix in place of a, solve in place of b (its columns, n); the info.
 
         ``agree`` makes one number of the infos of all processes; nothing is solved unless it is 0.
         """
@@ -165,7 +165,7 @@ class Grid:
         return found
 
     def solve_lu(self, a: torch.Tensor, n: int, b: torch.Tensor, width: int, agree: Agree = int) -> int:
-        """Factor a matrix in place of a, solve in place of b (its columns, n); as :meth:`solve_cholesky`."""
+        """Return the factor a matrix in place of a, solve in place of b (its columns, n); as :meth:`solve_cholesky`."""
         kind, first = _TYPES[a.dtype], a.data_ptr()
         of_a, of_b = (self._descriptor("getrf", n, columns, a.dtype) for columns in (n, width))
         pivots = torch.zeros(n, dtype=torch.int64, device=self.device)
@@ -185,7 +185,7 @@ class Grid:
         return [torch.zeros(1, dtype=torch.int32, device=self.device) for _ in range(2)]
 
     def eigh(self, a: torch.Tensor, n: int, vectors: bool) -> Pairs:
-        """All pairs of a symmetric matrix, which is lost; the vectors are dealt out as its columns were."""
+        """Return all pairs of a symmetric matrix, which is lost; the vectors are dealt out as its columns were."""
         kind, descriptor = _TYPES[a.dtype], self._descriptor("syevd", n, n, a.dtype)
         w = torch.empty(n, dtype=a.dtype, device=self.device)
         v = torch.empty_like(a) if vectors else a.new_empty(1)
@@ -211,7 +211,7 @@ class Grid:
 
 
 def _reason(error: Exception) -> str:
-    """What to do about an error of the first call, which loads the library."""
+    """Return what to do about an error of the first call, which loads the library."""
     if type(error).__name__ == "DynamicLibNotFoundError":
         return (
             "libcusolverMp was not found on Python's path nor by the system; install nvidia-cusolvermp where this "
@@ -231,5 +231,5 @@ class Pairs:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """An address also where a process holds nothing."""
+    """Return an address also where a process holds nothing."""
     return tensor.data_ptr() or torch.empty(1, dtype=tensor.dtype, device=tensor.device).data_ptr()

@@ -21,7 +21,7 @@ from .solution import Solution, nan_where_failed, raise_for
 def inverse_spd(
     a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None, check_errors: bool | None = None
 ) -> Solution:
-    """Inverse of symmetric positive definite matrices, ``a⁻¹``.
+    """Return the inverse of symmetric positive definite matrices, ``a⁻¹``.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def inverse_spd(
 def logdet_spd(
     a: Any, *, lower: bool = True, jitter: Sequence[float] | float | None = None, check_errors: bool | None = None
 ) -> Any:
-    """Logarithm of the determinant of symmetric positive definite matrices, NaN where they are not.
+    """Return the logarithm of the determinant of symmetric positive definite matrices, NaN where they are not.
 
     ``2 Σ log Lᵢᵢ`` of the Cholesky factor; the gradient by a, of every order, is ``a⁻¹``.
 

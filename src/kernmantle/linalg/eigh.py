@@ -116,7 +116,7 @@ class _Decomposed(torch.autograd.Function):
 
 
 def _over_gaps(inner: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Entries over the differences of their eigenvalues, 0 where these are equal."""
+    """Return the entries over the differences of their eigenvalues, 0 where these are equal."""
     gaps = w[..., None, :] - w[..., :, None]
     unit = w.shape[-1] * torch.finfo(w.dtype).eps * w.detach().abs().amax(-1)[..., None, None]
     apart = gaps.abs() > unit
@@ -141,7 +141,7 @@ def eigh(
     check: bool = False,
     check_errors: bool | None = None,
 ) -> Any:
-    """Eigenvalues in ascending order, and vectors, of symmetric matrices; or some of them.
+    """Return the eigenvalues in ascending order, and vectors, of symmetric matrices; or some of them.
 
     Parameters
     ----------

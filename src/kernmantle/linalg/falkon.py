@@ -139,7 +139,7 @@ class _State:
 
 
 def _squares(v: torch.Tensor) -> torch.Tensor:
-    """Sums of squares of the columns, in float64, without a copy in it."""
+    """Return the sums of squares of the columns, in float64, without a copy in it."""
     parts = v.split(1 << 22)
     return torch.stack([torch.linalg.vector_norm(part, dim=0, dtype=torch.float64) for part in parts]).square().sum(0)
 
@@ -239,7 +239,7 @@ def _drawn(size: int, count: int, seed: int) -> torch.Tensor:
 
 
 def _fingerprint(problem: _Problem, sample: int, seed: int) -> dict[str, Any]:
-    """What a checkpoint is of: sizes, options, and sums of the data that other data would not have."""
+    """Return what a checkpoint is of: sizes, options, and sums of the data that other data would not have."""
     values = {name: str(value) for name, value in problem.kernel.hyperparameters.items()}
     return {
         "kernel": repr(problem.kernel), "hyperparameters": values, "rows": problem.source.size,

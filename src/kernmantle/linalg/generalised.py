@@ -58,5 +58,5 @@ class Pair:
 
 
 def _whole(a: torch.Tensor, lower: bool) -> torch.Tensor:
-    """The symmetric matrix of a triangle."""
+    """Return the symmetric matrix of a triangle."""
     return a.tril() + a.tril(-1).mT if lower else a.triu() + a.triu(1).mT

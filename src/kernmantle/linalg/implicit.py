@@ -19,11 +19,11 @@ class Solver(Protocol):
         ...
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
-        """Solution for right-hand sides as columns."""
+        """Return the solution for right-hand sides as columns."""
         ...
 
     def adjoint(self) -> Solver:
-        """The same for the transposed matrix."""
+        """Return the same for the transposed matrix."""
         ...
 
 
@@ -74,7 +74,7 @@ class _LogDeterminant(torch.autograd.Function):
 
 
 def log_determinant(a: torch.Tensor, value: torch.Tensor, solver: Solver) -> torch.Tensor:
-    """A logarithm of the determinant of a symmetric matrix, known by value, as a function of the matrix."""
+    """Return a logarithm of the determinant of a symmetric matrix, known by value, as a function of the matrix."""
     if torch.is_grad_enabled() and a.requires_grad:
         return _LogDeterminant.apply(a, value, solver)  # pyright: ignore[reportReturnType]
     return value
@@ -101,7 +101,7 @@ class _Attached(torch.autograd.Function):
 
 
 def attached(x: torch.Tensor, gap: torch.Tensor, solve: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """A solution x of a symmetric system with the first-order gradient of the system.
+    """Return a solution x of a symmetric system with the first-order gradient of the system.
 
     ``gap`` is ``b - a x`` for that x as a constant, differentiable in whatever a and b depend on; ``solve`` takes
     a right-hand side.
@@ -123,7 +123,7 @@ class _WithGradientOf(torch.autograd.Function):
 
 
 def with_gradient_of(value: torch.Tensor, surrogate: torch.Tensor) -> torch.Tensor:
-    """A value with the first-order gradient of another expression of the same shape."""
+    """Return a value with the first-order gradient of another expression of the same shape."""
     if torch.is_grad_enabled() and surrogate.requires_grad:
         return _WithGradientOf.apply(value, surrogate)  # pyright: ignore[reportReturnType]
     return value

@@ -72,11 +72,11 @@ class _Regularised:
         )
 
     def double(self) -> _Regularised:
-        """The same of rows in float64."""
+        """Return the same of rows in float64."""
         return self._of(torch.float64)
 
     def float(self) -> _Regularised:
-        """The same of rows in float32."""
+        """Return the same of rows in float32."""
         return self._of(torch.float32)
 
     def _of(self, dtype: torch.dtype) -> _Regularised:
@@ -85,7 +85,7 @@ class _Regularised:
 
 
 def kernel_matrix(kernel: Kernel, x: torch.Tensor, ridge: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The upper triangle of ``k(x, x)`` with the ridge on its diagonal; what is below it is not meant.
+    """Return the upper triangle of ``k(x, x)`` with the ridge on its diagonal; what is below it is not meant.
 
     Row-major, it is the lower one to column-major libraries, which factor that one faster. Of another ``dtype`` than
     x it is rounded tile by tile.
@@ -246,7 +246,7 @@ def _refined(
     kernel: Kernel, rows: torch.Tensor, columns: torch.Tensor, ridge: Any, tolerance: float, steps: int,
     check_errors: bool | None, wrap: Wrap,
 ) -> tuple[CholeskyFactor, Iterations]:  # fmt: skip
-    """A factor in float32, and iterations with products in float64 that it preconditions."""
+    """Return a factor in float32, and iterations with products in float64 that it preconditions."""
     plain = ridge.detach().float() if isinstance(ridge, torch.Tensor) else ridge
     whole = rows.detach().new_empty(1, dtype=torch.float32).expand(len(rows), len(rows))
     with torch.no_grad(), enough_memory("cholesky", whole, "method='cg' forms none"):

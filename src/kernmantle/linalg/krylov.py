@@ -49,12 +49,12 @@ class Pairs:
 
 
 def default_tolerance(n: int, dtype: torch.dtype) -> float:
-    """Residual, relative to the norm of the matrix, that a direct method has in this arithmetic."""
+    """Return the residual, relative to the norm of the matrix, that a direct method has in this arithmetic."""
     return max(20.0, n**0.5) * torch.finfo(dtype).eps
 
 
 def _small_pairs(projected: torch.Tensor, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """All values and vectors, best first; NaN where that fails."""
+    """Return all values and vectors, best first; NaN where that fails."""
     found = spectrum.direct((projected + projected.mT) / 2, True, True, True, None, None)
     assert found.v is not None
     return (found.w.flip(0), found.v.flip(1)) if largest else (found.w, found.v)
@@ -105,7 +105,7 @@ class _Basis:
 def _verified(
     multiply: Multiply, vectors: torch.Tensor, largest: bool, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Values, vectors, products and residual norms from fresh products of re-orthonormalised vectors."""
+    """Return the values, vectors, products and residual norms from fresh products of re-orthonormalised vectors."""
     basis = orthonormal(vectors, generator=generator)
     products = multiply(basis)
     values, rotation = _small_pairs(basis.mT @ products, largest)
@@ -132,7 +132,7 @@ def _passed_over(
 def extreme_pairs(
     multiply: Multiply, n: int, count: int, largest: bool, like: torch.Tensor, tolerance: float, sizes: Sizes
 ) -> Pairs:
-    """The largest or smallest ``count`` pairs; the host waits once for each filling of the basis.
+    """Return the largest or smallest ``count`` pairs; the host waits once for each filling of the basis.
 
     Products are scaled by the power of two that brings those of the first block to the order of one, so that no norm
     of them leaves the range of the type.

@@ -69,7 +69,7 @@ class Factors:
     symmetric: bool = False
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
-        """Solution for columns (..., n, r), whose batch axes broadcast with those of the factors."""
+        """Return the solution for columns (..., n, r), whose batch axes broadcast with those of the factors."""
         batch = broadcast(self.memory.shape[:-2], b.shape[:-2])
         shape = (*batch, *b.shape[-2:])
         if 0 in shape:
@@ -91,7 +91,7 @@ class Factors:
 
 
 def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, torch.Tensor, str]:
-    """The matrix with its factors, pivots, infos, and what ran; pivots are int32 where torch ran."""
+    """Return the matrix with its factors, pivots, infos, and what ran; pivots are int32 where torch ran."""
     if small.takes(a):
         factors, pivots, info = small.factor(a, True, overwrite)
         assert pivots is not None
@@ -113,7 +113,7 @@ def _factorise(a: torch.Tensor, overwrite: bool) -> tuple[Work, torch.Tensor, to
 
 
 def _at_once(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Solution and infos, in one go."""
+    """Return the solution and infos, in one go."""
     with torch.no_grad():
         work, pivots, info, _ = _factorise(compact(a), False)
         x = Factors(work.memory, pivots, work.flipped).solve(b)

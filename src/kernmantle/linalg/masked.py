@@ -79,7 +79,7 @@ class MaskedKronecker:
         self.requires_grad = False
 
     def _spread(self, v: torch.Tensor) -> torch.Tensor:
-        """Values of the cells (m, c) on the whole grid (n, c), zero elsewhere."""
+        """Return the values of the cells (m, c) on the whole grid (n, c), zero elsewhere."""
         return v.new_zeros(self._mask.numel(), v.shape[1]).index_copy_(0, self._cells, v)
 
     def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
@@ -167,6 +167,6 @@ class MaskedKronecker:
 
 
 def _root(factor: torch.Tensor) -> torch.Tensor:
-    """A matrix R with ``R Rᵀ`` the factor, which may be singular."""
+    """Return a matrix R with ``R Rᵀ`` the factor, which may be singular."""
     values, vectors = torch.linalg.eigh(factor)
     return vectors * values.clamp_min(0).sqrt()

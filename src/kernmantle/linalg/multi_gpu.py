@@ -34,7 +34,7 @@ def eigh_multi_gpu(
     check: bool = False,
     check_errors: bool = False,
 ) -> Any:
-    """All eigenvalues and vectors of a symmetric matrix in host memory, by several GPUs at once.
+    """Return all eigenvalues and vectors of a symmetric matrix in host memory, by several GPUs at once.
 
     One worker process a GPU, with cuSOLVERMp and NCCL; the matrix and the vectors pass through shared memory. With
     one GPU it is :func:`eigh` there. A worker that dies or fails ends the others and is an error here; none is left
@@ -135,7 +135,7 @@ def _devices(most: Any, a: torch.Tensor) -> int:
 
 
 def _shared_folder(size: int) -> Path:
-    """A directory for a file that processes share: in memory if there is room."""
+    """Return a directory for a file that processes share: in memory if there is room."""
     folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
     for folder in folders:
         if folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > size:
@@ -144,7 +144,7 @@ def _shared_folder(size: int) -> Path:
 
 
 def shared(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in the memory of a file."""
+    """Return a tensor in the memory of a file."""
     size = 1
     for extent in shape:
         size *= extent
@@ -154,7 +154,7 @@ def shared(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tens
 def over_workers(
     a: torch.Tensor, count: int, backend: str, vectors: bool, timeout: float | None, worker: str = WORKER
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Eigenvalues, vectors and info of a matrix from ``count`` processes."""
+    """Return the eigenvalues, vectors and info of a matrix from ``count`` processes."""
     n = a.shape[0]
     folder = Path(tempfile.mkdtemp(prefix="kernmantle-", dir=_shared_folder(a.nbytes + (1 << 20))))
     try:

@@ -47,7 +47,7 @@ class Product:
 
 
 def _wide_matrix(a: torch.Tensor) -> Apply:
-    """Products in float64 of a float32 matrix, of which a few rows at a time are in float64."""
+    """Return the products in float64 of a float32 matrix, of which a few rows at a time are in float64."""
     return lambda v: torch.cat([rows.double() @ v for rows in a.detach().split(max(1, CHUNK // max(1, a.shape[1])))])
 
 
@@ -67,7 +67,7 @@ def _other(a: Any, dtype: torch.dtype, apply: Callable[[Any, torch.Tensor], torc
 
 
 def is_array(a: Any) -> bool:
-    """Whether this is an array rather than an operator."""
+    """Return whether this is an array rather than an operator."""
     return isinstance(a, (torch.Tensor, np.ndarray)) or hasattr(a, "__dlpack__")
 
 

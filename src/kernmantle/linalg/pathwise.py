@@ -74,7 +74,7 @@ def _forms() -> dict[Any, Frequencies]:
 
 
 def has_prior(kernel: Kernel) -> bool:
-    """Whether samples of the prior can be drawn for a kernel."""
+    """Return whether samples of the prior can be drawn for a kernel."""
     return kernel.form in _forms() and "transform" not in kernel.hyperparameters
 
 
@@ -112,7 +112,7 @@ class Prior:
         return Prior(frequencies.to(like), phases.to(like), weights.to(like))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Values (m, samples) at rows."""
+        """Return the values (m, samples) at rows."""
         parts = [(part @ self.frequencies + self.phases).cos() @ self.weights for part in x.split(1 << 14)]
         return torch.cat(parts) if parts else x.new_empty(0, self.weights.shape[1])
 
@@ -131,7 +131,7 @@ class Posterior:
         self.iterations = iterations
 
     def _products(self, z: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows on the device, and the kernel's products with all coefficients (m, 1 + samples)."""
+        """Return the rows on the device, and the kernel's products with all coefficients (m, 1 + samples)."""
         rows = tensor_of(host_rows(z, "z"), 0, z.shape[0]).to(self._device)
         total = rows.new_zeros(len(rows), self.iterations.x.shape[1])
         for start in range(0, self._x.shape[0], PIECE):
@@ -226,7 +226,7 @@ def pathwise_posterior(
     kernel: Kernel, x: Any, y: Any, noise: float, *, samples: int = 16, features: int = 2048, seed: int = 0,
     device: Any = None, **options: Any,
 ) -> Posterior:  # fmt: skip
-    """Mean, variances and samples of a Gaussian process given any number of rows.
+    """Return the mean, variances and samples of a Gaussian process given any number of rows.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class LowRank:
         return self.scale * self._bent(v, (1 + self.values).rsqrt() - 1)
 
     def log_determinant(self) -> torch.Tensor:
-        """Logarithm of the determinant of ``F Fᵀ + D``."""
+        """Return the logarithm of the determinant of ``F Fᵀ + D``."""
         diagonal = -2 * self.scale.log().expand(self.basis.shape[0], 1).sum()
         return diagonal + self.values.log1p().sum()
 

@@ -32,17 +32,17 @@ class Refined:
         return Refined(steps)
 
     def narrowed(self, a: torch.Tensor) -> torch.Tensor:
-        """The matrix in the type it is factored in: a copy where that is another, scaled to its range."""
+        """Return the matrix in the type it is factored in: a copy where that is another, scaled to its range."""
         return shifted(a, -_exponent(a)).float() if self.steps else a
 
     def solver(self, a: torch.Tensor, factored: Solver) -> Solver:
-        """The solver itself, or one that refines with residuals of a."""
+        """Return the solver itself, or one that refines with residuals of a."""
         if not self.steps:
             return factored
         return Relative(a, factored, self.steps, factored.symmetric, _exponent(a))
 
     def judged(self, solver: Solver, info: torch.Tensor) -> torch.Tensor:
-        """The infos, with -1 for items whose refinement did not get to the digits of float64."""
+        """Return the infos, with -1 for items whose refinement did not get to the digits of float64."""
         if not isinstance(solver, Relative) or solver.failed is None:
             return info
         failed = solver.failed.to(torch.int32).sum_to_size(info.shape) > 0
@@ -50,13 +50,13 @@ class Refined:
 
 
 def _exponent(a: torch.Tensor) -> torch.Tensor:
-    """Exponents (..., 1, 1) of the largest entries."""
+    """Return the exponents (..., 1, 1) of the largest entries."""
     top = a.abs().amax((-2, -1), keepdim=True) if a.numel() else a.new_zeros((*a.shape[:-2], 1, 1))
     return exponent(top)
 
 
 def _norms(columns: torch.Tensor) -> torch.Tensor:
-    """Norms of columns of any scale."""
+    """Return the norms of columns of any scale."""
     top = columns.abs().amax(-2, keepdim=True) if columns.shape[-2] else columns.sum(-2, keepdim=True)
     size = exponent(top)
     return shifted(shifted(columns, -size).norm(dim=-2), size.squeeze(-2))
@@ -85,7 +85,7 @@ class Relative:
         return shifted(found, size - self.exponents)
 
     def solve(self, b: torch.Tensor, overwrite: bool = False) -> torch.Tensor:  # noqa: ARG002
-        """Solution in float64: the best of all steps, column by column."""
+        """Return the solution in float64: the best of all steps, column by column."""
         x = self._step(b)
         gap = b - self.a @ x
         rest, scale = _norms(gap), _norms(b)

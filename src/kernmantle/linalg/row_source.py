@@ -18,7 +18,7 @@ PIECE = 1 << 19
 
 
 def available(device: torch.device) -> int:
-    """Bytes of memory that can still be taken there."""
+    """Return the bytes of memory that can still be taken there."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -31,7 +31,7 @@ def available(device: torch.device) -> int:
 
 
 def host_rows(x: Any, name: str = "x") -> Any:
-    """A tensor or numpy array, memory-mapped or not, with the axes (rows, columns) of float32 or float64."""
+    """Return a tensor or numpy array, memory-mapped or not, with the axes (rows, columns) of float32 or float64."""
     if not isinstance(x, (torch.Tensor, np.ndarray)):
         raise DtypeError(f"{name} must be a tensor or a numpy array, memory-mapped or not, not {type(x).__name__}")
     if len(x.shape) != 2 or not x.shape[0]:
@@ -96,11 +96,11 @@ class RowSource:
         self._resident = resident
 
     def sorted(self, values: torch.Tensor) -> torch.Tensor:
-        """Values of the rows, in the order of the blocks, on the device."""
+        """Return the values of the rows, in the order of the blocks, on the device."""
         return (values if self.order is None else values[self.order.to(values.device)]).to(self.device)
 
     def unsorted(self, values: torch.Tensor) -> torch.Tensor:
-        """Values in the order of the blocks, in that of the rows."""
+        """Return the values in the order of the blocks, in that of the rows."""
         if self.order is None:
             return values
         result = torch.empty_like(values)
@@ -108,7 +108,7 @@ class RowSource:
         return result
 
     def span(self, index: int) -> tuple[int, int]:
-        """First row of a block and that after its last."""
+        """Return the first row of a block and that after its last."""
         return index * self.block, min((index + 1) * self.block, self.size)
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
@@ -118,7 +118,7 @@ class RowSource:
         return tensor_of(self._x, start, stop).to(self.device)
 
     def picked(self, chosen: torch.Tensor) -> torch.Tensor:
-        """Rows at chosen in the order of the blocks, on the device."""
+        """Return the rows at chosen in the order of the blocks, on the device."""
         if self._resident is not None:
             return self._resident[chosen.to(self.device)]
         ascending = chosen.sort().values
@@ -131,7 +131,7 @@ class RowSource:
         return found.to(self.device)[back.to(self.device)]
 
     def pieces(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """The rows of disjoint spans, piece by piece; the next is under way while one is used."""
+        """Yield the rows of disjoint spans, piece by piece; the next is under way while one is used."""
         cut = [
             (start, min(start + PIECE, stop)) for first, stop in merged(spans) for start in range(first, stop, PIECE)
         ]

@@ -112,7 +112,7 @@ def _scaled(problem: Problem, rows: torch.Tensor, ridge: Any, rank: int) -> Call
 
 
 def _step(problem: Problem, state: _State, momentum: Momentum) -> list[float]:
-    """One block; returns ``‖b - a z‖ / ‖b‖`` of its equations before, for each column."""
+    """Return one block; returns ``‖b - a z‖ / ‖b‖`` of its equations before, for each column."""
     source = problem.source
     start, stop = source.span(problem.index(state.step))
     rows, ridge = source.rows(start, stop), problem.ridge_of(start, stop)
@@ -133,7 +133,7 @@ def _step(problem: Problem, state: _State, momentum: Momentum) -> list[float]:
 
 
 def _window(history: list[list[float]], blocks: int) -> float:
-    """Largest relative residual of a column over the last tenth of a pass."""
+    """Return the largest relative residual of a column over the last tenth of a pass."""
     last = history[-max(4, blocks // 10) :]
     return max(math.sqrt(sum(row[c] for row in last) / len(last)) for c in range(len(last[0])))
 
@@ -164,7 +164,7 @@ def _iterated(problem: Problem, state: _State, limits: Limits, target: float, ch
 def _solved(
     problem: Problem, state: _State, limits: Limits, checkpoint: Checkpoint | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Steps until random rows say that the tolerance is reached, or no more may be made."""
+    """Return the steps until random rows say that the tolerance is reached, or no more may be made."""
     target = ASSURED * limits.tolerance
     while True:
         going = _iterated(problem, state, limits, target, checkpoint)

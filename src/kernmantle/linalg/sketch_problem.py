@@ -45,7 +45,7 @@ class Problem:
         return torch.randperm(self.source.blocks, generator=torch.Generator().manual_seed(self.seed + epoch))
 
     def index(self, step: int) -> int:
-        """The block of a step."""
+        """Return the block of a step."""
         return int(self.order(step // self.source.blocks)[step % self.source.blocks])
 
     def visited(self, step: int) -> list[tuple[int, int]]:
@@ -72,12 +72,12 @@ class Limits:
     deadline: float
 
     def spent(self, step: int) -> bool:
-        """Whether no step may follow so many."""
+        """Return whether no step may follow so many."""
         return step >= self.steps or time.monotonic() >= self.deadline
 
 
 def fingerprint(problem: Problem) -> dict[str, Any]:
-    """What a checkpoint is of: sizes, options, and sums of the data that other data would not have."""
+    """Return what a checkpoint is of: sizes, options, and sums of the data that other data would not have."""
     source, y = problem.source, problem.y
     picked = source.rows(*source.span(0)).double()
     values = {name: str(value) for name, value in problem.kernel.hyperparameters.items()}
@@ -98,7 +98,7 @@ def check_positive(value: Any, name: str, kinds: Any = int) -> Any:
 
 
 def device_of(x: Any, device: Any) -> torch.device:
-    """Where to compute: as asked, where x is, or on a GPU for rows on the host."""
+    """Return where to compute: as asked, where x is, or on a GPU for rows on the host."""
     if device is not None:
         return torch.device(device)
     if isinstance(x, torch.Tensor) and x.is_cuda:
@@ -107,7 +107,7 @@ def device_of(x: Any, device: Any) -> torch.device:
 
 
 def check_no_gradient(name: str, *values: Any) -> None:
-    """GradientError where a derivative by one of the values is recorded, or a transform of torch.func has it."""
+    """Raise GradientError where a derivative by one of the values is recorded, or a transform of torch.func has it."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if any(watched(t) or (t.requires_grad and torch.is_grad_enabled()) for t in tensors):
         raise GradientError(f"{name} has no gradient: pass detached tensors, or take km.linalg.solve_kernel or cg")

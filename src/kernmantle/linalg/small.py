@@ -17,12 +17,12 @@ takes = cuda_system.takes
 
 
 def _items(tensor: torch.Tensor) -> torch.Tensor:
-    """One batch axis; a view wherever the strides allow."""
+    """Return one batch axis; a view wherever the strides allow."""
     return tensor if tensor.dim() == 3 else tensor.reshape(-1, *tensor.shape[-2:])
 
 
 def _target(tensor: torch.Tensor, overwrite: bool, shape: Sequence[int]) -> torch.Tensor:
-    """Where a result goes: the tensor itself if it may and its items can be walked through, else new memory."""
+    """Return where a result goes: the tensor itself if it may and its items can be walked through, else new memory."""
     if overwrite and tensor.shape == tuple(shape) and _items(tensor).data_ptr() == tensor.data_ptr():
         return tensor
     return tensor.new_empty(tuple(shape))
@@ -61,7 +61,7 @@ def at_once(pair: System) -> bool:
 
 
 def solution(pair: System, pivoted: bool, lower: bool, overwrite_b: bool, meaning: str) -> Solution:
-    """The solution where :func:`at_once` says so; raises for the infos if there is something to say of them."""
+    """Return the solution where :func:`at_once` says so; raises for the infos if there is something to say of them."""
     a, b = pair.a, pair.b
     if overwrite_b:
         check_overwrite(b, "b")

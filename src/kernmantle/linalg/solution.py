@@ -14,7 +14,7 @@ from .implicit import solved
 
 
 def described(value: Any) -> str:
-    """An array by its shape: showing values would wait for a device."""
+    """Return an array by its shape: showing values would wait for a device."""
     return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
 
 
@@ -72,7 +72,7 @@ def raise_for(info: torch.Tensor, meaning: str) -> None:
 
 
 def nan_where_failed(result: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
-    """A result with NaN for the items that failed, in place where no gradient is recorded."""
+    """Return a result with NaN for the items that failed, in place where no gradient is recorded."""
     if not info.dim() and info.is_cpu and not torch.compiler.is_compiling() and not watched(info) and not info.item():
         return result  # reading takes 1 us there, and filling nothing 15
     failed = (info != 0)[(..., *(None,) * (result.dim() - info.dim()))]
@@ -82,13 +82,13 @@ def nan_where_failed(result: torch.Tensor, info: torch.Tensor) -> torch.Tensor:
 
 
 def check_target(b: torch.Tensor, shape: Sequence[int]) -> None:
-    """ParameterError unless a solution of that shape can be written to b."""
+    """Raise ParameterError unless a solution of that shape can be written to b."""
     if b.shape != tuple(shape):
         raise ParameterError(f"overwrite_b needs b of the shape of the solution, {tuple(shape)}")
 
 
 def solution(a: torch.Tensor, b: torch.Tensor, solver: Any, shape: Sequence[int], overwrite_b: bool) -> torch.Tensor:
-    """Solution for columns of b expanded to a batch, in b where that may be."""
+    """Return the solution for columns of b expanded to a batch, in b where that may be."""
     if overwrite_b:
         check_overwrite(b, "b")
     wide = b.expand(shape)
@@ -96,7 +96,7 @@ def solution(a: torch.Tensor, b: torch.Tensor, solver: Any, shape: Sequence[int]
 
 
 def delivered(x: torch.Tensor, rhs: torch.Tensor, overwrite: bool, info: torch.Tensor) -> torch.Tensor:
-    """The solution with NaN where it is none, in b where that is to be overwritten."""
+    """Return the solution with NaN where it is none, in b where that is to be overwritten."""
     lacking = x.dim() - 2 - info.dim()
     x = nan_where_failed(x, info[(None,) * lacking])
     if overwrite:

@@ -43,7 +43,7 @@ class Found:
 def direct(
     a: torch.Tensor, lower: bool, overwrite: bool, vectors: bool, index: Index | None, value: Value | None
 ) -> Found:
-    """All pairs, those of a range of indices with both ends, or those with values in (low, high]."""
+    """Return all pairs, those of a range of indices with both ends, or those with values in (low, high]."""
     if value is not None and a.dim() > 2:
         raise ShapeError(
             f"subset_by_value may find another number of values in each item of a batch {tuple(a.shape)}; loop over it"
@@ -71,7 +71,7 @@ def direct(
 
 
 def pairs(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """All eigenvalues and vectors of symmetric matrices, not differentiable."""
+    """Return all eigenvalues and vectors of symmetric matrices, not differentiable."""
     found = direct(a.detach(), True, False, True, None, None)
     assert found.v is not None
     return found.w, found.v
@@ -105,14 +105,14 @@ def _by_cusolver(
 
 
 def _batched(memory: torch.Tensor, flat: torch.Tensor, w: torch.Tensor, info: torch.Tensor, vectors: bool) -> Found:
-    """Results for one batch axis as those of the batch that was given."""
+    """Return the results for one batch axis as those of the batch that was given."""
     batch = memory.shape[:-2]
     v = flat.mT.reshape(memory.shape) if vectors else None
     return Found(w.reshape(*batch, -1), v, info.reshape(batch), "cuSOLVER XsyevBatched")
 
 
 def _captured(library: cusolver.Library, work: Work, lower: bool, vectors: bool, index: Index | None) -> Found:
-    """One matrix after the other, in a CUDA graph."""
+    """Return one matrix after the other, in a CUDA graph."""
     memory, upper = work.memory, lower == work.flipped
     flat = memory.mT.reshape(-1, *memory.shape[-2:]).contiguous()
     results = [library.syev_batched(item, upper, True) for item in flat.split(1)]
@@ -160,7 +160,7 @@ def _by_torch(a: torch.Tensor, lower: bool, vectors: bool, index: Index | None, 
 def _all_by_torch(
     a: torch.Tensor, triangle: str, vectors: bool, info: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """All pairs; items that do not converge are NaN, with their info set to 1."""
+    """Return all pairs; items that do not converge are NaN, with their info set to 1."""
     try:
         if vectors:
             w, v = torch.linalg.eigh(a, triangle)
@@ -189,7 +189,7 @@ def _cut(found: Found, index: Index | None) -> Found:
 
 
 def cannot_be_captured(what: str, instead: str) -> BackendError:
-    """What waits for the device, in a CUDA graph."""
+    """Return what waits for the device, in a CUDA graph."""
     return BackendError(f"{what} waits for the device and cannot be captured in a CUDA graph; {instead}")
 
 

@@ -238,14 +238,14 @@ def _from_right(operator: _Matrix, v: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def _small(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """All triples of a matrix that is there; NaN for NaN and infinities, on which LAPACK raises."""
+    """Return all triples of a matrix that is there; NaN for NaN and infinities, on which LAPACK raises."""
     finite = torch.isfinite(a).all()
     u, s, vh = torch.linalg.svd(torch.where(finite, a, torch.eye(*a.shape, dtype=a.dtype, device=a.device)), False)
     return u, torch.where(finite, s, float("nan")), vh
 
 
 def _transposed(operator: _Matrix) -> _Matrix:
-    """The transpose."""
+    """Return the transpose."""
     return _Matrix(
         operator.adjoint, operator.apply, (operator.shape[1], operator.shape[0]), operator.like, operator.wrap
     )
@@ -279,7 +279,7 @@ def _judged(
     operator: _Matrix, triples: tuple[torch.Tensor, torch.Tensor, torch.Tensor], limit: float, ran: str,
     source: torch.Generator, check_errors: bool,
 ) -> SVD:  # fmt: skip
-    """Residuals of fresh products, the error of the approximation by random columns, and what follows."""
+    """Return the residuals of fresh products, the error of the approximation by random columns, and what follows."""
     u, s, v = triples
     residual = _residuals(operator, u, s, v)
     error = error_bound(operator.apply, lambda z: (u * s) @ (v.mT @ z), operator.shape[1], s, source)

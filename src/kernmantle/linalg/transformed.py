@@ -28,7 +28,7 @@ def check_one_forward() -> None:
 
 
 def symmetrised(a: torch.Tensor) -> torch.Tensor:
-    """The symmetric part."""
+    """Return the symmetric part."""
     return (a + a.mT) / 2
 
 
@@ -116,7 +116,7 @@ def _inverse(a: torch.Tensor, run: Run) -> torch.Tensor:
 
 
 def log_determinant(a: torch.Tensor, value: Callable[[torch.Tensor], torch.Tensor], run: Run) -> torch.Tensor:
-    """What ``value`` gives for a symmetric matrix, with derivatives by solutions of ``run``."""
+    """Return what ``value`` gives for a symmetric matrix, with derivatives by solutions of ``run``."""
     return _LogDeterminant.apply(a, value, run)  # pyright: ignore[reportReturnType]
 
 
@@ -130,7 +130,7 @@ def solution(pair: System, run: Run, symmetric: bool, **asked: object) -> Soluti
 
 
 def refuse(**asked: object) -> None:
-    """GradientError for options that write to what is given, or read what is not there yet."""
+    """Raise GradientError for options that write to what is given, or read what is not there yet."""
     for name, value in asked.items():
         if value:
             raise GradientError(f"{name}={value!r} cannot be had under torch.func or in forward mode: drop it")

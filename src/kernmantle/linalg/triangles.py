@@ -10,7 +10,7 @@ TILE = 1024
 
 
 def _tiles(n: int) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of the tiles on and below the diagonal."""
+    """Yield the rows and columns of the tiles on and below the diagonal."""
     for top in range(0, n, TILE):
         for left in range(0, top + 1, TILE):
             yield slice(top, min(top + TILE, n)), slice(left, min(left + TILE, n))

@@ -19,7 +19,7 @@ from .processes import end_with_owner
 
 
 def communicator(device: torch.device) -> int:
-    """Address of the NCCL communicator that torch.distributed uses there."""
+    """Return the address of the NCCL communicator that torch.distributed uses there."""
     group: Any = dist.group.WORLD
     dist.all_reduce(torch.zeros(1, device=device))
     return group._get_backend(device)._comm_ptr()

@@ -53,7 +53,7 @@ def workspace(
     eigvals_only: bool = False,
     subset_by_index: Sequence[int] | None = None,
 ) -> Workspace:
-    """Bytes that a routine takes for matrices of order n.
+    """Return the bytes that a routine takes for matrices of order n.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ _FORMULAS: dict[str, Callable[[int, int], int]] = {
 
 
 def _over_gpus(routine: str, n: int, devices: int, size: int) -> int:
-    """What cuSOLVERMp 0.8 asks for, or somewhat more."""
+    """Return what cuSOLVERMp 0.8 asks for, or somewhat more."""
     name = _NAMES[routine]
     block = block_of(name, n, devices)
     rows = n + 3 * block

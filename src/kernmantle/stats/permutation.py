@@ -42,7 +42,7 @@ class PermutationTest:
 
 
 def samples(x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of floating-point numbers of one type, float32 or float64."""
+    """Return the rows of floating-point numbers of one type, float32 or float64."""
     (left, right), _ = unwrap(x, y, names="xy")
     if left.device != right.device:
         raise ShapeError(f"x is on {left.device}, y on {right.device}: move one of them")
@@ -58,7 +58,7 @@ def samples(x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def chosen_kernel(kernel: Any, rows: torch.Tensor, name: str) -> Kernel:
-    """A kernel; by default the Gaussian at the median distance of the rows."""
+    """Return a kernel; by default the Gaussian at the median distance of the rows."""
     if kernel is None:
         return CONSTRUCTORS["Gaussian"](bandwidth=typical_distance(rows.detach()))
     if not isinstance(kernel, Kernel):
@@ -69,7 +69,7 @@ def chosen_kernel(kernel: Any, rows: torch.Tensor, name: str) -> Kernel:
 
 
 def row_sums(kernel: Kernel, rows: torch.Tensor, name: str) -> torch.Tensor:
-    """Sums over the rows of the kernel's matrix, (n,)."""
+    """Return the sums over the rows of the kernel's matrix, (n,)."""
     sums = kernel.sum(rows)
     if sums.dim() != 1:
         raise ShapeError(f"{name}={kernel!r} has a batch of hyperparameters: test with one after the other")
@@ -80,7 +80,7 @@ def permutation_test(
     statistic: torch.Tensor, permuted: Callable[[np.ndarray], torch.Tensor], rows: int, permutations: int,
     random_state: Any, tensors: bool, verbose: bool,
 ) -> PermutationTest:  # fmt: skip
-    """The test of a statistic; ``permuted`` gives those of permutations, a row each, as float64."""
+    """Return the test of a statistic; ``permuted`` gives those of permutations, a row each, as float64."""
     value = statistic if tensors else float(statistic.detach())
     if not permutations:
         return PermutationTest(value)
@@ -98,7 +98,7 @@ def permutation_test(
 
 
 def check_permutations(permutations: Any) -> int:
-    """The number of permutations, 0 for none."""
+    """Return the number of permutations, 0 for none."""
     if isinstance(permutations, bool) or not isinstance(permutations, (int, np.integer)) or permutations < 0:
         raise ParameterError(f"permutations must be an integer of at least 0, got {permutations!r}")
     return int(permutations)

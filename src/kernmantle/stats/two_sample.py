@@ -55,7 +55,7 @@ def mmd(
     x: Any, y: Any, kernel: Kernel | None = None, *, unbiased: bool = True, permutations: int = 500,
     random_state: Any = None, verbose: bool = False,
 ) -> PermutationTest:  # fmt: skip
-    """Squared maximum mean discrepancy of two samples, and whether they may have one distribution.
+    """Return the squared maximum mean discrepancy of two samples, and whether they may have one distribution.
 
     ``Σ_ij k(x_i, x_j) / m² + Σ_ij k(y_i, y_j) / n² - 2 Σ_ij k(x_i, y_j) / (m n)``, the squared distance of the means in
     the feature space of the kernel; unbiased without the terms i = j, over ``m (m - 1)`` and ``n (n - 1)``.

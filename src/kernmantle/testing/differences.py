@@ -13,7 +13,7 @@ ROUNDOFF = 2.0**-53
 
 
 def slope(function: Callable[[float], float], at: float, step: float = STEP) -> tuple[float, float]:
-    """Derivative at a place and a bound on its error, by Ridders' extrapolation of central differences.
+    """Return the derivative at a place and a bound on its error, by Ridders' extrapolation of central differences.
 
     The function must be smooth within ``step`` of the place.
     """

@@ -42,7 +42,7 @@ def _image(row: Op, domains: Sequence[Interval]) -> Interval:
 
 
 def _fitted(ranged: Ranged, domain: Interval) -> Ranged:
-    """The expression, shifted and shrunk by short literals so that it stays inside a domain."""
+    """Return the expression, shifted and shrunk by short literals so that it stays inside a domain."""
     node, (low, high) = ranged
     if domain[0] <= low and high <= domain[1]:
         return ranged
@@ -134,10 +134,10 @@ def lambdas(names: Sequence[str], depth: int = 4, kind: str = "continuous") -> s
 
 
 def edges(tile: int) -> tuple[int, ...]:
-    """Axis lengths where a tiled loop may go wrong."""
+    """Return the axis lengths where a tiled loop may go wrong."""
     return tuple(sorted({0, 1, max(tile - 1, 0), tile, tile + 1}))
 
 
 def shapes(*tiles: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes with one axis per tile, each of an edge length: 0, 1, tile - 1, tile or tile + 1."""
+    """Return the shapes with one axis per tile, each of an edge length: 0, 1, tile - 1, tile or tile + 1."""
     return st.tuples(*(st.sampled_from(edges(tile)) for tile in tiles))

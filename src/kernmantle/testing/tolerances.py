@@ -36,7 +36,7 @@ def _name(dtype: Any) -> str:
 
 
 def tolerance(dtype: Any, depth: int = 1) -> float:
-    """Largest acceptable error of a reduction, relative to the magnitude of its terms.
+    """Return the largest acceptable error of a reduction, relative to the magnitude of its terms.
 
     With unit roundoff ``u``, each of ``depth`` roundings errs by at most ``u`` of a partial result. As rounding
     errors are nearly independent, their sum stays below ``DEVIATIONS * sqrt(depth) * u`` except with a
@@ -80,7 +80,7 @@ def _exact(array: Any) -> np.ndarray[Any, Any]:
 def _stored(
     found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], name: str, depth: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Both sides as the type can hold them.
+    """Return both sides as the type can hold them.
 
     What is too large by more than its tolerance must be infinite. Nearer to where rounding begins to overflow both
     the infinite and the finite may come out: there an infinite result counts as that limit.
@@ -95,7 +95,7 @@ def _stored(
 
 
 def _typical(values: np.ndarray[Any, Any]) -> float:
-    """Root mean square, scaled so that nothing overflows or is lost."""
+    """Return the root mean square, scaled so that nothing overflows or is lost."""
     top = float(np.abs(values).max())
     return top * math.sqrt(np.mean((values / top) ** 2)) if top > 0 else 0.0
 
@@ -103,7 +103,7 @@ def _typical(values: np.ndarray[Any, Any]) -> float:
 def _differences(
     found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], name: str, depth: int, magnitude: Any
 ) -> np.ndarray[Any, Any]:
-    """Error of each entry in units of what is allowed."""
+    """Return the error of each entry in units of what is allowed."""
     if name not in FORMATS:
         return np.where(found == wanted, 0.0, np.inf)
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)

@@ -13,6 +13,6 @@ _COPIES_FORWARD, _COPIES_BACKWARD = 1, 6
 
 
 def block_bytes(is_tracked: bool, device: torch.device) -> int:
-    """Bytes of one matrix of a block: few enough that a CPU keeps it near."""
+    """Return the bytes of one matrix of a block: few enough that a CPU keeps it near."""
     copies = _COPIES_BACKWARD if is_tracked else _COPIES_FORWARD
     return min(LARGEST // copies, _IN_CACHE if device.type == "cpu" else LARGEST)

@@ -58,15 +58,15 @@ class CardTarget:
         self.launches: list[Launch] = []
 
     def parallel(self, device: torch.device) -> int:
-        """Blocks that keep it busy."""
+        """Return the blocks that keep it busy."""
         return self._card.limits.sm_count
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Where it is large enough for several kernels."""
+        """Return where it is large enough for several kernels."""
         return vjp_plan.pulls(found, program, sizes, compute)
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Plan the kernels."""
+        """Return the plan the kernels."""
         sizes, layout = _sizes_and_layout(integers, len(nest.ports), alignment)
         self.launches.append(self._launch(nest, sizes, layout))
         return Launcher(nothing, self.launches[-1].name)
@@ -93,11 +93,11 @@ class CardRows:
         self.launches: list[Launch] = []
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
-        """Whether a kernel is quicker than blocks of the matrix."""
+        """Return whether a kernel is quicker than blocks of the matrix."""
         return is_worth_it(rows, sizes, self._card.limits)
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
-        """Plan the kernels."""
+        """Return the plan the kernels."""
         sizes, layout = _sizes_and_layout(integers, len(rows.ports), alignment)
         chosen = plan_rows(rows, sizes, self._card.limits, layout)
         between = _between(chosen, sizes, self._card)
@@ -112,7 +112,7 @@ def _sizes_and_layout(integers: np.ndarray, ports: int, alignment: Sequence[int]
 
 
 def _between(chosen: CudaRowPlan, sizes: Mapping[str, int], card: Card) -> int:
-    """Bytes that the kernels of a plan hand to each other."""
+    """Return the bytes that the kernels of a plan hand to each other."""
     width, limits = sizes["l"], card.limits
     if chosen.form == "scan":
         blocks = min(limits.sm_count * chosen.resident, -(-sizes["n"] // chosen.tile.threads))

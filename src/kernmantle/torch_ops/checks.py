@@ -24,7 +24,7 @@ _PRECISIONS = (None, *get_args(Precision))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value travels as a kernel argument rather than as an array."""
+    """Return whether a value travels as a kernel argument rather than as an array."""
     return isinstance(value, (bool, int, float, np.number, np.bool_)) or (
         isinstance(value, np.ndarray) and value.ndim == 0
     )
@@ -103,7 +103,7 @@ class Call:
 
 
 def _host_number(value: Any, operand: Any) -> float | None:
-    """A constant 0-d CPU tensor beside operands on a device is a number: reading it costs no synchronisation."""
+    """Return a constant 0-d CPU tensor beside operands on a device is a number: reading it costs no synchronisation."""
     if not (isinstance(value, torch.Tensor) and isinstance(operand, torch.Tensor)):
         return None
     steady = value.dim() == 0 and value.device.type == "cpu" and not value.requires_grad
@@ -111,7 +111,7 @@ def _host_number(value: Any, operand: Any) -> float | None:
 
 
 def check_precision(precision: Any, more: Sequence[str] = ("half",)) -> None:
-    """ParameterError for what is no precision."""
+    """Raise ParameterError for what is no precision."""
     choices = (*_PRECISIONS, *more)
     if precision not in choices:
         listing = ", ".join(map(repr, choices))
@@ -119,7 +119,7 @@ def check_precision(precision: Any, more: Sequence[str] = ("half",)) -> None:
 
 
 def check_call(equation: Equation, call: Call) -> Extents:
-    """Extents of the call, or the error that says what does not fit."""
+    """Return the extents of the call, or the error that says what does not fit."""
     check_same_device(call.tensors, call.labels)
     check_same_dtype(call.operands, call.labels[: call.count])
     for name, tensor in call.parameters.items():
@@ -135,7 +135,7 @@ def check_call(equation: Equation, call: Call) -> Extents:
 
 
 def check_terms(definition: Definition, sizes: Mapping[str, int]) -> None:
-    """ShapeError for the position of the smallest or largest of nothing."""
+    """Raise ShapeError for the position of the smallest or largest of nothing."""
     positions = [reduction.name for reduction in definition.reductions if reduction.result == "index"]
     empty = [axis for axis in definition.equation.letters if axis not in definition.equation.out and sizes[axis] == 0]
     if positions and empty:
@@ -146,7 +146,7 @@ def check_terms(definition: Definition, sizes: Mapping[str, int]) -> None:
 
 
 def shares_memory(tensor: torch.Tensor) -> bool:
-    """Whether two elements may lie at one address."""
+    """Return whether two elements may lie at one address."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -157,7 +157,7 @@ def shares_memory(tensor: torch.Tensor) -> bool:
 
 
 def reach(tensor: torch.Tensor) -> int:
-    """Bytes from the first entry of a tensor to behind its last."""
+    """Return the bytes from the first entry of a tensor to behind its last."""
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -165,7 +165,7 @@ def reach(tensor: torch.Tensor) -> int:
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors span a common address."""
+    """Return whether two tensors span a common address."""
     first, second = one.data_ptr(), other.data_ptr()
     return one.device == other.device and first < second + reach(other) and second < first + reach(one)
 
@@ -173,7 +173,7 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 def check_out(
     out: Any, shape: Sequence[int], types: str, values: Sequence[torch.Tensor], tracked: bool, single: bool
 ) -> list[torch.Tensor]:
-    """Tensors to write to, or the error that says why they cannot take the result."""
+    """Return the tensors to write to, or the error that says why they cannot take the result."""
     if tracked:
         raise GradientError("out= cannot be combined with a gradient; drop out= or use torch.no_grad()")
     if not single and not isinstance(out, (tuple, list)):
@@ -201,7 +201,7 @@ def check_out(
 
 
 def check_apart(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """OutputError where arrays to write to overlap what is read, or each other."""
+    """Raise OutputError where arrays to write to overlap what is read, or each other."""
     for index, target in enumerate(targets):
         begin = target.data_ptr()
         end = begin + reach(target)

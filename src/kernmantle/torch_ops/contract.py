@@ -101,7 +101,7 @@ class Contraction:
 
     @classmethod
     def of(cls, definition: Definition) -> Contraction:
-        """Contraction of a definition, whose expressions are there already."""
+        """Return the contraction of a definition, whose expressions are there already."""
         self = cls.__new__(cls)
         self._set(definition)
         return self
@@ -334,7 +334,7 @@ _TRACED = Attributes()
 
 @assumed_constant
 def _traced(equation: str, map: Callable[..., Any] | None, reduce: Any, epilogue: Any) -> str:
-    """Where the contraction of lambdas is kept that torch.compile comes upon; made while it traces."""
+    """Return where the contraction of lambdas is kept that torch.compile comes upon; made while it traces."""
     for function in (map, epilogue):
         reason = unseen(function)
         if reason:
@@ -350,7 +350,7 @@ _WRITTEN: LRUCache[Hashable, Contraction] = LRUCache(256)
 
 
 def written(equation: str, map: Callable[..., Any] | None, reduce: Reduce, epilogue: Any) -> Contraction:
-    """Contraction of lambdas written on the spot, the earlier one if they compute the same."""
+    """Return the contraction of lambdas written on the spot, the earlier one if they compute the same."""
     if torch.compiler.is_compiling():
         if isinstance(reduce, (Semiring, Fold, Smallest, Largest)):
             kind = type(reduce).__name__
@@ -379,7 +379,7 @@ def contract(
     precision: str | None = None,
     **named: Any,
 ) -> Any:
-    """One fused contraction, ``Contraction(equation, map, ...)(*operands, ...)``.
+    """Return one fused contraction, ``Contraction(equation, map, ...)(*operands, ...)``.
 
     In a function for torch.compile the lambdas are traced once, while it traces: numbers that change go in as
     parameters. A lambda that reads a global number, a helper, an attribute or an item is refused there, and so is a

@@ -40,7 +40,7 @@ class CpuTarget:
         return 4
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Where outputs share what the slope costs and columns fill a vector."""
+        """Return where outputs share what the slope costs and columns fill a vector."""
         lanes = jit.host().vector_bytes // (8 if compute == "f64" else 4)
         return sizes.get(found.outputs, 1) > 1 and sizes[found.columns] >= lanes and compute in ("f32", "f64")
 
@@ -152,7 +152,7 @@ def _digest(module: str) -> str:
 
 
 def job_for(emitter: str, arguments: tuple[Any, ...], title: str) -> Job:
-    """What compiling takes that which an emitter writes when it is given plans, texts and numbers.
+    """Return what compiling takes that which an emitter writes when it is given plans, texts and numbers.
 
     The key needs no source: that follows from what is given and from the emitter's module with all that it imports.
     """
@@ -165,7 +165,7 @@ def job_for(emitter: str, arguments: tuple[Any, ...], title: str) -> Job:
 
 
 def job(chosen: CpuPlan) -> Job:
-    """What compiling a plan takes."""
+    """Return what compiling a plan takes."""
     return job_for("backends.cpu.emit:emit", (chosen,), str(chosen))
 
 

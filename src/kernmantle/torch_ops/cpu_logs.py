@@ -32,7 +32,7 @@ _EXACT = ("none", "ieee")
 
 
 def planned(lowering: Lowering, geo: Geometry, types: Any) -> LogProduct | None:
-    """What is multiplied where that may be and pays: without batches, in floating point."""
+    """Return what is multiplied where that may be and pays: without batches, in floating point."""
     if geo.batch or lowering.batch or types.precision == "ieee" or set(lowering.roles.values()) != set("mnk"):
         return None
     sizes = {role: geo.sizes[axis] for axis, role in lowering.roles.items()}
@@ -43,13 +43,13 @@ def planned(lowering: Lowering, geo: Geometry, types: Any) -> LogProduct | None:
 def runner(
     found: LogProduct, program: Program, lowering: Lowering, types: Any, direct: Runner, finish: Finish
 ) -> Runner:
-    """What multiplies, or ``direct`` where too many entries would underflow or products would not be exact."""
+    """Return what multiplies, or ``direct`` where too many entries would underflow or products would not be exact."""
     names = [operand.name for operand in program.tensors]
     axes = {role: axis for axis, role in lowering.roles.items()}
     dtype, share = DTYPES[types.compute], _SHARES[types.compute]
 
     def part(node: Node, order: str, arrays: Mapping[str, torch.Tensor], numbers: Mapping[str, float]) -> torch.Tensor:
-        """What one operand adds to the exponents, over ``order``."""
+        """Return what one operand adds to the exponents, over ``order``."""
         ns = torch_namespace(dtype, torch.device("cpu"))
         roles = "".join(axes[role] for role in order)
         env = {name: ns.full((), number, "value") for name, number in numbers.items()}

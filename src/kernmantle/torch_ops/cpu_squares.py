@@ -37,7 +37,7 @@ _EXACT = ("none", "ieee")
 def planned(
     program: Program, nest: Nest, geo: Geometry, types: Any, tensors: Tensors, outs: Tensors | None
 ) -> CpuSquaresPlan | None:
-    """Plan for arrays: of float32, without batches, the result with its rows contiguous."""
+    """Return the plan for arrays: of float32, without batches, the result with its rows contiguous."""
     if geo.batch or types.compute != "f32" or types.outs != ("f32",):
         return None
     found = squares_plan(program, nest, geo.sizes)
@@ -49,7 +49,7 @@ def planned(
 
 
 def runner(plan: CpuSquaresPlan, program: Program, types: Any, direct: Runner, prepare: Prepare) -> Runner:
-    """What runs a plan, or ``direct`` where too many entries are near or products would not be exact."""
+    """Return what runs a plan, or ``direct`` where too many entries are near or products would not be exact."""
     names = [operand.name for operand in program.tensors]
     row, column = names.index(plan.row), names.index(plan.column)
     cancellation, mark = column_max_cancellation(plan, program).text, cancellation_mask(plan, program).text
@@ -111,7 +111,7 @@ def _squares(x: torch.Tensor) -> torch.Tensor:
 
 
 def _close(parts: tuple[torch.Tensor, ...], bound: float) -> torch.Tensor:
-    """Whether entries of a sample lose digits."""
+    """Return whether entries of a sample lose digits."""
     x, y, of_x, of_y = (part[:: max(1, len(part) // _PILOTS)] for part in parts)
     return ~(2 * (x @ y.mT) - (1 - bound) * (of_x[:, None] + of_y) < -SMALLEST)
 

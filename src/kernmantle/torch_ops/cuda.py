@@ -38,11 +38,11 @@ class CudaTarget:
         core()
 
     def parallel(self, device: torch.device) -> int:
-        """Blocks that keep a device busy."""
+        """Return the blocks that keep a device busy."""
         return limits(index_of(device)).sm_count
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Where it is large enough for several kernels."""
+        """Return where it is large enough for several kernels."""
         return vjp_plan.pulls(found, program, sizes, compute)
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
@@ -69,7 +69,7 @@ class CudaTarget:
 
 
 def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
-    """One kernel."""
+    """Return one kernel."""
     (kernel,) = load(chosen)
     if kernel is None:
         return Launcher(nothing, str(chosen))
@@ -81,7 +81,7 @@ def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], i
 
     @lru_cache(maxsize=64)
     def tabled(numbers: tuple[float, ...]) -> tuple[Kernel, tuple[Argument, ...]]:
-        """The kernel of the degree that the power takes, and its arguments behind the pointers."""
+        """Return the kernel of the degree that the power takes, and its arguments behind the pointers."""
         own = chosen if chosen.power is None else chosen.of_degree(chosen.power.degree_for(numbers))
         (found,) = load(own)
         assert found is not None
@@ -95,7 +95,7 @@ def _single(chosen: CudaPlan, values: Sequence[int], sizes: Mapping[str, int], i
 
 
 def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, int], index: int) -> Launcher:
-    """The three kernels of squared differences, one after another."""
+    """Return the three kernels of squared differences, one after another."""
     split, main, direct = load(chosen.split, chosen.main, chosen.direct)
     if split is None or main is None or direct is None:
         return Launcher(nothing, str(chosen))
@@ -140,13 +140,13 @@ def _enter() -> None:
 
 
 def index_of(device: torch.device) -> int:
-    """Number of a device, of the current one without."""
+    """Return the number of a device, of the current one without."""
     return torch.cuda.current_device() if device.index is None else device.index
 
 
 @lru_cache(maxsize=64)
 def limits(index: int) -> DeviceLimits:
-    """What plans need to know of a device."""
+    """Return what plans need to know of a device."""
     own = gpu(index)
     return DeviceLimits(
         own.arch, own.sm_count, own.shared_per_block, own.shared_per_sm, own.registers_per_sm, own.threads_per_sm
@@ -160,7 +160,7 @@ def build(arch: str, source: str, title: str, fuse: bool, debug: bool) -> Built:
 
 
 def job_for(source: str, arch: str, title: str, fuse: bool = True) -> Job:
-    """What compiling a source takes; the headers that it includes are put in."""
+    """Return what compiling a source takes; the headers that it includes are put in."""
     source = nvrtc.inlined(source, emit.headers())
     dump(source, "cu")
     debug = current().debug
@@ -169,7 +169,7 @@ def job_for(source: str, arch: str, title: str, fuse: bool = True) -> Job:
 
 
 def job(chosen: CudaPlan) -> Job:
-    """What compiling a plan takes."""
+    """Return what compiling a plan takes."""
     return job_for(emit.emit(chosen), chosen.arch, str(chosen), not chosen.nest.reproducible)
 
 

@@ -14,7 +14,7 @@ from .dtypes import NAMES
 
 
 def takes(a: torch.Tensor) -> bool:
-    """Whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
+    """Return whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
     return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and compiles()
 
 

@@ -21,7 +21,7 @@ from .execute import allocate
 
 
 def launcher(chosen: CudaRowPlan, values: Sequence[int], own: DeviceLimits, index: int) -> Launcher:
-    """Kernels of a plan of selections by groups or of a few rows."""
+    """Return the kernels of a plan of selections by groups or of a few rows."""
     kernels = _load(chosen)
     if kernels is None:
         return Launcher(nothing, str(chosen))
@@ -61,7 +61,7 @@ class _Band:
 
 
 def _rows(chosen: CudaRowPlan, sizes: Mapping[str, int]) -> int:
-    """Rows of a band."""
+    """Return the rows of a band."""
     tile = chosen.tile
     if chosen.form == "scan":
         return tile.rows

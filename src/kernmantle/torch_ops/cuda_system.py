@@ -43,7 +43,7 @@ class Arrays:
 
 @lru_cache(maxsize=1)
 def compiles() -> bool:
-    """Whether kernels can be compiled here."""
+    """Return whether kernels can be compiled here."""
     try:
         core()
     except BackendError:
@@ -52,7 +52,7 @@ def compiles() -> bool:
 
 
 def takes(a: torch.Tensor) -> bool:
-    """Whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
+    """Return whether matrices (..., n, n) are small, on a GPU, with what compiles kernels for it."""
     return a.is_cuda and 0 < a.shape[-1] <= MOST and a.numel() > 0 and compiles()
 
 

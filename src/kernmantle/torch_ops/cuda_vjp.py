@@ -26,7 +26,7 @@ def launcher(
     nest: Nest, sizes: Mapping[str, int], integers: Sequence[int], limits: DeviceLimits, layout: Layout, index: int,
     start: Start, job_for: JobFor,
 ) -> Launcher | None:  # fmt: skip
-    """What runs a nest that is a pullback; None for others."""
+    """Return what runs a nest that is a pullback; None for others."""
     quick = pull_plan(nest, sizes, limits, layout)
     if quick is None:
         return None

@@ -26,7 +26,7 @@ _BATCH_LETTERS = "ABCDEFGHIJ"
 
 
 def no_gradient(name: str) -> GradientError:
-    """Error for a derivative through a reduction that has none."""
+    """Return the error for a derivative through a reduction that has none."""
     return GradientError(
         f"a reduction by {name} has no gradient; detach the operands, use torch.no_grad(), "
         "or one of sum, prod, min, max, logsumexp"
@@ -101,7 +101,7 @@ def differentiable(text: str, types: str) -> Differentiable:
 
 @lru_cache(maxsize=4096)
 def _rule(kind: str, text: str, *args: Any) -> Rule | None:
-    """A derived program and the values it takes; None if it is zero."""
+    """Return a derived program and the values it takes; None if it is zero."""
     program = getattr(autodiff, kind)(replace(Program.parse(text), symmetric=False), *args)
     if program is None:
         return None
@@ -111,7 +111,7 @@ def _rule(kind: str, text: str, *args: Any) -> Rule | None:
 
 @lru_cache(maxsize=4096)
 def _typed(types: str, outs: int | str) -> str:
-    """Types of a derived program: so many outputs of the arithmetic's type, or one of the type named."""
+    """Return the types of a derived program: so many outputs of the arithmetic's type, or one of the type named."""
     own = Types.parse(types)
     return replace(own, outs=(own.compute,) * outs if isinstance(outs, int) else (outs,)).text
 
@@ -296,7 +296,7 @@ def _sum_to(shape: torch.Size, value: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=4096)
 def _batched(rule: Rule, batch: tuple[str, ...], out: str) -> str:
-    """Text of a rule whose tensors have these batch letters, of which only ``out`` stay."""
+    """Return the text of a rule whose tensors have these batch letters, of which only ``out`` stay."""
     program = Program.parse(rule[0])
     return program.with_batch({op.name: own for op, own in zip(program.tensors, batch, strict=True)}, out).text
 

@@ -33,7 +33,7 @@ _COMPUTE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32", "i16": "i32",
 
 
 def name_of(dtype: torch.dtype, what: str) -> str:
-    """Name of a storage type, or DtypeError."""
+    """Return the name of a storage type, or DtypeError."""
     if dtype not in NAMES:
         supported = ", ".join(str(each) for each in NAMES)
         raise DtypeError(f"{what} has dtype {dtype}; supported are {supported}")
@@ -41,7 +41,7 @@ def name_of(dtype: torch.dtype, what: str) -> str:
 
 
 def compute_type(dtypes: Sequence[str]) -> str:
-    """Type of the arithmetic for operands stored so: the widest, halves and small integers widened."""
+    """Return the type of the arithmetic for operands stored so: the widest, halves and small integers widened."""
     wide = {_COMPUTE.get(dtype, dtype) for dtype in dtypes}
     return next((candidate for candidate in ("f64", "f32", "i64") if candidate in wide), "i32")
 
@@ -69,7 +69,7 @@ def check_integer(text: str, stored: Sequence[str]) -> str:
 
 
 def check_truths(text: str, stored: Sequence[str]) -> None:
-    """DtypeError where &, |, ~ or ^ meets numbers: elsewhere these join bits, here only what is true or false."""
+    """Raise DtypeError where &, |, ~ or ^ meets numbers: elsewhere these join bits, here only what is true or false."""
     program = Program.parse(text)
     truths = {op.name for op, dtype in zip(program.tensors, stored, strict=True) if dtype == "bool"}
     if program.symmetric and "x0" in truths:
@@ -98,7 +98,7 @@ def _require_truths(roots: Sequence[Node], truths: set[str]) -> None:
 
 
 def check_numbers(numbers: Sequence[float], compute: str) -> None:
-    """DtypeError if a number does not fit integer arithmetic."""
+    """Raise DtypeError if a number does not fit integer arithmetic."""
     if compute not in _LARGEST:
         return
     for number in numbers:

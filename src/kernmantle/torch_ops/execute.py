@@ -47,7 +47,7 @@ class Types:
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Types:
-        """Types of a text."""
+        """Return the types of a text."""
         compute, outs, precision = text.split(";")
         return Types(compute, tuple(outs.split(",")), precision)
 
@@ -57,7 +57,7 @@ class Types:
 
 
 def result_types(text: str, stored: tuple[str, ...], precision: str) -> str:
-    """Types of a program on operands stored so: the widest arithmetic, results as the first operand."""
+    """Return the types of a program on operands stored so: the widest arithmetic, results as the first operand."""
     program = Program.parse(text)
     outs = tuple(stored_type(result_kind(output, program), stored[0]) for output in program.outputs)
     return Types(compute_type(stored), outs, precision).text
@@ -362,7 +362,7 @@ def _by_products(
 
 
 def _operand_order(program: Program) -> tuple[int, ...]:
-    """Which of the tensors each operand is."""
+    """Return which of the tensors each operand is."""
     names = [operand.name for operand in program.tensors]
     named = [operand.name for operand in program.operands if not operand.number]
     return tuple(names.index("x0" if program.symmetric and name == "x1" else name) for name in named)

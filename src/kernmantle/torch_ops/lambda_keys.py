@@ -49,7 +49,7 @@ _BUILTINS = "abs pow min max sum round divmod float int bool range len tuple lis
 
 
 def _constant_functions() -> Iterator[Any]:
-    """Functions that compute the same for ever, as they were when this module was imported."""
+    """Yield the functions that compute the same for ever, as they were when this module was imported."""
     yield from functions.FUNCTIONS.values()
     for module in (torch, torch.special, torch.nn.functional, np):
         for name in SPELLINGS:
@@ -87,7 +87,7 @@ _READS: LRUCache[int, tuple[CodeType, tuple[Read, ...] | Unproven]] = LRUCache(1
 
 
 def _analysed(code: CodeType) -> tuple[Read, ...] | Unproven:
-    """Every variable that code reads from outside, if its instructions show them all."""
+    """Return every variable that code reads from outside, if its instructions show them all."""
     instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in _SILENT]
     reads: list[Read] = []
     position = 0
@@ -119,7 +119,7 @@ def reads(code: CodeType) -> tuple[Read, ...] | Unproven:
 
 
 def _value(function: FunctionType, read: Read) -> Any:
-    """What a function reads there at this moment, or Unproven."""
+    """Return what a function reads there at this moment, or Unproven."""
     name, cell, attributes = read
     if cell < 0:
         scope = function.__globals__
@@ -149,7 +149,7 @@ def _value(function: FunctionType, read: Read) -> Any:
 
 
 def _part(value: Any, name: str, depth: int) -> Hashable | Unproven:
-    """The part of a key that stands for a value, whose equal parts are interchangeable."""
+    """Return the part of a key that stands for a value, whose equal parts are interchangeable."""
     kind = type(value)
     if kind in _NUMBERS:
         return kind, repr(value)
@@ -196,7 +196,7 @@ def fingerprint(function: Callable[..., Any] | None) -> tuple[Hashable, ...] | N
 
 
 def unseen(function: Callable[..., Any] | None) -> str:
-    """What a function depends on that can change without the function, "" for nothing but captured numbers."""
+    """Return what a function depends on that can change without the function, "" for nothing but captured numbers."""
     if function is None:
         return ""
     if type(function) is not FunctionType:

@@ -22,12 +22,12 @@ class Geometry:
     batch: tuple[int, ...]
 
     def out_shape(self, axes: str) -> tuple[int, ...]:
-        """Shape of an output over these axes."""
+        """Return the shape of an output over these axes."""
         return (*self.batch, *(self.sizes[axis] for axis in axes))
 
 
 def geometry(program: Program, shapes: Sequence[tuple[int, ...]]) -> Geometry:
-    """Sizes from the shapes of ``program.tensors``, already known to fit."""
+    """Return the sizes from the shapes of ``program.tensors``, already known to fit."""
     sizes: dict[str, int] = {}
     leading: list[tuple[int, ...]] = []
     for operand, shape in zip(program.tensors, shapes, strict=True):
@@ -51,7 +51,7 @@ class Strided:
 
 
 def strided(axes: str, shape: Sequence[int], strides: Sequence[int], batch_rank: int) -> Strided:
-    """Strides of an array by axis; shared batch axes get stride 0."""
+    """Return the strides of an array by axis; shared batch axes get stride 0."""
     rank = len(shape) - len(axes)
     lead = [0 if size == 1 else stride for size, stride in zip(shape[:rank], strides[:rank], strict=True)]
     return Strided(dict(zip(axes, strides[rank:], strict=True)), (0,) * (batch_rank - rank) + tuple(lead))
@@ -66,7 +66,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def merged(dims: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Batch dimensions (extent, stride per port) with length-1 ones dropped and neighbours joined."""
+    """Return the batch dimensions (extent, stride per port) with length-1 ones dropped and neighbours joined."""
     result: list[tuple[int, tuple[int, ...]]] = []
     for extent, strides in dims:
         if extent == 1:

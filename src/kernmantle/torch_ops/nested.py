@@ -47,7 +47,7 @@ def _name(outer: str, inner: str, scores: tuple[int, ...]) -> str:
 
 @assumed_constant
 def _without_gradient(outer: str, inner: str) -> str:
-    """Name of a reduction that has no gradient, "" for none."""
+    """Return the name of a reduction that has no gradient, "" for none."""
     for text in (outer, inner):
         definition = Definition.parse(text)
         if not any(reduction.is_of_rows for reduction in definition.reductions):
@@ -253,7 +253,7 @@ def _parameters(nested: Nested, scores: Scores, outer: Mapping[str, Any]) -> dic
 
 
 def _on_host(value: Any, device: torch.device) -> Any:
-    """A constant 0-d CPU tensor beside operands on a device is a number."""
+    """Return a constant 0-d CPU tensor beside operands on a device is a number."""
     if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device != device and not value.requires_grad:
         return value.item()
     return value
@@ -274,7 +274,7 @@ def _widened(args: _Arguments) -> _Arguments:
 
 
 def _is_one_pass(nested: Nested) -> bool:
-    """Whether a result is that of one pass, rounded once."""
+    """Return whether a result is that of one pass, rounded once."""
     return nested.finish is None and not nested.joined and len(nested.passes[0]) == 1
 
 

@@ -45,7 +45,7 @@ for _name, _schema in SCHEMAS.items():
 
 
 def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[torch.Tensor] | None]:
-    """Numbers as an operator takes them: as floats, or one tensor without axes for each.
+    """Return the numbers as an operator takes them: as floats, or one tensor without axes for each.
 
     Under torch.compile they travel in tensors on the host, made by additions: then they may change without compiling
     anew, while a Python number that meets an operator is compiled in. Of tensors without axes alone may lie on the
@@ -61,7 +61,7 @@ def packed(numbers: Sequence[float | torch.Tensor]) -> tuple[list[float], list[t
 
 
 def unpacked(numbers: Sequence[float], values: Sequence[torch.Tensor] | None) -> Sequence[Any]:
-    """Inverse of ``packed``; tensors as they are."""
+    """Return the inverse of ``packed``; tensors as they are."""
     return values or numbers
 
 
@@ -94,7 +94,7 @@ def _flops(shapes: Any, *numbers_and_texts: Any, **_: Any) -> int:
 
 
 def front(tensor: torch.Tensor, axes: int, batch_rank: int) -> torch.Tensor:
-    """A tensor whose mapped axis is first, with 1-axes behind it so that all batch axes align."""
+    """Return a tensor whose mapped axis is first, with 1-axes behind it so that all batch axes align."""
     lead = tensor.dim() - 1 - axes
     return tensor.reshape(tensor.shape[0], *(1,) * (batch_rank - lead), *tensor.shape[1:])
 
@@ -122,5 +122,5 @@ _operator = torch.ops.kernmantle.contract.default
 def contract(
     tensors: Sequence[torch.Tensor], numbers: Sequence[float | torch.Tensor], program: str, types: str
 ) -> list[torch.Tensor]:
-    """Outputs of a program, with derivatives by the tensors at every level that records one."""
+    """Return the outputs of a program, with derivatives by the tensors at every level that records one."""
     return _operator(list(tensors), *packed(numbers), program, types)

@@ -17,7 +17,7 @@ Cotangents = Callable[[Tensors], Tensors]
 
 
 def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
-    """Gradients by the inputs that are needed, for cotangents that may depend on the outputs.
+    """Return the gradients by the inputs that are needed, for cotangents that may depend on the outputs.
 
     They have derivatives where gradients are recorded.
     """
@@ -44,7 +44,7 @@ def pulled(function: Function, inputs: Tensors, needed: Sequence[bool], cotangen
 
 
 def _transformed(function: Function, inputs: Tensors, needed: Sequence[bool], cotangents: Cotangents) -> Tensors:
-    """The same inside a transform of torch.func, which knows no gradients but its own."""
+    """Return the same inside a transform of torch.func, which knows no gradients but its own."""
 
     def of(*moving: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rest = iter(moving)
@@ -63,7 +63,7 @@ class Pullback:
     present: tuple[bool, ...]
 
     def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Gradients by the inputs that are needed; they have derivatives where gradients are recorded."""
+        """Return the gradients by the inputs that are needed; they have derivatives where gradients are recorded."""
         count = len(self.needed)
 
         def chosen(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -98,7 +98,7 @@ class _Recomputed(torch.autograd.Function):
 
 
 def recompute(function: Function, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Outputs of a function of tensors, which keeps nothing but its inputs for derivatives."""
+    """Return the outputs of a function of tensors, which keeps nothing but its inputs for derivatives."""
     if takes_functions() and is_recorded(inputs):
         return _Recomputed.apply(function, *inputs)  # pyright: ignore[reportReturnType]
     return function(*inputs)

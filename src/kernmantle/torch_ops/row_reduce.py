@@ -85,7 +85,7 @@ class Defined(Protocol):
 def _bound(
     text: str, tensors: tuple[str, ...], literals: tuple[tuple[str, Number], ...], how: str, count: int
 ) -> tuple[str, tuple[str, ...], tuple[str | Number, ...]]:
-    """Text of the apply, names of the parameters that are tensors, and where its numbers come from."""
+    """Return the text of the apply, names of the parameters that are tensors, and where its numbers come from."""
     binding = bind(Definition.parse(text), frozenset(tensors), literals)
     return Apply(binding.program, how, count).text, binding.tensor_parameters, binding.numbers
 

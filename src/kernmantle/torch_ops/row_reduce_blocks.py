@@ -37,7 +37,7 @@ def ranges(extent: int, step: int) -> Iterator[slice]:
 
 
 def block_shape(rows: int, columns: int, entries: int, device: torch.device) -> tuple[int, int]:
-    """Rows and columns of a block of so many entries.
+    """Return the rows and columns of a block of so many entries.
 
     On the CPU all columns where one row of them fits; on GPUs nearly a square, so that little of x and y is read.
     """
@@ -61,7 +61,7 @@ def cut(apply: Apply, tensors: Tensors, rows: slice, columns: slice) -> list[tor
 
 
 def product(entries: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Matrix product, whatever autocast says."""
+    """Return the matrix product, whatever autocast says."""
     with without_autocast(entries.device):
         return entries @ v
 

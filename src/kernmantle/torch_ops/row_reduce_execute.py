@@ -41,7 +41,7 @@ class RowTarget(Protocol):
     binary: bool
 
     def takes(self, rows: RowNest, sizes: Mapping[str, int], device: torch.device) -> bool:
-        """Whether a kernel of its own is worth it for these extents."""
+        """Return whether a kernel of its own is worth it for these extents."""
         ...
 
     def prepare(self, rows: RowNest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:
@@ -50,12 +50,12 @@ class RowTarget(Protocol):
 
 
 def shapes(apply: Apply, geo: Geometry) -> tuple[int, ...]:
-    """Shape of every result."""
+    """Return the shape of every result."""
     return geo.out_shape(apply.out)
 
 
 def whole_geometry(apply: Apply, tensors: Sequence[tuple[int, ...]]) -> Geometry:
-    """Sizes and batch from the shapes of the inner program's tensors, and of v behind them."""
+    """Return the sizes and batch from the shapes of the inner program's tensors, and of v behind them."""
     inner = geometry(apply.inner, tensors[: len(apply.inner.tensors)])
     leading, width = [inner.batch], max(1, apply.count)
     if apply.weighted:

@@ -29,7 +29,7 @@ def nearest(
     precision: str | None = None,
     info: RunInfo | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and indices of the best entries of every row of a score's matrix, best first, NaN last.
+    """Return the values and indices of the best entries of every row of a score's matrix, best first, NaN last.
 
     The values have derivatives: they are computed again, for these entries alone.
     """
@@ -66,7 +66,7 @@ def _of_rows(text: str) -> Score:
 
 
 def _leading(axes: str, row: str, column: str) -> str:
-    """Axes of an operand over rows and columns with these first; those of any other as they are."""
+    """Return the axes of an operand over rows and columns with these first; those of any other as they are."""
     if row not in axes or column not in axes:
         return axes
     return row + column + axes.replace(row, "").replace(column, "")
@@ -75,7 +75,7 @@ def _leading(axes: str, row: str, column: str) -> str:
 def _chosen(
     score: Defined, operands: Tensors, parameters: Mapping[str, Any], indices: torch.Tensor, precision: str | None
 ) -> torch.Tensor:
-    """Entries of the matrix at some columns of every row."""
+    """Return the entries of the matrix at some columns of every row."""
     row, column = score.definition.equation.out
     batch, count = indices.shape[:-2], indices.shape[-1]
     grid = _grid(batch, indices.device)
@@ -103,7 +103,7 @@ def _chosen(
 
 
 def _grid(batch: Sequence[int], device: torch.device) -> list[torch.Tensor]:
-    """Indices of the batch axes, to go with those of one further axis."""
+    """Return the indices of the batch axes, to go with those of one further axis."""
     return [
         torch.arange(extent, device=device)[(..., *(None,) * (len(batch) - index))]
         for index, extent in enumerate(batch)

@@ -50,7 +50,7 @@ def _target(backend: Backend) -> SoftmaxTarget:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether there are machines of this kind that weigh in one pass."""
+    """Return whether there are machines of this kind that weigh in one pass."""
     backend = backend_of(device.type, current().backend)
     return backend is not None and backend.softmax != ""
 
@@ -88,7 +88,7 @@ class SoftmaxTask:
     info: RunInfo = field(default_factory=RunInfo, compare=False)
 
     def evaluates(self, tensors: Tensors) -> bool:
-        """Whether the machine has a kernel for such tensors."""
+        """Return whether the machine has a kernel for such tensors."""
         return _bound(self.text, False, tensors).launch is not None
 
     def evaluate(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -35,7 +35,7 @@ class Halves:
 
 
 def worthwhile(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether a product of these is better taken in halves: large, float32, on a GPU, without a derivative."""
+    """Return whether a product of these is better taken in halves: large, float32, on a GPU, without a derivative."""
     if torch.compiler.is_compiling():
         return False
     work = math.prod(left.shape) * right.shape[-1]
@@ -45,7 +45,7 @@ def worthwhile(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def split(matrix: torch.Tensor, dim: int, out: Halves | None = None, *, spent: bool = False) -> Halves:
-    """A matrix, or several, in halves, to be summed along ``dim``; what is not finite stays so in the result.
+    """Return a matrix, or several, in halves, to be summed along ``dim``; what is not finite stays so in the result.
 
     One that nobody needs any more, ``spent``, is overwritten.
     """
@@ -79,7 +79,7 @@ def empty(shape: Sequence[int], dim: int, device: torch.device) -> Halves:
 
 
 def split_rows(matrix: torch.Tensor) -> Halves:
-    """The same along the rows of one matrix, a few rows at a time."""
+    """Return the same along the rows of one matrix, a few rows at a time."""
     found = empty(matrix.shape, 1, matrix.device)
     whole = matrix, _fitted(matrix, 1, found.scale), found.high, found.low
     for parts in zip(*(each.split(_step(matrix)) for each in whole), strict=True):
@@ -92,7 +92,7 @@ def _step(matrix: torch.Tensor) -> int:
 
 
 def multiply(left: Halves, right: Halves, out: torch.Tensor) -> torch.Tensor:
-    """One matrix times each of several, ``left @ right``, in float32, written to ``out``."""
+    """Return one matrix times each of several, ``left @ right``, in float32, written to ``out``."""
     count, length = right.high.shape[:2]
     high, low = (half.expand(count, *half.shape) for half in (left.high, left.low))
     torch.bmm(high, right.low, out_dtype=torch.float32, out=out)

@@ -25,11 +25,11 @@ class Target(Protocol):
     name: str
 
     def parallel(self, device: torch.device) -> int:
-        """How many independent pieces of work keep it busy."""
+        """Return how many independent pieces of work keep it busy."""
         ...
 
     def pulls(self, found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-        """Whether it runs a pullback of these extents as one."""
+        """Return whether it runs a pullback of these extents as one."""
         ...
 
     def prepare(self, nest: Nest, integers: np.ndarray, alignment: Sequence[int], device: torch.device) -> Launcher:

@@ -35,7 +35,7 @@ def underlying(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def goes_forward() -> bool:
-    """Whether a forward derivative may be taken."""
+    """Return whether a forward derivative may be taken."""
     return forward_ad._current_level >= 0
 
 
@@ -48,12 +48,12 @@ def assumed_constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @assumed_constant  # torch 2.11 cannot trace the call inside; graphs are guarded by the transforms around them
 def is_transformed() -> bool:
-    """Whether a transform of torch.func is active, also while torch.compile traces one."""
+    """Return whether a transform of torch.func is active, also while torch.compile traces one."""
     return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def is_traced() -> bool:
-    """Whether torch.jit.trace is active."""
+    """Return whether torch.jit.trace is active."""
     return torch._C._get_tracing_state() is not None
 
 
@@ -64,12 +64,12 @@ def is_static(size: Any) -> bool:
 
 
 def is_written_down() -> bool:
-    """Whether what runs is written into a graph, as torch.compile does with a forward and a backward pass."""
+    """Return whether what runs is written into a graph, as torch.compile does with a forward and a backward pass."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def unwatched() -> bool:
-    """Whether no transform, mode, forward AD or trace sees what runs."""
+    """Return whether no transform, mode, forward AD or trace sees what runs."""
     return (
         _functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
@@ -79,12 +79,12 @@ def unwatched() -> bool:
 
 
 def autocasts(device: torch.device) -> bool:
-    """Whether autocast is on there."""
+    """Return whether autocast is on there."""
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
 
 
 def plain(tensors: Tensors) -> bool:
-    """Whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
+    """Return whether nothing is watching: no transform, no mode, no forward AD, no trace, no subclass, no lazy sign."""
     if not unwatched():
         return False
     for tensor in tensors:  # a wrapper may outlive its transform
@@ -94,17 +94,17 @@ def plain(tensors: Tensors) -> bool:
 
 
 def is_tracked(tensors: Tensors) -> bool:
-    """Whether a gradient by any of the tensors is recorded at the innermost level."""
+    """Return whether a gradient by any of the tensors is recorded at the innermost level."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def is_untracked(tensors: Tensors) -> bool:
-    """Whether nothing is watching and no gradient is recorded."""
+    """Return whether nothing is watching and no gradient is recorded."""
     return plain(tensors) and not is_tracked(tensors)
 
 
 def is_recorded(tensors: Tensors) -> bool:
-    """Whether a derivative by any of the tensors may be recorded, at any level."""
+    """Return whether a derivative by any of the tensors may be recorded, at any level."""
     return is_tracked(tensors) or goes_forward() or is_transformed()
 
 
@@ -114,14 +114,14 @@ def takes_functions() -> bool:
 
 
 def has_tangent(tensors: Tensors) -> bool:
-    """Whether any of the tensors moves in forward mode, at the innermost level."""
+    """Return whether any of the tensors moves in forward mode, at the innermost level."""
     if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
         return False
     return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def apply_here(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """What a Function gives, recorded at the innermost level alone."""
+    """Return what a Function gives, recorded at the innermost level alone."""
     before = _functorch.get_single_level_autograd_function_allowed()
     _functorch.set_single_level_autograd_function_allowed(True)
     try:
@@ -184,7 +184,7 @@ def decomposition_of(name: str) -> Callable[..., Any]:
 
 
 def is_for_onnx() -> bool:
-    """Whether torch.onnx.export runs, which has no functions for operators of ours."""
+    """Return whether torch.onnx.export runs, which has no functions for operators of ours."""
     exporter = sys.modules.get("torch.onnx")
     return exporter is not None and exporter.is_in_onnx_export()
 

@@ -23,7 +23,7 @@ def tune(
     workers: int = 1,
     **params: Any,
 ) -> list[Tuned]:
-    """Time every tile that can run a contraction on some shapes, and take the quickest from then on.
+    """Return the time every tile that can run a contraction on some shapes, and take the quickest from then on.
 
     The winner is kept in the kernel cache on disk, keyed by device, contraction and shape class (extents between the
     same powers of two), so that later processes find it. Results stay within the same error bounds, but may differ in

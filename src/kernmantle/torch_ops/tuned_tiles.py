@@ -63,7 +63,7 @@ def tuning() -> Iterator[list[Tuned]]:
 
 
 def session() -> list[Tuned] | None:
-    """Where what is measured goes; None while nothing is tuned."""
+    """Return where what is measured goes; None while nothing is tuned."""
     return _SESSION.get()
 
 
@@ -95,7 +95,7 @@ def launcher(
 
 
 def names(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout) -> tuple[str, ...]:
-    """Tiles that can run a nest and are not hopeless."""
+    """Return the tiles that can run a nest and are not hopeless."""
     squares = [tile.name for tile in product_tiles(nest, sizes, own, nest.mirrors)]
     products = [name for name in squares if squares_plan(nest, sizes, own, layout, name) is not None]
     single = [tile for tile in candidates(nest, sizes, own) if is_choice(nest, sizes, own, layout, tile)]
@@ -105,7 +105,7 @@ def names(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layou
 
 
 def default_name(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout: Layout) -> str:
-    """The tile taken where nothing was measured."""
+    """Return the tile taken where nothing was measured."""
     squares = squares_plan(nest, sizes, own, layout)
     if squares is not None:
         return squares.main.tile.name
@@ -113,7 +113,7 @@ def default_name(nest: Nest, sizes: Mapping[str, int], own: DeviceLimits, layout
 
 
 def _key(nest: Nest, sizes: Mapping[str, int], card: str) -> Key:
-    """Device, contraction and shape class: extents between two powers of 2 are alike."""
+    """Return the device, contraction and shape class: extents between two powers of 2 are alike."""
     alike = tuple((sizes[role] - 1).bit_length() for role in SIZES)
     return Key(card, "tile", canonical((nest, alike)), _headers(), name=f"tile for extents of {alike} bits")
 
@@ -142,7 +142,7 @@ def keep(nest: Nest, sizes: Mapping[str, int], card: str, name: str) -> None:
 def measured(
     found: Mapping[str, Launcher], default: str, pointers: Sequence[int], numbers: Sequence[float]
 ) -> dict[str, float]:
-    """Seconds of each launcher, the default first; one that takes much longer than another is timed once."""
+    """Return the seconds of each launcher, the default first; one that takes much longer than another is timed once."""
     times: dict[str, float] = {}
     for name in sorted(found, key=lambda name: name != default):
         limit = _HOPELESS * min(times.values(), default=math.inf)
@@ -163,7 +163,7 @@ def _once(call: Callable[[], object]) -> float:
 
 
 def _seconds(call: Callable[[], None], limit: float) -> float:
-    """Seconds on the GPU, of calls in a graph where they are short."""
+    """Return the seconds on the GPU, of calls in a graph where they are short."""
     call()
     alone = _once(call)
     if alone > limit and alone > _LEAST:

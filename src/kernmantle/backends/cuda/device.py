@@ -29,7 +29,7 @@ class Gpu:
 
 
 def core() -> Any:
-    """The cuda.core package, which must not be imported by two threads at once."""
+    """Return the cuda.core package, which must not be imported by two threads at once."""
     try:
         with _IMPORT:
             return import_module("cuda.core")
@@ -40,7 +40,7 @@ def core() -> Any:
 
 
 def is_from_cuda(error: Exception) -> bool:
-    """Whether an exception is the driver's, the compiler's or the package's own, whose classes are not public.
+    """Return whether an exception is the driver's, the compiler's or the package's own, whose classes are not public.
 
     Running out of memory, wrong types and other faults of the caller are not.
     """
@@ -50,7 +50,7 @@ def is_from_cuda(error: Exception) -> bool:
 
 @lru_cache(maxsize=64)
 def gpu(index: int) -> Gpu:
-    """The GPU of that index; raises where there is none or it is too old."""
+    """Return the GPU of that index; raises where there is none or it is too old."""
     try:
         device = core().Device(index)
         properties, capability = device.properties, device.compute_capability

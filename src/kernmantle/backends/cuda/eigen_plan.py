@@ -39,13 +39,13 @@ class EigenPlan:
         return 1
 
     def blocks(self, count: int, multiprocessors: int) -> int:
-        """Blocks for so many matrices."""
+        """Return the blocks for so many matrices."""
         per_block = THREADS if self.width <= BY_THREAD else THREADS // self.width
         return max(1, min(-(-count // per_block), 16 * multiprocessors))
 
 
 def width_for(order: int) -> int:
-    """Columns that a thread, or a group of lanes, has."""
+    """Return the columns that a thread, or a group of lanes, has."""
     if order <= BY_THREAD:
         return order
     width = BY_THREAD + 1

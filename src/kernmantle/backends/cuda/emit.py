@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).parents[2]
 
 @lru_cache(maxsize=1)
 def headers() -> dict[str, str]:
-    """The templates, by the name they are included as."""
+    """Return the templates, by the name they are included as."""
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.cuh"))}
 
 
@@ -87,12 +87,12 @@ def _is_half(plan: CudaPlan) -> bool:
 
 
 def _has_cheap_form(plan: CudaPlan) -> bool:
-    """Whether there is another way than the exact one."""
+    """Return whether there is another way than the exact one."""
     return plan.power is not None or (plan.product is not None and plan.product.sign != "")
 
 
 def _prefix(plan: CudaPlan) -> list[Node]:
-    """What multiplies a sign that is counted in halves."""
+    """Return what multiplies a sign that is counted in halves."""
     return [plan.product.prefix] if plan.product is not None and _is_half(plan) else []
 
 
@@ -115,12 +115,12 @@ def registers_of(plan: CudaPlan) -> list[tuple[Reduction, list[str]]]:
 
 
 def numbers_of(nest: Nest) -> dict[str, Typed]:
-    """The numbers by name."""
+    """Return the numbers by name."""
     return {name: (f"number.v{i}", "value") for i, name in enumerate(nest.numbers)}
 
 
 def state_of(reduction: Reduction, names: list[str], owner: str, letter: str = "s") -> dict[str, Typed]:
-    """Registers of one accumulator, under the names that its reduction knows them by."""
+    """Return the registers of one accumulator, under the names that its reduction knows them by."""
     items = enumerate(zip(names, reduction.kinds, strict=True))
     return {f"{letter}{i}": (f"{owner}.{name}", kind) for i, (name, kind) in items}
 
@@ -130,7 +130,7 @@ def _floating(plan: CudaPlan) -> bool:
 
 
 def environment_of(plan: CudaPlan, letters: str) -> dict[str, Typed]:
-    """The numbers and the operands held in the arrays of these letters."""
+    """Return the numbers and the operands held in the arrays of these letters."""
     operands = staged(plan.nest)
     environment = numbers_of(plan.nest)
     for letter, (kind, _) in zip("abcd", _KINDS, strict=True):
@@ -170,13 +170,13 @@ def _step(plan: CudaPlan, within: bool = False) -> list[str]:
 
 
 def _has_sines(plan: CudaPlan) -> bool:
-    """Whether the map has sines that are taken in place while their arguments are moderate."""
+    """Return whether the map has sines that are taken in place while their arguments are moderate."""
     plain = plan.schema == "gram" and plan.nest.compute == "f32" and plan.power is None and plan.product is None
     return plain and any(node.op in WITHIN for node in postorder(plan.nest.map))
 
 
 def _sines(plan: CudaPlan) -> list[str]:
-    """A step that tells of large arguments of sines instead of taking these."""
+    """Return a step that tells of large arguments of sines instead of taking these."""
     if not _has_sines(plan):
         return []
     head = f"void step_within(Registers& s, {_STEP}, const Numbers& number, km::i64 position, bool& large)"
@@ -184,7 +184,7 @@ def _sines(plan: CudaPlan) -> list[str]:
 
 
 def _mapped(plan: CudaPlan) -> list[str]:
-    """What positions are found of, and whether of the smallest."""
+    """Return what positions are found of, and whether of the smallest."""
     if plan.schema != "position":
         return []
     writer = ExpressionEmitter(environment_of(plan, "abc"), _floating(plan), approximate=True)
@@ -196,7 +196,7 @@ def _mapped(plan: CudaPlan) -> list[str]:
 
 
 def _product(product: SignedProduct, writer: ExpressionEmitter) -> str:
-    """Value of a product, its statements left with the writer."""
+    """Return the value of a product, its statements left with the writer."""
     roots = [product.prefix, *product.rest, *([product.difference] if product.difference is not None else [])]
     texts = [cast(typed, "value") for typed in writer.expressions(roots)]
     first, rest = texts[0], texts[1 : 1 + len(product.rest)]
@@ -262,7 +262,7 @@ def _coordinates(port: Port) -> str:
 
 
 def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
-    """Members of the output record and the statements that fill it."""
+    """Return the members of the output record and the statements that fill it."""
     if plan.nest.partial:
         kinds = register_kinds(plan.nest)
         members = [f"{TYPES[kind]} o{i};" for i, kind in enumerate(kinds)]
@@ -274,12 +274,12 @@ def _finish(plan: CudaPlan) -> tuple[list[str], list[str]]:
 
 
 def function(head: str, code: list[str]) -> list[str]:
-    """A static member of a functor."""
+    """Return a static member of a functor."""
     return [f"    static __device__ __forceinline__ {head} {{", *(f"        {text}" for text in code), "    }"]
 
 
 def body_of(plan: CudaPlan) -> list[str]:
-    """The functors of a plan, in a record ``Body``."""
+    """Return the functors of a plan, in a record ``Body``."""
     nest, operands = plan.nest, staged(plan.nest)
     members, finish = _finish(plan)
     registers = [
@@ -333,7 +333,7 @@ def body_of(plan: CudaPlan) -> list[str]:
 
 
 def _power(plan: CudaPlan) -> list[str]:
-    """What the table of a power is made from, and what is subtracted from sums of halves."""
+    """Return what the table of a power is made from, and what is subtracted from sums of halves."""
     code: list[str] = []
     good = "true"
     if plan.power is not None:
@@ -377,12 +377,12 @@ def _weight(plan: CudaPlan) -> list[str]:
 
 
 def _argument_type(plan: CudaPlan) -> str:
-    """Type of the arguments around those of every kernel."""
+    """Return the type of the arguments around those of every kernel."""
     return "km::Prepared<{}>" if plan.schema in _PREPARED else "km::Listed<{}>" if plan.listed else "{}"
 
 
 def _handed(plan: CudaPlan) -> tuple[list[str], str]:
-    """Parameters for what kernels leave to each other, and how these stand among the arguments."""
+    """Return the parameters for what kernels leave to each other, and how these stand among the arguments."""
     if plan.listed:
         return ["const int* list"], "list"
     if plan.schema not in _PREPARED:
@@ -439,7 +439,7 @@ def _call(plan: CudaPlan) -> str:
 
 
 def emit(plan: CudaPlan) -> str:
-    """Source of the kernel ``ENTRY`` that runs a plan."""
+    """Return the source of the kernel ``ENTRY`` that runs a plan."""
     includes = [plan.schema, *(["scratch"] if plan.listed else [])]
     code = [f"// {plan}", *(f'#include "{name}.cuh"' for name in includes), "", *body_of(plan), "", *_entry(plan), ""]
     return "\n".join(code)

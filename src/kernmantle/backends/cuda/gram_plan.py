@@ -84,21 +84,21 @@ class CudaPlan:
         return self.tile.threads + _PRODUCERS.get(self.schema, 0)
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits) -> int:
-        """Blocks to launch for these sizes."""
+        """Return the blocks to launch for these sizes."""
         return _launched(self, sizes, limits)
 
     def arguments(
         self, pointers: Sequence[int], integers: Sequence[int], numbers: Sequence[float]
     ) -> tuple[Argument, ...]:
-        """What the kernel is launched with, from the argument lists that ``compiler.nest`` lays down."""
+        """Return what the kernel is launched with, from the argument lists that ``compiler.nest`` lays down."""
         return (*pointers, *self.fixed(integers), *numbers, *self.trailing(numbers))
 
     def fixed(self, integers: Sequence[int]) -> tuple[int, ...]:
-        """The arguments between the pointers and the numbers."""
+        """Return the arguments between the pointers and the numbers."""
         return tuple(integers[slot] for slot in self.integers)
 
     def trailing(self, numbers: Sequence[float]) -> tuple[Argument, ...]:
-        """The arguments behind the numbers, which depend on them."""
+        """Return the arguments behind the numbers, which depend on them."""
         return () if self.power is None else self.power.arguments(tuple(numbers))
 
     def of_degree(self, degree: int) -> CudaPlan:
@@ -168,7 +168,7 @@ def _stage_words(nest: Nest, tile: Tile) -> int:
 
 
 def register_bytes(nest: Nest) -> int:
-    """Bytes of one cell's registers as the compiler lays them out."""
+    """Return the bytes of one cell's registers as the compiler lays them out."""
     sizes = [{"value": BYTES[nest.compute], "bool": 1, "index": 8}[kind] for kind in register_kinds(nest)]
     offset = 0
     for size in sizes:
@@ -200,7 +200,7 @@ def _width(strides: Sequence[int], sizes: Mapping[str, int], along: str, size: i
 
 
 def _is_dense(strides: Sequence[int], sizes: Mapping[str, int], tile_role: str) -> bool:
-    """Whether neighbours along the tile follow each other without a gap, each with its k in a row."""
+    """Return whether neighbours along the tile follow each other without a gap, each with its k in a row."""
     step = dict(zip(ROLES, strides, strict=True))
     others = [step[role] for role in "abc" if sizes[role] > 1]
     packed = step[tile_role] == sizes["k"] and (step["k"] == 1 or sizes["k"] == 1)
@@ -253,7 +253,7 @@ def _launched(plan: CudaPlan, sizes: Mapping[str, int], limits: DeviceLimits) ->
 
 
 def blocks_per_sm(tile: Tile, words: int, shared: int, limits: DeviceLimits) -> int:
-    """Blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
+    """Return the blocks that share a multiprocessor, by threads, shared memory and an estimate of the registers."""
     if tile.schema != "gram":
         return tile.resident
     registers = min(255, tile.rows * tile.columns * words + 2 * (tile.rows + tile.columns) + 48)
@@ -309,7 +309,7 @@ def _sums_half2(nest: Nest) -> bool:
 
 
 def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
-    """Whether so little is reduced that writing a large result is all the work."""
+    """Return whether so little is reduced that writing a large result is all the work."""
     operands = staged(nest)
     plain = len(operands["rows"]) == len(operands["columns"]) == 1 and not operands["cells"] and not nest.symmetric
     outer = nest.partial or any("l" in port.roles for port in nest.ports)
@@ -349,7 +349,7 @@ def _has_matrix_operand(nest: Nest) -> bool:
 
 
 def _in_order(tile: Tile) -> Tile:
-    """The tile without its groups, for reductions that cannot be cut."""
+    """Return the tile without its groups, for reductions that cannot be cut."""
     return replace(tile, groups=1, resident=1)
 
 
@@ -361,7 +361,7 @@ def _used_integers(nest: Nest, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def candidates(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, ...]:
-    """Every tile that can run a nest, the one believed fastest first."""
+    """Return every tile that can run a nest, the one believed fastest first."""
     symmetric = nest.mirrors
     folds = any(reduction.is_fold for reduction in nest.reductions)
     family = [_in_order(tile) if folds and tile.schema == "gram" else tile for tile in TILES]
@@ -393,13 +393,13 @@ def plan(
 
 
 def is_choice(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: Tile) -> bool:
-    """Whether a candidate can run where the arrays lie: pairs must be read two at a time."""
+    """Return whether a candidate can run where the arrays lie: pairs must be read two at a time."""
     chosen = planned(nest, sizes, limits, layout, tile)
     return not chosen.half2 or all(access.run == "k" and access.width > 1 for access in chosen.access[:2])
 
 
 def _uses_approximate_power(nest: Nest) -> bool:
-    """Whether the map holds powers that are approximated."""
+    """Return whether the map holds powers that are approximated."""
     powers = [node for node in postorder(nest.map) if node.op == "pow" and not _is_product(node)]
     approximate = bool(powers) or table_power(nest) is not None
     return nest.compute == "f32" and approximate and not nest.reproducible
@@ -412,7 +412,7 @@ def _numerics(nest: Nest, tile: Tile) -> str:
 
 
 def _resident(tile: Tile, nest: Nest) -> int:
-    """Blocks a multiprocessor must have room for: what the registers of the cells leave room for."""
+    """Return the blocks a multiprocessor must have room for: what the registers of the cells leave room for."""
     words = cell_words(nest)
     if tile.schema == "thin":
         return 1 if tile.depth > 4 else tile.resident
@@ -422,7 +422,7 @@ def _resident(tile: Tile, nest: Nest) -> int:
 
 
 def planned(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, layout: Layout, tile: Tile) -> CudaPlan:
-    """The plan in a tile, which need not be a row of the table."""
+    """Return the plan in a tile, which need not be a row of the table."""
     nest = gathered(nest)
     accesses: list[Access] = []
     for index, port in enumerate(nest.ports):

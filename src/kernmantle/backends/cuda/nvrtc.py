@@ -45,7 +45,7 @@ class Cubin:
 
 
 def inlined(source: str, headers: Mapping[str, str]) -> str:
-    """Source with its quoted includes put in place, each once."""
+    """Return the source with its quoted includes put in place, each once."""
     seen: set[str] = set()
 
     def put(match: re.Match[str]) -> str:
@@ -87,13 +87,13 @@ def _unsupported(target: str) -> str:
 
 
 def resources(log: str) -> Resources:
-    """The assembler's figures in a compilation log."""
+    """Return the assembler's figures in a compilation log."""
     found = {name: re.search(pattern, log) for name, pattern in _FIELDS.items()}
     return Resources(**{name: int(match.group(1)) if match else 0 for name, match in found.items()})
 
 
 def options(arch: str, fuse: bool = True, debug: bool = False) -> tuple[str, ...]:
-    """The settings that reach the compiler, for the cache key: IEEE arithmetic, ``fuse`` allows fma."""
+    """Return the settings that reach the compiler, for the cache key: IEEE arithmetic, ``fuse`` allows fma."""
     return (
         f"--gpu-architecture={arch_of(arch).target}",
         "--std=c++17",

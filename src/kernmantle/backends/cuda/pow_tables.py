@@ -44,23 +44,23 @@ class TablePower:
     degree: int = DEGREES[0]
 
     def value(self, numbers: tuple[float, ...]) -> float:
-        """The exponent."""
+        """Return the exponent."""
         (exponent,) = evaluate([self.exponent], dict(zip(self.numbers, numbers, strict=True)))
         return float(exponent)
 
     def arguments(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        """What the kernel is passed behind the numbers."""
+        """Return what the kernel is passed behind the numbers."""
         exponent = self.value(numbers)
         usable = not self.positive or exponent > 0
         return power_arguments(exponent if usable else 0.0, self.degree)
 
     def degree_for(self, numbers: tuple[float, ...]) -> int:
-        """The degree that these numbers take."""
+        """Return the degree that these numbers take."""
         return least_degree(self.value(numbers)) or self.degree
 
 
 def table_power(nest: Nest) -> TablePower | None:
-    """The one power of a nest's map that may be mixed from table and special functions, if it has one."""
+    """Return the one power of a nest's map that may be mixed from table and special functions, if it has one."""
     powers = [node for node in postorder(nest.map) if node.op in ("pow", "sqrt")]
     found = root_or_power(powers[0]) if len(powers) == 1 else None
     if nest.compute != "f32" or nest.reproducible or found is None or not operands_pass_range_check(nest):
@@ -136,7 +136,7 @@ def _minimax(power: float, degree: int, start: float, low: float, high: float) -
 
 
 def _extrema(coefficients: Sequence[float], power: float, start: float, nodes: list[float]) -> list[float]:
-    """Where the relative error is largest between each node's neighbours, its sign kept; the ends stay."""
+    """Return where the relative error is largest between each node's neighbours, its sign kept; the ends stay."""
     moved = [nodes[0]]
     for index in range(1, len(nodes) - 1):
         left, right = (nodes[index - 1] + nodes[index]) / 2, (nodes[index] + nodes[index + 1]) / 2
@@ -161,13 +161,13 @@ def _single(values: Sequence[float]) -> tuple[float, ...]:
 
 @lru_cache(maxsize=4096)
 def mantissa_polynomial(power: float) -> tuple[float, ...]:
-    """Coefficients in float32, lowest first, of the polynomial nearest to m^power on [1, 2], relative."""
+    """Return the coefficients in float32, lowest first, of the polynomial nearest to m^power on [1, 2], relative."""
     return _single(_minimax(power, DEGREE, 0.0, 1.0, 2.0))
 
 
 @lru_cache(maxsize=4096)
 def is_accurate(power: float) -> bool:
-    """Whether that polynomial is within MAX_RELATIVE_ERROR, relative."""
+    """Return whether that polynomial is within MAX_RELATIVE_ERROR, relative."""
     return _is_moderate(power) and _is_within_error(mantissa_polynomial(power), power, 0.0, 1.0, 2.0)
 
 

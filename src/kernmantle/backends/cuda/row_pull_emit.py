@@ -26,7 +26,7 @@ class RowPullPlan:
     arch: str
 
     def parts(self, rows: int, columns: int, multiprocessors: int) -> int:
-        """Parts of the columns, so that all blocks together fill the device some times."""
+        """Return the parts of the columns, so that all blocks together fill the device some times."""
         wanted = -(-_ROUNDS * RESIDENT * multiprocessors // -(-rows // THREADS))
         limit = _BYTES // (4 * rows * self.depth)
         return max(1, min(wanted, columns // _LEAST_PART, _MOST_PARTS, limit))
@@ -36,7 +36,7 @@ class RowPullPlan:
 
 
 def emit(plan: RowPullPlan) -> str:
-    """Source of the kernel ``ENTRY``."""
+    """Return the source of the kernel ``ENTRY``."""
     numbers: dict[str, Typed] = {name: (f"number.v{i}", "value") for i, name in enumerate(plan.pull.numbers)}
     ends: dict[str, Typed] = {plan.pull.own: ("a", "value"), plan.pull.other: ("b", "value")}
 

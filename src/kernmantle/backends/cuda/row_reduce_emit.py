@@ -82,7 +82,7 @@ def _writer(plan: CudaRowPlan, names: dict[str, Typed]) -> ExpressionEmitter:
 
 
 def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
-    """What entries read that is the same for all of them: its record, the entry that reads it, its names."""
+    """Return what entries read that is the same for all of them: its record, the entry that reads it, its names."""
     nest = plan.rows.matrix
     scalars = [port for port in nest.operands if not port.roles]
     outputs = [*nest.outputs, *([slope(plan.rows)] if plan.rows.how == GRADIENTS else [])]
@@ -109,7 +109,7 @@ def _fixed(plan: CudaRowPlan) -> tuple[list[str], Folded, dict[str, Typed]]:
 
 
 def entry_of(plan: CudaRowPlan) -> list[str]:
-    """The functors that make an entry of the matrix."""
+    """Return the functors that make an entry of the matrix."""
     lines, folded, names = _fixed(plan)
     names |= numbers_of(plan.matrix.nest)
     uniform = set(names)
@@ -139,7 +139,7 @@ def entry_of(plan: CudaRowPlan) -> list[str]:
 
 
 def _ordered(plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str, Typed]) -> list[str]:
-    """Whether entries come in the wanted order of their sums, which a factor decides at run time."""
+    """Return whether entries come in the wanted order of their sums, which a factor decides at run time."""
     found = order(output, uniform)
     assert found is not None
     test = "true"
@@ -152,7 +152,7 @@ def _ordered(plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str
 def _slope(
     plan: CudaRowPlan, output: Node, uniform: set[str], names: dict[str, Typed], finished: list[str]
 ) -> list[str]:
-    """The derivative of an entry by its sum, and whether it is the same for all of them."""
+    """Return the derivative of an entry by its sum, and whether it is the same for all of them."""
     constant = set(variables([output])) <= uniform
     lines = [f"    static constexpr bool CONSTANT_SLOPE = {literal(constant, 'bool')};"]
     if not constant:
@@ -172,7 +172,7 @@ def _making(plan: CudaRowPlan, name: str, output: Node, names: dict[str, Typed],
 
 
 def _first(plan: CudaRowPlan) -> list[str]:
-    """The first step of sums, which need not add to zero."""
+    """Return the first step of sums, which need not add to zero."""
     nest, sums = plan.rows.matrix, all(reduction.name == "sum" for reduction in plan.rows.matrix.reductions)
     lines = [f"    static constexpr bool STARTS = {literal(sums, 'bool')};"]
     if plan.form not in ("thin", "wide") or not sums:
@@ -186,7 +186,7 @@ def _first(plan: CudaRowPlan) -> list[str]:
 
 
 def _kept(plan: CudaRowPlan) -> list[str]:
-    """The functors that reduce entries."""
+    """Return the functors that reduce entries."""
     rows = plan.rows
     flags = [
         f"    static constexpr bool SELECTS = {literal(rows.selects, 'bool')};",
@@ -220,7 +220,7 @@ def _kept(plan: CudaRowPlan) -> list[str]:
 
 
 def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list[str]) -> list[str]:
-    """Statements that write all registers after all are computed."""
+    """Return the statements that write all registers after all are computed."""
     writer = ExpressionEmitter(environment, True)
     values = [cast(value, "value") for value in writer.expressions(nodes)]
     hold = [f"const C n{i} = {text};" for i, text in enumerate(values)]
@@ -228,7 +228,7 @@ def _updates(nodes: tuple[Node, ...], environment: dict[str, Typed], names: list
 
 
 def outs_of(plan: CudaRowPlan) -> list[str]:
-    """Where the kernel finds what is not an operand of the map."""
+    """Return where the kernel finds what is not an operand of the map."""
     rows, ports = plan.rows, plan.rows.ports
     counts = ", ".join(f"{name.upper()}_ENDS = {len(ends(rows, role))}" for name, role in _ENDS.items())
     lines = [f"    static constexpr int {counts};"]
@@ -251,7 +251,7 @@ def _port(port: Port, argument: int) -> list[str]:
 
 
 def _kernels(plan: CudaRowPlan) -> list[str]:
-    """All kernels, which take the same arguments."""
+    """Return all kernels, which take the same arguments."""
     ports, nest = plan.rows.ports, plan.rows.matrix
     arguments = Arguments(len(ports), plan.integers, len(nest.numbers), absent=ports.index(nest.outs[0]))
     power = plan.matrix.power
@@ -332,7 +332,7 @@ def _call(plan: CudaRowPlan) -> str:
 
 
 def emit_rows(plan: CudaRowPlan) -> str:
-    """Source of the kernels ``ENTRY`` and ``JOIN`` that run a row plan."""
+    """Return the source of the kernels ``ENTRY`` and ``JOIN`` that run a row plan."""
     gate = [f'#include "{"select" if plan.rows.selects else "score"}_gate.cuh"'] * plan.gated
     lines = [
         f"// {plan}",

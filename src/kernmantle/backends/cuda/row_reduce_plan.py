@@ -110,7 +110,7 @@ class CudaRowPlan:
         return squared_differences(self.rows.matrix) is not None
 
     def memory(self, sizes: Mapping[str, int]) -> ScoreMemory:
-        """What the kernels of a score tile hand to each other."""
+        """Return what the kernels of a score tile hand to each other."""
         if self.form == "softmax":
             return softmax_memory(self.rows, self.tile, sizes, len(ends(self.rows, "m")), len(ends(self.rows, "n")))
         if self.form == "select":
@@ -130,12 +130,12 @@ class CudaRowPlan:
         return size * len(self.rows.reduction.kinds)
 
     def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Tiles of the whole matrix and of one row block."""
+        """Return the tiles of the whole matrix and of one row block."""
         columns = -(-sizes["n"] // self.tile.n)
         return sizes["a"] * sizes["b"] * sizes["c"] * -(-sizes["m"] // self.tile.m) * columns, columns
 
     def blocks(self, sizes: Mapping[str, int], limits: DeviceLimits, width: int) -> int:
-        """Blocks to launch for these sizes and that many columns of the result."""
+        """Return the blocks to launch for these sizes and that many columns of the result."""
         room = WORK_BYTES // (SLOTS * width * self.tile.m * self.kept_bytes)
         return max(1, min(self.tiles(sizes)[0], limits.sm_count * self.resident, room))
 
@@ -150,7 +150,7 @@ class CudaRowPlan:
         return max(1, blocks // parts) * self.tile.m
 
     def work_bytes(self, blocks: int, width: int) -> int:
-        """Bytes of work space."""
+        """Return the bytes of work space."""
         return blocks * SLOTS * width * self.tile.m * self.kept_bytes
 
     def __str__(self) -> str:
@@ -175,7 +175,7 @@ class CudaRowPlan:
 
 
 def _group(rows: RowNest, width: int, most: int) -> int:
-    """Columns of v that are taken at a time: a power of two."""
+    """Return the columns of v that are taken at a time: a power of two."""
     group = 1
     while rows.how == PRODUCT and group < min(width, most):
         group *= 2
@@ -188,12 +188,12 @@ def _is_thin(nest: Nest, sizes: Mapping[str, int]) -> bool:
 
 
 def _is_tabled(nest: Nest) -> bool:
-    """Whether entries read operands of their own, which neighbouring threads should find side by side."""
+    """Return whether entries read operands of their own, which neighbouring threads should find side by side."""
     return any(port.roles == "mn" for port in nest.operands)
 
 
 def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
-    """Rows a thread and columns of v at a time, so that all stays in registers."""
+    """Return the rows a thread and columns of v at a time, so that all stays in registers."""
     nest = rows.matrix
     words, kinds = BYTES[nest.compute] // 4, 0 if rows.selects else len(rows.reduction.kinds)
     group = _group(rows, sizes["l"], 16)
@@ -213,7 +213,7 @@ def _thin(rows: RowNest, sizes: Mapping[str, int]) -> tuple[Tile, int]:
 
 
 def _tiled(nest: Nest) -> Tile:
-    """The largest tile whose cells stay in registers; small ones where a step calls functions."""
+    """Return the largest tile whose cells stay in registers; small ones where a step calls functions."""
     if is_heavy(nest) or table_power(nest) is not None:
         return ROW_TILES[-1]
     words = cell_words(nest)
@@ -226,7 +226,7 @@ def _integers(rows: RowNest, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def by_products(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> bool:
-    """Whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
+    """Return whether the matrix is much quicker made by products on tensor cores, in blocks, than by differences."""
     nest = replace(rows.matrix, precision="default")
     square = dict(sizes) | {"m": _SIDE, "n": _SIDE}
     straight = Layout(tuple(tuple(int(role == "k") for role in ROLES) for _ in nest.ports), (16,) * len(nest.ports))
@@ -287,7 +287,7 @@ def plan_softmax(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, 
 
 
 def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout) -> CudaRowPlan:
-    """The plan that takes entries as they are written."""
+    """Return the plan that takes entries as they are written."""
     nest = rows.matrix
     own = Layout(facts.strides[: len(nest.ports)], facts.alignment[: len(nest.ports)])
     if _is_thin(nest, sizes):
@@ -311,7 +311,7 @@ def _plan_directly(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits
 def _grouped(
     rows: RowNest, direct: CudaRowPlan, sizes: Mapping[str, int], limits: DeviceLimits, facts: Layout
 ) -> CudaRowPlan | None:
-    """The plan that finds the smallest entries by the minima of groups, where it is faster."""
+    """Return the plan that finds the smallest entries by the minima of groups, where it is faster."""
     nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
     held = staged(nest)
     plain = len(held["rows"]) == len(held["columns"]) == 1 and nest.compute == "f32" and direct.form == "tile"
@@ -338,7 +338,7 @@ def scan_bytes(plan: CudaRowPlan, blocks: int, width: int) -> int:
 
 
 def scans(rows: RowNest, sizes: Mapping[str, int]) -> bool:
-    """Whether a few rows select among so many columns that reading these is all the work."""
+    """Return whether a few rows select among so many columns that reading these is all the work."""
     nest, single = rows.matrix, sizes["a"] == sizes["b"] == sizes["c"] == 1
     held = staged(nest)
     plain = len(held["rows"]) == len(held["columns"]) == 1 and nest.compute == "f32" and cell_words(nest) == 1
@@ -363,6 +363,6 @@ def _thin_plan(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits, fa
 
 
 def ends(rows: RowNest, role: str) -> tuple[Port, ...]:
-    """The operands that entries read of one row ("m") or column ("n"), of their own ("mn"), or of all ("")."""
+    """Return the operands that entries read of one row ("m") or column ("n"), of their own ("mn"), or of all ("")."""
     used = set(variables(rows.matrix.outputs))
     return tuple(port for port in rows.matrix.operands if port.roles == role and port.name in used)

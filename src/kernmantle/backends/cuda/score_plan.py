@@ -39,7 +39,7 @@ class ScoreMemory:
 
 
 def is_score(nest: Nest) -> bool:
-    """Whether its entries are made of squared distances or inner products of float32."""
+    """Return whether its entries are made of squared distances or inner products of float32."""
     groups = staged(nest)
     one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"]
     stored = all(port.dtype == "f32" for kind in ("rows", "columns") for port in groups[kind])
@@ -50,12 +50,12 @@ def is_score(nest: Nest) -> bool:
 
 
 def positions(depth: int) -> int:
-    """How many positions of a point are stored."""
+    """Return how many positions of a point are stored."""
     return next(size for size in _STAGES if depth <= size)
 
 
 def score_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile | None:
-    """The tile, where score tiles are both right and faster."""
+    """Return the tile, where score tiles are both right and faster."""
     single = sizes["a"] == sizes["b"] == sizes["c"] == 1
     narrow = rows.how != PRODUCT or sizes["l"] <= _WIDEST
     suits = limits.has(("wgmma",)) and single and narrow and not rows.selects
@@ -78,12 +78,12 @@ def shared_bytes(tile: Tile, ends: int, columns: int) -> int:
 
 
 def blocks_of(tile: Tile, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Tiles of points that rows and columns are split into."""
+    """Return the tiles of points that rows and columns are split into."""
     return -(-(-(-sizes["m"] // tile.m) * tile.m) // POINTS), -(-sizes["n"] // POINTS)
 
 
 def memory(tile: Tile, sizes: Mapping[str, int], ends: int, columns: int) -> ScoreMemory:
-    """Where everything lies that the kernels hand to each other."""
+    """Return where everything lies that the kernels hand to each other."""
     down, across = blocks_of(tile, sizes)
     parts = -(-sizes["l"] // columns) if columns else 1
     split = 4 * tile.depth * POINTS

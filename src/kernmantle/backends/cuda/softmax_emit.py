@@ -41,7 +41,7 @@ def _tiles(plan: CudaRowPlan) -> list[str]:
 
 
 def _kernels(plan: CudaRowPlan) -> list[str]:
-    """All kernels, which take the same arguments."""
+    """Return all kernels, which take the same arguments."""
     ports, nest, pulled = plan.rows.ports, plan.rows.matrix, plan.rows.how == GRADIENTS
     arguments = Arguments(len(ports), plan.integers, len(nest.numbers), absent=ports.index(nest.outs[0]))
     parameters = [*arguments.pointer_parameters, *arguments.integer_parameters, *arguments.number_parameters]
@@ -67,7 +67,7 @@ def _kernels(plan: CudaRowPlan) -> list[str]:
 
 
 def emit_softmax(plan: CudaRowPlan) -> str:
-    """Source of the kernels of a plan of softmax-weighted sums, or of their gradients."""
+    """Return the source of the kernels of a plan of softmax-weighted sums, or of their gradients."""
     pulled = plan.rows.how == GRADIENTS
     args = f"km::Arguments<{len(plan.rows.ports)}, Numbers>"
     text = [

@@ -36,12 +36,12 @@ def piece(width: int) -> int:
 
 
 def is_split(rows: RowNest) -> bool:
-    """Whether numbers are taken apart into high and low halves."""
+    """Return whether numbers are taken apart into high and low halves."""
     return rows.matrix.operands[0].dtype == "f32"
 
 
 def weighs(nest: Nest) -> bool:
-    """Whether its entries are made of inner products of two operands of one floating-point type."""
+    """Return whether its entries are made of inner products of two operands of one floating-point type."""
     groups = staged(nest)
     one = len(groups["rows"]) == len(groups["columns"]) == 1 and not groups["cells"] and not groups["lines"]
     if not one or not inner_product(nest):

@@ -33,7 +33,7 @@ Typed = tuple[str, str]
 
 
 def literal(value: Number, kind: str = "value") -> str:
-    """A number as a constant of that kind."""
+    """Return a number as a constant of that kind."""
     if kind == "bool":
         return "true" if value else "false"
     if kind == "index":
@@ -50,7 +50,7 @@ def literal(value: Number, kind: str = "value") -> str:
 
 
 def cast(typed: Typed, kind: str) -> str:
-    """Text of a value as another kind."""
+    """Return the text of a value as another kind."""
     text, own = typed
     if own == kind:
         return text
@@ -77,7 +77,7 @@ def _power(base: str, exponent_text: str, node: Node, approximate: bool) -> str 
 
 
 def _mixed(approximate: str, base: str, exponent_text: str, exponent: object, difference: str, degree: int) -> str:
-    """A power of |difference| in the way the step is told to take it."""
+    """Return a power of |difference| in the way the step is told to take it."""
     unit = f"km::power_unit({difference}, {exponent_text})"
     if exponent in _ROOTS:
         unit = f"km::root_factor({base})" if exponent == 0.5 else approximate
@@ -118,7 +118,7 @@ class ExpressionEmitter:
         self._emitted: dict[int, Typed] = {}
 
     def expressions(self, roots: Sequence[Node]) -> list[Typed]:
-        """Statements for every node below the roots; returns what the roots are called."""
+        """Return the statements for every node below the roots; returns what the roots are called."""
         for node in postorder(roots):
             if id(node) not in self._emitted:
                 self._emitted[id(node)] = self._name(node)

@@ -61,13 +61,13 @@ def planes(nest: Nest) -> int:
 
 
 def weight(nest: Nest) -> Node | None:
-    """What the squares are weighted by."""
+    """Return what the squares are weighted by."""
     found = squared_differences(nest)
     return None if found is None else found.weight
 
 
 def _batches(nest: Nest, operand: str, sizes: Mapping[str, int], layout: Layout) -> int:
-    """How many times an operand's rows are kept: its own batch and that of the weights."""
+    """Return how many times an operand's rows are kept: its own batch and that of the weights."""
     over_k = {port.name for port in staged(nest)["lines"]}
     indices = [index for index, port in enumerate(nest.operands) if port.name == operand or port.name in over_k]
     own = [role for role in "abc" if any(layout.strides[index][ROLES.index(role)] for index in indices)]
@@ -86,7 +86,7 @@ def _tiles(tile: Tile, sizes: Mapping[str, int], symmetric: bool) -> int:
 def _scratch(
     nest: Nest, found: Squares | LogProduct, sizes: Mapping[str, int], layout: Layout, tile: Tile, symmetric: bool
 ) -> tuple[Scratch, int]:
-    """Where everything lies, and how many rows are split."""
+    """Return where everything lies, and how many rows are split."""
     offsets, end = [0], 4 * (_LIST_TILES + 4 * _tiles(tile, sizes, symmetric))
     across = -(-sizes["k"] // BLOCK)
     rows = [
@@ -104,7 +104,7 @@ def _scratch(
 
 
 def cycles(tile: Tile, nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits: DeviceLimits) -> float:
-    """Time of the products by a coarse model, in clocks."""
+    """Return the time of the products by a coarse model, in clocks."""
     own = limits.generation
     rate = own.half_products * (own.mma_share if tile.schema == "mma" else 1.0)
     products = 1 if planes(nest) == 1 else 3
@@ -121,12 +121,12 @@ def _direct_cycles(nest: Nest, sizes: Mapping[str, int], symmetric: bool, limits
 
 
 def is_logarithm(nest: Nest) -> bool:
-    """Whether it is the logarithm of a product, not a sum of squared differences."""
+    """Return whether it is the logarithm of a product, not a sum of squared differences."""
     return nest.reductions[0].name == "logsumexp"
 
 
 def _direct_tile(tile: Tile, nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits) -> Tile:
-    """A tile of the same extent that is computed as written."""
+    """Return a tile of the same extent that is computed as written."""
     if is_logarithm(nest):
         return replace(LOGARITHMS, columns=tile.n // LOGARITHMS.threads_n)
     pipelined = tile.schema == "wgmma" and supports_warp_specialized(nest, sizes, limits)
@@ -135,7 +135,7 @@ def _direct_tile(tile: Tile, nest: Nest, sizes: Mapping[str, int], limits: Devic
 
 
 def product_tiles(nest: Nest, sizes: Mapping[str, int], limits: DeviceLimits, symmetric: bool) -> list[Tile]:
-    """The tiles that products may be taken in, the one believed fastest first."""
+    """Return the tiles that products may be taken in, the one believed fastest first."""
     valid = [
         tile
         for tile in PRODUCT_TILES

@@ -31,13 +31,13 @@ class SystemPlan:
         return f"{kind} {steps} of systems up to {self.width}, a row a lane, {self.compute}, {self.arch}"
 
     def blocks(self, count: int, multiprocessors: int) -> int:
-        """Blocks for so many systems."""
+        """Return the blocks for so many systems."""
         per_block = THREADS // self.width
         return max(1, min(-(-count // per_block), 16 * multiprocessors))
 
 
 def width_for(order: int) -> int:
-    """Lanes that hold a matrix."""
+    """Return the lanes that hold a matrix."""
     width = _NARROWEST
     while width < order:
         width *= 2

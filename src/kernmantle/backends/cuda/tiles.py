@@ -24,7 +24,7 @@ class DeviceLimits:
         return arch(self.arch)
 
     def has(self, features: tuple[Feature, ...]) -> bool:
-        """Whether the generation has all of these features."""
+        """Return whether the generation has all of these features."""
         return self.generation.features.issuperset(features)
 
 

@@ -28,12 +28,12 @@ _GROUPS = (
 
 
 def entry_name(kernel: str) -> str:
-    """Name of a kernel: "main" or one of those around it."""
+    """Return the name of a kernel: "main" or one of those around it."""
     return f"kernmantle_{kernel}"
 
 
 def threads_of(plan: PullPlan, kernel: str) -> int:
-    """Threads of a block of a kernel."""
+    """Return the threads of a block of a kernel."""
     return plan.tile.threads if kernel == "main" else AROUND_THREADS[kernel]
 
 
@@ -46,7 +46,7 @@ def _elements(names: Sequence[str], array: str) -> dict[str, Typed]:
 
 
 def _statements(node: Node, environment: Mapping[str, Typed]) -> list[str]:
-    """Statements that return an expression."""
+    """Return the statements that return an expression."""
     writer = ExpressionEmitter(environment, True, approximate=True)
     (value,) = writer.expressions([node])
     return [*writer.code, f"return {cast(value, 'value')};"]
@@ -173,7 +173,7 @@ def _entries(plan: PullPlan, kernels: Sequence[str]) -> list[str]:
 
 
 def emit(plan: PullPlan, kernels: Sequence[str] = ()) -> str:
-    """Source of the kernels of a plan, or of some of them."""
+    """Return the source of the kernels of a plan, or of some of them."""
     includes = [f'#include "{HEADERS[plan.tile.engine]}"', '#include "pull_passes.cuh"']
     entries = _entries(plan, kernels or plan.kernels)
     return "\n".join([f"// {plan}", *includes, "", *_body(plan), "", *_tile(plan, plan.tile), "", *entries, ""])

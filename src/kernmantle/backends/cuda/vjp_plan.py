@@ -79,13 +79,13 @@ class PullPlan:
         return self.tile.engine != "scalar" or self.slope.kind != "plain"
 
     def power_arguments(self, numbers: Sequence[float]) -> tuple[float, ...]:
-        """Coefficients of the table's polynomial; none where there is no power."""
+        """Return the coefficients of the table's polynomial; none where there is no power."""
         if self.slope.kind != "powers":
             return ()
         return mantissa_polynomial(exponent_of(self.nest, self.slope, numbers))
 
     def fits(self, numbers: Sequence[float]) -> bool:
-        """Whether these numbers may be taken this way."""
+        """Return whether these numbers may be taken this way."""
         if self.slope.kind != "powers":
             return True
         exponent = exponent_of(self.nest, self.slope, numbers)
@@ -104,14 +104,14 @@ class PullPlan:
 
 
 def exponent_of(nest: Nest, slope: Slope, numbers: Sequence[float]) -> float:
-    """Value of the exponent of a power."""
+    """Return the value of the exponent of a power."""
     assert slope.exponent is not None
     (value,) = evaluate([slope.exponent], dict(zip(nest.numbers, numbers, strict=True)))
     return float(value)
 
 
 def _sorted_operands(found: Pullback, over: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
-    """Names of the operands by their part, given their roles; None where a part reads what it cannot."""
+    """Return the names of the operands by their part, given their roles; None where a part reads what it cannot."""
     roles = {name: set(own) for name, own in over.items()}
     named = {
         part: [name for name in variables([getattr(found, part)]) if name in roles]
@@ -129,7 +129,7 @@ def _sorted_operands(found: Pullback, over: Mapping[str, str]) -> dict[str, tupl
 
 
 def _wide(port: Port, strides: Sequence[int], sizes: Mapping[str, int], role: str, alignment: int) -> bool:
-    """Whether four neighbours along a role are one aligned access."""
+    """Return whether four neighbours along a role are one aligned access."""
     step = dict(zip(ROLES, strides, strict=True))
     others = [step[other] for other in ROLES if other != role and sizes[other] > 1]
     size = 4 * BYTES[port.dtype]
@@ -137,7 +137,7 @@ def _wide(port: Port, strides: Sequence[int], sizes: Mapping[str, int], role: st
 
 
 def pulls(found: Pullback, program: Program, sizes: Mapping[str, int], compute: str) -> bool:
-    """Whether these kernels know a pullback, and whether its extents are worth several of them."""
+    """Return whether these kernels know a pullback, and whether its extents are worth several of them."""
     roles = found.roles
     over = {op.name: "".join(roles.get(axis, "") for axis in op.axes) for op in program.operands if not op.number}
     if compute != "f32" or program.rounds_alike or _sorted_operands(found, over) is None:
@@ -218,7 +218,7 @@ def _tiles(tile: PullTile, sizes: Mapping[str, int]) -> int:
 
 
 def pull_cycles(tile: PullTile, slope: Slope, sizes: Mapping[str, int], limits: DeviceLimits) -> float:
-    """Time by a coarse model: cycles of a multiprocessor's quarter for 256 pairs."""
+    """Return the time by a coarse model: cycles of a multiprocessor's quarter for 256 pairs."""
     work = _tiles(tile, sizes) * tile.points * tile.columns / 256 * sizes["k"]
     least = tile.points * tile.columns / 256 * 4 * 64
     return max(work / (4 * limits.sm_count), least) * tile.cycles[slope.kind]
@@ -263,7 +263,7 @@ class Workspace:
 
 
 def workspace(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, chosen: Schedule) -> Workspace:
-    """Where the kernels leave what the next ones read."""
+    """Return where the kernels leave what the next ones read."""
     tile, nest = plan.tile, plan.nest
     names = [port.name for port in nest.ports]
     strides = dict(zip(ROLES, layout.strides[names.index(plan.rows)], strict=True))
@@ -296,10 +296,10 @@ def workspace(plan: PullPlan, sizes: Mapping[str, int], layout: Layout, chosen: 
 
 
 def fixed(plan: PullPlan, integers: Sequence[int]) -> tuple[int, ...]:
-    """The arguments between the pointers and the numbers."""
+    """Return the arguments between the pointers and the numbers."""
     return tuple(integers[slot] for slot in plan.integers)
 
 
 def sizes_of(integers: Sequence[int]) -> dict[str, int]:
-    """Extents by role of an argument list."""
+    """Return the extents by role of an argument list."""
     return dict(zip(SIZES, integers, strict=False))

@@ -66,7 +66,7 @@ class PullTile:
         return 32 * self.shape[3] * self.shape[4] if self.engine == "mma" else 128 * self.shape[2] * self.shape[3]
 
     def shared(self, kind: str) -> int:
-        """Bytes of dynamic shared memory of a block."""
+        """Return the bytes of dynamic shared memory of a block."""
         if self.engine == "scalar":
             return 4 * self.stages * self.depth * (self.points * self.outputs + self.columns)
         words = 4 if kind != "plain" else 8

@@ -139,7 +139,7 @@ def run_kernel(
     try_to_align: bool = False,  # noqa: ARG001
     debug: bool = False,  # noqa: ARG001
 ) -> torch.Tensor:
-    """Kernel matrix (L, M, N) of a (..., M, K) and b (..., N, K); with p the outer power is 1 / p.
+    """Return the kernel matrix (L, M, N) of a (..., M, K) and b (..., N, K); with p the outer power is 1 / p.
 
     Where ``regularization`` is not 0, entries of equal global indices become 1 + regularization.
     ``try_to_align`` and ``debug`` have no effect.
@@ -295,7 +295,7 @@ def cdist_grad_expadd(
     p: Any = 2.0, q: Any = 1.0, c0: Any = 0.0, lengthscale: Any = None, scale: Any = None,
     eps: float = GRADIENT_EPSILON, s_km: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Gradient of ``Σ_k c[o,k] a[k,m] (c0 + S[k,m])^q`` by d, S the sums of :func:`cdist_expadd` over n."""
+    """Return the gradient of ``Σ_k c[o,k] a[k,m] (c0 + S[k,m])^q`` by d, S the sums of :func:`cdist_expadd` over n."""
     scale = _scale(p, lengthscale, scale)
     hyper = {"p": p, "q": q, "c0": c0, "scale": scale}
     batch = _gradient_batch({"a": a, "b": b, "c": c, "d": d}, hyper, out)
@@ -320,6 +320,6 @@ def pre_compile_descriptors(
 
 
 def _example(descriptor: KernelDescriptor) -> dict[str, float]:
-    """Parameters that a descriptor reads."""
+    """Return the parameters that a descriptor reads."""
     numbers = {f"{side}_p": 1.3 for side in ("inner", "outer") if getattr(descriptor, f"{side}_power") is PowerType.POW}
     return numbers if descriptor.kernel_type is KernelType.NONE else {**numbers, "bandwidth": 10.0}

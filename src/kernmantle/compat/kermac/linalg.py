@@ -82,7 +82,7 @@ def solve_lu(
     check_errors: bool = False,
     debug: bool = False,  # noqa: ARG001
 ) -> Solved:
-    """Solutions x (L, C, N) of ``x a = b`` for a (L, N, N), with the infos of factors and solution."""
+    """Return the solutions x (L, C, N) of ``x a = b`` for a (L, N, N), with the infos of factors and solution."""
     matrix = _square(a)
     rows = _rows(matrix, b)
     try:
@@ -101,7 +101,7 @@ def _delivered(x: torch.Tensor, info: torch.Tensor, b: torch.Tensor) -> Solved:
 def eigh(
     a: torch.Tensor, fill_mode: FillMode = FillMode.LOWER, overwrite_a: bool = False, check_errors: bool = False
 ) -> Solved:
-    """Eigenvalues (L, N), vectors as columns (L, N, N), and infos of symmetric a (L, N, N)."""
+    """Return the eigenvalues (L, N), vectors as columns (L, N, N), and infos of symmetric a (L, N, N)."""
     try:
         found = linalg.eigh(
             _square(a), lower=fill_mode is FillMode.LOWER, overwrite_a=overwrite_a, check_errors=check_errors

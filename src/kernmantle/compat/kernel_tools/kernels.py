@@ -8,7 +8,7 @@ from ...pairwise import CONSTRUCTORS, cdist
 
 
 def euclidean(samples: torch.Tensor, centers: torch.Tensor, squared: bool = True) -> torch.Tensor:
-    """Distances of all pairs, squared by default."""
+    """Return the distances of all pairs, squared by default."""
     return cdist(samples, centers, p=2, root=not squared)
 
 
@@ -36,5 +36,5 @@ def ntk_relu(X: torch.Tensor, Z: torch.Tensor | None, depth: int = 1, bias: floa
 
 
 def ntk_relu_unit_sphere(X: torch.Tensor, Z: torch.Tensor | None, depth: int = 1, bias: float = 0) -> torch.Tensor:
-    """The same for rows of unit length; others are brought to it."""
+    """Return the same for rows of unit length; others are brought to it."""
     return CONSTRUCTORS["SphereNTK"](depth=depth, bias=bias)(X, Z)

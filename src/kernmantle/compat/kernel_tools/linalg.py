@@ -48,7 +48,7 @@ def cusolver_eigh(
     eigvals_only: bool = False,
     verbose: bool = False,  # noqa: ARG001
 ) -> Pairs:
-    """All eigenvalues, and vectors, or those of a range of indices with both ends."""
+    """Return all eigenvalues, and vectors, or those of a range of indices with both ends."""
     _check(a, 2)
     found = _raising(
         lambda: linalg.eigh(
@@ -67,7 +67,7 @@ def cusolver_batched_eigh(
     eigvals_only: bool = False,
     verbose: bool = False,  # noqa: ARG001
 ) -> Pairs:
-    """All eigenvalues, and vectors, of a batch (count, n, n)."""
+    """Return all eigenvalues, and vectors, of a batch (count, n, n)."""
     _check(a, 3)
     found = _raising(
         lambda: linalg.eigh(a, eigvals_only=eigvals_only, lower=lower, overwrite_a=overwrite_a, check_errors=True),
@@ -82,7 +82,7 @@ def cusolver_mg_eigh(
     max_num_devices: int = 16,
     verbose: bool = False,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All eigenvalues and vectors of a matrix in host memory, by all visible GPUs."""
+    """Return all eigenvalues and vectors of a matrix in host memory, by all visible GPUs."""
     _check(a, 2)
     found = _raising(
         lambda: linalg.eigh_multi_gpu(a, max_devices=max_num_devices, overwrite_a=overwrite_a, check_errors=True),
@@ -110,7 +110,7 @@ def cusolver_getrs(
     overwrite_targets: bool = False,
     verbose: bool = False,  # noqa: ARG001
 ) -> torch.Tensor:
-    """Solutions, as rows (count, n), for targets as rows."""
+    """Return the solutions, as rows (count, n), for targets as rows."""
     _check(a, 2)
     _check(targets, 2, "targets")
     if targets.shape[1] != a.shape[0]:
@@ -127,19 +127,19 @@ def cusolver_getrs(
 
 
 def cusolver_eigh_workspace_requirements(N: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Bytes on device and host of :func:`cusolver_eigh`."""
+    """Return the bytes on device and host of :func:`cusolver_eigh`."""
     found = linalg.workspace("eigh", N, dtype=dtype, subset_by_index=(0, N - 1))
     return found.device, found.host
 
 
 def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Bytes on device and host of :func:`cusolver_batched_eigh`."""
+    """Return the bytes on device and host of :func:`cusolver_batched_eigh`."""
     found = linalg.workspace("eigh", N, dtype=dtype, batch=batch_size)
     return found.device, found.host
 
 
 def cusolver_getrf_workspace_requirements(M: int, N: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Bytes on device and host of :func:`cusolver_getrf`."""
+    """Return the bytes on device and host of :func:`cusolver_getrf`."""
     found = linalg.workspace("lu", max(M, N), dtype=dtype)
     return found.device, found.host
 
@@ -150,6 +150,6 @@ def cusolver_mg_eigh_workspace_requirements(
     num_devices: int | None = None,
     verbose: bool = False,  # noqa: ARG001
 ) -> int:
-    """Bytes on each device of :func:`cusolver_mg_eigh`, for more devices than there are, too."""
+    """Return the bytes on each device of :func:`cusolver_mg_eigh`, for more devices than there are, too."""
     count = max(1, torch.cuda.device_count()) if num_devices is None else num_devices
     return linalg.workspace("eigh", N, dtype=dtype, devices=count).device

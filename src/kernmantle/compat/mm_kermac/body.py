@@ -22,7 +22,7 @@ def _hyper(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _function(root: Node, positional: Sequence[str], names: Sequence[str]) -> Callable[..., Any]:
-    """A lambda that computes an expression of named operands and of ``hyper0, hyper1, ...``."""
+    """Return a lambda that computes an expression of named operands and of ``hyper0, hyper1, ...``."""
     hyper = [f"hyper{i}" for i in range(len(names))]
 
     def call(*operands: Any, **options: Any) -> Any:
@@ -36,7 +36,7 @@ def _function(root: Node, positional: Sequence[str], names: Sequence[str]) -> Ca
 
 
 def _split(root: Node) -> tuple[str, Node] | None:
-    """Reduction and mapped term of ``accumulator <op> term``; None of any other form."""
+    """Return the reduction and mapped term of ``accumulator <op> term``; None of any other form."""
     if root.op not in (*_REDUCTIONS, "sub"):
         return None
     first, second = root.args

@@ -81,7 +81,7 @@ class _Ready:
         self, x: torch.Tensor, z: torch.Tensor, out: torch.Tensor | None = None, try_to_align: bool = False,
         debug: bool = False,
     ) -> torch.Tensor:  # fmt: skip
-        """Result (L, M, N) of x (..., M, K) and z (..., N, K)."""
+        """Return the result (L, M, N) of x (..., M, K) and z (..., N, K)."""
         return self.hyper_semiring(x, z, None, out, try_to_align, debug)
 
 
@@ -123,6 +123,6 @@ class NormLp:
         self, x: torch.Tensor, z: torch.Tensor, p_inner: Any, p_outer: Any, out: torch.Tensor | None = None,
         try_to_align: bool = False, debug: bool = False,
     ) -> torch.Tensor:  # fmt: skip
-        """Result (L, M, N) of x (..., M, K) and z (..., N, K)."""
+        """Return the result (L, M, N) of x (..., M, K) and z (..., N, K)."""
         hyper = {"p_inner": p_inner, "p_outer": p_outer}
         return self.hyper_semiring(x, z, hyper, out, try_to_align, debug)

@@ -48,7 +48,7 @@ class HyperSemiringGradientKernel:
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, hyper_dict: Hyper = None,
         out: torch.Tensor | None = None, debug: bool = False,  # noqa: ARG002
     ) -> torch.Tensor:  # fmt: skip
-        """Result (L, O, N, M) of a (..., K, M), b (..., N, K), c (..., O, K) and d (..., N, M)."""
+        """Return the result (L, O, N, M) of a (..., K, M), b (..., N, K), c (..., O, K) and d (..., N, M)."""
         check_tensors({"a": a, "b": b, "c": c, "d": d}, out)
         hyper = checked_hyper(hyper_dict)
         sizes = {"a": (a, 2), "b": (b, 2), "c": (c, 2), "d": (d, 2), **({} if out is None else {"out": (out, 3)})}
@@ -114,6 +114,6 @@ class NormLp:
         self, x: torch.Tensor, z: torch.Tensor, coefs: torch.Tensor, grad_kernel_matrix: torch.Tensor,
         p_power_grad: Any, out: torch.Tensor | None = None, debug: bool = False,
     ) -> torch.Tensor:  # fmt: skip
-        """Result (L, O, N, M), as of the others here."""
+        """Return the result (L, O, N, M), as of the others here."""
         hyper = {"p_power_grad": p_power_grad}
         return self.hyper_semiring_gradient(grad_kernel_matrix, x, coefs, z, hyper, out, debug)

@@ -61,14 +61,14 @@ class _Machine:
     depths: list[int] = field(default_factory=list[int])
 
     def need(self, kind: str, count: int) -> list[Any]:
-        """The stack of a type, if it is deep enough."""
+        """Return the stack of a type, if it is deep enough."""
         stack = self.stacks[kind]
         if len(stack) < count:
             raise ValueError(f"{count} values are needed on the {_NAMES[kind]} stack, it has {len(stack)}")
         return stack
 
     def depth(self) -> int:
-        """The depth that an instruction takes from the meta stack."""
+        """Return the depth that an instruction takes from the meta stack."""
         if not self.depths:
             raise ValueError("a depth is needed on the meta stack: push it with Stack.meta_constant(depth)")
         return self.depths.pop()
@@ -210,7 +210,7 @@ class Stack(Enum):
 
 
 def value_of(body: Any) -> Any:
-    """What a body computes: a stack program is run on symbolic values, an expression is itself.
+    """Return what a body computes: a stack program is run on symbolic values, an expression is itself.
 
     Raises
     ------

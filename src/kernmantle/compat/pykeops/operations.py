@@ -89,7 +89,7 @@ def _one_hot(e: Expression, dim: int) -> Expression:
 
 
 def _products(a: Expression, b: Expression, left: Any, right: Any, groups: int) -> Expression:
-    """Sums over groups of products of chosen components."""
+    """Return the sums over groups of products of chosen components."""
     pair = Map("mul", components(a, tuple(map(int, left))), components(b, tuple(map(int, right))))
     return folded("sum", pair, groups) if pair.dim > groups else pair
 

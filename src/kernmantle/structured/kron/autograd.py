@@ -108,7 +108,7 @@ def _flops(
     x: Sequence[int], factors: Sequence[Sequence[int]], y: Sequence[int] | None, alpha: Number, beta: Number,
     text: str, options: str, out_shape: Sequence[int] = (),
 ) -> int:  # fmt: skip
-    """Count a multiplication and an addition for each product, the factors taken in the order of fewest."""
+    """Return the count a multiplication and an addition for each product, the factors taken in the order of fewest."""
     modes = parse(text, tuple((int(factor[-2]), int(factor[-1])) for factor in factors))
     return 2 * products(modes, cheapest(modes)) * math.prod(out_shape[:-2]) * x[-1]
 

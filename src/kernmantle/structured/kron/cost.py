@@ -34,17 +34,17 @@ _RESERVE = 1024
 
 
 def memory_of(limits: DeviceLimits) -> float:
-    """Bytes a second."""
+    """Return the bytes a second."""
     return limits.generation.memory_rate
 
 
 def _together(memory: float, work: float, overlap: float) -> float:
-    """Both at once, of the smaller one a share more."""
+    """Return both at once, of the smaller one a share more."""
     return max(memory, work) + overlap * min(memory, work)
 
 
 def _unaligned(length: int, size: int) -> bool:
-    """Whether neighbours of such a run cannot be moved 16 bytes at a time."""
+    """Return whether neighbours of such a run cannot be moved 16 bytes at a time."""
     return length * size % ACCESS != 0
 
 
@@ -76,7 +76,7 @@ MMA = {
 
 
 def mma_seconds(plan: MmaPlan, tiles: int, moved: float, run: int, limits: DeviceLimits) -> float:
-    """A pass on tensor cores over so many tiles that moves so many bytes, in runs of ``run`` numbers."""
+    """Return a pass on tensor cores over so many tiles that moves so many bytes, in runs of ``run`` numbers."""
     rates = MMA["f64" if plan.stored == "f64" else "f32" if plan.tensor.products > 1 else "f16"]
     cycles, steps, entries = 0.0, 0.0, 0
     for phase in plan.phases:
@@ -133,7 +133,7 @@ def goes_by_rows(size: int, entries: int, right: int) -> bool:
 
 
 def matmul_seconds(mode: Mode, count: int, right: int, stored: str, limits: DeviceLimits) -> float:
-    """One factor by the vendor's product on ``count`` matrices of its columns x ``right``."""
+    """Return one factor by the vendor's product on ``count`` matrices of its columns x ``right``."""
     size = SIZES[stored]
     if goes_by_rows(size, count * right * mode.columns, right):
         copied = 2.0 * size * count * right * (mode.columns + mode.rows) / (_COPIED * memory_of(limits))
@@ -173,7 +173,7 @@ FMA = {
 
 
 def fma_seconds(modes: Sequence[Mode], count: int, right: int, stored: str, limits: DeviceLimits) -> float:
-    """A pass of additions over ``count`` arrays of the extents of its modes by ``right``."""
+    """Return a pass of additions over ``count`` arrays of the extents of its modes by ``right``."""
     rates = FMA["f16" if SIZES[stored] == 2 else stored]
     before, after = math.prod(mode.columns for mode in modes), math.prod(mode.rows for mode in modes)
     entries, work, run = float(before), 0.0, right if right > 1 else math.gcd(before, after)

@@ -56,7 +56,7 @@ def _kernel(stored: str, compute: str) -> jit.LoadedKernel | None:
 
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CpuKronPlan, Prepare]:
-    """Passes for arrays, and what prepares their kernels."""
+    """Return the passes for arrays, and what prepares their kernels."""
     compute = "f64" if arrays.x.dtype == torch.float64 else "f32"
     chosen = plan(modes, arrays.x.shape[-1], compute, options.endswith(" fuse"))
     return chosen, partial(_prepare, compute=compute)
@@ -87,12 +87,12 @@ def _prepare(launch: Launch, compute: str) -> Start:
 
 
 def workspace_bytes(run: Pass, block: int, compute: str) -> int:
-    """Bytes of a thread's memory in a pass on blocks of so many columns."""
+    """Return the bytes of a thread's memory in a pass on blocks of so many columns."""
     return scratch(run, block, compute).elements * SIZES[compute] + 64
 
 
 def _parts(run: Pass) -> list[list[int]]:
-    """Numbers of every step's factors among those of the pass, in the order of the steps."""
+    """Return the numbers of every step's factors among those of the pass, in the order of the steps."""
     firsts = [0]
     for part in run.parts:
         firsts.append(firsts[-1] + len(part))
@@ -101,7 +101,7 @@ def _parts(run: Pass) -> list[list[int]]:
 
 
 def _integers(launch: Launch, block: int, compute: str, stored: str) -> bytes:
-    """Arguments of a launch in the order of the kernel's fields."""
+    """Return the arguments of a launch in the order of the kernel's fields."""
     run, ports, dims, added = launch.run, launch.ports, launch.dims, launch.added
     flat, taken, own = block == 1, run_steps(run, block), scratch(run, block, compute)
     inner = chunking(run, block, compute)

@@ -25,12 +25,12 @@ class _Kernels:
         self.deep = registers >= 32
 
     def tiles(self, vectors: int) -> list[int]:
-        """How many rows of accumulators a tile may have, the largest first."""
+        """Return how many rows of accumulators a tile may have, the largest first."""
         most = 8 if self.deep or vectors == 1 else 4
         return [count for count in (8, 4, 2, 1) if count <= most]
 
     def spans(self) -> list[tuple[int, int]]:
-        """Lanes and vectors of a tile, the widest first."""
+        """Return the lanes and vectors of a tile, the widest first."""
         return [(self.widths[0], 2), *((lanes, 1) for lanes in self.widths)]
 
     def _fma(self, f: Function, kind: str, a: str, b: str, c: str) -> str:
@@ -56,7 +56,7 @@ class _Kernels:
         narrow: list[str],
         narrow_stride: str,
     ) -> dict[tuple[int, int], str]:
-        """Accumulators [row][vector] of sum over p of narrow[row][p] * wide[p][vector]."""
+        """Return the accumulators [row][vector] of sum over p of narrow[row][p] * wide[p][vector]."""
         rows, lanes, vectors = shape
         kind = vector(self.element, lanes)
         indices = [(i, v) for i in range(rows) for v in range(vectors)]
@@ -173,7 +173,7 @@ class _Kernels:
         return f.text()
 
     def scatter(self) -> str:
-        """Rows of ``pitch`` into strided memory, ``beta`` times a strided block added."""
+        """Return the rows of ``pitch`` into strided memory, ``beta`` times a strided block added."""
         f = Function(
             f"internal fastcc void @km_scatter(ptr noalias %from, i64 %pitch, ptr %into, i64 %rows, i64 %width, "
             f"i64 %row_stride, i64 %stride, ptr %y, i64 %y_row, i64 %y_stride, {self.element} %beta, "
@@ -203,7 +203,7 @@ class _Kernels:
         return f.text()
 
     def _added(self, f: Function, value: str, y: str, lanes: int) -> str:
-        """The value plus beta times what y points to, if something is added."""
+        """Return the value plus beta times what y points to, if something is added."""
         stored, kind = STORED[self.stored], vector(self.element, lanes)
         yes, done, before = f.fresh("yes"), f.fresh("done"), f.label
         f.branch("%added", yes, done)
@@ -240,7 +240,7 @@ class _Entry:
         return self.f.emit(f"select i1 {flag}, {kind} {yes}, {kind} {no}")
 
     def text(self) -> str:
-        """The whole function."""
+        """Return the whole function."""
         f, element = self.f, self.kernels.element
         self.field = {name: self._integer(str(slot)) for slot, name in enumerate(FIELDS)}
         self.extents = [self._integer(str(len(FIELDS) + axis)) for axis in range(BATCH)]

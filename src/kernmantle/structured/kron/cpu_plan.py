@@ -46,7 +46,7 @@ class CpuKronPlan:
 
 @lru_cache(maxsize=1024)
 def plan(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> CpuKronPlan:
-    """Passes for a tensor with ``right`` columns behind its last axis."""
+    """Return the passes for a tensor with ``right`` columns behind its last axis."""
     size = SIZES[compute]
 
     def fits(run: Sequence[Mode], inner: int) -> bool:
@@ -72,7 +72,7 @@ def plan(modes: tuple[Mode, ...], right: int, compute: str, fuse: bool) -> CpuKr
 
 
 def _worth_merging(product: Mode) -> bool:
-    """Whether one larger factor is cheaper than two passes through the cache."""
+    """Return whether one larger factor is cheaper than two passes through the cache."""
     return max(product.columns, product.rows) <= MERGED
 
 
@@ -89,7 +89,7 @@ def _is_dense(mode: Mode) -> bool:
 
 
 def width(run: Pass, right: int, compute: str) -> int:
-    """Columns of a block: 1 where the run is the last axis of memory, else a multiple of a cache line."""
+    """Return the columns of a block: 1 where the run is the last axis of memory, else a multiple of a cache line."""
     if right == 1:
         return 1
     aligned = 64 // SIZES[compute]
@@ -98,7 +98,7 @@ def width(run: Pass, right: int, compute: str) -> int:
 
 
 def padded(count: int) -> int:
-    """A row of a packed factor: whole vectors of the widest kind."""
+    """Return a row of a packed factor: whole vectors of the widest kind."""
     return -(-count // 16) * 16
 
 
@@ -137,7 +137,7 @@ def scratch(run: Pass, block: int, compute: str) -> Scratch:
 
 
 def run_steps(run: Pass, block: int) -> tuple[Step, ...]:
-    """Steps of a pass on a block."""
+    """Return the steps of a pass on a block."""
     return steps(run.modes, run.order, block)
 
 
@@ -177,5 +177,5 @@ def chunking(run: Pass, block: int, compute: str) -> Chunking:
 
 
 def is_exact(step: Step) -> bool:
-    """Whether a step reads and writes no vector beyond its arrays."""
+    """Return whether a step reads and writes no vector beyond its arrays."""
     return step.right >= NARROWEST or (step.right == 1 and step.mode.rows >= NARROWEST)

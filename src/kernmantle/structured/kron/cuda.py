@@ -33,7 +33,7 @@ Make = Callable[[Plan], Start]
 
 
 def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[CudaKronPlan, Prepare]:
-    """Passes for arrays, and what prepares their kernels."""
+    """Return the passes for arrays, and what prepares their kernels."""
     index = index_of(arrays.x.device)
     chosen, tensor = planned_for(limits(index), modes, arrays, options)
     return chosen, partial(_prepare, tensor=tensor, index=index)
@@ -42,14 +42,14 @@ def planned(modes: tuple[Mode, ...], arrays: Arrays, options: str) -> tuple[Cuda
 def planned_for(
     own: DeviceLimits, modes: tuple[Mode, ...], arrays: Arrays, options: str
 ) -> tuple[CudaKronPlan, Tensor | None]:
-    """Passes on a device of these limits, and how tensor cores multiply in them."""
+    """Return the passes on a device of these limits, and how tensor cores multiply in them."""
     tensor = _tensor(arrays, options.partition(" ")[0], own.arch)
     right, items, stored = arrays.x.shape[-1], math.prod(arrays.batch), NAMES[arrays.x.dtype]
     return plan(modes, right, stored, own, options.endswith(" fuse"), tensor, items), tensor
 
 
 def _tensor(arrays: Arrays, precision: str, arch: str) -> Tensor | None:
-    """How tensor cores may multiply these arrays, None where they cannot: they read memory in order."""
+    """Return how tensor cores may multiply these arrays, None where they cannot: they read memory in order."""
     stored, columns = NAMES[arrays.x.dtype], arrays.x.shape[-1]
     if (stored == "f64" and arch not in DOUBLES) or (stored == "f32" and precision == "ieee"):
         return None
@@ -77,7 +77,7 @@ def _kernel(chosen: Plan) -> Kernel | None:
 
 
 def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
-    """The quickest plan that is known of a pass, ready to start."""
+    """Return the quickest plan that is known of a pass, ready to start."""
     entries, own = launch.dims[2][0], limits(index)
     stored = NAMES[launch.arrays.x.dtype]
     if launch.run.kind == "mma":
@@ -95,7 +95,7 @@ def _prepare(launch: Launch, tensor: Tensor | None, index: int) -> Start:
 
 
 def _starting(launch: Launch, index: int, chosen: Plan) -> Start:
-    """A plan, ready to start."""
+    """Return a plan, ready to start."""
     varies = isinstance(chosen, FmaPlan) and chosen.layout.varies
     integers = _integers(launch, chosen.layout.added, varies)
     kernel = _kernel(chosen)
@@ -141,19 +141,19 @@ def _launcher(start: Start, name: str) -> Launcher:
 
 
 def _key(plan: Plan, sizes: Mapping[str, int], card: str) -> Key:
-    """Device, factors, arithmetic and shape class: extents between two powers of 2 are alike."""
+    """Return the device, factors, arithmetic and shape class: extents between two powers of 2 are alike."""
     alike = [(size - 1).bit_length() for size in sizes.values()]
     kind = plan.tensor if isinstance(plan, MmaPlan) else plan.compute
     return Key(card, "kron tile", f"{plan.run}, {plan.stored}, {kind}, {alike}", fingerprint(emit.headers()))
 
 
 def _tiles(launch: Launch, chosen: Plan) -> int:
-    """Tiles of a pass."""
+    """Return the tiles of a pass."""
     return chosen.count(launch.dims[2][0], launch.right) * launch.dims[0][0] * launch.dims[1][0]
 
 
 def _mma_layout(launch: Launch) -> MmaLayout:
-    """The widest copies and stores that every address allows."""
+    """Return the widest copies and stores that every address allows."""
     arrays = launch.arrays
     size = arrays.x.element_size()
     into = [(launch.ports["out"], arrays.out.data_ptr())]
@@ -176,7 +176,7 @@ def _common(launch: Launch, ports: Sequence[tuple[Port, int]], length: int, most
 
 @lru_cache(maxsize=4096)
 def resident(kernel: Kernel, index: int) -> int:
-    """Blocks of a kernel that a multiprocessor holds."""
+    """Return the blocks of a kernel that a multiprocessor holds."""
     with torch.cuda.device(index):
         core().Device(index).set_current()  # torch's backward threads begin without a context
         return max(1, kernel.occupancy(index))
@@ -211,7 +211,7 @@ def _width(launch: Launch, ports: Sequence[tuple[Port, int]], extents: Sequence[
 
 
 def _integers(launch: Launch, added: bool, varies: bool) -> list[int]:
-    """Arguments in the order of the kernel's parameters."""
+    """Return the arguments in the order of the kernel's parameters."""
     names = [("x", 0), ("y", 1), ("out", 2)] if added else [("x", 0), ("out", 2)]
     values = {f"size_{axis}": extent for axis, (extent, _) in zip("abc", launch.dims, strict=True)}
     values |= {"size_run": launch.run.columns, "size_right": launch.right}

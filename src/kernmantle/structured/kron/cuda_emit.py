@@ -10,7 +10,7 @@ from .cuda_plan import FmaPlan
 
 
 def _spread(plan: FmaPlan, extents: list[int], name: str) -> str:
-    """Function from the run as it is outside to the run with room for every axis."""
+    """Return the function from the run as it is outside to the run with room for every axis."""
     terms: list[str] = []
     for index in range(len(extents)):
         inner, padded_inner = math.prod(extents[index + 1 :]), math.prod(plan.extents[index + 1 :])

@@ -8,7 +8,7 @@ _BATCH = ("a", "b", "c")
 
 
 def parameters(factors: int, added: bool, varies: bool) -> list[str]:
-    """Names of the integer parameters of a pass, in their order: those it does not read are left out."""
+    """Return the names of the integer parameters of a pass, in their order: those it does not read are left out."""
     ports = ("x", "y", "out") if added else ("x", "out")
     names = [f"{port}_{axis}" for port in ("size", *ports) for axis in AXES]
     batch_axes = _BATCH if varies else ()
@@ -16,7 +16,7 @@ def parameters(factors: int, added: bool, varies: bool) -> list[str]:
 
 
 def entry(factors: int, threads: int, added: bool, varies: bool, body: str) -> str:
-    """The kernel: its parameters, collected for the template."""
+    """Return the kernel: its parameters, collected for the template."""
     names = parameters(factors, added, varies)
     pointers = ["const void* x", "const void* y", "void* out", *(f"const void* f{i}" for i in range(factors))]
     integers = [f"long long {name}" for name in names]

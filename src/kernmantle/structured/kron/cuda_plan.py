@@ -84,7 +84,7 @@ class FmaPlan:
         return _gap(groups, self.extents, self.right, self.compute)
 
     def pitch(self, mode: Mode) -> int:
-        """Length of a line of a factor in shared memory."""
+        """Return the length of a line of a factor in shared memory."""
         return _pitch(mode, self.compute)
 
     @property
@@ -105,7 +105,7 @@ class FmaPlan:
         return SIZES[self.compute] * (self.factor_words + tile + (tile // gap[0] * gap[1] if gap else 0))
 
     def count(self, entries: int, right: int) -> int:
-        """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
+        """Return the tiles of so many entries of the last batch axis, with so much to the right of the run."""
         return -(-entries // self.items) * -(-right // self.right)
 
     @property
@@ -168,7 +168,7 @@ def plan(
 
 
 def _host_seconds(run: Pass) -> float:
-    """What a pass was charged for the host's time."""
+    """Return what a pass was charged for the host's time."""
     if run.kind != "matmul":
         return cost.HOST_OWN
     return cost.HOST_VENDOR + (len(run.parts[0]) - 1) * cost.HOST_JOINT
@@ -179,7 +179,7 @@ def _quickest_pass(
     modes: tuple[Mode, ...], left: int, right_columns: int, stored: str, limits: DeviceLimits, fuse: bool,
     tensor: Tensor | None, kinds: tuple[str, ...],
 ) -> tuple[float, Pass | None]:  # fmt: skip
-    """Seconds and pass of the quickest kernel that takes a range of axes whole; none where there is none."""
+    """Return the seconds and pass of the quickest kernel that takes a range of axes whole; none where there is none."""
     own = [mode for mode in modes if mode.factor is not None]
     if not fuse and len(own) > 1:
         return math.inf, None
@@ -202,7 +202,7 @@ def _quickest_pass(
 def _by_joint_matrix(
     plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits
 ) -> tuple[float, Pass | None]:
-    """The same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
+    """Return the same by the vendor's product with the matrix of all factors, whose entries float16 may not hold."""
     whole = Mode(plain.columns, plain.rows, 0)
     if max(whole.columns, whole.rows) > WIDEST_JOINT:
         return math.inf, None
@@ -222,7 +222,7 @@ def _fma_fits(modes: Sequence[Mode], right_columns: int, stored: str, limits: De
 def _by_tensor_cores(
     plain: Pass, before: int, trailing: int, stored: str, limits: DeviceLimits, tensor: Tensor
 ) -> tuple[float, Pass | None]:
-    """The same on tensor cores, small neighbours multiplied out."""
+    """Return the same on tensor cores, small neighbours multiplied out."""
     groups = joined(plain.modes)
     axes = [group.mode for group in groups]
     entries = math.prod(max(mode.columns, mode.rows) for mode in axes)
@@ -241,7 +241,7 @@ def _by_tensor_cores(
 
 
 def _pitch(mode: Mode, compute: str) -> int:
-    """Length of a line of a factor in shared memory."""
+    """Return the length of a line of a factor in shared memory."""
     vector = 16 // SIZES[compute]
     return -(-mode.rows // vector) * vector
 
@@ -257,7 +257,7 @@ def _gap(groups: Sequence[tuple[int, int]], extents: Sequence[int], right: int, 
 
 
 def _tile_words(modes: Sequence[Mode], right: int, compute: str) -> int:
-    """Entries of shared memory that a tile of one run takes with its factors."""
+    """Return the entries of shared memory that a tile of one run takes with its factors."""
     factors = sum(mode.columns * _pitch(mode, compute) for mode in modes if mode.factor is not None)
     extents = [max(mode.columns, mode.rows) for mode in modes]
     whole = math.prod(extents) * right
@@ -268,12 +268,12 @@ def _tile_words(modes: Sequence[Mode], right: int, compute: str) -> int:
 
 
 def _is_wide(mode: Mode) -> bool:
-    """Whether a thread's registers cannot hold the axis of a factor."""
+    """Return whether a thread's registers cannot hold the axis of a factor."""
     return max(mode.columns, mode.rows) > WIDEST
 
 
 def _groups(extents: Sequence[int], modes: Sequence[Mode], most: int) -> list[tuple[int, int]]:
-    """Ranges of neighbouring factors that registers hold: one at the end, then from the first axis on."""
+    """Return the ranges of neighbouring factors that registers hold: one at the end, then from the first axis on."""
     indices = [index for index, mode in enumerate(modes) if mode.factor is not None]
     first = stop = indices[-1] + 1
     while first - 1 in indices and math.prod(extents[first - 1 : stop]) <= max(most, extents[stop - 1]):
@@ -318,7 +318,7 @@ def _divisor(count: int, most: int) -> int:
 def fma_candidates(
     run: Pass, stored: str, compute: str, layout: FmaLayout, entries: int, columns: int, limits: DeviceLimits
 ) -> tuple[FmaPlan, ...]:
-    """Plans of a pass of small factors, the preferred first."""
+    """Return the plans of a pass of small factors, the preferred first."""
     first = fma(run, stored, compute, layout, entries, columns, limits)
     found = [first]
     for threads in (128, 256, 512):

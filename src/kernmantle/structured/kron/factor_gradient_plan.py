@@ -61,7 +61,7 @@ class GramPlan:
         return max(STAGES * 2 * stage * size, 4 * self.shape[3] * self.tile**2)
 
     def shares(self, positions: int, resident: int) -> int:
-        """Shares of the sum for so many blocks that run at once."""
+        """Return the shares of the sum for so many blocks that run at once."""
         return max(1, min(-(-positions // self.deep), resident // self.tiles))
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class GramPlan:
 
 @lru_cache(maxsize=1024)
 def gram(rows: int, columns: int, right: int, stored: str, aligned: bool, arch: str) -> GramPlan | None:
-    """The plan of a gradient; None where the vendor's product is taken."""
+    """Return the plan of a gradient; None where the vendor's product is taken."""
     if stored not in SIZES or max(rows, columns) > WIDEST:
         return None
     size = SIZES[stored]

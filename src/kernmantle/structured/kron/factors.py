@@ -15,7 +15,7 @@ Factor = torch.Tensor | int
 
 
 def listed(factors: Any) -> list[Any]:
-    """The factors as a list, identities as Python integers, or the error that says what is wrong with one."""
+    """Return the factors as a list, identities as Python integers, or the error that says what is wrong with one."""
     if not isinstance(factors, (list, tuple)):
         raise ShapeError(f"factors must be a list of matrices, not {type(factors).__name__}; for one write [factor]")
     entries = cast("Sequence[Any]", factors)
@@ -38,17 +38,17 @@ def described(factors: Sequence[Any]) -> str:
 
 
 def sizes(factors: Sequence[Factor]) -> list[tuple[int, int]]:
-    """Rows and columns of every factor."""
+    """Return the rows and columns of every factor."""
     return [(f, f) if isinstance(f, int) else (int(f.shape[-2]), int(f.shape[-1])) for f in factors]
 
 
 def spread(scale: Any, axes: int = 2) -> Any:
-    """A scale that multiplies arrays with so many axes behind the batch."""
+    """Return a scale that multiplies arrays with so many axes behind the batch."""
     return scale[(..., *(None,) * axes)] if isinstance(scale, torch.Tensor) else scale
 
 
 def outer(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The Kronecker product, formed; batch axes broadcast."""
+    """Return the Kronecker product, formed; batch axes broadcast."""
     total = matrices[0]
     for matrix in matrices[1:]:
         wide = total[..., :, None, :, None] * matrix[..., None, :, None, :]

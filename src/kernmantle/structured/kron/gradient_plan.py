@@ -28,12 +28,12 @@ Size = tuple[int, int]
 
 
 def padded(size: Size, extents: Sequence[int] = EXTENTS) -> int:
-    """The least room that holds rows and columns; 0 where none does."""
+    """Return the least room that holds rows and columns; 0 where none does."""
     return min((own for own in extents if own >= max(size)), default=0)
 
 
 def whole(sizes: Sequence[Size]) -> Size:
-    """Rows and columns of the product of factors."""
+    """Return the rows and columns of the product of factors."""
     return math.prod(rows for rows, _ in sizes), math.prod(columns for _, columns in sizes)
 
 
@@ -109,7 +109,7 @@ class BackPlan:
         return sum(rows * columns for rows, columns in self.sizes)
 
     def tiles(self, items: int, width: int) -> int:
-        """Tiles of so many entries of the axes before its own and lines of that length."""
+        """Return the tiles of so many entries of the axes before its own and lines of that length."""
         return -(-items // self.used) * (-(-width // self.across) if self.has_columns else 1)
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ def grouped(sizes: tuple[Size, ...], has_columns: bool) -> Groups | None:
 def back(
     sizes: tuple[Size, ...], right: int, stored: str, arch: str, shared: int, before: int = 1, columns: int = 0
 ) -> tuple[tuple[BackPlan, Groups], ...]:
-    """Passes and the places of the factors of each; none where others are better.
+    """Return the passes and the places of the factors of each; none where others are better.
 
     ``right`` entries lie behind the factors and ``before`` in a row of x before them, which has ``columns`` others
     beside it, ``right`` where that is not said; ``shared``: bytes of shared memory that a block may have.
@@ -173,7 +173,7 @@ def back(
 
 
 def tiled(plan: BackPlan) -> BackPlan:
-    """The plan with as many entries of the axes before its own as a tile has room for."""
+    """Return the plan with as many entries of the axes before its own as a tile has room for."""
     taken = plan.across * plan.extent * (plan.last_extent if plan.has_columns and plan.last else 1)
     return replace(plan, used=max(1, ENTRIES // taken))
 
@@ -182,7 +182,7 @@ def pays(
     chosen: Sequence[tuple[BackPlan, Groups]], sizes: Sequence[Size], call: tuple[int, int], limits: DeviceLimits,
     wanted: Collection[int], of_x: bool,
 ) -> bool:  # fmt: skip
-    """Whether the passes should be quicker than a sum for every group with ``wanted`` places.
+    """Return whether the passes should be quicker than a sum for every group with ``wanted`` places.
 
     ``call`` are the entries before and behind the factors; ``of_x``: the gradient of x is asked for. Sums need all
     other factors on either side of theirs, those of half of the groups at once.

@@ -51,7 +51,7 @@ def solved(multiply: Multiply, solve: Solve, b: torch.Tensor, parameters: Sequen
 def conjugate_gradients(
     multiply: Solve, diagonal: torch.Tensor, b: torch.Tensor, tolerance: float, most: int
 ) -> torch.Tensor:
-    """Solution by conjugate gradients with the diagonal as preconditioner, all columns together.
+    """Return the solution by conjugate gradients with the diagonal as preconditioner, all columns together.
 
     The residual is read every eighth step, which waits for the device.
     """

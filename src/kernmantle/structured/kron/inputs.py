@@ -79,14 +79,14 @@ def _unique(factors: Sequence[Any]) -> tuple[list[Any], list[str], list[int | st
 
 
 def _is_constant(value: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether a tensor is a number on the host beside arrays on a device: reading it waits for nothing."""
+    """Return whether a tensor is a number on the host beside arrays on a device: reading it waits for nothing."""
     return (
         value.dim() == 0 and value.device.type == "cpu" != x.device.type and not value.requires_grad and plain([value])
     )
 
 
 def _scalar(value: Any, name: str, x: torch.Tensor) -> Number | torch.Tensor:
-    """A number, or a tensor of one number per batch entry."""
+    """Return a number, or a tensor of one number per batch entry."""
     if isinstance(value, torch.Tensor) and not _is_constant(value, x):
         check_same_device([x, value], ["x", name])
         if value.dim() or value.is_complex() > x.is_complex() or value.is_floating_point() > x.is_floating_point():
@@ -137,7 +137,7 @@ def _tensors(x: Any, factors: Sequence[Any], y: Any) -> tuple[_Arguments, Wrap]:
 
 
 def _with_alpha(arguments: _Arguments, alpha: torch.Tensor) -> _Arguments:
-    """A tensor alpha inside the smallest factor, or in x where there is none."""
+    """Return a tensor alpha inside the smallest factor, or in x where there is none."""
     indices = [index for index, entry in enumerate(arguments.entries) if isinstance(entry, int)]
     if not indices:
         spread = alpha[..., None] if arguments.x.dim() == 1 else alpha[..., None, None]

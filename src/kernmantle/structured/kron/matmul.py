@@ -35,7 +35,7 @@ def kron_matmul(
     fuse: bool = True,
     store: bool = False,
 ) -> Any:
-    """Product of a matrix and a Kronecker product of matrices, which is never formed.
+    """Return the product of a matrix and a Kronecker product of matrices, which is never formed.
 
     ``alpha * x @ (F_1 ⊗ … ⊗ F_N) + beta * y``, or ``alpha * (F_1 ⊗ … ⊗ F_N) @ x + beta * y`` for ``side="left"``.
 

@@ -28,7 +28,7 @@ def _function(name: str, phase: MmaPhase, weights: Mapping[int, int], modulo: in
 
 
 def _phase(plan: MmaPlan, number: int) -> list[str]:
-    """A phase as a struct."""
+    """Return a phase as a struct."""
     phase, modes, count = plan.phases[number], plan.run.modes, len(plan.run.modes)
     final = number + 1 == len(plan.phases)
     sizes = f"{phase.mode.rows}, {phase.mode.columns}"
@@ -71,7 +71,7 @@ def _phase(plan: MmaPlan, number: int) -> list[str]:
 
 
 def _is_local(plan: MmaPlan, number: int) -> bool:
-    """Whether a unit of a phase reads only what the unit of that number wrote in the phase before."""
+    """Return whether a unit of a phase reads only what the unit of that number wrote in the phase before."""
     before, own = plan.phases[number - 1], plan.phases[number]
     if plan.group == 1:
         return True

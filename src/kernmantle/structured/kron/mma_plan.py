@@ -177,13 +177,13 @@ class MmaPlan:
         return self.pitch * (LANES * first.tiles if first.last else first.mode.columns)
 
     def members(self, phase: MmaPhase) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Number of the first factor of a phase and the shapes of those multiplied out."""
+        """Return the number of the first factor of a phase and the shapes of those multiplied out."""
         part = phase.mode.factor or 0
         first = sum(map(len, self.run.parts[:part]))
         return first, self.shapes[first : first + len(self.run.parts[part])]
 
     def words(self, mode: Mode) -> int:
-        """Words of shared memory of a factor."""
+        """Return the words of shared memory of a factor."""
         return _up(mode.columns) * _up(mode.rows) * SIZES[self.tensor.half] * min(2, self.tensor.products) // 4
 
     @property
@@ -199,11 +199,11 @@ class MmaPlan:
         return max(_registers(phase, self.tensor) for phase in self.phases)
 
     def count(self, entries: int, right: int) -> int:
-        """Tiles of so many entries of the last batch axis, with so much to the right of the run."""
+        """Return the tiles of so many entries of the last batch axis, with so much to the right of the run."""
         return -(-entries // self.items) * -(-right // self.right)
 
     def is_even(self, tiles: int, processors: int) -> bool:
-        """Whether few multiprocessors wait for the last of so many tiles."""
+        """Return whether few multiprocessors wait for the last of so many tiles."""
         at_once = self.warps // self.group * processors
         return tiles >= EVEN * -(-tiles // at_once) * at_once
 
@@ -228,7 +228,7 @@ def _odd(count: int, size: int) -> int:
 
 
 def _fragments(mode: Mode, most: int) -> int:
-    """Lines, in 16s, that a warp takes at a time."""
+    """Return the lines, in 16s, that a warp takes at a time."""
     return min(most, 4 if mode.columns <= 32 else 2)
 
 
@@ -268,7 +268,7 @@ def _phases(modes: Sequence[Mode], items: int, right: int, most: int) -> tuple[M
 
 
 def suits(mode: Mode, widest: int = WIDEST) -> bool:
-    """Whether tensor cores pay for a factor."""
+    """Return whether tensor cores pay for a factor."""
     return min(mode.columns, mode.rows) >= NARROWEST and max(mode.columns, mode.rows) <= widest
 
 
@@ -281,7 +281,7 @@ class Joined:
 
 
 def joined(modes: Sequence[Mode]) -> list[Joined]:
-    """Axes with small neighbours joined so that the tensor cores have least to do."""
+    """Return the axes with small neighbours joined so that the tensor cores have least to do."""
     costs: list[float] = [0.0]
     begins: list[int] = [0]
     for stop in range(1, len(modes) + 1):
@@ -315,7 +315,7 @@ def mma_candidates(
     run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits,
 ) -> tuple[MmaPlan, ...]:  # fmt: skip
-    """Tile, warps and ring of a pass with ``width`` entries to its right, the preferred first."""
+    """Return the tile, warps and ring of a pass with ``width`` entries to its right, the preferred first."""
     found = [
         own
         for warps in WARPS
@@ -330,7 +330,7 @@ def mma(
     run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits,
 ) -> MmaPlan | None:  # fmt: skip
-    """The preferred plan of a pass; None if a block cannot hold it."""
+    """Return the preferred plan of a pass; None if a block cannot hold it."""
     return next(iter(mma_candidates(run, shapes, stored, tensor, layout, width, limits)), None)
 
 
@@ -338,7 +338,7 @@ def _grouped(
     run: Pass, shapes: tuple[tuple[int, int], ...], stored: str, tensor: Tensor, layout: MmaLayout, width: int,
     limits: DeviceLimits, tile: tuple[int, int, int],
 ) -> MmaPlan | None:  # fmt: skip
-    """The plan of so many warps, stages and lines with as few warps to a tile as fit."""
+    """Return the plan of so many warps, stages and lines with as few warps to a tile as fit."""
     modes, (warps, stages, most) = run.modes, tile
     fragments = _fragments(modes[-1], most)
     right = 1 if width == 1 else min(LANES * fragments, 1 << max(4, (width - 1).bit_length()))
@@ -353,7 +353,7 @@ def _grouped(
 
 
 def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
-    """What is preferred, as measured on an H200: eight warps, 32 lines for each, then more of both.
+    """Return what is preferred, as measured on an H200: eight warps, 32 lines for each, then more of both.
 
     Sixteen warps that wait for each other are slower than twelve; of those that go their own way through several
     phases, some wait for memory anyway while others do not.
@@ -364,7 +364,7 @@ def _value(plan: MmaPlan) -> tuple[int, int, int, int, int]:
 
 
 def plan_of(modes: Sequence[Mode], stored: str, tensor: Tensor, width: int, limits: DeviceLimits) -> MmaPlan | None:
-    """The plan of one pass that applies these factors with enough warps; None where there is none."""
+    """Return the plan of one pass that applies these factors with enough warps; None where there is none."""
     run = plain_pass("mma", modes, 0, len(modes))
     found = mma(run, (), stored, tensor, MmaLayout(max(4, SIZES[tensor.half]), 1, False), width, limits)
     wide = len(modes) > 1 and any(max(mode.columns, mode.rows) > WIDE for mode in modes)

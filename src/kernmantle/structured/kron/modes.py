@@ -54,17 +54,17 @@ def parse(text: str, shapes: tuple[tuple[int, int], ...]) -> tuple[Mode, ...]:
 
 
 def rows(modes: Sequence[Mode]) -> int:
-    """Rows of the product."""
+    """Return the rows of the product."""
     return math.prod(mode.rows for mode in modes)
 
 
 def columns(modes: Sequence[Mode]) -> int:
-    """Columns of the product."""
+    """Return the columns of the product."""
     return math.prod(mode.columns for mode in modes)
 
 
 def contracted(modes: Sequence[Mode]) -> tuple[int, ...]:
-    """Positions that have a factor."""
+    """Return the positions that have a factor."""
     return tuple(position for position, mode in enumerate(modes) if mode.factor is not None)
 
 
@@ -94,7 +94,7 @@ def cheapest(modes: Sequence[Mode]) -> tuple[int, ...]:
 
 
 def steps(modes: Sequence[Mode], order: Sequence[int], right: int = 1) -> tuple[Step, ...]:
-    """The products in that order, the tensor having ``right`` more entries behind its last axis."""
+    """Return the products in that order, the tensor having ``right`` more entries behind its last axis."""
     extents = [mode.columns for mode in modes]
     found: list[Step] = []
     for position in order:
@@ -105,5 +105,5 @@ def steps(modes: Sequence[Mode], order: Sequence[int], right: int = 1) -> tuple[
 
 
 def products(modes: Sequence[Mode], order: Sequence[int]) -> int:
-    """Multiplications for one column in that order."""
+    """Return the multiplications for one column in that order."""
     return sum(step.products for step in steps(modes, order))

@@ -17,7 +17,7 @@ _SWEEPS = 100
 def nearest_kron(
     a: torch.Tensor, shapes: Sequence[tuple[int, int]], terms: int = 1
 ) -> tuple[KroneckerProduct | SumOfProducts, torch.Tensor]:
-    """The sum of ``terms`` Kronecker products of factors of these shapes that is nearest to a matrix.
+    """Return the sum of ``terms`` Kronecker products of factors of these shapes that is nearest to a matrix.
 
     It minimises ``||a - Σ_t F_t1 ⊗ … ⊗ F_tN||_F``. The entries of a, arranged so that each factor has one axis, make a
     tensor of which the products are rank-one terms: for two factors the leading singular vectors are the minimum, for
@@ -87,7 +87,7 @@ def nearest_kron(
 
 
 def _arranged(a: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Entries of a with one axis per factor."""
+    """Return the entries of a with one axis per factor."""
     count = len(sizes)
     wide = a.reshape(*(rows for rows, _ in sizes), *(columns for _, columns in sizes))
     axes = [axis for index in range(count) for axis in (index, count + index)]
@@ -95,7 +95,7 @@ def _arranged(a: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> torch.Tensor
 
 
 def _composed(factors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor of factors (size, terms)."""
+    """Return the tensor of factors (size, terms)."""
     total = factors[0]
     for factor in factors[1:]:
         total = total.unsqueeze(-2) * factor.reshape(*(1,) * (total.dim() - 1), *factor.shape)

@@ -69,7 +69,7 @@ def plain_pass(kind: str, modes: Sequence[Mode], first: int, stop: int) -> Pass:
 
 
 def merged(run: Pass, wanted: Callable[[Mode, Mode, bool], bool]) -> Pass:
-    """A pass with neighbouring factors multiplied out, from the last, where that is wanted.
+    """Return a pass with neighbouring factors multiplied out, from the last, where that is wanted.
 
     ``wanted`` is asked with what is there, what it would become, and whether it is the last axis.
     """
@@ -115,7 +115,7 @@ def runs(modes: Sequence[Mode], fits: Limit, alone: Callable[[Mode], bool]) -> l
 
 
 def in_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Passes in the order of fewest multiplications."""
+    """Return the passes in the order of fewest multiplications."""
     whole = [Mode(run.columns, run.rows, index) for index, run in enumerate(passes)]
     indices = sorted(range(len(passes)), key=lambda index: -passes[index].first)
     arranged = [whole[index] for index in reversed(indices)]
@@ -132,7 +132,7 @@ class View:
 
 
 def views(modes: Sequence[Mode], passes: Sequence[Pass]) -> list[View]:
-    """The view of every pass, ``right`` without the columns of x."""
+    """Return the view of every pass, ``right`` without the columns of x."""
     extents = [mode.columns for mode in modes]
     found: list[View] = []
     for run in passes:

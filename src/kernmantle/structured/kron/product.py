@@ -189,24 +189,24 @@ class KroneckerProduct:
         return self.like([f if isinstance(f, int) else f.mH for f in self.factors], scale)
 
     def _tensors(self) -> list[torch.Tensor]:
-        """Every factor as a matrix."""
+        """Return every factor as a matrix."""
         return [torch.eye(f, dtype=self.dtype, device=self.device) if isinstance(f, int) else f for f in self.factors]
 
     def _each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> list[Factor]:
-        """A function of every factor that is the identity for the identity."""
+        """Return a function of every factor that is the identity for the identity."""
         return [factor if isinstance(factor, int) else function(factor) for factor in self.factors]
 
     def _square(self, what: str) -> None:
-        """ShapeError unless all factors are square."""
+        """Raise ShapeError unless all factors are square."""
         if any(rows != columns for rows, columns in sizes(self.factors)):
             raise ShapeError(f"{what} needs square factors, not {described(self.factors)}")
 
     def to_dense(self) -> torch.Tensor:
-        """The matrix (…, rows, columns)."""
+        """Return the matrix (…, rows, columns)."""
         return spread(self.scale) * outer(self._tensors())
 
     def diagonal(self) -> torch.Tensor:
-        """Entries (…, min(rows, columns)) on the diagonal."""
+        """Return the entries (…, min(rows, columns)) on the diagonal."""
         if all(rows == columns for rows, columns in sizes(self.factors)):
             total = outer([f.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) for f in self._tensors()]).squeeze(-1)
         else:
@@ -214,7 +214,7 @@ class KroneckerProduct:
         return total if _is_one(self.scale) else total * spread(self.scale, 1)
 
     def _entries(self, index: torch.Tensor) -> torch.Tensor:
-        """Entries at (place, place), without the scale."""
+        """Return the entries at (place, place), without the scale."""
         total = torch.ones((), dtype=self.dtype, device=self.device)
         rows = columns = index
         for factor in reversed(self._tensors()):
@@ -224,7 +224,7 @@ class KroneckerProduct:
         return total
 
     def trace(self) -> torch.Tensor:
-        """Sum of the diagonal."""
+        """Return the sum of the diagonal."""
         if any(rows != columns for rows, columns in sizes(self.factors)):
             return self.diagonal().sum(-1)
         total = spread(self.scale, 0)
@@ -372,7 +372,7 @@ class KroneckerProduct:
         return self._combined(values), self.like(vectors, 1)
 
     def eigvalsh(self) -> torch.Tensor:
-        """Eigenvalues as of ``eigh``; their derivative exists for repeated ones too."""
+        """Return the eigenvalues as of ``eigh``; their derivative exists for repeated ones too."""
         self._square("eigvalsh")
         return self._combined([self._ones(f) if isinstance(f, int) else torch.linalg.eigvalsh(f) for f in self.factors])
 

@@ -61,7 +61,7 @@ def arranged(x: torch.Tensor, factors: Tensors, y: torch.Tensor | None, out: tor
 
 
 def _columns_as_batch(arrays: Arrays) -> Arrays:
-    """The columns as the last batch axis."""
+    """Return the columns as the last batch axis."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.movedim(-1, -2).unsqueeze(-1)
@@ -71,7 +71,7 @@ def _columns_as_batch(arrays: Arrays) -> Arrays:
 
 
 def _batch_as_columns(arrays: Arrays, axis: int) -> Arrays:
-    """A batch axis that no factor has as the columns, which had length 1."""
+    """Return a batch axis that no factor has as the columns, which had length 1."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.squeeze(-1).movedim(axis, -1)
@@ -101,7 +101,7 @@ def port(tensor: torch.Tensor, left: int, run: int, right: int) -> Port | None:
 
 
 def spread(strides: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Strides of batch axes, 0 for axes of length 1."""
+    """Return the strides of batch axes, 0 for axes of length 1."""
     return tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
 
 
@@ -282,7 +282,7 @@ class Prepared:
 
 
 def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kernel: Prepare) -> Prepared | None:
-    """The passes as prepared kernels; None where one needs a copy."""
+    """Return the passes as prepared kernels; None where one needs a copy."""
     stages: list[Stage] = []
     value = arrays.x
     for own, view, into, y in _walk(passes, modes, arrays):
@@ -306,7 +306,7 @@ def prepare(passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays, kerne
 def _walk(
     passes: Sequence[Pass], modes: Sequence[Mode], arrays: Arrays
 ) -> Iterator[tuple[Pass, View, torch.Tensor, torch.Tensor | None]]:
-    """Each pass, its view, where its result goes and the y that it adds."""
+    """Yield each pass, its view, where its result goes and the y that it adds."""
     size = math.prod(mode.columns for mode in modes)
     for index, (own, view) in enumerate(zip(passes, views(modes, passes), strict=True)):
         size = size // own.columns * own.rows
@@ -330,7 +330,7 @@ def run(passes: Sequence[Pass], modes: Sequence[Mode], numbers: Numbers, arrays:
 
 
 def _ports(own: Pass, view: View, arrays: Arrays) -> dict[str, Port] | None:
-    """Strides of every array, None where one has no such view."""
+    """Return the strides of every array, None where one has no such view."""
     x = port(arrays.x, view.left, own.columns, view.right)
     out = port(arrays.out, view.left, own.rows, view.right)
     y = out if arrays.y is None else port(arrays.y, view.left, own.rows, view.right)

@@ -48,19 +48,19 @@ class Term(Protocol):
         ...
 
     def to_dense(self) -> torch.Tensor:
-        """The matrix."""
+        """Return the matrix."""
         ...
 
     def diagonal(self) -> torch.Tensor:
-        """Entries on the diagonal."""
+        """Return the entries on the diagonal."""
         ...
 
     def trace(self) -> torch.Tensor:
-        """Sum of the diagonal."""
+        """Return the sum of the diagonal."""
         ...
 
     def logdet(self) -> torch.Tensor:
-        """Logarithm of the determinant."""
+        """Return the logarithm of the determinant."""
         ...
 
     def __matmul__(self, other: Any) -> Any: ...
@@ -78,7 +78,7 @@ class _TwoTerms:
     t: Any
 
     def values(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Eigenvalues of the sum over ⊗Bᵢ, from those of every Aᵢ over its Bᵢ."""
+        """Return the eigenvalues of the sum over ⊗Bᵢ, from those of every Aᵢ over its Bᵢ."""
         return outer([part.unsqueeze(-1) for part in parts]).squeeze(-1) * spread(self.s, 1) + spread(self.t, 1)
 
 
@@ -171,19 +171,19 @@ class SumOfProducts:
         return SumOfProducts([term.T for term in self.terms])
 
     def to_dense(self) -> torch.Tensor:
-        """The matrix (…, rows, columns)."""
+        """Return the matrix (…, rows, columns)."""
         return _added([term.to_dense() for term in self.terms])
 
     def diagonal(self) -> torch.Tensor:
-        """Entries on the diagonal."""
+        """Return the entries on the diagonal."""
         return _added([term.diagonal() for term in self.terms])
 
     def trace(self) -> torch.Tensor:
-        """Sum of the diagonal."""
+        """Return the sum of the diagonal."""
         return _added([term.trace() for term in self.terms])
 
     def _two_terms(self) -> _TwoTerms | None:
-        """Both terms with the same sizes, that with the better factors last; None where there are none."""
+        """Return both terms with the same sizes, that with the better factors last; None where there are none."""
         if len(self.terms) != 2:
             return None
         a, b = self.terms
@@ -278,7 +278,7 @@ class SumOfProducts:
             return lambda b: conjugate_gradients(fixed.__matmul__, fixed.diagonal(), b, aim, steps)
 
     def logdet(self) -> torch.Tensor:
-        """Logarithm of the determinant, for two terms that are diagonalised together.
+        """Return the logarithm of the determinant, for two terms that are diagonalised together.
 
         Raises
         ------
@@ -307,7 +307,7 @@ def _margin(factors: Sequence[Factor]) -> float:
 
 
 def _ordered(terms: _TwoTerms) -> _TwoTerms | None:
-    """The pair with its better factors last; None if those of neither are positive definite."""
+    """Return the pair with its better factors last; None if those of neither are positive definite."""
     if all(isinstance(factor, int) for factor in terms.b):
         return terms
     first, second = _margin(terms.a), _margin(terms.b)

@@ -21,7 +21,7 @@ def batch_of(tensors: Tensors) -> tuple[int, ...]:
 
 
 def shared_axes(factors: Tensors, rank: int) -> int:
-    """How many of the last of ``rank`` batch axes no factor has."""
+    """Return how many of the last of ``rank`` batch axes no factor has."""
     for index in range(1, rank + 1):
         if any(factor.dim() >= index + 2 and factor.shape[-2 - index] != 1 for factor in factors):
             return index - 1
@@ -29,7 +29,7 @@ def shared_axes(factors: Tensors, rank: int) -> int:
 
 
 def _integer_product(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A matrix product of integers where torch has none."""
+    """Return a matrix product of integers where torch has none."""
     total = factor[..., :, :1] * x[..., :1, :]
     for index in range(1, x.shape[-2]):
         total += factor[..., :, index : index + 1] * x[..., index : index + 1, :]
@@ -37,7 +37,7 @@ def _integer_product(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _multiplied(x: torch.Tensor, factor: torch.Tensor, step: Step) -> torch.Tensor:
-    """One factor (…, rows, columns) on x (…, left * columns * right)."""
+    """Return one factor (…, rows, columns) on x (…, left * columns * right)."""
     wide = x.reshape(*x.shape[:-1], step.left, step.mode.columns, step.right)
     spread = factor.unsqueeze(-3)
     if x.is_cuda and not (x.is_floating_point() or x.is_complex()) and step.mode.columns:
@@ -53,7 +53,7 @@ def _multiplied(x: torch.Tensor, factor: torch.Tensor, step: Step) -> torch.Tens
 def product(
     x: torch.Tensor, factors: Tensors, modes: Sequence[Mode], order: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """Product of x (…, columns, c): a new tensor (…, rows, c)."""
+    """Return the product of x (…, columns, c): a new tensor (…, rows, c)."""
     batch = batch_of([x, *factors])
     folded = shared_axes(factors, len(batch))
     count = len(batch) - folded

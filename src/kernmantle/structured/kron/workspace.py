@@ -57,7 +57,7 @@ def kron_workspace(
     precision: str | None = None,
     fuse: bool = True,
 ) -> KronWorkspace:
-    """Shape and workspace of a call of :func:`kron_matmul` on arrays of these shapes.
+    """Return the shape and workspace of a call of :func:`kron_matmul` on arrays of these shapes.
 
     Parameters
     ----------

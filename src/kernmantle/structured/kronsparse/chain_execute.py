@@ -36,14 +36,14 @@ def _gpu() -> Any:
 
 @lru_cache(maxsize=1)
 def _fused() -> Any:
-    """The same."""
+    """Return the same."""
     return import_module("..mode_product.fused", __package__)
 
 
 def plan(
     x: torch.Tensor, weights: Sequence[torch.Tensor], algorithm: str, joins: bool
 ) -> tuple[tuple[Step, ...], int] | None:
-    """Steps of a chain of weights (a, b, c, d), and how many rows of the batch go through them at a time.
+    """Return the steps of a chain of weights (a, b, c, d), and how many rows of the batch go through them at a time.
 
     None for one factor after the other with all rows at once. ``joins``: neighbours may run as one.
     """
@@ -90,7 +90,7 @@ def _steps(
 
 
 def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
-    """Rows of the batch for which a core's caches hold what is between two factors."""
+    """Return the rows of the batch for which a core's caches hold what is between two factors."""
     between = max(a * b * d for a, b, _, d in patterns[:-1])
     if last:
         return _COLUMNS if between >= _WIDE else _ALL
@@ -100,7 +100,7 @@ def _rows(patterns: tuple[Pattern, ...], dtype: str, last: bool) -> int:
 
 
 def joined(weights: Sequence[torch.Tensor], own: torch.dtype, inner: torch.dtype | None = None) -> torch.Tensor:
-    """The matrix of a chain of weights, multiplied in ``inner`` or a wider type, with its derivative."""
+    """Return the matrix of a chain of weights, multiplied in ``inner`` or a wider type, with its derivative."""
     inner = inner or _wide(own)
     total = dense(weights[0].to(inner))
     for weight in weights[1:]:
@@ -113,7 +113,7 @@ def _wide(own: torch.dtype) -> torch.dtype:
 
 
 def _one(weights: Sequence[torch.Tensor], own: torch.dtype) -> torch.Tensor:
-    """One weight (a, b, c, d) of the product of neighbours."""
+    """Return one weight (a, b, c, d) of the product of neighbours."""
     if len(weights) == 1:
         return weights[0].to(own)
     total = weights[0].to(_wide(own))
@@ -126,7 +126,7 @@ def run(
     found: Sequence[Step], rows: int, x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None,
     activation: str, options: tuple[bool, str, str], packed: Sequence[PackedWeights] | None, info: RunInfo,
 ) -> torch.Tensor:  # fmt: skip
-    """The product with a chain in steps; ``packed`` has an entry for each weight and one for all."""
+    """Return the product with a chain in steps; ``packed`` has an entry for each weight and one for all."""
     batch = x.shape[1]
     if rows >= batch:
         return _run(found, x, weights, bias, activation, options, packed, info, None)

@@ -218,7 +218,7 @@ def _splits(device: torch.device) -> bool:
 
 
 def side_stream(device: torch.device, wanted: bool) -> Any:
-    """What is done here runs beside what follows, until :func:`join_side_stream`."""
+    """Return what is done here runs beside what follows, until :func:`join_side_stream`."""
     if not wanted or not _splits(device):
         return nullcontext()
     side = _SIDES.get(device) or _SIDES.setdefault(device, torch.cuda.Stream(device))

@@ -17,7 +17,7 @@ def _divides(part: int, whole: int, name: str, of: str) -> int:
 
 
 def block_diagonal(shape: Sequence[int], blocks: int) -> list[KSPattern]:
-    """One block-diagonal factor.
+    """Return one block-diagonal factor.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def monarch(shape: Sequence[int], p: int, q: int, rank: int = 1) -> list[KSPatte
 
 
 def butterfly(n: int, radix: int = 2, levels: int = 1) -> list[KSPattern]:
-    """The levels of a butterfly on n = radix^L features, ``levels`` of them taken together in each factor.
+    """Return the levels of a butterfly on n = radix^L features, ``levels`` of them taken together in each factor.
 
     Parameters
     ----------

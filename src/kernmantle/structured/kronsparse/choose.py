@@ -63,7 +63,7 @@ def choose_patterns(
     device: str | torch.device = "cuda",
     count: int = 10,
 ) -> list[Choice]:
-    """Chains for a layer under a budget, the best first.
+    """Return the chains for a layer under a budget, the best first.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def choose_patterns(
 def _candidates(
     shape: tuple[int, int], matrix: torch.Tensor | None, most: float
 ) -> Iterator[tuple[str, list[KSPattern], Callable[[], float] | None]]:
-    """Name and patterns of each chain, and a function that finds its error."""
+    """Yield the name and patterns of each chain, and a function that finds its error."""
     rows, columns = shape
     losses = None if matrix is None else _Losses(matrix)
     for blocks in _PARTS:
@@ -159,7 +159,7 @@ def _candidates(
 
 
 def _ranks(most: float, each: int, largest: int) -> list[int]:
-    """Ranks that cost up to ``most`` weights at ``each`` a rank: the largest, its half and its quarter."""
+    """Return the ranks that cost up to ``most`` weights at ``each`` a rank: the largest, its half and its quarter."""
     top = int(min(most, each * largest) // each)
     return list(dict.fromkeys(rank for rank in (top, top // 2, top // 4) if rank))
 

@@ -26,7 +26,7 @@ class Dense(NamedTuple):
 
 
 def dense(layer: Any) -> Dense:
-    """Weight (out_features, in_features) and bias of a layer, or ParameterError for what is none."""
+    """Return the weight (out_features, in_features) and bias of a layer, or ParameterError for what is none."""
     weight = getattr(layer, "weight", None)
     if not isinstance(layer, nn.Module) or not isinstance(weight, torch.Tensor):
         raise ParameterError(f"a linear layer with a weight (out_features, in_features) is needed, not {_kind(layer)}")
@@ -53,14 +53,14 @@ def carry_hooks(old: nn.Module, new: nn.Module, share: bool = False) -> None:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a dense linear layer and nothing else."""
+    """Return whether a module is a dense linear layer and nothing else."""
     return type(module) is nn.Linear or type(module).__name__ in (
         _TRANSPOSED, "LinearBatchLast", "NonDynamicallyQuantizableLinear",
     )  # fmt: skip
 
 
 def matrix_of(layer: Any) -> torch.Tensor | None:
-    """The matrix of a layer, or of an array; None of a shape. Halves come back in float32."""
+    """Return the matrix of a layer, or of an array; None of a shape. Halves come back in float32."""
     if isinstance(layer, nn.Module):
         value = dense(layer).weight
     elif isinstance(layer, (tuple, list, torch.Size)):
@@ -71,7 +71,7 @@ def matrix_of(layer: Any) -> torch.Tensor | None:
 
 
 def decomposable(matrix: torch.Tensor) -> torch.Tensor:
-    """A matrix in float32 or float64, with values and finite ones, or the error that says what is wrong."""
+    """Return a matrix in float32 or float64, with values and finite ones, or the error that says what is wrong."""
     if not matrix.dtype.is_floating_point:
         raise DtypeError(f"the matrix is {matrix.dtype}; a real floating-point one is needed")
     if matrix.is_meta:

@@ -315,7 +315,7 @@ def take_patterns(layer: KSLinear, patterns: Sequence[KSPattern]) -> None:
 
 
 def _is_plain(weights: nn.ParameterList) -> bool:
-    """Whether the weights are parameters of their own memory, neither made by hooks nor sharded."""
+    """Return whether the weights are parameters of their own memory, neither made by hooks nor sharded."""
     return all(type(weight) is nn.Parameter for weight in weights._parameters.values())
 
 
@@ -332,7 +332,7 @@ def _obstacle(own: Sequence[KSPattern], saved: Sequence[KSPattern] | None, dense
 def _parameters(
     patterns: Sequence[KSPattern], weights: Sequence[Any] | None, device: Any, dtype: torch.dtype | None
 ) -> list[nn.Parameter]:
-    """One of each pattern, with the values given if any are."""
+    """Return one of each pattern, with the values given if any are."""
     if weights is None:
         found = [torch.empty(pattern, device=device, dtype=_floating(dtype)) for pattern in patterns]
     else:
@@ -346,7 +346,7 @@ def _parameters(
 
 
 def _computed(weights: Iterable[Any]) -> torch.dtype:
-    """The one type of all that are not stored in float8, torch's default type without any."""
+    """Return the one type of all that are not stored in float8, torch's default type without any."""
     kinds = [weight.dtype for weight in weights if weight.dtype not in STORED] or [torch.get_default_dtype()]
     if len(set(kinds)) > 1:
         raise DtypeError(f"the weights are {' and '.join(map(dtype_name, dict.fromkeys(kinds)))}; pass dtype=")

@@ -172,7 +172,7 @@ def _patterns(
 def check_types(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, names: Sequence[str]
 ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
-    """Tensors of one floating type on one device, cast where autocast asks for it."""
+    """Return the tensors of one floating type on one device, cast where autocast asks for it."""
     tensors = [x, *weights, *([] if bias is None else [bias])]
     check_same_device(tensors, names[: len(tensors)])
     if autocasts(x.device) and x.dtype != torch.float64:
@@ -194,7 +194,7 @@ def check_types(
 
 
 def check_features(x: torch.Tensor, patterns: Sequence[KSPattern], batch_last: bool) -> None:
-    """ShapeError unless x has the features that the first pattern takes."""
+    """Raise ShapeError unless x has the features that the first pattern takes."""
     if x.dim() == 0:
         raise ShapeError("x is a single number; it needs an axis of features")
     found, wanted = x.shape[0 if batch_last else -1], patterns[0].in_features
@@ -207,13 +207,13 @@ def check_features(x: torch.Tensor, patterns: Sequence[KSPattern], batch_last: b
 
 
 def check_bias(bias: torch.Tensor | None, last: KSPattern) -> None:
-    """ShapeError unless the bias has one entry a feature."""
+    """Raise ShapeError unless the bias has one entry a feature."""
     if bias is not None and tuple(bias.shape) != (last.out_features,):
         raise ShapeError(f"bias has shape {tuple(bias.shape)}, the pattern {last} gives a b d = {last.out_features}")
 
 
 def check_options(batch_last: bool, algorithm: str, precision: str | None) -> Options:
-    """The settings of a call, or ParameterError."""
+    """Return the settings of a call, or ParameterError."""
     if algorithm not in CHOICES:
         raise ParameterError(f"algorithm must be one of {', '.join(map(repr, CHOICES))}, not {algorithm!r}")
     check_precision(precision, ())
@@ -223,7 +223,7 @@ def check_options(batch_last: bool, algorithm: str, precision: str | None) -> Op
 
 
 def check_activation(activation: str | None) -> str:
-    """Name of an activation, or ParameterError."""
+    """Return the name of an activation, or ParameterError."""
     if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
         allowed = ", ".join(repr(name) for name in ACTIVATIONS if name)
         raise ParameterError(f"activation must be None or one of {allowed}, not {activation!r}")
@@ -231,7 +231,7 @@ def check_activation(activation: str | None) -> str:
 
 
 def dense_of(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The matrix of a chain, of its weights' type; torch's default type for float8."""
+    """Return the matrix of a chain, of its weights' type; torch's default type for float8."""
     columns = KSPattern(*weights[0].shape).in_features
     kind = torch.get_default_dtype() if weights[0].dtype in STORED else weights[0].dtype
     unit = torch.eye(columns, dtype=kind, device=weights[0].device)

@@ -60,7 +60,7 @@ class KSPattern(_Pattern):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> KSPattern:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What ``_replace`` makes its tuples by, which checks nothing."""
+        """Return what ``_replace`` makes its tuples by, which checks nothing."""
         return cls(*iterable)
 
     @staticmethod
@@ -108,7 +108,7 @@ class KSPattern(_Pattern):
         return KSPattern(self.a, self.c, self.b, self.d)
 
     def rank(self, first: KSPattern) -> int | None:
-        """Rank of the blocks of ``self @ first``, None if their product has no blocks.
+        """Return the rank of the blocks of ``self @ first``, None if their product has no blocks.
 
         Two patterns are chainable if ``a | first.a``, ``first.d | d`` and ``a c / first.a = first.b first.d / d`` is
         an integer: the rank. Then the product is supported on a pattern again, see :meth:`fuse`.
@@ -118,7 +118,7 @@ class KSPattern(_Pattern):
         return self.a * self.c // first.a if fits and self.a * self.c % first.a == 0 else None
 
     def fuse(self, first: KSPattern) -> KSPattern:
-        """Pattern of the product ``self @ first`` (``first`` is applied first).
+        """Return the pattern of the product ``self @ first`` (``first`` is applied first).
 
         Raises
         ------
@@ -194,7 +194,7 @@ class KSPattern(_Pattern):
         return wrap(entries.diagonal(dim1=-6, dim2=-3).diagonal(dim1=-4, dim2=-2).movedim(-2, -4))
 
     def mask(self, device: torch.device | str | None = None) -> torch.Tensor:
-        """The support as a boolean matrix."""
+        """Return the support as a boolean matrix."""
         return dense(torch.ones(self, dtype=torch.bool, device=device))
 
     def _repr_html_(self) -> str:
@@ -205,7 +205,7 @@ class KSPattern(_Pattern):
 
 
 def positive(name: str, value: Any) -> int:
-    """A positive integer, or ParameterError."""
+    """Return a positive integer, or ParameterError."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -216,7 +216,7 @@ def positive(name: str, value: Any) -> int:
 
 
 def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:
-    """Patterns, applied from the first to the last; ShapeError for the first two whose sizes differ."""
+    """Return the patterns, applied from the first to the last; ShapeError for the first two whose sizes differ."""
     if not isinstance(patterns, Iterable):
         raise ParameterError(f"patterns must be a sequence of patterns (a, b, c, d), not {patterns!r}")
     entries = list(patterns)
@@ -235,7 +235,7 @@ def check_chain(patterns: Iterable[Any]) -> tuple[KSPattern, ...]:
 
 
 def check_weights(patterns: Sequence[KSPattern], weights: Sequence[torch.Tensor]) -> None:
-    """ShapeError unless there is one weight of the right shape for each pattern."""
+    """Raise ShapeError unless there is one weight of the right shape for each pattern."""
     if len(weights) != len(patterns):
         raise ShapeError(f"there are {len(patterns)} patterns but {len(weights)} weights")
     for index, (pattern, weight) in enumerate(zip(patterns, weights, strict=True)):
@@ -244,7 +244,7 @@ def check_weights(patterns: Sequence[KSPattern], weights: Sequence[torch.Tensor]
 
 
 def fuse_weights(second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-    """Weights of the product of two chainable factors, ``first`` applied first.
+    """Return the weights of the product of two chainable factors, ``first`` applied first.
 
     Parameters
     ----------
@@ -287,10 +287,10 @@ def split_blocks(weight: torch.Tensor, second: KSPattern, first: KSPattern) -> t
 
 
 def join_left(blocks: torch.Tensor, second: KSPattern) -> torch.Tensor:
-    """Weights of ``second`` from the left factors (a, P, Q, d, b, rank) of the blocks."""
+    """Return the weights of ``second`` from the left factors (a, P, Q, d, b, rank) of the blocks."""
     return blocks.permute(0, 4, 1, 5, 2, 3).reshape(second)
 
 
 def join_right(blocks: torch.Tensor, first: KSPattern) -> torch.Tensor:
-    """Weights of ``first`` from the right factors (a, P, Q, d, rank, c) of the blocks."""
+    """Return the weights of ``first`` from the right factors (a, P, Q, d, rank, c) of the blocks."""
     return blocks.permute(0, 1, 4, 2, 5, 3).reshape(first)

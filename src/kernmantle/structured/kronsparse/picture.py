@@ -20,13 +20,13 @@ class Support(NamedTuple):
 
 
 def _blocks(own: Support) -> str:
-    """The blocks on the diagonal, as one path of rectangles."""
+    """Return the blocks on the diagonal, as one path of rectangles."""
     height, width = own.b * own.d, own.c * own.d
     return "".join(f"M{i * width} {i * height}h{width}v{height}h{-width}z" for i in range(own.a))
 
 
 def _diagonals(own: Support) -> str:
-    """The diagonals inside the blocks, as one path."""
+    """Return the diagonals inside the blocks, as one path."""
     a, b, c, d = own
     return "".join(
         f"M{i * c * d + k * d} {i * b * d + j * d}l{d} {d}" for i in range(a) for j in range(b) for k in range(c)
@@ -34,7 +34,7 @@ def _diagonals(own: Support) -> str:
 
 
 def svg(pattern: Sequence[int], side: int = SIDE, attributes: str = "") -> str:
-    """The support as a drawing: rectangles for dense blocks, diagonals for interleaved ones."""
+    """Return the support as a drawing: rectangles for dense blocks, diagonals for interleaved ones."""
     own = Support(*pattern)
     rows, columns = own.a * own.b * own.d, own.a * own.c * own.d
     scale = side / max(rows, columns)
@@ -60,7 +60,7 @@ def html(patterns: Sequence[Sequence[int]], text: str) -> str:
 
 
 def table(chains: Mapping[str, Sequence[Sequence[int]]], side: int = 80, gap: int = 26) -> str:
-    """A picture of its own: a line a chain, its name and its factors in the order of a matrix product."""
+    """Return a picture of its own: a line a chain, its name and its factors in the order of a matrix product."""
     parts: list[str] = []
     left, most = 9 * max(map(len, chains)), max(map(len, chains.values()))
     for stroke, (name, patterns) in enumerate(chains.items()):

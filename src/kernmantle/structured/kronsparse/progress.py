@@ -14,6 +14,6 @@ Item = TypeVar("Item")
 
 
 def shown(items: Sequence[Item], what: str, unit: str) -> Iterable[Item]:
-    """The items, with a bar on a terminal once they take longer than a second."""
+    """Return the items, with a bar on a terminal once they take longer than a second."""
     quiet = not current().progress or not sys.stderr.isatty()
     return tqdm(items, desc=what, unit=unit, delay=1, leave=False, disable=quiet)

@@ -101,7 +101,7 @@ def project(matrix: Any, patterns: Sequence[Any]) -> Projection:
 
 
 def _products(chain: Sequence[KSPattern]) -> list[KSPattern]:
-    """Patterns of the products of the first factors."""
+    """Return the patterns of the products of the first factors."""
     products = [chain[0]]
     for index, pattern in enumerate(chain[1:], 1):
         if pattern.rank(chain[index - 1]) is None or pattern.rank(products[-1]) is None:
@@ -129,7 +129,7 @@ def _peel(weight: torch.Tensor, second: KSPattern, first: KSPattern) -> tuple[to
 
 
 def _balanced(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same product from factors whose entries have the same mean square times c."""
+    """Return the same product from factors whose entries have the same mean square times c."""
     gains = [float(weight.norm()) / math.sqrt(weight.numel() / weight.shape[2]) for weight in weights]
     if not all(gain > 0 and math.isfinite(gain) for gain in gains):
         return list(weights)

@@ -88,7 +88,7 @@ def load_structured(model: nn.Module, state: Any, *, strict: bool = True, assign
 
 
 def _chains(state: State) -> dict[str, tuple[KSPattern, ...]]:
-    """Names of the Kronecker-sparse layers of a state, and their patterns."""
+    """Return the names of the Kronecker-sparse layers of a state, and their patterns."""
     found: dict[str, tuple[KSPattern, ...]] = {}
     for key in state:
         prefix = key.removesuffix(_FIRST)
@@ -99,7 +99,7 @@ def _chains(state: State) -> dict[str, tuple[KSPattern, ...]]:
 
 
 def _check(name: str, module: nn.Module | None, chain: tuple[KSPattern, ...], reason: str) -> None:
-    """ParameterError unless the patterns of a state fit a layer of the model, which they may replace."""
+    """Raise ParameterError unless the patterns of a state fit a layer of the model, which they may replace."""
     said = f"{name or 'the model'} is Kronecker-sparse in the state, with the patterns {' -> '.join(map(str, chain))}"
     if module is None:
         raise ParameterError(f"{said}; the model has no module of this name: load it into the model that was saved")
@@ -120,7 +120,7 @@ def _check(name: str, module: nn.Module | None, chain: tuple[KSPattern, ...], re
 
 
 def _read(path: Any) -> State:
-    """Tensors of a file of torch.save or of safetensors, or of all files of safetensors in a directory."""
+    """Return the tensors of a file of torch.save or of safetensors, or of all files of safetensors in a directory."""
     if not isinstance(path, (str, os.PathLike)):
         raise ParameterError(f"the state must be a state_dict or the path of a file, not {type(path).__name__}")
     location = Path(path)

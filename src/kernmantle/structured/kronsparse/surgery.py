@@ -199,7 +199,7 @@ def _count(model: nn.Module) -> int:
 
 
 def _linears(model: nn.Module) -> list[tuple[str, nn.Module, str, nn.Module]]:
-    """Every place of a linear layer: name, parent, name there, layer."""
+    """Return every place of a linear layer: name, parent, name there, layer."""
     return [
         (f"{prefix}.{key}" if prefix else key, parent, key, child)
         for prefix, parent in model.named_modules()
@@ -209,7 +209,7 @@ def _linears(model: nn.Module) -> list[tuple[str, nn.Module, str, nn.Module]]:
 
 
 def _shared(model: nn.Module) -> set[int]:
-    """Parameters that more than one module holds."""
+    """Return the parameters that more than one module holds."""
     holders = Counter(id(parameter) for module in model.modules() for parameter in module.parameters(recurse=False))
     return {parameter for parameter, count in holders.items() if count > 1}
 
@@ -243,7 +243,7 @@ def _belongs(name: str, part: str) -> bool:
 
 
 def obstacles(model: nn.Module) -> dict[str, str]:
-    """Names of all linear layers of a model, and why each cannot be replaced; empty where it can."""
+    """Return the names of all linear layers of a model, and why each cannot be replaced; empty where it can."""
     shared, adapted = _shared(model), _adapted(model)
     return {
         name: "it belongs to an adapter of peft" if id(layer) in adapted else _obstacle(parent, layer, shared)
@@ -270,7 +270,7 @@ def _obstacle(parent: nn.Module, layer: nn.Module, shared: set[int]) -> str:
 def _replacement(
     name: str, layer: Any, rule: Rule, project: bool, algorithm: str
 ) -> tuple[nn.Module, Replaced] | str | None:
-    """The new layer and its record, or why there is none; None where none is wanted."""
+    """Return the new layer and its record, or why there is none; None where none is wanted."""
     weight, bias = dense(layer)
     rows, columns = weight.shape
     found = _found(name, layer, rule)
@@ -308,7 +308,7 @@ def _freeze(new: nn.Module, layer: nn.Module) -> None:
 
 
 def _found(name: str, layer: nn.Module, rule: Rule) -> Any:
-    """What a rule says of a layer."""
+    """Return what a rule says of a layer."""
     if callable(rule) and not isinstance(rule, nn.Module):
         return rule(name, layer)
     if isinstance(rule, Mapping):
@@ -321,7 +321,7 @@ def _is_share(found: Any) -> bool:
 
 
 def _wanted(found: Any, layer: nn.Module, rule: Rule) -> Patterns | nn.Module | str | None:
-    """Patterns or a module, None to leave a layer, or why it has to be left."""
+    """Return the patterns or a module, None to leave a layer, or why it has to be left."""
     if _is_share(found):
         choices = choose_patterns(layer, budget=float(found), count=1)
         return choices[0].patterns if choices else f"no chain has at most {float(found):g} of its weights"

@@ -233,7 +233,7 @@ def _cos_sin(indices: torch.Tensor, whole: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _digits_reversed(radices: Sequence[int]) -> torch.Tensor:
-    """The order in which the levels find their numbers, the last level's digit in front."""
+    """Return the order in which the levels find their numbers, the last level's digit in front."""
     return torch.arange(math.prod(radices)).reshape(*radices).permute(*reversed(range(len(radices)))).flatten()
 
 
@@ -260,7 +260,7 @@ def _fourier(radices: Sequence[int]) -> list[torch.Tensor]:
 
 
 def dft(n: int, dtype: torch.dtype = torch.float32, device: Any = None) -> Chain:
-    """The discrete Fourier transform of n real numbers, real parts (n) before imaginary parts (n).
+    """Return the discrete Fourier transform of n real numbers, real parts (n) before imaginary parts (n).
 
     ``torch.fft.fft(x)`` is ``torch.complex(*chain(x).chunk(2, -1))``: a factor of b = c = 2 r for each prime factor r
     of n, the first of c = r, behind a permutation of x.

@@ -36,14 +36,14 @@ def _range(begin: int, end: int) -> str:
 
 
 def meets(first: Pattern, second: Pattern) -> bool:
-    """Whether blocks meet in blocks: the product of two patterns is one again."""
+    """Return whether blocks meet in blocks: the product of two patterns is one again."""
     a, b, _, d = first
     fits = a * b * d == second[0] * second[2] * second[3]
     return fits and a % second[0] == 0 and second[3] % d == 0 and b % (second[3] // d) == 0
 
 
 def fused(first: Pattern, second: Pattern) -> Pattern:
-    """Pattern of the product of two whose blocks meet."""
+    """Return the pattern of the product of two whose blocks meet."""
     return second[0], second[1] * (second[3] // first[3]), first[0] // second[0] * first[2], first[3]
 
 
@@ -68,7 +68,7 @@ def steps(
 
 
 def _joined(patterns: Sequence[Pattern]) -> dict[tuple[int, int], Pattern]:
-    """Patterns of the products of neighbours, by where they begin and end."""
+    """Return the patterns of the products of neighbours, by where they begin and end."""
     found: dict[tuple[int, int], Pattern] = {}
     for begin, pattern in enumerate(patterns):
         found[begin, begin + 1] = own = pattern
@@ -83,7 +83,7 @@ def _joined(patterns: Sequence[Pattern]) -> dict[tuple[int, int], Pattern]:
 
 
 def _shortest(count: int, found: Sequence[tuple[float, Step]]) -> tuple[float, tuple[Step, ...]]:
-    """The quickest way from the first factor behind the last."""
+    """Return the quickest way from the first factor behind the last."""
     best: list[tuple[float, tuple[Step, ...]]] = [(0.0, ())]
     for end in range(1, count + 1):
         paths = [

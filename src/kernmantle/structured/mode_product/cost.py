@@ -69,7 +69,7 @@ def _rates(kind: str, dtype: str) -> Rates:
 
 
 def dense_seconds(shape: tuple[int, int], batch: int, dtype: str, kind: str, last: bool = False) -> float:
-    """A dense layer (out_features, in_features)."""
+    """Return a dense layer (out_features, in_features)."""
     rows, columns = shape
     if kind == "cpu":
         own = _rates(kind, dtype)
@@ -114,7 +114,7 @@ def seconds(
 
 
 def _on_cpu(blocks: int, rows: int, depth: int, lanes: int, size: int) -> float:
-    """Products of a kernel's tiles on one core, and what it takes to begin one."""
+    """Return the products of a kernel's tiles on one core, and what it takes to begin one."""
     own = 64 // size
     vectors = -(-lanes // own)
     wide = min(own, 1 << (lanes - 1).bit_length()) if vectors == 1 else own
@@ -123,7 +123,7 @@ def _on_cpu(blocks: int, rows: int, depth: int, lanes: int, size: int) -> float:
 
 
 def _cache_lines(pattern: Pattern, batch: int, size: int) -> int:
-    """Lines of 64 bytes of x and of the result that each block reaches for."""
+    """Return the lines of 64 bytes of x and of the result that each block reaches for."""
     a, b, c, d = pattern
     group = min(d & -d, 64 // size)
     return batch * (a * d // group) * (-(-c * group * size // 64) + -(-b * group * size // 64))
@@ -150,7 +150,7 @@ def _kernel_on_cpu(pattern: Pattern, batch: int, size: int, last: bool, packed: 
 
 
 def _half_on_cpu(pattern: Pattern, batch: int, last: bool) -> float:
-    """The kernel of any contraction, in float32."""
+    """Return the kernel of any contraction, in float32."""
     a, b, c, d = pattern
     own, x, y, weights = _rates("cpu", "f16"), 2 * batch * a * c * d, 2 * batch * a * b * d, 2 * a * b * c * d
     scattered = weights * (1 + d / 16 if weights > 2**18 else 1)
@@ -194,7 +194,7 @@ def _seconds_on_cpu(pattern: Pattern, batch: int, dtype: str, last: bool, packed
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> dict[str, float]:
-    """The same of the sum over the batch that is the gradient of the weights."""
+    """Return the same of the sum over the batch that is the gradient of the weights."""
     a, b, c, d = pattern
     if kind == "cpu":
         return _gradient_on_cpu(pattern, batch, dtype, last)
@@ -211,7 +211,7 @@ def gradient_seconds(pattern: Pattern, batch: int, dtype: str, kind: str, last: 
 
 
 def _elementwise_seconds(d: int, ends: float) -> float:
-    """Seconds of a product and a sum in elementwise operations of torch on a CPU."""
+    """Return the seconds of a product and a sum in elementwise operations of torch on a CPU."""
     return (7e-10 if d == 1 else 1.1e-9 if d < 16 else 3.5e-10) + (0.0 if ends < 2**21 else 4e-10)
 
 
@@ -263,7 +263,7 @@ def quickest(
     pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False, kernel: float | None = None,
     packed: bool = False, bias: bool = False, activation: bool = False,
 ) -> tuple[str, float]:  # fmt: skip
-    """The algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel.
+    """Return the algorithm that should be quickest, and its time; ``kernel`` is what is known better of our kernel.
 
     On a GPU what follows takes a pass of its own but in our kernel, where it costs nothing, and a bias in dense layers.
     """
@@ -303,5 +303,5 @@ def joining_seconds(patterns: Sequence[Pattern], dtype: str) -> float:
 
 @lru_cache(maxsize=4096)
 def quickest_gradient(pattern: Pattern, batch: int, dtype: str, kind: str, last: bool = False) -> tuple[str, float]:
-    """The same of the gradient of the weights."""
+    """Return the same of the gradient of the weights."""
     return min(gradient_seconds(pattern, batch, dtype, kind, last).items(), key=lambda item: item[1])

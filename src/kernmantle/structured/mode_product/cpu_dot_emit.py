@@ -14,7 +14,7 @@ class _Dots(Vectors):
     """Functions of ``rows`` times ``vectors`` sums at a time."""
 
     def _sums(self, f: Function, shape: tuple[int, int], ends: tuple[str, str], masked: bool) -> list[str]:
-        """The accumulators with what is between two places of r."""
+        """Return the accumulators with what is between two places of r."""
         rows, columns = shape
         positions = [(i, j) for i in range(rows) for j in range(columns)]
         with f.carry(self.kind, self.begun, *ends, str(self.tile.lanes)) as (r, values, following):
@@ -30,7 +30,7 @@ class _Dots(Vectors):
         return values
 
     def _added(self, f: Function, value: str) -> str:
-        """Sums of the lanes of one l each."""
+        """Return the sums of the lanes of one l each."""
         lanes, group = self.tile.lanes, self.tile.group
         while lanes > group:
             kind, half = vector(self.element, lanes), lanes // 2
@@ -48,7 +48,7 @@ class _Dots(Vectors):
         return value
 
     def compute(self, rows: int, columns: int) -> str:
-        """Sums of some rows of a and of b."""
+        """Return the sums of some rows of a and of b."""
         f = Function(
             f"internal fastcc void @dot_{rows}_{columns}(ptr noalias %a, ptr noalias %b, ptr noalias %c, "
             "ptr noalias %bias, i64 %r, i64 %a_p, i64 %b_q, i64 %c_p) noinline"

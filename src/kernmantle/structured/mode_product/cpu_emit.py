@@ -24,7 +24,7 @@ class _Tiles(Vectors):
         return [(i, v) for i in range(rows) for v in range(self.tile.vectors)]
 
     def _lane(self, v: int, stride: str, f: Function) -> str:
-        """Elements from the first vector of a panel to another."""
+        """Return the elements from the first vector of a panel to another."""
         return f.multiply(stride, str(v)) if self.tile.apart else str(v * self.tile.lanes)
 
     def compute(self, rows: int, masked: bool) -> str:
@@ -64,7 +64,7 @@ class _Tiles(Vectors):
         return f.text()
 
     def _started(self, f: Function, rows: int, rows_of_c: list[str], masked: bool) -> dict[tuple[int, int], str]:
-        """Accumulators to begin with: zeros, the bias, or what is in c."""
+        """Return the accumulators to begin with: zeros, the bias, or what is in c."""
         tile, positions = self.tile, self._positions(rows)
         fresh, later, done = f.fresh("fresh"), f.fresh("later"), f.fresh("done")
         f.branch("%fresh", fresh, later)
@@ -103,7 +103,7 @@ class _Tiles(Vectors):
         return self.load_masked(f, pointer, self.masks[v]) if self.masks[v] else self.load(f, pointer)
 
     def _summed(self, f: Function, rows: int, begun: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
-        """The accumulators with all of r."""
+        """Return the accumulators with all of r."""
         positions, even = self._positions(rows), f.i64("and", "%r", str(-_TOGETHER))
         starts = [self.at(f, "%a", f.multiply("%a_p", str(i))) for i in range(rows)]
         sums = [begun[position] for position in positions]
@@ -119,7 +119,7 @@ class _Tiles(Vectors):
         return dict(zip(positions, sums, strict=True))
 
     def _step(self, f: Function, starts: list[str], r: str, values: list[str]) -> list[str]:
-        """The accumulators with one more of r."""
+        """Return the accumulators with one more of r."""
         address, offset, following = self.at(f, "%b", f.multiply(r, "%b_r")), f.multiply(r, "%a_r"), list[str]()
         across = [self._load(f, self.at(f, address, self._lane(v, "%b_v", f)), v) for v in range(self.tile.vectors)]
         for i, start in enumerate(starts):
@@ -128,7 +128,7 @@ class _Tiles(Vectors):
         return following
 
     def _gathered(self, f: Function, address: str, i: int, masked: bool) -> dict[tuple[int, int], str]:
-        """A row of groups that lie apart."""
+        """Return a row of groups that lie apart."""
         tile = self.tile
         own, count = vector(self.element, tile.group), str(tile.width // tile.group)
         present = f.least(count, f.i64("sdiv", "%lanes", str(tile.group))) if masked else count
@@ -149,7 +149,7 @@ class _Tiles(Vectors):
             f.store(own, part, self.at(f, address, f.multiply(position, "%c_q")), self.size)
 
     def panel(self, masked: bool) -> str:
-        """All rows of a panel, tile below tile."""
+        """Return all rows of a panel, tile below tile."""
         f = Function(
             f"internal fastcc void @panel_{'masked' if masked else 'whole'}(ptr noalias %a, ptr noalias %b, "
             "ptr noalias %c, ptr noalias %bias, i64 %p, i64 %r, i64 %a_tile, i64 %a_p, i64 %a_r, "
@@ -180,7 +180,7 @@ class _Entry(_Tiles):
     """Writes the entry: over the items and the depth, what is packed, and panel after panel."""
 
     def text(self) -> str:
-        """The whole function."""
+        """Return the whole function."""
         f = self.f = Function(HEAD)
         tile = self.tile
         self.field = field = self.integers(f, FIELDS)
@@ -261,7 +261,7 @@ class _Entry(_Tiles):
 
 
 def offsets(f: Function, field: dict[str, str], block: str, *names: str) -> dict[str, str]:
-    """Where each array begins in a block."""
+    """Return where each array begins in a block."""
     outer, inner = f.i64("sdiv", block, field["inner"]), f.i64("srem", block, field["inner"])
     return {
         name: f.add(f.multiply(outer, field[f"{name}_outer"]), f.multiply(inner, field[f"{name}_inner"]))

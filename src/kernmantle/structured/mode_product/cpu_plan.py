@@ -85,7 +85,7 @@ def small_tile(
     dtype: str, vector_bytes: int, pattern: tuple[int, int, int, int], neighbours: int, weight: tuple[int, ...],
     bias: bool, batch_last: bool,
 ) -> SmallTile | None:  # fmt: skip
-    """The tile for blocks of a few rows and columns that lie together; None for others.
+    """Return the tile for blocks of a few rows and columns that lie together; None for others.
 
     ``weight`` are the strides of i, j and k.
     """
@@ -115,7 +115,7 @@ def tile(
 
 
 def whole_rows(own: Tile, lanes: int, registers: int) -> Tile:
-    """The tile for sums of a few products, which takes the time of its writes: row after row, as they lie."""
+    """Return the tile for sums of a few products, which takes the time of its writes: row after row, as they lie."""
     needed, most = -(-lanes // own.lanes), registers * 3 // 4
     if own.scattered or needed <= own.vectors:
         return own
@@ -124,5 +124,5 @@ def whole_rows(own: Tile, lanes: int, registers: int) -> Tile:
 
 
 def group_of(d: int, lanes: int) -> int:
-    """How many neighbours l go together: the largest power of 2 that divides their number, a vector at most."""
+    """Return how many neighbours l go together: the largest power of 2 that divides their number, a vector at most."""
     return min(d & -d, lanes)

@@ -24,7 +24,7 @@ def emit(tile: SmallTile) -> str:
     pointers = {name: own.pointer(f, slot) for slot, name in enumerate(names)}
 
     def shuffled(value: str, count: int, index: Callable[[int, int, int], int]) -> str:
-        """The number of each lane (i, j, n) among so many."""
+        """Return the number of each lane (i, j, n) among so many."""
         kind = vector(own.element, count)
         lanes = [index(lane // (b * n), lane // n % b, lane % n) for lane in range(tile.lanes)]
         if count == 1:
@@ -36,7 +36,7 @@ def emit(tile: SmallTile) -> str:
         return f.emit(f"shufflevector {kind} {value}, {kind} poison, <{tile.lanes} x i32> <{chosen}>")
 
     def loaded(pointer: str, first: str, each: int) -> tuple[str, int]:
-        """Numbers of all blocks of a window, so many of each."""
+        """Return the numbers of all blocks of a window, so many of each."""
         count = tile.blocks * each
         return own.load(f, own.at(f, pointer, f.multiply(first, str(each))), count), count
 

@@ -18,18 +18,18 @@ class Vectors:
         self.kind = vector(self.element, tile.lanes)
 
     def at(self, f: Function, pointer: str, *offsets: str) -> str:
-        """Address so many elements on."""
+        """Return the address so many elements on."""
         for offset in offsets:
             if offset != "0":
                 pointer = f.at(pointer, offset, self.element)
         return pointer
 
     def load(self, f: Function, pointer: str, lanes: int | None = None) -> str:
-        """Vector in memory."""
+        """Return the vector in memory."""
         return f.load(vector(self.element, lanes or self.tile.lanes), pointer, self.size)
 
     def repeated(self, f: Function, pointer: str) -> str:
-        """The group at an address, again and again."""
+        """Return the group at an address, again and again."""
         lanes, group = self.tile.lanes, self.tile.group
         if group == lanes:
             return self.load(f, pointer)
@@ -51,7 +51,7 @@ class Vectors:
         f.emit_void(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 2, i32 1)")
 
     def mask(self, f: Function, valid: str) -> str:
-        """Which of the lanes are below a count."""
+        """Return which of the lanes are below a count."""
         lanes = self.tile.lanes
         low = f.most("-1", f.least(valid, str(lanes)))
         low = f.emit(f"trunc i64 {low} to i32")
@@ -62,7 +62,7 @@ class Vectors:
         return f.emit(f"icmp slt {wide} <{indices}>, {every}")
 
     def load_masked(self, f: Function, pointer: str, mask: str) -> str:
-        """Vector in memory, zero where the mask is."""
+        """Return the vector in memory, zero where the mask is."""
         kind, lanes = self.kind, self.tile.lanes
         return f.emit(
             f"call {kind} @llvm.masked.load.{suffix(kind)}.p0(ptr {pointer}, i32 {self.size}, <{lanes} x i1> {mask}, "
@@ -78,16 +78,16 @@ class Vectors:
         )
 
     def integers(self, f: Function, names: tuple[str, ...]) -> dict[str, str]:
-        """The arguments of the entry."""
+        """Return the arguments of the entry."""
         return {name: f.load("i64", f.at("%integers", str(slot), "i64"), 8) for slot, name in enumerate(names)}
 
     def pointer(self, f: Function, index: int) -> str:
-        """An array of the entry."""
+        """Return an array of the entry."""
         return f.load("ptr", f.at("%pointers", str(index), "ptr"), 8)
 
 
 def packing(own: Vectors) -> str:
-    """Rows of a panel, one after the other, from groups ``b_q`` apart; zeros behind the last lane."""
+    """Return the rows of a panel, one after the other, from groups ``b_q`` apart; zeros behind the last lane."""
     tile = own.tile
     f = Function(
         "internal fastcc void @pack(ptr noalias %into, ptr noalias %b, i64 %r, i64 %b_r, i64 %b_q, i64 %lanes) noinline"
@@ -137,7 +137,7 @@ def packing_rows(own: Vectors) -> str:
     tile_elements, every = f.multiply("%r", row_elements), f.ceiling("%p", tile.rows)
 
     def present(tile_index: str) -> tuple[str, str]:
-        """First row of a tile, and how many are there."""
+        """Return the first row of a tile, and how many are there."""
         first = f.multiply(tile_index, str(tile.rows))
         return first, f.least(str(tile.rows), f.i64("sub nsw", "%p", first))
 

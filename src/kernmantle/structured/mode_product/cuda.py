@@ -48,7 +48,7 @@ OVERLAPPED: tuple[Feature, ...] = ("overlapped_launch",)
 
 
 def _access(tensor: torch.Tensor, first: bool) -> int:
-    """Bytes of the largest access that pointer and strides allow, at most 16."""
+    """Return the bytes of the largest access that pointer and strides allow, at most 16."""
     others = [tensor.stride(0) if tensor.shape[0] > 1 else 0, tensor.stride(1 if first else 2)]
     return math.gcd(16, tensor.data_ptr(), *(stride * tensor.element_size() for stride in others))
 
@@ -78,7 +78,7 @@ def problem_of(
 def _taken(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor
 ) -> Problem | None:
-    """The product as kernels for float32 or halves see it; None if they do not take it."""
+    """Return the product as kernels for float32 or halves see it; None if they do not take it."""
     problem = problem_of(x, weight, bias, activation, precision, out)
     if problem is None or (precision == "ieee" and x.dtype != torch.float64):
         return None
@@ -98,7 +98,7 @@ def choose_algorithm(
 
 
 def is_transposed(weight: torch.Tensor) -> bool:
-    """Whether weights are those of a transposed matrix."""
+    """Return whether weights are those of a transposed matrix."""
     return weight.stride(2) < weight.stride(3)
 
 
@@ -112,7 +112,7 @@ def is_streamed(problem: Problem, weight: torch.Tensor, own: DeviceLimits, alone
 
 
 def streamed_seconds(problem: Problem, weight: torch.Tensor, own: DeviceLimits) -> float:
-    """What a product should take that reads weights where they lie."""
+    """Return what a product should take that reads weights where they lie."""
     strides = weight.expand(problem.groups, *weight.shape[1:]).stride()
     return stream_seconds(problem, own, lies_along(problem.pattern, strides))
 
@@ -142,7 +142,7 @@ def expected(
     pattern: tuple[int, int, int, int], batch: int, dtype: str, first: bool, device: torch.device,
     transposed: bool | None = None,
 ) -> float | None:  # fmt: skip
-    """What the kernels should take for arrays without gaps.
+    """Return what the kernels should take for arrays without gaps.
 
     The weights are rearranged before, or with it where it is said whether they are those of a transposed matrix.
     """
@@ -194,7 +194,7 @@ def bound(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, activation: str, precision: str, out: torch.Tensor, alone: bool,
     choose_algorithm: str,
 ) -> Bound | None:  # fmt: skip
-    """What runs products that look like this one; ``alone``: the weights are rearranged for it alone."""
+    """Return what runs products that look like this one; ``alone``: the weights are rearranged for it alone."""
     key = program_key(("kron_sparse kernel", choose_algorithm, alone), (activation, precision), (x, weight, bias, out))
 
     def make() -> Bound:
@@ -296,7 +296,7 @@ def _wide(
     arrangement = chosen.arrangement(problem)
 
     def made(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights in the order in which the kernel reads them, and what undoes the scale of each column."""
+        """Return the weights in the order in which the kernel reads them, and what undoes the scale of each column."""
         image = allocate(sizes[:1], torch.uint8, weight.device)
         scale = allocate(sizes[1:], torch.float32, weight.device)
         start(prepare, index, units, (weight.data_ptr(), image.data_ptr(), scale.data_ptr(), *rearranging))
@@ -314,7 +314,7 @@ def _wide(
 
 
 def _spans(tensor: torch.Tensor) -> bool:
-    """Whether steps within a group of an array, or of its copy, are 32-bit numbers."""
+    """Return whether steps within a group of an array, or of its copy, are 32-bit numbers."""
     steps = sum((size - 1) * abs(step) for size, step in zip(tensor.shape[1:], tensor.stride()[1:], strict=True))
     return max(steps, tensor.shape[1] * tensor.shape[2]) < 2**31
 

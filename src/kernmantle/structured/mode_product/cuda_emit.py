@@ -31,7 +31,7 @@ def _text(*parts: list[str] | str) -> str:
 
 
 def emit(plan: KronSparsePlan) -> str:
-    """Source of a plan."""
+    """Return the source of a plan."""
     tile = plan.tile
     traits = {
         "WARP_L": tile.l, "WARPS_L": tile.sharers, "MMA_M": tile.m, "TILE_N": tile.columns, "WARPS_N": tile.sides,
@@ -52,7 +52,7 @@ def emit(plan: KronSparsePlan) -> str:
 
 
 def emit_narrow(plan: NarrowPlan) -> str:
-    """Source of a narrow plan."""
+    """Return the source of a narrow plan."""
     types = {"T": SCALARS[plan.dtype], "C": "double" if plan.dtype == "f64" else "float"}
     traits = {
         "ROWS": plan.rows, "COLUMNS": plan.columns, "VECTOR": plan.vector,
@@ -68,7 +68,7 @@ def emit_narrow(plan: NarrowPlan) -> str:
 
 
 def emit_stream(plan: StreamPlan) -> str:
-    """Source of a product that reads the weights where they lie."""
+    """Return the source of a product that reads the weights where they lie."""
     traits = {
         "ROWS": plan.rows, "OWN": plan.own, "STEPS": plan.steps, "ACTIVATION": ACTIVATIONS.index(plan.activation),
         "ALONG": plan.along, "BIAS": plan.bias,
@@ -82,7 +82,7 @@ def emit_stream(plan: StreamPlan) -> str:
 
 
 def emit_stream_sum(plan: StreamSumPlan) -> str:
-    """Source of the gradient of weights for a small batch."""
+    """Return the source of the gradient of weights for a small batch."""
     traits = {"OWN_J": plan.own_j, "OWN_K": plan.own_k, "STEPS": plan.steps}
     names = (*_SIZES, "columns", "depth")
     sizes, cast = (", ".join(f"{kind}{name}" for name in names) for kind in ("km::i64 ", "(int)"))
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__({STREAM_THREADS}) {ENTRY}(
 
 
 def emit_fused(plan: FusedPlan) -> str:
-    """Source of two products as one."""
+    """Return the source of two products as one."""
     weights = {
         "WARP_L": 1, "WARPS_L": 1, "MMA_M": 1, "TILE_N": EDGE, "WARPS_N": 1, "TILE_K": EDGE, "STAGES": 2, "WARPS": 4,
         "X_BYTES": 4, "Y_RUN": 1, "PRODUCTS": plan.products, "ACTIVATION": 0, "X_FIRST": True, "Y_FIRST": False,
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(Pair::THREADS) {ENTRY}(
 
 
 def _grouped_tile(plan: GroupedPlan, tile: GroupedTile, index: int) -> tuple[list[str], str]:
-    """The tile of one of several products, and the function that computes it."""
+    """Return the tile of one of several products, and the function that computes it."""
     if tile.alone:
         own = f"{SCALARS[plan.dtype]}, {plan.warps}, {plan.rounds}, {str(tile.packed).lower()}"
         return [], f"grouped_sum<{own}>"
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__({plan.threads}, {plan.each}) {ENTRY
 
 
 def emit_sum(plan: SumPlan) -> str:
-    """Source of the gradient of weights."""
+    """Return the source of the gradient of weights."""
     traits = {"L": plan.l, "PRODUCTS": plan.products, "X_FIRST": plan.x_first, "Y_FIRST": plan.y_first}
     sizes = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES, "slots"))
     cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES, "slots"))
@@ -236,7 +236,7 @@ extern "C" __global__ void __launch_bounds__({plan.threads}) {ENTRY}(
 
 
 def _prepare() -> str:
-    """The kernel that brings weights into the order of a tile."""
+    """Return the kernel that brings weights into the order of a tile."""
     own = ", ".join(f"km::i64 {name}" for name in ("groups", *_SIZES))
     cast = ", ".join(f"(int){name}" for name in ("groups", *_SIZES))
     return f"""extern "C" __global__ void __launch_bounds__({PREPARE_THREADS}) {PREPARE}(
@@ -249,7 +249,7 @@ def _prepare() -> str:
 
 
 def _entry(bounds: str, call: str) -> str:
-    """The kernel, which every plan is launched with the same arguments of."""
+    """Return the kernel, which every plan is launched with the same arguments of."""
     strides = ", ".join(f"km::i64 {name}" for name in _STRIDES)
     sizes = ", ".join(f"km::i64 {name}" for name in (*_SIZES, "tiles", "slots"))
     cast = ", ".join(f"(int){name}" for name in (*_SIZES, "tiles", "slots"))

@@ -72,7 +72,7 @@ def cpu() -> Any:
 
 @lru_cache(maxsize=1)
 def _transposing() -> Any:
-    """The same over turned rows."""
+    """Return the same over turned rows."""
     return import_module(".transpose", __package__)
 
 
@@ -82,7 +82,7 @@ def _on_gpu(x: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=64)
 def _product_program(has_bias: bool, activation: str, last: bool) -> str:
-    """Sum of products over k; with ``last`` the vectors run along the batch."""
+    """Return the sum of products over k; with ``last`` the vectors run along the batch."""
     operands = [Operand("x0", "gnikl"), Operand("x1", "gijkl"), *[Operand("x2", "gijl")] * has_bias]
     total = Node("add", (var("s0"), var("x2"))) if has_bias else var("s0")
     product = _times(var("x0"), var("x1"))
@@ -103,12 +103,12 @@ def _types(dtype: torch.dtype, precision: str) -> str:
 
 
 def described(x: torch.Tensor) -> tuple[int, str, str, bool]:
-    """What the cost of a product depends on beside its pattern."""
+    """Return what the cost of a product depends on beside its pattern."""
     return x.shape[1], NAMES[x.dtype], x.device.type, x.stride(2) != 1 and x.shape[2] > 1
 
 
 def _among(algorithm: str, x: torch.Tensor) -> str:
-    """The algorithm asked for; without a choice where the cost of none is known."""
+    """Return the algorithm asked for; without a choice where the cost of none is known."""
     return "kernel" if algorithm == "auto" and x.device.type not in _DEVICES else algorithm
 
 
@@ -121,7 +121,7 @@ def empty(x: torch.Tensor, features: int, batch_last: bool) -> torch.Tensor:
 
 
 def uncast(kind: str, call: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
-    """A call in the types it is given; entering the context takes 6 us."""
+    """Return a call in the types it is given; entering the context takes 6 us."""
     if not torch.is_autocast_enabled(kind):
         return call(*arguments)
     with torch.autocast(kind, enabled=False):
@@ -203,7 +203,7 @@ def by(
 def through(
     x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, activation: str, batch_last: bool
 ) -> torch.Tensor:
-    """Product of x, its features first or last, with one matrix."""
+    """Return the product of x, its features first or last, with one matrix."""
     x = within_blas_strides(x)
     if batch_last:
         columns = x.flatten(1) if x.dim() > 1 else x[:, None]

@@ -43,7 +43,7 @@ def expected(
     patterns: tuple[tuple[int, int, int, int], tuple[int, int, int, int]], batch: int, dtype: str, first: bool,
     device: torch.device,
 ) -> float:  # fmt: skip
-    """What two products as one should take, weights prepared before; infinite where that is no quicker."""
+    """Return what two products as one should take, weights prepared before; infinite where that is no quicker."""
     if dtype not in DTYPES or not meets(*patterns):
         return math.inf
     return fused_seconds(contiguous(*patterns, batch, dtype, first), limits(index_of(device)))

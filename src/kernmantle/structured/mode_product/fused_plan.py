@@ -73,7 +73,7 @@ class FusedProblem:
 
 
 def contiguous(first: Pattern, second: Pattern, batch: int, dtype: str, features: bool) -> FusedProblem:
-    """The problem of arrays without gaps, features or batch together in both."""
+    """Return the problem of arrays without gaps, features or batch together in both."""
     vector = features and first[3] == 1 and first[2] % 4 == 0
     return FusedProblem(first, second, batch, dtype, features, features, vector, run_of(second, BYTES[dtype], 16))
 
@@ -123,23 +123,23 @@ class FusedPlan:
         return EDGE * EDGE * (4 if self.split else 2)
 
     def shared(self, problem: FusedProblem) -> int:
-        """Bytes of shared memory of a block."""
+        """Return the bytes of shared memory of a block."""
         return self.shared_bytes(self.slice, problem.deep, self.columns, problem.inner)
 
     def shared_bytes(self, slice_: int, deep: int, columns: int, inner: int) -> int:
-        """Bytes of shared memory of a block that has such a part, as in ``kronsparse_fused.cuh``."""
+        """Return the bytes of shared memory of a block that has such a part, as in ``kronsparse_fused.cuh``."""
         middle = EDGE * (slice_ * deep | 1)
         row = -(-columns * inner // 8) * 8 + 16 // BYTES[self.dtype] if self.run else 0
         return self.rows * (middle + row) * BYTES[self.dtype]
 
     def blocks(self, problem: FusedProblem) -> int:
-        """Blocks of a launch."""
+        """Return the blocks of a launch."""
         a, b, _, _ = problem.second
         parts = -(-problem.inner // self.slice) * -(-b // self.columns)
         return a * problem.first[3] * parts * -(-problem.batch // self.rows)
 
     def sizes(self, problem: FusedProblem) -> tuple[int, ...]:
-        """What the kernel is told of the problem and of the part of a block."""
+        """Return what the kernel is told of the problem and of the part of a block."""
         a, b, _, _ = problem.second
         own = problem.p, problem.first[2], problem.rank, problem.inner
         return *own, b, a, problem.first[3], self.slice, self.columns
@@ -156,7 +156,7 @@ class FusedPlan:
         return first, (1, a, b, c, d, 0, b * c * d, c * d, d, 1)
 
     def image(self, view: tuple[int, ...]) -> tuple[int, int, int]:
-        """Bytes of a prepared factor, numbers of its scales, and blocks that prepare it."""
+        """Return the bytes of a prepared factor, numbers of its scales, and blocks that prepare it."""
         groups, a, b, c, d = view[:5]
         tiles = groups * a * d * -(-b // EDGE)
         scales = tiles * EDGE if self.split else 0
@@ -170,7 +170,7 @@ class FusedPlan:
 
 
 def _slices(problem: FusedProblem, across: bool) -> Iterator[int]:
-    """Parts of the inner blocks that one block may own."""
+    """Yield the parts of the inner blocks that one block may own."""
     inner = problem.inner
     yield inner
     if not across or problem.rank == 1:
@@ -179,7 +179,7 @@ def _slices(problem: FusedProblem, across: bool) -> Iterator[int]:
 
 
 def candidates(problem: FusedProblem, limits: DeviceLimits) -> Iterator[FusedPlan]:
-    """Plans that fit."""
+    """Yield the plans that fit."""
     b = problem.second[1]
     for across in {problem.rank * 2 <= EDGE and problem.inner > 1, problem.inner == 1}:
         for part in _slices(problem, across):
@@ -196,13 +196,13 @@ def candidates(problem: FusedProblem, limits: DeviceLimits) -> Iterator[FusedPla
 
 
 def _each(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> int:
-    """Blocks that share a multiprocessor."""
+    """Return the blocks that share a multiprocessor."""
     by_memory = limits.shared_per_sm // (plan.shared(problem) + _RESERVE)
     return max(1, min(by_memory, limits.threads_per_sm // plan.threads, _REGISTERS // (plan.threads * _MOST_REGISTERS)))
 
 
 def seconds(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> float:
-    """What a plan should take."""
+    """Return what a plan should take."""
     b, c = problem.first[1:3]
     if plan.across:
         first = problem.p * -(-(plan.slice if plan.slice < problem.inner else b) // EDGE)
@@ -223,7 +223,7 @@ def seconds(plan: FusedPlan, problem: FusedProblem, limits: DeviceLimits) -> flo
 
 @lru_cache(maxsize=4096)
 def plan_fused(problem: FusedProblem, limits: DeviceLimits) -> FusedPlan | None:
-    """The plan that should be quickest; None if nothing fits into shared memory."""
+    """Return the plan that should be quickest; None if nothing fits into shared memory."""
     return min(candidates(problem, limits), key=lambda found: seconds(found, problem, limits), default=None)
 
 

@@ -170,7 +170,7 @@ def _read(view: View, l: int, own: int, extent: int, r: int, size: int) -> str:
 
 
 def _others(view: View, l: int) -> View | None:
-    """A view without the axis along which every number is another product's; None where no axis is."""
+    """Return a view without the axis along which every number is another product's; None where no axis is."""
     steps = [step for step in view.batch if step]
     if l != 1 or steps.count(1) != 1 or 2 not in (view.first, view.second):
         return None
@@ -178,7 +178,7 @@ def _others(view: View, l: int) -> View | None:
 
 
 def _fits(view: View, count: int, size: int, *others: int) -> bool:
-    """Whether so many numbers may be at once read or written at steps of these and of the batch axes."""
+    """Return whether so many numbers may be at once read or written at steps of these and of the batch axes."""
     wanted = min(16, count * size)
     return view.access % wanted == 0 and all(step * size % wanted == 0 for step in (*view.batch, *others))
 
@@ -210,7 +210,7 @@ def _widest(product: GroupedProduct, l: int, dtype: str) -> tuple[int, int]:
 
 
 def tile_of(product: GroupedProduct, dtype: str) -> GroupedTile:
-    """The tile of a product."""
+    """Return the tile of a product."""
     size, l = BYTES[dtype], _l(product)
     if product.right is None:
         together = product.left.first == 1 and _fits(product.left, 16 // size, size, product.left.second)
@@ -229,7 +229,7 @@ def tile_of(product: GroupedProduct, dtype: str) -> GroupedTile:
 
 
 def tiles_of(product: GroupedProduct, tile: GroupedTile) -> int:
-    """Tiles of a product, one for a warp or several."""
+    """Return the tiles of a product, one for a warp or several."""
     shape = -(-product.p // (16 * tile.m)) * -(-product.q // (8 * tile.n))
     return math.prod(product.sizes) // tile.l * shape
 
@@ -242,7 +242,7 @@ def parts_of(product: GroupedProduct, tile: GroupedTile, limits: DeviceLimits) -
 
 
 def blocks_of(product: GroupedProduct, tile: GroupedTile, dtype: str, warps: int, limits: DeviceLimits) -> int:
-    """Blocks of a product."""
+    """Return the blocks of a product."""
     if tile.alone:
         return -(-product.p * BYTES[dtype] // 32) if tile.packed else -(-product.p // warps)
     return -(-tiles_of(product, tile) * parts_of(product, tile, limits) // warps)
@@ -265,7 +265,7 @@ def plan_grouped(
 def numbers_of(
     product: GroupedProduct, tile: GroupedTile, dtype: str, warps: int, limits: DeviceLimits
 ) -> tuple[tuple[int, ...], int]:
-    """What a launch is told of a product but its addresses, and how many blocks it takes."""
+    """Return what a launch is told of a product but its addresses, and how many blocks it takes."""
 
     def steps(view: View | None) -> tuple[int, ...]:
         if view is None:
@@ -296,15 +296,15 @@ class Passes:
     y: View
 
     def forward(self, bias: View | None = None) -> GroupedProduct:
-        """The product itself."""
+        """Return the product itself."""
         return GroupedProduct(self.rows, self.j, self.k, self.sizes, self.x, self.weight, self.y, bias)
 
     def of_x(self) -> GroupedProduct:
-        """Gradient of x, whose place the view of x is."""
+        """Return the gradient of x, whose place the view of x is."""
         return GroupedProduct(self.rows, self.k, self.j, self.sizes, self.y, self.weight.transposed, self.x)
 
     def of_weight(self) -> GroupedProduct:
-        """Gradient of the weights, written along what lies together."""
+        """Return the gradient of the weights, written along what lies together."""
         if self.weight.first < self.weight.second:
             return GroupedProduct(
                 self.k, self.j, self.rows, self.sizes, self.x.transposed, self.y.transposed, self.weight.transposed
@@ -313,7 +313,7 @@ class Passes:
 
 
 def sums(features: int, rows: int, x: tuple[int, int, int]) -> GroupedProduct:
-    """Sums over rows; x: steps of rows and of features, and the largest access its address allows."""
+    """Return the sums over rows; x: steps of rows and of features, and the largest access its address allows."""
     none = (0, 0, 0, 0)
     left, out = View(none, x[1], x[0], x[2]), View(none, 1, 1)
     return GroupedProduct(features, 1, rows, (1, 1, 1, 1), left, None, out)
@@ -331,7 +331,7 @@ def factor(pattern: Pattern, rows: int, x: tuple[int, int, int], y: tuple[int, i
 
 
 def bias_view(pattern: Pattern, access: int = 16) -> View:
-    """A bias over the rows of a factor."""
+    """Return a bias over the rows of a factor."""
     _, b, _, d = pattern
     return View((0, 0, b * d, 1), d, 0, access)
 
@@ -358,7 +358,7 @@ def _sector_bytes(view: View, least: int, size: int) -> int:
 
 
 def _read_seconds(view: View, read: str, count: int, present: float, l: int, size: int) -> float:
-    """What it takes to read so many numbers, of which some are beyond the edges."""
+    """Return what it takes to read so many numbers, of which some are beyond the edges."""
     if read == "ALONE":
         return count * _ALONE[size] + present * _sector_bytes(view, size, size) * _READ_BYTE
     if read == "BESIDE":
@@ -382,7 +382,7 @@ def _product_seconds(product: GroupedProduct, size: int, tile: GroupedTile, part
 
 
 def launch_seconds(products: Sequence[GroupedProduct], dtype: str, limits: DeviceLimits) -> float:
-    """What a launch should take."""
+    """Return what a launch should take."""
     size, moved, longest = BYTES[dtype], 0.0, 0.0
     for product in products:
         tile = tile_of(product, dtype)
@@ -395,14 +395,14 @@ def launch_seconds(products: Sequence[GroupedProduct], dtype: str, limits: Devic
 
 
 def forward_seconds(pattern: Pattern, batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:
-    """What the product with one factor should take."""
+    """Return what the product with one factor should take."""
     a, b, c, d = pattern
     x, y = ((1, batch, 16) if last else (a * m * d, 1, 16) for m in (c, b))
     return launch_seconds([factor((a, b, c, d), batch, x, y).forward()], dtype, limits)
 
 
 def grouped_seconds(patterns: Sequence[Pattern], batch: int, dtype: str, last: bool, limits: DeviceLimits) -> float:
-    """What a training step of a chain should take, a launch for each factor forward and one back."""
+    """Return what a training step of a chain should take, a launch for each factor forward and one back."""
     total = 0.0
     for a, b, c, d in patterns:
         x, y = ((1, batch, 16) if last else (a * m * d, 1, 16) for m in (c, b))

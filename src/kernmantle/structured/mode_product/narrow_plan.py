@@ -28,7 +28,7 @@ class NarrowPlan:
     threads: int = 128
 
     def grid(self, problem: Problem, limits: DeviceLimits) -> tuple[int, int]:
-        """Blocks, and how many of them share what is left when the weights are chosen."""
+        """Return the blocks, and how many of them share what is left when the weights are chosen."""
         a, _, _, d = problem.pattern
         wide = a * (d // self.vector) if self.first else problem.batch // self.vector
         ranges = -(-wide // self.threads)
@@ -46,7 +46,7 @@ class NarrowPlan:
 
 @lru_cache(maxsize=4096)
 def narrow_plan(problem: Problem, limits: DeviceLimits) -> NarrowPlan | None:
-    """Plan for blocks of a few rows and columns in one layout; None for others."""
+    """Return the plan for blocks of a few rows and columns in one layout; None for others."""
     _, b, c, d = problem.pattern
     size = BYTES[problem.dtype]
     if max(b, c) > _NARROW or b * c > _NARROW_WEIGHTS or problem.x_first != problem.y_first:

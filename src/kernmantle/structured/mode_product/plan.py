@@ -39,7 +39,7 @@ class Problem:
 
 
 def contiguous(pattern: Pattern, batch: int, dtype: str, first: bool) -> Problem:
-    """The problem of arrays without gaps, features or batch together in both."""
+    """Return the problem of arrays without gaps, features or batch together in both."""
     a, b, c, d = pattern
     size = BYTES[dtype]
     access = [math.gcd(16, size * (a * m * d if first else batch), size * m * d if first else 0) for m in (c, b)]
@@ -69,7 +69,7 @@ class Tile:
 
     @staticmethod
     def of(name: str) -> Tile:
-        """The tile of a name."""
+        """Return the tile of a name."""
         *sizes, resident, grouped, ahead, sides = map(int, name.split("."))
         l, sharers, m, columns, chunk, stages, warps = sizes
         return Tile(l, sharers, m, columns, chunk, stages, warps, bool(resident), bool(grouped), bool(ahead), sides)
@@ -141,7 +141,7 @@ class KronSparsePlan:
         return -(-problem.pattern[2] // self.tile.chunk)
 
     def tiles(self, problem: Problem) -> int:
-        """Tiles of rows."""
+        """Return the tiles of rows."""
         return -(-problem.batch // self.rows)
 
     @property
@@ -178,7 +178,7 @@ class KronSparsePlan:
         return self._pipelines * self.tile.stages * self.stage_bytes
 
     def shared(self, problem: Problem) -> int:
-        """Bytes of shared memory of a block."""
+        """Return the bytes of shared memory of a block."""
         return self.shared_bytes(self.chunks(problem) if self.tile.resident else self.tile.stages)
 
     def shared_bytes(self, chunks: int) -> int:
@@ -191,27 +191,27 @@ class KronSparsePlan:
         return table + chunks * self.chunk_bytes + self.pipeline_bytes
 
     def image_bytes(self, problem: Problem) -> int:
-        """Bytes of the rearranged weights."""
+        """Return the bytes of the rearranged weights."""
         return self.groups(problem) * self.chunks(problem) * self.chunk_bytes
 
     def arrangement(self, problem: Problem) -> tuple[int | str | bool, ...]:
-        """What the order of the rearranged weights depends on."""
+        """Return what the order of the rearranged weights depends on."""
         tile = self.tile
         own = (tile.l, tile.sharers, tile.columns, tile.chunk, tile.grouped)
         return (self.dtype, self.x_first, self.y_first, problem.groups, *own)
 
     def scales(self, problem: Problem) -> int:
-        """Number of scales of columns, edges included."""
+        """Return the number of scales of columns, edges included."""
         a, b, _, d = problem.pattern
         padded = -(-b // self.tile.columns) * self.tile.columns * -(-d // self.span) * self.span
         return problem.groups * a * padded if self.split else 0
 
     def preparing_units(self, problem: Problem) -> int:
-        """Blocks that rearrange the weights."""
+        """Return the blocks that rearrange the weights."""
         return self.groups(problem) * self.span * self.tile.columns // (8 if self.split or self.tile.grouped else 16)
 
     def slots(self, problem: Problem, limits: DeviceLimits) -> int:
-        """Blocks among which the tiles of one set of columns are shared."""
+        """Return the blocks among which the tiles of one set of columns are shared."""
         tiles, groups = self.tiles(problem), self.groups(problem)
         resident = max(1, limits.sm_count * self.blocks_each(problem, limits))
         most = max(1, resident // groups)
@@ -219,7 +219,7 @@ class KronSparsePlan:
         return min(tiles, most if busy else _even(groups, resident, tiles))
 
     def blocks_each(self, problem: Problem, limits: DeviceLimits) -> int:
-        """Blocks that share a multiprocessor."""
+        """Return the blocks that share a multiprocessor."""
         by_memory = limits.shared_per_sm // (self.shared(problem) + _RESERVE)
         return max(0, min(by_memory, limits.registers_per_sm // (self.threads * self.registers)))
 

@@ -42,7 +42,7 @@ class StreamPlan:
     activation: str = ""
 
     def blocks(self, problem: Problem) -> int:
-        """Blocks of a launch."""
+        """Return the blocks of a launch."""
         a, b, _, d = problem.pattern
         each = (self.depth if self.along else self.columns) * self.own
         return problem.groups * a * -(-d // THREADS) * -(-b // each) * -(-problem.batch // self.rows)
@@ -65,7 +65,7 @@ class StreamSumPlan:
     depth: int
 
     def blocks(self, pattern: Pattern, groups: int) -> int:
-        """Blocks of a launch."""
+        """Return the blocks of a launch."""
         a, b, c, d = pattern
         tiles = -(-b // (self.depth * self.own_j)) * -(-c // (self.columns * self.own_k))
         return groups * a * -(-d // THREADS) * tiles
@@ -75,23 +75,23 @@ class StreamSumPlan:
 
 
 def _fits(pattern: Pattern, batch: int, dtype: str) -> bool:
-    """Whether steps within x, the result and a block are small enough."""
+    """Return whether steps within x, the result and a block are small enough."""
     a, b, c, d = pattern
     return dtype in DTYPES and 0 < batch <= _MOST_ROWS and max(b * c * d, batch * a * d * max(b, c)) <= _MOST_NUMBERS
 
 
 def _threads_of_l(d: int) -> int:
-    """Threads of a block for each l of its tile."""
+    """Return the threads of a block for each l of its tile."""
     return THREADS // math.ceil(d / math.ceil(d / THREADS))
 
 
 def _least_columns(d: int) -> int:
-    """Columns with which a warp reads neighbours."""
+    """Return the columns with which a warp reads neighbours."""
     return math.ceil(_WARP / math.ceil(d / math.ceil(d / THREADS)))
 
 
 def lies_along(pattern: Pattern, strides: tuple[int, ...]) -> bool:
-    """Whether k, and not j, lies next to l in weights of these strides (group, i, j, k, l)."""
+    """Return whether k, and not j, lies next to l in weights of these strides (group, i, j, k, l)."""
     return strides[3] == pattern[3] or pattern[2] == 1
 
 
@@ -109,7 +109,7 @@ def streams(problem: Problem, strides: tuple[int, ...]) -> bool:
 
 @lru_cache(maxsize=4096)
 def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPlan | None:
-    """The plan of a product, with k (``along``) or j beside l in memory; None for what is not streamed."""
+    """Return the plan of a product, with k (``along``) or j beside l in memory; None for what is not streamed."""
     _, b, c, d = problem.pattern
     if not _fits(problem.pattern, problem.batch, problem.dtype):
         return None
@@ -141,7 +141,7 @@ def stream_plan(problem: Problem, along: bool, limits: DeviceLimits) -> StreamPl
 
 @lru_cache(maxsize=4096)
 def stream_seconds(problem: Problem, limits: DeviceLimits, along: bool = True) -> float:
-    """What the product should take; infinite for what is not streamed."""
+    """Return what the product should take; infinite for what is not streamed."""
     found = stream_plan(problem, along, limits)
     if found is None:
         return math.inf
@@ -159,7 +159,7 @@ def _seconds(weights: int, batch: int, dtype: str) -> float:
 def stream_sum_plan(
     pattern: Pattern, batch: int, groups: int, dtype: str, limits: DeviceLimits
 ) -> StreamSumPlan | None:  # fmt: skip
-    """The plan of the gradient of weights; None for what is not streamed."""
+    """Return the plan of the gradient of weights; None for what is not streamed."""
     _, b, c, d = pattern
     if not _fits(pattern, batch, dtype):
         return None
@@ -181,7 +181,7 @@ def stream_sum_plan(
 
 @lru_cache(maxsize=4096)
 def stream_sum_seconds(pattern: Pattern, batch: int, dtype: str, limits: DeviceLimits, last: bool = False) -> float:
-    """What the gradient of weights should take; infinite for what is not streamed."""
+    """Return what the gradient of weights should take; infinite for what is not streamed."""
     if stream_sum_plan(pattern, batch, 1, dtype, limits) is None:
         return math.inf
     return (2 * _COPIED if last and batch > 1 else 0.0) + _seconds(math.prod(pattern), batch, dtype)

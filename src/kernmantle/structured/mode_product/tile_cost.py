@@ -131,7 +131,7 @@ _LEAST_ROWS, _NARROW, _DEEP, _SLOWER = (
 
 
 def _extra_seconds(plan: KronSparsePlan, problem: Problem) -> float:
-    """Seconds of what is not moved in whole vectors, and of the weights."""
+    """Return the seconds of what is not moved in whole vectors, and of the weights."""
     a, b, c, d = problem.pattern
     size = BYTES[problem.dtype]
     x, y, weights = _UNALIGNED[plan.split, problem.x_first]
@@ -142,7 +142,7 @@ def _extra_seconds(plan: KronSparsePlan, problem: Problem) -> float:
 
 
 def quicker(ends: float, again: float) -> float:
-    """How many times as fast as from memory so many bytes come that are read and written again and again."""
+    """Return how many times as fast as from memory so many bytes come that are read and written again and again."""
     return 1.0 + (again - 1.0) * min(1.0, max(0.0, (_LOST_BYTES - ends) / (_LOST_BYTES - _CACHED_BYTES)))
 
 
@@ -171,7 +171,7 @@ def _instructions(plan: KronSparsePlan) -> tuple[float, float]:
 
 
 def _run_bytes(plan: KronSparsePlan) -> int:
-    """Bytes of x that a warp takes from neighbouring addresses."""
+    """Return the bytes of x that a warp takes from neighbouring addresses."""
     size, tile = BYTES[plan.dtype], plan.tile
     if not plan.x_first:
         return 16 * tile.m * size
@@ -179,7 +179,7 @@ def _run_bytes(plan: KronSparsePlan) -> int:
 
 
 def _work(own: Costs, plan: KronSparsePlan, chunks: int, warps: int) -> float:
-    """Seconds of the warps of a multiprocessor for one tile of each."""
+    """Return the seconds of the warps of a multiprocessor for one tile of each."""
     tile = plan.tile
     products = tile.m * tile.l * (tile.columns // tile.sides // 8) * (tile.chunk // 16)
     products *= plan.products if plan.split else 1
@@ -225,6 +225,6 @@ def tile_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -
 
 
 def together_seconds(plan: KronSparsePlan, problem: Problem, limits: DeviceLimits) -> float:
-    """The same with the start of the kernel that rearranges the weights, but not its work."""
+    """Return the same with the start of the kernel that rearranges the weights, but not its work."""
     start, column = (1e-6, 3.5e-8) if plan.split else (0.0, 1.5e-8)
     return tile_seconds(plan, problem, limits) + start + column * min(problem.pattern[2], 256)

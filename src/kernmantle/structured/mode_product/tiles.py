@@ -24,7 +24,7 @@ _NARROW_BYTES_A_SECOND = {True: 3.0e12, False: 3.5e12}
 
 
 def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
-    """Values of l of a warp, and warps that share rows, for values of l of their own or for columns."""
+    """Return the values of l of a warp, and warps that share rows, for values of l of their own or for columns."""
     d = problem.pattern[3]
     if not problem.x_first or d == 1:
         return ((1, 1, 1),)
@@ -36,7 +36,7 @@ def _spans(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
 
 
 def _several(problem: Problem, grouped: bool) -> tuple[tuple[int, int, int], ...]:
-    """The same of some of the values of l."""
+    """Return the same of some of the values of l."""
     d = problem.pattern[3]
     if problem.dtype == "f32":
         return ((4, 1, 1),) if d < 8 else ((4, 2, 1), (8, 1, 2)) if grouped else ((4, 2, 1),)
@@ -59,7 +59,7 @@ def _registers(tile: Tile, split: bool, x_first: bool) -> int:
 
 
 def _ahead(tile: Tile, split: bool, x_first: bool) -> bool:
-    """Whether halves are made ready while the products before them run: where registers are left for both."""
+    """Return whether halves are made ready while the products before them run: where registers are left for both."""
     most = min(248, REGISTERS // (32 * tile.warps))
     return (
         tile.grouped and tile.resident and not split and not x_first
@@ -95,7 +95,7 @@ def _tiles(problem: Problem, four: bool) -> Iterator[Tile]:
 
 
 def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> Iterator[tuple[float, KronSparsePlan]]:
-    """What each tile that fits should take, or one of them."""
+    """Yield what each tile that fits should take, or one of them."""
     for candidate in [tile] if tile else _tiles(problem, limits.has(("measured",))):
         own = _with(candidate, problem, limits)
         if own.shared(problem) > limits.shared_per_block or own.blocks_each(problem, limits) < 1:
@@ -106,13 +106,13 @@ def _plans(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> 
 
 @lru_cache(maxsize=4096)
 def plan(problem: Problem, limits: DeviceLimits, tile: Tile | None = None) -> KronSparsePlan | None:
-    """The plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
+    """Return the plan that should be quickest, or that of a tile; None if nothing fits into shared memory."""
     found = min(_plans(problem, limits, tile), key=lambda candidate: candidate[0], default=None)
     return None if found is None else found[1]
 
 
 def tiles_to_try(problem: Problem, limits: DeviceLimits, count: int) -> list[Tile]:
-    """The tiles that should be quickest, two at most of any rows and columns."""
+    """Return the tiles that should be quickest, two at most of any rows and columns."""
     chosen: list[Tile] = []
     alike: Counter[tuple[int, ...]] = Counter()
     for _, own in sorted(_plans(problem, limits), key=lambda candidate: candidate[0]):

@@ -94,7 +94,7 @@ def _weight_by_torch(x: torch.Tensor, grad: torch.Tensor, a: int, b: int, c: int
 
 @counted("kron_sparse")
 def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-    """Count a multiplication and an addition for each weight and row, of the groups of either."""
+    """Return the count a multiplication and an addition for each weight and row, of the groups of either."""
     return 2 * max(x[0], weight[0]) * x[1] * math.prod(weight[1:])
 
 
@@ -104,7 +104,7 @@ def _flops_weight(x: Sequence[int], grad: Sequence[int], a: int, b: int, c: int,
 
 
 def _folded(tensor: torch.Tensor, dim: int | None, size: int, groups: int) -> torch.Tensor:
-    """A tensor whose mapped axis joined its groups: (size · groups, ...)."""
+    """Return a tensor whose mapped axis joined its groups: (size · groups, ...)."""
     moved = tensor[None] if dim is None else tensor.movedim(dim, 0)
     return moved.expand(size, groups, *moved.shape[2:]).reshape(size * groups, *moved.shape[2:])
 
@@ -139,7 +139,7 @@ _weight = torch.ops.kernmantle.kron_sparse_weight.default
 
 
 def _transposed(weight: torch.Tensor) -> torch.Tensor:
-    """Weights of the transposed matrix."""
+    """Return the weights of the transposed matrix."""
     return weight.transpose(2, 3)
 
 
@@ -260,7 +260,7 @@ class WeightGradientWithJvp(WeightGradient):
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options, activation: str = "") -> torch.Tensor:
-    """Product of (G, N, a c d) and (H, a, b, c, d), with whatever derivative is being recorded."""
+    """Return the product of (G, N, a c d) and (H, a, b, c, d), with whatever derivative is being recorded."""
     tensors = [x, weight] if bias is None else [x, weight, bias]
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -278,7 +278,7 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options
 
 
 def weight_gradient(x: torch.Tensor, grad: torch.Tensor, pattern: Sequence[int], options: Options) -> torch.Tensor:
-    """Sum over the batch of the outer products of a result's gradient and ``x``, of shape (G, *pattern)."""
+    """Return the sum over the batch of the outer products of a result's gradient and ``x``, of shape (G, *pattern)."""
     compiling = torch.compiler.is_compiling()
     tracked = torch.is_grad_enabled() and (x.requires_grad or grad.requires_grad)
     if not tracked and compiling:

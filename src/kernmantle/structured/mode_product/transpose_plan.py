@@ -60,7 +60,7 @@ class TransposePlan:
         return self.warps * ((self.units * matrix + 15) // 8 * 8) * self.size
 
     def tiles(self, matrices: int, high: int, pitch: int) -> int:
-        """Tiles of so many matrices, one for a warp."""
+        """Return the tiles of so many matrices, one for a warp."""
         if self.lanes:
             down, across = _squares(high, self.l, self.size, self.pads)
             return matrices * -(-down // self.lanes) * -(-across // (_WARP // self.lanes))
@@ -76,19 +76,19 @@ class TransposePlan:
 
 
 def padded(extent: int, size: int) -> int:
-    """The least extent of whole vectors that is not less."""
+    """Return the least extent of whole vectors that is not less."""
     each = ACCESS // size
     return -(-extent // each) * each
 
 
 def _squares(high: int, l: int, size: int, pads: bool) -> tuple[int, int]:
-    """Squares along a column and along a row of what is read."""
+    """Return the squares along a column and along a row of what is read."""
     down, across = (-(-extent * size // ACCESS) for extent in ((high, l) if pads else (l, high)))
     return down, across
 
 
 def _lanes(down: int, across: int) -> int:
-    """How many lanes of a warp lie along a column."""
+    """Return how many lanes of a warp lie along a column."""
     lanes = _LANES
     while lanes > 1 and lanes >= 2 * down:
         lanes //= 2
@@ -98,7 +98,7 @@ def _lanes(down: int, across: int) -> int:
 
 
 def in_squares(high: int, l: int, size: int) -> bool:
-    """Whether matrices are whole squares."""
+    """Return whether matrices are whole squares."""
     return not (high * size % ACCESS or l * size % ACCESS)
 
 
@@ -121,7 +121,7 @@ def transpose_plan(
 
 
 def inner(problem: Problem) -> Problem | None:
-    """The product over transposed rows, a group for each i; None for what is not transposed."""
+    """Return the product over transposed rows, a group for each i; None for what is not transposed."""
     a, b, c, d = problem.pattern
     size = BYTES[problem.dtype]
     if not (problem.x_first and problem.y_first and problem.groups == 1) or size > 4 or d == 1:
@@ -132,7 +132,7 @@ def inner(problem: Problem) -> Problem | None:
 
 @lru_cache(maxsize=4096)
 def transposed_seconds(problem: Problem, limits: DeviceLimits, packed: bool = False) -> float:
-    """What it should take, infinite for what is not transposed."""
+    """Return what it should take, infinite for what is not transposed."""
     own = inner(problem)
     if own is None:
         return math.inf

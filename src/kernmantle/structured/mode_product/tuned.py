@@ -27,7 +27,7 @@ _SLOWEST = 8.0
 
 
 def tile_of(algorithm: str) -> Tile | None:
-    """The tile that a way names."""
+    """Return the tile that a way names."""
     name = algorithm.removeprefix(KERNEL).strip()
     return Tile.of(name) if algorithm.startswith(KERNEL) and name else None
 
@@ -72,7 +72,7 @@ def _find_tuned(cache: Cache, problem: Problem, packed: bool, own: DeviceLimits,
 
 
 def tuned(calls: dict[str, Callable[[], object]], default: str, problem: Problem, packed: bool, card: str) -> Tuned:
-    """Time every way, and keep the quickest."""
+    """Return the time every way, and keep the quickest."""
     found = {name: Launcher(lambda *_, call=call: call(), name) for name, call in calls.items()}
     sizes = dict(zip("abcd", problem.pattern, strict=True)) | {"batch": problem.batch}
     result = Tuned(sizes, default, measured(found, default, (), ()))

@@ -98,7 +98,7 @@ def _aligned(size: int, *lengths: int) -> bool:
 
 
 def matrix_seconds(shape: tuple[int, int], batch: int, dtype: str, last: bool = False) -> float:
-    """A dense layer (out_features, in_features)."""
+    """Return a dense layer (out_features, in_features)."""
     rows, columns = shape
     aligned = _aligned(BYTES[dtype], columns, batch if last else rows)
     sides = (rows, batch) if last else (batch, rows)
@@ -118,7 +118,7 @@ def blocks_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> floa
 
 
 def gradient_seconds(pattern: Pattern, batch: int, dtype: str, last: bool) -> dict[str, float]:
-    """The gradient of the weights by batched products and through the gradient of the matrix."""
+    """Return the gradient of the weights by batched products and through the gradient of the matrix."""
     a, b, c, d = pattern
     size = BYTES[dtype]
     kind, copies = "f16" if size == 2 else "f32", d > 1 and not (last and a == 1)

@@ -46,12 +46,12 @@ class SumPlan:
         return 2 * planes * staged + 2 * 4 * self.l * 4
 
     def tiles(self, pattern: tuple[int, int, int, int], groups: int) -> int:
-        """Blocks for one part of the batch."""
+        """Return the blocks for one part of the batch."""
         a, b, c, d = pattern
         return groups * a * -(-b // EDGE) * -(-c // EDGE) * -(-d // self.l)
 
     def slots(self, pattern: tuple[int, int, int, int], groups: int, batch: int, limits: DeviceLimits) -> int:
-        """Parts of the batch, which are added at the end."""
+        """Return the parts of the batch, which are added at the end."""
         part_bytes = 4 * groups * math.prod(pattern)
         most = min(_MOST_PART_BYTES // part_bytes, batch // (DEPTH * _LEAST_CHUNKS))
         return _even(self.tiles(pattern, groups), limits.sm_count * self.blocks_each, most)
@@ -89,7 +89,7 @@ _COSTS = {
 
 
 def sum_seconds(plan: SumPlan, pattern: tuple[int, int, int, int], batch: int, limits: DeviceLimits) -> float:
-    """What a plan should take for one group."""
+    """Return what a plan should take for one group."""
     a, b, c, d = pattern
     size = 4 if plan.dtype == "f32" else 2
     own, slots = _COSTS[size == 2, plan.x_first], plan.slots(pattern, 1, batch, limits)
@@ -103,7 +103,7 @@ def sum_seconds(plan: SumPlan, pattern: tuple[int, int, int, int], batch: int, l
 
 @lru_cache(maxsize=4096)
 def _even(tiles: int, resident: int, most: int) -> int:
-    """The fewest parts for which the waves of blocks come out about as even as they can."""
+    """Return the fewest parts for which the waves of blocks come out about as even as they can."""
     several = max(1, min(most, _WAVES * -(-resident // tiles)))
     return min(
         range(1, several + 1),
@@ -112,6 +112,6 @@ def _even(tiles: int, resident: int, most: int) -> int:
 
 
 def sum_plan(arch: str, d: int, dtype: str, x_first: bool, y_first: bool, products: int = 3) -> SumPlan:
-    """The plan for a pattern's d; neighbours along l are read together where features lie together."""
+    """Return the plan for a pattern's d; neighbours along l are read together where features lie together."""
     l = min(d, _MOST_L) if x_first or y_first else 1
     return SumPlan(arch, dtype, x_first, y_first, l, products if dtype == "f32" else 1)

@@ -48,6 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         exhaustive = [item for item in items if item.get_closest_marker("exhaustive")]
         config.hook.pytest_deselected(items=exhaustive)
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # so that none begins when the others are done
     if torch.cuda.is_available():
         return
     for item in items:

@@ -240,3 +240,22 @@ def test_errors_name_the_argument(change, error, message):
     x, y = task(300)
     with pytest.raises(error, match=message):
         km.linalg.falkon(LAPLACE, **({"x": x, "y": y, "ridge": RIDGE, "centres": 20} | change))
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+def test_an_estimator_of_centres_predicts_as_least_squares(outputs):
+    x, y = task(columns=outputs)
+    options = {"kernel": "laplace", "bandwidth": 1.0, "kernel_params": {"p": 2}, "centres": 50}
+    found = km.estimators.KernelRidge(0.5, random_state=3, **options).fit(x.numpy(), y.numpy())
+    centres = torch.from_numpy(found.centres_)
+    wide, _ = matrices(x, centres)
+    assert found.dual_coef_.shape == (50, *y.shape[1:])
+    difference = torch.from_numpy(found.predict(x.numpy())) - wide @ exact(x, y, centres)
+    assert difference.norm() <= 1e-3 * y.norm()
+    again = km.estimators.KernelRidge(0.5, random_state=3, **options).fit(x, y)
+    assert torch.equal(again.centres_, centres)
+    other = km.estimators.KernelRidge(0.5, random_state=4, **options).fit(x, y)
+    assert not torch.equal(other.centres_, centres)
+    for change, fit in (({"centres": 0}, {}), ({}, {"sample_weight": torch.arange(700) + 1.0}), ({"centres": 2.5}, {})):
+        with pytest.raises(ValueError, match="centres"):
+            km.estimators.KernelRidge(0.5, **options | change).fit(x, y, **fit)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
 
 from ..pairwise import Kernel
 from .base import TakesMatrices
 from .data import rows_and_targets, rows_of, weights_of
-from .solve import solve
+from .solve import solve, solve_centres
 
 
 def check_positive(value: Any, name: str) -> float:
@@ -42,6 +43,11 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         that have no such number do not use it.
     solver : {"auto", "cholesky", "cg", "sketch_and_project"}
         Conjugate gradients never form K; "auto" takes them above 20 000 rows.
+    centres : int, optional
+        Coefficients for so many random rows only, which minimise the error of all: :func:`kernmantle.linalg.falkon`,
+        for any number of rows. Without sample weights, and in place of a solver.
+    random_state : int, RandomState or None
+        Draws the centres.
     device : str, optional
         Device used for NumPy input; the CPU by default.
     verbose : bool
@@ -50,7 +56,9 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
     Attributes
     ----------
     dual_coef_ : array, shape (n,) or (n, outputs)
-        Coefficients.
+        Coefficients, of the centres alone if there are any.
+    centres_ : array, shape (centres, features)
+        Rows that have coefficients, where ``centres`` is set.
     kernel_ : km.Kernel
         The kernel, with its bandwidth.
 
@@ -58,7 +66,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
     ------
     ValueError
         From ``fit`` and ``predict``: for invalid parameters, rows with NaN or infinity or another number of
-        features, and a matrix that is not positive definite with this ``alpha``.
+        features, and a matrix that is not positive definite with this ``alpha``; for weights and matrices with
+        ``centres``.
 
     Warns
     -----
@@ -68,7 +77,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
     Notes
     -----
     ``fit`` copies the rows and takes sample weights. Cost: n² kernel values and n³ / 3 multiplications with
-    Cholesky, n² kernel values an iteration with conjugate gradients.
+    Cholesky, n² kernel values an iteration with conjugate gradients, 2 n · centres with centres.
 
     Predictions are differentiable by tensors that are predicted. Source: Saunders, Gammerman and Vovk, Ridge regression
     learning algorithm in dual variables, 1998.
@@ -86,7 +95,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         self, alpha: float = 1.0, *, kernel: str | Kernel | Callable[..., Any] = "laplace",
         bandwidth: float | None = None, kernel_params: Mapping[str, Any] | None = None,
         gamma: float | str | None = None, degree: float | None = None, coef0: float | None = None,
-        solver: str = "auto", device: str | None = None, verbose: bool = False,
+        solver: str = "auto", centres: int | None = None, random_state: Any = None, device: str | None = None,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         self.alpha = alpha
         self.kernel = kernel
@@ -96,6 +106,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         self.degree = degree
         self.coef0 = coef0
         self.solver = solver
+        self.centres = centres
+        self.random_state = random_state
         self.device = device
         self.verbose = verbose
 
@@ -120,8 +132,16 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, TakesMatrices):
         weights = weights_of(sample_weight, rows)
         self.kernel_ = self._kernel_or_matrix(rows, None if weights is None else weights > 0)
         columns = targets if targets.dim() == 2 else targets[:, None]
-        solution = solve(self.kernel_, rows, columns, alpha, self.solver, weights, bool(self.verbose))
-        self._rows, self._coefficients = rows, solution.coefficients.reshape(targets.shape)
+        if self.centres is None:
+            solution = solve(self.kernel_, rows, columns, alpha, self.solver, weights, bool(self.verbose))
+            coefficients = solution.coefficients
+        else:
+            if weights is not None or not isinstance(self.kernel_, Kernel):
+                raise ValueError("centres are for rows without sample weights, and for kernels, not their matrices")
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            rows, coefficients = solve_centres(self.kernel_, rows, columns, alpha, self.centres, seed, self.verbose)
+            self.centres_ = back(rows)
+        self._rows, self._coefficients = rows, coefficients.reshape(-1, *targets.shape[1:])
         self.dual_coef_ = back(self._coefficients)
         return self
 

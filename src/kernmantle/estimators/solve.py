@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from ..config import config
 from ..errors import KernmantleWarning, LinearAlgebraError
-from ..linalg import Iterations, solve_kernel
+from ..linalg import Iterations, falkon, solve_kernel
 from ..linalg.cholesky import MEANING
 from ..linalg.kernel import Method
 from ..linalg.solution import raise_for
@@ -64,6 +65,22 @@ def solve(
     coefficients = torch.zeros_like(targets)
     coefficients[positive] = found.coefficients
     return Solution(coefficients, found.factor)
+
+
+def solve_centres(
+    kernel: Kernel, rows: torch.Tensor, targets: torch.Tensor, ridge: float, centres: Any, seed: int, verbose: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Some random rows and their coefficients, which minimise the regularised error of all rows."""
+    if isinstance(centres, bool) or not isinstance(centres, (int, np.integer)) or centres < 1:
+        raise ValueError(f"centres must be an integer of at least 1, got {centres!r}")
+    with config(progress=bool(verbose)), warnings.catch_warnings():
+        warnings.simplefilter("ignore", KernmantleWarning)  # of an iteration that did not converge: said below
+        try:
+            found = falkon(kernel, rows, targets, ridge, int(centres), tolerance=1e-3, device=rows.device, seed=seed)
+        except LinearAlgebraError as error:
+            raise ValueError(f"the system of the centres was not solved, raise alpha: {error}") from error
+    _check_iterations(found)
+    return found.centres, found.x
 
 
 def _factored(matrix: torch.Tensor, targets: torch.Tensor, diagonal: float | torch.Tensor, solver: str) -> Solution:

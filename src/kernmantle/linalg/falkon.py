@@ -28,7 +28,6 @@ from .outside import outside
 from .row_source import RowSource, available, host_rows, tensor_of
 from .sketch_and_project import CHECKED
 from .sketch_problem import MEMORY_SHARE, Limits, check_no_gradient, check_positive, device_of, targets_of
-from .triangles import copy_triangle
 
 FEWEST, MOST = 4, 16
 """Rows of the sample for each centre (decision 0036)."""
@@ -172,7 +171,6 @@ def _whitened(problem: _Problem, chosen: torch.Tensor) -> tuple[_Whitened, torch
         right.addmm_(block, problem.y[part.to(c.device)].double())
     scale = problem.source.size / len(chosen)
     matrix.mul_(scale).diagonal().add_(problem.ridge)
-    copy_triangle(matrix, True)
     made = factorise(matrix, True, True)
     if bool(made.info.any()):
         raise LinearAlgebraError("the normal equations of the sample have NaN or infinities: x has, or the kernel")

@@ -131,7 +131,7 @@ ParameterError, ShapeError
 
 Notes
 -----
-``k(x, y)`` costs one pass over all pairs and columns and no memory beside the result; ``k.matmul``, ``k.gradient``,
+``k(x, y)`` costs one pass over all pairs and columns and no memory but the result; ``k.matmul``, ``k.gradient``,
 ``k.agop`` and ``k.argkmax`` never store the matrix. Gradients of every order exist for rows and hyperparameters.
 
 Examples

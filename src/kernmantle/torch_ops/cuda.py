@@ -108,7 +108,7 @@ def _products(chosen: SquaresPlan, values: Sequence[int], sizes: Mapping[str, in
             scratch = torch.empty(size, dtype=torch.uint8, device=device)
         except RuntimeError as error:
             raise OutOfMemoryError(
-                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} beside the result; "
+                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} in addition to the result; "
                 'precision="ieee" takes differences and needs none'
             ) from error
         base = scratch.data_ptr()

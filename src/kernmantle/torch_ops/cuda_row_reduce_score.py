@@ -50,7 +50,7 @@ def launcher(
             memory = torch.empty(size, dtype=torch.uint8, device=device)
         except RuntimeError as error:
             raise OutOfMemoryError(
-                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} beside the result; "
+                f"products on tensor cores need {size / 2**30:.1f} GiB on {device} in addition to the result; "
                 'precision="ieee" takes entries as they are written and needs less'
             ) from error
         base = memory.data_ptr()

@@ -50,7 +50,7 @@ def launcher(
             memory = torch.empty(layout.size, dtype=torch.uint8, device=device)
         except RuntimeError as error:
             raise OutOfMemoryError(
-                f"selections on tensor cores need {layout.size / 2**30:.1f} GiB on {device} beside the result; "
+                f"selections on tensor cores need {layout.size / 2**30:.1f} GiB on {device} in addition to the result; "
                 'precision="ieee" takes entries as they are written and needs less'
             ) from error
         memory[:LIST_BYTES].zero_()

@@ -53,8 +53,8 @@ class GpuSoftmax:
                 memory = torch.empty(layout.size, dtype=torch.uint8, device=device)
             except RuntimeError as error:
                 raise OutOfMemoryError(
-                    f"attention on tensor cores needs {layout.size / 2**30:.1f} GiB on {device} beside the result; "
-                    "give it fewer batch entries at a time"
+                    f"attention on tensor cores needs {layout.size / 2**30:.1f} GiB on {device} in addition to the "
+                    "result; give it fewer batch entries at a time"
                 ) from error
             handed = (memory.data_ptr() + offset for offset in layout.offsets)
             passed = (*pointers[:entry], *pointers[entry + 1 :], *fixed, *numbers, *handed)

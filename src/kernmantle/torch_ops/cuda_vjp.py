@@ -103,6 +103,6 @@ def _memory(size: int, device: torch.device) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, device=device)
     except RuntimeError as error:
         raise OutOfMemoryError(
-            f"a pullback needs {size / 2**30:.1f} GiB on {device} beside the result, about as much as its rows; "
-            "use fewer of them at a time"
+            f"a gradient (VJP) needs {size / 2**30:.1f} GiB on {device} in addition to the result, about as much as "
+            "its rows; use fewer of them at a time"
         ) from error

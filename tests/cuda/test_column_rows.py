@@ -40,7 +40,6 @@ def _small_sizes_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     PLANS.clear()
     for name in ("_LEAST_ENTRIES", "_LEAST_ROWS", "_LEAST_DEPTH", "_LEAST_WIDTH"):
         monkeypatch.setattr(columns_plan, name, 1)
-    monkeypatch.setattr(columns_plan, "_DEEPEST", 4096)
     yield
     PLANS.clear()
 

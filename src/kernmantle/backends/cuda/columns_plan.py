@@ -21,26 +21,28 @@ LARGEST_AT = 256
 """Where the list holds the largest values of columns of v, in numbers of 4 bytes."""
 TILES = (
     Tile("apply columns", 64, 4, 2, 32, 0, 1, 1, 1, 1.0, "columns"),
-    Tile("apply columns held", 64, 4, 2, 32, 0, 1, 1, 1, 1.0, "columns", fragments=True),
-    Tile("apply columns narrow", 64, 4, 2, 16, 0, 1, 1, 1, 0.3, "columns"),
-    Tile("apply columns narrow held", 64, 4, 2, 16, 0, 1, 1, 1, 0.3, "columns", fragments=True),
-    Tile("apply columns high held", 96, 4, 2, 16, 0, 1, 1, 1, 0.3, "columns", fragments=True),
+    Tile("apply columns narrow", 64, 4, 2, 16, 0, 1, 1, 1, 1.0, "columns"),
+    Tile("apply columns narrow held", 64, 4, 2, 16, 0, 1, 1, 1, 1.0, "columns", fragments=True),
+    Tile("apply columns high held", 96, 4, 2, 16, 0, 1, 1, 1, 1.0, "columns", fragments=True),
 )
-"""Two or three warpgroups of 64 rows, 64 or 128 columns of the matrix at once, rows in shared memory or registers.
-Those of 64 columns are not measured yet and come last."""
+"""Two or three warpgroups of 64 rows, 64 or 128 columns of the matrix at once, rows in shared memory or registers."""
 DEEP = Tile("apply deep", 64, 4, 2, 32, 64, 1, 4, 1, 1.0, "deep")
 """The tile of more numbers a point, of which 64 at a time are in shared memory."""
-_WIDTHS = (16, 32, 64, 96, 128)
-_REGISTERS = {2: 200, 3: 132}
+_COSTS = {
+    "apply columns": (0.146, 0.69), "apply columns narrow": (0.162, 0.9), "apply columns narrow held": (0.162, 0.8),
+    "apply columns high held": (0.144, 0.62), "apply deep": (0.17, 1.5),
+}  # fmt: skip
+"""Clocks of a multiprocessor at 1.755 GHz for an entry, and for each clock that its products take at the most of the
+tensor cores' rate (decision 0031; NVIDIA H200)."""
+_TWO_STAGES = 1.4
+"""What it takes more where no tile waits behind those that are used."""
+_WIDTHS = (16, 32, 64, 96)
+_REGISTERS = {2: 200, 3: 120}
 """Registers that accumulators and fragments may take, by how many warpgroups multiply."""
-_WHOLE = 96
-"""Most columns of v whose products are under way together: more are taken in two parts, with points of at most"""
-_WHOLE_DEPTH = 64
-"""so many positions, as the compiler serialises products of more."""
 _MOST_STAGES, _LEAST_STAGES = 6, 2
 _ALIGNED = 1024
 _LEAST_ROWS = 192
-_LEAST_DEPTH, _SHALLOW, _DEEPEST = 16, 128, 128
+_LEAST_DEPTH, _SHALLOW, _DEEPEST = 16, 128, 4096
 """Fewest numbers a point, most of which a block has whole points in shared memory, and most."""
 _LEAST_WIDTH = 5
 _LEAST_ENTRIES = 1 << 24
@@ -67,18 +69,9 @@ def columns_tiles(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits)
         for tile in [DEEP] if deep else TILES:
             own = tile if deep else replace(tile, depth=positions(sizes["k"]), unroll=-(-sizes["k"] // 16))
             stages = min(_MOST_STAGES, _stages(own, columns, ends, limits))
-            if stages >= _LEAST_STAGES and _compiles(own, columns):
+            if stages >= _LEAST_STAGES and (deep or registers(own, columns) <= _REGISTERS[own.threads // 128]):
                 found.append((replace(own, stages=stages), columns))
     return sorted(found, key=lambda each: clocks(each[0], each[1], sizes))
-
-
-def _compiles(tile: Tile, columns: int) -> bool:
-    """Return whether it stays in registers, and products are not serialised."""
-    halved = columns > _WHOLE
-    if tile.schema == "deep":
-        return not halved
-    whole = not halved or not (tile.fragments or tile.n > POINTS // 2 or tile.depth > _WHOLE_DEPTH)
-    return whole and registers(tile, columns) <= _REGISTERS[tile.threads // 128]
 
 
 def column_ends(rows: RowNest) -> tuple[Port, ...]:
@@ -89,15 +82,16 @@ def column_ends(rows: RowNest) -> tuple[Port, ...]:
 
 def registers(tile: Tile, columns: int) -> int:
     """Return the registers of products, entries, sums, and points of rows that stay in them."""
-    products = columns // 4 if columns > _WHOLE else columns // 2
-    return tile.n + columns // 2 + products + (tile.depth // 2 if tile.fragments else 0)
+    return tile.n + columns + (tile.depth // 2 if tile.fragments else 0)
 
 
 def clocks(tile: Tile, columns: int, sizes: Mapping[str, int]) -> float:
-    """Return the time of a pair by a coarse model, in clocks of a multiprocessor."""
-    depth = 16 * tile.unroll if tile.schema == "columns" else -(-sizes["k"] // 64) * 64
-    products = 3 * (depth + columns) / 2048
-    return -(-sizes["l"] // columns) * max(products, 0.06) / tile.efficiency
+    """Return the time of a pair in clocks of a multiprocessor, by a model fitted to the times of all tiles."""
+    deep = tile.schema == "deep"
+    products = 3 * ((-(-sizes["k"] // 64) * 64 if deep else 16 * tile.unroll) + columns) / 2048
+    fixed, share = _COSTS[tile.name]
+    waits = _TWO_STAGES if tile.stages < 3 and not deep else 1.0
+    return passes(columns, sizes) * waits * (fixed + share * products)
 
 
 def columns_tile(rows: RowNest, sizes: Mapping[str, int], limits: DeviceLimits) -> tuple[Tile, int] | None:

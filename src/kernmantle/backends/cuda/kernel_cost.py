@@ -153,9 +153,8 @@ def rows(plan: CudaRowPlan, sizes: Mapping[str, int], layout: Layout, scratch: i
     elif plan.form == "select":
         made, entry, products = 0.0, 0.0, entries * plan.tile.unroll * 16 / tensor
     elif plan.form in ("columns", "deep"):
-        made, reduced = _SCORED, 0.0
-        products = entries * clocks(plan.tile, plan.group, sizes) / (own.sm_count * _CLOCK * _TENSOR)
-        entry *= passes(plan.group, sizes)
+        made, entry, reduced = 0.0, entry * passes(plan.group, sizes), 0.0
+        products = entries * clocks(plan.tile, plan.group, sizes) / (own.sm_count * _CLOCK)
     elif plan.form == "wide":
         made, reduced, products = made + _SCORED, 0.0, 3 * entries * plan.tile.unroll / tensor
     if plan.form == "scan":

@@ -17,7 +17,7 @@ struct ColumnRows : ValueRows<Body, Tile> {
     typedef typename Tile::Points Points;
     static constexpr int COLUMNS = Tile::COLUMNS, GROUPS = Tile::GROUPS, STAGES = Tile::STAGES, STAGE = Tile::STAGE;
     static constexpr int BM = Tile::BM, BN = Tile::BN;
-    using Base::SIDE, Base::TAIL, Base::FRAGMENTS, Base::STEPS, Base::HALVES;
+    using Base::SIDE, Base::TAIL, Base::FRAGMENTS, Base::STEPS;
     using Base::g, Base::group, Base::lane, Base::factor, Base::fixed, Base::infinite, Base::weights, Base::weight_unit;
     using Base::passes, Base::multiply, Base::multiply_values, Base::add_values, Base::make_all, Base::pack_entries;
 
@@ -122,22 +122,21 @@ struct ColumnRows : ValueRows<Body, Tile> {
             if (ended[stage.at]) return false;
             score_await_issue(group);
             multiply_points(stage.at);
-            multiply_values(values_of(before), 0);
+            multiply_values(values_of(before));
             pass_on();
             ptx::wgmma_wait_group<1>();
             Base::fence_scores();
-            if constexpr (HALVES == 1) make_tile(stage.at, t, m0);
-            add_values(values_of(before));
-            if constexpr (HALVES == 2) make_tile(stage.at, t, m0);
+            make_tile(stage.at, t, m0);
+            add_values();
             if (t > spans.begin && lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
             pack_entries();
             before = stage.at;
             stage.advance();
         }
         score_await_issue(group);
-        multiply_values(values_of(before), 0);
+        multiply_values(values_of(before));
         pass_on();
-        add_values(values_of(before));
+        add_values();
         if (lane == 0) {
             ptx::mbarrier_arrive(empty + 8 * before);
             if (!FRAGMENTS) ptx::mbarrier_arrive(rows_empty);

@@ -130,8 +130,8 @@ struct DeepRows : ValueRows<Body, Tile> {
                     ptx::mbarrier_wait_parity(values_full, phase);
                     Base::make_all(side, side + TAIL, t, m0);
                     Base::pack_entries();
-                    Base::multiply_values(values, 0);
-                    Base::add_values(values);
+                    Base::multiply_values(values);
+                    Base::add_values();
                     ptx::mbarrier_arrive(values_empty);  // every thread, after what it read
                 }
                 const Share share = score_share<Tile>(g);

@@ -12,12 +12,10 @@ struct ValueRows : ScoreRows<Body, Tile> {
     typedef typename Body::Args Args;
     typedef typename Body::State State;
     static constexpr int COLUMNS = Tile::COLUMNS, BM = Tile::BM, BN = Tile::BN, STEPS = BN / 16;
-    // Many columns are multiplied in two parts, one after the other, so that their products take half of the registers.
-    static constexpr int HALVES = COLUMNS > 96 ? 2 : 1, PART = COLUMNS / HALVES;
     using Base::CELLS, Base::WHOLE, Base::g, Base::lane, Base::score, Base::bound, Base::unit, Base::gives_up;
     using Base::local_row, Base::uniform, Base::finish_products, Base::loses_digits, Base::correct, Base::make_entries;
 
-    float sum[COLUMNS / 8][4], product[PART / 8][4];
+    float sum[COLUMNS / 8][4], product[COLUMNS / 8][4];
     Fragments<STEPS, true> weights;
     float weight_unit[2];
     bool infinite;
@@ -32,9 +30,9 @@ struct ValueRows : ScoreRows<Body, Tile> {
         for (int i = 0; i < COLUMNS / 2; ++i) sum[i / 4][i % 4] = 0.0f;
     }
 
-    // Starts the products of the fragments with a part of the columns of rows of v, small ones first.
-    __device__ __forceinline__ void multiply_values(unsigned values, int part) {
-        const unsigned long long high = ptx::wgmma_descriptor(uniform(values) + part * (PART * 128), 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
+    // Starts the products of the fragments with rows of v, small ones first.
+    __device__ __forceinline__ void multiply_values(unsigned values) {
+        const unsigned long long high = ptx::wgmma_descriptor(uniform(values), 16, 8 * 128, ptx::WGMMA_SWIZZLE_128);
         const unsigned long long low = high + (Tile::VALUES / 2 >> 4);
         fence_accumulators(product);
         ptx::wgmma_fence();
@@ -48,26 +46,12 @@ struct ValueRows : ScoreRows<Body, Tile> {
     }
     // Offset of 16 rows of v in units of a descriptor.
     static __device__ __forceinline__ constexpr unsigned value_step(int step) { return (step / 4 * Tile::PIECE + step % 4 * 32) >> 4; }
-    __device__ __forceinline__ void settle_values() {
+    // Adds the products that are under way.
+    __device__ __forceinline__ void add_values() {
         ptx::wgmma_wait_group<0>();
         fence_accumulators(product);
-    }
-    __device__ __forceinline__ void add(int part) {
 #pragma unroll
-        for (int i = 0; i < PART / 2; ++i) {
-            float& to = sum[part * (PART / 8) + i / 4][i % 4];
-            to = fmaf(product[i / 4][i % 4], weight_unit[i / 2 % 2], to);
-        }
-    }
-    // Adds the products that are under way, and those of the other columns.
-    __device__ __forceinline__ void add_values(unsigned values) {
-        settle_values();
-        add(0);
-        if constexpr (HALVES == 2) {
-            multiply_values(values, 1);
-            settle_values();
-            add(1);
-        }
+        for (int i = 0; i < COLUMNS / 2; ++i) sum[i / 4][i % 4] = fmaf(product[i / 4][i % 4], weight_unit[i / 2 % 2], sum[i / 4][i % 4]);
     }
 
     // Entries of tile t, in the place of its products; what lost digits there is taken by differences.

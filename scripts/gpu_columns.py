@@ -53,11 +53,15 @@ def forms(shape: Shape, direct: bool, every: bool) -> list[Form]:
     return found
 
 
-def data(shape: Shape) -> tuple[torch.Tensor, ...]:
-    """Points and columns of v."""
+def data(shape: Shape, clusters: int = 0) -> tuple[torch.Tensor, ...]:
+    """Points, normal or in clusters, and columns of v."""
     m, n, k, width = shape
     generator = torch.Generator("cuda").manual_seed(sum(shape))
-    return tuple(torch.randn(*each, device="cuda", generator=generator) for each in ((m, k), (n, k), (n, width)))
+    x, y, v = (torch.randn(*each, device="cuda", generator=generator) for each in ((m, k), (n, k), (n, width)))
+    if clusters:
+        centres = torch.randn(clusters, k, device="cuda", generator=generator)
+        x, y = (0.01 * each + centres[torch.arange(len(each), device="cuda") % clusters] for each in (x, y))
+    return x, y, v
 
 
 def drawn(count: int) -> list[Shape]:
@@ -94,11 +98,11 @@ def compile_all(tasks: list[tuple[Shape, Form]]) -> None:
     sys.stderr.write(f"{len(jobs)} kernels in {time.perf_counter() - begin:.0f} s\n")
 
 
-def timed(shape: Shape, form: Form) -> dict[str, Any]:
+def timed(shape: Shape, form: Form, clusters: int = 0) -> dict[str, Any]:
     """Time of a call and its error on some rows, as a share of the sum of absolute products and norm-wise."""
     choose(form)
     m, n, k, width = shape
-    x, y, v = data(shape)
+    x, y, v = data(shape, clusters)
     kernel = km.Gaussian(math.sqrt(k))
     found = kernel.matmul(x, y, v)
     rows = torch.arange(0, m, max(1, m // 64), device="cuda")
@@ -133,6 +137,7 @@ def main() -> None:
     parser.add_argument("--direct", action="store_true", help="also what ran before there were such tiles")
     parser.add_argument("--deepest", type=int, default=columns_plan._DEEPEST, help="most numbers a point")
     parser.add_argument("--random", type=int, default=0, help="how many random shapes instead")
+    parser.add_argument("--clusters", type=int, default=0, help="near-duplicates of so many points")
     parser.add_argument("--every", action="store_true", help="also tiles that take several passes")
     given = parser.parse_args()
     columns_plan._DEEPEST = given.deepest
@@ -144,7 +149,7 @@ def main() -> None:
     compile_all(tasks)
     with given.output.open("a") as file:
         for task in tasks:
-            row = timed(*task)
+            row = timed(*task, given.clusters) | ({"clusters": given.clusters} if given.clusters else {})
             file.write(json.dumps(row) + "\n")
             file.flush()
             errors = f"{row['share']:.1e} {row['norm']:.1e}"

@@ -80,7 +80,7 @@ def test_halves_beside_two_columns_take_no_more_than_their_copies() -> None:
 
 
 def test_halves_that_are_copied_one_by_one_cost_what_they_take() -> None:
-    """On an H100 18 x 36 x 25 and 38 in float16 took 2.8 times what wider copies of as many halves would."""
+    """On an H200 18 x 36 x 25 and 38 in float16 took 2.8 times what wider copies of as many halves would."""
 
     def seconds(extent: int, stored: str) -> float:
         modes, tensor = (Mode(extent, extent, 0), Mode(extent, extent, 1)), Tensor("f16", 3 if stored == "f32" else 1)

@@ -135,7 +135,7 @@ def test_tiles_of_few_columns_and_long_sums_have_columns(dtype: str, last: bool)
             assert tiles_of(product, tile) >= 1
 
 
-# Microseconds on an H100: pattern, rows, type, is the batch last; by the packed kernel, and in one launch that reads
+# Microseconds on an H200: pattern, rows, type, is the batch last; by the packed kernel, and in one launch that reads
 # weights where they lie.
 PACKED = (
     ((5, 3, 944, 1), 66, "bf16", True, (13.3, 3.5)), ((10, 12, 851, 2), 7, "f16", True, (15.8, 5.0)),

@@ -84,7 +84,7 @@ def test_strides_of_weights_and_their_transposes_are_streamed() -> None:
     assert not streams(given, (210, 105, 2**31, 7, 1))
 
 
-# Microseconds on an H100, features together: pattern, rows, type; the product with transposed weights, the gradient
+# Microseconds on an H200, features together: pattern, rows, type; the product with transposed weights, the gradient
 # of weights, and the other kernels for them.
 MEASURED = (
     ((6, 302, 390, 42), 16, "bf16", 196, 187, 236, 639), ((72, 162, 504, 3), 3, "f16", 38, 55, 78, 175),

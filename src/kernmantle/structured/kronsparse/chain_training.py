@@ -36,7 +36,7 @@ _BETWEEN = 5e-7  # what a product takes longer among others in a step
 _HOST_LAUNCH, _HOST_FACTOR = 1e-5, 4e-5
 _HOST_GROUPED, _HOST_MATRIX, _HOST_FACTORS = 3e-5, 8e-5, 1e-4
 _HOST_SHARE = 0.25
-# Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H100
+# Up to so many seconds the model of grouped launches was right; of what is longer so much more is expected. On an H200
 # 51 of 55 random products with packed weights that it chose were quicker, one of 3.4 ms took 3 times as long.
 _SURE, _UNSURE = 2e-5, 0.4
 

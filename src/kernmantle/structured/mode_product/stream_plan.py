@@ -21,7 +21,7 @@ _OWN, _MANY, _WARP = 4, 3, 32  # outputs of a thread, and rows from which those 
 _BLOCKS_EACH = 3  # blocks for a multiprocessor
 _LOADS, _STEPS = 32, 8  # numbers, and positions of k, that a thread reads at once
 # Seconds to start, of a weight and of its product with a row, fitted to 80 products and gradients of weights on one
-# H100 within 35 % (root mean square; decision 0032), and of what a thread waits for at once; bytes of weights a second.
+# H200 within 25 % (root mean square; decision 0032), and of what a thread waits for at once; bytes of weights a second.
 _START, _WEIGHT, _PRODUCT, _WAIT, _BYTES = 3.5e-6, 2.0e-12, 3.6e-13, 5e-7, 2.4e12
 _COPIED = 4e-6  # seconds of a copy of x whose batch is last
 
